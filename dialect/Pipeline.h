@@ -1,0 +1,42 @@
+// The `pipeline` dialect in C++: what runs where, when, and what travels.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_PIPELINE_H
+#define PP_DIALECT_PIPELINE_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/SymbolTable.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+#include <optional>
+
+#include "dialect/PipelineDialect.h.inc"
+#include "dialect/PipelineEnums.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialect/PipelineAttrs.h.inc"
+#define GET_TYPEDEF_CLASSES
+#include "dialect/PipelineTypes.h.inc"
+#define GET_OP_CLASSES
+#include "dialect/PipelineOps.h.inc"
+
+namespace pp::pipeline {
+
+/// Every tensor of a payload begins at a multiple of this many bytes.
+inline constexpr int64_t kAlignment = 64;
+
+/// Where the tensors of a payload begin, and, last, the bytes of the whole, all multiples of kAlignment.
+llvm::SmallVector<int64_t> payloadOffsets(mlir::TupleType payload);
+
+/// Bytes of one tensor, not rounded.
+int64_t tensorBytes(mlir::RankedTensorType type);
+
+/// `loc` with the values of the loops around it, as `with r = 1, i = 3` (frontend writes, diagnostics read).
+mlir::Location withLoopValues(mlir::Location loc, llvm::ArrayRef<std::pair<llvm::StringRef, int64_t>> values);
+/// What withLoopValues wrote, as text; empty if nothing.
+std::string loopValues(mlir::Location loc);
+
+} // namespace pp::pipeline
+
+#endif // PP_DIALECT_PIPELINE_H

@@ -1,0 +1,151 @@
+// Attributes and types of the `pipeline` dialect: unit coordinates, things that travel, places, and the placed value type.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_PIPELINEATTRS_TD
+#define PP_DIALECT_PIPELINEATTRS_TD
+
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/BuiltinAttributeInterfaces.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpBase.td"
+
+def Pipeline_Dialect : Dialect {
+  let name = "pipeline";
+  let cppNamespace = "::pp::pipeline";
+  let summary = "what runs where, when, and what travels: one training step over all ranks";
+  let description = [{
+    Three levels in one dialect, each an ordinary op inside `pipeline.program`:
+    *actions* as the schedule's author emitted them (`piece`, `unit`, `transfer`, `together`, `limit`),
+    the *step* in one global SSA order (`input`, `task`, `move`, `wait`, `join`, `output`),
+    and the *rank programs* projected from it (`rank`, `slot`, `launch`, `post`, `complete`).
+  }];
+  let useDefaultTypePrinterParser = 1;
+  let useDefaultAttributePrinterParser = 1;
+  let dependentDialects = ["::mlir::func::FuncDialect"];
+}
+
+class Pipeline_I32Enum<string name, string summary, list<I32EnumAttrCase> cases> : I32EnumAttr<name, summary, cases> {
+  let cppNamespace = "::pp::pipeline";
+  let genSpecializedAttr = 0;
+}
+
+def Pipeline_Phase : Pipeline_I32Enum<"Phase", "what a unit computes", [
+  I32EnumAttrCase<"F", 0>, I32EnumAttrCase<"B", 1>, I32EnumAttrCase<"I", 2>, I32EnumAttrCase<"W", 3>,
+  I32EnumAttrCase<"R", 4>, I32EnumAttrCase<"U", 5>]>;
+
+def Pipeline_Role : Pipeline_I32Enum<"Role", "what a value is", [
+  I32EnumAttrCase<"act", 0>, I32EnumAttrCase<"dact", 1>, I32EnumAttrCase<"weight", 2>, I32EnumAttrCase<"grad", 3>,
+  I32EnumAttrCase<"stash", 4>, I32EnumAttrCase<"kv", 5>, I32EnumAttrCase<"dkv", 6>, I32EnumAttrCase<"stat", 7>,
+  I32EnumAttrCase<"opt", 8>, I32EnumAttrCase<"data", 9>, I32EnumAttrCase<"temporary", 10>]>;
+
+def Pipeline_Layout : Pipeline_I32Enum<"Layout", "how the ranks of a value share it", [
+  I32EnumAttrCase<"full", 0>, I32EnumAttrCase<"shard", 1>, I32EnumAttrCase<"partial", 2>, I32EnumAttrCase<"host", 3>]>;
+
+def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two places", [
+  I32EnumAttrCase<"p2p", 0>, I32EnumAttrCase<"broadcast", 1>, I32EnumAttrCase<"reduce", 2>,
+  I32EnumAttrCase<"all_gather", 3>, I32EnumAttrCase<"reduce_scatter", 4>, I32EnumAttrCase<"all_reduce", 5>,
+  I32EnumAttrCase<"all_to_all", 6>, I32EnumAttrCase<"scatter", 7>, I32EnumAttrCase<"gather", 8>]>;
+
+def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
+  I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>]>;
+
+class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
+
+def Pipeline_CoordAttr : Pipeline_Attr<"Coord", "at"> {
+  let summary = "coordinates of a unit or thing: piece, microbatch, slice";
+  let description = [{
+    `part` is empty for a stage, else the part's name; `index` is the stage, the layer of the part, or -1 for a part
+    that exists once (embed, head); `microbatch` and `slice` are -1 where they do not apply.
+    Printed as the user counts: `#pipeline.at<stage 2 mb 3>`, `#pipeline.at<part "attn" 3 mb 1 slice 5>`.
+  }];
+  let parameters = (ins "::mlir::StringAttr":$part, "int64_t":$index, "int64_t":$microbatch, "int64_t":$slice);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    bool isStage() const { return getPart().empty(); }
+    /// The symbol of the piece: `s2` for stage 2, `attn3` for layer 3 of part attn, `head` for a part that exists once.
+    std::string pieceName() const;
+    /// The coordinate inside brackets as a `.pipe` file writes it: `2, 3` or `attn(3), 1, 5`.
+    std::string str() const;
+    /// The same piece with another microbatch and slice.
+    CoordAttr with(int64_t microbatch, int64_t slice) const;
+  }];
+}
+
+def Pipeline_UnitAttr : Pipeline_Attr<"UnitId", "unit"> {
+  let summary = "a unit of work: phase and coordinates";
+  let parameters = (ins "::pp::pipeline::Phase":$phase, "::pp::pipeline::CoordAttr":$coord);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    /// As a `.pipe` file writes it: `F(2, 3)`.
+    std::string str() const;
+    /// As a CSV cell writes it: `2F3`, `s5.0F1`, `attn.3F1`, `attn.s5.3F1`, `head.F1`.
+    std::string cell() const;
+  }];
+}
+
+def Pipeline_ThingAttr : Pipeline_Attr<"Thing", "thing"> {
+  let summary = "a thing that travels: role and coordinates";
+  let parameters = (ins "::pp::pipeline::Role":$role, "::pp::pipeline::CoordAttr":$coord);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    /// As a `.pipe` file writes it: `weight(2)`, `act(2, 3)`.
+    std::string str() const;
+  }];
+}
+
+def Pipeline_PlaceAttr : Pipeline_Attr<"Place", "place"> {
+  let summary = "where a value is: ranks in ascending order of mention, and how they share it";
+  let parameters = (ins ArrayRefParameter<"int64_t">:$ranks, "::pp::pipeline::Layout":$layout);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    /// As messages say it: `rank 2`, `ranks 0, 1`, `shard of ranks 0, 1`, `the host of rank 2`.
+    std::string str() const;
+  }];
+}
+
+def Pipeline_WeightAttr : Pipeline_Attr<"Weight", "weight"> {
+  let summary = "one weight tensor of a piece: its name in checkpoints, its type here, its start value";
+  let description = [{
+    `name` is the checkpoint's; `transposed`: the checkpoint stores [out, in] where we hold [in, out].
+    `init` is `normal`, `zero` or `one`; `deviation` is normal's. `tied`: another piece owns and updates this tensor,
+    this piece holds a copy and hands its gradient share over.
+  }];
+  let parameters = (ins "::mlir::StringAttr":$name, "::mlir::RankedTensorType":$type, "bool":$transposed,
+                        "::mlir::StringAttr":$init, "::mlir::FloatAttr":$deviation, "bool":$tied);
+  let assemblyFormat = "`<` struct(params) `>`";
+}
+
+class Pipeline_Type<string name, string mnem, string what> : TypeDef<Pipeline_Dialect, name> {
+  let mnemonic = mnem;
+  let summary = what;
+}
+
+def Pipeline_ValType : Pipeline_Type<"Val", "val", "a value placed on ranks"> {
+  let description = [{
+    Invariant 2 of the design: a value says what it is (role), what it holds (payload, a tuple of ranked tensors laid
+    out one after the other, each 64-byte aligned), where it lives and how its ranks share it.
+    `!pipeline.val<act, tuple<tensor<2x128x128xf32>>, [0] full>`.
+  }];
+  let parameters = (ins "::pp::pipeline::Role":$role, "::mlir::TupleType":$payload,
+                        "::pp::pipeline::PlaceAttr":$place);
+  let hasCustomAssemblyFormat = 1;
+  let extraClassDeclaration = [{
+    llvm::ArrayRef<int64_t> getRanks() const { return getPlace().getRanks(); }
+    Layout getLayout() const { return getPlace().getLayout(); }
+    /// Bytes on one rank.
+    int64_t getBytes() const;
+  }];
+}
+
+def Pipeline_FutureType : Pipeline_Type<"Future", "future", "a value on its way; only `wait` gives it"> {
+  let parameters = (ins "::pp::pipeline::ValType":$value);
+  let assemblyFormat = "`<` $value `>`";
+}
+
+def Pipeline_SlotType : Pipeline_Type<"Slot", "slot", "a place in a rank's arena"> {
+  let parameters = (ins "::mlir::TupleType":$payload);
+  let assemblyFormat = "`<` $payload `>`";
+}
+
+def Pipeline_RequestType : Pipeline_Type<"Request", "request", "a posted message; `complete` ends it"> {}
+
+#endif // PP_DIALECT_PIPELINEATTRS_TD

@@ -1,0 +1,209 @@
+// Operations of the `pipeline` dialect: the actions a schedule emits, the global step, and the programs of the ranks.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_PIPELINEOPS_TD
+#define PP_DIALECT_PIPELINEOPS_TD
+
+include "dialect/PipelineAttrs.td"
+include "mlir/IR/RegionKindInterface.td"
+include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+def Pipeline_PhaseAttr : EnumAttr<Pipeline_Dialect, Pipeline_Phase, "phase">;
+def Pipeline_RoleAttr : EnumAttr<Pipeline_Dialect, Pipeline_Role, "role">;
+def Pipeline_LayoutAttr : EnumAttr<Pipeline_Dialect, Pipeline_Layout, "layout">;
+def Pipeline_VerbAttr : EnumAttr<Pipeline_Dialect, Pipeline_Verb, "verb">;
+def Pipeline_PostKindAttr : EnumAttr<Pipeline_Dialect, Pipeline_PostKind, "post_kind">;
+
+class Pipeline_Op<string mnemonic, list<Trait> traits = []> : Op<Pipeline_Dialect, mnemonic, traits>;
+
+//===-- The program and its pieces ----------------------------------------------------------------------------------===//
+
+def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleBlock, Symbol]> {
+  let summary = "one training step of a schedule, at one of the three levels";
+  let description = [{
+    `train` holds what the trainer needs and the compiler does not: {model, schedule, batch, sequence, vocab, precision,
+    optimizer = {..}}. `slices` is 0 where the schedule has no slices.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
+                       DictionaryAttr:$train);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "$sym_name `ranks` $ranks `microbatches` $microbatches `slices` $slices attr-dict-with-keyword $body";
+}
+
+def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
+  let summary = "a stage or part of the model: what it holds, where its units run, where its weights live";
+  let description = [{
+    `parts` lists [part function, layer] in model order, layer -1 for embed and head. `at` is where units run when no
+    rank is current (absent: nowhere by default). `homes` are the places that hold the current weights when a step
+    begins and again when it ends; `owner` holds the optimizer state and runs U. Pieces stand in model order.
+    `weights` and `bodies` (prefix of its task functions) are filled in by derive-tasks.
+  }];
+  let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
+                       OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,
+                       OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<ArrayAttr>:$weights,
+                       OptionalAttr<StrAttr>:$bodies);
+  let assemblyFormat = [{
+    $sym_name $coord `parts` $parts (`at` $at^)? (`homes` $homes^)? (`owner` $owner^)? (`bodies` $bodies^)? attr-dict
+  }];
+}
+
+//===-- Level 1: the actions of the schedule ------------------------------------------------------------------------===//
+
+def UnitOp : Pipeline_Op<"unit"> {
+  let summary = "a unit of work, emitted by the schedule";
+  let description = [{ Anchored on the ranks it runs on: units and transfers anchored on one rank keep their order. }];
+  let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks);
+  let assemblyFormat = "$unit `on` $ranks attr-dict";
+}
+
+def TransferOp : Pipeline_Op<"transfer"> {
+  let summary = "a thing changes place, emitted by the schedule";
+  let description = [{
+    `from` absent: all ranks that hold a share (grad). `anchors` are the ranks in whose order this action stands.
+  }];
+  let arguments = (ins Pipeline_ThingAttr:$thing, OptionalAttr<Pipeline_PlaceAttr>:$from, Pipeline_PlaceAttr:$to,
+                       DenseI64ArrayAttr:$anchors);
+  let assemblyFormat = "$thing (`from` $from^)? `to` $to `anchors` $anchors attr-dict";
+}
+
+def TogetherOp : Pipeline_Op<"together", [NoTerminator, SingleBlock]> {
+  let summary = "actions that go as one: transfers posted as one group, all reads before all writes";
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "attr-dict-with-keyword $body";
+}
+
+def LimitOp : Pipeline_Op<"limit"> {
+  let summary = "at most this many values of a role alive at once on each of the ranks";
+  let arguments = (ins Pipeline_RoleAttr:$role, I64Attr:$count, DenseI64ArrayAttr:$ranks);
+  let assemblyFormat = "$role $count `on` $ranks attr-dict";
+}
+
+//===-- Level 2: the step in one global order -----------------------------------------------------------------------===//
+
+def InputOp : Pipeline_Op<"input"> {
+  let summary = "a value that is there when the step begins: weights, optimizer state, tokens, targets";
+  let arguments = (ins Pipeline_ThingAttr:$thing, OptionalAttr<StrAttr>:$data);
+  let results = (outs Pipeline_ValType:$value);
+  let assemblyFormat = "$thing ($data^)? `:` type($value) attr-dict";
+}
+
+def OutputOp : Pipeline_Op<"output"> {
+  let summary = "a value that must be there when the step ends, where `input` of the same thing and rank had it";
+  let description = [{
+    For a weight or optimizer state: the new version, in the slot of the input. For a grad: the sum that U used, kept
+    for `--grads`. For a stat: a loss or the squared gradient norm, read by the trainer.
+  }];
+  let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value);
+  let assemblyFormat = "$thing $value `:` type($value) attr-dict";
+}
+
+def TaskOp : Pipeline_Op<"task"> {
+  let summary = "one unit: calls its body on values that live on its ranks";
+  let description = [{
+    `callee` is a function whose `pipeline.inputs` and `pipeline.results` group its tensors into the payloads of the
+    operands and results. `ties[i]` is the operand whose slot result i takes over (in place), -1 for none.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks,
+                       DenseI64ArrayAttr:$ties, Variadic<Pipeline_ValType>:$inputs);
+  let results = (outs Variadic<Pipeline_ValType>:$results);
+  let assemblyFormat = [{
+    $callee $unit `on` $ranks `(` $inputs `)` `ties` $ties attr-dict `:` functional-type($inputs, $results)
+  }];
+  let hasVerifier = 1;
+}
+
+def MoveOp : Pipeline_Op<"move"> {
+  let summary = "a value changes its placement; the verb is read off the two types";
+  let description = [{ Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`. }];
+  let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group);
+  let results = (outs Pipeline_FutureType:$future);
+  let assemblyFormat = "$thing $value (`group` $group^)? attr-dict `:` type($value) `->` type($future)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The verb of the two places; nullopt where no single message does it.
+    std::optional<Verb> getVerb();
+    ValType getTarget();
+  }];
+}
+
+def WaitOp : Pipeline_Op<"wait"> {
+  let summary = "the value of a move, there from here on";
+  let arguments = (ins Pipeline_FutureType:$future);
+  let results = (outs Pipeline_ValType:$value);
+  let assemblyFormat = "$future attr-dict `:` type($future) `->` type($value)";
+  let hasVerifier = 1;
+}
+
+def JoinOp : Pipeline_Op<"join"> {
+  let summary = "values on single ranks seen as one value of the group: its shards or its partial sums";
+  let arguments = (ins Variadic<Pipeline_ValType>:$values);
+  let results = (outs Pipeline_ValType:$value);
+  let assemblyFormat = "$values attr-dict `:` type($values) `->` type($value)";
+  let hasVerifier = 1;
+}
+
+def SplitOp : Pipeline_Op<"piece_of"> {
+  let summary = "what one rank holds of a group's value; the inverse of `join`";
+  let arguments = (ins Pipeline_ValType:$value);
+  let results = (outs Pipeline_ValType:$piece);
+  let assemblyFormat = "$value attr-dict `:` type($value) `->` type($piece)";
+  let hasVerifier = 1;
+}
+
+//===-- Level 3: the programs of the ranks --------------------------------------------------------------------------===//
+
+def RankOp : Pipeline_Op<"rank", [HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
+  let summary = "the program of one rank: slots, launches, posts, completes, in order";
+  let arguments = (ins I64Attr:$rank, OptionalAttr<I64Attr>:$arena_bytes);
+  let regions = (region SizedRegion<1>:$body);
+  let assemblyFormat = "$rank (`arena` $arena_bytes^)? attr-dict-with-keyword $body";
+}
+
+def SlotOp : Pipeline_Op<"slot"> {
+  let summary = "a place in the rank's arena";
+  let description = [{
+    `binding` says what the trainer finds in it before or after the step: {kind = "weight" | "opt" | "grad", piece,
+    save}, {kind = "tokens" | "targets" | "loss", microbatch}, {kind = "norm"}; absent for what lives inside the step.
+    `offset` is given by plan-slots. `label` names the value in messages.
+  }];
+  let arguments = (ins Pipeline_RoleAttr:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
+                       OptionalAttr<DictionaryAttr>:$binding);
+  let results = (outs Pipeline_SlotType:$slot);
+  let assemblyFormat = "$role $label (`offset` $offset^)? (`binding` $binding^)? attr-dict `:` type($slot)";
+}
+
+def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
+  let summary = "runs a task body on slots";
+  let description = [{
+    `inputs` are the slots of the body's input groups, `results` those of its result groups that are not tied to an
+    input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`.
+  }];
+  let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
+                       Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch);
+  let assemblyFormat = [{
+    $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? attr-dict
+    `:` type($inputs) `->` type($results) (`,` type($scratch)^)?
+  }];
+}
+
+def PostOp : Pipeline_Op<"post"> {
+  let summary = "one rank's side of a message; does not block";
+  let description = [{
+    `channel` orders messages between two ranks: the k-th send on a channel meets the k-th receive. For all_reduce,
+    `peers` is the whole group and the sum is in place.
+  }];
+  let arguments = (ins Pipeline_PostKindAttr:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
+                       DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$channel, OptionalAttr<I64Attr>:$group);
+  let results = (outs Pipeline_RequestType:$request);
+  let assemblyFormat = [{
+    $kind $thing $slot `with` $peers (`channel` $channel^)? (`group` $group^)? attr-dict `:` type($slot)
+  }];
+}
+
+def CompleteOp : Pipeline_Op<"complete"> {
+  let summary = "blocks until the message is done; its slot may be written (send) or read (receive) from here on";
+  let arguments = (ins Pipeline_RequestType:$request);
+  let assemblyFormat = "$request attr-dict";
+}
+
+#endif // PP_DIALECT_PIPELINEOPS_TD

@@ -1,0 +1,148 @@
+// The C ABI between an emitted program and the runtime: kernels, messages and marks, all bound before the first step.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An emitted ELF holds, for each rank r, a step function `pp_step_<r>` and a JSON text that describes everything the
+// step refers to by number: ops, messages, units, slots (runtime/Program.h reads it once, at start). A step only calls
+// the functions below with constants and addresses in the rank's arena; it allocates nothing and looks nothing up.
+// Every function returns a status; nothing below `main` prints or exits. Shapes are row-major; T is tokens = batch*length.
+#ifndef PP_RUNTIME_PP_H
+#define PP_RUNTIME_PP_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// Why a call failed. The text is in the rank (`Rank::fail`), built where the fact was known.
+typedef enum pp_status_t {
+  PP_OK = 0,
+  PP_INVALID = 1,  ///< the user's input is wrong (file, flag, size)
+  PP_IO = 2,       ///< the operating system refused
+  PP_PEER = 3,     ///< another rank failed, ended or is overdue
+  PP_INTERNAL = 4  ///< a library refused what the compiler promised would work
+} pp_status_t;
+
+/// One rank while it runs: its prepared ops, its transport, its scalars (opaque to emitted code).
+typedef struct pp_rank_t pp_rank_t;
+
+/// The step of one rank: `arena` is the rank's one block of memory, at least the planned bytes, 64-byte aligned.
+typedef int32_t (*pp_step_t)(pp_rank_t *rank, char *arena);
+
+/// The table that an emitted ELF exports, one entry a rank, `pp_rank_count` entries; `json` is NUL-terminated.
+typedef struct pp_rank_entry_t {
+  const char *json;
+  pp_step_t step;
+} pp_rank_entry_t;
+extern const pp_rank_entry_t pp_rank_table[];
+extern const int32_t pp_rank_count;
+extern const char pp_program_json[];
+
+// --- Marks and messages: called by the rank programs ----------------------------------------------------------------
+
+/// The unit with this number in the rank's `units` begins now (trace, and the unit named in a failure).
+int32_t pp_begin_unit(pp_rank_t *rank, int32_t unit);
+/// The unit that began last is done.
+int32_t pp_end_unit(pp_rank_t *rank, int32_t unit);
+
+/// Posts message number `message` of the rank's `messages`; never blocks. The memory belongs to the transport until
+/// `pp_complete` of the same number: a send may be read meanwhile, a receive may not be touched.
+int32_t pp_post_send(pp_rank_t *rank, int32_t message, const void *data);
+int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data);
+/// Posts a sum over the message's group, in place, in rank order (f64 or f32 elements as the message says).
+int32_t pp_post_all_reduce(pp_rank_t *rank, int32_t message, void *data);
+/// Blocks until the message is done; PP_PEER when it is overdue or its peer is gone.
+int32_t pp_complete(pp_rank_t *rank, int32_t message);
+
+// --- Kernels ---------------------------------------------------------------------------------------------------------
+//
+// `op` is the number of an entry of the rank's `ops`: {"kernel": name without pp_, "type": "f32"|"bf16"|"f64",
+// "dims": [..], "params": [..], "flags": [..]}. dims, params and flags are given with each kernel below. `e` is the
+// entry's type; `acc` is f64 if e is f64, else f32. Pointers of what is absent (flag not set) are null.
+// The flag "accumulate" means: add to what the destination holds (beta = 1); without it the destination is written.
+
+/// y[T,N] = x[T,K] . w[K,N] + b[N]; e. dims T K N. flags: "transposed" (w is [N,K]), "bias".
+int32_t pp_linear(pp_rank_t *, int32_t op, const void *x, const void *w, const void *b, void *y);
+/// dx[T,K] (+)= dy[T,N] . w^T; e. dims T K N. flags: "transposed", "accumulate".
+int32_t pp_linear_dx(pp_rank_t *, int32_t op, const void *dy, const void *w, void *dx);
+/// dw[K,N] (+)= x^T . dy, dw in acc ([N,K] if "transposed"). dims T K N. flags: "transposed", "accumulate".
+int32_t pp_linear_dw(pp_rank_t *, int32_t op, const void *x, const void *dy, void *dw);
+/// db[N] (+)= column sums of dy[T,N], db in acc. dims T N. flags: "accumulate".
+int32_t pp_bias_dw(pp_rank_t *, int32_t op, const void *dy, void *db);
+
+/// x[T,h] = table[tokens[t]]; tokens i32. dims T h V.
+int32_t pp_embedding(pp_rank_t *, int32_t op, const int32_t *tokens, const void *table, void *x);
+/// dtable[V,h] (+)= rows of dx summed by token; acc; without "accumulate" the table is cleared first. dims T h V.
+int32_t pp_embedding_dw(pp_rank_t *, int32_t op, const int32_t *tokens, const void *dx, void *dtable);
+/// x[b,s,h] = p[offset + t]; the tokens give only the shape. dims b s h offset context.
+int32_t pp_positions(pp_rank_t *, int32_t op, const int32_t *tokens, const void *p, void *x);
+/// dp[context,h] (+)= sum over b of dx; acc; without "accumulate" cleared first. dims b s h offset context.
+int32_t pp_positions_dw(pp_rank_t *, int32_t op, const void *dx, void *dp);
+
+/// y, mean[T], rstd[T] (acc) of x[T,h], gain g[h], bias b[h]. dims T h. params epsilon.
+int32_t pp_layernorm(pp_rank_t *, int32_t op, const void *x, const void *g, const void *b, void *y, void *mean,
+                     void *rstd);
+/// y again, bit for bit, from x and the saved statistics. dims T h.
+int32_t pp_layernorm_rebuild(pp_rank_t *, int32_t op, const void *x, const void *g, const void *b, const void *mean,
+                             const void *rstd, void *y);
+/// dx[T,h] (+)= ..; dg[h], db[h] in acc are always written (hands, nn_ops R3). dims T h. flags: "accumulate" (dx only).
+int32_t pp_layernorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, const void *g, const void *mean,
+                         const void *rstd, void *dx, void *dg, void *db);
+/// y, rstd[T] (acc) of x[T,h], gain g[h]. dims T h. params epsilon.
+int32_t pp_rmsnorm(pp_rank_t *, int32_t op, const void *x, const void *g, void *y, void *rstd);
+int32_t pp_rmsnorm_rebuild(pp_rank_t *, int32_t op, const void *x, const void *g, const void *rstd, void *y);
+/// dx[T,h] (+)= ..; dg[h] in acc always written. dims T h. flags: "accumulate" (dx only).
+int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, const void *g, const void *rstd,
+                       void *dx, void *dg);
+
+/// y[b,s,H*d] = x with each pair (j, j + d/2) of a head turned by position * theta^(-2j/d). x == y allowed.
+/// dims b s H d offset. params theta. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative).
+int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, void *y);
+
+/// o[b,s,H*d], lse[b,H,s] (acc) of q[b,s,H*d], k, v[b,s,G*d]; softmax of q k^T / sqrt(d). dims b s H G d.
+/// flags: "causal".
+int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *k, const void *v, void *o, void *lse);
+/// dq, dk, dv (written) from do and what the forward read and made. dims, flags as above.
+int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *k, const void *v,
+                         const void *o, const void *lse, void *dq, void *dk, void *dv);
+
+/// y = gelu(x), tanh form. dims n. flags: "exact" (erf form).
+int32_t pp_gelu(pp_rank_t *, int32_t op, const void *x, void *y);
+/// dx = dy * gelu'(x); dy == dx allowed. dims n. flags: "exact".
+int32_t pp_gelu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, void *dx);
+/// y = p * sigmoid(p) * q. dims n.
+int32_t pp_swiglu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
+/// dp, dq from dy, p, q; dp == p and dq == q allowed. dims n.
+int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);
+/// z = x + y; z == x or z == y allowed. dims n.
+int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
+
+/// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * (softmax - onehot); dz == z allowed; a target < 0
+/// is ignored. z, dz in e. dims T V. params scale.
+int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
+
+/// y[T,width] = columns [start, start+width) of x[T,total]. dims T total start width.
+int32_t pp_slice_columns(pp_rank_t *, int32_t op, const void *x, void *y);
+/// columns [start, start+width) of y[T,total] = x[T,width]; the other columns are left. dims T total start width.
+int32_t pp_place_columns(pp_rank_t *, int32_t op, const void *x, void *y);
+
+/// y = x, n elements of e. dims n.
+int32_t pp_copy(pp_rank_t *, int32_t op, const void *x, void *y);
+/// y = 0, n elements of acc. dims n.
+int32_t pp_zero(pp_rank_t *, int32_t op, void *y);
+/// y += x, n elements of acc. dims n.
+int32_t pp_accumulate(pp_rank_t *, int32_t op, const void *x, void *y);
+
+/// sum[0] (f64) (+)= sum of grad[i]^2 in blocks of 4096 (acc inside a block, f64 over blocks). dims n.
+/// flags: "accumulate".
+int32_t pp_sum_squares(pp_rank_t *, int32_t op, const void *grad, double *sum);
+/// AdamW in place: m, v, master in acc, w = round(master). Learning rate, step number, betas, epsilon, weight decay and
+/// the clip norm are scalars of the rank, set before the step; `norm2` (f64) is the squared global gradient norm, null:
+/// no clipping. For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay).
+int32_t pp_adamw(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
+                 void *master);
+
+#ifdef __cplusplus
+}
+#endif
+#endif // PP_RUNTIME_PP_H

@@ -1,0 +1,44 @@
+// One rank while it runs: what the C ABI's opaque handle holds, shared by kernels, transports and trainer.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_RANK_H
+#define PP_RUNTIME_RANK_H
+
+#include "runtime/Pp.h"
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pp {
+
+class Kernels;   // runtime/Kernels.h: the prepared ops
+class Transport; // runtime/Transport.h: the prepared messages
+class Trace;     // runtime/Trace.h: times of units and waits
+
+/// What AdamW reads besides its arrays; set by the trainer before each step.
+struct OptimizerScalars {
+  double lr = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0;
+  double clip = 0; ///< largest global gradient norm; 0: no clipping
+  int64_t step = 1; ///< 1 for the first
+};
+
+} // namespace pp
+
+struct pp_rank_t {
+  int32_t rank = 0;
+  int32_t ranks = 1;
+  pp::Kernels *kernels = nullptr;
+  pp::Transport *transport = nullptr;
+  pp::Trace *trace = nullptr;
+  pp::OptimizerScalars optimizer;
+  int32_t unit = -1;   ///< the unit that runs, for messages
+  std::string message; ///< why the last call failed; first failure wins
+
+  /// Keeps the first message and hands the status on.
+  [[nodiscard]] pp_status_t fail(pp_status_t status, std::string why) {
+    if (message.empty())
+      message = std::move(why);
+    return status;
+  }
+};
+
+#endif // PP_RUNTIME_RANK_H
