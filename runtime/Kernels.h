@@ -1,0 +1,58 @@
+// The kernels of one rank: every op prepared before the first step, then run by number without allocation or lookup.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_KERNELS_H
+#define PP_RUNTIME_KERNELS_H
+
+#include "runtime/Pp.h"
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace pp {
+
+struct PreparedOp;
+
+enum class Type : uint8_t { F32, Bf16, F64 };
+
+/// One entry of a rank's `ops`, as runtime/Pp.h describes it; `kernel` is the function's name without `pp_`.
+struct OpSpec {
+  std::string kernel;
+  Type type = Type::F32;
+  std::vector<int64_t> dims;
+  std::vector<double> params;
+  std::vector<std::string> flags;
+};
+
+/// The prepared ops of one rank. A rank is one thread: `prepare` and all calls belong to that thread, because oneDNN
+/// keeps state per thread, and the scratch is shared by all ops.
+class Kernels {
+public:
+  /// Checks every op and prepares it (oneDNN primitives, rope tables, scratch, the kernels of this CPU's ISA). On
+  /// failure `message` names the op and what is wrong. Sets the calling thread's OpenMP threads to 1, or PP_THREADS.
+  [[nodiscard]] static pp_status_t prepare(const std::vector<OpSpec> &specs, std::unique_ptr<Kernels> &kernels,
+                                           std::string &message);
+  ~Kernels();
+  Kernels(const Kernels &) = delete;
+  Kernels &operator=(const Kernels &) = delete;
+
+  /// The prepared op with this number; null when there is none.
+  const PreparedOp *find(int32_t op) const;
+
+  /// What `prepare` allocated beside the arena: scratch and tables.
+  int64_t scratchBytes() const;
+
+  /// The arithmetic of one call, executed convention (causal pairs, scores rebuilt in the backward).
+  static double flops(const OpSpec &spec);
+
+  /// The ISA whose loops run here: "avx512", "avx2" or "plain"; PP_ISA in the environment may lower it.
+  static const char *isa();
+
+private:
+  struct State;
+  explicit Kernels(std::unique_ptr<State> state);
+  std::unique_ptr<State> state;
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_KERNELS_H

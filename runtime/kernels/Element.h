@@ -1,0 +1,76 @@
+// Element types as the loops see them: stored in f32, f64 or bf16, computed in f32 or f64, with an exp that vectorises.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Only the files of an ISA include this and the other loop headers; the unnamed namespace is meant: every ISA has its
+// own copy of each loop, and none may be merged with another's.
+#ifndef PP_RUNTIME_KERNELS_ELEMENT_H
+#define PP_RUNTIME_KERNELS_ELEMENT_H
+
+#include "runtime/Rank.h"
+#include "runtime/kernels/Op.h"
+#include <string.h>
+
+#define PP_INLINE [[gnu::always_inline]] inline
+
+namespace {
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+template <class E> struct AccOf {
+  using Kind = float;
+};
+template <> struct AccOf<double> {
+  using Kind = double;
+};
+/// What sums, statistics and gradients of weights are held in.
+template <class E> using Acc = typename AccOf<E>::Kind;
+
+PP_INLINE float get(const float *p, int64_t i) { return p[i]; }
+PP_INLINE double get(const double *p, int64_t i) { return p[i]; }
+PP_INLINE float get(const Bf16 *p, int64_t i) { return __builtin_bit_cast(float, uint32_t(p[i].bits) << 16); }
+
+PP_INLINE void put(float *p, int64_t i, float value) { p[i] = value; }
+PP_INLINE void put(double *p, int64_t i, double value) { p[i] = value; }
+/// Rounds to nearest, ties to even; a NaN stays one.
+PP_INLINE void put(Bf16 *p, int64_t i, float value) {
+  uint32_t u = __builtin_bit_cast(uint32_t, value);
+  uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+  p[i].bits = uint16_t((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
+}
+
+template <class E> PP_INLINE const E *in(const void *p) { return static_cast<const E *>(p); }
+template <class E> PP_INLINE E *out(void *p) { return static_cast<E *>(p); }
+
+/// e^x to 1e-7: x = n ln2 + r with ln2 in two parts, a polynomial in r, n added to the exponent. Clamped to what f32
+/// holds; without -fno-thread-jumps g++ 12 would split the clamp into branches and drop the vector form.
+PP_INLINE float exponential(float x) {
+  x = x > 88.0f ? 88.0f : x;
+  x = x < -87.0f ? -87.0f : x;
+  float shifted = x * 1.44269504f + 12582912.0f;
+  float n = shifted - 12582912.0f;
+  float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = (p * r) * r + r + 1.0f;
+  return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23));
+}
+PP_INLINE double exponential(double x) { return __builtin_exp(x); }
+
+template <class A> PP_INLINE A sigmoid(A x) { return A(1) / (A(1) + exponential(-x)); }
+
+PP_INLINE float squareRoot(float x) { return __builtin_sqrtf(x); }
+PP_INLINE double squareRoot(double x) { return __builtin_sqrt(x); }
+PP_INLINE float errorFunction(float x) { return __builtin_erff(x); }
+PP_INLINE double errorFunction(double x) { return __builtin_erf(x); }
+PP_INLINE float logarithm(float x) { return __builtin_logf(x); }
+PP_INLINE double logarithm(double x) { return __builtin_log(x); }
+
+} // namespace
+
+#endif // PP_RUNTIME_KERNELS_ELEMENT_H

@@ -1,0 +1,156 @@
+// The C ABI's kernels: finds the prepared op by its number, checks that it is the kernel called, and runs it.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Rank.h"
+#include "runtime/kernels/Op.h"
+
+using namespace pp;
+
+namespace {
+
+int32_t failRun(pp_rank_t *rank, int32_t number, const char *name, pp_status_t status) {
+  std::string where = "op " + std::to_string(number) + " `" + name + "`";
+  if (status == PP_INVALID)
+    return rank->fail(status, where + " met a token or target outside its vocabulary");
+  return rank->fail(status, where + ": oneDNN failed");
+}
+
+/// The arguments keep the C ABI's order; constness ends here because a body knows which it writes.
+template <class... Pointers>
+int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Pointers... pointers) {
+  const PreparedOp *op = rank->kernels ? rank->kernels->find(number) : nullptr;
+  if (!op || op->kernel != kernel)
+    return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
+  void *const arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
+  pp_status_t status = op->body(*op, arguments);
+  return status == PP_OK ? PP_OK : failRun(rank, number, name, status);
+}
+
+} // namespace
+
+#define PP_RUN(name, ...) run(rank, op, Kernel::name, #name, __VA_ARGS__)
+
+int32_t pp_linear(pp_rank_t *rank, int32_t op, const void *x, const void *w, const void *b, void *y) {
+  return PP_RUN(linear, x, w, b, y);
+}
+
+int32_t pp_linear_dx(pp_rank_t *rank, int32_t op, const void *dy, const void *w, void *dx) {
+  return PP_RUN(linear_dx, dy, w, dx);
+}
+
+int32_t pp_linear_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dy, void *dw) {
+  return PP_RUN(linear_dw, x, dy, dw);
+}
+
+int32_t pp_bias_dw(pp_rank_t *rank, int32_t op, const void *dy, void *db) {
+  return PP_RUN(bias_dw, dy, db);
+}
+
+int32_t pp_embedding(pp_rank_t *rank, int32_t op, const int32_t *tokens, const void *table, void *x) {
+  return PP_RUN(embedding, tokens, table, x);
+}
+
+int32_t pp_embedding_dw(pp_rank_t *rank, int32_t op, const int32_t *tokens, const void *dx, void *dtable) {
+  return PP_RUN(embedding_dw, tokens, dx, dtable);
+}
+
+int32_t pp_positions(pp_rank_t *rank, int32_t op, const int32_t *tokens, const void *p, void *x) {
+  return PP_RUN(positions, tokens, p, x);
+}
+
+int32_t pp_positions_dw(pp_rank_t *rank, int32_t op, const void *dx, void *dp) {
+  return PP_RUN(positions_dw, dx, dp);
+}
+
+int32_t pp_layernorm(pp_rank_t *rank, int32_t op, const void *x, const void *g, const void *b, void *y, void *mean,
+                     void *rstd) {
+  return PP_RUN(layernorm, x, g, b, y, mean, rstd);
+}
+
+int32_t pp_layernorm_rebuild(pp_rank_t *rank, int32_t op, const void *x, const void *g, const void *b,
+                             const void *mean, const void *rstd, void *y) {
+  return PP_RUN(layernorm_rebuild, x, g, b, mean, rstd, y);
+}
+
+int32_t pp_layernorm_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *x, const void *g, const void *mean,
+                         const void *rstd, void *dx, void *dg, void *db) {
+  return PP_RUN(layernorm_bwd, dy, x, g, mean, rstd, dx, dg, db);
+}
+
+int32_t pp_rmsnorm(pp_rank_t *rank, int32_t op, const void *x, const void *g, void *y, void *rstd) {
+  return PP_RUN(rmsnorm, x, g, y, rstd);
+}
+
+int32_t pp_rmsnorm_rebuild(pp_rank_t *rank, int32_t op, const void *x, const void *g, const void *rstd, void *y) {
+  return PP_RUN(rmsnorm_rebuild, x, g, rstd, y);
+}
+
+int32_t pp_rmsnorm_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *x, const void *g, const void *rstd,
+                       void *dx, void *dg) {
+  return PP_RUN(rmsnorm_bwd, dy, x, g, rstd, dx, dg);
+}
+
+int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, void *y) {
+  return PP_RUN(rope, x, y);
+}
+
+int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *k, const void *v, void *o, void *lse) {
+  return PP_RUN(attention, q, k, v, o, lse);
+}
+
+int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *k, const void *v,
+                         const void *o, const void *lse, void *dq, void *dk, void *dv) {
+  return PP_RUN(attention_bwd, dout, q, k, v, o, lse, dq, dk, dv);
+}
+
+int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) {
+  return PP_RUN(gelu, x, y);
+}
+
+int32_t pp_gelu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *x, void *dx) {
+  return PP_RUN(gelu_bwd, dy, x, dx);
+}
+
+int32_t pp_swiglu(pp_rank_t *rank, int32_t op, const void *p, const void *q, void *y) {
+  return PP_RUN(swiglu, p, q, y);
+}
+
+int32_t pp_swiglu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq) {
+  return PP_RUN(swiglu_bwd, dy, p, q, dp, dq);
+}
+
+int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) {
+  return PP_RUN(add, x, y, z);
+}
+
+int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
+  return PP_RUN(cross_entropy, z, targets, dz, loss);
+}
+
+int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) {
+  return PP_RUN(slice_columns, x, y);
+}
+
+int32_t pp_place_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) {
+  return PP_RUN(place_columns, x, y);
+}
+
+int32_t pp_copy(pp_rank_t *rank, int32_t op, const void *x, void *y) {
+  return PP_RUN(copy, x, y);
+}
+
+int32_t pp_zero(pp_rank_t *rank, int32_t op, void *y) {
+  return PP_RUN(zero, y);
+}
+
+int32_t pp_accumulate(pp_rank_t *rank, int32_t op, const void *x, void *y) {
+  return PP_RUN(accumulate, x, y);
+}
+
+int32_t pp_sum_squares(pp_rank_t *rank, int32_t op, const void *grad, double *sum) {
+  return PP_RUN(sum_squares, grad, sum);
+}
+
+int32_t pp_adamw(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
+                 void *master) {
+  return PP_RUN(adamw, grad, norm2, w, m, v, master, &rank->optimizer);
+}

@@ -1,0 +1,161 @@
+// Products through oneDNN matmul: plain strides for y, dx and dw, a sum post-op to accumulate, primitives made once.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// bf16 pays only with AMX; below it oneDNN's bf16 is slower than its f32. So without AMX bf16 is a storage format: the
+// operands are widened into scratch, multiplied in f32, and the result is rounded once.
+#include "runtime/kernels/Gemm.h"
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+
+using namespace pp;
+
+namespace {
+
+dnnl::engine &cpuEngine() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+bool cpuHasAmx() {
+  static bool has = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  return has;
+}
+
+int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+} // namespace
+
+GemmShape::GemmShape(const PreparedOp &op) {
+  int64_t t = op.dims[0], wide = op.dims[1], narrow = op.dims[2]; // K and N of the linear
+  bool transposed = op.has(Transposed);
+  bias = op.has(WithBias);
+  accumulate = op.has(Accumulate);
+  bf16 = op.type == Type::Bf16;
+  bf16Out = bf16 && op.kernel != Kernel::linear_dw;
+  aColumn = 1;
+  if (op.kernel == Kernel::linear) {
+    m = t, n = narrow, k = wide, aRow = wide;
+    bRow = transposed ? 1 : narrow, bColumn = transposed ? wide : 1;
+  } else if (op.kernel == Kernel::linear_dx) {
+    m = t, n = wide, k = narrow, aRow = narrow;
+    bRow = transposed ? wide : 1, bColumn = transposed ? 1 : narrow;
+  } else {
+    // dw = x^T dy, or its transpose dy^T x: the first operand is read down its columns.
+    m = transposed ? narrow : wide, n = transposed ? wide : narrow, k = t;
+    aRow = 1, aColumn = m, bRow = n, bColumn = 1;
+  }
+}
+
+struct Gemm::State {
+  GemmShape shape;
+  bool widened;
+  dnnl::matmul primitive;
+  dnnl::stream stream;
+  dnnl::memory a, b, bias, c, workspace;
+  std::unordered_map<int, dnnl::memory> arguments;
+  int64_t workspaceBytes = 0;
+
+  State(const GemmShape &shape);
+  int64_t widenedBytes() const {
+    return widened ? align64(4 * shape.m * shape.k) + align64(4 * shape.k * shape.n) + align64(4 * shape.n) +
+                         align64(4 * shape.m * shape.n)
+                   : 0;
+  }
+};
+
+Gemm::State::State(const GemmShape &shape) : shape(shape), widened(shape.bf16 && !cpuHasAmx()), stream(cpuEngine()) {
+  using Kind = dnnl::memory::data_type;
+  Kind input = shape.bf16 && !widened ? Kind::bf16 : Kind::f32;
+  Kind output = shape.bf16Out && !widened ? Kind::bf16 : Kind::f32;
+  auto describe = [](int64_t rows, int64_t columns, Kind kind, int64_t row, int64_t column) {
+    return dnnl::memory::desc({rows, columns}, kind, dnnl::memory::dims{row, column});
+  };
+  auto aKind = describe(shape.m, shape.k, input, shape.aRow, shape.aColumn);
+  auto bKind = describe(shape.k, shape.n, input, shape.bRow, shape.bColumn);
+  auto cKind = describe(shape.m, shape.n, output, shape.n, 1);
+  auto biasKind = describe(1, shape.n, input, shape.n, 1);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  // A widened bf16 result is added when it is rounded, so that it is rounded once.
+  if (shape.accumulate && !(widened && shape.bf16Out)) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  auto description = shape.bias ? dnnl::matmul::desc(aKind, bKind, biasKind, cKind) : dnnl::matmul::desc(aKind, bKind, cKind);
+  dnnl::matmul::primitive_desc plan(description, attributes, cpuEngine());
+  primitive = dnnl::matmul(plan);
+  workspaceBytes = int64_t(plan.scratchpad_desc().get_size());
+  a = dnnl::memory(aKind, cpuEngine(), nullptr);
+  b = dnnl::memory(bKind, cpuEngine(), nullptr);
+  c = dnnl::memory(cKind, cpuEngine(), nullptr);
+  workspace = dnnl::memory(plan.scratchpad_desc(), cpuEngine(), nullptr);
+  arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, workspace}};
+  if (shape.bias) {
+    bias = dnnl::memory(biasKind, cpuEngine(), nullptr);
+    arguments.emplace(DNNL_ARG_BIAS, bias);
+  }
+}
+
+Gemm::Gemm() = default;
+Gemm::~Gemm() = default;
+const GemmShape &Gemm::shape() const { return state->shape; }
+int64_t Gemm::scratchBytes() const { return align64(state->workspaceBytes) + state->widenedBytes(); }
+
+pp_status_t Gemm::create(const GemmShape &shape, std::unique_ptr<Gemm> &gemm, std::string &message) {
+  try {
+    gemm.reset(new Gemm);
+    gemm->state = std::make_unique<State>(shape);
+    return PP_OK;
+  } catch (const dnnl::error &error) {
+    message = std::string("oneDNN refused the product: ") + error.what();
+    return PP_INTERNAL;
+  }
+}
+
+pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, char *scratch) {
+  State &s = *state;
+  const GemmShape &g = s.shape;
+  char *next = scratch + align64(s.workspaceBytes);
+  auto widen = [&](const void *bf16, int64_t n) -> const void * {
+    float *f32 = reinterpret_cast<float *>(next);
+    isaTable().widen(bf16, f32, n);
+    next += align64(4 * n);
+    return f32;
+  };
+  void *result = c;
+  if (s.widened) {
+    a = widen(a, g.m * g.k);
+    b = widen(b, g.k * g.n);
+    bias = g.bias ? widen(bias, g.n) : nullptr;
+    result = g.bf16Out ? next : c;
+  }
+  try {
+    s.a.set_data_handle(const_cast<void *>(a));
+    s.b.set_data_handle(const_cast<void *>(b));
+    s.c.set_data_handle(result);
+    s.workspace.set_data_handle(scratch);
+    if (g.bias)
+      s.bias.set_data_handle(const_cast<void *>(bias));
+    s.primitive.execute(s.stream, s.arguments);
+  } catch (const dnnl::error &) {
+    return PP_INTERNAL;
+  }
+  if (s.widened && g.bf16Out)
+    isaTable().narrow(static_cast<const float *>(result), c, g.m * g.n, g.accumulate);
+  return PP_OK;
+}
+
+pp_status_t pp::runLinear(const PreparedOp &op, void *const *arguments) {
+  return op.gemm->run(arguments[0], arguments[1], arguments[2], arguments[3], op.scratch);
+}
+
+pp_status_t pp::runLinearDx(const PreparedOp &op, void *const *arguments) {
+  return op.gemm->run(arguments[0], arguments[1], nullptr, arguments[2], op.scratch);
+}
+
+pp_status_t pp::runLinearDw(const PreparedOp &op, void *const *arguments) {
+  if (op.has(Transposed))
+    return op.gemm->run(arguments[1], arguments[0], nullptr, arguments[2], op.scratch);
+  return op.gemm->run(arguments[0], arguments[1], nullptr, arguments[2], op.scratch);
+}

@@ -1,0 +1,93 @@
+// Assembles one ISA's table of loops for the three element types.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_KERNELS_LOOPS_H
+#define PP_RUNTIME_KERNELS_LOOPS_H
+
+#include "runtime/kernels/DoubleGemm.h"
+#include "runtime/kernels/Elementwise.h"
+#include "runtime/kernels/PlainAttention.h"
+#include "runtime/kernels/Rows.h"
+
+namespace {
+using namespace pp;
+
+template <class E> constexpr void fillType(IsaTable &table, Type type) {
+  auto set = [&](Kernel kernel, Body body) { table.bodies[int(kernel)][int(type)] = body; };
+  set(Kernel::bias_dw, bias_dw<E>);
+  set(Kernel::embedding, embedding<E>);
+  set(Kernel::embedding_dw, embedding_dw<E>);
+  set(Kernel::positions, positions<E>);
+  set(Kernel::positions_dw, positions_dw<E>);
+  set(Kernel::layernorm, layernorm<E>);
+  set(Kernel::layernorm_rebuild, layernorm_rebuild<E>);
+  set(Kernel::layernorm_bwd, layernorm_bwd<E>);
+  set(Kernel::rmsnorm, rmsnorm<E>);
+  set(Kernel::rmsnorm_rebuild, rmsnorm_rebuild<E>);
+  set(Kernel::rmsnorm_bwd, rmsnorm_bwd<E>);
+  set(Kernel::rope, rope<E>);
+  set(Kernel::attention, plainAttention<E>);
+  set(Kernel::attention_bwd, plainAttentionBackward<E>);
+  set(Kernel::gelu, gelu<E>);
+  set(Kernel::gelu_bwd, gelu_bwd<E>);
+  set(Kernel::swiglu, swiglu<E>);
+  set(Kernel::swiglu_bwd, swiglu_bwd<E>);
+  set(Kernel::add, add<E>);
+  set(Kernel::cross_entropy, cross_entropy<E>);
+  set(Kernel::slice_columns, slice_columns<E>);
+  set(Kernel::place_columns, place_columns<E>);
+  set(Kernel::copy, copy<E>);
+  set(Kernel::zero, zero<E>);
+  set(Kernel::accumulate, accumulate<E>);
+  set(Kernel::sum_squares, sum_squares<E>);
+  set(Kernel::adamw, adamw<E>);
+}
+
+int64_t loopScratch(const PreparedOp &op) {
+  switch (op.kernel) {
+  case Kernel::linear:
+  case Kernel::linear_dx:
+  case Kernel::linear_dw:
+    return op.type == Type::F64 ? doubleGemmBytes : 0;
+  case Kernel::attention:
+  case Kernel::attention_bwd:
+    return op.type == Type::F64 ? plainAttentionBytes<double>(AttentionShape(op))
+                                : plainAttentionBytes<float>(AttentionShape(op));
+  default:
+    return 0;
+  }
+}
+
+void widenLoop(const void *bf16, float *f32, int64_t n) {
+  const Bf16 *x = in<Bf16>(bf16);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    f32[i] = get(x, i);
+}
+
+void narrowLoop(const float *f32, void *bf16, int64_t n, bool accumulates) {
+  Bf16 *y = out<Bf16>(bf16);
+  if (accumulates) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i)
+      put(y, i, f32[i] + get(y, i));
+    return;
+  }
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    put(y, i, f32[i]);
+}
+
+constexpr IsaTable makeTable(const char *name) {
+  IsaTable table{name, {}, loopScratch, widenLoop, narrowLoop};
+  fillType<float>(table, Type::F32);
+  fillType<Bf16>(table, Type::Bf16);
+  fillType<double>(table, Type::F64);
+  table.bodies[int(Kernel::linear)][int(Type::F64)] = doubleLinear;
+  table.bodies[int(Kernel::linear_dx)][int(Type::F64)] = doubleLinearDx;
+  table.bodies[int(Kernel::linear_dw)][int(Type::F64)] = doubleLinearDw;
+  return table;
+}
+
+} // namespace
+
+#endif // PP_RUNTIME_KERNELS_LOOPS_H

@@ -1,0 +1,6 @@
+// The loops for CPUs with AVX2 and FMA; compiled with flags that only this file has.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/kernels/Loops.h"
+
+static constexpr IsaTable table = makeTable("avx2");
+const IsaTable &pp::avx2Table() { return table; }

@@ -1,0 +1,6 @@
+// The loops for CPUs with AVX-512 F, BW, DQ and VL; compiled with flags that only this file has.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/kernels/Loops.h"
+
+static constexpr IsaTable table = makeTable("avx512");
+const IsaTable &pp::avx512Table() { return table; }

@@ -1,0 +1,106 @@
+// What a prepared op holds, the list of all kernels, and the table of loops that each ISA's file fills.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_KERNELS_OP_H
+#define PP_RUNTIME_KERNELS_OP_H
+
+#include "runtime/Kernels.h"
+
+namespace pp {
+
+class Gemm;
+
+enum OpFlag : uint32_t {
+  Transposed = 1,
+  Accumulate = 2,
+  WithBias = 4,
+  Pair = 8,
+  Inverse = 16,
+  Causal = 32,
+  Exact = 64,
+  Decay = 128,
+};
+
+/// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h.
+#define PP_FOR_EACH_KERNEL(X)                                                                                          \
+  X(linear, 3, 0, Transposed | WithBias)                                                                               \
+  X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
+  X(linear_dw, 3, 0, Transposed | Accumulate)                                                                          \
+  X(bias_dw, 2, 0, Accumulate)                                                                                         \
+  X(embedding, 3, 0, 0)                                                                                                \
+  X(embedding_dw, 3, 0, Accumulate)                                                                                    \
+  X(positions, 5, 0, 0)                                                                                                \
+  X(positions_dw, 5, 0, Accumulate)                                                                                    \
+  X(layernorm, 2, 1, 0)                                                                                                \
+  X(layernorm_rebuild, 2, 0, 0)                                                                                        \
+  X(layernorm_bwd, 2, 0, Accumulate)                                                                                   \
+  X(rmsnorm, 2, 1, 0)                                                                                                  \
+  X(rmsnorm_rebuild, 2, 0, 0)                                                                                          \
+  X(rmsnorm_bwd, 2, 0, Accumulate)                                                                                     \
+  X(rope, 5, 1, Pair | Inverse)                                                                                        \
+  X(attention, 5, 0, Causal)                                                                                           \
+  X(attention_bwd, 5, 0, Causal)                                                                                       \
+  X(gelu, 1, 0, Exact)                                                                                                 \
+  X(gelu_bwd, 1, 0, Exact)                                                                                             \
+  X(swiglu, 1, 0, 0)                                                                                                   \
+  X(swiglu_bwd, 1, 0, 0)                                                                                               \
+  X(add, 1, 0, 0)                                                                                                      \
+  X(cross_entropy, 2, 1, 0)                                                                                            \
+  X(slice_columns, 4, 0, 0)                                                                                            \
+  X(place_columns, 4, 0, 0)                                                                                            \
+  X(copy, 1, 0, 0)                                                                                                     \
+  X(zero, 1, 0, 0)                                                                                                     \
+  X(accumulate, 1, 0, 0)                                                                                               \
+  X(sum_squares, 1, 0, Accumulate)                                                                                     \
+  X(adamw, 1, 0, Decay)
+
+/// Enumerators are spelt as the C ABI spells the functions: one name, derived mechanically.
+enum class Kernel : uint8_t {
+#define PP_ENUMERATOR(name, dims, params, flags) name,
+  PP_FOR_EACH_KERNEL(PP_ENUMERATOR)
+#undef PP_ENUMERATOR
+};
+#define PP_ONE(name, dims, params, flags) +1
+inline constexpr int kernelCount = 0 PP_FOR_EACH_KERNEL(PP_ONE);
+#undef PP_ONE
+
+/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw: then the rank's OptimizerScalars).
+using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
+
+struct PreparedOp {
+  Kernel kernel;
+  Type type;
+  uint32_t flags = 0;
+  int64_t dims[5] = {};
+  double params[1] = {};
+  Body body = nullptr;
+  Gemm *gemm = nullptr;          ///< linear, linear_dx, linear_dw in f32 and bf16
+  const void *cosines = nullptr; ///< rope: [s][d/2] in acc
+  const void *sines = nullptr;
+  char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
+
+  bool has(OpFlag flag) const { return flags & flag; }
+};
+
+/// The loops of one ISA. Each is made by one file with its own compiler flags; all they define has internal linkage,
+/// so that the linker cannot take code of one ISA for another.
+struct IsaTable {
+  const char *name;
+  Body bodies[kernelCount][3]; ///< by kernel and Type; null where Gemm.cpp serves
+  /// Bytes that the op needs in the rank's scratch.
+  int64_t (*scratch)(const PreparedOp &op);
+  void (*widen)(const void *bf16, float *f32, int64_t n);
+  /// Rounds to bf16 once; adds what the destination holds before rounding when `accumulate`.
+  void (*narrow)(const float *f32, void *bf16, int64_t n, bool accumulate);
+};
+
+const IsaTable &plainTable();
+#ifdef PP_X86_64
+const IsaTable &avx2Table();
+const IsaTable &avx512Table();
+#endif
+/// The best table that this CPU runs.
+const IsaTable &isaTable();
+
+} // namespace pp
+
+#endif // PP_RUNTIME_KERNELS_OP_H

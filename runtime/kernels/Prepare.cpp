@@ -1,0 +1,312 @@
+// Prepares a rank's ops: checks them, picks the ISA, creates the products, fills the rope tables, sizes the scratch.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/kernels/Gemm.h"
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <new>
+#include <optional>
+
+using namespace pp;
+
+namespace {
+
+struct KernelFacts {
+  const char *name;
+  size_t dims, params;
+  uint32_t flags;
+};
+constexpr KernelFacts kernelFacts[] = {
+#define PP_FACTS(name, dims, params, flags) {#name, dims, params, flags},
+    PP_FOR_EACH_KERNEL(PP_FACTS)
+#undef PP_FACTS
+};
+
+constexpr struct {
+  const char *name;
+  OpFlag flag;
+} flagNames[] = {{"transposed", Transposed}, {"accumulate", Accumulate}, {"bias", WithBias}, {"pair", Pair},
+                 {"inverse", Inverse},       {"causal", Causal},         {"exact", Exact},   {"decay", Decay}};
+
+std::optional<Kernel> findKernel(const std::string &name) {
+  for (int i = 0; i < kernelCount; ++i)
+    if (name == kernelFacts[i].name)
+      return Kernel(i);
+  return std::nullopt;
+}
+
+std::string counted(size_t n, const char *noun) {
+  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
+}
+
+/// What a kernel asks of its dims beyond their number; empty when they are fine.
+std::string checkDims(const PreparedOp &op) {
+  const int64_t *d = op.dims;
+  switch (op.kernel) {
+  case Kernel::attention:
+  case Kernel::attention_bwd:
+    return d[2] % d[3] ? std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads" : "";
+  case Kernel::rope:
+    return d[3] % 2 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
+  case Kernel::positions:
+  case Kernel::positions_dw:
+    return d[3] + d[1] > d[4] ? "positions " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[1] - 1) +
+                                    " do not fit a context of " + std::to_string(d[4])
+                              : "";
+  case Kernel::slice_columns:
+  case Kernel::place_columns:
+    return d[2] + d[3] > d[1] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[3] - 1) +
+                                    " do not fit a width of " + std::to_string(d[1])
+                              : "";
+  default:
+    return "";
+  }
+}
+
+/// Dims that may be zero: offsets and starts.
+bool mayBeZero(Kernel kernel, size_t i) {
+  if (kernel == Kernel::positions || kernel == Kernel::positions_dw)
+    return i == 3;
+  if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
+    return i == 2;
+  return kernel == Kernel::rope && i == 4;
+}
+
+/// Turns a spec into an op with its flags, dims and params; empty on success, else what is wrong.
+std::string readSpec(const OpSpec &spec, PreparedOp &op) {
+  std::optional<Kernel> kernel = findKernel(spec.kernel);
+  if (!kernel)
+    return "there is no such kernel";
+  op.kernel = *kernel;
+  op.type = spec.type;
+  const KernelFacts &facts = kernelFacts[int(*kernel)];
+  if (int(spec.type) > 2)
+    return "unsupported type number " + std::to_string(int(spec.type));
+  if (spec.dims.size() != facts.dims)
+    return "expected " + counted(facts.dims, "dim") + ", got " + std::to_string(spec.dims.size());
+  if (spec.params.size() != facts.params)
+    return "expected " + counted(facts.params, "param") + ", got " + std::to_string(spec.params.size());
+  for (size_t i = 0; i < facts.dims; ++i) {
+    if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
+      return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
+    op.dims[i] = spec.dims[i];
+  }
+  for (size_t i = 0; i < facts.params; ++i)
+    op.params[i] = spec.params[i];
+  for (const std::string &name : spec.flags) {
+    uint32_t flag = 0;
+    for (const auto &known : flagNames)
+      if (name == known.name)
+        flag = known.flag & facts.flags;
+    if (!flag)
+      return "it takes no flag `" + name + "`";
+    op.flags |= flag;
+  }
+  return checkDims(op);
+}
+
+/// cos and sin of position * theta^(-2j/d), [s][d/2] each, computed in f64 because f32 products of large positions are
+/// wrong by whole degrees.
+struct RopeTable {
+  int64_t s, d, offset;
+  double theta;
+  bool wide;
+  std::vector<float> narrow[2];
+  std::vector<double> full[2];
+
+  RopeTable(const PreparedOp &op)
+      : s(op.dims[1]), d(op.dims[3]), offset(op.dims[4]), theta(op.params[0]), wide(op.type == Type::F64) {
+    for (int64_t t = 0; t < s; ++t)
+      for (int64_t j = 0; j < d / 2; ++j) {
+        double angle = double(offset + t) * std::pow(theta, -2.0 * double(j) / double(d));
+        double turn[2] = {std::cos(angle), std::sin(angle)};
+        for (int i = 0; i < 2; ++i)
+          if (wide)
+            full[i].push_back(turn[i]);
+          else
+            narrow[i].push_back(float(turn[i]));
+      }
+  }
+  bool serves(const PreparedOp &op) const {
+    return s == op.dims[1] && d == op.dims[3] && offset == op.dims[4] && theta == op.params[0] &&
+           wide == (op.type == Type::F64);
+  }
+  const void *data(int i) const { return wide ? static_cast<const void *>(full[i].data()) : narrow[i].data(); }
+  int64_t bytes() const { return s * d / 2 * 2 * (wide ? 8 : 4); }
+};
+
+struct AlignedFree {
+  void operator()(char *memory) const { std::free(memory); }
+};
+
+/// oneDNN of this distribution runs OpenMP threads; a rank is one thread unless the user says otherwise. The library is
+/// only reached through oneDNN, so its function is looked up instead of linked.
+void limitThreads() {
+  const char *wanted = std::getenv("PP_THREADS");
+  int threads = wanted ? std::max(1, std::atoi(wanted)) : 1;
+  if (void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads"))
+    reinterpret_cast<void (*)(int)>(set)(threads);
+}
+
+} // namespace
+
+const IsaTable &pp::isaTable() {
+  static const IsaTable &best = []() -> const IsaTable & {
+#ifdef PP_X86_64
+    const char *limit = std::getenv("PP_ISA");
+    bool plain = limit && !std::strcmp(limit, "plain"), avx2 = limit && !std::strcmp(limit, "avx2");
+    __builtin_cpu_init();
+    bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (wide && !plain && !avx2)
+      return avx512Table();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !plain)
+      return avx2Table();
+#endif
+    return plainTable();
+  }();
+  return best;
+}
+
+struct Kernels::State {
+  std::vector<PreparedOp> ops;
+  std::vector<std::unique_ptr<Gemm>> gemms;
+  std::vector<std::unique_ptr<RopeTable>> tables;
+  std::unique_ptr<char, AlignedFree> scratch;
+  int64_t scratchBytes = 0, tableBytes = 0;
+
+  pp_status_t prepareLinear(PreparedOp &op, std::string &why);
+  void prepareRope(PreparedOp &op);
+  pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
+};
+
+pp_status_t Kernels::State::prepareLinear(PreparedOp &op, std::string &why) {
+  GemmShape shape(op);
+  for (const auto &gemm : gemms)
+    if (gemm->shape() == shape)
+      op.gemm = gemm.get();
+  if (!op.gemm) {
+    std::unique_ptr<Gemm> gemm;
+    if (pp_status_t status = Gemm::create(shape, gemm, why))
+      return status;
+    op.gemm = gemm.get();
+    gemms.push_back(std::move(gemm));
+  }
+  op.body = op.kernel == Kernel::linear ? runLinear : op.kernel == Kernel::linear_dx ? runLinearDx : runLinearDw;
+  scratchBytes = std::max(scratchBytes, op.gemm->scratchBytes());
+  return PP_OK;
+}
+
+void Kernels::State::prepareRope(PreparedOp &op) {
+  auto found = std::find_if(tables.begin(), tables.end(), [&](const auto &table) { return table->serves(op); });
+  if (found == tables.end()) {
+    found = tables.insert(tables.end(), std::make_unique<RopeTable>(op));
+    tableBytes += (*found)->bytes();
+  }
+  op.cosines = (*found)->data(0);
+  op.sines = (*found)->data(1);
+}
+
+pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why) {
+  why = readSpec(spec, op);
+  if (!why.empty())
+    return PP_INVALID;
+  op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
+  scratchBytes = std::max(scratchBytes, isaTable().scratch(op));
+  if (op.kernel == Kernel::rope)
+    prepareRope(op);
+  return op.body ? PP_OK : prepareLinear(op, why);
+}
+
+Kernels::Kernels(std::unique_ptr<State> state) : state(std::move(state)) {}
+Kernels::~Kernels() = default;
+
+pp_status_t Kernels::prepare(const std::vector<OpSpec> &specs, std::unique_ptr<Kernels> &kernels,
+                             std::string &message) {
+  limitThreads();
+  try {
+    auto state = std::make_unique<State>();
+    state->ops.resize(specs.size());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      std::string why;
+      if (pp_status_t status = state->prepareOp(specs[i], state->ops[i], why)) {
+        message = "op " + std::to_string(i) + " `" + specs[i].kernel + "`: " + why;
+        return status;
+      }
+    }
+    state->scratchBytes = (state->scratchBytes + 63) / 64 * 64;
+    state->scratch.reset(static_cast<char *>(std::aligned_alloc(64, size_t(state->scratchBytes + 64))));
+    if (!state->scratch)
+      throw std::bad_alloc();
+    for (PreparedOp &op : state->ops)
+      op.scratch = state->scratch.get();
+    kernels.reset(new Kernels(std::move(state)));
+    return PP_OK;
+  } catch (const std::bad_alloc &) {
+    message = "no memory for the kernels' scratch and tables";
+    return PP_IO;
+  }
+}
+
+const PreparedOp *Kernels::find(int32_t op) const {
+  return op >= 0 && size_t(op) < state->ops.size() ? &state->ops[size_t(op)] : nullptr;
+}
+
+int64_t Kernels::scratchBytes() const { return state->scratchBytes + state->tableBytes; }
+
+const char *Kernels::isa() { return isaTable().name; }
+
+double Kernels::flops(const OpSpec &spec) {
+  PreparedOp op;
+  if (!readSpec(spec, op).empty())
+    return 0;
+  double size = 1, d[5];
+  for (size_t i = 0; i < 5; ++i)
+    d[i] = double(op.dims[i]);
+  for (size_t i = 0; i < spec.dims.size(); ++i)
+    size *= d[i];
+  double pairs = d[0] * d[2] * (op.has(Causal) ? d[1] * (d[1] + 1) / 2 : d[1] * d[1]);
+  switch (op.kernel) {
+  case Kernel::linear:
+  case Kernel::linear_dx:
+  case Kernel::linear_dw:
+    return 2 * size;
+  case Kernel::attention:
+    return 4 * pairs * d[4];
+  case Kernel::attention_bwd:
+    return 10 * pairs * d[4];
+  case Kernel::rope:
+    return 3 * d[0] * d[1] * d[2] * d[3];
+  case Kernel::layernorm:
+  case Kernel::rmsnorm:
+  case Kernel::cross_entropy:
+    return 8 * size;
+  case Kernel::layernorm_bwd:
+  case Kernel::rmsnorm_bwd:
+    return 12 * size;
+  case Kernel::layernorm_rebuild:
+  case Kernel::rmsnorm_rebuild:
+    return 3 * size;
+  case Kernel::gelu:
+  case Kernel::swiglu:
+    return 10 * size;
+  case Kernel::gelu_bwd:
+  case Kernel::swiglu_bwd:
+  case Kernel::adamw:
+    return 15 * size;
+  case Kernel::add:
+  case Kernel::accumulate:
+  case Kernel::bias_dw:
+    return size;
+  case Kernel::sum_squares:
+    return 2 * size;
+  case Kernel::embedding_dw:
+    return d[0] * d[1];
+  case Kernel::positions_dw:
+    return d[0] * d[1] * d[2];
+  default:
+    return 0; // copies
+  }
+}
