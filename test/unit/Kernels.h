@@ -1,0 +1,168 @@
+// Runs one prepared op on arrays given as doubles, and compares with references and finite differences.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_UNIT_KERNELS_H
+#define PP_TEST_UNIT_KERNELS_H
+
+#include "runtime/Kernels.h"
+#include "runtime/Rank.h"
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <gtest/gtest.h>
+#include <random>
+
+namespace pp::test {
+
+using Values = std::vector<double>;
+
+/// What a type's arrays of sums and statistics hold.
+inline Type accOf(Type type) { return type == Type::F64 ? Type::F64 : Type::F32; }
+inline const char *nameOf(Type type) { return type == Type::F64 ? "f64" : type == Type::F32 ? "f32" : "bf16"; }
+constexpr Type allTypes[] = {Type::F32, Type::F64, Type::Bf16};
+
+inline Values random(size_t n, uint32_t seed, double scale = 1) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<double> normal(0, scale);
+  Values values(n);
+  for (double &value : values)
+    value = normal(generator);
+  return values;
+}
+
+/// Memory of one element type, 64-byte aligned, written and read as doubles; fresh memory is all NaN, and so is a
+/// margin behind the end, which a kernel must leave alone.
+class Array {
+public:
+  Array(Type type, size_t n) : type(type), n(n), bytes((n + margin) * size() + 64, char(0xff)) {}
+  Array(Type type, const Values &values) : Array(type, values.size()) { set(values); }
+
+  void set(const Values &values) {
+    for (size_t i = 0; i < n; ++i)
+      if (type == Type::F64)
+        at<double>()[i] = values[i];
+      else if (type == Type::F32)
+        at<float>()[i] = float(values[i]);
+      else
+        at<uint16_t>()[i] = toBf16(float(values[i]));
+  }
+  Values get() const {
+    Values values(n);
+    for (size_t i = 0; i < n; ++i)
+      values[i] = element(i);
+    for (size_t i = 0; i < margin * size(); ++i)
+      EXPECT_EQ(static_cast<char *>(data())[n * size() + i], char(0xff)) << "written past the end";
+    return values;
+  }
+  void *data() const { return at<char>(); }
+  operator void *() const { return data(); }
+
+  static uint16_t toBf16(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    uint32_t low = bits & 0xffff, high = bits >> 16;
+    return uint16_t(high + (low > 0x8000 || (low == 0x8000 && (high & 1))));
+  }
+
+private:
+  static constexpr size_t margin = 64;
+  Type type;
+  size_t n;
+  std::vector<char> bytes;
+
+  size_t size() const { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
+  template <class T> T *at() const {
+    return reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(bytes.data()) + 63) / 64 * 64);
+  }
+  double element(size_t i) const {
+    if (type == Type::F64)
+      return at<double>()[i];
+    if (type == Type::F32)
+      return double(at<float>()[i]);
+    uint32_t bits = uint32_t(at<uint16_t>()[i]) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return double(value);
+  }
+};
+
+/// The values as the type holds them: what a reference must start from.
+inline Values rounded(Type type, const Values &values) { return Array(type, values).get(); }
+
+/// A rank with one prepared op.
+struct OneOp {
+  std::unique_ptr<Kernels> kernels;
+  pp_rank_t rank;
+
+  OneOp(const char *kernel, Type type, std::vector<int64_t> dims, std::vector<double> params = {},
+        std::vector<std::string> flags = {}) {
+    std::string message;
+    pp_status_t status = Kernels::prepare({{kernel, type, dims, params, flags}}, kernels, message);
+    EXPECT_EQ(status, PP_OK) << message;
+    rank.kernels = kernels.get();
+  }
+  /// Calls the C ABI's function with op 0.
+  template <class... Parameters, class... Arguments>
+  void operator()(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
+    ASSERT_NE(kernels, nullptr);
+    ASSERT_EQ(function(&rank, 0, pointer<Parameters>(arguments)...), PP_OK) << rank.message;
+  }
+
+private:
+  template <class Parameter, class Argument> static Parameter pointer(const Argument &argument) {
+    if constexpr (std::is_null_pointer_v<Argument>)
+      return nullptr;
+    else if constexpr (std::is_same_v<Argument, Array>)
+      return static_cast<Parameter>(argument.data());
+    else if constexpr (std::is_same_v<Argument, std::vector<int32_t>>)
+      return argument.data();
+    else
+      return const_cast<Parameter>(argument);
+  }
+};
+
+/// Relative to the largest reference value; f64 nearly exact, f32 2e-5, bf16 one rounding of inputs and outputs.
+inline double toleranceOf(Type type) { return type == Type::F64 ? 1e-11 : type == Type::F32 ? 2e-5 : 1e-2; }
+
+inline void expectNear(const Values &got, const Values &expected, double tolerance, const std::string &what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  double largest = 1e-3;
+  for (double value : expected)
+    largest = std::max(largest, std::fabs(value));
+  double worst = 0;
+  size_t where = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    double error = std::isfinite(got[i]) ? std::fabs(got[i] - expected[i]) / largest : 1e30;
+    if (error > worst)
+      worst = error, where = i;
+  }
+  EXPECT_LE(worst, tolerance) << what << " at " << where << ": " << got[where] << " instead of " << expected[where];
+}
+
+inline void expectEqual(const Values &got, const Values &expected, const std::string &what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], expected[i]) << what << " at " << i;
+}
+
+/// d(dot(weights, f(x))) / dx by five points in f64, for every coordinate of x.
+inline Values finiteDifferences(const std::function<Values(const Values &)> &f, const Values &x,
+                                const Values &weights) {
+  const double step = 1e-3;
+  auto dot = [&](size_t i, double shift) {
+    Values moved = x;
+    moved[i] += shift;
+    Values y = f(moved);
+    double sum = 0;
+    for (size_t j = 0; j < y.size(); ++j)
+      sum += weights[j] * y[j];
+    return sum;
+  };
+  Values slopes(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    slopes[i] = (8 * (dot(i, step) - dot(i, -step)) - (dot(i, 2 * step) - dot(i, -2 * step))) / (12 * step);
+  return slopes;
+}
+
+} // namespace pp::test
+
+#endif // PP_TEST_UNIT_KERNELS_H

@@ -1,0 +1,222 @@
+// Flat loops: gelu, swiglu, add, columns, copies, sum of squares and AdamW against f64, and derivatives by differences.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+using Function = double (*)(double);
+
+double geluTanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double geluErf(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2))); }
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+/// Normal values, and some far out where exp saturates.
+Values inputs(size_t n, uint32_t seed) {
+  Values x = random(n, seed, 2);
+  for (size_t i = 0; i < n && i < 8; ++i)
+    x[i] = (i % 2 ? -1 : 1) * std::pow(10, double(i) / 3);
+  return x;
+}
+
+Values map(const Values &x, Function f) {
+  Values y(x.size());
+  for (size_t i = 0; i < x.size(); ++i)
+    y[i] = f(x[i]);
+  return y;
+}
+
+std::vector<std::string> flags(bool on, const char *name) {
+  return on ? std::vector<std::string>{name} : std::vector<std::string>{};
+}
+
+Values slopes(const Values &x, Function f, const Values &dy) {
+  return finiteDifferences([&](const Values &moved) { return map(moved, f); }, x, dy);
+}
+
+} // namespace
+
+TEST(KernelsElementwise, Gelu) {
+  for (Type type : allTypes)
+    for (bool exact : {false, true})
+      for (size_t n : {1, 15, 333}) {
+        Values x = rounded(type, inputs(n, 1)), dy = rounded(type, random(n, 2));
+        OneOp op("gelu", type, {int64_t(n)}, {}, flags(exact, "exact"));
+        Array y(type, n);
+        op(pp_gelu, Array(type, x), y);
+        Function f = exact ? geluErf : geluTanh;
+        expectNear(y.get(), map(x, f), toleranceOf(type), nameOf(type));
+
+        OneOp back("gelu_bwd", type, {int64_t(n)}, {}, flags(exact, "exact"));
+        Array dx(type, dy); // in place over dy
+        back(pp_gelu_bwd, dx, Array(type, x), dx);
+        expectNear(dx.get(), slopes(x, f, dy), std::max(1e-8, toleranceOf(type)), nameOf(type));
+      }
+}
+
+/// The two forms differ by up to 4.7e-4: neither may stand for the other.
+TEST(KernelsElementwise, GeluFormsDiffer) {
+  size_t n = 2001;
+  Values x(n), tanhForm, erfForm;
+  for (size_t i = 0; i < n; ++i)
+    x[i] = (double(i) - 1000) / 250;
+  Array y(Type::F64, n);
+  OneOp("gelu", Type::F64, {int64_t(n)})(pp_gelu, Array(Type::F64, x), y);
+  tanhForm = y.get();
+  OneOp("gelu", Type::F64, {int64_t(n)}, {}, {"exact"})(pp_gelu, Array(Type::F64, x), y);
+  erfForm = y.get();
+  double worst = 0;
+  for (size_t i = 0; i < n; ++i)
+    worst = std::max(worst, std::fabs(tanhForm[i] - erfForm[i]));
+  EXPECT_NEAR(worst, 4.7e-4, 0.1e-4);
+}
+
+TEST(KernelsElementwise, Swiglu) {
+  for (Type type : allTypes)
+    for (size_t n : {1, 17, 300}) {
+      Values p = rounded(type, inputs(n, 1)), q = rounded(type, random(n, 2)), dy = rounded(type, random(n, 3));
+      Values expected(n), dqExpected(n), weight(n);
+      for (size_t i = 0; i < n; ++i) {
+        expected[i] = silu(p[i]) * q[i];
+        dqExpected[i] = silu(p[i]) * dy[i];
+        weight[i] = dy[i] * q[i];
+      }
+      Array y(type, n), dp(type, p), dq(type, q); // dp over p, dq over q
+      OneOp("swiglu", type, {int64_t(n)})(pp_swiglu, dp, dq, y);
+      expectNear(y.get(), expected, toleranceOf(type), nameOf(type));
+      OneOp("swiglu_bwd", type, {int64_t(n)})(pp_swiglu_bwd, Array(type, dy), dp, dq, dp, dq);
+      expectNear(dp.get(), slopes(p, silu, weight), std::max(1e-8, toleranceOf(type)), "dp");
+      expectNear(dq.get(), dqExpected, toleranceOf(type), "dq");
+    }
+}
+
+TEST(KernelsElementwise, AddAndAccumulate) {
+  for (Type type : allTypes) {
+    size_t n = 77;
+    Values x = rounded(type, random(n, 1)), y = rounded(type, random(n, 2)), sum(n);
+    for (size_t i = 0; i < n; ++i)
+      sum[i] = x[i] + y[i];
+    Array z(type, n), overX(type, x), overY(type, y);
+    OneOp op("add", type, {int64_t(n)});
+    op(pp_add, overX, overY, z);
+    expectEqual(z.get(), rounded(type, sum), "z");
+    op(pp_add, overX, Array(type, y), overX);
+    expectEqual(overX.get(), rounded(type, sum), "over x");
+    op(pp_add, Array(type, x), overY, overY);
+    expectEqual(overY.get(), rounded(type, sum), "over y");
+
+    Type acc = accOf(type);
+    Values a = rounded(acc, random(n, 3)), b = rounded(acc, random(n, 4));
+    Array total(acc, b);
+    OneOp("accumulate", type, {int64_t(n)})(pp_accumulate, Array(acc, a), total);
+    for (size_t i = 0; i < n; ++i)
+      sum[i] = a[i] + b[i];
+    expectEqual(total.get(), rounded(acc, sum), "accumulate");
+  }
+}
+
+TEST(KernelsElementwise, ColumnsCopyZero) {
+  for (Type type : allTypes) {
+    size_t t = 5, total = 13, start = 4, width = 6;
+    std::vector<int64_t> dims = {int64_t(t), int64_t(total), int64_t(start), int64_t(width)};
+    Values x = rounded(type, random(t * total, 1)), part(t * width), placed = rounded(type, random(t * total, 2));
+    Array y(type, t * width), whole(type, placed);
+    for (size_t i = 0; i < t; ++i)
+      for (size_t j = 0; j < width; ++j)
+        placed[i * total + start + j] = part[i * width + j] = x[i * total + start + j];
+    OneOp("slice_columns", type, dims)(pp_slice_columns, Array(type, x), y);
+    expectEqual(y.get(), part, "slice");
+    OneOp("place_columns", type, dims)(pp_place_columns, y, whole);
+    expectEqual(whole.get(), placed, "place");
+
+    Array copied(type, t * total), cleared(accOf(type), t);
+    OneOp("copy", type, {int64_t(t * total)})(pp_copy, Array(type, x), copied);
+    expectEqual(copied.get(), x, "copy");
+    OneOp("zero", type, {int64_t(t)})(pp_zero, cleared);
+    expectEqual(cleared.get(), Values(t, 0), "zero");
+  }
+}
+
+TEST(KernelsElementwise, SumSquares) {
+  for (Type type : allTypes)
+    for (size_t n : {1, 4096, 10001}) {
+      Values grad = rounded(accOf(type), random(n, 1));
+      double expected = 0;
+      for (double g : grad)
+        expected += g * g;
+      Array sum(Type::F64, 1);
+      OneOp("sum_squares", type, {int64_t(n)})(pp_sum_squares, Array(accOf(type), grad), sum);
+      expectNear(sum.get(), {expected}, 1e-6, "written");
+      OneOp("sum_squares", type, {int64_t(n)}, {}, {"accumulate"})(pp_sum_squares, Array(accOf(type), grad), sum);
+      expectNear(sum.get(), {2 * expected}, 1e-6, "added");
+    }
+}
+
+/// A shard cut at a multiple of 4096 gives the same blocks: its f64 sum differs by f64 rounding only.
+TEST(KernelsElementwise, SumSquaresOfShards) {
+  size_t n = 3 * 4096 + 5, cut = 2 * 4096;
+  Values grad = rounded(Type::F32, random(n, 1));
+  Array whole(Type::F64, 1), parts(Type::F64, 1);
+  OneOp("sum_squares", Type::F32, {int64_t(n)})(pp_sum_squares, Array(Type::F32, grad), whole);
+  Values left(grad.begin(), grad.begin() + long(cut)), right(grad.begin() + long(cut), grad.end());
+  OneOp("sum_squares", Type::F32, {int64_t(cut)})(pp_sum_squares, Array(Type::F32, left), parts);
+  OneOp("sum_squares", Type::F32, {int64_t(n - cut)}, {}, {"accumulate"})(pp_sum_squares, Array(Type::F32, right),
+                                                                         parts);
+  expectNear(parts.get(), whole.get(), 1e-15, "shards");
+}
+
+namespace {
+
+/// AdamW by the paper, in f64.
+void adamwReference(const OptimizerScalars &s, double gamma, double decay, const Values &grad, Values &w, Values &m,
+                    Values &v) {
+  for (size_t i = 0; i < w.size(); ++i) {
+    double g = gamma * grad[i];
+    m[i] = s.beta1 * m[i] + (1 - s.beta1) * g;
+    v[i] = s.beta2 * v[i] + (1 - s.beta2) * g * g;
+    double mean = m[i] / (1 - std::pow(s.beta1, double(s.step)));
+    double square = v[i] / (1 - std::pow(s.beta2, double(s.step)));
+    w[i] -= s.lr * (mean / (std::sqrt(square) + s.epsilon) + decay * w[i]);
+  }
+}
+
+} // namespace
+
+TEST(KernelsElementwise, AdamW) {
+  for (Type type : allTypes)
+    for (bool decay : {false, true})
+      for (double clip : {0.0, 0.5, 1e6}) {
+        size_t n = 103;
+        Type acc = accOf(type);
+        OneOp op("adamw", type, {int64_t(n)}, {}, flags(decay, "decay"));
+        OptimizerScalars &scalars = op.rank.optimizer;
+        scalars.lr = 1e-2, scalars.weightDecay = 0.1, scalars.clip = clip;
+        Values w = rounded(acc, random(n, 1)), m(n, 0), v(n, 0), grad = rounded(acc, random(n, 2));
+        double norm2 = 0;
+        for (double g : grad)
+          norm2 += g * g;
+        Array weights(type, w), master(acc, w), mean(acc, m), square(acc, v);
+        for (int step = 1; step <= 3; ++step) {
+          scalars.step = step;
+          adamwReference(scalars, clip > 0 ? std::min(1.0, clip / (std::sqrt(norm2) + 1e-6)) : 1, decay ? 0.1 : 0, grad,
+                         w, m, v);
+          op(pp_adamw, Array(acc, grad), Array(Type::F64, Values{norm2}), weights, mean, square,
+             type == Type::Bf16 ? master.data() : nullptr);
+        }
+        expectNear(type == Type::Bf16 ? master.get() : weights.get(), w, toleranceOf(acc) / 10, "w");
+        expectNear(mean.get(), m, toleranceOf(acc) / 10, "m");
+        expectNear(square.get(), v, toleranceOf(acc) / 10, "v");
+        if (type == Type::Bf16)
+          expectEqual(weights.get(), rounded(type, master.get()), "w is the master rounded");
+      }
+}
+
+TEST(KernelsElementwise, AdamWWithoutNormDoesNotClip) {
+  OneOp op("adamw", Type::F64, {1});
+  op.rank.optimizer.lr = 1, op.rank.optimizer.clip = 1e-3;
+  Array w(Type::F64, Values{0}), m(Type::F64, Values{0}), v(Type::F64, Values{0});
+  op(pp_adamw, Array(Type::F64, Values{2}), nullptr, w, m, v, nullptr);
+  EXPECT_NEAR(m.get()[0], 0.1 * 2, 1e-12);
+}

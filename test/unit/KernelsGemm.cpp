@@ -1,0 +1,145 @@
+// Products: linear, linear_dx, linear_dw and bias_dw in every flag, against triple loops in f64.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+struct Sizes {
+  int64_t t, k, n;
+};
+constexpr Sizes sizes[] = {{1, 1, 1}, {7, 5, 3}, {64, 48, 96}, {33, 129, 17}, {130, 70, 263}, {1, 64, 50}};
+
+struct Case {
+  Type type;
+  Sizes size;
+  bool transposed, flag;
+  std::string text() const {
+    return std::string(nameOf(type)) + " " + std::to_string(size.t) + "x" + std::to_string(size.k) + "x" +
+           std::to_string(size.n) + (transposed ? " transposed" : "") + (flag ? " with flag" : "");
+  }
+  std::vector<std::string> flags(const char *name) const {
+    std::vector<std::string> list;
+    if (transposed)
+      list.push_back("transposed");
+    if (flag)
+      list.push_back(name);
+    return list;
+  }
+  /// Where w[k][n] lies.
+  size_t weight(int64_t k, int64_t n) const { return size_t(transposed ? n * size.k + k : k * size.n + n); }
+};
+
+void forEachCase(const std::function<void(const Case &)> &test) {
+  for (Type type : allTypes)
+    for (const Sizes &size : sizes)
+      for (bool transposed : {false, true})
+        for (bool flag : {false, true})
+          test({type, size, transposed, flag});
+}
+
+} // namespace
+
+TEST(KernelsGemm, LinearEqualsTripleLoop) {
+  forEachCase([](const Case &c) {
+    auto [t, k, n] = c.size;
+    Values x = rounded(c.type, random(size_t(t * k), 1)), w = rounded(c.type, random(size_t(k * n), 2));
+    Values b = rounded(c.type, random(size_t(n), 3)), expected(size_t(t * n));
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = c.flag ? b[size_t(j)] : 0;
+        for (int64_t l = 0; l < k; ++l)
+          sum += x[size_t(i * k + l)] * w[c.weight(l, j)];
+        expected[size_t(i * n + j)] = sum;
+      }
+    OneOp op("linear", c.type, {t, k, n}, {}, c.flags("bias"));
+    Array y(c.type, size_t(t * n)), bias(c.type, b);
+    op(pp_linear, Array(c.type, x), Array(c.type, w), c.flag ? bias.data() : nullptr, y);
+    expectNear(y.get(), expected, toleranceOf(c.type), c.text());
+  });
+}
+
+TEST(KernelsGemm, LinearDxEqualsTripleLoop) {
+  forEachCase([](const Case &c) {
+    auto [t, k, n] = c.size;
+    Values dy = rounded(c.type, random(size_t(t * n), 1)), w = rounded(c.type, random(size_t(k * n), 2));
+    Values old = rounded(c.type, random(size_t(t * k), 3)), expected(size_t(t * k));
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t l = 0; l < k; ++l) {
+        double sum = c.flag ? old[size_t(i * k + l)] : 0;
+        for (int64_t j = 0; j < n; ++j)
+          sum += dy[size_t(i * n + j)] * w[c.weight(l, j)];
+        expected[size_t(i * k + l)] = sum;
+      }
+    OneOp op("linear_dx", c.type, {t, k, n}, {}, c.flags("accumulate"));
+    Array dx(c.type, size_t(t * k));
+    if (c.flag)
+      dx.set(old);
+    op(pp_linear_dx, Array(c.type, dy), Array(c.type, w), dx);
+    expectNear(dx.get(), expected, toleranceOf(c.type), c.text());
+  });
+}
+
+TEST(KernelsGemm, LinearDwEqualsTripleLoop) {
+  forEachCase([](const Case &c) {
+    auto [t, k, n] = c.size;
+    Type acc = accOf(c.type);
+    Values x = rounded(c.type, random(size_t(t * k), 1)), dy = rounded(c.type, random(size_t(t * n), 2));
+    Values old = rounded(acc, random(size_t(k * n), 3)), expected(size_t(k * n));
+    for (int64_t l = 0; l < k; ++l)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = c.flag ? old[c.weight(l, j)] : 0;
+        for (int64_t i = 0; i < t; ++i)
+          sum += x[size_t(i * k + l)] * dy[size_t(i * n + j)];
+        expected[c.weight(l, j)] = sum;
+      }
+    OneOp op("linear_dw", c.type, {t, k, n}, {}, c.flags("accumulate"));
+    Array dw(acc, size_t(k * n));
+    if (c.flag)
+      dw.set(old);
+    op(pp_linear_dw, Array(c.type, x), Array(c.type, dy), dw);
+    // Weight gradients are summed in acc: bf16 operands, already rounded, must not cost more than f32.
+    expectNear(dw.get(), expected, toleranceOf(acc), c.text());
+  });
+}
+
+TEST(KernelsGemm, BiasDwSumsColumns) {
+  for (Type type : allTypes)
+    for (bool adds : {false, true}) {
+      int64_t t = 37, n = 19;
+      Values dy = rounded(type, random(size_t(t * n), 1)), old = rounded(accOf(type), random(size_t(n), 2));
+      Values expected(static_cast<size_t>(n));
+      for (size_t j = 0; j < size_t(n); ++j) {
+        expected[j] = adds ? old[j] : 0;
+        for (size_t i = 0; i < size_t(t); ++i)
+          expected[j] += dy[i * size_t(n) + j];
+      }
+      OneOp op("bias_dw", type, {t, n}, {}, adds ? std::vector<std::string>{"accumulate"} : std::vector<std::string>{});
+      Array db(accOf(type), size_t(n));
+      if (adds)
+        db.set(old);
+      op(pp_bias_dw, Array(type, dy), db);
+      expectNear(db.get(), expected, toleranceOf(accOf(type)), nameOf(type));
+    }
+}
+
+/// bf16 products are rounded once: each result is the bf16 nearest to the f64 sum, up to f32 error at a tie.
+TEST(KernelsGemm, Bf16RoundsOnce) {
+  int64_t t = 16, k = 512, n = 16;
+  Values x = rounded(Type::Bf16, random(size_t(t * k), 1)), w = rounded(Type::Bf16, random(size_t(k * n), 2));
+  OneOp op("linear", Type::Bf16, {t, k, n});
+  Array y(Type::Bf16, size_t(t * n));
+  op(pp_linear, Array(Type::Bf16, x), Array(Type::Bf16, w), nullptr, y);
+  Values got = y.get();
+  for (size_t i = 0; i < size_t(t); ++i)
+    for (size_t j = 0; j < size_t(n); ++j) {
+      double sum = 0;
+      for (size_t l = 0; l < size_t(k); ++l)
+        sum += x[i * size_t(k) + l] * w[l * size_t(n) + j];
+      Values near = rounded(Type::Bf16, {sum - 2e-5, sum + 2e-5});
+      double value = got[i * size_t(n) + j];
+      EXPECT_TRUE(value == near[0] || value == near[1]) << value << " instead of " << sum;
+    }
+}

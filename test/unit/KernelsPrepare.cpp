@@ -1,0 +1,72 @@
+// What prepare refuses, and in which words; what a call with a wrong number says.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+std::string refusal(OpSpec spec) {
+  std::unique_ptr<Kernels> kernels;
+  std::string message;
+  EXPECT_EQ(Kernels::prepare({{"add", Type::F32, {4}, {}, {}}, std::move(spec)}, kernels, message), PP_INVALID);
+  EXPECT_EQ(kernels, nullptr);
+  return message;
+}
+
+} // namespace
+
+TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
+  EXPECT_EQ(refusal({"convolve", Type::F32, {1}, {}, {}}), "op 1 `convolve`: there is no such kernel");
+  EXPECT_EQ(refusal({"linear", Type::F32, {1, 2}, {}, {}}), "op 1 `linear`: expected 3 dims, got 2");
+  EXPECT_EQ(refusal({"rmsnorm", Type::F32, {4, 8}, {}, {}}), "op 1 `rmsnorm`: expected 1 param, got 0");
+  EXPECT_EQ(refusal({"linear", Type::F32, {1, 0, 2}, {}, {}}), "op 1 `linear`: dim 1 is 0");
+  EXPECT_EQ(refusal({"add", Type::F32, {1}, {}, {"causal"}}), "op 1 `add`: it takes no flag `causal`");
+  EXPECT_EQ(refusal({"add", Type(7), {1}, {}, {}}), "op 1 `add`: unsupported type number 7");
+  EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 6, 4, 16}, {}, {}}),
+            "op 1 `attention`: 6 heads are no multiple of 4 kv heads");
+  EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 2, 7, 0}, {1e4}, {}}),
+            "op 1 `rope`: a head of width 7 has no pairs; expected an even width");
+  EXPECT_EQ(refusal({"positions", Type::F32, {1, 8, 4, 9, 16}, {}, {}}),
+            "op 1 `positions`: positions 9 to 16 do not fit a context of 16");
+  EXPECT_EQ(refusal({"slice_columns", Type::F32, {1, 8, 4, 5}, {}, {}}),
+            "op 1 `slice_columns`: columns 4 to 8 do not fit a width of 8");
+}
+
+TEST(KernelsPrepare, CallOfAnotherOpFails) {
+  OneOp op("add", Type::F32, {4});
+  float x[4] = {}, y[4] = {};
+  EXPECT_EQ(pp_gelu(&op.rank, 0, x, y), PP_INTERNAL);
+  EXPECT_EQ(op.rank.message, "op 0 is not a prepared `gelu`");
+  op.rank.message.clear();
+  EXPECT_EQ(pp_add(&op.rank, 1, x, x, y), PP_INTERNAL);
+  EXPECT_EQ(op.rank.message, "op 1 is not a prepared `add`");
+  EXPECT_EQ(pp_add(&op.rank, -1, x, x, y), PP_INTERNAL);
+}
+
+TEST(KernelsPrepare, TokenOutsideTheVocabularyFails) {
+  OneOp op("embedding", Type::F32, {2, 4, 10});
+  int32_t tokens[2] = {3, 10};
+  float table[40] = {}, x[8];
+  EXPECT_EQ(pp_embedding(&op.rank, 0, tokens, table, x), PP_INVALID);
+  EXPECT_EQ(op.rank.message, "op 0 `embedding` met a token or target outside its vocabulary");
+}
+
+TEST(KernelsPrepare, CountsFlops) {
+  EXPECT_EQ(Kernels::flops({"linear", Type::F32, {2, 3, 5}, {}, {}}), 60);
+  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {2, 4, 6, 3, 8}, {}, {"causal"}}), 4.0 * 2 * 6 * 10 * 8);
+  EXPECT_EQ(Kernels::flops({"attention_bwd", Type::F32, {2, 4, 6, 3, 8}, {}, {}}), 10.0 * 2 * 6 * 16 * 8);
+  EXPECT_EQ(Kernels::flops({"nothing", Type::F32, {}, {}, {}}), 0);
+}
+
+/// Ops of a rank share scratch and tables: 100 equal ropes cost one table.
+TEST(KernelsPrepare, SharesTables) {
+  std::unique_ptr<Kernels> one, many;
+  std::string message;
+  OpSpec rope{"rope", Type::F32, {1, 64, 2, 16, 0}, {1e4}, {}};
+  ASSERT_EQ(Kernels::prepare({rope}, one, message), PP_OK);
+  ASSERT_EQ(Kernels::prepare(std::vector<OpSpec>(100, rope), many, message), PP_OK);
+  EXPECT_EQ(one->scratchBytes(), 64 * 8 * 2 * 4);
+  EXPECT_EQ(many->scratchBytes(), one->scratchBytes());
+}

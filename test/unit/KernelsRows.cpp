@@ -1,0 +1,279 @@
+// Row loops: norms, rope, embedding, positions and cross-entropy against f64 references and finite differences.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+std::vector<std::string> flags(bool on, const char *name) {
+  return on ? std::vector<std::string>{name} : std::vector<std::string>{};
+}
+
+struct Norm {
+  Values y, mean, rstd;
+};
+
+/// Layernorm, or rmsnorm where b is empty.
+Norm normReference(const Values &x, const Values &g, const Values &b, double epsilon) {
+  size_t h = g.size(), rows = x.size() / h;
+  Norm norm{Values(x.size()), Values(rows), Values(rows)};
+  for (size_t t = 0; t < rows; ++t) {
+    double mean = 0, variance = 0;
+    for (size_t i = 0; i < h && !b.empty(); ++i)
+      mean += x[t * h + i] / double(h);
+    for (size_t i = 0; i < h; ++i)
+      variance += (x[t * h + i] - mean) * (x[t * h + i] - mean) / double(h);
+    norm.mean[t] = mean;
+    norm.rstd[t] = 1 / std::sqrt(variance + epsilon);
+    for (size_t i = 0; i < h; ++i)
+      norm.y[t * h + i] = (x[t * h + i] - mean) * norm.rstd[t] * g[i] + (b.empty() ? 0 : b[i]);
+  }
+  return norm;
+}
+
+struct NormCase {
+  Type type;
+  int64_t t, h;
+  Values x, g, b, dy, old;
+  double epsilon = 1e-5;
+  NormCase(Type type, int64_t t, int64_t h)
+      : type(type), t(t), h(h), x(rounded(type, random(size_t(t * h), 1))), g(rounded(type, random(size_t(h), 2))),
+        b(rounded(type, random(size_t(h), 3))), dy(rounded(type, random(size_t(t * h), 4))),
+        old(rounded(type, random(size_t(t * h), 5))) {}
+  Norm reference(bool layer) const { return normReference(x, g, layer ? b : Values(), epsilon); }
+  Values differences(bool layer, const Values &at, const std::function<Values(const Values &)> &f) const {
+    (void)layer;
+    return finiteDifferences(f, at, dy);
+  }
+};
+
+void forEachNorm(const std::function<void(const NormCase &)> &test) {
+  for (Type type : allTypes)
+    for (auto [t, h] : {std::pair<int64_t, int64_t>{1, 4}, {3, 17}, {5, 32}, {2, 43}})
+      test(NormCase(type, t, h));
+}
+
+} // namespace
+
+TEST(KernelsRows, LayernormAndItsRebuild) {
+  forEachNorm([](const NormCase &c) {
+    Norm expected = c.reference(true);
+    Type acc = accOf(c.type);
+    Array y(c.type, c.x.size()), mean(acc, size_t(c.t)), rstd(acc, size_t(c.t)), again(c.type, c.x.size());
+    Array x(c.type, c.x), g(c.type, c.g), b(c.type, c.b);
+    OneOp("layernorm", c.type, {c.t, c.h}, {c.epsilon})(pp_layernorm, x, g, b, y, mean, rstd);
+    expectNear(y.get(), expected.y, toleranceOf(c.type), "y");
+    expectNear(mean.get(), expected.mean, toleranceOf(acc), "mean");
+    expectNear(rstd.get(), expected.rstd, toleranceOf(acc), "rstd");
+    OneOp("layernorm_rebuild", c.type, {c.t, c.h})(pp_layernorm_rebuild, x, g, b, mean, rstd, again);
+    expectEqual(again.get(), y.get(), "rebuilt");
+  });
+}
+
+TEST(KernelsRows, RmsnormAndItsRebuild) {
+  forEachNorm([](const NormCase &c) {
+    Norm expected = c.reference(false);
+    Array y(c.type, c.x.size()), rstd(accOf(c.type), size_t(c.t)), again(c.type, c.x.size());
+    Array x(c.type, c.x), g(c.type, c.g);
+    OneOp("rmsnorm", c.type, {c.t, c.h}, {c.epsilon})(pp_rmsnorm, x, g, y, rstd);
+    expectNear(y.get(), expected.y, toleranceOf(c.type), "y");
+    expectNear(rstd.get(), expected.rstd, toleranceOf(accOf(c.type)), "rstd");
+    OneOp("rmsnorm_rebuild", c.type, {c.t, c.h})(pp_rmsnorm_rebuild, x, g, rstd, again);
+    expectEqual(again.get(), y.get(), "rebuilt");
+  });
+}
+
+TEST(KernelsRows, NormDerivatives) {
+  forEachNorm([](const NormCase &c) {
+    for (bool layer : {false, true})
+      for (bool adds : {false, true}) {
+        Norm norm = c.reference(layer);
+        auto y = [&](const Values &x, const Values &g, const Values &b) {
+          return normReference(x, g, layer ? b : Values(), c.epsilon).y;
+        };
+        Values dxExpected = finiteDifferences([&](const Values &v) { return y(v, c.g, c.b); }, c.x, c.dy);
+        Values dgExpected = finiteDifferences([&](const Values &v) { return y(c.x, v, c.b); }, c.g, c.dy);
+        Values dbExpected = finiteDifferences([&](const Values &v) { return y(c.x, c.g, v); }, c.b, c.dy);
+        for (size_t i = 0; i < dxExpected.size() && adds; ++i)
+          dxExpected[i] += c.old[i];
+        Type acc = accOf(c.type);
+        Array dy(c.type, c.dy), x(c.type, c.x), g(c.type, c.g), mean(acc, norm.mean), rstd(acc, norm.rstd);
+        Array dx(c.type, c.x.size()), dg(acc, size_t(c.h)), db(acc, size_t(c.h));
+        if (adds)
+          dx.set(c.old);
+        if (layer)
+          OneOp("layernorm_bwd", c.type, {c.t, c.h}, {}, flags(adds, "accumulate"))(pp_layernorm_bwd, dy, x, g, mean,
+                                                                                    rstd, dx, dg, db);
+        else
+          OneOp("rmsnorm_bwd", c.type, {c.t, c.h}, {}, flags(adds, "accumulate"))(pp_rmsnorm_bwd, dy, x, g, rstd, dx,
+                                                                                  dg);
+        // The five points leave 1e-8 where a row of four values bends strongly.
+        double tolerance = c.type == Type::F64 ? 1e-7 : toleranceOf(c.type);
+        expectNear(dx.get(), dxExpected, tolerance, "dx");
+        expectNear(dg.get(), dgExpected, std::max(1e-8, toleranceOf(acc)), "dg");
+        if (layer)
+          expectNear(db.get(), dbExpected, std::max(1e-8, toleranceOf(acc)), "db");
+      }
+  });
+}
+
+/// A shift of x changes no layernorm, a scale no rmsnorm (up to epsilon).
+TEST(KernelsRows, NormInvariances) {
+  int64_t t = 3, h = 24;
+  Values x = random(size_t(t * h), 1), ones(size_t(h), 1), zeros(size_t(h), 0), shifted = x, scaled = x;
+  for (size_t i = 0; i < x.size(); ++i)
+    shifted[i] += 7, scaled[i] *= 3;
+  Array g(Type::F64, ones), b(Type::F64, zeros), mean(Type::F64, size_t(t)), rstd(Type::F64, size_t(t));
+  Array y(Type::F64, x.size()), z(Type::F64, x.size());
+  OneOp layer("layernorm", Type::F64, {t, h}, {1e-12}), rms("rmsnorm", Type::F64, {t, h}, {1e-12});
+  layer(pp_layernorm, Array(Type::F64, x), g, b, y, mean, rstd);
+  layer(pp_layernorm, Array(Type::F64, shifted), g, b, z, mean, rstd);
+  expectNear(z.get(), y.get(), 1e-11, "shift");
+  rms(pp_rmsnorm, Array(Type::F64, x), g, y, rstd);
+  rms(pp_rmsnorm, Array(Type::F64, scaled), g, z, rstd);
+  expectNear(z.get(), y.get(), 1e-11, "scale");
+}
+
+namespace {
+
+Values ropeReference(const Values &x, int64_t s, int64_t heads, int64_t d, int64_t offset, double theta, bool pair,
+                     double sign) {
+  Values y(x.size());
+  for (size_t i = 0; i < x.size(); i += size_t(d)) {
+    double position = double(offset + int64_t(i) / (d * heads) % s);
+    for (size_t j = 0; j < size_t(d) / 2; ++j) {
+      double angle = sign * position * std::pow(theta, -2.0 * double(j) / double(d));
+      size_t first = i + (pair ? 2 * j : j), second = pair ? first + 1 : first + size_t(d) / 2;
+      y[first] = x[first] * std::cos(angle) - x[second] * std::sin(angle);
+      y[second] = x[second] * std::cos(angle) + x[first] * std::sin(angle);
+    }
+  }
+  return y;
+}
+
+} // namespace
+
+TEST(KernelsRows, Rope) {
+  for (Type type : allTypes)
+    for (bool pair : {false, true})
+      for (int64_t d : {2, 10, 32})
+        for (int64_t offset : {0, 1000000}) {
+          int64_t batch = 2, s = 5, heads = 3;
+          Values x = rounded(type, random(size_t(batch * s * heads * d), 1));
+          Array y(type, x); // in place
+          OneOp("rope", type, {batch, s, heads, d, offset}, {500.0}, flags(pair, "pair"))(pp_rope, y, y);
+          expectNear(y.get(), ropeReference(x, s, heads, d, offset, 500, pair, 1), toleranceOf(type) / 5, nameOf(type));
+          std::vector<std::string> inverse = flags(pair, "pair");
+          inverse.push_back("inverse");
+          Array back(type, x.size());
+          OneOp("rope", type, {batch, s, heads, d, offset}, {500.0}, inverse)(pp_rope, y, back);
+          expectNear(back.get(), x, toleranceOf(type), "turned back");
+        }
+}
+
+/// Products of turned q and k see only the distance: shifting all positions by 1000 changes nothing.
+TEST(KernelsRows, RopeShiftInvariance) {
+  int64_t s = 6, d = 16;
+  Values q = random(size_t(s * d), 1), k = random(size_t(s * d), 2);
+  auto products = [&](int64_t offset) {
+    OneOp op("rope", Type::F64, {1, s, 1, d, offset}, {10000.0});
+    Array turnedQ(Type::F64, q), turnedK(Type::F64, k);
+    op(pp_rope, turnedQ, turnedQ);
+    op(pp_rope, turnedK, turnedK);
+    Values a = turnedQ.get(), b = turnedK.get(), all(size_t(s * s), 0);
+    for (size_t i = 0; i < size_t(s); ++i)
+      for (size_t j = 0; j < size_t(s); ++j)
+        for (size_t c = 0; c < size_t(d); ++c)
+          all[i * size_t(s) + j] += a[i * size_t(d) + c] * b[j * size_t(d) + c];
+    return all;
+  };
+  expectNear(products(1000), products(0), 1e-12, "shifted");
+}
+
+TEST(KernelsRows, EmbeddingAndItsGradient) {
+  for (Type type : allTypes)
+    for (bool adds : {false, true}) {
+      int64_t t = 40, h = 11, rows = 7;
+      Type acc = accOf(type);
+      std::vector<int32_t> tokens(static_cast<size_t>(t));
+      for (size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = int32_t(i * i % 5); // many repeats; rows 5 and 6 unused
+      Values table = rounded(type, random(size_t(rows * h), 1)), dx = rounded(type, random(size_t(t * h), 2));
+      Values old = rounded(acc, random(size_t(rows * h), 3)), x(size_t(t * h)), sum = adds ? old : Values(old.size(), 0);
+      for (size_t i = 0; i < size_t(t); ++i)
+        for (size_t j = 0; j < size_t(h); ++j) {
+          x[i * size_t(h) + j] = table[size_t(tokens[i]) * size_t(h) + j];
+          sum[size_t(tokens[i]) * size_t(h) + j] += dx[i * size_t(h) + j];
+        }
+      Array out(type, x.size()), grad(acc, old.size());
+      OneOp("embedding", type, {t, h, rows})(pp_embedding, tokens, Array(type, table), out);
+      expectEqual(out.get(), x, "x");
+      if (adds)
+        grad.set(old);
+      OneOp("embedding_dw", type, {t, h, rows}, {}, flags(adds, "accumulate"))(pp_embedding_dw, tokens,
+                                                                               Array(type, dx), grad);
+      expectNear(grad.get(), sum, toleranceOf(acc) / 10, "dtable");
+    }
+}
+
+TEST(KernelsRows, PositionsAndTheirGradient) {
+  for (Type type : allTypes)
+    for (bool adds : {false, true}) {
+      size_t batch = 3, s = 5, h = 9, offset = 2, context = 8;
+      Type acc = accOf(type);
+      std::vector<int64_t> dims = {int64_t(batch), int64_t(s), int64_t(h), int64_t(offset), int64_t(context)};
+      Values p = rounded(type, random(context * h, 1)), dx = rounded(type, random(batch * s * h, 2));
+      Values old = rounded(acc, random(context * h, 3)), x(batch * s * h), sum = adds ? old : Values(old.size(), 0);
+      for (size_t i = 0; i < x.size(); ++i) {
+        size_t at = (offset + i / h % s) * h + i % h;
+        x[i] = p[at];
+        sum[at] += dx[i];
+      }
+      Array out(type, x.size()), grad(acc, old.size());
+      OneOp("positions", type, dims)(pp_positions, nullptr, Array(type, p), out);
+      expectEqual(out.get(), x, "x");
+      if (adds)
+        grad.set(old);
+      OneOp("positions_dw", type, dims, {}, flags(adds, "accumulate"))(pp_positions_dw, Array(type, dx), grad);
+      expectNear(grad.get(), sum, toleranceOf(acc) / 10, "dp");
+    }
+}
+
+namespace {
+
+Values lossReference(const Values &z, const std::vector<int32_t> &targets, double scale) {
+  size_t rows = targets.size(), vocabulary = z.size() / rows;
+  double loss = 0;
+  for (size_t t = 0; t < rows; ++t) {
+    if (targets[t] < 0)
+      continue;
+    double largest = -1e300, sum = 0;
+    for (size_t i = 0; i < vocabulary; ++i)
+      largest = std::max(largest, z[t * vocabulary + i]);
+    for (size_t i = 0; i < vocabulary; ++i)
+      sum += std::exp(z[t * vocabulary + i] - largest);
+    loss += scale * (largest + std::log(sum) - z[t * vocabulary + size_t(targets[t])]);
+  }
+  return {loss};
+}
+
+} // namespace
+
+TEST(KernelsRows, CrossEntropy) {
+  for (Type type : allTypes)
+    for (int64_t vocabulary : {3, 50}) {
+      std::vector<int32_t> targets = {2, 0, -1, 1};
+      Values z = rounded(type, random(targets.size() * size_t(vocabulary), 1, 3));
+      z[0] += 60; // far apart logits
+      z = rounded(type, z);
+      double scale = 0.25;
+      Array dz(type, z), loss(accOf(type), 1); // dz over z
+      OneOp("cross_entropy", type, {int64_t(targets.size()), vocabulary}, {scale})(pp_cross_entropy, dz, targets, dz,
+                                                                                  loss);
+      expectNear(loss.get(), lossReference(z, targets, scale), toleranceOf(accOf(type)) / 10, "loss");
+      Values expected = finiteDifferences([&](const Values &v) { return lossReference(v, targets, scale); }, z, {1});
+      expectNear(dz.get(), expected, std::max(1e-8, toleranceOf(type)), nameOf(type));
+    }
+}

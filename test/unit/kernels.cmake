@@ -1,0 +1,9 @@
+# The kernels' unit tests: each op alone against references in f64 and finite differences.
+add_executable(pp-kernel-tests
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsAttention.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsElementwise.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsGemm.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsPrepare.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsRows.cpp)
+target_link_libraries(pp-kernel-tests PRIVATE pp-runtime pp-warnings GTest::gtest GTest::gtest_main)
+gtest_discover_tests(pp-kernel-tests)
