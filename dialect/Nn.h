@@ -1,0 +1,71 @@
+// The `nn` dialect in C++: what a task computes, how it is differentiated, and which kernel computes it.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NN_H
+#define PP_DIALECT_NN_H
+
+#include "mlir/Bytecode/BytecodeOpInterface.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/BuiltinTypes.h"
+#include "mlir/IR/Dialect.h"
+#include "mlir/IR/OpDefinition.h"
+#include "mlir/IR/PatternMatch.h"
+#include "mlir/Interfaces/InferTypeOpInterface.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
+namespace pp::nn {
+
+/// Result number `result` and operand number `operand` are one buffer.
+struct Tie {
+  unsigned result, operand;
+};
+
+/// The type of sums over elements of this type: f64 for f64, else f32.
+mlir::Type sumType(mlir::Type element);
+
+/// What the backward of a piece is built from: gradients of values so far, and where to put the next op.
+class Gradients {
+public:
+  /// `lossScale` multiplies the sum over one microbatch's tokens: 1 / tokens of the whole step.
+  Gradients(mlir::OpBuilder builder, double lossScale) : builder(builder), lossScale(lossScale) {}
+  /// The gradient of `value` as far as it is summed; null: nothing yet.
+  mlir::Value get(mlir::Value value) const { return sums.lookup(value); }
+  /// `gradient` is the whole sum, what was there included (made by an op with `acc`).
+  void set(mlir::Value value, mlir::Value gradient) { sums[value] = gradient; }
+  /// One more term of the sum.
+  void add(mlir::Location loc, mlir::Value value, mlir::Value gradient);
+  /// One more term of the sum of a weight, in the type of sums, made elsewhere (a hand).
+  void addToWeight(mlir::Location loc, mlir::Value weight, mlir::Value gradient);
+
+  mlir::OpBuilder builder;
+  const double lossScale;
+  /// The loss, once a cross-entropy was differentiated.
+  mlir::Value loss;
+
+private:
+  llvm::DenseMap<mlir::Value, mlir::Value> sums;
+};
+
+/// Marks the ops that W runs: they make gradients of weights and read no weight.
+template <typename ConcreteOp>
+class WeightGradient : public mlir::OpTrait::TraitBase<ConcreteOp, WeightGradient> {};
+
+// Defaults of the Kernel interface.
+mlir::Type firstElementType(mlir::Operation *op);
+llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);
+
+} // namespace pp::nn
+
+#include "dialect/NnDialect.h.inc"
+#include "dialect/NnInterfaces.h.inc"
+#define GET_OP_CLASSES
+#include "dialect/NnOps.h.inc"
+
+namespace pp::nn {
+
+/// Makes `nn.<name>` with inferred result types; a wrong operand or attribute is an error at `loc`.
+mlir::FailureOr<mlir::Operation *> createOp(mlir::OpBuilder &builder, mlir::Location loc, llvm::StringRef name,
+                                            mlir::ValueRange operands, llvm::ArrayRef<mlir::NamedAttribute> attributes);
+
+} // namespace pp::nn
+
+#endif // PP_DIALECT_NN_H

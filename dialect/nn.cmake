@@ -1,0 +1,4 @@
+# The `nn` dialect: its ops, their interfaces, their derivatives.
+pp_tablegen(NnOps.td Nn OPS INTERFACES DIALECT nn)
+list(APPEND PP_DIALECT_SOURCES Nn.cpp NnDerivatives.cpp)
+list(APPEND PP_DIALECT_GEN pp-Nn-gen)
