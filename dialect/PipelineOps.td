@@ -18,7 +18,7 @@ class Pipeline_Op<string mnemonic, list<Trait> traits = []> : Op<Pipeline_Dialec
 
 //===-- The program and its pieces ----------------------------------------------------------------------------------===//
 
-def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleBlock, Symbol]> {
+def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleBlock, Symbol, SymbolTable]> {
   let summary = "one training step of a schedule, at one of the three levels";
   let description = [{
     `train` holds what the trainer needs and the compiler does not: {model, schedule, batch, sequence, vocab, precision,
