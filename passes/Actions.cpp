@@ -1,0 +1,120 @@
+// Reads the actions of a schedule: what each unit and transfer waits for, and what it brings about.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Actions.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+Pieces::Pieces(ProgramOp program) {
+  for (auto piece : program.getOps<PieceOp>()) {
+    numbers[{piece.getCoord().getPart(), piece.getCoord().getIndex()}] = ops.size();
+    ops.push_back(piece);
+  }
+}
+
+int64_t Pieces::find(CoordAttr coord) const {
+  auto it = numbers.find({coord.getPart(), coord.getIndex()});
+  return it == numbers.end() ? -1 : it->second;
+}
+
+ArrayRef<int64_t> Pieces::homes(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
+  return place ? place.getRanks() : ArrayRef<int64_t>();
+}
+
+int64_t Pieces::owner(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getOwnerAttr() ? op.getOwnerAttr() : op.getAtAttr();
+  return place && place.getRanks().size() == 1 ? place.getRanks().front() : -1;
+}
+
+int64_t pp::unitTime(Phase phase) {
+  switch (phase) {
+  case Phase::B:
+    return 2;
+  case Phase::U:
+    return 0;
+  default:
+    return 1;
+  }
+}
+
+std::string pp::withLoops(Operation *op) {
+  std::string values = loopValues(op->getLoc());
+  return values.empty() ? "" : ", with " + values;
+}
+
+static void readUnit(UnitOp op, const Pieces &pieces, Action &action) {
+  CoordAttr coord = op.getUnit().getCoord();
+  Phase phase = op.getUnit().getPhase();
+  int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
+  action.duration = std::max(action.duration, unitTime(phase));
+  auto need = [&](Token::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
+  if (phase == Phase::F) {
+    if (piece > 0)
+      need(Token::Forward, piece - 1, slice);
+    if (slice > 0)
+      need(Token::Forward, piece, slice - 1);
+  } else if (phase != Phase::U) {
+    need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
+  }
+  if (phase == Phase::B || phase == Phase::I) {
+    if (piece + 1 < pieces.size())
+      need(Token::Backward, piece + 1, slice);
+    int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
+    if (slice >= 0 && slice + 1 < slices)
+      need(Token::Backward, piece, slice + 1);
+  }
+  if (phase != Phase::W && phase != Phase::U)
+    for (int64_t rank : op.getRanks())
+      action.needs.push_back({Token::Weight, piece, -1, -1, rank});
+  if (phase == Phase::F)
+    action.makes.push_back({Token::Forward, piece, mb, slice, -1});
+  if (phase == Phase::B || phase == Phase::I)
+    action.makes.push_back({Token::Backward, piece, mb, slice, -1});
+  action.anchors.append(op.getRanks().begin(), op.getRanks().end());
+}
+
+static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
+  CoordAttr coord = op.getThing().getCoord();
+  int64_t piece = pieces.find(coord);
+  switch (op.getThing().getRole()) {
+  case Role::weight:
+    if (op.getFrom())
+      for (int64_t rank : op.getFromAttr().getRanks())
+        action.needs.push_back({Token::Weight, piece, -1, -1, rank});
+    for (int64_t rank : op.getTo().getRanks())
+      action.makes.push_back({Token::Weight, piece, -1, -1, rank});
+    break;
+  case Role::act:
+    action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    break;
+  case Role::dact:
+    action.needs.push_back({Token::Backward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    break;
+  default: // a gradient share may be empty; stash, kv and others are made on the spot
+    break;
+  }
+  action.anchors.append(op.getAnchors().begin(), op.getAnchors().end());
+}
+
+std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
+  std::vector<Action> actions;
+  for (Operation &op : program.getBody().front()) {
+    if (!isa<UnitOp, TransferOp, TogetherOp>(op))
+      continue;
+    Action action{&op, {}, {}, {}, 0};
+    op.walk([&](Operation *inner) {
+      if (auto unit = dyn_cast<UnitOp>(inner))
+        readUnit(unit, pieces, action);
+      if (auto transfer = dyn_cast<TransferOp>(inner))
+        readTransfer(transfer, pieces, action);
+    });
+    llvm::sort(action.anchors);
+    action.anchors.erase(llvm::unique(action.anchors), action.anchors.end());
+    actions.push_back(std::move(action));
+  }
+  return actions;
+}

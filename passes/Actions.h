@@ -1,0 +1,68 @@
+// The actions of a schedule in memory: pieces in model order, units and transfers with what they need and make.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_ACTIONS_H
+#define PP_PASSES_ACTIONS_H
+
+#include "dialect/Pipeline.h"
+#include "llvm/ADT/DenseMap.h"
+
+namespace pp {
+
+/// The pieces of a program in model order, found by coordinate.
+class Pieces {
+public:
+  explicit Pieces(pipeline::ProgramOp program);
+
+  int64_t size() const { return ops.size(); }
+  pipeline::PieceOp op(int64_t piece) const { return ops[piece]; }
+  /// The number of the piece of this unit or thing; -1 if the schedule has no such piece.
+  int64_t find(pipeline::CoordAttr coord) const;
+  /// `2` or `attn(3)`, as a `.pipe` file writes the piece alone.
+  std::string name(int64_t piece) const { return ops[piece].getCoord().str(); }
+  /// Where the weights are when a step begins; empty for pieces without a place.
+  llvm::ArrayRef<int64_t> homes(int64_t piece) const;
+  /// The rank that updates the piece, -1 if none.
+  int64_t owner(int64_t piece) const;
+
+private:
+  llvm::SmallVector<pipeline::PieceOp> ops;
+  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
+};
+
+/// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
+struct Token {
+  enum Kind : int64_t { Forward, Backward, Weight } kind;
+  int64_t piece, microbatch, slice, rank;
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
+};
+
+/// One element of the schedule's order: a unit, a transfer, or a joint of several.
+struct Action {
+  mlir::Operation *op;
+  llvm::SmallVector<int64_t, 2> anchors; ///< the ranks in whose lists it stands
+  llvm::SmallVector<Token, 3> needs, makes;
+  int64_t duration = 0; ///< unit time: F 1, B 2, I 1, W 1, R 1, transfers 0
+};
+
+/// All actions in emission order.
+std::vector<Action> readActions(pipeline::ProgramOp program, const Pieces &pieces);
+
+/// Unit time of a phase: F, I, W, R 1, B 2, U 0.
+int64_t unitTime(pipeline::Phase phase);
+
+/// `, with r = 1, i = 3`, or nothing: the end of a message about an action inside loops.
+std::string withLoops(mlir::Operation *op);
+
+} // namespace pp
+
+template <> struct llvm::DenseMapInfo<pp::Token> {
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+  static pp::Token getEmptyKey() { return {pp::Token::Forward, -2, 0, 0, 0}; }
+  static pp::Token getTombstoneKey() { return {pp::Token::Forward, -3, 0, 0, 0}; }
+  static unsigned getHashValue(const pp::Token &token) {
+    return llvm::hash_combine(int64_t(token.kind), token.piece, token.microbatch, token.slice, token.rank);
+  }
+  static bool isEqual(const pp::Token &a, const pp::Token &b) { return a.key() == b.key(); }
+};
+
+#endif // PP_PASSES_ACTIONS_H

@@ -1,0 +1,475 @@
+// Turns the actions of a schedule into one SSA step: tasks on placed values, explicit and inferred moves.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: unit F(0, 0) on [0]      After: %a, %s = task @s0.F <F 0, 0> on [0] (%w0)
+//         unit F(1, 0) on [1]             %f = move act(0, 0) %a : [0] -> [1]      inferred, right after its producer
+//                                         %b = wait %f                             right before its consumer
+//                                         %l = task @s1.F <F 1, 0> on [1] (%b, %w1)
+//
+// Weights are values and gradients are sums spread over ranks (language.md C2): `move weight` delivers a copy, `move grad`
+// takes the whole share away. Who moves a thing once, moves it always: then nothing is inferred for it.
+#include "passes/Passes.h"
+#include "passes/StepBuilder.h"
+
+namespace pp {
+#define GEN_PASS_DEF_COMPLETESTEP
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+//===-- Things, bodies, values --------------------------------------------------------------------------------------===//
+
+const BodyGroup *Body::input(StringRef name) const {
+  for (const BodyGroup &group : inputs)
+    if (group.name == name)
+      return &group;
+  return nullptr;
+}
+
+static SmallVector<BodyGroup> readGroups(ArrayAttr groups, TypeRange types) {
+  SmallVector<BodyGroup> read;
+  size_t next = 0;
+  for (Attribute entry : groups) {
+    auto pair = cast<ArrayAttr>(entry);
+    size_t count = cast<IntegerAttr>(pair[1]).getInt();
+    read.push_back({cast<StringAttr>(pair[0]).str(), TupleType::get(groups.getContext(), types.slice(next, count))});
+    next += count;
+  }
+  return read;
+}
+
+StepBuilder::StepBuilder(ModuleOp module, ProgramOp program)
+    : module(module), program(program), pieces(program), builder(program.getContext()) {
+  for (auto function : module.getOps<func::FuncOp>()) {
+    auto inputs = function->getAttrOfType<ArrayAttr>("pipeline.inputs");
+    auto results = function->getAttrOfType<ArrayAttr>("pipeline.results");
+    if (!inputs || !results)
+      continue;
+    Body body{function, readGroups(inputs, function.getArgumentTypes()),
+              readGroups(results, function.getResultTypes())};
+    if (auto ties = function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"))
+      for (auto [group, tie] : llvm::zip(body.results, ties.asArrayRef()))
+        group.tie = tie;
+    bodies[function.getName()] = std::move(body);
+  }
+}
+
+ThingAttr StepBuilder::thing(Role role, int64_t piece, int64_t mb, int64_t slice) {
+  return ThingAttr::get(program.getContext(), role, pieces.op(piece).getCoord().with(mb, slice));
+}
+
+ValType StepBuilder::typeOn(Role role, TupleType payload, int64_t rank) {
+  MLIRContext *context = program.getContext();
+  return ValType::get(context, role, payload, PlaceAttr::get(context, {rank}, Layout::full));
+}
+
+UnitIdAttr StepBuilder::updateUnit(int64_t piece) {
+  return UnitIdAttr::get(program.getContext(), Phase::U, pieces.op(piece).getCoord());
+}
+
+const Body *StepBuilder::findBody(int64_t piece, StringRef suffix) {
+  auto prefix = pieces.op(piece).getBodies();
+  if (!prefix)
+    return nullptr;
+  auto it = bodies.find((*prefix + "." + suffix).str());
+  return it == bodies.end() ? nullptr : &it->second;
+}
+
+bool StepBuilder::hasWeights(int64_t piece) {
+  ArrayAttr weights = pieces.op(piece).getWeightsAttr();
+  return weights && !weights.empty();
+}
+
+llvm::BitVector StepBuilder::allContributions() {
+  return llvm::BitVector(program.getMicrobatches() * std::max<int64_t>(program.getSlices(), 1), true);
+}
+
+Value StepBuilder::addInput(ThingAttr thing, ValType type, StringRef data) {
+  OpBuilder::InsertionGuard guard(builder);
+  builder.setInsertionPointAfter(lastInput);
+  auto input = builder.create<InputOp>(program.getLoc(), type, thing,
+                                       data.empty() ? StringAttr() : builder.getStringAttr(data));
+  lastInput = input;
+  return input;
+}
+
+Value StepBuilder::waitFor(Value value, Location loc) {
+  if (auto future = dyn_cast<FutureType>(value.getType()))
+    return builder.create<WaitOp>(loc, future.getValue(), value);
+  return value;
+}
+
+Value StepBuilder::get(ThingAttr thing, int64_t rank, Location loc) {
+  auto it = values.find({thing, rank});
+  if (it == values.end())
+    return {};
+  Value value = waitFor(it->second, loc);
+  values[{thing, rank}] = value;
+  return value;
+}
+
+Value StepBuilder::createMove(ThingAttr thing, Value value, int64_t to, Location loc, IntegerAttr group) {
+  auto from = cast<ValType>(value.getType());
+  auto target = FutureType::get(program.getContext(), typeOn(from.getRole(), from.getPayload(), to));
+  return builder.create<MoveOp>(loc, target, thing, value, group);
+}
+
+static Role roleOf(StringRef group) {
+  return llvm::StringSwitch<Role>(group)
+      .Case("act", Role::act)
+      .Case("dact", Role::dact)
+      .Cases("weight", "fresh", Role::weight)
+      .Cases("grad", "share", Role::grad)
+      .Cases("stash", "pending", Role::stash)
+      .Case("opt", Role::opt)
+      .Cases("tokens", "targets", Role::data)
+      .Default(Role::stat);
+}
+
+TaskOp StepBuilder::createTask(const Body &body, UnitIdAttr unit, int64_t rank, ValueRange inputs, Location loc) {
+  SmallVector<Type> types;
+  SmallVector<int64_t> ties;
+  for (const BodyGroup &group : body.results) {
+    types.push_back(typeOn(roleOf(group.name), group.payload, rank));
+    ties.push_back(group.tie);
+  }
+  StringRef callee = const_cast<func::FuncOp &>(body.function).getName();
+  return builder.create<TaskOp>(loc, types, callee, unit, ArrayRef<int64_t>(rank), ties, inputs);
+}
+
+void StepBuilder::output(ThingAttr thing, Value value, Location loc) {
+  builder.create<OutputOp>(loc, thing, value);
+}
+
+//===-- Units -------------------------------------------------------------------------------------------------------===//
+
+void StepBuilder::readConsumers() {
+  program.walk([&](UnitOp op) {
+    CoordAttr coord = op.getUnit().getCoord();
+    int64_t piece = pieces.find(coord), rank = op.getRanks().front();
+    Phase phase = op.getUnit().getPhase();
+    if (phase == Phase::F && piece > 0)
+      consumers[thing(Role::act, piece - 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
+    if ((phase == Phase::B || phase == Phase::I) && piece + 1 < pieces.size())
+      consumers[thing(Role::dact, piece + 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
+  });
+  program.walk([&](TransferOp op) {
+    if (op.getThing().getRole() == Role::grad)
+      movedGrads[pieces.find(op.getThing().getCoord())] = op;
+    else
+      moved[op.getThing()] = op;
+  });
+}
+
+LogicalResult StepBuilder::createInputs() {
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    const Body *update = findBody(piece, "U");
+    if (!hasWeights(piece) || !update)
+      continue;
+    PieceOp op = pieces.op(piece);
+    if (pieces.homes(piece).empty())
+      return emitError(op.getLoc()) << "no rank holds the weights of `" << pieces.name(piece)
+                                    << "`; give it a place with `at` or `weight at`";
+    if (pieces.owner(piece) < 0)
+      return emitError(op.getLoc()) << "`" << pieces.name(piece)
+                                    << "` has no `opt` place of one rank, so no rank can update it";
+    for (int64_t rank : pieces.homes(piece)) {
+      ThingAttr weight = thing(Role::weight, piece);
+      values[{weight, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
+    }
+    ThingAttr state = thing(Role::opt, piece);
+    int64_t owner = pieces.owner(piece);
+    if (const BodyGroup *opt = update->input("opt"))
+      values[{state, owner}] = addInput(state, typeOn(Role::opt, opt->payload, owner));
+  }
+  return success();
+}
+
+Value StepBuilder::dataInput(StringRef kind, int64_t mb, int64_t rank, TupleType payload) {
+  MLIRContext *context = program.getContext();
+  // One thing per kind and microbatch: `tokens` and `targets` are told apart by the part of the coordinate.
+  auto coord = CoordAttr::get(context, builder.getStringAttr(kind), -1, mb, -1);
+  ThingAttr data = ThingAttr::get(context, Role::data, coord);
+  Value &value = values[{data, rank}];
+  if (!value)
+    value = addInput(data, typeOn(Role::data, payload, rank), kind);
+  return value;
+}
+
+LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVectorImpl<Value> &inputs) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
+          slice = coord.getSlice();
+  Location loc = op.getLoc();
+  for (const BodyGroup &group : body.inputs) {
+    Value value;
+    if (group.name == "act")
+      value = get(thing(Role::act, piece - 1, mb, slice), rank, loc);
+    else if (group.name == "dact")
+      value = get(thing(Role::dact, piece + 1, mb, slice), rank, loc);
+    else if (group.name == "stash")
+      value = get(thing(Role::stash, piece, mb, slice), rank, loc);
+    else if (group.name == "pending")
+      value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
+    else if (group.name == "weight")
+      value = get(thing(Role::weight, piece), rank, loc);
+    else if (group.name == "tokens" || group.name == "targets")
+      value = dataInput(group.name, mb, rank, group.payload);
+    else if (group.name == "grad")
+      continue; // the share, placed by the caller
+    if (!value)
+      return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " has no `" << group.name
+                            << "` to read there" << withLoops(op);
+    inputs.push_back(value);
+  }
+  return success();
+}
+
+void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share share) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
+          slice = coord.getSlice();
+  for (auto [group, value] : llvm::zip(body.results, task.getResults())) {
+    if (group.name == "act" || group.name == "dact") {
+      ThingAttr made = thing(group.name == "act" ? Role::act : Role::dact, piece, mb, slice);
+      values[{made, rank}] = value;
+      if (moved.count(made))
+        continue;
+      for (int64_t to : consumers.lookup(made))
+        if (to != rank && !values.count({made, to}))
+          values[{made, to}] = createMove(made, value, to, op.getLoc());
+    } else if (group.name == "stash") {
+      values[{thing(Role::stash, piece, mb, slice), rank}] = value;
+    } else if (group.name == "pending") {
+      values[{thing(Role::temporary, piece, mb, slice), rank}] = value;
+    } else if (group.name == "grad") {
+      int64_t slices = std::max<int64_t>(program.getSlices(), 1);
+      share.value = value;
+      share.origin = op;
+      share.contributions.set(mb * slices + std::max<int64_t>(slice, 0));
+      shares[{piece, rank}] = {share};
+    } else if (group.name == "loss") {
+      output(thing(Role::stat, piece, mb, slice), value, op.getLoc());
+    }
+  }
+}
+
+LogicalResult StepBuilder::buildUnit(UnitOp op) {
+  CoordAttr coord = op.getUnit().getCoord();
+  Phase phase = op.getUnit().getPhase();
+  int64_t piece = pieces.find(coord), rank = op.getRanks().front();
+  if (op.getRanks().size() != 1)
+    return emitError(op.getLoc()) << "`" << op.getUnit().str()
+                                  << "` runs on a group of ranks, which is not supported yet" << withLoops(op);
+  if (phase == Phase::U) {
+    emitRemark(op.getLoc()) << "`" << op.getUnit().str()
+                            << "` runs at the end of the step: its clipping needs the norm of every gradient";
+    return success();
+  }
+  std::string suffix = stringifyPhase(phase).str();
+  Share share;
+  if ((phase == Phase::B || phase == Phase::W) && hasWeights(piece)) {
+    share = takeShare(piece, rank, op.getLoc());
+    suffix += share.value ? "" : ".first";
+  }
+  const Body *body = findBody(piece, suffix);
+  if (!body && phase == Phase::W)
+    return success(); // a piece without weights has nothing to do
+  if (!body)
+    return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function `" << suffix << "`";
+  SmallVector<Value> inputs;
+  if (failed(collectInputs(op, *body, inputs)))
+    return failure();
+  for (auto [i, group] : llvm::enumerate(body->inputs))
+    if (group.name == "grad")
+      inputs.insert(inputs.begin() + i, share.value);
+  recordResults(op, *body, createTask(*body, op.getUnit(), rank, inputs, op.getLoc()), share);
+  return success();
+}
+
+//===-- Gradient shares ---------------------------------------------------------------------------------------------===//
+
+const Body &StepBuilder::makeBody(std::string name, ArrayRef<StringRef> inputs, TupleType payload, StringRef result,
+                                  int64_t tie, function_ref<Value(OpBuilder &, ValueRange)> build) {
+  auto it = bodies.find(name);
+  if (it != bodies.end())
+    return it->second;
+  OpBuilder inner = OpBuilder::atBlockBegin(module.getBody());
+  size_t count = payload.size();
+  auto group = [&](StringRef name) -> Attribute {
+    return inner.getArrayAttr({inner.getStringAttr(name), inner.getI64IntegerAttr(count)});
+  };
+  SmallVector<Type> types;
+  SmallVector<Attribute> inputGroups;
+  Body body;
+  for (StringRef input : inputs) {
+    llvm::append_range(types, payload.getTypes());
+    inputGroups.push_back(group(input));
+    body.inputs.push_back({input.str(), payload});
+  }
+  body.results.push_back({result.str(), payload, tie});
+  auto type = inner.getFunctionType(types, TypeRange(payload.getTypes()));
+  body.function = inner.create<func::FuncOp>(module.getLoc(), name, type);
+  body.function.setPrivate();
+  Block *block = body.function.addEntryBlock();
+  inner.setInsertionPointToEnd(block);
+  SmallVector<Value> made;
+  for (size_t i = 0; i < count; ++i) {
+    SmallVector<Value> row;
+    for (size_t j = 0; j < inputs.size(); ++j)
+      row.push_back(block->getArgument(j * count + i));
+    made.push_back(build(inner, row));
+  }
+  inner.create<func::ReturnOp>(module.getLoc(), made);
+  body.function->setAttr("pipeline.inputs", inner.getArrayAttr(inputGroups));
+  body.function->setAttr("pipeline.results", inner.getArrayAttr({group(result)}));
+  body.function->setAttr("pipeline.ties", inner.getDenseI64ArrayAttr({tie}));
+  body.function->setAttr("pipeline.flops", inner.getF64FloatAttr(0));
+  return bodies[name] = std::move(body);
+}
+
+const Body &StepBuilder::sumBody(int64_t piece) {
+  return makeBody((*pieces.op(piece).getBodies() + ".sum").str(), {"grad", "share"},
+                  findBody(piece, "U")->input("grad")->payload, "grad", 0,
+                  [&](OpBuilder &inner, ValueRange row) -> Value {
+                    return inner.create<nn::AccumulateOp>(module.getLoc(), row[0].getType(), row[1], row[0]);
+                  });
+}
+
+const Body &StepBuilder::copyBody(int64_t piece) {
+  return makeBody((*pieces.op(piece).getBodies() + ".copy").str(), {"weight"},
+                  findBody(piece, "U")->input("weight")->payload, "weight", -1,
+                  [&](OpBuilder &inner, ValueRange row) -> Value {
+                    return inner.create<nn::CopyOp>(module.getLoc(), row[0].getType(), row[0], Value());
+                  });
+}
+
+Share StepBuilder::takeShare(int64_t piece, int64_t rank, Location loc) {
+  auto it = shares.find({piece, rank});
+  if (it == shares.end())
+    return {{}, llvm::BitVector(allContributions().size()), nullptr};
+  SmallVector<Share, 1> terms = std::move(it->second);
+  shares.erase(it);
+  Share sum = terms.front();
+  sum.value = waitFor(sum.value, loc);
+  for (Share &term : llvm::drop_begin(terms)) {
+    Value arrived = waitFor(term.value, loc);
+    sum.value = createTask(sumBody(piece), updateUnit(piece), rank, {sum.value, arrived}, loc).getResult(0);
+    sum.contributions |= term.contributions;
+    sum.origin = term.origin;
+  }
+  return sum;
+}
+
+//===-- Transfers ---------------------------------------------------------------------------------------------------===//
+
+LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
+  auto unsupported = [&](StringRef what) {
+    return emitError(op.getLoc()) << "`move " << op.getThing().str() << "` " << what << ", which is not supported yet"
+                                  << withLoops(op);
+  };
+  if (!op.getFrom())
+    return unsupported("gathers shares from all ranks");
+  for (PlaceAttr place : {*op.getFrom(), op.getTo()}) {
+    if (place.getLayout() != Layout::full)
+      return unsupported("involves " + place.str());
+    if (place.getRanks().size() != 1)
+      return unsupported("is a collective over " + place.str());
+  }
+  Role role = op.getThing().getRole();
+  if (role != Role::weight && role != Role::grad && role != Role::act && role != Role::dact)
+    return unsupported("moves a " + stringifyRole(role).str());
+  return success();
+}
+
+LogicalResult StepBuilder::readGrad(TransferOp op, int64_t piece, SmallVectorImpl<Share> &arriving) {
+  int64_t from = op.getFrom()->getRanks().front();
+  Share share = takeShare(piece, from, op.getLoc());
+  if (!share.value) { // zeros are sent: the ring keeps turning before the first backward
+    const Body *zero = findBody(piece, "zero");
+    if (!zero)
+      return emitError(op.getLoc()) << "`" << op.getThing().str() << "` has no weights to have a gradient of";
+    share.value = createTask(*zero, updateUnit(piece), from, {}, op.getLoc()).getResult(0);
+  }
+  share.origin = op;
+  arriving.push_back(share);
+  return success();
+}
+
+LogicalResult StepBuilder::buildTransfers(ArrayRef<TransferOp> ops) {
+  // All reads before all writes.
+  SmallVector<Share> arriving;
+  for (TransferOp op : ops) {
+    int64_t piece = pieces.find(op.getThing().getCoord());
+    if (failed(verifyTransfer(op)))
+      return failure();
+    if (op.getThing().getRole() == Role::grad) {
+      if (failed(readGrad(op, piece, arriving)))
+        return failure();
+      continue;
+    }
+    int64_t from = op.getFrom()->getRanks().front();
+    Value value = get(op.getThing(), from, op.getLoc());
+    if (!value)
+      return emitError(op.getLoc()) << "`" << op.getThing().str() << "` is not on rank " << from << ", which sends it"
+                                    << withLoops(op);
+    arriving.push_back({value, {}, op});
+  }
+  IntegerAttr group = builder.getI64IntegerAttr(groups++);
+  for (auto [op, share] : llvm::zip(ops, arriving)) {
+    int64_t to = op.getTo().getRanks().front();
+    share.value = createMove(op.getThing(), share.value, to, op.getLoc(), group);
+  }
+  for (auto [op, share] : llvm::zip(ops, arriving)) {
+    int64_t to = op.getTo().getRanks().front();
+    if (op.getThing().getRole() == Role::grad)
+      shares[{pieces.find(op.getThing().getCoord()), to}].push_back(share);
+    else
+      values[{op.getThing(), to}] = share.value;
+  }
+  return success();
+}
+
+LogicalResult StepBuilder::buildActions() {
+  readConsumers();
+  Block &body = program.getBody().front();
+  SmallVector<Operation *> actions;
+  for (Operation &op : body)
+    if (isa<UnitOp, TransferOp, TogetherOp>(op))
+      actions.push_back(&op);
+  lastInput = pieces.op(pieces.size() - 1);
+  builder.setInsertionPointToEnd(&body);
+  if (failed(createInputs()))
+    return failure();
+  for (Operation *action : actions) {
+    SmallVector<TransferOp> transfers;
+    WalkResult walk = action->walk([&](Operation *op) {
+      if (auto transfer = dyn_cast<TransferOp>(op))
+        transfers.push_back(transfer);
+      if (auto unit = dyn_cast<UnitOp>(op))
+        if (failed(buildUnit(unit)))
+          return WalkResult::interrupt();
+      return WalkResult::advance();
+    });
+    if (walk.wasInterrupted() || (!transfers.empty() && failed(buildTransfers(transfers))))
+      return failure();
+  }
+  if (failed(finish()))
+    return failure();
+  for (Operation *action : actions)
+    action->erase();
+  return success();
+}
+
+namespace {
+struct CompleteStep : public pp::impl::CompleteStepBase<CompleteStep> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(StepBuilder(getOperation(), program).buildActions()))
+        return signalPassFailure();
+  }
+};
+} // namespace

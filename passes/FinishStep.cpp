@@ -1,0 +1,226 @@
+// The end of the step: gradients to their owners, their norm, the updates, and the new weights' way home.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
+//
+// A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share of
+// the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
+#include "dialect/Nn.h"
+#include "passes/StepBuilder.h"
+#include "llvm/ADT/SetVector.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+LogicalResult StepBuilder::finish() {
+  if (failed(reduceGradients()) || failed(addTiedShares()))
+    return failure();
+  createNorms();
+  return createUpdates();
+}
+
+LogicalResult StepBuilder::reportMissing(int64_t piece, const Share &share) {
+  int64_t slices = std::max<int64_t>(program.getSlices(), 1), owner = pieces.owner(piece);
+  llvm::BitVector missing = allContributions();
+  missing.reset(share.contributions);
+  std::string name = pieces.name(piece);
+  for (auto &[where, terms] : shares) {
+    if (where.first != piece || where.second == owner)
+      continue;
+    for (Share &term : terms) {
+      int64_t found = term.contributions.find_first();
+      auto error = emitError(pieces.op(piece).getLoc())
+                   << "`U(" << name << ")` runs on rank " << owner << ", but ";
+      if (found < 0)
+        error << "an empty share of its gradient";
+      else
+        error << "the gradient of microbatch " << found / slices;
+      error << " is left on rank " << where.second << "; this schedule moves `grad(" << name << ")` itself";
+      if (term.origin)
+        error.attachNote(term.origin->getLoc()) << "last touched here" << withLoops(term.origin);
+      error.attachNote(movedGrads[piece]->getLoc()) << "moved here" << withLoops(movedGrads[piece]);
+      return failure();
+    }
+  }
+  return emitError(pieces.op(piece).getLoc()) << "`U(" << name << ")` on rank " << owner
+                                              << " lacks the gradient of microbatch " << missing.find_first() / slices;
+}
+
+LogicalResult StepBuilder::reduceGradients() {
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    if (!hasWeights(piece))
+      continue;
+    int64_t owner = pieces.owner(piece);
+    Location loc = pieces.op(piece).getLoc();
+    if (!movedGrads.count(piece))
+      for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
+        if (rank == owner || !shares.count({piece, rank}))
+          continue;
+        Share share = takeShare(piece, rank, loc);
+        share.value = createMove(thing(Role::grad, piece), share.value, owner, loc);
+        shares[{piece, owner}].push_back(share);
+      }
+    Share sum = takeShare(piece, owner, loc);
+    bool leftover = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
+    if (!sum.value || !sum.contributions.all() || leftover)
+      return reportMissing(piece, sum);
+    finalGrads[piece] = sum.value;
+  }
+  return success();
+}
+
+//===-- Tied weights ------------------------------------------------------------------------------------------------===//
+
+static bool hasTied(PieceOp piece) {
+  return llvm::any_of(piece.getWeightsAttr(), [](Attribute weight) { return cast<WeightAttr>(weight).getTied(); });
+}
+
+/// The piece that owns the first tied weight of this one.
+int64_t StepBuilder::primaryOf(int64_t piece) {
+  for (Attribute mine : pieces.op(piece).getWeightsAttr())
+    for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
+      for (Attribute theirs : pieces.op(other).getWeightsAttr())
+        if (!cast<WeightAttr>(theirs).getTied() && cast<WeightAttr>(theirs).getName() == cast<WeightAttr>(mine).getName())
+          return other;
+  return -1;
+}
+
+LogicalResult StepBuilder::addTiedShares() {
+  std::map<int64_t, int64_t> ordinal;
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    if (!hasWeights(piece) || !hasTied(pieces.op(piece)))
+      continue;
+    Location loc = pieces.op(piece).getLoc();
+    int64_t primary = primaryOf(piece), owner = pieces.owner(piece), target = pieces.owner(primary);
+    const Body *out = findBody(piece, "tie.out");
+    const Body *in = findBody(primary, "tie.in." + std::to_string(ordinal[primary]++));
+    if (!out || !in)
+      return emitError(loc) << "`" << pieces.name(piece) << "` has no derived function for its tied weights";
+    Value share = createTask(*out, updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
+    if (owner != target)
+      share = waitFor(createMove(thing(Role::grad, piece), share, target, loc), loc);
+    finalGrads[primary] = createTask(*in, updateUnit(primary), target, {finalGrads[primary], share}, loc).getResult(0);
+  }
+  return success();
+}
+
+//===-- The gradient norm -------------------------------------------------------------------------------------------===//
+
+void StepBuilder::createNorms() {
+  // One running sum of squares on every owner, pieces in model order.
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    if (!hasWeights(piece))
+      continue;
+    int64_t owner = pieces.owner(piece);
+    Location loc = pieces.op(piece).getLoc();
+    Value &norm = norms[owner];
+    if (norm)
+      norm = createTask(*findBody(piece, "norm"), updateUnit(piece), owner, {finalGrads[piece], norm}, loc).getResult(0);
+    else
+      norm = createTask(*findBody(piece, "norm.first"), updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
+  }
+  MLIRContext *context = program.getContext();
+  auto normThing = ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1));
+  Location loc = program.getLoc();
+  if (norms.size() > 1) {
+    SmallVector<int64_t> owners;
+    SmallVector<Value> terms;
+    for (auto [rank, norm] : norms) {
+      owners.push_back(rank);
+      terms.push_back(norm);
+    }
+    TupleType payload = cast<ValType>(terms.front().getType()).getPayload();
+    auto group = [&](Layout layout) {
+      return ValType::get(context, Role::stat, payload, PlaceAttr::get(context, owners, layout));
+    };
+    Value joined = builder.create<JoinOp>(loc, group(Layout::partial), terms);
+    Value future = builder.create<MoveOp>(loc, FutureType::get(context, group(Layout::full)), normThing, joined,
+                                          IntegerAttr());
+    Value total = waitFor(future, loc);
+    for (auto &[rank, norm] : norms)
+      norm = builder.create<SplitOp>(loc, typeOn(Role::stat, payload, rank), total);
+  }
+  for (auto [rank, norm] : norms)
+    output(normThing, norm, loc);
+}
+
+//===-- Updates -----------------------------------------------------------------------------------------------------===//
+
+LogicalResult StepBuilder::createUpdates() {
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (hasWeights(piece) && failed(createUpdate(piece)))
+      return failure();
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (hasWeights(piece))
+      returnWeights(piece);
+  return success();
+}
+
+LogicalResult StepBuilder::createUpdate(int64_t piece) {
+  int64_t owner = pieces.owner(piece);
+  Location loc = pieces.op(piece).getLoc();
+  const Body *body = findBody(piece, "U");
+  SmallVector<Value> inputs;
+  for (const BodyGroup &group : body->inputs) {
+    Value value;
+    if (group.name == "weight")
+      value = get(thing(Role::weight, piece), owner, loc);
+    else if (group.name == "opt")
+      value = get(thing(Role::opt, piece), owner, loc);
+    else if (group.name == "grad")
+      value = finalGrads[piece];
+    else if (group.name == "norm")
+      value = norms[owner];
+    else if (group.name == "fresh") {
+      int64_t primary = primaryOf(piece), ordinal = 0;
+      for (int64_t other = 0; other < piece; ++other)
+        ordinal += hasWeights(other) && hasTied(pieces.op(other)) && primaryOf(other) == primary;
+      const Body *fresh = findBody(primary, "tie.fresh." + std::to_string(ordinal));
+      int64_t source = pieces.owner(primary);
+      value = createTask(*fresh, updateUnit(primary), source, {newWeights[primary]}, loc).getResult(0);
+      if (source != owner)
+        value = waitFor(createMove(thing(Role::weight, piece), value, owner, loc), loc);
+    }
+    if (!value)
+      return emitError(loc) << "`U(" << pieces.name(piece) << ")` on rank " << owner << ": `" << group.name << "("
+                            << pieces.name(piece) << ")` is not there at the end of the step";
+    inputs.push_back(value);
+  }
+  TaskOp task = createTask(*body, updateUnit(piece), owner, inputs, loc);
+  for (auto [group, value] : llvm::zip(body->results, task.getResults())) {
+    if (group.name == "weight")
+      newWeights[piece] = value;
+    else
+      output(thing(Role::opt, piece), value, loc);
+  }
+  output(thing(Role::grad, piece), finalGrads[piece], loc);
+  return success();
+}
+
+/// The value whose memory this one took over, through updates in place: an input, an arrival, ..
+static Operation *rootOf(Value value) {
+  while (auto task = value.getDefiningOp<TaskOp>()) {
+    int64_t tie = task.getTies()[cast<OpResult>(value).getResultNumber()];
+    if (tie < 0)
+      break;
+    value = task.getInputs()[tie];
+  }
+  return value.getDefiningOp();
+}
+
+void StepBuilder::returnWeights(int64_t piece) {
+  int64_t owner = pieces.owner(piece);
+  Location loc = pieces.op(piece).getLoc();
+  ThingAttr weight = thing(Role::weight, piece);
+  for (int64_t home : pieces.homes(piece)) {
+    Value value = newWeights[piece];
+    if (home != owner)
+      value = createMove(weight, value, home, loc);
+    else if (!isa<InputOp>(rootOf(value)))
+      value = createTask(copyBody(piece), updateUnit(piece), owner, {value}, loc).getResult(0);
+    values[{weight, home}] = value;
+  }
+  for (int64_t home : pieces.homes(piece))
+    output(weight, waitFor(values[{weight, home}], loc), loc);
+}

@@ -1,0 +1,248 @@
+// Merges the lists of the ranks into one order in which every action finds its inputs.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: actions in emission order, each anchored in the lists of some ranks.
+// After:  the same actions in an order that keeps every list and has every input made before it is used.
+//
+//   rank 0 | F0 F1 .. B0 B1
+//   rank 1 | .. F0 B0 F1 B1       ~~> F0@0  F1@0 F0@1  B0@1  B0@0 F1@1  B1@1  B1@0
+//
+// An action may go when it heads the list of every rank it is anchored on and its inputs exist; then its start in unit
+// time is known and never changes, so a priority queue gives the order in O(n log n). Time order matters: messages are
+// posted in sending order, which keeps receive buffers few and any lane layout free of cycles (deadlock_and_nccl.md F.3).
+#include "passes/Actions.h"
+#include "passes/Passes.h"
+#include <queue>
+
+namespace pp {
+#define GEN_PASS_DEF_LINEARIZEACTIONS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class Merger {
+public:
+  Merger(ProgramOp program) : program(program), pieces(program), actions(readActions(program, pieces)) {}
+
+  LogicalResult run() {
+    start();
+    std::vector<int64_t> order;
+    while (!ready.empty()) {
+      auto [time, action] = ready.top();
+      ready.pop();
+      order.push_back(action);
+      finish(action, time);
+    }
+    if (order.size() != actions.size())
+      return reportStuck(order);
+    Block &body = program.getBody().front();
+    for (int64_t action : order)
+      actions[action].op->moveBefore(&body, body.end());
+    return success();
+  }
+
+private:
+  ProgramOp program;
+  Pieces pieces;
+  std::vector<Action> actions;
+  std::vector<std::vector<int64_t>> lists; // by rank: actions in emission order
+  std::vector<size_t> heads;               // by rank: the first action of the list that has not gone
+  std::vector<int64_t> clocks, unmet, earliest;
+  DenseMap<Token, int64_t> made;                    // token -> when
+  DenseMap<Token, SmallVector<int64_t, 1>> waiting; // token -> actions that lack it
+  using Entry = std::pair<int64_t, int64_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> ready;
+
+  void start() {
+    lists.resize(program.getRanks());
+    clocks.assign(lists.size(), 0);
+    heads.assign(lists.size(), 0);
+    unmet.assign(actions.size(), 0);
+    earliest.assign(actions.size(), 0);
+    for (int64_t piece = 0; piece < pieces.size(); ++piece)
+      for (int64_t rank : pieces.homes(piece))
+        made[{Token::Weight, piece, -1, -1, rank}] = 0;
+    for (auto [i, action] : llvm::enumerate(actions)) {
+      for (int64_t rank : action.anchors)
+        lists[rank].push_back(i);
+      unmet[i] = action.anchors.size();
+      for (const Token &token : action.needs)
+        if (!made.count(token)) {
+          waiting[token].push_back(i);
+          ++unmet[i];
+        }
+    }
+    for (size_t rank = 0; rank < lists.size(); ++rank)
+      if (!lists[rank].empty())
+        meet(lists[rank].front());
+    for (auto [i, action] : llvm::enumerate(actions))
+      if (action.anchors.empty() && unmet[i] == 0)
+        ready.push({0, i});
+  }
+
+  void meet(int64_t action) {
+    if (--unmet[action] > 0)
+      return;
+    int64_t time = earliest[action];
+    for (int64_t rank : actions[action].anchors)
+      time = std::max(time, clocks[rank]);
+    ready.push({time, action});
+  }
+
+  void finish(int64_t number, int64_t time) {
+    const Action &action = actions[number];
+    int64_t end = time + action.duration;
+    for (const Token &token : action.makes) {
+      if (!made.try_emplace(token, end).second)
+        continue;
+      auto it = waiting.find(token);
+      if (it == waiting.end())
+        continue;
+      for (int64_t waiter : it->second) {
+        earliest[waiter] = std::max(earliest[waiter], end);
+        meet(waiter);
+      }
+      waiting.erase(it);
+    }
+    for (int64_t rank : action.anchors) {
+      clocks[rank] = end;
+      if (++heads[rank] < lists[rank].size())
+        meet(lists[rank][heads[rank]]);
+    }
+  }
+
+  bool headsItsLists(int64_t number) const {
+    return llvm::all_of(actions[number].anchors,
+                        [&](int64_t rank) { return lists[rank][heads[rank]] == number; });
+  }
+
+  const Token *lacks(int64_t number) const {
+    for (const Token &token : actions[number].needs)
+      if (!made.count(token))
+        return &token;
+    return nullptr;
+  }
+
+  static std::string describe(Operation *op) {
+    if (auto unit = dyn_cast<UnitOp>(op))
+      return "`" + unit.getUnit().str() + "`";
+    if (auto transfer = dyn_cast<TransferOp>(op))
+      return "`move " + transfer.getThing().str() + "`";
+    std::string first;
+    op->walk([&](Operation *inner) {
+      if (first.empty() && isa<UnitOp, TransferOp>(inner))
+        first = describe(inner);
+    });
+    return "the `together` of " + first;
+  }
+
+  /// The unit that would make this token, if there is one.
+  UnitOp maker(const Token &token) {
+    UnitOp found;
+    program.walk([&](UnitOp unit) {
+      CoordAttr coord = unit.getUnit().getCoord();
+      Phase phase = unit.getUnit().getPhase();
+      bool makes = token.kind == Token::Forward ? phase == Phase::F : phase == Phase::B || phase == Phase::I;
+      if (token.kind != Token::Weight && makes && pieces.find(coord) == token.piece &&
+          coord.getMicrobatch() == token.microbatch && coord.getSlice() == token.slice)
+        found = unit;
+    });
+    return found;
+  }
+
+  /// `is on rank 3`, `is on ranks 0, 1`: where the weight of a piece is by now.
+  std::string whereWeightIs(int64_t piece) const {
+    SmallVector<int64_t> ranks;
+    for (auto &entry : made)
+      if (entry.first.kind == Token::Weight && entry.first.piece == piece)
+        ranks.push_back(entry.first.rank);
+    llvm::sort(ranks);
+    if (ranks.empty())
+      return "no rank holds it";
+    return "it is on " + PlaceAttr::get(program.getContext(), ranks, Layout::full).str();
+  }
+
+  LogicalResult reportStuck(ArrayRef<int64_t> order) {
+    int64_t first = -1;
+    for (size_t rank = 0; rank < lists.size(); ++rank) {
+      if (heads[rank] == lists[rank].size())
+        continue;
+      int64_t head = lists[rank][heads[rank]];
+      bool better = first < 0 || (headsItsLists(head) && !headsItsLists(first)) ||
+                    (headsItsLists(head) == headsItsLists(first) && head < first);
+      first = better ? head : first;
+    }
+    Operation *op = actions[first].op;
+    const Token *token = lacks(first);
+    auto error = emitError(op->getLoc());
+    error << describe(op) << " on " << placeOf(first) << " ";
+    if (!token)
+      error << "waits for its turn on another rank" << withLoops(op);
+    else if (token->kind == Token::Weight)
+      reportWeight(error, op, *token);
+    else
+      reportUnit(error, op, *token);
+    noteOthers(error, first);
+    return failure();
+  }
+
+  std::string placeOf(int64_t action) const {
+    return PlaceAttr::get(program.getContext(), actions[action].anchors, Layout::full).str();
+  }
+
+  void reportWeight(InFlightDiagnostic &error, Operation *op, const Token &token) {
+    error << "needs `weight(" << pieces.name(token.piece) << ")`, which is not on rank " << token.rank << "; "
+          << whereWeightIs(token.piece) << withLoops(op);
+    error.attachNote(pieces.op(token.piece).getLoc())
+        << "placed here; run it there, or `move weight(" << pieces.name(token.piece) << ")` to rank " << token.rank
+        << " first";
+  }
+
+  void reportUnit(InFlightDiagnostic &error, Operation *op, const Token &token) {
+    UnitOp unit = maker(token);
+    auto waiter = dyn_cast<UnitOp>(op);
+    bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
+    StringRef thing = token.kind == Token::Backward ? "dact" : own ? "stash" : "act";
+    std::string coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice).str();
+    error << "needs `" << thing << "(" << coord << ")`, and its " << (token.kind == Token::Forward ? "`F`" : "backward")
+          << " has not run" << withLoops(op);
+    if (unit)
+      error.attachNote(unit.getLoc()) << "`" << unit.getUnit().str() << "` comes later, on rank "
+                                      << unit.getRanks().front() << withLoops(unit);
+  }
+
+  /// Up to three other ranks that wait at other places: the cycle, as far as it helps.
+  void noteOthers(InFlightDiagnostic &error, int64_t first) {
+    SmallVector<Location> told = {actions[first].op->getLoc()};
+    for (size_t rank = 0; rank < lists.size() && told.size() < 4; ++rank) {
+      if (heads[rank] == lists[rank].size())
+        continue;
+      int64_t head = lists[rank][heads[rank]];
+      Operation *op = actions[head].op;
+      if (llvm::is_contained(told, op->getLoc()))
+        continue;
+      told.push_back(op->getLoc());
+      const Token *token = lacks(head);
+      auto &note = error.attachNote(op->getLoc());
+      note << "rank " << rank << " waits at " << describe(op);
+      if (token && token->kind != Token::Weight)
+        note << " for `" << (token->kind == Token::Forward ? "F" : "B") << "("
+             << pieces.op(token->piece).getCoord().with(token->microbatch, token->slice).str() << ")`";
+    }
+  }
+};
+
+struct LinearizeActions : public pp::impl::LinearizeActionsBase<LinearizeActions> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(Merger(program).run()))
+        return signalPassFailure();
+  }
+};
+
+} // namespace

@@ -1,0 +1,26 @@
+// The passes of `pp` and the pipeline that strings them together.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PASSES_H
+#define PP_PASSES_PASSES_H
+
+#include "dialect/Nn.h"
+#include "dialect/Pipeline.h"
+#include "mlir/Pass/Pass.h"
+#include "mlir/Pass/PassManager.h"
+
+namespace pp {
+
+#define GEN_PASS_DECL
+#include "passes/Passes.h.inc"
+#define GEN_PASS_REGISTRATION
+#include "passes/Passes.h.inc"
+
+/// How far the pipeline goes: to the step (one global order) or to the planned and proved rank programs.
+enum class Until { Step, Ranks };
+
+/// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.
+void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks);
+
+} // namespace pp
+
+#endif // PP_PASSES_PASSES_H

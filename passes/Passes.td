@@ -1,0 +1,77 @@
+// The passes of `pp`, from the actions a schedule emitted to proved programs of the ranks.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PASSES_TD
+#define PP_PASSES_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+class PpPass<string name> : Pass<"pp-" # name, "::mlir::ModuleOp">;
+
+def DeriveTasks : PpPass<"derive-tasks"> {
+  let summary = "differentiate the model's parts into one function per piece and phase";
+  let description = [{
+    `@pre`, `@qkv`, .. ~~> `@s0.F`, `@s0.B`, `@s0.B.first`, `@s0.U`, .. with the exact set of values each needs saved
+    (nn_ops rule R1). Pieces with the same parts share their functions.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
+def VerifyUnits : PpPass<"verify-units"> {
+  let summary = "every unit of the step exactly once: one F, and one B or one I and one W";
+  let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];
+}
+
+def LinearizeActions : PpPass<"linearize-actions"> {
+  let summary = "merge the ranks' lists into one order in which every input is there";
+  let description = [{
+    `on 0 { F F B B } on 1 { F B F B }` ~~> `F(0, 0) F(1, 0) F(0, 1) ..`: among the actions that may go, the one that
+    starts first in unit time (F 1, B 2, I 1, W 1), then the one emitted first. Projection of this order cannot deadlock.
+  }];
+}
+
+def CompleteStep : PpPass<"complete-step"> {
+  let summary = "the step in SSA: tasks on placed values, inferred moves, reductions, updates, weight returns";
+  let description = [{
+    `unit F(0, 0) on [0]; unit F(1, 0) on [1]` ~~> `%a = task @s0.F ..; %f = move act(0, 0) %a; %b = wait %f; task @s1.F`.
+  }];
+}
+
+def VerifyLimits : PpPass<"verify-limits"> {
+  let summary = "the schedule's own memory claims (`limit`) hold on every rank";
+  let description = [{ `limit stash 2 on [0]` ~~> error: rank 0 holds 3 stashes at once; the limit is 2. }];
+}
+
+def PlanBodies : PpPass<"plan-bodies"> {
+  let summary = "give every value inside a task function a place in its slots or its scratch memory";
+  let description = [{ `%1 = nn.linear ..` ~~> the same with `pp.buffers`, and `pipeline.scratch_bytes` on the function. }];
+}
+
+def ProjectRanks : PpPass<"project-ranks"> {
+  let summary = "one program per rank: launches, posts and completes, in the step's order";
+  let description = [{
+    `%f = move %a; %b = wait %f` ~~> on the sender `post send`, on the receiver `post receive` at the same place of the
+    order and `complete` where the `wait` stands. A send completes after the launch that follows it.
+  }];
+}
+
+def PlanSlots : PpPass<"plan-slots"> {
+  let summary = "give every slot an offset in its rank's arena; two live slots never overlap";
+  let description = [{ `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. }];
+}
+
+def ProveChannels : PpPass<"prove-channels"> {
+  let summary = "on every channel the k-th send is the k-th receive";
+  let description = [{ `post send act(0, 1) .. / post receive act(0, 0) ..` ~~> error with both places. }];
+}
+
+def ProveProgress : PpPass<"prove-progress"> {
+  let summary = "no deadlock with zero buffering: the rank programs' waits have no cycle";
+  let description = [{ a cycle of waits between ranks ~~> error that tells it, rank by rank. }];
+}
+
+def ProveSlots : PpPass<"prove-slots"> {
+  let summary = "no live slot overlaps another, nothing is touched in flight";
+  let description = [{ checks what plan-slots planned, by a sweep of its own over the finished rank programs. }];
+}
+
+#endif // PP_PASSES_PASSES_TD

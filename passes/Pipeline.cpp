@@ -1,0 +1,30 @@
+// The order of the passes, one reason a line: the table of contents of the compiler's middle.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Passes.h"
+
+using namespace pp;
+
+void pp::buildPipeline(mlir::OpPassManager &manager, Until until) {
+  // What the schedule asks for is asked exactly once, before anything is built on it.
+  manager.addPass(createVerifyUnits());
+  // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
+  manager.addPass(createDeriveTasks());
+  // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
+  manager.addPass(createLinearizeActions());
+  // Actions become SSA: from here on what a unit reads is an operand, and a missing transfer is a type error.
+  manager.addPass(createCompleteStep());
+  // The paper's memory claims, checked where values and their lives are visible and nothing is placed yet.
+  manager.addPass(createVerifyLimits());
+  if (until == Until::Step)
+    return;
+  // Memory inside a task, so that a launch knows how much scratch it needs.
+  manager.addPass(createPlanBodies());
+  // One program per rank.
+  manager.addPass(createProjectRanks());
+  // One arena per rank.
+  manager.addPass(createPlanSlots());
+  // Proofs on what will be lowered, after the last transformation.
+  manager.addPass(createProveChannels());
+  manager.addPass(createProveProgress());
+  manager.addPass(createProveSlots());
+}

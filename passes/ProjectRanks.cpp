@@ -1,0 +1,291 @@
+// Projects the step on its ranks: launches, posts and completes, in the one global order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: %f = move act(0, 0) %a : [0] -> [1]        After:  rank 0 { launch @s0.F ..  post send ..  launch ..  complete }
+//         %b = wait %f                                       rank 1 { post receive ..  launch ..  complete  launch @s1.F }
+//         task @s1.F (%b)
+//
+// Both sides post where the move stands; the receiver completes where the wait stands. The sender completes after its next
+// launch, or earlier when the memory is about to be written: since both posts stand at one place of one total order, a
+// complete anywhere after them cannot close a cycle (deadlock_and_nccl.md F.3).
+#include "passes/Actions.h"
+#include "passes/Passes.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace pp {
+#define GEN_PASS_DEF_PROJECTRANKS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// A message that this rank has posted and not completed.
+struct Posted {
+  Value request, slot;
+  int64_t group; ///< of the user's `together`, -1 for an inferred move
+  bool send;
+};
+
+/// One rank's program while it grows.
+struct RankProgram {
+  RankOp op;
+  std::vector<Posted> posted;
+};
+
+class Projector {
+public:
+  Projector(ModuleOp module, ProgramOp program)
+      : module(module), program(program), pieces(program), builder(program.getContext()), symbols(module) {}
+
+  LogicalResult run() {
+    Block &body = program.getBody().front();
+    std::vector<Operation *> step;
+    for (Operation &op : body)
+      if (!isa<PieceOp>(op))
+        step.push_back(&op);
+    builder.setInsertionPointToEnd(&body);
+    for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
+      auto op = builder.create<RankOp>(program.getLoc(), rank, IntegerAttr());
+      op.getBody().emplaceBlock();
+      ranks.push_back({op, {}});
+    }
+    for (Operation *op : step) // weights that come home are received where the old ones were
+      if (auto input = dyn_cast<InputOp>(op))
+        homes[{input.getThing(), rankOf(input.getValue())}] = createInput(input);
+    for (Operation *op : step)
+      if (auto output = dyn_cast<OutputOp>(op))
+        bindHome(output);
+    for (Operation *op : step)
+      if (failed(project(op)))
+        return failure();
+    for (RankProgram &rank : ranks)
+      completeWhere(rank, [](const Posted &) { return true; });
+    for (Operation *op : llvm::reverse(step))
+      op->erase();
+    return success();
+  }
+
+private:
+  ModuleOp module;
+  ProgramOp program;
+  Pieces pieces;
+  OpBuilder builder;
+  SymbolTable symbols;
+  std::vector<RankProgram> ranks;
+  DenseMap<std::pair<Value, int64_t>, Value> slots; // (value, rank) -> slot
+  DenseMap<std::pair<Attribute, int64_t>, Value> homes;
+  DenseMap<std::pair<Value, int64_t>, Value> requests; // (future, rank) -> request
+
+  static ValType typeOf(Value value) { return cast<ValType>(value.getType()); }
+  static int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
+
+  OpBuilder &at(int64_t rank) {
+    builder.setInsertionPointToEnd(&ranks[rank].op.getBody().front());
+    return builder;
+  }
+
+  //===-- Slots -----------------------------------------------------------------------------------------------------===//
+
+  Value createSlot(int64_t rank, Role role, StringRef label, TupleType payload, Location loc,
+                   DictionaryAttr binding = {}) {
+    auto type = SlotType::get(program.getContext(), payload);
+    return at(rank).create<SlotOp>(loc, type, role, label, IntegerAttr(), binding);
+  }
+
+  DictionaryAttr binding(StringRef kind, ArrayRef<NamedAttribute> more) {
+    SmallVector<NamedAttribute> entries(more);
+    entries.push_back(builder.getNamedAttr("kind", builder.getStringAttr(kind)));
+    return builder.getDictionaryAttr(entries);
+  }
+
+  NamedAttribute pieceEntry(CoordAttr coord) {
+    return builder.getNamedAttr("piece", FlatSymbolRefAttr::get(program.getContext(), coord.pieceName()));
+  }
+
+  Value createInput(InputOp input) {
+    ThingAttr thing = input.getThing();
+    int64_t rank = rankOf(input.getValue());
+    DictionaryAttr bound;
+    if (thing.getRole() == Role::data) {
+      bound = binding(*input.getData(), builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(
+                                                                               thing.getCoord().getMicrobatch())));
+    } else {
+      bool save = thing.getRole() == Role::opt || pieces.homes(pieces.find(thing.getCoord())).front() == rank;
+      bound = binding(stringifyRole(thing.getRole()),
+                      {pieceEntry(thing.getCoord()), builder.getNamedAttr("save", builder.getBoolAttr(save))});
+    }
+    ValType type = typeOf(input.getValue());
+    Value slot = createSlot(rank, type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bound);
+    slots[{input.getValue(), rank}] = slot;
+    return slot;
+  }
+
+  void bindHome(OutputOp output) {
+    int64_t rank = rankOf(output.getValue());
+    Value home = homes.lookup({output.getThing(), rank});
+    if (home && !slots.count({output.getValue(), rank}) && !isTied(output.getValue()))
+      slots[{output.getValue(), rank}] = home;
+  }
+
+  static bool isTied(Value value) {
+    auto task = value.getDefiningOp<TaskOp>();
+    return task && task.getTies()[cast<OpResult>(value).getResultNumber()] >= 0;
+  }
+
+  Value slotOf(Value value, int64_t rank, StringRef label, Location loc) {
+    Value &slot = slots[{value, rank}];
+    if (!slot)
+      slot = createSlot(rank, typeOf(value).getRole(), label, typeOf(value).getPayload(), loc);
+    return slot;
+  }
+
+  //===-- Completes -------------------------------------------------------------------------------------------------===//
+
+  template <typename Which> void completeWhere(RankProgram &rank, Which which) {
+    std::vector<Posted> kept;
+    for (Posted &posted : rank.posted) {
+      if (which(posted))
+        at(rank.op.getRank()).create<CompleteOp>(posted.request.getLoc(), posted.request);
+      else
+        kept.push_back(posted);
+    }
+    rank.posted = std::move(kept);
+  }
+
+  /// The slot is about to be written: what is still being sent from it must have left.
+  void finishSends(int64_t rank, Value slot) {
+    completeWhere(ranks[rank], [&](const Posted &posted) { return posted.send && posted.slot == slot; });
+  }
+
+  //===-- Operations ------------------------------------------------------------------------------------------------===//
+
+  LogicalResult project(Operation *op) {
+    if (auto task = dyn_cast<TaskOp>(op))
+      return projectTask(task);
+    if (auto move = dyn_cast<MoveOp>(op))
+      return projectMove(move);
+    if (auto wait = dyn_cast<WaitOp>(op))
+      projectWait(wait);
+    else if (auto join = dyn_cast<JoinOp>(op))
+      for (auto [rank, value] : llvm::zip(typeOf(join.getValue()).getRanks(), join.getValues()))
+        slots[{join.getValue(), rank}] = slots.lookup({value, rank});
+    if (auto piece = dyn_cast<SplitOp>(op))
+      slots[{piece.getPiece(), rankOf(piece.getPiece())}] = slots.lookup({piece.getValue(), rankOf(piece.getPiece())});
+    if (auto output = dyn_cast<OutputOp>(op))
+      projectOutput(output);
+    return success();
+  }
+
+  LogicalResult projectTask(TaskOp task) {
+    int64_t rank = task.getRanks().front();
+    SmallVector<Value> inputs, results, scratch;
+    for (Value input : task.getInputs())
+      inputs.push_back(slots.lookup({input, rank}));
+    for (auto [result, tie] : llvm::zip(task.getResults(), task.getTies())) {
+      if (tie >= 0) {
+        finishSends(rank, inputs[tie]);
+        slots[{result, rank}] = inputs[tie];
+        continue;
+      }
+      std::string label = (stringifyRole(typeOf(result).getRole()) + "(" + task.getUnit().getCoord().str() + ")").str();
+      Value slot = slotOf(result, rank, label, task.getLoc());
+      finishSends(rank, slot);
+      results.push_back(slot);
+    }
+    auto function = symbols.lookup<func::FuncOp>(task.getCallee());
+    auto bytes = function ? function->getAttrOfType<IntegerAttr>("pipeline.scratch_bytes") : IntegerAttr();
+    if (!bytes)
+      return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
+    if (bytes.getInt() > 0) {
+      auto payload = TupleType::get(program.getContext(), {RankedTensorType::get({bytes.getInt()}, builder.getI8Type())});
+      scratch.push_back(createSlot(rank, Role::temporary, "scratch", payload, task.getLoc()));
+    }
+    at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
+                              scratch.empty() ? Value() : scratch.front());
+    completeWhere(ranks[rank], [](const Posted &posted) { return posted.send; });
+    return success();
+  }
+
+  LogicalResult projectMove(MoveOp move) {
+    Value target = move.getFuture();
+    for (Operation *user : move.getFuture().getUsers())
+      if (auto wait = dyn_cast<WaitOp>(user))
+        target = wait.getValue();
+    Verb verb = *move.getVerb();
+    if (verb == Verb::all_reduce)
+      return projectAllReduce(move);
+    if (verb != Verb::p2p)
+      return move.emitOpError() << "is a " << stringifyVerb(verb) << ", which is not supported yet";
+    int64_t from = rankOf(move.getValue()), to = move.getTarget().getRanks().front();
+    int64_t group = move.getGroup() ? *move.getGroup() : -1;
+    if (group >= 0)
+      for (int64_t rank : {from, to})
+        completeWhere(ranks[rank], [&](const Posted &posted) {
+          return posted.send && posted.group >= 0 && posted.group < group;
+        });
+    auto channel = builder.getI64IntegerAttr(from * program.getRanks() + to);
+    Value source = slots.lookup({move.getValue(), from});
+    Value sent = at(from).create<PostOp>(move.getLoc(), PostKind::send, move.getThing(), source, ArrayRef<int64_t>(to),
+                                         channel, move.getGroupAttr());
+    ranks[from].posted.push_back({sent, source, group, true});
+    Value slot = target == move.getFuture()
+                     ? createSlot(to, move.getTarget().getRole(), move.getThing().str(), move.getTarget().getPayload(),
+                                  move.getLoc())
+                     : slotOf(target, to, move.getThing().str(), move.getLoc());
+    finishSends(to, slot);
+    Value received = at(to).create<PostOp>(move.getLoc(), PostKind::receive, move.getThing(), slot,
+                                           ArrayRef<int64_t>(from), channel, move.getGroupAttr());
+    ranks[to].posted.push_back({received, slot, group, false});
+    requests[{move.getFuture(), to}] = received;
+    return success();
+  }
+
+  LogicalResult projectAllReduce(MoveOp move) {
+    ValType type = typeOf(move.getValue());
+    auto channel = builder.getI64IntegerAttr(program.getRanks() * program.getRanks());
+    for (int64_t rank : type.getRanks()) {
+      Value slot = slots.lookup({move.getValue(), rank});
+      Value request = at(rank).create<PostOp>(move.getLoc(), PostKind::all_reduce, move.getThing(), slot,
+                                              type.getRanks(), channel, IntegerAttr());
+      ranks[rank].posted.push_back({request, slot, -1, false});
+      requests[{move.getFuture(), rank}] = request;
+    }
+    return success();
+  }
+
+  void projectWait(WaitOp wait) {
+    auto move = wait.getFuture().getDefiningOp<MoveOp>();
+    for (int64_t rank : typeOf(wait.getValue()).getRanks()) {
+      Value request = requests.lookup({wait.getFuture(), rank});
+      completeWhere(ranks[rank], [&](const Posted &posted) { return posted.request == request; });
+      if (*move.getVerb() == Verb::all_reduce) // in place
+        slots[{wait.getValue(), rank}] = slots.lookup({move.getValue(), rank});
+    }
+  }
+
+  void projectOutput(OutputOp output) {
+    ThingAttr thing = output.getThing();
+    auto slot = slots.lookup({output.getValue(), rankOf(output.getValue())}).getDefiningOp<SlotOp>();
+    if (thing.getRole() == Role::grad)
+      slot.setBindingAttr(binding("grad", pieceEntry(thing.getCoord())));
+    else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
+      slot.setBindingAttr(binding("norm", {}));
+    else if (thing.getRole() == Role::stat)
+      slot.setBindingAttr(binding("loss", builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(
+                                                                                 thing.getCoord().getMicrobatch()))));
+  }
+};
+
+struct ProjectRanks : public pp::impl::ProjectRanksBase<ProjectRanks> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(Projector(getOperation(), program).run()))
+        return signalPassFailure();
+  }
+};
+
+} // namespace

@@ -1,0 +1,208 @@
+// Prints rank programs as CSV, as a drawing, and as numbers.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Report.h"
+#include "passes/Actions.h"
+#include "passes/Simulate.h"
+#include "passes/SlotLives.h"
+#include "llvm/Support/JSON.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+static bool isWork(LaunchOp launch) { return launch.getUnit().getPhase() != Phase::U; }
+
+static void printRow(ArrayRef<std::string> cells, llvm::raw_ostream &os) {
+  llvm::interleave(cells, os, ",");
+  os << "\n";
+}
+
+void pp::printTasks(ProgramOp program, llvm::raw_ostream &os) {
+  for (auto rank : program.getOps<RankOp>()) {
+    std::vector<std::string> cells;
+    for (auto launch : rank.getOps<LaunchOp>())
+      if (isWork(launch))
+        cells.push_back(launch.getUnit().cell());
+    printRow(cells, os);
+  }
+}
+
+/// `2SEND_F1`: the stage at this end of an activation or its gradient, and which way it goes.
+static std::string stageMessage(PostOp post) {
+  ThingAttr thing = post.getThing();
+  CoordAttr coord = thing.getCoord();
+  bool forward = thing.getRole() == Role::act, send = post.getKind() == PostKind::send;
+  int64_t stage = coord.getIndex() + (send ? 0 : forward ? 1 : -1);
+  std::string slice = coord.getSlice() < 0 ? "" : "s" + std::to_string(coord.getSlice()) + ".";
+  return slice + std::to_string(stage) + (send ? "SEND_" : "RECV_") + (forward ? "F" : "B") +
+         std::to_string(coord.getMicrobatch());
+}
+
+static std::string messageCell(PostOp post) {
+  ThingAttr thing = post.getThing();
+  CoordAttr coord = thing.getCoord();
+  bool activation = thing.getRole() == Role::act || thing.getRole() == Role::dact;
+  if (activation && coord.isStage())
+    return stageMessage(post);
+  std::string name = stringifyRole(thing.getRole()).str();
+  if (thing.getRole() == Role::stat)
+    name = coord.getPart().str();
+  else if (!coord.isStage())
+    name += "." + coord.getPart().str();
+  if (coord.getIndex() >= 0)
+    name += "." + std::to_string(coord.getIndex());
+  if (coord.getMicrobatch() >= 0)
+    name += "." + std::to_string(coord.getMicrobatch());
+  char sign = post.getKind() == PostKind::send ? '>' : post.getKind() == PostKind::receive ? '<' : '+';
+  std::string peers;
+  for (int64_t peer : post.getPeers())
+    peers += (peers.empty() ? "" : ":") + std::to_string(peer);
+  return name + sign + peers;
+}
+
+void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
+  for (auto rank : program.getOps<RankOp>()) {
+    std::vector<std::string> cells;
+    for (Operation &op : rank.getBody().front()) {
+      if (auto post = dyn_cast<PostOp>(op))
+        cells.push_back(messageCell(post));
+      if (auto launch = dyn_cast<LaunchOp>(op); launch && isWork(launch))
+        cells.push_back(launch.getUnit().cell());
+    }
+    printRow(cells, os);
+  }
+}
+
+void pp::printTimeline(ProgramOp program, llvm::raw_ostream &os) {
+  Timeline timeline = simulate(program, {1, 1, 1, 1, 1});
+  size_t pieces = llvm::range_size(program.getOps<PieceOp>()), width = 2, name = 0;
+  bool oneEach = pieces == timeline.ranks.size();
+  for (auto &spans : timeline.ranks)
+    for (const Span &span : spans)
+      oneEach &= span.unit.getCoord().isStage() && span.unit.getCoord().getSlice() < 0 &&
+                 span.unit.getCoord().getIndex() == spans.front().unit.getCoord().getIndex();
+  // Where every rank has one stage, the stage goes without saying: F3 for 1F3.
+  auto cell = [&](const Span &span) {
+    if (!oneEach)
+      return span.unit.cell();
+    return stringifyPhase(span.unit.getPhase()).str() + std::to_string(span.unit.getCoord().getMicrobatch());
+  };
+  for (auto &spans : timeline.ranks)
+    for (const Span &span : spans)
+      width = std::max(width, cell(span).size());
+  name = std::to_string(timeline.ranks.size() - 1).size();
+  for (auto [rank, spans] : llvm::enumerate(timeline.ranks)) {
+    os << "r" << llvm::left_justify(std::to_string(rank), name) << " |";
+    double now = 0;
+    for (const Span &span : spans) {
+      for (; now < span.start; ++now)
+        os << " " << llvm::left_justify("..", width);
+      os << " " << llvm::left_justify(cell(span), width);
+      now = span.end;
+    }
+    os << "\n";
+  }
+}
+
+//===-- Numbers -----------------------------------------------------------------------------------------------------===//
+
+/// Most values of a role alive at once: slots for weights and gradients, units between F and their last backward for
+/// stashes.
+static int64_t countAlive(ArrayRef<SlotLife> lives, Role role) {
+  std::vector<std::pair<int64_t, int64_t>> events;
+  for (const SlotLife &life : lives) {
+    if (SlotOp(life.op).getRole() != role)
+      continue;
+    for (Segment segment : life.segments) {
+      events.push_back({segment.first, 1});
+      events.push_back({segment.last + 1, -1});
+    }
+  }
+  llvm::sort(events);
+  int64_t alive = 0, most = 0;
+  for (auto [position, change] : events)
+    most = std::max(most, alive += change);
+  return most;
+}
+
+static int64_t countStashes(RankOp rank) {
+  int64_t alive = 0, most = 0;
+  for (auto launch : rank.getOps<LaunchOp>()) {
+    Phase phase = launch.getUnit().getPhase();
+    if (phase == Phase::F)
+      most = std::max(most, ++alive);
+    else if (phase == Phase::B || phase == Phase::W)
+      --alive;
+  }
+  return most;
+}
+
+static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream &json) {
+  int64_t number = rank.getRank(), units = 0, sent = 0, received = 0, bytes = 0;
+  llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
+  for (Operation &op : rank.getBody().front()) {
+    if (auto launch = dyn_cast<LaunchOp>(op))
+      units += isWork(launch);
+    auto post = dyn_cast<PostOp>(op);
+    if (!post)
+      continue;
+    received += post.getKind() == PostKind::receive;
+    if (post.getKind() != PostKind::send)
+      continue;
+    int64_t size = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+    auto &entry = byRole[stringifyRole(post.getThing().getRole())];
+    ++entry.first;
+    entry.second += size;
+    bytes += size;
+    ++sent;
+  }
+  std::vector<SlotLife> lives = slotLives(rank);
+  json.objectBegin();
+  json.attribute("rank", number);
+  json.attribute("busy", timeline.busy(number));
+  json.attribute("idle", timeline.makespan - timeline.busy(number));
+  json.attributeObject("peak_bytes", [&] {
+    for (NamedAttribute entry : rank->getAttrOfType<DictionaryAttr>("peak"))
+      json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
+  });
+  json.attributeObject("peak_values", [&] {
+    json.attribute("stash", countStashes(rank));
+    json.attribute("weight", countAlive(lives, Role::weight));
+    json.attribute("grad", countAlive(lives, Role::grad));
+    json.attribute("act", countAlive(lives, Role::act));
+    json.attribute("dact", countAlive(lives, Role::dact));
+  });
+  json.attributeObject("bytes_sent", [&] {
+    for (auto [role, entry] : byRole)
+      json.attribute(role, entry.second);
+    json.attribute("total", bytes);
+  });
+  json.attributeObject("messages_sent_by_role", [&] {
+    for (auto [role, entry] : byRole)
+      json.attribute(role, entry.first);
+  });
+  json.attribute("units", units);
+  json.attribute("messages_sent", sent);
+  json.attribute("messages_received", received);
+  json.objectEnd();
+}
+
+void pp::printStats(ProgramOp program, llvm::raw_ostream &os) {
+  Timeline timeline = simulate(program, CostModel());
+  double busy = 0, span = timeline.makespan * timeline.ranks.size();
+  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank)
+    busy += timeline.busy(rank);
+  llvm::json::OStream json(os, 2);
+  json.objectBegin();
+  json.attribute("program", program.getSymName());
+  json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
+  json.attribute("microbatches", static_cast<int64_t>(program.getMicrobatches()));
+  json.attribute("makespan", timeline.makespan);
+  json.attribute("bubble", span > 0 ? 1 - busy / span : 0);
+  json.attributeArray("per_rank", [&] {
+    for (auto rank : program.getOps<RankOp>())
+      printRank(rank, timeline, json);
+  });
+  json.objectEnd();
+  os << "\n";
+}

@@ -1,0 +1,26 @@
+// What `--emit=tasks|comms|timeline|stats` print, read off the rank programs that are lowered.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_REPORT_H
+#define PP_PASSES_REPORT_H
+
+#include "dialect/Pipeline.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace pp {
+
+/// One row per rank, its units in order, in PyTorch's compute-only grammar (peers_and_formats.md A.2).
+void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+/// The same with communication: activations as `2SEND_F1`, `3RECV_F1`, `2SEND_B1`, `1RECV_B1`; every other thing as
+/// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
+void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+/// A drawing for a terminal, every unit one cell wide: `r0 | F0 F1 .. B0`.
+void printTimeline(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+/// JSON: makespan and bubble in unit time (F 1, B 2, I 1, W 1), and per rank busy and idle time, peaks, traffic, counts.
+void printStats(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+} // namespace pp
+
+#endif // PP_PASSES_REPORT_H

@@ -1,0 +1,130 @@
+// Computes when each slot of a rank program holds something, and the peak of their sum.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A slot that is written anew starts a new segment, so its memory is free for others in the gap: the home of a weight that
+// travels is reused between the last use of the old version and the arrival of the new one.
+#include "passes/SlotLives.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class Reader {
+public:
+  explicit Reader(RankOp rank) : rank(rank) {}
+
+  std::vector<SlotLife> run() {
+    int64_t position = 0;
+    for (Operation &op : rank.getBody().front())
+      read(&op, position++);
+    std::vector<SlotLife> all;
+    for (auto &[value, life] : lives) {
+      if (livesToEnd(life.op))
+        life.segments.back().last = position;
+      all.push_back(life);
+    }
+    llvm::stable_sort(all, [](const SlotLife &a, const SlotLife &b) {
+      return a.segments.front().first < b.segments.front().first;
+    });
+    return all;
+  }
+
+private:
+  RankOp rank;
+  llvm::MapVector<Value, SlotLife> lives;
+
+  static StringRef kind(SlotOp slot) {
+    return slot.getBindingAttr() ? cast<StringAttr>(slot.getBindingAttr().get("kind")).getValue() : "";
+  }
+  static bool livesFromStart(SlotOp slot) {
+    return llvm::is_contained({"weight", "opt", "tokens", "targets"}, kind(slot));
+  }
+  static bool livesToEnd(SlotOp slot) {
+    return llvm::is_contained({"weight", "opt", "grad", "loss", "norm"}, kind(slot));
+  }
+
+  SlotLife &lifeOf(Value value, int64_t position) {
+    auto [it, added] = lives.insert({value, SlotLife()});
+    SlotLife &life = it->second;
+    if (added) {
+      life.op = value.getDefiningOp<SlotOp>();
+      life.bytes = payloadOffsets(cast<SlotType>(value.getType()).getPayload()).back();
+      life.segments.push_back({livesFromStart(life.op) ? 0 : position, position});
+    }
+    return life;
+  }
+
+  void touch(Value value, int64_t position) { lifeOf(value, position).segments.back().last = position; }
+
+  void write(Value value, int64_t position) {
+    bool known = lives.count(value) || livesFromStart(value.getDefiningOp<SlotOp>());
+    SlotLife &life = lifeOf(value, known ? 0 : position);
+    if (known)
+      life.segments.push_back({position, position});
+    else
+      life.segments.back().last = position;
+  }
+
+  void read(Operation *op, int64_t position) {
+    if (auto slot = dyn_cast<SlotOp>(op)) {
+      if (livesFromStart(slot))
+        lifeOf(slot, 0);
+    } else if (auto launch = dyn_cast<LaunchOp>(op)) {
+      for (Value input : launch.getInputs())
+        touch(input, position);
+      for (Value result : launch.getResults())
+        write(result, position);
+      if (launch.getScratch())
+        write(launch.getScratch(), position);
+    } else if (auto post = dyn_cast<PostOp>(op)) {
+      if (post.getKind() == PostKind::receive)
+        write(post.getSlot(), position);
+      else
+        touch(post.getSlot(), position);
+    } else if (auto complete = dyn_cast<CompleteOp>(op)) {
+      touch(complete.getRequest().getDefiningOp<PostOp>().getSlot(), position);
+    }
+  }
+};
+
+} // namespace
+
+std::vector<SlotLife> pp::slotLives(RankOp rank) { return Reader(rank).run(); }
+
+Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
+  int64_t length = rank.getBody().front().getOperations().size();
+  Peak peak;
+  std::vector<int64_t> total(length + 2, 0);
+  llvm::MapVector<StringRef, std::vector<int64_t>> byRole;
+  for (const SlotLife &life : lives) {
+    SlotOp slot = life.op;
+    std::vector<int64_t> &role = byRole[stringifyRole(slot.getRole())];
+    role.resize(length + 2, 0);
+    for (Segment segment : life.segments)
+      for (std::vector<int64_t> *sums : {&total, &role}) {
+        (*sums)[segment.first] += life.bytes;
+        (*sums)[segment.last + 1] -= life.bytes;
+      }
+  }
+  auto largest = [](std::vector<int64_t> &sums, int64_t &where) {
+    int64_t now = 0, most = 0;
+    for (auto [i, change] : llvm::enumerate(sums)) {
+      now += change;
+      if (now > most) {
+        most = now;
+        where = i;
+      }
+    }
+    return most;
+  };
+  int64_t where = 0, ignored = 0;
+  peak.bytes = largest(total, where);
+  for (auto [i, op] : llvm::enumerate(rank.getBody().front()))
+    if (static_cast<int64_t>(i) == where)
+      peak.where = &op;
+  for (auto &[role, sums] : byRole)
+    peak.byRole[role] = largest(sums, ignored);
+  return peak;
+}

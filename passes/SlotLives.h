@@ -1,0 +1,36 @@
+// When each slot of a rank program holds something: the segments between what writes it and its last reader.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_SLOTLIVES_H
+#define PP_PASSES_SLOTLIVES_H
+
+#include "dialect/Pipeline.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace pp {
+
+/// Positions in the rank's list, both ends included.
+struct Segment {
+  int64_t first, last;
+};
+
+struct SlotLife {
+  pipeline::SlotOp op;
+  int64_t bytes = 0;
+  llvm::SmallVector<Segment, 2> segments;
+};
+
+/// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
+/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end.
+std::vector<SlotLife> slotLives(pipeline::RankOp rank);
+
+/// The role and bytes of the largest sum of live slots, and where it is reached.
+struct Peak {
+  int64_t bytes = 0;
+  mlir::Operation *where = nullptr;
+  llvm::MapVector<llvm::StringRef, int64_t> byRole; ///< the largest sum of each role, reached at times of their own
+};
+Peak peakOf(pipeline::RankOp rank, llvm::ArrayRef<SlotLife> lives);
+
+} // namespace pp
+
+#endif // PP_PASSES_SLOTLIVES_H

@@ -1,0 +1,118 @@
+// Builds the step in SSA: what is where, what is on its way, and what each gradient share already holds.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_STEPBUILDER_H
+#define PP_PASSES_STEPBUILDER_H
+
+#include "dialect/Pipeline.h"
+#include "mlir/IR/Builders.h"
+#include "passes/Actions.h"
+#include "llvm/ADT/BitVector.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+#include <map>
+
+namespace pp {
+
+/// One group of a task body's operands or results: a payload and, for results, the input group it takes over.
+struct BodyGroup {
+  std::string name;
+  mlir::TupleType payload;
+  int64_t tie = -1;
+};
+
+/// A task body as `complete-step` sees it: its groups, read once from the function's attributes.
+struct Body {
+  mlir::func::FuncOp function;
+  llvm::SmallVector<BodyGroup> inputs, results;
+  const BodyGroup *input(llvm::StringRef name) const;
+};
+
+/// The share of a gradient that one rank holds, with the microbatches (and slices) it contains.
+struct Share {
+  mlir::Value value; ///< a value, or a future if it is on its way
+  llvm::BitVector contributions;
+  mlir::Operation *origin = nullptr; ///< the action that touched it last, for messages
+};
+
+class StepBuilder {
+public:
+  StepBuilder(mlir::ModuleOp module, pipeline::ProgramOp program);
+
+  /// Turns every action into tasks and moves (CompleteStep.cpp).
+  mlir::LogicalResult buildActions();
+  /// Reductions, the gradient norm, updates, and the new weights' way home (FinishStep.cpp).
+  mlir::LogicalResult finish();
+
+private:
+  using Key = std::pair<pipeline::ThingAttr, int64_t>;
+  using PieceRank = std::pair<int64_t, int64_t>;
+
+  mlir::ModuleOp module;
+  pipeline::ProgramOp program;
+  Pieces pieces;
+  mlir::OpBuilder builder;
+  mlir::Operation *lastInput = nullptr;
+  int64_t groups = 0;
+  llvm::StringMap<Body> bodies;
+
+  llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits
+  std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
+  llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
+  llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;   ///< things the schedule itself moves
+  std::map<int64_t, mlir::Operation *> movedGrads;                ///< pieces whose grad the schedule itself moves
+  std::map<int64_t, mlir::Value> finalGrads, norms, newWeights;   ///< by piece, by rank, by piece
+
+  // Things, places, types.
+  pipeline::ThingAttr thing(pipeline::Role role, int64_t piece, int64_t mb = -1, int64_t slice = -1);
+  pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank);
+  pipeline::UnitIdAttr updateUnit(int64_t piece);
+  const Body *findBody(int64_t piece, llvm::StringRef suffix);
+  bool hasWeights(int64_t piece);
+  llvm::BitVector allContributions();
+
+  // Values.
+  mlir::Value addInput(pipeline::ThingAttr thing, pipeline::ValType type, llvm::StringRef data = "");
+  mlir::Value waitFor(mlir::Value valueOrFuture, mlir::Location loc);
+  mlir::Value get(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
+  mlir::Value createMove(pipeline::ThingAttr thing, mlir::Value value, int64_t to, mlir::Location loc,
+                         mlir::IntegerAttr group = {});
+  pipeline::TaskOp createTask(const Body &body, pipeline::UnitIdAttr unit, int64_t rank, mlir::ValueRange inputs,
+                              mlir::Location loc);
+  void output(pipeline::ThingAttr thing, mlir::Value value, mlir::Location loc);
+
+  // Actions (CompleteStep.cpp).
+  void readConsumers();
+  mlir::LogicalResult createInputs();
+  mlir::LogicalResult buildUnit(pipeline::UnitOp op);
+  mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);
+  void recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
+  mlir::Value dataInput(llvm::StringRef kind, int64_t mb, int64_t rank, mlir::TupleType payload);
+  mlir::LogicalResult buildTransfers(llvm::ArrayRef<pipeline::TransferOp> ops);
+  mlir::LogicalResult verifyTransfer(pipeline::TransferOp op);
+  mlir::LogicalResult readGrad(pipeline::TransferOp op, int64_t piece, llvm::SmallVectorImpl<Share> &arriving);
+
+  // Gradient shares.
+  /// The rank's whole share of a piece's gradient as one value, arrivals waited for and added; null if empty.
+  Share takeShare(int64_t piece, int64_t rank, mlir::Location loc);
+  /// `@s0.sum(grad, share) -> grad`: adds what arrived to what is here.
+  const Body &sumBody(int64_t piece);
+  /// `@s0.copy(weight) -> weight`: the new version to its home, where the update ran on a copy that travelled.
+  const Body &copyBody(int64_t piece);
+  const Body &makeBody(std::string name, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
+                       llvm::StringRef result, int64_t tie,
+                       llvm::function_ref<mlir::Value(mlir::OpBuilder &, mlir::ValueRange)> build);
+
+  // The end of the step (FinishStep.cpp).
+  mlir::LogicalResult reduceGradients();
+  mlir::LogicalResult reportMissing(int64_t piece, const Share &share);
+  int64_t primaryOf(int64_t piece);
+  mlir::LogicalResult addTiedShares();
+  void createNorms();
+  mlir::LogicalResult createUpdates();
+  mlir::LogicalResult createUpdate(int64_t piece);
+  void returnWeights(int64_t piece);
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_STEPBUILDER_H

@@ -1,0 +1,163 @@
+// Checks the schedule's own memory claims: at most so many weights, gradients or stashes alive at once on a rank.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: the step with `limit` ops. After: the same, or an error that names what arrived too much and what is kept.
+// A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F to
+// its last backward; arriving and leaving values of one `together` both count (language.md 5.3).
+#include "passes/Actions.h"
+#include "passes/Passes.h"
+
+namespace pp {
+#define GEN_PASS_DEF_VERIFYLIMITS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// The life of one value on one rank, in positions of the step.
+struct Life {
+  int64_t first, last;
+  Operation *born, *kept; ///< the ops at both ends
+};
+
+class Lives {
+public:
+  explicit Lives(ProgramOp program) {
+    number(program);
+    for (Operation &op : program.getBody().front()) {
+      if (auto task = dyn_cast<TaskOp>(op))
+        readTask(task);
+      else if (auto input = dyn_cast<InputOp>(op))
+        begin(input.getValue(), 0, &op);
+      else if (auto wait = dyn_cast<WaitOp>(op))
+        begin(wait.getValue(), positions[wait.getFuture().getDefiningOp()], wait.getFuture().getDefiningOp());
+    }
+  }
+
+  ArrayRef<Life> of(Role role, int64_t rank) {
+    return lives[{static_cast<int64_t>(role), rank}];
+  }
+
+private:
+  DenseMap<Operation *, int64_t> positions; // moves of one `together` share a position
+  std::map<std::pair<int64_t, int64_t>, std::vector<Life>> lives;
+  DenseMap<Value, std::pair<ValType, int64_t>> storage; // value -> index of the life it continues
+  std::map<std::pair<Attribute, int64_t>, std::pair<int64_t, Operation *>> forwards;
+
+  void number(ProgramOp program) {
+    int64_t next = 1, group = -1, groupPosition = 0;
+    for (Operation &op : program.getBody().front()) {
+      auto move = dyn_cast<MoveOp>(op);
+      if (move && move.getGroup()) {
+        if (static_cast<int64_t>(*move.getGroup()) != group)
+          groupPosition = next++;
+        group = *move.getGroup();
+        positions[&op] = groupPosition;
+        continue;
+      }
+      positions[&op] = next++;
+    }
+  }
+
+  void extend(Life &life, Value value) {
+    for (Operation *user : value.getUsers())
+      if (positions[user] > life.last && !isa<OutputOp>(user)) {
+        life.last = positions[user];
+        life.kept = user;
+      }
+  }
+
+  void begin(Value value, int64_t first, Operation *born) {
+    auto type = cast<ValType>(value.getType());
+    if (type.getRole() == Role::stash || type.getRanks().size() != 1)
+      return;
+    auto &list = lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}];
+    storage[value] = {type, static_cast<int64_t>(list.size())};
+    list.push_back({first, first, born, born});
+    extend(list.back(), value);
+  }
+
+  void readTask(TaskOp task) {
+    int64_t position = positions[task];
+    for (auto [result, tie] : llvm::zip(task.getResults(), task.getTies())) {
+      auto taken = tie < 0 ? storage.end() : storage.find(task.getInputs()[tie]);
+      if (taken == storage.end()) {
+        begin(result, position, task);
+        continue;
+      }
+      auto [type, index] = taken->second;
+      storage[result] = {type, index};
+      extend(lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}][index], result);
+    }
+    // Stashes are counted by units: from F to B or W.
+    UnitIdAttr unit = task.getUnit();
+    std::pair<Attribute, int64_t> key = {unit.getCoord(), task.getRanks().front()};
+    if (unit.getPhase() == Phase::F)
+      forwards[key] = {position, task};
+    else if (unit.getPhase() == Phase::B || unit.getPhase() == Phase::W)
+      if (auto it = forwards.find(key); it != forwards.end())
+        lives[{static_cast<int64_t>(Role::stash), key.second}].push_back(
+            {it->second.first, position, it->second.second, task});
+  }
+};
+
+struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      auto limits = llvm::to_vector(program.getOps<LimitOp>());
+      if (limits.empty())
+        continue;
+      Lives lives(program);
+      for (LimitOp limit : limits)
+        for (int64_t rank : limit.getRanks())
+          if (failed(verify(limit, rank, lives.of(limit.getRole(), rank))))
+            return signalPassFailure();
+    }
+  }
+
+  static LogicalResult verify(LimitOp limit, int64_t rank, ArrayRef<Life> lives) {
+    std::vector<std::tuple<int64_t, int64_t, const Life *>> events; // position, +1 first (both ends count), life
+    for (const Life &life : lives) {
+      events.push_back({life.first, -1, &life});
+      events.push_back({life.last, 1, &life});
+    }
+    llvm::sort(events, [](auto &a, auto &b) {
+      return std::pair(std::get<0>(a), std::get<1>(a)) < std::pair(std::get<0>(b), std::get<1>(b));
+    });
+    int64_t alive = 0, most = 0, when = 0;
+    for (auto [position, step, life] : events) {
+      alive -= step;
+      if (alive > most) {
+        most = alive;
+        when = position;
+      }
+    }
+    if (most <= static_cast<int64_t>(limit.getCount()))
+      return success();
+    return report(limit, rank, lives, most, when);
+  }
+
+  static LogicalResult report(LimitOp limit, int64_t rank, ArrayRef<Life> lives, int64_t most, int64_t when) {
+    auto error = emitError(limit.getLoc()) << "rank " << rank << " holds " << most << " "
+                                           << (limit.getRole() == Role::stash ? "stashes" : (stringifyRole(limit.getRole()) + "s").str())
+                                           << " at once; the limit is " << limit.getCount() << withLoops(limit);
+    const Life *newest = nullptr, *longest = nullptr;
+    for (const Life &life : lives) {
+      if (life.first > when || life.last < when)
+        continue;
+      if (!newest || life.first > newest->first)
+        newest = &life;
+      if (!longest || life.last > longest->last)
+        longest = &life;
+    }
+    error.attachNote(newest->born->getLoc()) << "the last of them arrives here" << withLoops(newest->born);
+    error.attachNote(longest->kept->getLoc()) << "one of them is kept for its use here" << withLoops(longest->kept);
+    return error;
+  }
+};
+
+} // namespace

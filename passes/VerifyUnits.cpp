@@ -1,0 +1,117 @@
+// Checks that the schedule runs every unit of the step exactly once, on existing ranks, each backward where its forward ran.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
+#include "passes/Actions.h"
+#include "passes/Passes.h"
+
+namespace pp {
+#define GEN_PASS_DEF_VERIFYUNITS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// Where each phase of one (piece, microbatch, slice) runs.
+struct Cell {
+  UnitOp phases[6];
+  UnitOp &operator[](Phase phase) { return phases[static_cast<unsigned>(phase)]; }
+};
+
+struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(verify(program)))
+        return signalPassFailure();
+  }
+
+  LogicalResult verify(ProgramOp program) {
+    Pieces pieces(program);
+    int64_t microbatches = program.getMicrobatches(), slices = std::max<int64_t>(program.getSlices(), 1);
+    std::vector<Cell> cells(pieces.size() * microbatches * slices);
+    auto cell = [&](int64_t piece, int64_t mb, int64_t slice) -> Cell & {
+      return cells[(piece * microbatches + mb) * slices + std::max<int64_t>(slice, 0)];
+    };
+    WalkResult walk = program.walk([&](UnitOp op) {
+      return failed(record(op, pieces, program, cell)) ? WalkResult::interrupt() : WalkResult::advance();
+    });
+    if (walk.wasInterrupted())
+      return failure();
+    for (int64_t piece = 0; piece < pieces.size(); ++piece)
+      for (int64_t mb = 0; mb < microbatches; ++mb)
+        for (int64_t slice = 0; slice < slices; ++slice)
+          if (failed(verifyCell(pieces, pieces.op(piece).getCoord().with(mb, program.getSlices() ? slice : -1),
+                                cell(piece, mb, slice))))
+            return failure();
+    return success();
+  }
+
+  template <typename CellOf>
+  LogicalResult record(UnitOp op, const Pieces &pieces, ProgramOp program, CellOf cell) {
+    CoordAttr coord = op.getUnit().getCoord();
+    int64_t piece = pieces.find(coord);
+    if (piece < 0)
+      return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` names a piece that this schedule does not have";
+    for (int64_t rank : op.getRanks())
+      if (rank < 0 || rank >= static_cast<int64_t>(program.getRanks()))
+        return emitError(op.getLoc()) << "rank " << rank << " does not exist; this schedule has " << program.getRanks()
+                                      << " ranks, 0 to " << program.getRanks() - 1 << withLoops(op);
+    Phase phase = op.getUnit().getPhase();
+    if (phase == Phase::U)
+      return success();
+    if (coord.getMicrobatch() < 0 || coord.getMicrobatch() >= static_cast<int64_t>(program.getMicrobatches()))
+      return emitError(op.getLoc()) << "microbatch " << coord.getMicrobatch() << " does not exist; this schedule has "
+                                    << program.getMicrobatches() << " microbatches, 0 to "
+                                    << program.getMicrobatches() - 1 << withLoops(op);
+    UnitOp &first = cell(piece, coord.getMicrobatch(), coord.getSlice())[phase];
+    if (first) {
+      auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` runs twice" << withLoops(op);
+      error.attachNote(first.getLoc()) << "first here" << withLoops(first);
+      return error;
+    }
+    first = op;
+    return success();
+  }
+
+  LogicalResult verifyCell(const Pieces &pieces, CoordAttr coord, Cell &cell) {
+    PieceOp piece = pieces.op(pieces.find(coord));
+    std::string at = "(" + coord.str() + ")";
+    UnitOp forward = cell[Phase::F], backward = cell[Phase::B], inputs = cell[Phase::I], weights = cell[Phase::W];
+    auto never = [&](StringRef phase, Operation *other, StringRef note) {
+      auto error = emitError(piece.getLoc()) << "`" << phase << at << "` never runs";
+      if (other)
+        error.attachNote(other->getLoc()) << note << withLoops(other);
+      return error;
+    };
+    if (!forward)
+      return never("F", backward ? backward : inputs, "its backward runs here");
+    if (!backward && !inputs && !weights)
+      return never("B", forward, "its `F` runs here");
+    if (backward && (inputs || weights)) {
+      UnitOp half = inputs ? inputs : weights;
+      auto error = emitError(half.getLoc()) << "`" << half.getUnit().str() << "` runs beside `B" << at
+                                            << "`, which is both `I` and `W`" << withLoops(half);
+      error.attachNote(backward.getLoc()) << "`B` runs here" << withLoops(backward);
+      return error;
+    }
+    if (inputs && !weights)
+      return never("W", inputs, "its `I` runs here");
+    if (weights && !inputs)
+      return never("I", weights, "its `W` runs here");
+    for (UnitOp later : {backward, inputs, weights, cell[Phase::R]})
+      if (later && later.getRanks() != forward.getRanks()) {
+        auto error = emitError(later.getLoc())
+                     << "`" << later.getUnit().str() << "` runs on rank " << later.getRanks().front()
+                     << ", but its `F` ran on rank " << forward.getRanks().front() << withLoops(later);
+        error.attachNote(forward.getLoc()) << "its `F` runs here" << withLoops(forward);
+        return error;
+      }
+    return success();
+  }
+};
+
+} // namespace
