@@ -1,0 +1,298 @@
+// Writes what an emitted program says about itself: the JSON texts that runtime/Program.h describes.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "lowering/Describe.h"
+#include "llvm/ADT/StringMap.h"
+#include <nlohmann/json.hpp>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+using Json = nlohmann::ordered_json;
+
+struct RankText::Tables {
+  Json head, ops = Json::array(), units = Json::array(), messages = Json::array(), weights = Json::array(),
+             state = Json::array(), grads = Json::array(), inputs = Json::array(), losses = Json::array(), norm;
+  llvm::StringMap<int32_t> opNumbers; ///< text of an entry to its number
+};
+
+static std::string typeName(Type type) {
+  std::string text;
+  llvm::raw_string_ostream(text) << type;
+  return text;
+}
+
+static Json toJson(Attribute attr) {
+  if (auto value = dyn_cast_or_null<BoolAttr>(attr))
+    return value.getValue();
+  if (auto value = dyn_cast_or_null<IntegerAttr>(attr))
+    return value.getInt();
+  if (auto value = dyn_cast_or_null<FloatAttr>(attr))
+    return value.getValueAsDouble();
+  if (auto value = dyn_cast_or_null<StringAttr>(attr))
+    return value.str();
+  if (auto values = dyn_cast_or_null<DictionaryAttr>(attr)) {
+    Json object = Json::object();
+    for (NamedAttribute value : values)
+      object[value.getName().str()] = toJson(value.getValue());
+    return object;
+  }
+  return nullptr;
+}
+
+RankText::RankText(RankOp rank) : tables(std::make_unique<Tables>()) {
+  tables->head["rank"] = rank.getRank();
+  tables->head["arena_bytes"] = rank.getArenaBytes().value_or(0);
+  if (auto peak = rank->getAttrOfType<DictionaryAttr>("peak"))
+    tables->head["peak"] = toJson(peak);
+}
+
+RankText::~RankText() = default;
+
+int32_t RankText::addOp(const KernelEntry &entry) {
+  Json json = {{"kernel", entry.kernel}, {"type", entry.type}};
+  json["dims"] = std::vector<int64_t>(entry.dims.begin(), entry.dims.end());
+  json["params"] = std::vector<double>(entry.params.begin(), entry.params.end());
+  json["flags"] = std::vector<std::string>(entry.flags.begin(), entry.flags.end());
+  auto [found, isNew] = tables->opNumbers.try_emplace(json.dump(), static_cast<int32_t>(tables->ops.size()));
+  if (isNew)
+    tables->ops.push_back(std::move(json));
+  return found->second;
+}
+
+int32_t RankText::addUnit(UnitIdAttr unit, double flops) {
+  tables->units.push_back({{"name", unit.cell()},
+                           {"phase", stringifyPhase(unit.getPhase()).str()},
+                           {"microbatch", unit.getCoord().getMicrobatch()},
+                           {"flops", flops}});
+  return static_cast<int32_t>(tables->units.size() - 1);
+}
+
+// A payload with gaps is summed as one run of elements, gaps included: nobody reads them.
+static Json allReduceOf(PostOp post) {
+  TupleType payload = post.getSlot().getType().getPayload();
+  auto first = cast<RankedTensorType>(payload.getType(0));
+  int64_t count = first.getNumElements();
+  if (payload.size() > 1)
+    count = payloadOffsets(payload).back() / std::max<int64_t>(1, first.getElementTypeBitWidth() / 8);
+  return {{"kind", "all_reduce"},
+          {"group", std::vector<int64_t>(post.getPeers().begin(), post.getPeers().end())},
+          {"channel", post.getChannel().value_or(0)},
+          {"count", count},
+          {"type", typeName(first.getElementType())}};
+}
+
+int32_t RankText::addMessage(PostOp post) {
+  Json json;
+  if (post.getKind() == PostKind::all_reduce)
+    json = allReduceOf(post);
+  else
+    json = {{"kind", stringifyPostKind(post.getKind()).str()},
+            {"peer", post.getPeers().empty() ? -1 : post.getPeers().front()},
+            {"channel", post.getChannel().value_or(0)},
+            {"bytes", payloadOffsets(post.getSlot().getType().getPayload()).back()}};
+  json["label"] = post.getThing().str();
+  tables->messages.push_back(std::move(json));
+  return static_cast<int32_t>(tables->messages.size() - 1);
+}
+
+//===-- Slots -------------------------------------------------------------------------------------------------------===//
+
+static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset) {
+  Json json = {{"name", weight.getName().str()}, {"shape", type.getShape().vec()}};
+  json["type"] = typeName(type.getElementType());
+  json["offset"] = offset;
+  return json;
+}
+
+static Json weightJson(WeightAttr weight, int64_t offset, bool save) {
+  Json json = tensorJson(weight, weight.getType(), offset);
+  json["transposed"] = weight.getTransposed();
+  json["init"] = {{"kind", weight.getInit().str()}, {"deviation", weight.getDeviation().getValueAsDouble()}};
+  json["save"] = save && !weight.getTied();
+  json["tied"] = weight.getTied();
+  return json;
+}
+
+/// The weights of the piece that the slot is bound to, in order; null and an error if there is none.
+static ArrayAttr boundWeights(SlotOp slot, ProgramOp program) {
+  auto name = slot.getBindingAttr().getAs<FlatSymbolRefAttr>("piece");
+  if (!name)
+    return slot.emitOpError("has a binding without a piece"), nullptr;
+  for (auto piece : program.getOps<PieceOp>())
+    if (piece.getSymName() == name.getValue()) {
+      if (ArrayAttr weights = piece.getWeightsAttr())
+        return weights;
+      break;
+    }
+  slot.emitOpError() << "is bound to piece `" << name.getValue() << "`, which is not there or has no weights";
+  return nullptr;
+}
+
+/// The state of weight: m, v and, if a third tensor has its shape in another type than the weight's, the master.
+static SmallVector<StringRef> stateKinds(WeightAttr weight) {
+  if (weight.getType().getElementType().isBF16())
+    return {"m", "v", "master"};
+  return {"m", "v"};
+}
+
+namespace {
+/// Lists the tensors of a weight, opt or grad slot; the payload is checked against the piece's weights as it goes.
+struct Bound {
+  SlotOp slot;
+  SmallVector<int64_t> offsets;
+  size_t next = 0;
+
+  explicit Bound(SlotOp slot) : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {}
+
+  /// The next tensor of the payload; null and an error if the payload has no more or it has another shape.
+  RankedTensorType take(WeightAttr weight) {
+    TupleType payload = slot.getSlot().getType().getPayload();
+    if (next == payload.size())
+      return slot.emitOpError() << "holds " << payload.size() << " tensors, too few for `" << weight.getName().strref()
+                                << "`",
+             nullptr;
+    auto type = cast<RankedTensorType>(payload.getType(next++));
+    if (type.getShape() != weight.getType().getShape())
+      return slot.emitOpError() << "holds " << type << " where `" << weight.getName().strref() << "` has "
+                                << weight.getType(),
+             nullptr;
+    return type;
+  }
+  int64_t offset() { return static_cast<int64_t>(*slot.getOffset()) + offsets[next - 1]; }
+  LogicalResult finish() {
+    TupleType payload = slot.getSlot().getType().getPayload();
+    if (next != payload.size())
+      return slot.emitOpError() << "holds " << payload.size() << " tensors, its piece describes " << next;
+    return success();
+  }
+};
+} // namespace
+
+static LogicalResult addWeights(Bound bound, ArrayAttr weights, Json &list) {
+  auto save = bound.slot.getBindingAttr().getAs<BoolAttr>("save");
+  for (auto weight : weights.getAsRange<WeightAttr>()) {
+    if (!bound.take(weight))
+      return failure();
+    list.push_back(weightJson(weight, bound.offset(), save && save.getValue()));
+  }
+  return bound.finish();
+}
+
+static LogicalResult addState(Bound bound, ArrayAttr weights, Json &list) {
+  for (auto weight : weights.getAsRange<WeightAttr>()) {
+    if (weight.getTied())
+      continue;
+    for (StringRef kind : stateKinds(weight)) {
+      RankedTensorType type = bound.take(weight);
+      if (!type)
+        return failure();
+      Json json = tensorJson(weight, type, bound.offset());
+      json["kind"] = kind.str();
+      list.push_back(std::move(json));
+    }
+  }
+  return bound.finish();
+}
+
+static LogicalResult addGrads(Bound bound, ArrayAttr weights, Json &list) {
+  for (auto weight : weights.getAsRange<WeightAttr>()) {
+    RankedTensorType type = bound.take(weight);
+    if (!type)
+      return failure();
+    if (weight.getTied()) // its share is summed on the owner; what stays here is no whole gradient
+      continue;
+    Json json = tensorJson(weight, type, bound.offset());
+    json["transposed"] = weight.getTransposed();
+    list.push_back(std::move(json));
+  }
+  return bound.finish();
+}
+
+LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
+  DictionaryAttr binding = slot.getBindingAttr();
+  if (!binding)
+    return success();
+  auto kindAttr = binding.getAs<StringAttr>("kind");
+  StringRef kind = kindAttr ? kindAttr.getValue() : "";
+  auto number = binding.getAs<IntegerAttr>("microbatch");
+  int64_t microbatch = number ? number.getInt() : -1, offset = static_cast<int64_t>(*slot.getOffset());
+  if (kind == "weight" || kind == "opt" || kind == "grad") {
+    ArrayAttr weights = boundWeights(slot, program);
+    if (!weights)
+      return failure();
+    return kind == "weight" ? addWeights(Bound(slot), weights, tables->weights)
+           : kind == "opt"  ? addState(Bound(slot), weights, tables->state)
+                            : addGrads(Bound(slot), weights, tables->grads);
+  }
+  if (kind == "tokens" || kind == "targets") {
+    tables->inputs.push_back({{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}});
+  } else if (kind == "loss") {
+    auto type = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
+    tables->losses.push_back(
+        {{"microbatch", microbatch}, {"offset", offset}, {"type", typeName(type.getElementType())}});
+  } else if (kind == "norm") {
+    tables->norm = {{"offset", offset}};
+  } else {
+    return slot.emitOpError() << "has a binding of kind `" << kind
+                              << "`; expected weight, opt, grad, tokens, targets, loss or norm";
+  }
+  return success();
+}
+
+std::string RankText::str() const {
+  Json json = tables->head;
+  json["ops"] = tables->ops;
+  json["units"] = tables->units;
+  json["messages"] = tables->messages;
+  json["weights"] = tables->weights;
+  json["state"] = tables->state;
+  json["grads"] = tables->grads;
+  json["inputs"] = tables->inputs;
+  json["losses"] = tables->losses;
+  if (!tables->norm.is_null())
+    json["norm"] = tables->norm;
+  return json.dump();
+}
+
+//===-- The program -------------------------------------------------------------------------------------------------===//
+
+static double stepFlops(ProgramOp program) {
+  SymbolTable symbols(program->getParentOfType<ModuleOp>());
+  double sum = 0;
+  for (auto rank : program.getOps<RankOp>())
+    for (auto launch : rank.getOps<LaunchOp>())
+      if (launch.getUnit().getPhase() != Phase::R)
+        if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))
+          if (auto flops = body->getAttrOfType<FloatAttr>("pipeline.flops"))
+            sum += flops.getValueAsDouble();
+  return sum;
+}
+
+FailureOr<std::string> pp::describeProgram(ProgramOp program) {
+  DictionaryAttr train = program.getTrain();
+  Json json = {{"name", program.getSymName().str()}};
+  for (StringRef key : {"model", "schedule"})
+    json[key.str()] = toJson(train.get(key));
+  json["ranks"] = program.getRanks();
+  json["microbatches"] = program.getMicrobatches();
+  for (StringRef key : {"batch", "sequence", "vocab", "precision"})
+    json[key.str()] = toJson(train.get(key));
+  for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision"})
+    if (json[key.str()].is_null())
+      return program.emitOpError() << "has no `" << key << "` in its `train` attribute";
+  if (!json["batch"].is_number_integer() || !json["sequence"].is_number_integer())
+    return program.emitOpError("expected integers for `batch` and `sequence` in its `train` attribute");
+
+  int64_t parameters = 0;
+  for (auto piece : program.getOps<PieceOp>())
+    if (ArrayAttr weights = piece.getWeightsAttr())
+      for (auto weight : weights.getAsRange<WeightAttr>())
+        parameters += weight.getTied() ? 0 : weight.getType().getNumElements();
+  json["parameters"] = parameters;
+  json["flops_per_step"] = stepFlops(program);
+  json["tokens_per_step"] =
+      json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() * static_cast<int64_t>(program.getMicrobatches());
+  if (Attribute optimizer = train.get("optimizer"))
+    json["optimizer"] = toJson(optimizer);
+  return json.dump();
+}

@@ -1,0 +1,45 @@
+// Collects what a rank's step refers to by number (ops, units, messages, slots) and writes it as runtime/Program.h says.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_LOWERING_DESCRIBE_H
+#define PP_LOWERING_DESCRIBE_H
+
+#include "dialect/Pipeline.h"
+#include <memory>
+#include <string>
+
+namespace pp {
+
+/// One kernel call as the runtime prepares it: an entry of the rank's `ops`.
+struct KernelEntry {
+  std::string kernel; ///< name without `pp_`
+  std::string type;   ///< f32, bf16 or f64
+  llvm::SmallVector<int64_t> dims;
+  llvm::SmallVector<double> params;
+  llvm::SmallVector<std::string> flags;
+};
+
+/// The JSON text of one rank while it grows; every `add` gives the number that the step will use.
+class RankText {
+public:
+  explicit RankText(pipeline::RankOp rank);
+  ~RankText();
+
+  /// Equal entries share one number.
+  int32_t addOp(const KernelEntry &entry);
+  int32_t addUnit(pipeline::UnitIdAttr unit, double flops);
+  int32_t addMessage(pipeline::PostOp post);
+  /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.
+  mlir::LogicalResult addSlot(pipeline::SlotOp slot, pipeline::ProgramOp program);
+  std::string str() const;
+
+private:
+  struct Tables;
+  std::unique_ptr<Tables> tables;
+};
+
+/// The text of `pp_program_json`; flops are summed over all rank programs, recomputation left out.
+mlir::FailureOr<std::string> describeProgram(pipeline::ProgramOp program);
+
+} // namespace pp
+
+#endif // PP_LOWERING_DESCRIBE_H

@@ -1,0 +1,79 @@
+// Emits LLVM modules as text and as object files, one per rank, several at a time.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "lowering/Lowering.h"
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/Threading.h"
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/IR/LegacyPassManager.h"
+#include "llvm/IR/Module.h"
+#include "llvm/MC/TargetRegistry.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/TargetSelect.h"
+#include "llvm/Support/ToolOutputFile.h"
+#include "llvm/Target/TargetMachine.h"
+#include "llvm/TargetParser/Host.h"
+#include <mutex>
+
+using namespace mlir;
+using namespace pp;
+
+// A rank program is glue: constants, addresses, calls, compares. Any CPU of the architecture runs it equally fast, so
+// objects name none and are the same on every machine.
+static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    llvm::InitializeNativeTarget();
+    llvm::InitializeNativeTargetAsmPrinter();
+  });
+  std::string triple = llvm::sys::getDefaultTargetTriple();
+  const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
+  if (!target)
+    return nullptr;
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
+      triple, /*CPU=*/"", /*Features=*/"", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt,
+      llvm::CodeGenOptLevel::None));
+}
+
+void pp::emitLlvmText(llvm::Module &module, llvm::raw_ostream &os) { module.print(os, nullptr); }
+
+LogicalResult pp::emitObject(llvm::Module &module, StringRef path, Location loc) {
+  std::string why;
+  std::unique_ptr<llvm::TargetMachine> machine = makeTargetMachine(why);
+  if (!machine)
+    return emitError(loc) << "no code generator for this machine: " << why;
+  module.setTargetTriple(machine->getTargetTriple().str());
+  module.setDataLayout(machine->createDataLayout());
+  std::error_code error;
+  llvm::ToolOutputFile file(path, error, llvm::sys::fs::OF_None);
+  if (error)
+    return emitError(loc) << "cannot write `" << path << "`: " << error.message();
+  llvm::legacy::PassManager passes;
+  if (machine->addPassesToEmitFile(passes, file.os(), nullptr, llvm::CodeGenFileType::ObjectFile))
+    return emitError(loc) << "this machine's code generator writes no object files";
+  passes.run(module);
+  file.os().flush();
+  if (file.os().has_error()) {
+    error = file.os().error();
+    file.os().clear_error();
+    return emitError(loc) << "cannot write `" << path << "`: " << error.message();
+  }
+  file.keep();
+  return success();
+}
+
+LogicalResult pp::emitObjects(ModuleOp module, ArrayRef<int64_t> ranks, StringRef folder,
+                              SmallVectorImpl<std::string> &paths) {
+  // One task per rank, and a last one for the table.
+  size_t first = paths.size();
+  for (int64_t rank : ranks)
+    paths.push_back((folder + "/rank" + Twine(rank) + ".o").str());
+  paths.push_back((folder + "/table.o").str());
+  return failableParallelForEachN(module.getContext(), 0, ranks.size() + 1, [&](size_t i) -> LogicalResult {
+    llvm::LLVMContext context;
+    std::unique_ptr<llvm::Module> lowered;
+    LogicalResult status = i < ranks.size() ? lowerRank(module, ranks[i], context, lowered)
+                                            : lowerTable(module, ranks, context, lowered);
+    return failed(status) ? failure() : emitObject(*lowered, paths[first + i], module.getLoc());
+  });
+}

@@ -1,0 +1,99 @@
+// Links objects and the runtime to an executable with the C++ compiler driver that the machine has.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "lowering/Config.h"
+#include "lowering/Lowering.h"
+#include "mlir/IR/Diagnostics.h"
+#include "llvm/ADT/ScopeExit.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/Process.h"
+#include "llvm/Support/Program.h"
+
+using namespace mlir;
+using namespace pp;
+namespace fs = llvm::sys::fs;
+
+static FailureOr<std::string> findDriver(Location loc) {
+  SmallVector<std::string> names = {"c++", "g++", "clang++"};
+  if (auto given = llvm::sys::Process::GetEnv("CXX"); given && !given->empty())
+    names = {*given};
+  for (const std::string &name : names)
+    if (auto path = llvm::sys::findProgramByName(name))
+      return *path;
+  if (names.size() == 1)
+    return emitError(loc) << "cannot link: `" << names.front() << "`, which CXX names, is not in PATH";
+  return emitError(loc) << "cannot link: no C++ compiler in PATH (looked for " << llvm::join(names, ", ")
+                        << "); install one or name it in CXX";
+}
+
+static FailureOr<std::string> findRuntime(StringRef given, Location loc) {
+  SmallVector<std::string> places;
+  if (!given.empty()) {
+    places.push_back(given.str());
+  } else {
+    static int here; // an address in this tool, by which the system finds its path
+    SmallString<256> beside(fs::getMainExecutable(nullptr, &here));
+    llvm::sys::path::remove_filename(beside);
+    llvm::sys::path::append(beside, "..", "lib", "libpp-runtime.a");
+    llvm::sys::path::remove_dots(beside, /*remove_dot_dot=*/true);
+    places = {std::string(beside), PP_RUNTIME_LIBRARY};
+  }
+  for (const std::string &place : places)
+    if (fs::exists(place))
+      return place;
+  return emitError(loc) << "cannot link: no runtime library at `" << llvm::join(places, "` nor `") << "`";
+}
+
+/// What a file holds, without trailing white space; empty if it cannot be read.
+static std::string readText(StringRef path) {
+  auto buffer = llvm::MemoryBuffer::getFile(path);
+  return buffer ? (*buffer)->getBuffer().rtrim().str() : "";
+}
+
+LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef runtimeLibrary, StringRef output,
+                                 Location loc) {
+  FailureOr<std::string> driver = findDriver(loc), runtime = findRuntime(runtimeLibrary, loc);
+  if (failed(driver) || failed(runtime))
+    return failure();
+
+  // Linked beside the output, so that the rename at the end cannot cross file systems.
+  SmallString<256> temporary, messages;
+  if (std::error_code error = fs::createUniqueFile(output + ".%%%%%%", temporary))
+    return emitError(loc) << "cannot write `" << output << "`: " << error.message();
+  auto removeTemporary = llvm::make_scope_exit([&] { fs::remove(temporary); });
+  if (std::error_code error = fs::createTemporaryFile("pp-link", "txt", messages))
+    return emitError(loc) << "cannot write a temporary file: " << error.message();
+  auto removeMessages = llvm::make_scope_exit([&] { fs::remove(messages); });
+
+  SmallVector<StringRef> arguments = {*driver};
+  arguments.append(objects.begin(), objects.end());
+  arguments.push_back(*runtime);
+  StringRef(PP_LINK_FLAGS).split(arguments, ';', -1, /*KeepEmpty=*/false);
+  arguments.append({"-o", temporary});
+  std::optional<StringRef> redirects[] = {StringRef(""), StringRef(messages), StringRef(messages)};
+  std::string why;
+  int status = llvm::sys::ExecuteAndWait(*driver, arguments, std::nullopt, redirects, 0, 0, &why);
+  if (status != 0) {
+    std::string said = readText(messages);
+    return emitError(loc) << "cannot link `" << output << "`: `" << *driver << "` "
+                          << (status < 0 ? "did not run: " + why : "failed with status " + std::to_string(status))
+                          << (said.empty() ? "" : "\n" + said);
+  }
+  if (std::error_code error = fs::rename(temporary, output))
+    return emitError(loc) << "cannot write `" << output << "`: " << error.message();
+  removeTemporary.release();
+  return success();
+}
+
+LogicalResult pp::emitExecutable(ModuleOp module, StringRef runtimeLibrary, StringRef output) {
+  SmallString<256> folder;
+  if (std::error_code error = fs::createUniqueDirectory("pp-objects", folder))
+    return emitError(module.getLoc()) << "cannot make a temporary folder: " << error.message();
+  auto removeFolder = llvm::make_scope_exit([&] { fs::remove_directories(folder); });
+  SmallVector<std::string> objects;
+  if (failed(emitObjects(module, programRanks(module), folder, objects)))
+    return failure();
+  return linkExecutable(objects, runtimeLibrary, output, module.getLoc());
+}

@@ -1,0 +1,55 @@
+// From rank programs to an executable: LLVM modules, objects, and the link with the runtime.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: a module with task bodies (planned by plan-bodies) and a `pipeline.program` of `pipeline.rank` programs whose
+// slots have offsets (plan-slots). After: one LLVM module, one object, per rank, and one for the table of ranks.
+#ifndef PP_LOWERING_LOWERING_H
+#define PP_LOWERING_LOWERING_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include <memory>
+#include <string>
+
+namespace llvm {
+class LLVMContext;
+class Module;
+class raw_ostream;
+} // namespace llvm
+
+namespace pp {
+
+/// Loads the LLVM dialect and its translation; once for a context, before anything below and from one thread.
+void loadLoweringDialects(mlir::MLIRContext &context);
+
+/// The ranks that the module's program has programs for, in order.
+llvm::SmallVector<int64_t> programRanks(mlir::ModuleOp module);
+
+/// The LLVM module of one rank: its task bodies, `pp_step_<rank>`, and its JSON text `pp_json_<rank>`.
+mlir::LogicalResult lowerRank(mlir::ModuleOp module, int64_t rank, llvm::LLVMContext &context,
+                              std::unique_ptr<llvm::Module> &result);
+
+/// The LLVM module with `pp_rank_table` (one entry for each of `ranks`), `pp_rank_count` and `pp_program_json`.
+mlir::LogicalResult lowerTable(mlir::ModuleOp module, llvm::ArrayRef<int64_t> ranks, llvm::LLVMContext &context,
+                               std::unique_ptr<llvm::Module> &result);
+
+/// Writes `module` as LLVM IR text.
+void emitLlvmText(llvm::Module &module, llvm::raw_ostream &os);
+
+/// Writes `module` as an object file for this machine's architecture; errors are reported at `loc`.
+mlir::LogicalResult emitObject(llvm::Module &module, llvm::StringRef path, mlir::Location loc);
+
+/// Writes one object per rank and one for their table into `folder`, in parallel if the context allows threads.
+mlir::LogicalResult emitObjects(mlir::ModuleOp module, llvm::ArrayRef<int64_t> ranks, llvm::StringRef folder,
+                                llvm::SmallVectorImpl<std::string> &paths);
+
+/// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output` appears whole or not
+/// at all. `runtimeLibrary` empty: `lib/libpp-runtime.a` beside the folder of this tool, else the one of the build.
+mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::StringRef runtimeLibrary,
+                                   llvm::StringRef output, mlir::Location loc);
+
+/// All of it: objects in a temporary folder, which does not outlive the call, then the link.
+mlir::LogicalResult emitExecutable(mlir::ModuleOp module, llvm::StringRef runtimeLibrary, llvm::StringRef output);
+
+} // namespace pp
+
+#endif // PP_LOWERING_LOWERING_H

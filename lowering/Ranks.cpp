@@ -1,0 +1,245 @@
+// Lowers the program of one rank: a chain of functions of at most a thousand calls, the bodies it uses, its JSON text.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: launch @s0.F #unit(%a, %w) -> (%b) scratch %t;  %r = post send #thing %b;  complete %r
+// After:  pp_begin_unit(rank, 0); s0.F(rank, arena + 0, arena + 64, arena + 128, arena + 192); pp_end_unit(rank, 0);
+//         pp_post_send(rank, 0, arena + 128); pp_complete(rank, 0), each followed by `return if the status is not 0`.
+#include "dialect/Pipeline.h"
+#include "lowering/Bodies.h"
+#include "lowering/Calls.h"
+#include "lowering/Describe.h"
+#include "lowering/Lowering.h"
+#include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Dialect/LLVMIR/LLVMToLLVMIRTranslation.h"
+#include "mlir/Target/LLVMIR/Export.h"
+#include "llvm/IR/Module.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+/// One straight-line function of 1e5 calls takes 17 s to generate, a hundred of a thousand calls 1 s.
+static constexpr unsigned kCallsPerFunction = 1000;
+
+static FailureOr<ProgramOp> findProgram(ModuleOp module) {
+  auto programs = module.getOps<ProgramOp>();
+  if (programs.empty())
+    return module.emitError("expected a `pipeline.program` to lower, got none");
+  return *programs.begin();
+}
+
+namespace {
+
+/// The step of one rank under construction.
+class RankLowering {
+public:
+  RankLowering(RankOp rank, ProgramOp program)
+      : rank(rank), program(program), calls(rank.getLoc()), text(rank), bodies(calls, text),
+        symbols(program->getParentOfType<ModuleOp>()) {}
+
+  FailureOr<OwningOpRef<ModuleOp>> run();
+
+private:
+  LogicalResult lower(Operation &op);
+  LogicalResult lower(LaunchOp launch);
+  LogicalResult lower(PostOp post);
+  FailureOr<Value> slotAddress(Operation *user, Value slot);
+  /// The function that takes the next calls; a new one where the last is full.
+  CallChain &chain();
+  std::string name(StringRef prefix) { return (prefix + Twine(rank.getRank())).str(); }
+  void addStep();
+
+  RankOp rank;
+  ProgramOp program;
+  CallModule calls;
+  RankText text;
+  Bodies bodies;
+  SymbolTable symbols;
+  SmallVector<LLVM::LLVMFuncOp> links;
+  std::unique_ptr<CallChain> link;
+  llvm::DenseMap<Value, int64_t> offsets;   ///< of slots
+  llvm::DenseMap<Value, int32_t> messages;  ///< of requests
+};
+
+} // namespace
+
+CallChain &RankLowering::chain() {
+  // A launch is three calls and stays in one function, so that a failure names its unit in one place.
+  if (link && link->size() + 3 <= kCallsPerFunction)
+    return *link;
+  if (link)
+    link->finish();
+  links.push_back(calls.addFunction(name("pp_step_") + "_link_" + std::to_string(links.size()), /*pointers=*/2,
+                                    /*internal=*/true, rank.getLoc()));
+  link = std::make_unique<CallChain>(calls, links.back());
+  return *link;
+}
+
+FailureOr<Value> RankLowering::slotAddress(Operation *user, Value slot) {
+  auto found = offsets.find(slot);
+  if (found == offsets.end())
+    return user->emitOpError("uses a slot that is not in its rank's program");
+  return link->address(link->argument(1), found->second);
+}
+
+LogicalResult RankLowering::lower(LaunchOp launch) {
+  auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
+  if (!function)
+    return launch.emitOpError() << "runs `@" << launch.getCallee() << "`, which is no function of the module";
+  const Body *body = bodies.get(function);
+  if (!body || failed(body->checkLaunch(launch)))
+    return failure();
+  CallChain &chain = this->chain();
+  int32_t unit = text.addUnit(launch.getUnit(), body->flops);
+  chain.callRuntime(launch.getLoc(), "pp_begin_unit", unit);
+  SmallVector<Value> arguments = {chain.argument(0)};
+  for (ValueRange slots : {ValueRange(launch.getInputs()), ValueRange(launch.getResults())})
+    for (Value slot : slots) {
+      FailureOr<Value> address = slotAddress(launch, slot);
+      if (failed(address))
+        return failure();
+      arguments.push_back(*address);
+    }
+  if (Value scratch = launch.getScratch()) {
+    FailureOr<Value> address = slotAddress(launch, scratch);
+    if (failed(address))
+      return failure();
+    arguments.push_back(*address);
+  } else {
+    arguments.push_back(chain.null());
+  }
+  chain.call(launch.getLoc(), body->function, arguments);
+  chain.callRuntime(launch.getLoc(), "pp_end_unit", unit);
+  return success();
+}
+
+LogicalResult RankLowering::lower(PostOp post) {
+  if (post.getPeers().empty())
+    return post.emitOpError("expected a peer, got none");
+  CallChain &chain = this->chain();
+  FailureOr<Value> address = slotAddress(post, post.getSlot());
+  if (failed(address))
+    return failure();
+  int32_t message = text.addMessage(post);
+  messages[post.getRequest()] = message;
+  chain.callRuntime(post.getLoc(), ("pp_post_" + stringifyPostKind(post.getKind())).str(), message, *address);
+  return success();
+}
+
+LogicalResult RankLowering::lower(Operation &op) {
+  if (auto slot = dyn_cast<SlotOp>(op)) {
+    if (!slot.getOffset())
+      return slot.emitOpError("has no offset; plan-slots gives it one");
+    offsets[slot.getSlot()] = static_cast<int64_t>(*slot.getOffset());
+    return text.addSlot(slot, program);
+  }
+  if (auto launch = dyn_cast<LaunchOp>(op))
+    return lower(launch);
+  if (auto post = dyn_cast<PostOp>(op))
+    return lower(post);
+  if (auto complete = dyn_cast<CompleteOp>(op)) {
+    auto found = messages.find(complete.getRequest());
+    if (found == messages.end())
+      return complete.emitOpError("completes a request that no `post` before it made");
+    chain().callRuntime(op.getLoc(), "pp_complete", found->second);
+    return success();
+  }
+  return op.emitOpError("cannot be lowered in a rank's program");
+}
+
+void RankLowering::addStep() {
+  if (link)
+    link->finish();
+  CallChain step(calls, calls.addFunction(name("pp_step_"), /*pointers=*/2, /*internal=*/false, rank.getLoc()));
+  for (LLVM::LLVMFuncOp function : links)
+    step.call(rank.getLoc(), function, {step.argument(0), step.argument(1)});
+  step.finish();
+}
+
+FailureOr<OwningOpRef<ModuleOp>> RankLowering::run() {
+  for (Operation &op : rank.getBody().front())
+    if (failed(lower(op)))
+      return failure();
+  addStep();
+  calls.addText(name("pp_json_"), text.str());
+  return std::move(calls.module);
+}
+
+//===-- To LLVM -----------------------------------------------------------------------------------------------------===//
+
+void pp::loadLoweringDialects(MLIRContext &context) {
+  DialectRegistry registry;
+  registerBuiltinDialectTranslation(registry);
+  registerLLVMDialectTranslation(registry);
+  context.appendDialectRegistry(registry);
+  context.loadDialect<LLVM::LLVMDialect>();
+}
+
+SmallVector<int64_t> pp::programRanks(ModuleOp module) {
+  SmallVector<int64_t> ranks;
+  for (auto program : module.getOps<ProgramOp>())
+    for (auto rank : program.getOps<RankOp>())
+      ranks.push_back(rank.getRank());
+  return ranks;
+}
+
+static LogicalResult translate(ModuleOp module, StringRef name, llvm::LLVMContext &context,
+                               std::unique_ptr<llvm::Module> &result) {
+  result = translateModuleToLLVMIR(module, context, name);
+  return success(result != nullptr);
+}
+
+LogicalResult pp::lowerRank(ModuleOp module, int64_t number, llvm::LLVMContext &context,
+                            std::unique_ptr<llvm::Module> &result) {
+  FailureOr<ProgramOp> program = findProgram(module);
+  if (failed(program))
+    return failure();
+  for (auto rank : program->getOps<RankOp>()) {
+    if (static_cast<int64_t>(rank.getRank()) != number)
+      continue;
+    FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run();
+    return failed(lowered) ? failure() : translate(**lowered, ("rank" + Twine(number)).str(), context, result);
+  }
+  return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks() << " ranks";
+}
+
+// { ptr json, ptr step } per rank: pp_rank_entry_t of runtime/Pp.h.
+static void addTable(CallModule &calls, ArrayRef<int64_t> ranks) {
+  OpBuilder &builder = calls.builder;
+  Location loc = calls.module->getLoc();
+  auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, calls.pointer});
+  auto table = LLVM::LLVMArrayType::get(entry, ranks.size());
+  for (int64_t rank : ranks) {
+    calls.addFunction(("pp_step_" + Twine(rank)).str(), 2, /*internal=*/false, loc);
+    builder.create<LLVM::GlobalOp>(loc, builder.getI8Type(), /*isConstant=*/true, LLVM::Linkage::External,
+                                   ("pp_json_" + Twine(rank)).str(), Attribute());
+  }
+  auto global = builder.create<LLVM::GlobalOp>(loc, table, /*isConstant=*/true, LLVM::Linkage::External,
+                                               "pp_rank_table", Attribute());
+  builder.create<LLVM::GlobalOp>(loc, calls.i32, /*isConstant=*/true, LLVM::Linkage::External, "pp_rank_count",
+                                 builder.getI32IntegerAttr(static_cast<int32_t>(ranks.size())));
+  builder.createBlock(&global.getInitializerRegion());
+  Value value = builder.create<LLVM::UndefOp>(loc, table);
+  const StringRef prefixes[] = {"pp_json_", "pp_step_"};
+  for (auto [i, rank] : llvm::enumerate(ranks))
+    for (auto [field, prefix] : llvm::enumerate(prefixes)) {
+      int64_t position[] = {static_cast<int64_t>(i), static_cast<int64_t>(field)};
+      Value address = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, (prefix + Twine(rank)).str());
+      value = builder.create<LLVM::InsertValueOp>(loc, value, address, position);
+    }
+  builder.create<LLVM::ReturnOp>(loc, value);
+}
+
+LogicalResult pp::lowerTable(ModuleOp module, ArrayRef<int64_t> ranks, llvm::LLVMContext &context,
+                             std::unique_ptr<llvm::Module> &result) {
+  FailureOr<ProgramOp> program = findProgram(module);
+  if (failed(program))
+    return failure();
+  FailureOr<std::string> text = describeProgram(*program);
+  if (failed(text))
+    return failure();
+  CallModule calls(module.getLoc());
+  calls.addText("pp_program_json", *text);
+  addTable(calls, ranks);
+  return translate(*calls.module, "table", context, result);
+}

@@ -1,0 +1,334 @@
+// Plans memory inside task bodies: each op result gets a byte range in a slot or in the body's scratch memory.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: %a = nn.linear %x, %w   %b = nn.gelu %a   %c = nn.linear %b, %v   return %c
+// After:  %a {pp.buffers = [[-1, 0]]}, %b {[[-1, 65536]]}, %c {[[3, 0]]} and `pipeline.scratch_bytes = 131072`
+//
+// What is returned is written straight where its result group lies; a value in the slot of an input (ties) stays there.
+// The rest is coloured: first fit by offset, once in order of birth and once by size, the smaller of the two.
+//
+//   op      0   1   2   3   4                A value lives from the op that makes it to its last reader, both included:
+//   %a      [-------]                        an op never writes where it still reads, except where its kernel says
+//   %b          [-------]    offset 64K      that it may (in-place ties) and the operand dies there.
+//   %d                  [---]  offset 0
+#include "passes/PlanBodies.h"
+#include "dialect/Nn.h"
+#include "dialect/Pipeline.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+//===-- Groups ------------------------------------------------------------------------------------------------------===//
+
+static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
+                                SmallVectorImpl<BodyGroups::Group> &groups) {
+  auto list = body->getAttrOfType<ArrayAttr>(attr);
+  if (!list)
+    return body.emitOpError() << "is a task body without `" << attr << "`";
+  unsigned next = 0;
+  for (Attribute entry : list) {
+    auto pair = dyn_cast<ArrayAttr>(entry);
+    auto name = pair && pair.size() == 2 ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
+    auto count = name ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
+    if (!count || count.getInt() < 0)
+      return body.emitOpError() << "expected [name, number of tensors] in `" << attr << "`, got " << entry;
+    if (next + static_cast<size_t>(count.getInt()) > types.size())
+      return body.emitOpError() << "has `" << attr << "` for more than its " << types.size() << " tensors";
+    TypeRange own = types.slice(next, count.getInt());
+    for (Type type : own)
+      if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
+        return body.emitOpError() << "expected tensors of static shape, got " << type;
+    groups.push_back({name.str(), next, TupleType::get(body.getContext(), own), -1});
+    next += count.getInt();
+  }
+  if (next != types.size())
+    return body.emitOpError() << "has `" << attr << "` for " << next << " of its " << types.size() << " tensors";
+  return success();
+}
+
+FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
+  BodyGroups groups;
+  if (failed(readGroups(body, "pipeline.inputs", body.getArgumentTypes(), groups.inputs)) ||
+      failed(readGroups(body, "pipeline.results", body.getResultTypes(), groups.results)))
+    return failure();
+  auto ties = body->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties");
+  if (!ties || ties.size() != static_cast<int64_t>(groups.results.size()))
+    return body.emitOpError() << "expected `pipeline.ties` with " << groups.results.size() << " entries";
+  groups.ties = llvm::to_vector(ties.asArrayRef());
+  for (Group &group : groups.inputs) {
+    group.pointer = static_cast<int64_t>(groups.pointers.size());
+    groups.pointers.push_back(group.payload);
+  }
+  for (auto [group, tie] : llvm::zip(groups.results, groups.ties)) {
+    if (tie >= static_cast<int64_t>(groups.inputs.size()))
+      return body.emitOpError() << "ties group `" << group.name << "` to input group " << tie << " of "
+                                << groups.inputs.size();
+    if (tie >= 0 && groups.inputs[tie].payload != group.payload)
+      return body.emitOpError() << "ties group `" << group.name << "` to `" << groups.inputs[tie].name
+                                << "`, which holds other tensors";
+    group.pointer = tie >= 0 ? groups.inputs[tie].pointer : static_cast<int64_t>(groups.pointers.size());
+    if (tie < 0)
+      groups.pointers.push_back(group.payload);
+  }
+  return groups;
+}
+
+//===-- Buffers -----------------------------------------------------------------------------------------------------===//
+
+namespace {
+
+/// A place: pointer of the signature (-1: scratch) and byte offset.
+using Place = std::pair<int64_t, int64_t>;
+
+/// A run of memory that holds one value after another, each tied to the one before.
+struct Buffer {
+  int64_t birth, death; ///< numbers of ops, both included; -1 for arguments, the number of ops for the return
+  int64_t bytes;
+  bool given = false;           ///< holds an argument at birth
+  std::optional<Place> place;   ///< none: scratch, not yet placed
+  SmallVector<Value> values;
+};
+
+class BodyPlan {
+public:
+  BodyPlan(func::FuncOp body, BodyGroups groups) : body(body), groups(std::move(groups)) {}
+  LogicalResult run();
+
+private:
+  void copyReturned();
+  void number();
+  Buffer &bufferOf(Value value) { return buffers[index.lookup(value)]; }
+  int64_t lastUse(Value value) const;
+  void merge(Value into, Value from);
+  LogicalResult tieRequired(Operation &op);
+  LogicalResult placeResults();
+  LogicalResult checkOverwrite(Value written, Place place);
+  void tieAllowed(Operation &op);
+  int64_t colour(bool bySize, SmallVectorImpl<int64_t> &offsets);
+  void write();
+
+  func::FuncOp body;
+  BodyGroups groups;
+  llvm::DenseMap<Operation *, int64_t> numbers;
+  SmallVector<Buffer> buffers;
+  llvm::DenseMap<Value, unsigned> index; ///< of a value's buffer
+  llvm::DenseMap<Value, Place> argumentPlaces;
+};
+
+} // namespace
+
+static int64_t paddedBytes(Value value) {
+  return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
+}
+
+static Operation *returnOf(func::FuncOp body) { return body.front().getTerminator(); }
+
+/// Where tensor `position` of the body's flat list of results lies.
+static Place resultPlace(const BodyGroups &groups, unsigned position) {
+  for (const BodyGroups::Group &group : groups.results)
+    if (position < group.first + group.payload.size())
+      return {group.pointer, payloadOffsets(group.payload)[position - group.first]};
+  llvm_unreachable("BodyGroups::get checked that groups cover all results");
+}
+
+// A value lies in one place only: what is returned twice, or is an argument that must appear elsewhere, is copied.
+void BodyPlan::copyReturned() {
+  for (const BodyGroups::Group &group : groups.inputs)
+    for (auto [i, offset] : llvm::enumerate(ArrayRef(payloadOffsets(group.payload)).drop_back()))
+      argumentPlaces[body.getArgument(group.first + i)] = {group.pointer, offset};
+
+  Operation *end = returnOf(body);
+  OpBuilder builder(end);
+  llvm::DenseMap<Value, Place> seen = argumentPlaces;
+  for (OpOperand &operand : end->getOpOperands()) {
+    auto [found, isNew] = seen.try_emplace(operand.get(), resultPlace(groups, operand.getOperandNumber()));
+    if (!isNew && found->second != resultPlace(groups, operand.getOperandNumber()))
+      operand.set(builder.create<nn::CopyOp>(end->getLoc(), operand.get(), Value()).getY());
+  }
+}
+
+int64_t BodyPlan::lastUse(Value value) const {
+  int64_t last = -1;
+  for (Operation *user : value.getUsers())
+    last = std::max(last, numbers.lookup(user));
+  return last;
+}
+
+void BodyPlan::number() {
+  for (auto [i, op] : llvm::enumerate(body.front()))
+    numbers[&op] = static_cast<int64_t>(i);
+  auto add = [&](Value value, int64_t birth) -> Buffer & {
+    index[value] = buffers.size();
+    buffers.push_back({birth, std::max(birth, lastUse(value)), paddedBytes(value), false, std::nullopt, {value}});
+    return buffers.back();
+  };
+  for (BlockArgument argument : body.getArguments()) {
+    Buffer &buffer = add(argument, -1);
+    buffer.given = true;
+    buffer.place = argumentPlaces.lookup(argument);
+  }
+  for (Operation &op : body.front())
+    for (Value result : op.getResults())
+      add(result, numbers.lookup(&op));
+}
+
+void BodyPlan::merge(Value into, Value from) {
+  unsigned target = index.lookup(into), source = index.lookup(from);
+  Buffer &a = buffers[target], &b = buffers[source];
+  a.birth = std::min(a.birth, b.birth);
+  a.death = std::max(a.death, b.death);
+  a.given |= b.given;
+  if (!a.place)
+    a.place = b.place;
+  for (Value value : b.values)
+    index[value] = target;
+  a.values.append(b.values.begin(), b.values.end());
+  b.values.clear();
+}
+
+// The value in the buffer before `op` writes it must not be read later.
+LogicalResult BodyPlan::tieRequired(Operation &op) {
+  auto inPlace = dyn_cast<nn::InPlace>(op);
+  if (!inPlace)
+    return success();
+  for (nn::Tie tie : inPlace.getRequiredTies()) {
+    Value operand = op.getOperand(tie.operand), result = op.getResult(tie.result);
+    if (paddedBytes(operand) != paddedBytes(result))
+      return op.emitOpError() << "ties " << result.getType() << " to an operand of type " << operand.getType();
+    for (Operation *user : operand.getUsers())
+      if (numbers.lookup(user) > numbers.lookup(&op)) {
+        InFlightDiagnostic error = op.emitOpError() << "writes over its operand " << tie.operand
+                                                    << ", which is read afterwards";
+        error.attachNote(user->getLoc()) << "read here";
+        return error;
+      }
+    merge(operand, result);
+  }
+  return success();
+}
+
+// A value that goes to the slot of an input whose argument is still read from the writing op on would destroy it.
+LogicalResult BodyPlan::checkOverwrite(Value written, Place place) {
+  int64_t birth = bufferOf(written).birth;
+  for (auto [argument, other] : argumentPlaces) {
+    if (other != place)
+      continue;
+    for (Operation *user : argument.getUsers())
+      if (numbers.lookup(user) >= birth) {
+        Operation *writer = written.getDefiningOp();
+        InFlightDiagnostic error = writer->emitOpError("writes the slot of an argument that is still read");
+        error.attachNote(user->getLoc()) << "read here";
+        return error;
+      }
+  }
+  return success();
+}
+
+LogicalResult BodyPlan::placeResults() {
+  Operation *end = returnOf(body);
+  for (OpOperand &operand : end->getOpOperands()) {
+    Place place = resultPlace(groups, operand.getOperandNumber());
+    Buffer &buffer = bufferOf(operand.get());
+    if (buffer.place && *buffer.place != place)
+      return end->emitOpError() << "returns as tensor " << operand.getOperandNumber()
+                                << " a value that was made in place of another group's";
+    if (!buffer.place && failed(checkOverwrite(operand.get(), place)))
+      return failure();
+    buffer.place = place;
+  }
+  return success();
+}
+
+// An operand that dies here hands its buffer on. Not what is an argument: its slot is the rank program's.
+void BodyPlan::tieAllowed(Operation &op) {
+  auto inPlace = dyn_cast<nn::InPlace>(op);
+  if (!inPlace)
+    return;
+  int64_t now = numbers.lookup(&op), inputs = static_cast<int64_t>(groups.inputs.size());
+  for (nn::Tie tie : inPlace.getAllowedTies()) {
+    Value operand = op.getOperand(tie.operand), result = op.getResult(tie.result);
+    if (index.lookup(operand) == index.lookup(result))
+      continue;
+    Buffer &from = bufferOf(operand), &to = bufferOf(result);
+    auto reads = llvm::count_if(op.getOperands(), [&](Value v) { return index.lookup(v) == index.lookup(operand); });
+    bool dies = from.death == now && reads == 1 && !from.given && !from.place;
+    bool begins = to.birth == now && !to.given && !(to.place && to.place->first < inputs);
+    if (dies && begins && from.bytes == to.bytes)
+      merge(result, operand);
+  }
+}
+
+int64_t BodyPlan::colour(bool bySize, SmallVectorImpl<int64_t> &offsets) {
+  SmallVector<unsigned> order, placed;
+  for (auto [i, buffer] : llvm::enumerate(buffers))
+    if (!buffer.values.empty() && !buffer.place)
+      order.push_back(i);
+  llvm::stable_sort(order, [&](unsigned a, unsigned b) {
+    return bySize ? buffers[a].bytes > buffers[b].bytes : buffers[a].birth < buffers[b].birth;
+  });
+  offsets.assign(buffers.size(), 0);
+  int64_t total = 0;
+  for (unsigned i : order) {
+    // `placed` is sorted by offset: the first gap between the buffers that live at the same time will do.
+    int64_t offset = 0;
+    for (unsigned other : placed) {
+      bool together = buffers[other].birth <= buffers[i].death && buffers[i].birth <= buffers[other].death;
+      if (!together || offsets[other] + buffers[other].bytes <= offset)
+        continue;
+      if (offset + buffers[i].bytes <= offsets[other])
+        break;
+      offset = offsets[other] + buffers[other].bytes;
+    }
+    offsets[i] = offset;
+    total = std::max(total, offset + buffers[i].bytes);
+    placed.insert(llvm::upper_bound(placed, offset, [&](int64_t at, unsigned b) { return at < offsets[b]; }), i);
+  }
+  return total;
+}
+
+void BodyPlan::write() {
+  SmallVector<int64_t> byBirth, bySize;
+  int64_t scratch = colour(false, byBirth), other = colour(true, bySize);
+  ArrayRef<int64_t> offsets = other < scratch ? bySize : byBirth;
+  Builder builder(body.getContext());
+  for (Operation &op : body.front().without_terminator()) {
+    SmallVector<Attribute> places;
+    for (Value result : op.getResults()) {
+      unsigned i = index.lookup(result);
+      Place place = buffers[i].place.value_or(Place(-1, offsets[i]));
+      places.push_back(builder.getI64ArrayAttr({place.first, place.second}));
+    }
+    op.setAttr(kBuffersAttr, builder.getArrayAttr(places));
+  }
+  body->setAttr(kScratchAttr, builder.getI64IntegerAttr(std::min(scratch, other)));
+}
+
+LogicalResult BodyPlan::run() {
+  for (Operation &op : body.front())
+    for (Type type : op.getResultTypes())
+      if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
+        return op.emitOpError() << "expected results that are tensors of static shape in a task body, got " << type;
+  copyReturned();
+  number();
+  for (Operation &op : body.front())
+    if (failed(tieRequired(op)))
+      return failure();
+  if (failed(placeResults()))
+    return failure();
+  for (Operation &op : body.front())
+    tieAllowed(op);
+  write();
+  return success();
+}
+
+LogicalResult pp::planBodies(ModuleOp module) {
+  for (auto body : module.getOps<func::FuncOp>()) {
+    if (!BodyGroups::isBody(body) || body.empty())
+      continue;
+    FailureOr<BodyGroups> groups = BodyGroups::get(body);
+    if (failed(groups) || failed(BodyPlan(body, std::move(*groups)).run()))
+      return failure();
+  }
+  return success();
+}

@@ -1,0 +1,39 @@
+// The memory of a task body: its groups as pointers of its signature, and a place for every value inside it.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PLANBODIES_H
+#define PP_PASSES_PLANBODIES_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/BuiltinOps.h"
+#include <string>
+
+namespace pp {
+
+/// Per op of a body: an array with one `[pointer, byte offset]` per result. `pointer` counts the groups of
+/// BodyGroups::pointers; -1 is the scratch memory.
+inline constexpr llvm::StringLiteral kBuffersAttr = "pp.buffers";
+inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
+
+/// How a body's tensors are grouped into payloads: its `pipeline.inputs`, `pipeline.results` and `pipeline.ties`.
+struct BodyGroups {
+  struct Group {
+    std::string name;
+    unsigned first = 0;     ///< its first argument or returned value
+    mlir::TupleType payload;
+    int64_t pointer = -1;   ///< its pointer in the signature; a result tied to an input has the input's
+  };
+  llvm::SmallVector<Group> inputs, results;
+  llvm::SmallVector<int64_t> ties;             ///< per result group: the input group whose slot it takes over, or -1
+  llvm::SmallVector<mlir::TupleType> pointers; ///< the signature: input groups, then results that are not tied
+
+  /// Reads and checks the attributes against the function's type; reports errors at the function.
+  static mlir::FailureOr<BodyGroups> get(mlir::func::FuncOp body);
+  static bool isBody(mlir::func::FuncOp function) { return function->hasAttr("pipeline.inputs"); }
+};
+
+/// Gives every op result of every task body a place (`pp.buffers`) and every body its `pipeline.scratch_bytes`.
+mlir::LogicalResult planBodies(mlir::ModuleOp module);
+
+} // namespace pp
+
+#endif // PP_PASSES_PLANBODIES_H
