@@ -28,3 +28,123 @@
 // the weight's owner; for bf16 `master` holds the f32 master. Grads are complete after the step, and lie on the owner.
 // Inputs are i32[batch, sequence], written by the trainer before each step. A loss is one scalar already scaled, so that
 // the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all gradients.
+#ifndef PP_RUNTIME_PROGRAM_H
+#define PP_RUNTIME_PROGRAM_H
+
+#include "runtime/Kernels.h"
+#include "runtime/Status.h"
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pp {
+
+/// Bytes of one element.
+[[nodiscard]] constexpr size_t elementBytes(Type type) {
+  return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2;
+}
+/// `f32`, `bf16`, `f64`.
+[[nodiscard]] std::string_view elementName(Type type);
+
+struct UnitSpec {
+  std::string name;
+  std::string phase;
+  int64_t microbatch = -1;
+  double flops = 0;
+};
+
+struct MessageSpec {
+  enum class Kind : uint8_t { Send, Receive, AllReduce };
+  Kind kind = Kind::Send;
+  int32_t peer = -1;          ///< sends and receives
+  std::vector<int32_t> group; ///< all-reduces, ascending
+  int32_t channel = 0;
+  int64_t bytes = 0; ///< all-reduces too: count elements of `type`
+  int64_t count = 0;
+  Type type = Type::F32;
+  std::string label;
+};
+
+/// A named array in the arena: a weight, a part of the optimizer's state, or a gradient.
+struct TensorSpec {
+  std::string name;
+  std::vector<int64_t> shape; ///< ours: [in, out]
+  bool transposed = false;    ///< a checkpoint stores [out, in]
+  Type type = Type::F32;
+  int64_t offset = 0;
+  [[nodiscard]] int64_t elements() const;
+  [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
+};
+
+struct WeightSpec : TensorSpec {
+  enum class Init : uint8_t { Normal, Zero, One };
+  Init init = Init::Normal;
+  double deviation = 0.02;
+  bool save = true;
+  bool tied = false;
+};
+
+struct StateSpec : TensorSpec {
+  std::string kind; ///< m, v or master
+};
+
+struct InputSpec {
+  bool targets = false;
+  int64_t microbatch = 0;
+  int64_t offset = 0;
+};
+
+struct LossSpec {
+  int64_t microbatch = 0;
+  int64_t offset = 0;
+  Type type = Type::F32;
+};
+
+struct PeakSpec {
+  std::string role;
+  int64_t bytes = 0;
+};
+
+/// What the JSON of one rank says.
+struct RankProgram {
+  int32_t rank = 0;
+  int64_t arenaBytes = 0;
+  std::vector<PeakSpec> peaks; ///< by role, and `total`
+  std::vector<OpSpec> ops;
+  std::vector<UnitSpec> units;
+  std::vector<MessageSpec> messages;
+  std::vector<WeightSpec> weights;
+  std::vector<StateSpec> state;
+  std::vector<TensorSpec> grads;
+  std::vector<InputSpec> inputs;
+  std::vector<LossSpec> losses;
+  int64_t normOffset = -1; ///< -1: this rank does not hold the norm
+  [[nodiscard]] int64_t plannedPeak() const;
+};
+
+struct OptimizerSpec {
+  double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0, clip = 0;
+  int64_t warmup = 0, decaySteps = 0;
+  double minLr = 0.1; ///< a share of lr
+};
+
+/// What pp_program_json says.
+struct Program {
+  std::string name, model, schedule, precision;
+  int32_t ranks = 1;
+  int64_t microbatches = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
+  double flopsPerStep = 0, tokensPerStep = 0;
+  OptimizerSpec optimizer;
+  [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }
+};
+
+/// Reads pp_program_json; a text that does not hold what it must is PP_INTERNAL.
+Status readProgram(std::string_view json, Program &program);
+/// Reads one rank's JSON and checks every offset against the arena and every peer against `program`.
+Status readRankProgram(std::string_view json, const Program &program, RankProgram &rank);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_PROGRAM_H

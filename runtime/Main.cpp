@@ -1,0 +1,114 @@
+// The main of every emitted program: understands the command line, starts the ranks, and says once what went wrong.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Trainer.h"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace pp {
+namespace {
+
+int say(const Status &status, int32_t rank = 0) {
+  std::string prefix = rank > 0 && !status.message().starts_with("rank ") ? text("rank ", rank, ": ") : std::string();
+  std::string line = "pp: error: " + prefix + status.message() + "\n";
+  fflush(stdout);
+  fwrite(line.data(), 1, line.size(), stderr);
+  return int(status.code());
+}
+
+/// True unless mpirun has started this process as another rank than 0; known before MPI starts.
+bool speaksBeforeMpi() {
+  for (const char *name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char *rank = getenv(name))
+      return strcmp(rank, "0") == 0;
+  return true;
+}
+
+Status printInfo(Emitted &emitted) {
+  const Program &program = emitted.program();
+  printf("program     %s\nmodel       %s, %lld parameters, vocabulary %lld, %s\nschedule    %s on %d %s\n",
+         program.name.c_str(), program.model.c_str(), static_cast<long long>(program.parameters),
+         static_cast<long long>(program.vocab), program.precision.c_str(), program.schedule.c_str(), program.ranks,
+         program.ranks == 1 ? "rank" : "ranks");
+  printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  mpi, threads (--in-process)\n",
+         static_cast<long long>(program.microbatches), static_cast<long long>(program.batch),
+         static_cast<long long>(program.sequence), program.flopsPerStep * 1e-9);
+  printf("rank  planned peak B    arena B   units  messages  weights      ops\n");
+  for (int32_t rank = 0; rank < program.ranks; ++rank) {
+    const RankProgram *its = nullptr;
+    PP_TRY(emitted.rank(rank, its));
+    printf("%4d %15lld %10lld %7zu %9zu %8zu %8zu\n", rank, static_cast<long long>(its->plannedPeak()),
+           static_cast<long long>(its->arenaBytes), its->units.size(), its->messages.size(), its->weights.size(),
+           its->ops.size());
+  }
+  return {};
+}
+
+int runThreads(Emitted &emitted, const Options &options) {
+  int32_t ranks = emitted.program().ranks;
+  std::shared_ptr<Meeting> meeting = makeMeeting(ranks, options.transport);
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      std::unique_ptr<Transport> transport = makeThreadTransport(meeting, rank);
+      Trainer trainer(emitted, options, *transport, rank);
+      Outcome outcome = trainer.run();
+      leave(*meeting, rank, outcome.together && !outcome.mine ? Status() : outcome.status);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  int32_t failed = -1;
+  Status status = firstFailure(*meeting, failed);
+  return status.ok() ? 0 : say(status, failed);
+}
+
+int runMpi(Emitted &emitted, const Options &options) {
+  int32_t rank = 0;
+  std::unique_ptr<Transport> transport;
+  Status status = makeMpiTransport(emitted.program().ranks, options.transport, rank, transport);
+  if (!status.ok()) {
+    int code = rank == 0 ? say(status) : int(status.code());
+    finishMpi();
+    return code;
+  }
+  Outcome outcome;
+  {
+    Trainer trainer(emitted, options, *transport, rank);
+    outcome = trainer.run();
+  }
+  if (outcome.status.ok() || outcome.together) {
+    int code = outcome.mine ? say(outcome.status, rank) : int(outcome.status.code());
+    finishMpi();
+    return code;
+  }
+  if (claimMpiReport())
+    say(outcome.status, rank);
+  abortMpi(int(outcome.status.code()));
+}
+
+int mainOf(int argc, char **argv) {
+  Options options;
+  Emitted emitted;
+  Status status = parseOptions({argv + 1, size_t(argc > 0 ? argc - 1 : 0)}, options);
+  if (status.ok())
+    status = emitted.open();
+  bool speaks = options.inProcess || speaksBeforeMpi();
+  if (!status.ok())
+    return speaks ? say(status) : int(status.code());
+  if (options.help || options.info) {
+    if (!speaks)
+      return 0;
+    if (options.help)
+      fputs(helpText(emitted.program()).c_str(), stdout);
+    else
+      status = printInfo(emitted);
+    return status.ok() ? 0 : say(status);
+  }
+  return options.inProcess ? runThreads(emitted, options) : runMpi(emitted, options);
+}
+
+} // namespace
+} // namespace pp
+
+int main(int argc, char **argv) { return pp::mainOf(argc, argv); }

@@ -1,0 +1,202 @@
+// Parses the trainer's command line strictly: every option once, every value in its range, the nearest name offered.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Options.h"
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <set>
+
+namespace pp {
+namespace {
+
+/// One option: how its value is read (null: it has none), and its lines of the help text.
+struct OptionSpec {
+  std::string name;
+  std::string value; ///< as the help names it; empty: a switch
+  std::string help;
+  std::function<Status(const std::string &, Options &)> read;
+};
+
+Status readWhole(const std::string &name, const std::string &value, int64_t low, int64_t high, int64_t &out) {
+  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
+  if (error != std::errc() || end != value.data() + value.size() || out < low || out > high)
+    return invalid("`--", name, "` expects a whole number from ", low, " to ", high, ", got `", value, "`");
+  return {};
+}
+
+Status readReal(const std::string &name, const std::string &value, double low, double high, double &out) {
+  auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
+  if (error != std::errc() || end != value.data() + value.size() || !(out >= low && out <= high))
+    return invalid("`--", name, "` expects a number from ", low, " to ", high, ", got `", value, "`");
+  return {};
+}
+
+OptionSpec pathOption(std::string name, std::string value, std::string help, std::string Options::*place) {
+  return {name, std::move(value), std::move(help), [name, place](const std::string &path, Options &options) {
+            if (path.empty())
+              return invalid("`--", name, "` expects a path, got nothing");
+            options.*place = path;
+            return Status();
+          }};
+}
+
+OptionSpec wholeOption(std::string name, std::string help, int64_t low, std::optional<int64_t> Options::*place) {
+  return {name, "N", std::move(help), [name, low, place](const std::string &value, Options &options) {
+            return readWhole(name, value, low, 1000000000, (options.*place).emplace());
+          }};
+}
+
+OptionSpec switchOption(std::string name, std::string help, bool Options::*place) {
+  return {std::move(name), "", std::move(help), [place](const std::string &, Options &options) {
+            options.*place = true;
+            return Status();
+          }};
+}
+
+Status readSends(const std::string &value, Options &options) {
+  if (value != "buffered" && value != "rendezvous")
+    return invalid("`--sends` expects `buffered` or `rendezvous`, got `", value, "`");
+  options.transport.sends = value == "buffered" ? Sends::Buffered : Sends::Rendezvous;
+  return {};
+}
+
+Status readSeed(const std::string &value, Options &options) {
+  int64_t seed = 0;
+  PP_TRY(readWhole("seed", value, 0, INT64_MAX, seed));
+  options.seed = uint64_t(seed);
+  return {};
+}
+
+const std::vector<OptionSpec> &allOptions() {
+  static const std::vector<OptionSpec> specs = {
+      pathOption("data", "FILE|random", "text (bytes as tokens), a token file (.bin), or random tokens", &Options::data),
+      wholeOption("steps", "train up to step N; the learning rate decays towards it (20)", 1, &Options::steps),
+      {"lr", "X", "peak learning rate",
+       [](const std::string &value, Options &options) {
+         return readReal("lr", value, 0, 1e6, options.lr.emplace());
+       }},
+      {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},
+      pathOption("load", "FILE", "start from the weights of a .safetensors file", &Options::load),
+      pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
+      {"save-every", "N", "and after every N steps",
+       [](const std::string &value, Options &options) {
+         return readWhole("save-every", value, 1, 1000000000, options.saveEvery);
+       }},
+      wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
+      pathOption("resume", "DIR", "go on from a checkpoint, bit for bit; seed, lr, steps come from it", &Options::resume),
+      pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
+      pathOption("log", "FILE", "one JSON line a step", &Options::log),
+      pathOption("trace", "FILE", "what every rank did when, in Chrome's trace format", &Options::trace),
+      {"sends", "KIND",
+       "buffered: a send may be done before its receive is posted; rendezvous: never\n"
+       "(default: as MPI decides by size; rendezvous with --in-process)",
+       readSends},
+      {"timeout", "SECONDS", "a message that takes longer ends the run (600)",
+       [](const std::string &value, Options &options) {
+         return readReal("timeout", value, 0.001, 1e9, options.transport.timeoutSeconds);
+       }},
+      switchOption("in-process", "run all ranks as threads of this process, without mpirun", &Options::inProcess),
+      switchOption("info", "say what this program is, and end", &Options::info),
+      switchOption("help", "this text", &Options::help)};
+  return specs;
+}
+
+size_t editDistance(const std::string &a, const std::string &b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j)
+    row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+Status unknownOption(const std::string &argument, const std::string &name) {
+  if (!argument.starts_with("--"))
+    return invalid("unexpected argument `", argument, "`; every option begins with `--`, see --help");
+  std::vector<std::string> names;
+  for (const OptionSpec &spec : allOptions())
+    names.push_back(spec.name);
+  if (auto nearest = nearestName(name, names))
+    return invalid("unknown option `--", name, "`; did you mean `--", *nearest, "`?");
+  return invalid("unknown option `--", name, "`; see --help");
+}
+
+/// What only makes sense together.
+Status checkTogether(const Options &options) {
+  if (!options.load.empty() && !options.resume.empty())
+    return invalid("`--load` and `--resume` both say where to start; give one");
+  if (options.saveEvery && options.save.empty())
+    return invalid("`--save-every` needs `--save DIR`");
+  return {};
+}
+
+} // namespace
+
+std::optional<std::string> nearestName(const std::string &word, std::span<const std::string> names) {
+  std::optional<std::string> best;
+  size_t least = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string &name : names)
+    if (size_t distance = editDistance(word, name); distance < least) {
+      least = distance;
+      best = name;
+    }
+  return best;
+}
+
+Status parseOptions(std::span<const char *const> arguments, Options &options) {
+  std::set<std::string> seen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    std::string argument = arguments[i];
+    size_t equals = argument.find('=');
+    std::string name = argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2)
+                                                  : argument;
+    auto spec = std::find_if(allOptions().begin(), allOptions().end(),
+                             [&](const OptionSpec &each) { return each.name == name; });
+    if (spec == allOptions().end() || !argument.starts_with("--"))
+      return unknownOption(argument, name);
+    if (!seen.insert(name).second)
+      return invalid("`--", name, "` is given twice");
+    std::string value;
+    if (spec->value.empty()) {
+      if (equals != std::string::npos)
+        return invalid("`--", name, "` takes no value, got `", argument.substr(equals + 1), "`");
+    } else if (equals != std::string::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    } else {
+      return invalid("`--", name, "` expects ", spec->value, " after it");
+    }
+    PP_TRY(spec->read(value, options));
+  }
+  return options.help || options.info ? Status() : checkTogether(options);
+}
+
+std::string helpText(const Program &program) {
+  std::string out = text("Trains `", program.model, "` with the schedule `", program.schedule, "` on ", program.ranks,
+                         program.ranks == 1 ? " rank" : " ranks", ": as `mpirun -n ", program.ranks,
+                         " <program> --data FILE`, or alone with --in-process.\n\n");
+  for (const OptionSpec &spec : allOptions()) {
+    std::string left = "  --" + spec.name + (spec.value.empty() ? "" : " " + spec.value);
+    left.resize(std::max<size_t>(left.size() + 2, 24), ' ');
+    for (char c : spec.help)
+      left += c == '\n' ? "\n" + std::string(24, ' ') : std::string(1, c);
+    out += left + "\n";
+  }
+  out += text("\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ",
+              program.sequence, ", in the order of the file, from the\nbeginning again at its end; step t holds sequences (t-1) * ",
+              program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
+              "PP_THREADS=N gives each rank N threads for its kernels (1).\n");
+  return out;
+}
+
+} // namespace pp

@@ -1,0 +1,35 @@
+// The command line of an emitted program: what the trainer is asked to do, or why the request cannot be understood.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_OPTIONS_H
+#define PP_RUNTIME_OPTIONS_H
+
+#include "runtime/Transport.h"
+#include <optional>
+#include <span>
+#include <string>
+
+namespace pp {
+
+struct Options {
+  std::string data, load, save, resume, grads, log, trace; ///< paths; empty: not asked for
+  std::optional<int64_t> steps;                            ///< the last step; absent: 20, or the resumed run's
+  std::optional<int64_t> stopAt;                           ///< end earlier, as if interrupted
+  std::optional<double> lr;
+  std::optional<uint64_t> seed;
+  int64_t saveEvery = 0;
+  TransportOptions transport;
+  bool inProcess = false, help = false, info = false;
+};
+
+/// Reads the arguments after the program's name; both `--name value` and `--name=value`.
+Status parseOptions(std::span<const char *const> arguments, Options &options);
+
+/// The text of --help.
+[[nodiscard]] std::string helpText(const Program &program);
+
+/// Of `names` the one most like `word`, if any is like it at all.
+[[nodiscard]] std::optional<std::string> nearestName(const std::string &word, std::span<const std::string> names);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_OPTIONS_H

@@ -1,0 +1,246 @@
+// Reads the JSON texts of an emitted program into Program.h's structs and refuses whatever would not fit the arena.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Program.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+using nlohmann::json;
+
+namespace pp {
+namespace {
+
+/// Thrown inside the loader only; becomes PP_INTERNAL at its edge.
+struct Unfit : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+Type elementType(const std::string &name) {
+  if (name == "f32")
+    return Type::F32;
+  if (name == "bf16")
+    return Type::Bf16;
+  if (name == "f64")
+    return Type::F64;
+  throw Unfit(text("element type `", name, "` is none of f32, bf16, f64"));
+}
+
+/// The member `key` as a list, empty if absent.
+const json &listOf(const json &object, const char *key) {
+  static const json empty = json::array();
+  auto found = object.find(key);
+  return found == object.end() || found->is_null() ? empty : *found;
+}
+
+void readTensor(const json &entry, TensorSpec &tensor) {
+  tensor.name = entry.at("name").get<std::string>();
+  tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
+  tensor.transposed = entry.value("transposed", false);
+  tensor.type = elementType(entry.value("type", std::string("f32")));
+  tensor.offset = entry.at("offset").get<int64_t>();
+  for (int64_t extent : tensor.shape)
+    if (extent <= 0)
+      throw Unfit(text("`", tensor.name, "` has extent ", extent));
+  if (tensor.transposed && tensor.shape.size() != 2)
+    throw Unfit(text("`", tensor.name, "` is transposed but has ", tensor.shape.size(), " dimensions, not 2"));
+}
+
+WeightSpec readWeight(const json &entry) {
+  WeightSpec weight;
+  readTensor(entry, weight);
+  if (auto init = entry.find("init"); init != entry.end()) {
+    auto kind = init->value("kind", std::string("normal"));
+    if (kind != "normal" && kind != "zero" && kind != "one")
+      throw Unfit(text("`", weight.name, "` starts as `", kind, "`, none of normal, zero, one"));
+    weight.init = kind == "normal" ? WeightSpec::Init::Normal
+                                   : kind == "zero" ? WeightSpec::Init::Zero : WeightSpec::Init::One;
+    weight.deviation = init->value("deviation", 0.02);
+  }
+  weight.save = entry.value("save", true);
+  weight.tied = entry.value("tied", false);
+  return weight;
+}
+
+StateSpec readState(const json &entry) {
+  StateSpec state;
+  readTensor(entry, state);
+  state.kind = entry.at("kind").get<std::string>();
+  if (state.kind != "m" && state.kind != "v" && state.kind != "master")
+    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, none of m, v, master"));
+  return state;
+}
+
+MessageSpec readMessage(const json &entry, const Program &program, int32_t rank) {
+  MessageSpec message;
+  auto kind = entry.at("kind").get<std::string>();
+  message.channel = entry.value("channel", 0);
+  message.label = entry.value("label", std::string());
+  if (kind == "all_reduce") {
+    message.kind = MessageSpec::Kind::AllReduce;
+    message.group = entry.at("group").get<std::vector<int32_t>>();
+    std::sort(message.group.begin(), message.group.end());
+    message.count = entry.at("count").get<int64_t>();
+    message.type = elementType(entry.value("type", std::string("f64")));
+    message.bytes = message.count * static_cast<int64_t>(elementBytes(message.type));
+    if (message.type == Type::Bf16)
+      throw Unfit(text("all-reduce `", message.label, "` sums bf16; only f32 and f64 are summed"));
+    if (std::find(message.group.begin(), message.group.end(), rank) == message.group.end())
+      throw Unfit(text("all-reduce `", message.label, "` does not hold its own rank ", rank));
+  } else if (kind == "send" || kind == "receive") {
+    message.kind = kind == "send" ? MessageSpec::Kind::Send : MessageSpec::Kind::Receive;
+    message.peer = entry.at("peer").get<int32_t>();
+    message.bytes = entry.at("bytes").get<int64_t>();
+    message.group = {message.peer};
+    if (message.peer == rank)
+      throw Unfit(text("message `", message.label, "` goes from rank ", rank, " to itself"));
+  } else {
+    throw Unfit(text("message kind `", kind, "` is none of send, receive, all_reduce"));
+  }
+  for (int32_t member : message.group)
+    if (member < 0 || member >= program.ranks)
+      throw Unfit(text("message `", message.label, "` names rank ", member, " of ", program.ranks));
+  if (message.bytes < 0)
+    throw Unfit(text("message `", message.label, "` has ", message.bytes, " bytes"));
+  return message;
+}
+
+/// Every offset the trainer will touch lies in the arena.
+void checkInside(const RankProgram &rank, const std::string &name, int64_t offset, int64_t bytes) {
+  if (offset < 0 || offset + bytes > rank.arenaBytes)
+    throw Unfit(text("`", name, "` lies at ", offset, " to ", offset + bytes, " but the arena has ", rank.arenaBytes,
+                     " bytes"));
+}
+
+void checkInside(const RankProgram &rank, const Program &program) {
+  for (const WeightSpec &weight : rank.weights)
+    checkInside(rank, weight.name, weight.offset, weight.bytes());
+  for (const StateSpec &state : rank.state)
+    checkInside(rank, state.name + "." + state.kind, state.offset, state.bytes());
+  for (const TensorSpec &grad : rank.grads)
+    checkInside(rank, grad.name, grad.offset, grad.bytes());
+  for (const InputSpec &input : rank.inputs) {
+    checkInside(rank, input.targets ? "targets" : "tokens", input.offset, program.batch * program.sequence * 4);
+    if (input.microbatch < 0 || input.microbatch >= program.microbatches)
+      throw Unfit(text("input of microbatch ", input.microbatch, " of ", program.microbatches));
+  }
+  for (const LossSpec &loss : rank.losses) {
+    checkInside(rank, "loss", loss.offset, static_cast<int64_t>(elementBytes(loss.type)));
+    if (loss.microbatch < 0 || loss.microbatch >= program.microbatches)
+      throw Unfit(text("loss of microbatch ", loss.microbatch, " of ", program.microbatches));
+  }
+  if (rank.normOffset >= 0)
+    checkInside(rank, "norm", rank.normOffset, 8);
+}
+
+void readOps(const json &root, RankProgram &rank) {
+  for (const json &entry : listOf(root, "ops"))
+    rank.ops.push_back({entry.at("kernel").get<std::string>(), elementType(entry.value("type", std::string("f32"))),
+                        entry.value("dims", std::vector<int64_t>()), entry.value("params", std::vector<double>()),
+                        entry.value("flags", std::vector<std::string>())});
+  for (const json &entry : listOf(root, "units"))
+    rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),
+                          entry.value("microbatch", int64_t(-1)), entry.value("flops", 0.0)});
+}
+
+void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
+  optimizer.lr = entry.value("lr", optimizer.lr);
+  optimizer.beta1 = entry.value("beta1", optimizer.beta1);
+  optimizer.beta2 = entry.value("beta2", optimizer.beta2);
+  optimizer.epsilon = entry.value("epsilon", optimizer.epsilon);
+  optimizer.weightDecay = entry.value("weight_decay", optimizer.weightDecay);
+  optimizer.clip = entry.value("clip", optimizer.clip);
+  optimizer.warmup = entry.value("warmup", optimizer.warmup);
+  optimizer.decaySteps = entry.value("decay_steps", optimizer.decaySteps);
+  optimizer.minLr = entry.value("min_lr", optimizer.minLr);
+}
+
+void readProgramRoot(const json &root, Program &program) {
+  program.name = root.value("name", std::string());
+  program.model = root.value("model", std::string());
+  program.schedule = root.value("schedule", std::string());
+  program.precision = root.value("precision", std::string("f32"));
+  (void)elementType(program.precision);
+  program.ranks = root.at("ranks").get<int32_t>();
+  program.microbatches = root.at("microbatches").get<int64_t>();
+  program.batch = root.at("batch").get<int64_t>();
+  program.sequence = root.at("sequence").get<int64_t>();
+  program.vocab = root.at("vocab").get<int64_t>();
+  program.parameters = root.value("parameters", int64_t(0));
+  program.flopsPerStep = root.value("flops_per_step", 0.0);
+  program.tokensPerStep =
+      root.value("tokens_per_step", static_cast<double>(program.sequencesPerStep() * program.sequence));
+  if (auto optimizer = root.find("optimizer"); optimizer != root.end())
+    readOptimizer(*optimizer, program.optimizer);
+  for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})
+    if (size < 1)
+      throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");
+}
+
+void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
+  rank.rank = root.at("rank").get<int32_t>();
+  rank.arenaBytes = root.at("arena_bytes").get<int64_t>();
+  if (auto peak = root.find("peak"); peak != root.end())
+    for (auto &[role, bytes] : peak->items())
+      rank.peaks.push_back({role, bytes.get<int64_t>()});
+  readOps(root, rank);
+  for (const json &entry : listOf(root, "messages"))
+    rank.messages.push_back(readMessage(entry, program, rank.rank));
+  for (const json &entry : listOf(root, "weights"))
+    rank.weights.push_back(readWeight(entry));
+  for (const json &entry : listOf(root, "state"))
+    rank.state.push_back(readState(entry));
+  for (const json &entry : listOf(root, "grads"))
+    readTensor(entry, rank.grads.emplace_back());
+  for (const json &entry : listOf(root, "inputs")) {
+    auto kind = entry.at("kind").get<std::string>();
+    if (kind != "tokens" && kind != "targets")
+      throw Unfit(text("input kind `", kind, "` is none of tokens, targets"));
+    rank.inputs.push_back({kind == "targets", entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>()});
+  }
+  for (const json &entry : listOf(root, "losses"))
+    rank.losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
+                           elementType(entry.value("type", std::string("f32")))});
+  if (auto norm = root.find("norm"); norm != root.end() && norm->is_object())
+    rank.normOffset = norm->at("offset").get<int64_t>();
+  checkInside(rank, program);
+}
+
+} // namespace
+
+std::string_view elementName(Type type) {
+  return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : "bf16";
+}
+
+int64_t TensorSpec::elements() const {
+  int64_t product = 1;
+  for (int64_t extent : shape)
+    product *= extent;
+  return product;
+}
+
+int64_t RankProgram::plannedPeak() const {
+  for (const PeakSpec &peak : peaks)
+    if (peak.role == "total")
+      return peak.bytes;
+  return arenaBytes;
+}
+
+Status readProgram(std::string_view json, Program &program) {
+  try {
+    readProgramRoot(nlohmann::json::parse(json), program);
+  } catch (const std::exception &error) {
+    return internal("the emitted description of the program is not readable: ", error.what());
+  }
+  return {};
+}
+
+Status readRankProgram(std::string_view json, const Program &program, RankProgram &rank) {
+  try {
+    readRankRoot(nlohmann::json::parse(json), program, rank);
+  } catch (const std::exception &error) {
+    return internal("the emitted description of rank ", rank.rank, " is not readable: ", error.what());
+  }
+  return {};
+}
+
+} // namespace pp

@@ -1,0 +1,85 @@
+// Files of named tensors in the safetensors format: read with every claim of the header checked, written all or nothing.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_SAFETENSORS_H
+#define PP_RUNTIME_SAFETENSORS_H
+
+#include "runtime/Program.h"
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace pp {
+
+/// A tensor as a file describes it.
+struct FileTensor {
+  std::string name;
+  std::string type; ///< F32, BF16, F16, F64, or one that holds no reals
+  std::vector<int64_t> shape;
+  int64_t begin = 0, end = 0; ///< bytes in the data
+
+  [[nodiscard]] int64_t elements() const;
+};
+
+/// `[768, 50257]`.
+[[nodiscard]] std::string shapeText(const std::vector<int64_t> &shape);
+/// F32, BF16, F64.
+[[nodiscard]] const char *fileType(Type type);
+
+class SafeTensors {
+public:
+  SafeTensors() = default;
+  ~SafeTensors();
+  SafeTensors(const SafeTensors &) = delete;
+  SafeTensors &operator=(const SafeTensors &) = delete;
+
+  Status open(const std::string &path);
+
+  [[nodiscard]] const std::map<std::string, FileTensor> &tensors() const { return entries; }
+  [[nodiscard]] const std::map<std::string, std::string> &metadata() const { return remarks; }
+  [[nodiscard]] const std::string &path() const { return name; }
+  /// Element `i` of a tensor of reals.
+  using Reader = double (*)(const void *data, int64_t i);
+  /// How the elements of this type are read; null if they are no reals.
+  [[nodiscard]] static Reader readerOf(const std::string &type);
+  [[nodiscard]] const char *data(const FileTensor &tensor) const { return base + tensor.begin; }
+
+private:
+  Status parse(const char *header, size_t headerBytes, int64_t dataBytes);
+  Status checkLayout(int64_t dataBytes) const;
+
+  std::string name;
+  std::map<std::string, FileTensor> entries;
+  std::map<std::string, std::string> remarks;
+  void *mapping = nullptr;
+  size_t mappedBytes = 0;
+  const char *base = nullptr;
+};
+
+/// Writes beside the file and renames at the end; a file that was not finished is removed.
+class SafeTensorsWriter {
+public:
+  ~SafeTensorsWriter();
+  /// begin and end of `tensors` are ignored: the data follow in this order.
+  Status open(const std::string &path, const std::vector<FileTensor> &tensors,
+              const std::map<std::string, std::string> &metadata);
+  Status write(const void *data, size_t bytes);
+  Status finish();
+
+private:
+  Status failed(const char *what);
+  std::string path, temporary;
+  FILE *file = nullptr;
+};
+
+/// Makes the names inside a folder durable.
+Status syncFolder(const std::string &path);
+
+// Conversions of single elements, exact where the target can hold the value, else to nearest even.
+[[nodiscard]] uint16_t roundToBf16(float value);
+[[nodiscard]] float fromBf16(uint16_t bits);
+[[nodiscard]] float fromF16(uint16_t bits);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_SAFETENSORS_H

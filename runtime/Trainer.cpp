@@ -1,0 +1,338 @@
+// Runs one rank: inputs of the step, the emitted step, the loss of all ranks; files and terminal between steps.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Trainer.h"
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace pp {
+namespace {
+
+constexpr size_t maxTraceEvents = size_t(1) << 20;
+constexpr int64_t defaultSteps = 20;
+
+/// A number as JSON has it: as many digits as bring it back exactly.
+std::string exact(double value) {
+  char out[32];
+  snprintf(out, sizeof out, "%.17g", value);
+  return out;
+}
+
+} // namespace
+
+double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int64_t last) {
+  if (step <= optimizer.warmup)
+    return lr * double(step) / double(optimizer.warmup);
+  int64_t decay = optimizer.decaySteps > 0 ? optimizer.decaySteps : last;
+  if (decay <= optimizer.warmup)
+    return lr;
+  double progress = std::min(1.0, double(step - optimizer.warmup) / double(decay - optimizer.warmup));
+  return lr * (optimizer.minLr + (1 - optimizer.minLr) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+}
+
+Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, int32_t number)
+    : emitted(emitted), options(options), transport(transport), whole(emitted.program()) {
+  rank.rank = number;
+  rank.ranks = whole.ranks;
+  rank.transport = &transport;
+  rank.trace = &trace;
+}
+
+Trainer::~Trainer() {
+  if (arena)
+    munmap(arena, program->arenaBytes);
+  if (log)
+    fclose(log);
+}
+
+Outcome Trainer::run() {
+  Status status = settle(makeReady());
+  if (status.ok())
+    status = settle(transport.prepare(*program));
+  if (status.ok())
+    status = train();
+  if (status.ok())
+    status = finish();
+  return {status, together, mine};
+}
+
+Status Trainer::settle(Status status) {
+  int32_t failed = -1;
+  PP_TRY(transport.agree(status, failed));
+  if (failed < 0)
+    return {};
+  together = true;
+  mine = failed == rank.rank;
+  return mine ? status : Status(PP_PEER, text("rank ", failed, " failed"));
+}
+
+Status Trainer::makeReady() {
+  PP_TRY(emitted.rank(rank.rank, program));
+  PP_TRY(resolveState());
+  if (options.data.empty())
+    return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
+  PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
+  PP_TRY(mapArena());
+  if (speaks())
+    PP_TRY(checkOutputs());
+  std::string why;
+  if (pp_status_t code = Kernels::prepare(program->ops, kernels, why); code != PP_OK)
+    return {code, why};
+  rank.kernels = kernels.get();
+  PP_TRY(fillArena());
+  sums.resize(whole.microbatches + 2 * whole.ranks);
+  if (!options.trace.empty()) {
+    size_t perStep = program->units.size() + 2 * program->messages.size() + 1;
+    trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
+  }
+  return {};
+}
+
+/// Where the run starts and ends: what the command line says, else the checkpoint, else the program.
+Status Trainer::resolveState() {
+  state.lr = whole.optimizer.lr;
+  state.steps = defaultSteps;
+  if (!options.resume.empty()) {
+    PP_TRY(readRunState(whole, options.resume, state));
+    if (options.seed && *options.seed != state.seed)
+      return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it away");
+    if (options.steps && *options.steps != state.steps && whole.optimizer.decaySteps == 0)
+      remark = text("the resumed run's learning rate decayed towards step ", state.steps, ", this one's towards ",
+                    *options.steps);
+  }
+  state.seed = options.seed.value_or(state.seed);
+  state.lr = options.lr.value_or(state.lr);
+  state.steps = options.steps.value_or(state.steps);
+  lastStep = std::min(state.steps, options.stopAt.value_or(state.steps));
+  if (lastStep <= state.step)
+    return invalid("nothing to do: the run in `", options.resume, "` has done ", state.step, " steps, asked for are ",
+                   lastStep);
+  return {};
+}
+
+Status Trainer::mapArena() {
+  if (program->arenaBytes == 0)
+    return {};
+  void *memory = mmap(nullptr, program->arenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1, 0);
+  if (memory == MAP_FAILED)
+    return refused("rank ", rank.rank, " needs an arena of ", program->arenaBytes, " bytes: ", strerror(errno));
+  arena = static_cast<char *>(memory);
+  return {};
+}
+
+Status Trainer::checkOutputs() {
+  RankMemory view = memory();
+  for (auto [option, path] : {std::pair("grads", &options.grads), {"log", &options.log}, {"trace", &options.trace}})
+    if (!path->empty())
+      PP_TRY(checkFile(option, *path));
+  if (!options.save.empty())
+    PP_TRY(checkFolder(view, options.save));
+  if (!options.log.empty()) {
+    log = fopen(options.log.c_str(), options.resume.empty() ? "wb" : "ab");
+    if (!log)
+      return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
+  }
+  return {};
+}
+
+Status Trainer::fillArena() {
+  RankMemory view = memory();
+  if (!options.resume.empty())
+    return loadCheckpoint(view, options.resume, state);
+  if (options.load.empty())
+    return initWeights(view, state.seed);
+  SafeTensors file;
+  PP_TRY(file.open(options.load));
+  return loadWeights(view, file, remark);
+}
+
+Status Trainer::train() {
+  if (speaks())
+    printHeader();
+  for (int64_t step = state.step + 1; step <= lastStep; ++step) {
+    Summary summary;
+    PP_TRY(trainStep(step, summary));
+    PP_TRY(report(step, summary));
+    RankMemory view = memory();
+    if (step == state.step + 1 && !options.grads.empty())
+      PP_TRY(writeTensors(view, TensorKind::Grads, options.grads, {}));
+    bool last = step == lastStep;
+    if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0))) {
+      RunState done = state;
+      done.step = step;
+      PP_TRY(saveCheckpoint(view, options.save, done));
+    }
+    if (step == state.step + 1 && !last)
+      trace.clearSums(); // the first step touches every page
+  }
+  return {};
+}
+
+Status Trainer::trainStep(int64_t step, Summary &summary) {
+  double start = transport.now();
+  transport.markStep(step);
+  for (const InputSpec &input : program->inputs)
+    for (int64_t row = 0; row < whole.batch; ++row)
+      tokens.read((step - 1) * whole.sequencesPerStep() + input.microbatch * whole.batch + row, input.targets,
+                  reinterpret_cast<int32_t *>(arena + input.offset) + row * whole.sequence);
+  const OptimizerSpec &given = whole.optimizer;
+  summary.lr = learningRate(given, state.lr, step, state.steps);
+  rank.optimizer = {summary.lr, given.beta1, given.beta2, given.epsilon, given.weightDecay, given.clip, step};
+  rank.unit = -1;
+  int64_t began = Trace::now();
+  int32_t code = pp_rank_table[rank.rank].step(&rank, arena);
+  trace.stepped(int32_t(step), began);
+  if (code != PP_OK) {
+    std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
+                           ? text(", `", program->units[rank.unit].name, "`")
+                           : std::string();
+    return {pp_status_t(code), text("rank ", rank.rank, ", step ", step, unit, ": ",
+                                    rank.message.empty() ? "failed" : rank.message)};
+  }
+  if (transport.outstanding() != 0)
+    return internal("rank ", rank.rank, ", step ", step, ": ", transport.outstanding(),
+                    " messages were posted and never completed");
+  PP_TRY(summarize(summary));
+  summary.seconds = transport.now() - start;
+  if (!std::isfinite(summary.loss))
+    return settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
+  return {};
+}
+
+/// Each loss lives on one rank; adding zeros moves it to all, and the microbatches are then added in their order.
+Status Trainer::summarize(Summary &summary) {
+  std::fill(sums.begin(), sums.end(), 0.0);
+  for (const LossSpec &loss : program->losses)
+    sums[loss.microbatch] += loss.type == Type::F64 ? *reinterpret_cast<const double *>(arena + loss.offset)
+                                                    : *reinterpret_cast<const float *>(arena + loss.offset);
+  double *norms = sums.data() + whole.microbatches;
+  if (program->normOffset >= 0) {
+    norms[2 * rank.rank] = *reinterpret_cast<const double *>(arena + program->normOffset);
+    norms[2 * rank.rank + 1] = 1;
+  }
+  PP_TRY(transport.sum(sums));
+  for (int64_t i = 0; i < whole.microbatches; ++i)
+    summary.loss += sums[i];
+  for (int32_t other = whole.ranks - 1; other >= 0; --other)
+    if (norms[2 * other + 1] != 0) {
+      summary.norm = std::sqrt(norms[2 * other]);
+      summary.hasNorm = true;
+    }
+  return {};
+}
+
+Status Trainer::report(int64_t step, const Summary &summary) {
+  if (!speaks())
+    return {};
+  double tokensPerSecond = whole.tokensPerStep / summary.seconds, flops = whole.flopsPerStep / summary.seconds;
+  char norm[32] = "-";
+  if (summary.hasNorm)
+    snprintf(norm, sizeof norm, "%.4f", summary.norm);
+  printf("step %*lld/%lld  loss %.5f  grad norm %s  lr %.3e  %.0f tokens/s  %.2f GFLOP/s\n",
+         int(std::to_string(state.steps).size()), static_cast<long long>(step), static_cast<long long>(state.steps),
+         summary.loss, norm, summary.lr, tokensPerSecond, flops * 1e-9);
+  fflush(stdout);
+  if (!log)
+    return {};
+  std::string line =
+      text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss),
+           ", \"grad_norm\": ", summary.hasNorm && std::isfinite(summary.norm) ? exact(summary.norm) : "null",
+           ", \"lr\": ", exact(summary.lr), ", \"tokens_per_s\": ", exact(tokensPerSecond),
+           ", \"flop_per_s\": ", exact(flops), ", \"seconds\": ", exact(summary.seconds), "}\n");
+  if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
+    return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
+  return {};
+}
+
+void Trainer::printHeader() const {
+  printf("%s, schedule %s, %d %s over %s, %s, %lld parameters\n", whole.model.c_str(), whole.schedule.c_str(),
+         whole.ranks, whole.ranks == 1 ? "rank" : "ranks", std::string(transport.name()).c_str(),
+         whole.precision.c_str(), static_cast<long long>(whole.parameters));
+  printf("a step: %lld microbatches of %lld x %lld tokens, %.3f GFLOP; kernels %s\n",
+         static_cast<long long>(whole.microbatches), static_cast<long long>(whole.batch),
+         static_cast<long long>(whole.sequence), whole.flopsPerStep * 1e-9, Kernels::isa());
+  printf("planned peak bytes a rank:");
+  for (int32_t other = 0; other < whole.ranks; ++other) {
+    const RankProgram *its = nullptr;
+    if (emitted.rank(other, its).ok())
+      printf(" %lld", static_cast<long long>(its->plannedPeak()));
+  }
+  printf("\n");
+  if (tokens.windows() > 0)
+    printf("data: %lld tokens, read once every %.1f steps\n", static_cast<long long>(tokens.count()),
+           double(tokens.windows()) / double(whole.sequencesPerStep()));
+  if (!remark.empty())
+    printf("remark: %s\n", remark.c_str());
+  fflush(stdout);
+}
+
+/// Pages of the arena that the run has touched.
+int64_t Trainer::usedBytes() const {
+  if (!arena)
+    return 0;
+  int64_t page = sysconf(_SC_PAGESIZE);
+  std::vector<unsigned char> resident((program->arenaBytes + page - 1) / page);
+  if (mincore(arena, program->arenaBytes, resident.data()) != 0)
+    return -1;
+  int64_t pages = std::count_if(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
+  return std::min(pages * page, program->arenaBytes);
+}
+
+Status Trainer::finish() {
+  constexpr int columns = 7;
+  std::vector<double> table(columns * whole.ranks);
+  const Trace::Sums &spent = trace.sums();
+  double *row = table.data() + columns * rank.rank;
+  row[0] = double(program->plannedPeak());
+  row[1] = double(usedBytes());
+  row[2] = double(kernels->scratchBytes());
+  row[3] = double(spent.units);
+  row[4] = double(spent.waits);
+  row[5] = double(spent.posts);
+  row[6] = double(spent.steps);
+  PP_TRY(transport.sum(table));
+  if (speaks()) {
+    printf("rank  planned peak B     used B  scratch B   kernels   waiting  messages  dispatch\n");
+    for (int32_t other = 0; other < whole.ranks; ++other) {
+      const double *its = table.data() + columns * other;
+      double all = std::max(its[6], 1.0) / 100;
+      printf("%4d %15.0f %10.0f %10.0f %8.2f%% %8.2f%% %8.2f%% %8.2f%%\n", other, its[0], its[1], its[2], its[3] / all,
+             its[4] / all, its[5] / all, (its[6] - its[3] - its[4] - its[5]) / all);
+    }
+    fflush(stdout);
+  }
+  return options.trace.empty() ? Status() : finishTrace();
+}
+
+Status Trainer::finishTrace() {
+  std::vector<double> facts(3 * whole.ranks);
+  facts[3 * rank.rank] = double(trace.size());
+  facts[3 * rank.rank + 1] = transport.now() * 1e9 - double(Trace::now());
+  facts[3 * rank.rank + 2] = double(trace.dropped());
+  PP_TRY(transport.sum(facts));
+  if (!speaks())
+    return trace.size() ? transport.send(0, trace.data(), trace.size() * sizeof(Trace::Event)) : Status();
+  std::vector<RankTrace> traces(whole.ranks);
+  double dropped = 0;
+  for (int32_t other = 0; other < whole.ranks; ++other) {
+    RankTrace &its = traces[other];
+    PP_TRY(emitted.rank(other, its.program));
+    its.shift = int64_t(facts[3 * other + 1]);
+    its.events.resize(size_t(facts[3 * other]));
+    dropped += facts[3 * other + 2];
+    if (other == rank.rank)
+      its.events.assign(trace.data(), trace.data() + trace.size());
+    else if (!its.events.empty())
+      PP_TRY(transport.receive(other, its.events.data(), its.events.size() * sizeof(Trace::Event)));
+  }
+  if (dropped > 0)
+    printf("remark: the trace lacks the last %.0f events; a rank keeps %zu\n", dropped, maxTraceEvents);
+  return writeTrace(options.trace, traces);
+}
+
+} // namespace pp

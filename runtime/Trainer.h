@@ -1,0 +1,80 @@
+// The training run of one rank: everything made ready, then step after step, then what was learnt about time and memory.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_TRAINER_H
+#define PP_RUNTIME_TRAINER_H
+
+#include "runtime/Checkpoint.h"
+#include "runtime/Kernels.h"
+#include "runtime/Options.h"
+#include "runtime/Tokens.h"
+#include "runtime/Trace.h"
+
+namespace pp {
+
+/// How a rank's run ended. `together`: all ranks know of the failure and end in order; only the rank with `mine` has
+/// something to say.
+struct Outcome {
+  Status status;
+  bool together = false;
+  bool mine = false;
+};
+
+/// The learning rate of step `step` (1 is the first): linear warm-up, then a cosine down to minLr * lr at `last`.
+[[nodiscard]] double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int64_t last);
+
+class Trainer {
+public:
+  Trainer(Emitted &emitted, const Options &options, Transport &transport, int32_t rank);
+  ~Trainer();
+  Trainer(const Trainer &) = delete;
+  Trainer &operator=(const Trainer &) = delete;
+
+  /// Collective: every rank of the program runs at the same time.
+  Outcome run();
+
+private:
+  /// What a step says to people.
+  struct Summary {
+    double loss = 0, norm = 0, lr = 0, seconds = 0;
+    bool hasNorm = false;
+  };
+
+  Status makeReady();
+  Status checkOutputs();
+  Status resolveState();
+  Status mapArena();
+  Status fillArena();
+  Status train();
+  Status trainStep(int64_t step, Summary &summary);
+  Status summarize(Summary &summary);
+  Status report(int64_t step, const Summary &summary);
+  Status finish();
+  Status finishTrace();
+  /// All ranks hear whether one of them failed; from here on they end in order.
+  Status settle(Status mine);
+  void printHeader() const;
+  [[nodiscard]] int64_t usedBytes() const;
+  [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, arena}; }
+  [[nodiscard]] bool speaks() const { return rank.rank == 0; }
+
+  Emitted &emitted;
+  const Options &options;
+  Transport &transport;
+  const Program &whole;
+  const RankProgram *program = nullptr;
+  pp_rank_t rank;
+  std::unique_ptr<Kernels> kernels;
+  Trace trace;
+  Tokens tokens;
+  char *arena = nullptr;
+  RunState state;
+  int64_t lastStep = 0; ///< of this run; before state.steps with --stop-at
+  std::vector<double> sums; ///< losses by microbatch, then each rank's norm
+  FILE *log = nullptr;
+  bool together = false, mine = false;
+  std::string remark;
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_TRAINER_H

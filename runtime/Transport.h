@@ -1,0 +1,76 @@
+// How the messages of one rank travel: prepared before the first step, then posted and completed by number.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Two kinds: `mpi` (one rank a process) and `threads` (all ranks in one process). Both take the messages of a directed
+// channel in the order they are posted, sum in rank order so that every member holds the same bits, and look at a
+// deadline while they wait. The calls below the line are collective and serve the time between steps.
+#ifndef PP_RUNTIME_TRANSPORT_H
+#define PP_RUNTIME_TRANSPORT_H
+
+#include "runtime/Program.h"
+#include "runtime/Rank.h"
+#include <memory>
+#include <span>
+
+namespace pp {
+
+/// When a send is done. Rendezvous: not before its receive was posted (what the deadlock proof assumes).
+enum class Sends : uint8_t { Plain, Buffered, Rendezvous };
+
+struct TransportOptions {
+  Sends sends = Sends::Plain;
+  double timeoutSeconds = 600;
+};
+
+class Transport {
+public:
+  virtual ~Transport() = default;
+
+  /// Binds the rank's messages; nothing is allocated afterwards by the four calls of a step. Collective.
+  virtual Status prepare(const RankProgram &program) = 0;
+
+  virtual pp_status_t postSend(pp_rank_t &rank, int32_t message, const void *data) = 0;
+  virtual pp_status_t postReceive(pp_rank_t &rank, int32_t message, void *data) = 0;
+  virtual pp_status_t postAllReduce(pp_rank_t &rank, int32_t message, void *data) = 0;
+  virtual pp_status_t complete(pp_rank_t &rank, int32_t message) = 0;
+  /// Messages posted and not yet completed; must be 0 after a step.
+  [[nodiscard]] virtual int64_t outstanding() const = 0;
+
+  // --- Between steps -------------------------------------------------------------------------------------------------
+
+  virtual Status send(int32_t to, const void *data, size_t bytes) = 0;
+  virtual Status receive(int32_t from, void *data, size_t bytes) = 0;
+  /// Every rank gets the sum over ranks, in rank order.
+  virtual Status sum(std::span<double> values) = 0;
+  /// Every rank hears the lowest rank that hands in something not ok; `failed` is that rank, or -1.
+  virtual Status agree(const Status &mine, int32_t &failed) = 0;
+
+  /// Keeps the step that runs where the other ranks can read it, for the message when this rank is killed.
+  virtual void markStep(int64_t step) = 0;
+  /// Seconds of a clock that all ranks share as well as they can.
+  [[nodiscard]] virtual double now() const = 0;
+  /// `mpi`, `threads`.
+  [[nodiscard]] virtual std::string_view name() const = 0;
+};
+
+/// All ranks of an in-process run meet here.
+class Meeting;
+[[nodiscard]] std::shared_ptr<Meeting> makeMeeting(int32_t ranks, TransportOptions options);
+[[nodiscard]] std::unique_ptr<Transport> makeThreadTransport(std::shared_ptr<Meeting> meeting, int32_t rank);
+/// This rank ends, with what it ended with: those that wait for it are woken, with what they wait for.
+void leave(Meeting &meeting, int32_t rank, const Status &status);
+/// The first failure of any rank and the rank that had it (-1: none).
+[[nodiscard]] Status firstFailure(Meeting &meeting, int32_t &rank);
+
+/// Starts MPI; the rank of this process in `rank`. `expected` ranks or PP_INVALID on every rank.
+Status makeMpiTransport(int32_t expected, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made);
+/// True for exactly one of all failing processes (of one machine): the one that may print.
+[[nodiscard]] bool claimMpiReport();
+/// Ends MPI after a run whose ranks all came this far.
+void finishMpi();
+/// Ends all ranks at once; does not return.
+[[noreturn]] void abortMpi(int code);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_TRANSPORT_H

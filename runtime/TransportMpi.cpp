@@ -1,0 +1,470 @@
+// Messages between ranks that are processes under mpirun; a rank that is killed is named by one that is left.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The ranks of one machine share a small table of who lives and which step they are in. When one dies without a word,
+// mpirun sends SIGTERM to the others (and a rank that waits looks at the table by itself): the first to see it prints.
+// The C interface alone: the C++ bindings of mpi.h would need their own library.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include "runtime/Transport.h"
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <mpi.h>
+#include <new>
+#include <sched.h>
+#include <unistd.h>
+
+namespace pp {
+namespace {
+
+/// What one rank tells the others of its machine.
+struct Presence {
+  std::atomic<int32_t> pid;
+  std::atomic<int32_t> rank;
+  std::atomic<int32_t> state; ///< 0 unknown, 1 runs, 2 ends in order or has said why not
+  std::atomic<int64_t> step;
+};
+/// The table of one machine; `reported`: somebody has printed.
+struct PresenceTable {
+  std::atomic<int32_t> reported;
+  std::atomic<int32_t> count;
+  Presence entries[1];
+};
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int32_t>::is_always_lock_free);
+
+PresenceTable *table = nullptr; // one per process; read by the signal handler
+Presence *own = nullptr;
+MPI_Win tableWindow = MPI_WIN_NULL;
+
+/// Only what a signal handler may call.
+bool isDead(int32_t pid) {
+  if (kill(pid, 0) != 0)
+    return errno == ESRCH;
+  char path[32], stat[512];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return false;
+  ssize_t size = read(file, stat, sizeof stat - 1);
+  close(file);
+  stat[size > 0 ? size : 0] = 0;
+  const char *state = strrchr(stat, ')'); // the state follows the name
+  return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
+}
+
+const Presence *findDead() {
+  if (!table)
+    return nullptr;
+  for (int32_t i = 0; i < table->count.load(); ++i) {
+    const Presence &entry = table->entries[i];
+    if (entry.state.load() == 1 && &entry != own && isDead(entry.pid.load()))
+      return &entry;
+  }
+  return nullptr;
+}
+
+int describeDead(const Presence &dead, char *out, size_t size) {
+  return snprintf(out, size, "rank %d (process %d) ended without a word in step %lld: killed, or crashed",
+                  dead.rank.load(), dead.pid.load(), static_cast<long long>(dead.step.load()));
+}
+
+/// mpirun ends us: say whose death caused it, unless somebody has said why already.
+void onTerminate(int) {
+  char line[160] = "pp: error: ";
+  size_t head = strlen(line);
+  if (const Presence *dead = findDead(); dead && table->reported.exchange(1) == 0) {
+    int length = int(head) + describeDead(*dead, line + head, sizeof line - head - 1);
+    line[length++] = '\n';
+    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, length);
+  }
+  _exit(128 + SIGTERM);
+}
+
+std::string errorText(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, length);
+}
+
+std::string describe(const MessageSpec &message) {
+  if (message.kind == MessageSpec::Kind::AllReduce)
+    return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
+  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
+              " (", message.bytes, " bytes, channel ", message.channel, ")");
+}
+
+/// Makes the table of this machine's ranks and steps into it.
+bool enterTable(int32_t rank) {
+  MPI_Comm machine = MPI_COMM_NULL;
+  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine) != MPI_SUCCESS)
+    return false;
+  int local = 0, locals = 1, ranks = 1;
+  MPI_Comm_rank(machine, &local);
+  MPI_Comm_size(machine, &locals);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  MPI_Comm_set_errhandler(machine, MPI_ERRORS_RETURN);
+  void *base = nullptr;
+  MPI_Aint size = local == 0 ? MPI_Aint(sizeof(PresenceTable) + locals * sizeof(Presence)) : 0;
+  int unit = 1;
+  bool made = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, machine, &base, &tableWindow) == MPI_SUCCESS &&
+              MPI_Win_shared_query(tableWindow, 0, &size, &unit, &base) == MPI_SUCCESS && base;
+  if (made) {
+    if (local == 0) {
+      memset(base, 0, size);
+      static_cast<PresenceTable *>(base)->count = locals;
+    }
+    MPI_Barrier(machine);
+    table = static_cast<PresenceTable *>(base);
+    own = &table->entries[local];
+    own->pid = getpid();
+    own->rank = rank;
+    own->state = 1;
+    MPI_Barrier(machine);
+  }
+  MPI_Comm_free(&machine);
+  return made && locals == ranks;
+}
+
+class MpiTransport final : public Transport {
+public:
+  MpiTransport(int32_t rank, int32_t ranks, TransportOptions options) : rank(rank), ranks(ranks), options(options) {}
+  Status open();
+
+  Status prepare(const RankProgram &program) override;
+  pp_status_t postSend(pp_rank_t &state, int32_t message, const void *data) override;
+  pp_status_t postReceive(pp_rank_t &state, int32_t message, void *data) override;
+  pp_status_t postAllReduce(pp_rank_t &state, int32_t message, void *data) override;
+  pp_status_t complete(pp_rank_t &state, int32_t message) override;
+  int64_t outstanding() const override { return posted; }
+  Status send(int32_t to, const void *data, size_t bytes) override;
+  Status receive(int32_t from, void *data, size_t bytes) override;
+  Status sum(std::span<double> values) override;
+  Status agree(const Status &mine, int32_t &failed) override;
+  void markStep(int64_t step) override {
+    if (own)
+      own->step.store(step, std::memory_order_relaxed);
+  }
+  double now() const override { return MPI_Wtime() - clockStart; }
+  std::string_view name() const override { return "mpi"; }
+
+private:
+  /// One message of the step; a sum is one send and one receive for each other member.
+  struct Bound {
+    const MessageSpec *message = nullptr;
+    std::vector<MPI_Request> requests;
+    void *data = nullptr;    ///< of a sum
+    std::vector<char> parts; ///< of a sum: what the other members have
+    int count = 0;
+    MPI_Datatype type = MPI_BYTE;
+    bool active = false;
+  };
+
+  Status bind(Bound &bound, const MessageSpec &message, int tagLimit);
+  Bound *take(pp_rank_t &state, int32_t message, MessageSpec::Kind kind);
+  pp_status_t check(pp_rank_t &state, int code, const MessageSpec &message);
+  Status await(MPI_Request *requests, int count, MPI_Status *statuses, const std::string *what,
+               const MessageSpec *message);
+  void addParts(Bound &bound);
+
+  int32_t rank, ranks;
+  TransportOptions options;
+  MPI_Comm stepComm = MPI_COMM_NULL, sumComm = MPI_COMM_NULL, asideComm = MPI_COMM_NULL;
+  std::vector<Bound> bounds;
+  std::vector<MPI_Status> statuses;
+  int64_t posted = 0;
+  double clockStart = 0;
+};
+
+Status MpiTransport::open() {
+  for (MPI_Comm *comm : {&stepComm, &sumComm, &asideComm}) {
+    if (int code = MPI_Comm_dup(MPI_COMM_WORLD, comm); code != MPI_SUCCESS)
+      return internal("MPI_Comm_dup: ", errorText(code));
+    MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
+  }
+  bool oneMachine = enterTable(rank);
+  struct sigaction action = {};
+  action.sa_handler = onTerminate;
+  sigaction(SIGTERM, &action, nullptr);
+  MPI_Barrier(asideComm);
+  clockStart = MPI_Wtime();
+  if (oneMachine) // one clock for all: start it where rank 0 did
+    MPI_Bcast(&clockStart, 1, MPI_DOUBLE, 0, asideComm);
+  return {};
+}
+
+Status MpiTransport::bind(Bound &bound, const MessageSpec &message, int tagLimit) {
+  bound.message = &message;
+  bool sum = message.kind == MessageSpec::Kind::AllReduce;
+  bound.requests.assign(sum ? 2 * (message.group.size() - 1) : 1, MPI_REQUEST_NULL);
+  int64_t count = sum ? message.count : message.bytes;
+  bound.type = sum ? (message.type == Type::F64 ? MPI_DOUBLE : MPI_FLOAT) : MPI_BYTE;
+  if (!sum && count > INT_MAX && count % 64 == 0) { // more than a count can say: longer elements
+    count /= 8;
+    bound.type = MPI_INT64_T;
+  }
+  if (count > INT_MAX)
+    return invalid("message ", describe(message), " is too long for MPI: ", count, " elements, at most ", INT_MAX);
+  bound.count = int(count);
+  if (sum)
+    bound.parts.resize(message.bytes * (message.group.size() - 1));
+  if (message.channel < 0 || message.channel > tagLimit)
+    return invalid("message ", describe(message), " needs channel ", message.channel, ", but this MPI has tags 0 to ",
+                   tagLimit);
+  return {};
+}
+
+Status MpiTransport::prepare(const RankProgram &program) {
+  void *limit = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void *>(&limit), &found);
+  int tagLimit = found ? *static_cast<int *>(limit) : 32767;
+  bounds = std::vector<Bound>(program.messages.size());
+  size_t most = 1;
+  for (size_t i = 0; i < bounds.size(); ++i) {
+    PP_TRY(bind(bounds[i], program.messages[i], tagLimit));
+    most = std::max(most, bounds[i].requests.size());
+  }
+  statuses.resize(most);
+  return {};
+}
+
+MpiTransport::Bound *MpiTransport::take(pp_rank_t &state, int32_t message, MessageSpec::Kind kind) {
+  if (message < 0 || size_t(message) >= bounds.size() || bounds[message].message->kind != kind ||
+      bounds[message].active) {
+    (void)state.fail(PP_INTERNAL, text("message ", message, " of ", bounds.size(),
+                                       " cannot be posted here: it is unknown, of another kind, or still under way"));
+    return nullptr;
+  }
+  ++posted;
+  bounds[message].active = true;
+  return &bounds[message];
+}
+
+pp_status_t MpiTransport::check(pp_rank_t &state, int code, const MessageSpec &message) {
+  return code == MPI_SUCCESS ? PP_OK : state.fail(PP_INTERNAL, text(describe(message), ": MPI: ", errorText(code)));
+}
+
+pp_status_t MpiTransport::postSend(pp_rank_t &state, int32_t message, const void *data) {
+  Bound *bound = take(state, message, MessageSpec::Kind::Send);
+  if (!bound)
+    return PP_INTERNAL;
+  const MessageSpec &spec = *bound->message;
+  auto start = options.sends == Sends::Rendezvous ? MPI_Issend : MPI_Isend;
+  return check(state, start(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]),
+               spec);
+}
+
+pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *data) {
+  Bound *bound = take(state, message, MessageSpec::Kind::Receive);
+  if (!bound)
+    return PP_INTERNAL;
+  const MessageSpec &spec = *bound->message;
+  return check(state,
+               MPI_Irecv(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]),
+               spec);
+}
+
+/// Every member sends its part to every other one, so that the sum needs nobody's help once all have posted.
+pp_status_t MpiTransport::postAllReduce(pp_rank_t &state, int32_t message, void *data) {
+  Bound *bound = take(state, message, MessageSpec::Kind::AllReduce);
+  if (!bound)
+    return PP_INTERNAL;
+  const MessageSpec &spec = *bound->message;
+  bound->data = data;
+  auto start = options.sends == Sends::Rendezvous ? MPI_Issend : MPI_Isend;
+  size_t other = 0;
+  for (int32_t member : spec.group) {
+    if (member == rank)
+      continue;
+    int code = MPI_Irecv(bound->parts.data() + other * spec.bytes, bound->count, bound->type, member, spec.channel,
+                         sumComm, &bound->requests[2 * other]);
+    if (code == MPI_SUCCESS)
+      code = start(data, bound->count, bound->type, member, spec.channel, sumComm, &bound->requests[2 * other + 1]);
+    if (code != MPI_SUCCESS)
+      return check(state, code, spec);
+    ++other;
+  }
+  return PP_OK;
+}
+
+template <typename Element>
+void addInOrder(Element *mine, const Element *parts, int64_t count, const std::vector<int32_t> &group, int32_t rank) {
+  for (int64_t i = 0; i < count; ++i) {
+    Element total = 0, self = mine[i];
+    int64_t other = 0;
+    for (size_t member = 0; member < group.size(); ++member) {
+      Element value = group[member] == rank ? self : parts[other++ * count + i];
+      total = member == 0 ? value : total + value;
+    }
+    mine[i] = total;
+  }
+}
+
+void MpiTransport::addParts(Bound &bound) {
+  const MessageSpec &spec = *bound.message;
+  if (spec.type == Type::F64)
+    addInOrder(static_cast<double *>(bound.data), reinterpret_cast<double *>(bound.parts.data()), spec.count,
+               spec.group, rank);
+  else
+    addInOrder(static_cast<float *>(bound.data), reinterpret_cast<float *>(bound.parts.data()), spec.count, spec.group,
+               rank);
+}
+
+/// Waits without sleeping inside MPI, so that a dead peer and the deadline are seen.
+Status MpiTransport::await(MPI_Request *requests, int count, MPI_Status *results, const std::string *what,
+                           const MessageSpec *message) {
+  double start = 0;
+  for (uint64_t polls = 1;; ++polls) {
+    int done = 0;
+    int code = count == 1 ? MPI_Test(requests, &done, results) : MPI_Testall(count, requests, &done, results);
+    if (code != MPI_SUCCESS)
+      return internal(what ? *what : describe(*message), ": MPI: ", errorText(code));
+    if (done)
+      return {};
+    if (polls > 100)
+      sched_yield();
+    if (polls % 4096 != 0)
+      continue;
+    double now = MPI_Wtime();
+    start = start == 0 ? now : start;
+    if (now - start > options.timeoutSeconds)
+      return {PP_PEER, text(what ? *what : describe(*message), " is overdue after ", options.timeoutSeconds, " s")};
+    if (const Presence *dead = now - start > 0.2 ? findDead() : nullptr) {
+      char line[128];
+      describeDead(*dead, line, sizeof line);
+      return {PP_PEER, line};
+    }
+  }
+}
+
+pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
+  if (message < 0 || size_t(message) >= bounds.size() || !bounds[message].active)
+    return state.fail(PP_INTERNAL, text("message ", message, " of ", bounds.size(), " was not posted"));
+  Bound &bound = bounds[message];
+  bound.active = false;
+  --posted;
+  if (bound.requests.empty())
+    return PP_OK;
+  Status status = await(bound.requests.data(), int(bound.requests.size()), statuses.data(), nullptr, bound.message);
+  if (!status.ok())
+    return state.fail(status.code(), status.message());
+  if (bound.message->kind == MessageSpec::Kind::AllReduce)
+    addParts(bound);
+  if (bound.message->kind == MessageSpec::Kind::Receive) {
+    int count = 0;
+    MPI_Get_count(&statuses[0], bound.type, &count);
+    if (count != bound.count)
+      return state.fail(PP_INTERNAL, text(describe(*bound.message), ": expected ", bound.count, " elements, got ",
+                                          count));
+  }
+  return PP_OK;
+}
+
+constexpr size_t pieceBytes = size_t(1) << 30;
+
+Status MpiTransport::send(int32_t to, const void *data, size_t bytes) {
+  std::string what = text("a tensor to rank ", to);
+  for (size_t at = 0; at < bytes; at += pieceBytes) {
+    MPI_Request request;
+    int code = MPI_Isend(static_cast<const char *>(data) + at, int(std::min(pieceBytes, bytes - at)), MPI_BYTE, to, 0,
+                         asideComm, &request);
+    if (code != MPI_SUCCESS)
+      return internal(what, ": MPI: ", errorText(code));
+    PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
+  }
+  return {};
+}
+
+Status MpiTransport::receive(int32_t from, void *data, size_t bytes) {
+  std::string what = text("a tensor from rank ", from);
+  for (size_t at = 0; at < bytes; at += pieceBytes) {
+    MPI_Request request;
+    int code = MPI_Irecv(static_cast<char *>(data) + at, int(std::min(pieceBytes, bytes - at)), MPI_BYTE, from, 0,
+                         asideComm, &request);
+    if (code != MPI_SUCCESS)
+      return internal(what, ": MPI: ", errorText(code));
+    PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
+  }
+  return {};
+}
+
+Status MpiTransport::sum(std::span<double> values) {
+  static const std::string what = "the sum between steps";
+  size_t count = values.size();
+  std::vector<double> all(count * ranks);
+  MPI_Request request;
+  int code = MPI_Iallgather(values.data(), int(count), MPI_DOUBLE, all.data(), int(count), MPI_DOUBLE, asideComm,
+                            &request);
+  if (code != MPI_SUCCESS)
+    return internal(what, ": MPI: ", errorText(code));
+  PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = all[i];
+    for (int32_t other = 1; other < ranks; ++other)
+      values[i] += all[other * count + i];
+  }
+  return {};
+}
+
+Status MpiTransport::agree(const Status &mine, int32_t &failed) {
+  static const std::string what = "the other ranks' answer";
+  int lowest = mine.ok() ? INT_MAX : rank, result = INT_MAX;
+  MPI_Request request;
+  int code = MPI_Iallreduce(&lowest, &result, 1, MPI_INT, MPI_MIN, asideComm, &request);
+  if (code != MPI_SUCCESS)
+    return internal(what, ": MPI: ", errorText(code));
+  PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
+  failed = result == INT_MAX ? -1 : result;
+  return {};
+}
+
+} // namespace
+
+Status makeMpiTransport(int32_t expected, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made) {
+  int provided = 0, ranks = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+    return internal("MPI does not start");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks != expected)
+    return invalid("this program has ", expected, expected == 1 ? " rank" : " ranks", "; mpirun started ", ranks,
+                   ": run `mpirun -n ", expected, " <program>`, or the program alone with --in-process");
+  auto transport = std::make_unique<MpiTransport>(rank, ranks, options);
+  PP_TRY(transport->open());
+  made = std::move(transport);
+  return {};
+}
+
+bool claimMpiReport() { return !table || table->reported.exchange(1) == 0; }
+
+void finishMpi() {
+  if (own)
+    own->state = 2;
+  int running = 0;
+  if (MPI_Initialized(&running) == MPI_SUCCESS && running) {
+    MPI_Barrier(MPI_COMM_WORLD); // nobody may look at a table that is gone
+    signal(SIGTERM, SIG_DFL);
+    table = nullptr;
+    own = nullptr;
+    if (tableWindow != MPI_WIN_NULL)
+      MPI_Win_free(&tableWindow);
+    MPI_Finalize();
+  }
+}
+
+void abortMpi(int code) {
+  if (own)
+    own->state = 2;
+  MPI_Abort(MPI_COMM_WORLD, code);
+  _exit(code);
+}
+
+} // namespace pp

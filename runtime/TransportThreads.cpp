@@ -1,0 +1,466 @@
+// Messages between ranks that are threads of one process: whoever posts second copies; a standstill is found exactly.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One mutex guards who has posted what; copies and sums run outside it, between two posted messages that nobody else may
+// touch. A rank that waits is counted; when every rank that has not ended waits, nothing can move any more, and the rank
+// that closed the ring reports where each one stands.
+#include "runtime/Transport.h"
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+namespace pp {
+namespace {
+
+/// One posted message as its own rank sees it.
+struct Ticket {
+  std::atomic<bool> done = true;
+  int32_t rank = 0;
+};
+
+/// A send and a receive that meet.
+struct Slot {
+  const void *source = nullptr;
+  void *target = nullptr;
+  size_t sent = 0, expected = 0;
+  Ticket *sender = nullptr, *receiver = nullptr;
+  bool buffered = false;
+};
+
+/// An ordered lane from one rank to another: the k-th send meets the k-th receive. The ring is one longer than a step
+/// needs, because a buffered send may be done before its receive is posted.
+struct Lane {
+  std::vector<Slot> ring;
+  uint64_t sends = 0, receives = 0;              ///< posted so far
+  int64_t sendsPerStep = 0, receivesPerStep = 0; ///< as the two programs say
+  std::vector<char> buffer;
+  bool bufferTaken = false;
+};
+
+/// One sum over a group that members arrive at.
+struct Joint {
+  std::vector<void *> data;
+  std::vector<Ticket *> tickets;
+  size_t arrived = 0;
+};
+
+/// The sums of one group on one channel, in the order every member posts them.
+struct JointLane {
+  std::vector<int32_t> group;
+  std::vector<Joint> ring;
+  std::vector<uint64_t> posts;
+  std::vector<int64_t> perStep; ///< by member
+};
+
+template <typename Element> void sumInOrder(const std::vector<void *> &data, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    Element total = static_cast<Element *>(data[0])[i];
+    for (size_t member = 1; member < data.size(); ++member)
+      total += static_cast<Element *>(data[member])[i];
+    for (void *array : data)
+      static_cast<Element *>(array)[i] = total;
+  }
+}
+
+std::string describe(const MessageSpec &message) {
+  if (message.kind == MessageSpec::Kind::AllReduce)
+    return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
+  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
+              " (", message.bytes, " bytes, channel ", message.channel, ")");
+}
+
+} // namespace
+
+class Meeting {
+public:
+  Meeting(int32_t ranks, TransportOptions options) : ranks(ranks), options(options), places(ranks) {}
+
+  /// Where a rank stands while it waits.
+  struct Place {
+    std::condition_variable wake;
+    Ticket *waitsFor = nullptr;
+    bool ended = false;
+    int32_t unit = -1;
+    const MessageSpec *message = nullptr; ///< null: between steps
+    const RankProgram *program = nullptr;
+  };
+
+  std::mutex mutex;
+  int32_t ranks;
+  TransportOptions options;
+  std::vector<Place> places;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, Lane> lanes;
+  std::map<std::pair<int32_t, int32_t>, Lane> asides; ///< between steps
+  std::map<std::pair<std::vector<int32_t>, int32_t>, JointLane> joints;
+  std::atomic<bool> broken = false;
+  Status failure;
+  int32_t failedRank = -1;
+  int32_t waiting = 0, ended = 0;
+
+  // The functions below are called with the mutex held.
+
+  void finish(Ticket &ticket) {
+    ticket.done.store(true, std::memory_order_release);
+    Place &place = places[ticket.rank];
+    if (place.waitsFor == &ticket) {
+      place.waitsFor = nullptr;
+      --waiting;
+      place.wake.notify_one();
+    }
+  }
+
+  void breakOff(int32_t rank, Status status) {
+    if (failure.ok()) {
+      failure = std::move(status);
+      failedRank = rank;
+    }
+    broken.store(true, std::memory_order_release);
+    for (Place &place : places)
+      place.wake.notify_all();
+  }
+
+  /// Reports a standstill if every rank that has not ended waits.
+  void checkStandstill(int32_t rank) {
+    if (waiting == 0 || waiting + ended < ranks || broken)
+      return;
+    std::string story = "deadlock: ";
+    for (int32_t other = 0; other < ranks; ++other) {
+      if (other == 8 && ranks > 9) {
+        story += text("; and ", ranks - other, " more ranks");
+        break;
+      }
+      story += other ? "; " : "";
+      story += placeOf(other);
+    }
+    breakOff(rank, {PP_PEER, story});
+  }
+
+  std::string placeOf(int32_t rank) const {
+    const Place &place = places[rank];
+    if (place.ended)
+      return text("rank ", rank, " has ended");
+    if (!place.message)
+      return text("rank ", rank, " waits between steps");
+    std::string unit = place.unit >= 0 && place.program && place.unit < int32_t(place.program->units.size())
+                           ? text(" after `", place.program->units[place.unit].name, "`")
+                           : std::string();
+    return text("rank ", rank, unit, " waits for ", describe(*place.message));
+  }
+
+  /// Posts one end of a message; copies if the other end is there.
+  Status postSend(std::unique_lock<std::mutex> &lock, Lane &lane, Ticket &ticket, const void *data, size_t bytes) {
+    Slot &slot = lane.ring[lane.sends++ % lane.ring.size()];
+    slot.source = data;
+    slot.sent = bytes;
+    slot.sender = &ticket;
+    ticket.done.store(false, std::memory_order_relaxed);
+    if (slot.target)
+      return meet(lock, lane, slot);
+    if (bytes <= lane.buffer.size() && !lane.bufferTaken) {
+      memcpy(lane.buffer.data(), data, bytes);
+      lane.bufferTaken = slot.buffered = true;
+      slot.source = lane.buffer.data();
+      finish(ticket);
+    }
+    return {};
+  }
+
+  Status postReceive(std::unique_lock<std::mutex> &lock, Lane &lane, Ticket &ticket, void *data, size_t bytes) {
+    Slot &slot = lane.ring[lane.receives++ % lane.ring.size()];
+    slot.target = data;
+    slot.expected = bytes;
+    slot.receiver = &ticket;
+    ticket.done.store(false, std::memory_order_relaxed);
+    return slot.source ? meet(lock, lane, slot) : Status();
+  }
+
+  Status meet(std::unique_lock<std::mutex> &lock, Lane &lane, Slot &slot) {
+    if (slot.sent != slot.expected)
+      return internal("a message of ", slot.sent, " bytes from rank ", slot.sender->rank, " met a receive of ",
+                      slot.expected, " bytes on rank ", slot.receiver->rank);
+    lock.unlock();
+    memcpy(slot.target, slot.source, slot.sent);
+    lock.lock();
+    Ticket *sender = slot.buffered ? nullptr : slot.sender, *receiver = slot.receiver;
+    if (slot.buffered)
+      lane.bufferTaken = false;
+    slot = Slot();
+    if (sender)
+      finish(*sender);
+    finish(*receiver);
+    return {};
+  }
+
+  void postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, size_t member, Ticket &ticket, void *data,
+                 int64_t count, Type type) {
+    Joint &joint = lane.ring[lane.posts[member]++ % lane.ring.size()];
+    joint.data[member] = data;
+    joint.tickets[member] = &ticket;
+    ticket.done.store(false, std::memory_order_relaxed);
+    if (++joint.arrived < joint.data.size())
+      return;
+    lock.unlock();
+    if (type == Type::F64)
+      sumInOrder<double>(joint.data, count);
+    else
+      sumInOrder<float>(joint.data, count);
+    lock.lock();
+    joint.arrived = 0;
+    for (Ticket *each : joint.tickets)
+      finish(*each);
+  }
+
+  JointLane &jointLane(const std::vector<int32_t> &group, int32_t channel) {
+    JointLane &lane = joints[{group, channel}];
+    if (lane.group.empty()) {
+      lane.group = group;
+      lane.posts.resize(group.size());
+      lane.perStep.resize(group.size());
+    }
+    return lane;
+  }
+
+  /// Blocks until the ticket is done, the run breaks, or the time is over.
+  pp_status_t wait(std::unique_lock<std::mutex> &lock, int32_t rank, Ticket &ticket, const MessageSpec *message) {
+    if (ticket.done)
+      return PP_OK;
+    Place &place = places[rank];
+    place.waitsFor = &ticket;
+    place.message = message;
+    ++waiting;
+    checkStandstill(rank);
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.timeoutSeconds);
+    while (!ticket.done && !broken)
+      if (place.wake.wait_until(lock, std::chrono::time_point_cast<std::chrono::steady_clock::duration>(deadline)) ==
+              std::cv_status::timeout &&
+          !ticket.done && !broken)
+        breakOff(rank, {PP_PEER, text(placeOf(rank), ", overdue after ", options.timeoutSeconds, " s")});
+    if (place.waitsFor) {
+      place.waitsFor = nullptr;
+      --waiting;
+    }
+    return ticket.done ? PP_OK : PP_PEER;
+  }
+};
+
+namespace {
+
+class ThreadTransport final : public Transport {
+public:
+  ThreadTransport(std::shared_ptr<Meeting> meeting, int32_t rank) : meeting(std::move(meeting)), rank(rank) {
+    aside.rank = rank;
+    spins = std::thread::hardware_concurrency() > unsigned(this->meeting->ranks) ? 2000 : 0;
+  }
+
+  Status prepare(const RankProgram &program) override;
+  pp_status_t postSend(pp_rank_t &state, int32_t message, const void *data) override;
+  pp_status_t postReceive(pp_rank_t &state, int32_t message, void *data) override;
+  pp_status_t postAllReduce(pp_rank_t &state, int32_t message, void *data) override;
+  pp_status_t complete(pp_rank_t &state, int32_t message) override;
+  int64_t outstanding() const override { return posted; }
+  Status send(int32_t to, const void *data, size_t bytes) override;
+  Status receive(int32_t from, void *data, size_t bytes) override;
+  Status sum(std::span<double> values) override;
+  Status agree(const Status &mine, int32_t &failed) override;
+  void markStep(int64_t) override {}
+  double now() const override {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  std::string_view name() const override { return "threads"; }
+
+private:
+  struct Bound {
+    const MessageSpec *message = nullptr;
+    Lane *lane = nullptr;
+    JointLane *joint = nullptr;
+    size_t member = 0;
+    Ticket ticket;
+  };
+
+  Bound *bound(pp_rank_t &state, int32_t message, MessageSpec::Kind kind);
+  void bind(Bound &bound, const MessageSpec &message);
+  Status checkLanes() const;
+  Status peerFailed() {
+    return {PP_PEER, "another rank failed"};
+  }
+
+  std::shared_ptr<Meeting> meeting;
+  int32_t rank;
+  int spins;
+  std::unique_ptr<Bound[]> bounds;
+  size_t boundCount = 0;
+  int64_t posted = 0;
+  Ticket aside;
+};
+
+void ThreadTransport::bind(Bound &bound, const MessageSpec &message) {
+  bound.message = &message;
+  bound.ticket.rank = rank;
+  if (message.kind == MessageSpec::Kind::AllReduce) {
+    bound.joint = &meeting->jointLane(message.group, message.channel);
+    while (message.group[bound.member] != rank)
+      ++bound.member;
+    ++bound.joint->perStep[bound.member];
+    bound.joint->ring.push_back({std::vector<void *>(message.group.size()), std::vector<Ticket *>(message.group.size())});
+    return;
+  }
+  bool sends = message.kind == MessageSpec::Kind::Send;
+  bound.lane = &meeting->lanes[{sends ? rank : message.peer, sends ? message.peer : rank, message.channel}];
+  Lane &lane = *bound.lane;
+  ++(sends ? lane.sendsPerStep : lane.receivesPerStep);
+  lane.ring.resize(std::max(lane.sendsPerStep, lane.receivesPerStep) + 1);
+  if (sends && meeting->options.sends == Sends::Buffered && lane.buffer.size() < size_t(message.bytes))
+    lane.buffer.resize(message.bytes);
+}
+
+Status ThreadTransport::prepare(const RankProgram &program) {
+  boundCount = program.messages.size();
+  bounds = std::make_unique<Bound[]>(boundCount);
+  {
+    std::lock_guard lock(meeting->mutex);
+    meeting->places[rank].program = &program;
+    for (size_t i = 0; i < boundCount; ++i)
+      bind(bounds[i], program.messages[i]);
+  }
+  PP_TRY(sum({}));
+  std::lock_guard lock(meeting->mutex);
+  return checkLanes();
+}
+
+Status ThreadTransport::checkLanes() const {
+  for (const auto &[key, lane] : meeting->lanes)
+    if (lane.sendsPerStep != lane.receivesPerStep)
+      return internal("rank ", std::get<0>(key), " sends ", lane.sendsPerStep, " messages a step on channel ",
+                      std::get<2>(key), " and rank ", std::get<1>(key), " receives ", lane.receivesPerStep);
+  for (const auto &[key, lane] : meeting->joints)
+    for (size_t member = 1; member < lane.group.size(); ++member)
+      if (lane.perStep[member] != lane.perStep[0])
+        return internal("ranks ", lane.group[0], " and ", lane.group[member], " sum ", lane.perStep[0], " and ",
+                        lane.perStep[member], " times a step on channel ", key.second);
+  return {};
+}
+
+ThreadTransport::Bound *ThreadTransport::bound(pp_rank_t &state, int32_t message, MessageSpec::Kind kind) {
+  if (message < 0 || size_t(message) >= boundCount || bounds[message].message->kind != kind ||
+      !bounds[message].ticket.done) {
+    (void)state.fail(PP_INTERNAL, text("message ", message, " of ", boundCount,
+                                       " cannot be posted here: it is unknown, of another kind, or still under way"));
+    return nullptr;
+  }
+  ++posted;
+  return &bounds[message];
+}
+
+pp_status_t ThreadTransport::postSend(pp_rank_t &state, int32_t message, const void *data) {
+  Bound *end = bound(state, message, MessageSpec::Kind::Send);
+  if (!end)
+    return PP_INTERNAL;
+  std::unique_lock lock(meeting->mutex);
+  Status status = meeting->postSend(lock, *end->lane, end->ticket, data, end->message->bytes);
+  return status.ok() ? PP_OK : state.fail(status.code(), status.message());
+}
+
+pp_status_t ThreadTransport::postReceive(pp_rank_t &state, int32_t message, void *data) {
+  Bound *end = bound(state, message, MessageSpec::Kind::Receive);
+  if (!end)
+    return PP_INTERNAL;
+  std::unique_lock lock(meeting->mutex);
+  Status status = meeting->postReceive(lock, *end->lane, end->ticket, data, end->message->bytes);
+  return status.ok() ? PP_OK : state.fail(status.code(), status.message());
+}
+
+pp_status_t ThreadTransport::postAllReduce(pp_rank_t &state, int32_t message, void *data) {
+  Bound *end = bound(state, message, MessageSpec::Kind::AllReduce);
+  if (!end)
+    return PP_INTERNAL;
+  std::unique_lock lock(meeting->mutex);
+  meeting->postJoint(lock, *end->joint, end->member, end->ticket, data, end->message->count, end->message->type);
+  return PP_OK;
+}
+
+pp_status_t ThreadTransport::complete(pp_rank_t &state, int32_t message) {
+  if (message < 0 || size_t(message) >= boundCount)
+    return state.fail(PP_INTERNAL, text("message ", message, " of ", boundCount, " does not exist"));
+  Bound &end = bounds[message];
+  --posted;
+  for (int spin = 0; spin < spins && !end.ticket.done.load(std::memory_order_acquire); ++spin)
+    std::this_thread::yield();
+  if (end.ticket.done.load(std::memory_order_acquire))
+    return PP_OK;
+  std::unique_lock lock(meeting->mutex);
+  meeting->places[rank].unit = state.unit;
+  pp_status_t status = meeting->wait(lock, rank, end.ticket, end.message);
+  return status == PP_OK ? PP_OK : state.fail(status, "another rank failed");
+}
+
+Status ThreadTransport::send(int32_t to, const void *data, size_t bytes) {
+  std::unique_lock lock(meeting->mutex);
+  Lane &lane = meeting->asides[{rank, to}];
+  lane.ring.resize(1);
+  PP_TRY(meeting->postSend(lock, lane, aside, data, bytes));
+  return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
+}
+
+Status ThreadTransport::receive(int32_t from, void *data, size_t bytes) {
+  std::unique_lock lock(meeting->mutex);
+  Lane &lane = meeting->asides[{from, rank}];
+  lane.ring.resize(1);
+  PP_TRY(meeting->postReceive(lock, lane, aside, data, bytes));
+  return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
+}
+
+Status ThreadTransport::sum(std::span<double> values) {
+  std::unique_lock lock(meeting->mutex);
+  std::vector<int32_t> everyone(meeting->ranks);
+  for (int32_t i = 0; i < meeting->ranks; ++i)
+    everyone[i] = i;
+  JointLane &lane = meeting->jointLane(everyone, -1); // no message has this channel
+  if (lane.ring.empty())
+    lane.ring.push_back({std::vector<void *>(meeting->ranks), std::vector<Ticket *>(meeting->ranks)});
+  meeting->postJoint(lock, lane, rank, aside, values.data(), int64_t(values.size()), Type::F64);
+  return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
+}
+
+Status ThreadTransport::agree(const Status &mine, int32_t &failed) {
+  std::vector<double> flags(meeting->ranks);
+  flags[rank] = mine.ok() ? 0 : 1;
+  PP_TRY(sum(flags));
+  failed = -1;
+  for (int32_t other = meeting->ranks - 1; other >= 0; --other)
+    if (flags[other] != 0)
+      failed = other;
+  return {};
+}
+
+} // namespace
+
+std::shared_ptr<Meeting> makeMeeting(int32_t ranks, TransportOptions options) {
+  return std::make_shared<Meeting>(ranks, options);
+}
+
+std::unique_ptr<Transport> makeThreadTransport(std::shared_ptr<Meeting> meeting, int32_t rank) {
+  return std::make_unique<ThreadTransport>(std::move(meeting), rank);
+}
+
+void leave(Meeting &meeting, int32_t rank, const Status &status) {
+  std::lock_guard lock(meeting.mutex);
+  meeting.places[rank].ended = true;
+  ++meeting.ended;
+  if (!status.ok())
+    meeting.breakOff(rank, status);
+  else
+    meeting.checkStandstill(rank);
+}
+
+Status firstFailure(Meeting &meeting, int32_t &rank) {
+  std::lock_guard lock(meeting.mutex);
+  rank = meeting.failedRank;
+  return meeting.failure;
+}
+
+} // namespace pp

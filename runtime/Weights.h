@@ -1,0 +1,53 @@
+// What the arena holds by name: first weights, weights from a file, and every tensor's bytes in a file's layout.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_WEIGHTS_H
+#define PP_RUNTIME_WEIGHTS_H
+
+#include "runtime/SafeTensors.h"
+#include "runtime/Transport.h"
+#include <map>
+#include <mutex>
+
+namespace pp {
+
+/// The emitted program: its own text, and the ranks' texts, each read when first asked for.
+class Emitted {
+public:
+  Status open();
+  [[nodiscard]] const Program &program() const { return whole; }
+  /// The rank's program; stays valid.
+  Status rank(int32_t number, const RankProgram *&out);
+
+private:
+  Program whole;
+  std::mutex mutex; // ranks may be threads
+  std::map<int32_t, RankProgram> ranks;
+};
+
+/// One rank's memory and its way to the others.
+struct RankMemory {
+  Emitted &emitted;
+  const RankProgram &program;
+  Transport &transport;
+  char *arena = nullptr;
+};
+
+/// Writes the first value of every weight: a function of seed, name and element alone, rounded from f64. The masters of
+/// a bf16 program get the f32 value that the weight is rounded from.
+Status initWeights(RankMemory &memory, uint64_t seed);
+
+/// Reads every weight of this rank from `file`, masters too. A name may carry or lack `model.` or `transformer.`;
+/// on rank 0
+/// `remark` says which tensors of the file no rank uses, if any.
+Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &remark);
+
+/// Copies a tensor of the arena into the file's layout, and back.
+void toFileLayout(const TensorSpec &tensor, const char *arena, char *out);
+Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, char *arena);
+
+/// The shape a file has for a tensor.
+[[nodiscard]] std::vector<int64_t> fileShape(const TensorSpec &tensor);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_WEIGHTS_H

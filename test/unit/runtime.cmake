@@ -1,0 +1,11 @@
+# Programs made by hand as the compiler emits them, and the tests of the runtime that run them and its parts.
+set(PP_UNIT_DIR ${CMAKE_CURRENT_LIST_DIR})
+function(pp_add_runtime_program name ranks type)
+  add_executable(${name} ${PP_UNIT_DIR}/RuntimeProgram.cpp)
+  target_compile_definitions(${name} PRIVATE PP_TEST_RANKS=${ranks} PP_TEST_TYPE="${type}")
+  target_link_libraries(${name} PRIVATE pp-runtime pp-warnings)
+endfunction()
+foreach(type f32 f64 bf16)
+  pp_add_runtime_program(pp-byhand-1-${type} 1 ${type})
+  pp_add_runtime_program(pp-byhand-2-${type} 2 ${type})
+endforeach()
