@@ -3,6 +3,7 @@
 #ifndef PP_RUNTIME_KERNELS_LOOPS_H
 #define PP_RUNTIME_KERNELS_LOOPS_H
 
+#include "runtime/kernels/BlockedAttention.h"
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
 #include "runtime/kernels/PlainAttention.h"
@@ -10,6 +11,12 @@
 
 namespace {
 using namespace pp;
+
+#ifndef PP_LANES // an ISA's file may set the attention tile; this is what 16 registers of 128 bits hold
+#define PP_LANES 4
+#define PP_ROWS 4
+#endif
+using Attention = Blocked<PP_LANES, PP_ROWS>;
 
 template <class E> constexpr void fillType(IsaTable &table, Type type) {
   auto set = [&](Kernel kernel, Body body) { table.bodies[int(kernel)][int(type)] = body; };
@@ -25,8 +32,13 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::rmsnorm_rebuild, rmsnorm_rebuild<E>);
   set(Kernel::rmsnorm_bwd, rmsnorm_bwd<E>);
   set(Kernel::rope, rope<E>);
-  set(Kernel::attention, plainAttention<E>);
-  set(Kernel::attention_bwd, plainAttentionBackward<E>);
+  if constexpr (sizeof(E) == 8) {
+    set(Kernel::attention, plainAttention<E>);
+    set(Kernel::attention_bwd, plainAttentionBackward<E>);
+  } else {
+    set(Kernel::attention, Attention::forward<E>);
+    set(Kernel::attention_bwd, Attention::backward<E>);
+  }
   set(Kernel::gelu, gelu<E>);
   set(Kernel::gelu_bwd, gelu_bwd<E>);
   set(Kernel::swiglu, swiglu<E>);
@@ -50,8 +62,9 @@ int64_t loopScratch(const PreparedOp &op) {
     return op.type == Type::F64 ? doubleGemmBytes : 0;
   case Kernel::attention:
   case Kernel::attention_bwd:
-    return op.type == Type::F64 ? plainAttentionBytes<double>(AttentionShape(op))
-                                : plainAttentionBytes<float>(AttentionShape(op));
+    return op.type == Type::F64
+               ? plainAttentionBytes<double>(AttentionShape(op))
+               : Attention::scratchBytes(AttentionShape(op), op.kernel == Kernel::attention_bwd);
   default:
     return 0;
   }

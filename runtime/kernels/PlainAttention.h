@@ -1,35 +1,15 @@
-// Attention one query at a time, in O(s) memory: for f64, and for CPUs without the blocked kernel's vectors.
+// Attention one query at a time, in O(s) memory: the f64 form, for finite differences and references.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_PLAINATTENTION_H
 #define PP_RUNTIME_KERNELS_PLAINATTENTION_H
 
-#include "runtime/kernels/Element.h"
+#include "runtime/kernels/AttentionShape.h"
 
 namespace {
 using namespace pp;
 
-/// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d.
-struct AttentionShape {
-  int64_t batch, s, heads, groups, d;
-  bool causal;
-  explicit AttentionShape(const PreparedOp &op)
-      : batch(op.dims[0]), s(op.dims[1]), heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), causal(op.has(Causal)) {
-  }
-  int64_t query(int64_t b, int64_t t, int64_t head) const { return ((b * s + t) * heads + head) * d; }
-  int64_t key(int64_t b, int64_t t, int64_t group) const { return ((b * s + t) * groups + group) * d; }
-  int64_t keysOf(int64_t t) const { return causal ? t + 1 : s; }
-};
-
 template <class A> int64_t plainAttentionBytes(const AttentionShape &shape) {
   return int64_t(sizeof(A)) * (2 * shape.s + 2 * shape.s * shape.d + shape.d);
-}
-
-template <class E> PP_INLINE Acc<E> dotRows(const E *x, const E *y, int64_t d) {
-  Acc<E> sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < d; ++c)
-    sum += get(x, c) * get(y, c);
-  return sum;
 }
 
 template <class E> PP_INLINE void addScaled(Acc<E> *sum, Acc<E> factor, const E *x, int64_t d) {

@@ -1,0 +1,214 @@
+// Prints what the kernels reach on this machine: attention against sgemm, products against raw oneDNN, loops in ns.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Usage: pp-bench-kernels [attention] [gemm] [loops] [quick]; no name: all. Shares are of sgemm 1024^3 (oneDNN, one
+// thread) timed beside each row, since a busy neighbour moves single numbers more than shares.
+#include "runtime/Kernels.h"
+#include "runtime/Rank.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <oneapi/dnnl/dnnl.h>
+#include <random>
+
+using namespace pp;
+
+namespace {
+
+double budget = 0.2; // seconds per number
+
+/// This thread's processor time: a neighbour on the same core does not count, as it would on the wall.
+double now() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+/// Best seconds of one call within the budget, at least three calls.
+double best(const std::function<void()> &call) {
+  double least = 1e30, spent = 0;
+  for (int i = 0; i < 3 || spent < budget; ++i) {
+    double start = now();
+    call();
+    double seconds = now() - start;
+    least = std::min(least, seconds);
+    spent += seconds;
+  }
+  return least;
+}
+
+std::vector<float> random(size_t n) {
+  static std::mt19937 generator(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float &value : values)
+    value = normal(generator);
+  return values;
+}
+
+void sgemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b, float *c) {
+  dnnl_sgemm('N', 'N', m, n, k, 1, a, k, b, n, 0, c, n);
+}
+
+double sgemmRate() {
+  static std::vector<float> a = random(1 << 20), b = random(1 << 20), c(1 << 20);
+  return 2.0 * 1024 * 1024 * 1024 / best([&] { sgemm(1024, 1024, 1024, a.data(), b.data(), c.data()); }) / 1e9;
+}
+
+/// One prepared op of a rank.
+struct Op {
+  OpSpec spec;
+  std::unique_ptr<Kernels> kernels;
+  pp_rank_t rank;
+  explicit Op(OpSpec spec) : spec(std::move(spec)) {
+    std::string message;
+    if (Kernels::prepare({this->spec}, kernels, message) != PP_OK)
+      std::fprintf(stderr, "%s\n", message.c_str());
+    rank.kernels = kernels.get();
+    rank.optimizer.lr = 1e-4;
+  }
+  double rate(double seconds) const { return Kernels::flops(spec) / seconds / 1e9; }
+};
+
+struct Attention {
+  int64_t b, s, heads, groups, d;
+};
+
+void benchAttention(const Attention &n, Type type) {
+  std::vector<int64_t> dims = {n.b, n.s, n.heads, n.groups, n.d};
+  Op forward({"attention", type, dims, {}, {"causal"}}), backward({"attention_bwd", type, dims, {}, {"causal"}});
+  size_t queries = size_t(n.b * n.s * n.heads * n.d), keys = size_t(n.b * n.s * n.groups * n.d);
+  std::vector<float> q = random(queries), k = random(keys), v = random(keys), dout = random(queries);
+  std::vector<float> o(queries), lse(size_t(n.b * n.heads * n.s)), dq(queries), dk(keys), dv(keys);
+  if (type == Type::Bf16)
+    for (auto *values : {&q, &k, &v, &dout})
+      for (size_t i = 0; i < values->size(); ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, &(*values)[i], 4);
+        reinterpret_cast<uint16_t *>(values->data())[i] = uint16_t(bits >> 16);
+      }
+  double f = forward.rate(best([&] { pp_attention(&forward.rank, 0, q.data(), k.data(), v.data(), o.data(), lse.data()); }));
+  double w = backward.rate(best([&] {
+    pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), k.data(), v.data(), o.data(), lse.data(), dq.data(),
+                     dk.data(), dv.data());
+  }));
+  double reference = sgemmRate();
+  std::printf("%4s d%-3ld H%-2ld G%-2ld s%-5ld b%-2ld  fwd %6.1f (%3.0f %%)   bwd %6.1f (%3.0f %%)   sgemm %6.1f\n",
+              type == Type::Bf16 ? "bf16" : "f32", n.d, n.heads, n.groups, n.s, n.b, f, 100 * f / reference, w,
+              100 * w / reference, reference);
+}
+
+void attention() {
+  std::printf("attention, causal, GFLOP/s (share of sgemm 1024^3), %s\n", Kernels::isa());
+  for (int64_t s : {128, 256, 512, 768, 1024, 1536, 2048, 3072})
+    benchAttention({1, s, 6, 6, 64}, Type::F32);
+  for (int64_t s : {256, 768, 1536, 3072})
+    benchAttention({1, s, 3, 3, 128}, Type::F32);
+  for (int64_t s : {128, 1024})
+    benchAttention({4, s, 8, 8, 32}, Type::F32);
+  for (int64_t s : {1000, 1024, 2048})
+    benchAttention({1, s, 8, 2, 64}, Type::F32);
+  for (int64_t s : {256, 1024})
+    benchAttention({1, s, 6, 6, 64}, Type::Bf16);
+}
+
+void benchGemm(int64_t t, int64_t k, int64_t n) {
+  std::vector<int64_t> dims = {t, k, n};
+  std::vector<float> x = random(size_t(t * k)), w = random(size_t(k * n)), y = random(size_t(t * n));
+  Op linear({"linear", Type::F32, dims, {}, {}}), biased({"linear", Type::F32, dims, {}, {"bias"}});
+  Op dx({"linear_dx", Type::F32, dims, {}, {}}), dw({"linear_dw", Type::F32, dims, {}, {"accumulate"}});
+  Op turned({"linear", Type::F32, dims, {}, {"transposed"}}), narrow({"linear", Type::Bf16, dims, {}, {}});
+  double raw = linear.rate(best([&] { sgemm(t, n, k, x.data(), w.data(), y.data()); }));
+  auto share = [&](Op &op, const std::function<void()> &call) {
+    double rate = op.rate(best(call));
+    std::printf("  %6.1f (%3.0f %%)", rate, 100 * rate / raw);
+  };
+  std::printf("%5ldx%ldx%-5ld raw %6.1f", t, k, n, raw);
+  share(linear, [&] { pp_linear(&linear.rank, 0, x.data(), w.data(), nullptr, y.data()); });
+  share(biased, [&] { pp_linear(&biased.rank, 0, x.data(), w.data(), w.data(), y.data()); });
+  share(turned, [&] { pp_linear(&turned.rank, 0, x.data(), w.data(), nullptr, y.data()); });
+  share(dx, [&] { pp_linear_dx(&dx.rank, 0, y.data(), w.data(), x.data()); });
+  share(dw, [&] { pp_linear_dw(&dw.rank, 0, x.data(), y.data(), w.data()); });
+  share(narrow, [&] { pp_linear(&narrow.rank, 0, x.data(), w.data(), nullptr, y.data()); });
+  std::printf("\n");
+}
+
+void gemm() {
+  std::printf("products, GFLOP/s (share of raw dnnl_sgemm of the same shape)\n");
+  std::printf("tokens x in x out             y                with bias        transposed w     dx               "
+              "dw +=            y in bf16\n");
+  benchGemm(64, 32, 32);
+  benchGemm(256, 128, 512);
+  benchGemm(1024, 128, 512);
+  benchGemm(1024, 256, 1024);
+  benchGemm(1024, 512, 2048);
+  benchGemm(256, 1024, 4096);
+}
+
+/// One loop at two sizes: arrays that fit the second-level cache, and arrays that do not.
+void benchLoop(const char *name, const std::vector<double> &params,
+               const std::function<void(Op &, std::vector<float *>)> &call,
+               const std::function<std::vector<int64_t>(int64_t)> &dims) {
+  std::printf("%-18s", name);
+  for (int64_t n : {int64_t(1) << 14, int64_t(1) << 22}) {
+    Op op({name, Type::F32, dims(n), params, {}});
+    std::vector<std::vector<float>> arrays;
+    std::vector<float *> pointers;
+    for (int i = 0; i < 8; ++i) {
+      arrays.push_back(random(size_t(n)));
+      for (float &value : arrays.back())
+        value = 0.5f + 0.1f * value;
+      pointers.push_back(arrays.back().data());
+    }
+    std::printf("  %8.3f", best([&] { call(op, pointers); }) / double(n) * 1e9);
+  }
+  std::printf("\n");
+}
+
+void loops() {
+  std::printf("loops in f32, ns per element     at 2^14, at 2^22 elements (rows of 1024; cross-entropy 8192)\n");
+  auto flat = [](int64_t n) { return std::vector<int64_t>{n}; };
+  auto rows = [](int64_t n) { return std::vector<int64_t>{n / 1024, 1024}; };
+  using P = std::vector<float *>;
+  benchLoop("add", {}, [](Op &op, P p) { pp_add(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop("gelu", {}, [](Op &op, P p) { pp_gelu(&op.rank, 0, p[0], p[1]); }, flat);
+  benchLoop("gelu_bwd", {}, [](Op &op, P p) { pp_gelu_bwd(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop("swiglu", {}, [](Op &op, P p) { pp_swiglu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
+  benchLoop("swiglu_bwd", {}, [](Op &op, P p) { pp_swiglu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
+  benchLoop("layernorm", {1e-5}, [](Op &op, P p) { pp_layernorm(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
+  benchLoop("layernorm_bwd", {}, [](Op &op, P p) { pp_layernorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); }, rows);
+  benchLoop("rmsnorm", {1e-5}, [](Op &op, P p) { pp_rmsnorm(&op.rank, 0, p[0], p[1], p[2], p[3]); }, rows);
+  benchLoop("rmsnorm_bwd", {}, [](Op &op, P p) { pp_rmsnorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
+  benchLoop("rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], p[0]); },
+            [](int64_t n) { return std::vector<int64_t>{1, n / 1024, 16, 64, 0}; });
+  std::vector<int32_t> targets(512, 7);
+  benchLoop("cross_entropy", {1}, [&](Op &op, P p) { pp_cross_entropy(&op.rank, 0, p[0], targets.data(), p[1], p[2]); },
+            [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192}; });
+  benchLoop("bias_dw", {}, [](Op &op, P p) { pp_bias_dw(&op.rank, 0, p[0], p[1]); }, rows);
+  benchLoop("accumulate", {}, [](Op &op, P p) { pp_accumulate(&op.rank, 0, p[0], p[1]); }, flat);
+  benchLoop("sum_squares", {}, [](Op &op, P p) { double sum; pp_sum_squares(&op.rank, 0, p[0], &sum); }, flat);
+  benchLoop("adamw", {}, [](Op &op, P p) { pp_adamw(&op.rank, 0, p[0], nullptr, p[1], p[2], p[3], nullptr); }, flat);
+}
+
+} // namespace
+
+int main(int count, char **names) {
+  bool all = true, wanted[3] = {};
+  const char *known[] = {"attention", "gemm", "loops"};
+  for (int i = 1; i < count; ++i) {
+    if (!std::strcmp(names[i], "quick"))
+      budget = 0.03;
+    for (int j = 0; j < 3; ++j)
+      if (!std::strcmp(names[i], known[j]))
+        wanted[j] = true, all = false;
+  }
+  Op{{"add", Type::F32, {1}, {}, {}}}; // sets OpenMP to one thread before the first sgemm
+  if (all || wanted[0])
+    attention();
+  if (all || wanted[1])
+    gemm();
+  if (all || wanted[2])
+    loops();
+}
