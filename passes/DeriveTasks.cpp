@@ -1,0 +1,224 @@
+// Derives the task bodies of all pieces from the model's parts, one class of bodies for pieces with the same parts.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: func @pre(%x, %g) .. func @post(..)                  After: the same, and
+//         piece @s0 parts [["embed", -1], ["pre", 0], ..]             func @s0.F, @s0.B, @s0.B.first, @s0.U, ..
+//         piece @s1 parts [["pre", 1], ..]                            func @s1.F, ..
+//         piece @s2 parts [["pre", 2], ..]                            piece @s2 .. bodies "s1" {weights = [..]}
+#include "passes/DeriveTasks.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+/// The pieces of one program, their weights, and who shares what with whom.
+class PieceTable {
+public:
+  PieceTable(ModuleOp module, ProgramOp program) : module(module), program(program) {}
+  LogicalResult read();
+  LogicalResult derive();
+
+private:
+  struct Entry {
+    PieceOp op;
+    PieceModel model;
+    std::string key; ///< equal for pieces that share their bodies
+  };
+  LogicalResult readPiece(PieceOp op, unsigned number);
+  LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
+                         llvm::StringMap<unsigned> &known);
+  WeightAttr weightOf(DictionaryAttr declared, StringRef part, int64_t layer, Type type, bool tied);
+  LogicalResult readSharers();
+  void readPhases();
+
+  ModuleOp module;
+  ProgramOp program;
+  std::vector<Entry> entries;
+  llvm::StringMap<unsigned> owners; ///< of shared weights: the first piece that uses them
+};
+} // namespace
+
+static StringRef stringOf(DictionaryAttr dictionary, StringRef name) {
+  auto value = dictionary.getAs<StringAttr>(name);
+  return value ? value.getValue() : StringRef();
+}
+
+static bool isSet(DictionaryAttr dictionary, StringRef name) {
+  auto value = dictionary.getAs<BoolAttr>(name);
+  return value && value.getValue();
+}
+
+/// The text with every `{l}` replaced by the layer.
+static std::string withLayer(StringRef text, int64_t layer) {
+  std::string result;
+  for (size_t at; (at = text.find("{l}")) != StringRef::npos; text = text.drop_front(at + 3))
+    result += text.take_front(at).str() + std::to_string(layer);
+  return result + text.str();
+}
+
+WeightAttr PieceTable::weightOf(DictionaryAttr declared, StringRef part, int64_t layer, Type type, bool tied) {
+  Builder builder(module.getContext());
+  std::string name = withLayer(stringOf(declared, "as"), layer);
+  if (name.empty()) {
+    name = stringOf(declared, "name").str();
+    if (!isSet(declared, "shared"))
+      name = part.str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
+  }
+  auto deviation = declared.getAs<FloatAttr>("deviation");
+  StringRef init = stringOf(declared, "init");
+  return WeightAttr::get(module.getContext(), builder.getStringAttr(name), cast<RankedTensorType>(type),
+                         isSet(declared, "transposed"), builder.getStringAttr(init.empty() ? "normal" : init),
+                         deviation ? deviation : builder.getF64FloatAttr(0.0), tied);
+}
+
+LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
+                                   llvm::StringMap<unsigned> &known) {
+  auto function = module.lookupSymbol<func::FuncOp>(name);
+  if (!function || function.empty())
+    return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `"
+                                        << entry.op.getSymName() << "` is made";
+  PartUse use{function, {}};
+  for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
+    auto declared = function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight");
+    if (!declared)
+      continue;
+    bool shared = isSet(declared, "shared");
+    std::string id = stringOf(declared, "name").str();
+    if (!shared)
+      id = (name + "/" + Twine(layer) + "/" + id).str();
+    auto [it, isNew] = known.try_emplace(id, entry.model.weights.size());
+    if (isNew) {
+      int64_t primary = shared ? owners.try_emplace(id, number).first->second : number;
+      bool tied = primary != number;
+      entry.model.weights.push_back({weightOf(declared, name, layer, type, tied), tied ? primary : -1});
+    }
+    use.weights.push_back(it->second);
+  }
+  entry.model.parts.push_back(use);
+  entry.key += name.str() + " ";
+  return success();
+}
+
+LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
+  entries.push_back({op, PieceModel{op.getSymName().str(), op.getLoc(), {}, {}, {}}, ""});
+  Entry &entry = entries.back();
+  llvm::StringMap<unsigned> known;
+  for (Attribute attr : op.getParts()) {
+    auto part = dyn_cast<ArrayAttr>(attr);
+    auto name = part && part.size() == 2 ? dyn_cast<StringAttr>(part[0]) : StringAttr();
+    auto layer = name ? dyn_cast<IntegerAttr>(part[1]) : IntegerAttr();
+    if (!layer)
+      return emitError(op.getLoc()) << "expected [part, layer] in the parts of `" << op.getSymName() << "`, got " << attr;
+    if (failed(readPart(entry, number, name, layer.getInt(), known)))
+      return failure();
+  }
+  if (entry.model.parts.empty())
+    return emitError(op.getLoc()) << "`" << op.getSymName() << "` holds no part of the model";
+  for (auto [i, weight] : llvm::enumerate(entry.model.weights))
+    if (weight.isTied())
+      entry.key += "tied " + std::to_string(i) + " ";
+  return success();
+}
+
+LogicalResult PieceTable::readSharers() {
+  for (Entry &entry : entries) {
+    int64_t primary = -1;
+    Sharer sharer;
+    for (PieceWeight &weight : entry.model.weights) {
+      if (!weight.isTied())
+        continue;
+      if (primary >= 0 && primary != weight.primary)
+        return emitError(entry.op.getLoc()) << "`" << entry.op.getSymName() << "` shares weights with two pieces, `"
+                                            << entries[primary].op.getSymName() << "` and `"
+                                            << entries[weight.primary].op.getSymName() << "`; it may with one";
+      primary = weight.primary;
+      auto &owned = entries[primary].model.weights;
+      auto *same = llvm::find_if(owned, [&](const PieceWeight &other) {
+        return other.attr.getName() == weight.attr.getName();
+      });
+      sharer.weights.push_back(same - owned.begin());
+    }
+    if (primary < 0)
+      continue;
+    entries[primary].model.sharers.push_back(sharer);
+    entries[primary].key += "shares";
+    for (unsigned weight : sharer.weights)
+      entries[primary].key += " " + std::to_string(weight);
+    entries[primary].key += " ";
+  }
+  return success();
+}
+
+void PieceTable::readPhases() {
+  llvm::StringMap<unsigned> phases;
+  program.walk([&](UnitOp unit) {
+    phases[unit.getUnit().getCoord().pieceName()] |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
+  });
+  for (Entry &entry : entries)
+    entry.model.phases = phases.lookup(entry.op.getSymName());
+}
+
+LogicalResult PieceTable::read() {
+  if (program.getSlices() > 0)
+    return emitError(program.getLoc()) << "tasks on slices of the sequence are not derived yet; this program has "
+                                       << program.getSlices() << " slices";
+  for (auto [i, op] : llvm::enumerate(program.getBody().getOps<PieceOp>()))
+    if (failed(readPiece(op, i)))
+      return failure();
+  readPhases();
+  return readSharers();
+}
+
+/// Whether updates scale gradients by their norm: the optimizer's `clip` is there and not 0.
+static bool clipsGradients(ProgramOp program) {
+  auto optimizer = program.getTrain().getAs<DictionaryAttr>("optimizer");
+  Attribute clip = optimizer ? optimizer.get("clip") : Attribute();
+  if (auto number = dyn_cast_or_null<FloatAttr>(clip))
+    return number.getValueAsDouble() > 0;
+  auto integer = dyn_cast_or_null<IntegerAttr>(clip);
+  return integer && integer.getInt() > 0;
+}
+
+/// 1 / tokens of a step, if the parts end in a loss: its targets are one microbatch's.
+static double lossScale(const PieceModel &model, int64_t microbatches) {
+  for (PartUse part : model.parts)
+    for (auto loss : part.function.getOps<nn::CrossEntropyOp>())
+      return 1.0 / (static_cast<double>(microbatches) *
+                    cast<RankedTensorType>(loss.getTargets().getType()).getNumElements());
+  return 1.0;
+}
+
+LogicalResult PieceTable::derive() {
+  llvm::MapVector<StringRef, SmallVector<Entry *>> classes;
+  for (Entry &entry : entries)
+    classes[entry.key].push_back(&entry);
+  Builder builder(module.getContext());
+  for (auto &[key, members] : classes) {
+    PieceModel &model = members.front()->model;
+    for (Entry *member : members) {
+      model.phases |= member->model.phases;
+      SmallVector<Attribute> weights;
+      for (PieceWeight &weight : member->model.weights)
+        weights.push_back(weight.attr);
+      member->op.setWeightsAttr(builder.getArrayAttr(weights));
+      member->op.setBodiesAttr(builder.getStringAttr(model.prefix));
+    }
+    model.clips = clipsGradients(program);
+    model.lossScale = lossScale(model, program.getMicrobatches());
+    if (failed(derivePhases(module, model)) || failed(deriveUpdates(module, model)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult pp::deriveTasks(ModuleOp module) {
+  for (auto program : llvm::to_vector(module.getOps<ProgramOp>())) {
+    PieceTable table(module, program);
+    if (failed(table.read()) || failed(table.derive()))
+      return failure();
+  }
+  return success();
+}

@@ -1,0 +1,81 @@
+// Differentiates the model's parts into the task bodies of the pieces: what derive-tasks does, and its inner shapes.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_DERIVETASKS_H
+#define PP_PASSES_DERIVETASKS_H
+
+#include "dialect/Nn.h"
+#include "dialect/Pipeline.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/SetVector.h"
+
+namespace pp {
+
+/// Gives every piece of the module's programs its weights and task bodies (`@s0.F`, `@s0.B`, ..).
+mlir::LogicalResult deriveTasks(mlir::ModuleOp module);
+
+// --- Inside derive-tasks -------------------------------------------------------------------------------------------
+
+/// One weight of a piece.
+struct PieceWeight {
+  pipeline::WeightAttr attr;
+  int64_t primary = -1; ///< for a tied weight: the number of the piece that owns it
+  bool isTied() const { return primary >= 0; }
+};
+
+/// One part of the model inside a piece: its function, and which weights of the piece are its weight arguments.
+struct PartUse {
+  mlir::func::FuncOp function;
+  llvm::SmallVector<unsigned> weights;
+};
+
+/// A piece that must give this one's owner its gradients and take new values of shared weights.
+struct Sharer {
+  llvm::SmallVector<unsigned> weights; ///< the owner's weights, in the sharer's order
+};
+
+/// What a body class is derived from.
+struct PieceModel {
+  std::string prefix;
+  mlir::Location loc;
+  llvm::SmallVector<PartUse> parts;
+  llvm::SmallVector<PieceWeight> weights;
+  llvm::SmallVector<Sharer> sharers;
+  unsigned phases = 0;   ///< bit p set: units of phase p are in the program
+  double lossScale = 1;  ///< 1 / tokens of the step, for a piece with the loss
+  bool clips = false;    ///< updates read the norm of all gradients
+  bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
+};
+
+/// Tensors that travel as one payload.
+struct Group {
+  std::string name;
+  llvm::SmallVector<mlir::Value> values;
+  std::string tie = {}; ///< of a result: the input group whose memory it takes over
+  bool always = false;  ///< of an input: an operand even where the body does not read it
+};
+
+/// A function under construction whose ops several bodies take their share of.
+class Scratch {
+public:
+  Scratch(mlir::ModuleOp module, mlir::Location loc);
+  ~Scratch() { function.erase(); }
+  mlir::Block &block() { return function.front(); }
+  llvm::SmallVector<mlir::Value> addArguments(llvm::ArrayRef<mlir::Type> types);
+
+  mlir::func::FuncOp function;
+};
+
+/// Writes `@name`: the ops of the values' block that lead from the inputs to the results, nothing else. Input groups
+/// that nothing reads are left out. Sets the attributes by which later passes know the groups.
+mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, llvm::StringRef name,
+                              llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results);
+
+/// F, B, I, W, R of a piece, as far as the program runs them.
+mlir::LogicalResult derivePhases(mlir::ModuleOp module, const PieceModel &piece);
+
+/// U, norm, zero and what moves the gradients and values of tied weights.
+mlir::LogicalResult deriveUpdates(mlir::ModuleOp module, const PieceModel &piece);
+
+} // namespace pp
+
+#endif // PP_PASSES_DERIVETASKS_H

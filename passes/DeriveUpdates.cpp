@@ -1,0 +1,130 @@
+// Writes what happens to a piece's weights at the end of a step: norm, update, and the exchange of tied weights.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   @p.norm   grad, norm -> norm      sums of squares of the weights that this piece owns
+//   @p.U      weight, grad, opt -> ..  AdamW for each of them; a tied weight takes the owner's new value (`fresh`)
+//   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
+#include "passes/DeriveTasks.h"
+
+using namespace mlir;
+using namespace pp;
+
+namespace {
+/// The groups of one piece as arguments of a scratch function.
+class Updates {
+public:
+  Updates(ModuleOp module, const PieceModel &piece);
+  LogicalResult write();
+
+private:
+  LogicalResult writeNorm(bool first);
+  LogicalResult writeUpdate();
+  LogicalResult writeZero();
+  LogicalResult writeTies();
+  LogicalResult writeBodyNamed(const Twine &suffix, ArrayRef<Group> inputs, ArrayRef<Group> results) {
+    return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + suffix).str(), inputs, results);
+  }
+  bool isTied(unsigned i) const { return piece.weights[i].isTied(); }
+  Group stateOf() const { return {"opt", states}; }
+
+  ModuleOp module;
+  const PieceModel &piece;
+  Scratch scratch;
+  OpBuilder builder;
+  SmallVector<Value> weights, grads, states, norm, fresh;
+};
+} // namespace
+
+static RankedTensorType inSums(RankedTensorType type) { return type.clone(nn::sumType(type.getElementType())); }
+
+/// Tensors of the optimizer state of one weight: m, v, and for bf16 the master copy.
+static unsigned stateCount(RankedTensorType weight) { return weight.getElementType().isBF16() ? 3 : 2; }
+
+Updates::Updates(ModuleOp module, const PieceModel &piece)
+    : module(module), piece(piece), scratch(module, piece.loc), builder(OpBuilder::atBlockBegin(&scratch.block())) {
+  SmallVector<Type> weightTypes, gradTypes, stateTypes, freshTypes;
+  for (const PieceWeight &weight : piece.weights) {
+    RankedTensorType type = weight.attr.getType();
+    weightTypes.push_back(type);
+    gradTypes.push_back(inSums(type));
+    if (weight.isTied())
+      freshTypes.push_back(type);
+    else
+      stateTypes.append(stateCount(type), inSums(type));
+  }
+  weights = scratch.addArguments(weightTypes);
+  grads = scratch.addArguments(gradTypes);
+  states = scratch.addArguments(stateTypes);
+  fresh = scratch.addArguments(freshTypes);
+  norm = scratch.addArguments({RankedTensorType::get({1}, builder.getF64Type())});
+}
+
+LogicalResult Updates::writeNorm(bool first) {
+  Value sum = first ? Value() : norm[0];
+  for (auto [i, grad] : llvm::enumerate(grads))
+    if (!isTied(i))
+      sum = builder.create<nn::SumSquaresOp>(piece.loc, grad, sum);
+  if (!sum)
+    sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
+  return writeBodyNamed(first ? "norm.first" : "norm", {{"grad", grads, "", true}, {"norm", norm}},
+                        {{"norm", {sum}, first ? "" : "norm"}});
+}
+
+LogicalResult Updates::writeUpdate() {
+  SmallVector<Value> newWeights, newStates;
+  unsigned state = 0, tied = 0;
+  for (auto [i, weight] : llvm::enumerate(weights)) {
+    if (isTied(i)) {
+      newWeights.push_back(builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
+      continue;
+    }
+    RankedTensorType type = piece.weights[i].attr.getType();
+    unsigned count = stateCount(type);
+    auto update = builder.create<nn::AdamwOp>(piece.loc, grads[i], piece.clips ? norm[0] : Value(), weight,
+                                              states[state], states[state + 1], count == 3 ? states[state + 2] : Value(),
+                                              /*decay=*/type.getRank() >= 2);
+    newWeights.push_back(update.getNewW());
+    llvm::append_range(newStates, update->getResults().drop_front());
+    state += count;
+  }
+  return writeBodyNamed("U",
+                        {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
+                        {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+}
+
+LogicalResult Updates::writeZero() {
+  SmallVector<Value> zeros;
+  for (Value grad : grads)
+    zeros.push_back(builder.create<nn::ZeroOp>(piece.loc, grad.getType()));
+  return writeBodyNamed("zero", {}, {{"grad", zeros}});
+}
+
+LogicalResult Updates::writeTies() {
+  SmallVector<Value> share;
+  for (auto [i, grad] : llvm::enumerate(grads))
+    if (isTied(i))
+      share.push_back(grad);
+  if (!share.empty() && failed(writeBodyNamed("tie.out", {{"grad", grads}}, {{"share", share}})))
+    return failure();
+  for (auto [k, sharer] : llvm::enumerate(piece.sharers)) {
+    SmallVector<Value> sums = grads, arriving, values;
+    for (unsigned i : sharer.weights) {
+      arriving.append(scratch.addArguments({grads[i].getType()}));
+      sums[i] = builder.create<nn::AccumulateOp>(piece.loc, arriving.back(), sums[i]);
+      values.push_back(weights[i]);
+    }
+    if (failed(writeBodyNamed("tie.in." + Twine(k), {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}})) ||
+        failed(writeBodyNamed("tie.fresh." + Twine(k), {{"weight", weights}}, {{"fresh", values}})))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult Updates::write() {
+  return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
+                 succeeded(writeZero()) && succeeded(writeTies()));
+}
+
+LogicalResult pp::deriveUpdates(ModuleOp module, const PieceModel &piece) {
+  return piece.weights.empty() ? success() : Updates(module, piece).write();
+}
