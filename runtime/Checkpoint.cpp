@@ -144,7 +144,8 @@ Status checkReplaceable(const std::string &folder) {
     return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder; name a new one");
   for (const auto &entry : fs::directory_iterator(folder, error)) {
     std::string name = entry.path().filename().string();
-    if (name != modelFile && name != optimizerFile && name != stateFile)
+    std::string whole = name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
+    if (whole != modelFile && whole != optimizerFile && whole != stateFile)
       return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and `", name,
                      "` there is none of ours; name a new one");
   }
@@ -154,6 +155,7 @@ Status checkReplaceable(const std::string &folder) {
 /// Makes an empty folder `<folder>.tmp`.
 Status makeFresh(const std::string &folder, std::string &fresh) {
   fresh = folder + ".tmp";
+  PP_TRY(checkReplaceable(fresh));
   std::error_code error;
   fs::remove_all(fresh, error);
   if (!fs::create_directory(fresh, error))

@@ -10,7 +10,8 @@ namespace pp {
 namespace {
 
 int say(const Status &status, int32_t rank = 0) {
-  std::string prefix = rank > 0 && !status.message().starts_with("rank ") ? text("rank ", rank, ": ") : std::string();
+  bool named = status.message().starts_with("rank ") || status.message().starts_with("deadlock ");
+  std::string prefix = rank > 0 && !named ? text("rank ", rank, ": ") : std::string();
   std::string line = "pp: error: " + prefix + status.message() + "\n";
   fflush(stdout);
   fwrite(line.data(), 1, line.size(), stderr);

@@ -62,12 +62,13 @@ Outcome Trainer::run() {
 
 Status Trainer::settle(Status status) {
   int32_t failed = -1;
-  PP_TRY(transport.agree(status, failed));
+  pp_status_t code = PP_OK;
+  PP_TRY(transport.agree(status, failed, code));
   if (failed < 0)
     return {};
   together = true;
   mine = failed == rank.rank;
-  return mine ? status : Status(PP_PEER, text("rank ", failed, " failed"));
+  return mine ? status : Status(code, text("rank ", failed, " failed"));
 }
 
 Status Trainer::makeReady() {
@@ -196,7 +197,7 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   }
   if (transport.outstanding() != 0)
     return internal("rank ", rank.rank, ", step ", step, ": ", transport.outstanding(),
-                    " messages were posted and never completed");
+                    transport.outstanding() == 1 ? " message was" : " messages were", " posted and never completed");
   PP_TRY(summarize(summary));
   summary.seconds = transport.now() - start;
   if (!std::isfinite(summary.loss))

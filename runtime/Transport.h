@@ -42,8 +42,8 @@ public:
   virtual Status receive(int32_t from, void *data, size_t bytes) = 0;
   /// Every rank gets the sum over ranks, in rank order.
   virtual Status sum(std::span<double> values) = 0;
-  /// Every rank hears the lowest rank that hands in something not ok; `failed` is that rank, or -1.
-  virtual Status agree(const Status &mine, int32_t &failed) = 0;
+  /// Every rank hears of the lowest rank that hands in something not ok: `failed` (-1: none) and its code.
+  virtual Status agree(const Status &mine, int32_t &failed, pp_status_t &code) = 0;
 
   /// Keeps the step that runs where the other ranks can read it, for the message when this rank is killed.
   virtual void markStep(int64_t step) = 0;

@@ -13,6 +13,7 @@
 #include <climits>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <mpi.h>
@@ -146,7 +147,7 @@ public:
   Status send(int32_t to, const void *data, size_t bytes) override;
   Status receive(int32_t from, void *data, size_t bytes) override;
   Status sum(std::span<double> values) override;
-  Status agree(const Status &mine, int32_t &failed) override;
+  Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override;
   void markStep(int64_t step) override {
     if (own)
       own->step.store(step, std::memory_order_relaxed);
@@ -413,15 +414,17 @@ Status MpiTransport::sum(std::span<double> values) {
   return {};
 }
 
-Status MpiTransport::agree(const Status &mine, int32_t &failed) {
+Status MpiTransport::agree(const Status &mine, int32_t &failed, pp_status_t &status) {
   static const std::string what = "the other ranks' answer";
-  int lowest = mine.ok() ? INT_MAX : rank, result = INT_MAX;
+  constexpr int codes = 16; // more than there are
+  int lowest = mine.ok() ? INT_MAX : rank * codes + mine.code(), result = INT_MAX;
   MPI_Request request;
   int code = MPI_Iallreduce(&lowest, &result, 1, MPI_INT, MPI_MIN, asideComm, &request);
   if (code != MPI_SUCCESS)
     return internal(what, ": MPI: ", errorText(code));
   PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
-  failed = result == INT_MAX ? -1 : result;
+  failed = result == INT_MAX ? -1 : result / codes;
+  status = result == INT_MAX ? PP_OK : pp_status_t(result % codes);
   return {};
 }
 
@@ -435,7 +438,9 @@ Status makeMpiTransport(int32_t expected, TransportOptions options, int32_t &ran
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks != expected)
-    return invalid("this program has ", expected, expected == 1 ? " rank" : " ranks", "; mpirun started ", ranks,
+    return invalid("this program has ", expected, expected == 1 ? " rank" : " ranks",
+                   getenv("OMPI_COMM_WORLD_SIZE") || ranks > 1 ? text("; mpirun started ", ranks)
+                                                               : std::string("; it was started without mpirun"),
                    ": run `mpirun -n ", expected, " <program>`, or the program alone with --in-process");
   auto transport = std::make_unique<MpiTransport>(rank, ranks, options);
   PP_TRY(transport->open());

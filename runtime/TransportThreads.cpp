@@ -101,6 +101,7 @@ public:
   Status failure;
   int32_t failedRank = -1;
   int32_t waiting = 0, ended = 0;
+  std::atomic<int64_t> step = 0;
 
   // The functions below are called with the mutex held.
 
@@ -128,7 +129,7 @@ public:
   void checkStandstill(int32_t rank) {
     if (waiting == 0 || waiting + ended < ranks || broken)
       return;
-    std::string story = "deadlock: ";
+    std::string story = text("deadlock in step ", step.load(), ": ");
     for (int32_t other = 0; other < ranks; ++other) {
       if (other == 8 && ranks > 9) {
         story += text("; and ", ranks - other, " more ranks");
@@ -266,8 +267,8 @@ public:
   Status send(int32_t to, const void *data, size_t bytes) override;
   Status receive(int32_t from, void *data, size_t bytes) override;
   Status sum(std::span<double> values) override;
-  Status agree(const Status &mine, int32_t &failed) override;
-  void markStep(int64_t) override {}
+  Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override;
+  void markStep(int64_t step) override { meeting->step.store(step, std::memory_order_relaxed); }
   double now() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
@@ -426,14 +427,17 @@ Status ThreadTransport::sum(std::span<double> values) {
   return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
 }
 
-Status ThreadTransport::agree(const Status &mine, int32_t &failed) {
-  std::vector<double> flags(meeting->ranks);
-  flags[rank] = mine.ok() ? 0 : 1;
-  PP_TRY(sum(flags));
+Status ThreadTransport::agree(const Status &mine, int32_t &failed, pp_status_t &code) {
+  std::vector<double> codes(meeting->ranks);
+  codes[rank] = mine.code();
+  PP_TRY(sum(codes));
   failed = -1;
+  code = PP_OK;
   for (int32_t other = meeting->ranks - 1; other >= 0; --other)
-    if (flags[other] != 0)
+    if (codes[other] != 0) {
       failed = other;
+      code = pp_status_t(codes[other]);
+    }
   return {};
 }
 

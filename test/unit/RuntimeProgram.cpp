@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Rank 0 has the embedding, rank 1 the head; act goes right, dact left, the squared norm is summed over both. Every rank
-// uses one layout of the arena, wide enough for f64. PP_TEST_FAULT=<what>:<rank>:<step> makes a rank misbehave.
+// uses one layout of the arena, wide enough for f64. PP_TEST_FAULT=<what>:<rank>:<step>,.. makes ranks misbehave.
 #include "runtime/Pp.h"
 #include "runtime/Rank.h"
 #include "runtime/Status.h"
@@ -133,8 +133,12 @@ std::string rankJson(int rank) {
 /// What PP_TEST_FAULT asks of this rank in this step, or an empty text.
 std::string faultOf(const pp_rank_t &rank) {
   const char *asked = getenv("PP_TEST_FAULT");
+  std::istringstream list(asked ? asked : "");
   std::string suffix = pp::text(":", rank.rank, ":", rank.optimizer.step);
-  return asked && std::string(asked).ends_with(suffix) ? std::string(asked, strlen(asked) - suffix.size()) : "";
+  for (std::string one; std::getline(list, one, ',');)
+    if (one.ends_with(suffix))
+      return one.substr(0, one.size() - suffix.size());
+  return "";
 }
 
 int32_t misbehave(pp_rank_t *rank, char *arena) {
