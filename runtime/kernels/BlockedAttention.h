@@ -21,17 +21,59 @@
 namespace {
 using namespace pp;
 
-/// Vectors of some lanes, one by one, since g++ 12 does not see a vector in a size that depends on a parameter.
+/// Vectors of some lanes, one by one, since g++ 12 does not see a vector in a size that depends on a parameter. The
+/// transpose works inside each group of four lanes.
+typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
 template <int lanes> struct VectorOf;
-#define PP_VECTOR_OF(lanes)                                                                                            \
+#define PP_VECTOR_OF(lanes, unpackLow, unpackHigh, pairLow, pairHigh)                                                  \
   template <> struct VectorOf<lanes> {                                                                                 \
     typedef float Floats __attribute__((vector_size(lanes * 4), may_alias));                                           \
     typedef int32_t Integers __attribute__((vector_size(lanes * 4), may_alias));                                       \
+    PP_INLINE static void transposeFours(Floats (&v)[4]) {                                                             \
+      Floats a = __builtin_shuffle(v[0], v[1], Integers unpackLow), b = __builtin_shuffle(v[2], v[3], Integers unpackLow); \
+      Floats c = __builtin_shuffle(v[0], v[1], Integers unpackHigh);                                                   \
+      Floats d = __builtin_shuffle(v[2], v[3], Integers unpackHigh);                                                   \
+      v[0] = __builtin_shuffle(a, b, Integers pairLow);                                                                \
+      v[1] = __builtin_shuffle(a, b, Integers pairHigh);                                                               \
+      v[2] = __builtin_shuffle(c, d, Integers pairLow);                                                                \
+      v[3] = __builtin_shuffle(c, d, Integers pairHigh);                                                               \
+    }                                                                                                                  \
   };
-PP_VECTOR_OF(4)
-PP_VECTOR_OF(8)
-PP_VECTOR_OF(16)
+#define PP_LIST(...) {__VA_ARGS__}
+PP_VECTOR_OF(4, PP_LIST(0, 4, 1, 5), PP_LIST(2, 6, 3, 7), PP_LIST(0, 1, 4, 5), PP_LIST(2, 3, 6, 7))
+PP_VECTOR_OF(8, PP_LIST(0, 8, 1, 9, 4, 12, 5, 13), PP_LIST(2, 10, 3, 11, 6, 14, 7, 15),
+             PP_LIST(0, 1, 8, 9, 4, 5, 12, 13), PP_LIST(2, 3, 10, 11, 6, 7, 14, 15))
+PP_VECTOR_OF(16, PP_LIST(0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29),
+             PP_LIST(2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31),
+             PP_LIST(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29),
+             PP_LIST(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31))
+#undef PP_LIST
 #undef PP_VECTOR_OF
+
+/// Four channels of one row of each group of lanes; the rows of two groups lie 4 * stride apart. Joined in registers:
+/// a vector written in parts and read whole would wait for the stores.
+PP_INLINE void gather(const float *x, int64_t, VectorOf<4>::Floats &v) { v = *in<Four>(x); }
+PP_INLINE void gather(const float *x, int64_t stride, VectorOf<8>::Floats &v) {
+  v = __builtin_shufflevector(*in<Four>(x), *in<Four>(x + 4 * stride), 0, 1, 2, 3, 4, 5, 6, 7);
+}
+PP_INLINE void gather(const float *x, int64_t stride, VectorOf<16>::Floats &v) {
+  VectorOf<8>::Floats low, high;
+  gather(x, stride, low);
+  gather(x + 8 * stride, stride, high);
+  v = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+PP_INLINE void scatter(float *x, int64_t, VectorOf<4>::Floats v) { *out<Four>(x) = v; }
+PP_INLINE void scatter(float *x, int64_t stride, VectorOf<8>::Floats v) {
+  *out<Four>(x) = __builtin_shufflevector(v, v, 0, 1, 2, 3);
+  *out<Four>(x + 4 * stride) = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+}
+PP_INLINE void scatter(float *x, int64_t stride, VectorOf<16>::Floats v) {
+  scatter(x, stride, __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
+  scatter(x + 8 * stride, stride, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+/// Loops over a register tile must vanish before the compiler decides what lives in registers.
+#define PP_UNROLL _Pragma("GCC unroll 16")
 
 /// `lanes` floats a vector, `rows` rows a tile.
 template <int lanes, int rows> struct Blocked {
@@ -74,9 +116,12 @@ template <int lanes, int rows> struct Blocked {
 #pragma GCC unroll 2
     for (int64_t c = 0; c < depth; ++c) {
       Vector right[width];
+      PP_UNROLL
       for (int n = 0; n < width; ++n)
         right[n] = load(b + c * bStride + n * lanes);
+      PP_UNROLL
       for (int i = 0; i < rows; ++i)
+        PP_UNROLL
         for (int n = 0; n < width; ++n)
           tile[i][n] += a[i * aStride + c] * right[n];
     }
@@ -89,28 +134,42 @@ template <int lanes, int rows> struct Blocked {
 #pragma GCC unroll 2
     for (int64_t k = 0; k < depth; ++k) {
       Vector right[width];
+      PP_UNROLL
       for (int n = 0; n < width; ++n)
         right[n] = load(b + k * bStride + n * lanes);
+      PP_UNROLL
       for (int i = 0; i < rows; ++i)
+        PP_UNROLL
         for (int n = 0; n < width; ++n)
           tile[i][n] += a[k * aStride + i] * right[n];
     }
   }
 
-  template <int width> PP_INLINE static void loadTile(Vector (&tile)[rows][width], const float *c, int64_t stride) {
+  template <int width> PP_INLINE static void clearTile(Vector (&tile)[rows][width]) {
+    PP_UNROLL
     for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+      for (int n = 0; n < width; ++n)
+        tile[i][n] = Vector{};
+  }
+  template <int width> PP_INLINE static void loadTile(Vector (&tile)[rows][width], const float *c, int64_t stride) {
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
       for (int n = 0; n < width; ++n)
         tile[i][n] = load(c + i * stride + n * lanes);
   }
   template <int width>
   PP_INLINE static void storeTile(const Vector (&tile)[rows][width], float *c, int64_t stride) {
+    PP_UNROLL
     for (int i = 0; i < rows; ++i)
+      PP_UNROLL
       for (int n = 0; n < width; ++n)
         store(c + i * stride + n * lanes, tile[i][n]);
   }
 
   /// c[width][panel] += a^T b over `depth` keys: Ot += V^T P and dQt += K^T dSt.
-  static void addOuter(float *c, const float *a, const float *b, int64_t bStride, int64_t width, int64_t depth) {
+  [[gnu::noinline]] static void addOuter(float *c, const float *a, const float *b, int64_t bStride, int64_t width, int64_t depth) {
     for (int64_t i = 0; i < width; i += rows) {
       Vector tile[rows][vectors];
       loadTile(tile, c + i * panel, panel);
@@ -127,7 +186,7 @@ template <int lanes, int rows> struct Blocked {
     dot(tile, a, queryBlock, b, width, depth);
     storeTile(tile, c, width);
   }
-  static void addDot(float *c, const float *a, const float *b, int64_t width, int64_t depth) {
+  [[gnu::noinline]] static void addDot(float *c, const float *a, const float *b, int64_t width, int64_t depth) {
     int64_t left = width / lanes;
     while (left) {
       int64_t at = width - left * lanes, count = left == 4 || left == 2 ? 2 : left >= 3 ? 3 : 1;
@@ -163,20 +222,34 @@ template <int lanes, int rows> struct Blocked {
         put(y + t * stride, c, x[t * width + c]);
   }
 
-  /// Dense rows of a query block, transposed into panels [panel][width][lane] and scaled.
-  static void transposeBlock(const float *x, int64_t width, float scale, float *y) {
-    for (int64_t p = 0; p < panels; ++p)
-      for (int64_t c = 0; c < width; ++c)
-        for (int64_t lane = 0; lane < panel; ++lane)
-          y[(p * width + c) * panel + lane] = scale * x[(p * panel + lane) * width + c];
+  /// Dense rows of a query block, transposed into panels [panel][width][lane] and scaled: groups of four lanes take
+  /// four channels of their rows, then change them among themselves.
+  [[gnu::noinline]] static void transposeBlock(const float *x, int64_t width, float scale, float *y) {
+    for (int64_t q = 0; q < queryBlock; q += lanes)
+      for (int64_t c = 0; c < width; c += 4) {
+        Vector part[4];
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          gather(x + (q + r) * width + c, width, part[r]);
+        VectorOf<lanes>::transposeFours(part);
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          store(y + (q / panel * width + c + r) * panel + q % panel, scale * part[r]);
+      }
   }
   /// And back, each lane by its factor.
-  template <class E>
-  static void writeTransposed(const float *x, int64_t width, const float *factor, E *y, int64_t stride, int64_t n,
-                              int64_t d) {
-    for (int64_t q = 0; q < n; ++q)
-      for (int64_t c = 0; c < d; ++c)
-        put(y + q * stride, c, factor[q] * x[(q / panel * width + c) * panel + q % panel]);
+  [[gnu::noinline]] static void transposeBack(const float *x, int64_t width, const float *factor, float *y) {
+    for (int64_t q = 0; q < queryBlock; q += lanes)
+      for (int64_t c = 0; c < width; c += 4) {
+        Vector part[4];
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          part[r] = load(factor + q) * load(x + (q / panel * width + c + r) * panel + q % panel);
+        VectorOf<lanes>::transposeFours(part);
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          scatter(y + (q + r) * width + c, width, part[r]);
+      }
   }
 
   // --- Masks ---------------------------------------------------------------------------------------------------------
@@ -191,13 +264,13 @@ template <int lanes, int rows> struct Blocked {
       return end - j0 < block ? end - j0 : block;
     }
     bool crosses(int64_t key) const { return key + rows > s || (causal && key + rows - 1 > first); }
-    /// All ones where a key is seen.
-    PP_INLINE Integers seen(int64_t key, int n) const {
-      Integers query;
-      for (int lane = 0; lane < lanes; ++lane)
-        query[lane] = causal ? int32_t(first) + n * lanes + lane : int32_t(s) - 1;
-      Integers last = query < int32_t(s) - 1 ? query : Integers{} + (int32_t(s) - 1);
-      return Integers(Integers{} + int32_t(key) <= last);
+    /// For each row of a stored tile that has hidden keys: value where seen, else `otherwise`.
+    [[gnu::noinline]] void hide(float *tile, int64_t stride, int64_t key, float otherwise) const {
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t lane = 0; lane < panel; ++lane) {
+          bool seen = key + i < s && (!causal || key + i <= first + lane);
+          tile[i * stride + lane] = seen ? tile[i * stride + lane] : otherwise;
+        }
     }
   };
 
@@ -219,30 +292,47 @@ template <int lanes, int rows> struct Blocked {
     float *end() const { return sum + queryBlock; }
   };
 
-  /// Scores of a panel against `keys` keys, transposed, and their running maximum.
-  PP_INLINE static void scores(const float *k, const float *qt, float *st, int64_t width, int64_t j0, int64_t keys,
-                               const Sight &sight, Vector (&top)[vectors]) {
-    for (int64_t t = 0; t < keys; t += rows) {
-      Vector tile[rows][vectors] = {};
-      dot(tile, k + t * width, width, qt, panel, width);
-      if (sight.crosses(j0 + t))
-        for (int i = 0; i < rows; ++i)
-          for (int n = 0; n < vectors; ++n)
-            tile[i][n] = sight.seen(j0 + t + i, n) ? tile[i][n] : Vector{} + hidden;
+  /// A tile of scores, and the panel's running maximum. (Not inlined, like the tiles below: alone they keep every
+  /// register for the loop; inside a larger function g++ 12 spills within it.)
+  [[gnu::noinline]] static void scoreTile(const float *k, int64_t width, const float *qt, float *st, float *top) {
+    Vector tile[rows][vectors];
+    clearTile(tile);
+    dot(tile, k, width, qt, panel, width);
+    storeTile(tile, st, panel);
+    PP_UNROLL
+    for (int n = 0; n < vectors; ++n) {
+      Vector most = load(top + n * lanes);
+      PP_UNROLL
       for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n)
-          top[n] = greater(top[n], tile[i][n]);
-      storeTile(tile, st + t * panel, panel);
+        most = greater(most, tile[i][n]);
+      store(top + n * lanes, most);
     }
+  }
+  /// The same where some keys are hidden.
+  static void hiddenScoreTile(const float *k, int64_t width, const float *qt, float *st, float *top, int64_t key,
+                              const Sight &sight) {
+    alignas(64) float unused[panel] = {};
+    scoreTile(k, width, qt, st, unused);
+    sight.hide(st, panel, key, hidden);
+    for (int i = 0; i < rows; ++i)
+      for (int n = 0; n < vectors; ++n)
+        store(top + n * lanes, greater(load(top + n * lanes), load(st + i * panel + n * lanes)));
   }
 
   /// One panel against one block of keys.
   static void forwardBlock(const Forward &f, int64_t p, int64_t width, int64_t j0, int64_t keys, const Sight &sight) {
     float *ot = f.ot + p * width * panel, *largest = f.largest + p * panel, *sum = f.sum + p * panel;
+    const float *k = f.k + j0 * width, *qt = f.qt + p * width * panel;
     Vector before[vectors], top[vectors], total[vectors] = {};
     for (int n = 0; n < vectors; ++n)
-      top[n] = before[n] = load(largest + n * lanes);
-    scores(f.k + j0 * width, f.qt + p * width * panel, f.st, width, j0, keys, sight, top);
+      before[n] = load(largest + n * lanes);
+    for (int64_t t = 0; t < keys; t += rows)
+      if (sight.crosses(j0 + t))
+        hiddenScoreTile(k + t * width, width, qt, f.st + t * panel, largest, j0 + t, sight);
+      else
+        scoreTile(k + t * width, width, qt, f.st + t * panel, largest);
+    for (int n = 0; n < vectors; ++n)
+      top[n] = load(largest + n * lanes);
     keys = roundUp(keys, rows);
     for (int64_t j = 0; j < keys; ++j)
       for (int n = 0; n < vectors; ++n) {
@@ -258,7 +348,6 @@ template <int lanes, int rows> struct Blocked {
       any |= moved[lane];
     for (int n = 0; n < vectors; ++n) {
       Vector shrink = exp2(before[n] - top[n]);
-      store(largest + n * lanes, top[n]);
       store(sum + n * lanes, load(sum + n * lanes) * shrink + total[n]);
       for (int64_t c = 0; c < width && any; ++c)
         store(ot + c * panel + n * lanes, load(ot + c * panel + n * lanes) * shrink);
@@ -287,7 +376,8 @@ template <int lanes, int rows> struct Blocked {
       lse[q0 + i] = ln2 * f.largest[i] + __builtin_logf(f.sum[i]);
       f.sum[i] = 1 / f.sum[i];
     }
-    writeTransposed(f.ot, width, f.sum, o + q0 * stride, stride, queries, shape.d);
+    transposeBack(f.ot, width, f.sum, f.q);
+    unpackRows(f.q, width, o + q0 * stride, stride, queries, shape.d);
   }
 
   template <class E> static pp_status_t forward(const PreparedOp &op, void *const *arguments) {
@@ -327,29 +417,40 @@ template <int lanes, int rows> struct Blocked {
     float *end() const { return ones + queryBlock; }
   };
 
+  /// Pt = exp2(K Qt - L): scores never reach memory.
+  [[gnu::noinline]] static void weightTile(const float *k, int64_t width, const float *qt, const float *lse,
+                                           float *pt) {
+    Vector tile[rows][vectors];
+    clearTile(tile);
+    dot(tile, k, width, qt, panel, width);
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+      for (int n = 0; n < vectors; ++n)
+        store(pt + i * queryBlock + n * lanes, exp2(tile[i][n] - load(lse + n * lanes)));
+  }
+  /// dSt = scale * Pt * (V dOt - D).
+  [[gnu::noinline]] static void slopeTile(const float *v, int64_t width, const float *doutT, const float *delta,
+                                          float scale, const float *pt, float *dst) {
+    Vector tile[rows][vectors];
+    clearTile(tile);
+    dot(tile, v, width, doutT, panel, width);
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+      for (int n = 0; n < vectors; ++n)
+        store(dst + i * queryBlock + n * lanes,
+              scale * load(pt + i * queryBlock + n * lanes) * (tile[i][n] - load(delta + n * lanes)));
+  }
   /// Pt and dSt of a panel against a block of keys; hidden scores may exceed L, so they are cleared after exp.
   static void backwardScores(const Backward &f, int64_t p, int64_t width, int64_t j0, int64_t keys, float scale,
                              const Sight &sight) {
-    const float *qt = f.qt + p * width * panel, *doutT = f.doutT + p * width * panel;
     for (int64_t t = 0; t < keys; t += rows) {
-      float *pt = f.pt + t * queryBlock + p * panel, *dst = f.dst + t * queryBlock + p * panel;
-      Vector tile[rows][vectors] = {};
-      dot(tile, f.k + (j0 + t) * width, width, qt, panel, width);
-      bool crosses = sight.crosses(j0 + t);
-      for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n) {
-          Vector weight = exp2(tile[i][n] - load(f.lse + p * panel + n * lanes));
-          if (crosses)
-            weight = sight.seen(j0 + t + i, n) ? weight : Vector{};
-          store(pt + i * queryBlock + n * lanes, weight);
-        }
-      Vector slope[rows][vectors] = {};
-      dot(slope, f.v + (j0 + t) * width, width, doutT, panel, width);
-      for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n)
-          store(dst + i * queryBlock + n * lanes,
-                (scale * load(pt + i * queryBlock + n * lanes)) *
-                    (slope[i][n] - load(f.delta + p * panel + n * lanes)));
+      int64_t tile = t * queryBlock + p * panel, row = (j0 + t) * width, queries = p * width * panel;
+      weightTile(f.k + row, width, f.qt + queries, f.lse + p * panel, f.pt + tile);
+      if (sight.crosses(j0 + t))
+        sight.hide(f.pt + tile, queryBlock, j0 + t, 0);
+      slopeTile(f.v + row, width, f.doutT + queries, f.delta + p * panel, scale, f.pt + tile, f.dst + tile);
     }
   }
 
@@ -398,7 +499,8 @@ template <int lanes, int rows> struct Blocked {
     }
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
       backwardBlock(shape, f, q0, queries, j0);
-    writeTransposed(f.dqt, width, f.ones, head.dq + q0 * stride, stride, queries, shape.d);
+    transposeBack(f.dqt, width, f.ones, f.q);
+    unpackRows(f.q, width, head.dq + q0 * stride, stride, queries, shape.d);
   }
 
   template <class E> static pp_status_t backward(const PreparedOp &op, void *const *arguments) {
