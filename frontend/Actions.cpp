@@ -1,0 +1,280 @@
+// Units, joints and limits: what a schedule emits, in the order in which it says so.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Elaborator.h"
+
+using namespace llvm;
+using namespace pp;
+using namespace pp::pipeline;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+
+Elaborator::Elaborator(Source &source, int64_t budget, const ModelOutline &model, ScheduleSizes sizes,
+                       mlir::Block *program)
+    : Evaluator(source, budget), model(model), sizes(sizes), builder(source.context), program(program),
+      owedOn(sizes.ranks) {
+  builder.setInsertionPointToEnd(program);
+}
+
+LogicalResult Elaborator::elaborate(const Schedule &schedule, Scope &parameters) {
+  Scope scope(&parameters);
+  if (failed(run(schedule.body, scope)) || failed(checkCoverage(schedule)))
+    return failure();
+  emitPieces();
+  return success();
+}
+
+LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
+  switch (statement->kind) {
+  case Statement::On:
+    return on(cast<OnStatement>(statement), scope);
+  case Statement::Unit:
+    return unit(cast<UnitStatement>(statement), scope);
+  case Statement::Move:
+    return move(cast<MoveStatement>(statement), scope);
+  case Statement::Joint:
+    return joint(cast<JointStatement>(statement), scope);
+  case Statement::Cut:
+    return cut(cast<CutStatement>(statement), scope);
+  case Statement::Limit:
+    return limit(cast<LimitStatement>(statement), scope);
+  case Statement::Recompute:
+    return recompute(cast<RecomputeStatement>(statement), scope);
+  default:
+    return fail(statement->at, "`attend` (attention on another rank) is not supported yet");
+  }
+}
+
+//===-- on, together, limit, recompute ------------------------------------------------------------------------------===//
+
+LogicalResult Elaborator::on(const OnStatement *statement, Scope &scope) {
+  if (rank)
+    return fail(statement->at, "`on` inside `on`: the statements here already run on rank " + Twine(*rank));
+  FailureOr<Value> ranks = evaluate(statement->ranks, scope);
+  if (failed(ranks))
+    return failure();
+  SMLoc at = statement->ranks->at;
+  if (statement->name.empty())
+    return onRank(statement, at, *ranks, scope);
+  if (!ranks->asList())
+    return fail(at, "expected a list of ranks after `in`, got " + ranks->type() + " " + ranks->text());
+  for (const Value &item : *ranks->asList())
+    if (failed(onRank(statement, at, item, scope)))
+      return failure();
+  return success();
+}
+
+LogicalResult Elaborator::onRank(const OnStatement *statement, SMLoc at, const Value &value, Scope &scope) {
+  if (!value.asInt())
+    return fail(at, "expected a rank after `on`, got " + value.type() + " " + value.text());
+  if (failed(checkExists(at, "rank", *value.asInt(), sizes.ranks)))
+    return failure();
+  Scope inner(&scope);
+  if (!statement->name.empty()) {
+    inner.bind({statement->name, statement->at}, value);
+    loops.push_back({statement->name, *value.asInt()});
+  }
+  rank = *value.asInt();
+  LogicalResult done = run(statement->body, inner);
+  rank.reset();
+  if (!statement->name.empty())
+    loops.pop_back();
+  return done;
+}
+
+LogicalResult Elaborator::joint(const JointStatement *statement, Scope &scope) {
+  if (statement->fuses)
+    return fail(statement->at, "`fuse` (several units as one task) is not supported yet");
+  if (together)
+    return fail(statement->at, "`together` inside `together`", {}, "");
+  auto op = builder.create<TogetherOp>(location(statement->at));
+  together = op;
+  builder.setInsertionPointToStart(&op.getBody().emplaceBlock());
+  Scope inner(&scope);
+  LogicalResult done = run(statement->body, inner);
+  builder.setInsertionPointAfter(op);
+  together.reset();
+  if (op.getBody().front().empty())
+    op.erase();
+  return done;
+}
+
+LogicalResult Elaborator::limit(const LimitStatement *statement, Scope &scope) {
+  SmallVector<int64_t> ranks;
+  for (int64_t r = 0; r < sizes.ranks; ++r)
+    if (!rank || *rank == r)
+      ranks.push_back(r);
+  for (const LimitStatement::Claim &claim : statement->claims) {
+    FailureOr<int64_t> count = evaluateInt(claim.count, scope, "as the limit");
+    if (failed(count))
+      return failure();
+    builder.create<LimitOp>(location(statement->at), *symbolizeRole(claim.role.text), *count, ranks);
+  }
+  return success();
+}
+
+LogicalResult Elaborator::recompute(const RecomputeStatement *statement, Scope &scope) {
+  for (const Expr *expr : statement->pieces) {
+    bool declared = any_of(families, [&](const Family &family) { return family.name == expr->name; });
+    bool isPart = any_of(model.parts, [&](const ModelOutline::Part &part) { return part.name == expr->name; });
+    if (expr->kind == Expr::Variable && isPart && !declared)
+      return fail(expr->at, "`recompute " + expr->name +
+                                "` (a part inside every stage) is not supported yet; `recompute stage(s)` does whole "
+                                "stages");
+    if (families.empty()) { // in `train`: the schedule has not run yet
+      FailureOr<Value> value = evaluate(expr, scope);
+      if (failed(value))
+        return failure();
+      if (!value->asPiece())
+        return fail(expr->at, "expected a stage or a part, got " + value->type() + " " + value->text());
+      recomputes.push_back({*value->asPiece(), expr->at});
+      continue;
+    }
+    FailureOr<Piece *> piece = findPiece(expr, scope);
+    if (failed(piece))
+      return failure();
+    (*piece)->recomputed = true;
+  }
+  return success();
+}
+
+//===-- Units -------------------------------------------------------------------------------------------------------===//
+
+// The words of an error about the number of coordinates: `F(stage, microbatch, slice)`.
+static std::string form(StringRef word, bool wholePiece, bool slices) {
+  return ("`" + word + (wholePiece ? "(stage)`" : slices ? "(stage, microbatch, slice)`" : "(stage, microbatch)`")).str();
+}
+
+FailureOr<CoordAttr> Elaborator::coordinates(StringRef word, SMLoc at, ArrayRef<Expr *> exprs, Scope &scope,
+                                             bool wholePiece, Piece *&piece) {
+  size_t expected = wholePiece ? 1 : sizes.slices ? 3 : 2;
+  if (exprs.size() == 3 && expected == 2) {
+    FailureOr<int64_t> slice = evaluateInt(exprs[2], scope, "as the slice");
+    if (failed(slice))
+      return failure();
+    return fail(exprs[2]->at, "slice " + Twine(*slice) + " does not exist; this schedule has no `slices` parameter");
+  }
+  if (exprs.size() != expected)
+    return fail(at, "expected " + form(word, wholePiece, sizes.slices) + ", got " + Twine(exprs.size()) +
+                        (exprs.size() == 1 ? " coordinate" : " coordinates") +
+                        (sizes.slices && !wholePiece ? "; this schedule has slices" : ""));
+  FailureOr<Piece *> found = findPiece(exprs[0], scope);
+  if (failed(found))
+    return failure();
+  piece = *found;
+  int64_t numbers[2] = {-1, -1};
+  for (unsigned i = 1; i < expected; ++i) {
+    bool slice = i == 2;
+    FailureOr<int64_t> number = evaluateInt(exprs[i], scope, slice ? "as the slice" : "as the microbatch");
+    if (failed(number) || failed(checkExists(exprs[i]->at, slice ? "slice" : "microbatch", *number,
+                                             slice ? sizes.slices : sizes.microbatches)))
+      return failure();
+    numbers[i - 1] = *number;
+  }
+  return CoordAttr::get(builder.getContext(), builder.getStringAttr(piece->name.part), piece->name.index, numbers[0],
+                        numbers[1]);
+}
+
+LogicalResult Elaborator::unit(const UnitStatement *statement, Scope &scope) {
+  Phase phase = *symbolizePhase(StringRef(&statement->phase, 1));
+  size_t given = statement->coordinates.size();
+  bool countable = !sizes.slices && phase != Phase::R && phase != Phase::U;
+  if (countable && (given == 1 || (given == 0 && phase == Phase::W))) {
+    Piece *piece = nullptr;
+    if (given) {
+      FailureOr<Piece *> found = findPiece(statement->coordinates[0], scope);
+      if (failed(found))
+        return failure();
+      piece = *found;
+    }
+    return countedUnit(statement, phase, piece);
+  }
+  Piece *piece = nullptr;
+  FailureOr<CoordAttr> coord = coordinates(StringRef(&statement->phase, 1), statement->at, statement->coordinates,
+                                           scope, phase == Phase::U, piece);
+  if (failed(coord) || failed(noteForm(statement, phase, *piece, /*numbered=*/true)))
+    return failure();
+  return emitUnit(statement->at, phase, *piece, *coord);
+}
+
+LogicalResult Elaborator::countedUnit(const UnitStatement *statement, Phase phase, Piece *piece) {
+  if (!piece && !rank)
+    return fail(statement->at, "`W()` needs `on <rank>`: it does the oldest weight pass that this rank owes");
+  if (piece && failed(noteForm(statement, phase, *piece, /*numbered=*/false)))
+    return failure();
+  std::optional<int64_t> microbatch = nextMicrobatch(phase, piece);
+  if (!microbatch)
+    return success(); // past the last one nothing is left to emit
+  auto coord = CoordAttr::get(builder.getContext(), builder.getStringAttr(piece->name.part), piece->name.index,
+                              *microbatch, -1);
+  return emitUnit(statement->at, phase, *piece, coord);
+}
+
+// The microbatch that a counted form stands for; for `W()` the piece too.
+std::optional<int64_t> Elaborator::nextMicrobatch(Phase phase, Piece *&piece) {
+  if (phase == Phase::W && !piece) {
+    auto &owed = owedOn[*rank];
+    while (!owed.empty() && pieces[owed.front().first].paid[owed.front().second])
+      owed.pop_front();
+    if (owed.empty())
+      return std::nullopt;
+    piece = &pieces[owed.front().first];
+    return owed.front().second;
+  }
+  if (phase == Phase::W) {
+    while (!piece->owed.empty() && piece->paid[piece->owed.front()])
+      piece->owed.pop_front();
+    return piece->owed.empty() ? std::nullopt : std::optional(piece->owed.front());
+  }
+  int64_t &next = phase == Phase::F ? piece->nextForward : piece->nextBackward;
+  return next < sizes.microbatches ? std::optional(next++) : std::nullopt;
+}
+
+// A stage whose microbatches are counted here and written there would have two meanings.
+LogicalResult Elaborator::noteForm(const UnitStatement *statement, Phase phase, Piece &piece, bool numbered) {
+  if (phase == Phase::R || phase == Phase::U)
+    return success();
+  SMLoc(&forms)[2] = piece.written[phase == Phase::F ? 0 : phase == Phase::W ? 2 : 1];
+  if (forms[!numbered].isValid())
+    return fail(statement->at,
+                "`" + Twine(statement->phase) + "` of " + str(piece) + " is given " +
+                    (numbered ? "with a microbatch here and without one elsewhere"
+                              : "without a microbatch here and with one elsewhere"),
+                forms[!numbered], "elsewhere");
+  if (!forms[numbered].isValid())
+    forms[numbered] = statement->at;
+  return success();
+}
+
+LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAttr coord) {
+  ArrayRef<int64_t> ranks = rank ? ArrayRef<int64_t>(*rank) : piece.at ? piece.at.getRanks() : ArrayRef<int64_t>();
+  if (ranks.empty())
+    return fail(at, str(piece) + " has no place, so this unit needs `on <rank>`", families[piece.family].at,
+                "declared without a place here");
+  if (!rank && ranks.size() > 1 && piece.at.getLayout() == Layout::full)
+    return fail(at, str(piece) + " lives on several ranks, so this unit needs `on <rank>`", families[piece.family].at,
+                "declared here");
+  mlir::Location where = location(at);
+  mlir::MLIRContext *context = builder.getContext();
+  bool backward = phase == Phase::B || phase == Phase::I;
+  if (piece.recomputed && backward) {
+    mlir::OpBuilder::InsertionGuard guard(builder);
+    if (together)
+      builder.setInsertionPoint(*together);
+    builder.create<UnitOp>(where, UnitIdAttr::get(context, Phase::R, coord), ranks);
+  }
+  builder.create<UnitOp>(where, UnitIdAttr::get(context, phase, coord), ranks);
+  if (sizes.slices || (phase != Phase::I && phase != Phase::W))
+    return success();
+  piece.paid.resize(sizes.microbatches);
+  if (phase == Phase::W) {
+    piece.paid[coord.getMicrobatch()] = true;
+    return success();
+  }
+  piece.owed.push_back(coord.getMicrobatch());
+  for (int64_t r : ranks)
+    owedOn[r].push_back({unsigned(&piece - pieces.data()), coord.getMicrobatch()});
+  return success();
+}

@@ -1,0 +1,272 @@
+// The tree of a `.pipe` file; nodes live in the arena of its Source and are never changed once parsed.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_AST_H
+#define PP_FRONTEND_AST_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringRef.h"
+#include "llvm/Support/Casting.h"
+#include "llvm/Support/SMLoc.h"
+#include <vector>
+
+namespace pp {
+
+using llvm::ArrayRef;
+using llvm::SMLoc;
+using llvm::StringRef;
+
+struct Name {
+  StringRef text; // interned
+  SMLoc at;
+};
+
+//===-- Expressions -------------------------------------------------------------------------------------------------===//
+
+struct Expr;
+
+/// `for NAME in list` or `for [NAME, ..] in list` of a list.
+struct Generator {
+  ArrayRef<Name> names;
+  bool unpacks;
+  Expr *list;
+};
+
+struct Expr {
+  // clang-format off
+  enum Kind { Integer, Number, String, Boolean, Variable, Negate, Add, Subtract, Multiply, Divide, Modulo, Range,
+              Compare, Not, And, Or, Conditional, Index, Call, List, Comprehension };
+  enum Comparison { Equal, Unequal, Less, LessEqual, Greater, GreaterEqual, In };
+  // clang-format on
+  Kind kind;
+  SMLoc at;       // of the operator where there is one
+  StringRef text; // as written
+  StringRef name; // of a variable or of what is called; the value of a string
+  int64_t integer = 0;
+  double number = 0;
+  ArrayRef<Expr *> operands;
+  ArrayRef<Comparison> comparisons;
+  ArrayRef<Name> labels; // of a call's named arguments, empty text for the others
+  ArrayRef<Generator> generators;
+  Expr *filter = nullptr;
+};
+
+//===-- Statements --------------------------------------------------------------------------------------------------===//
+
+struct Statement {
+  // clang-format off
+  enum Kind { Let, Assign, Call, Function, Require, Return, For, Repeat, While, If, On,
+              Unit, Move, Joint, Attend, Cut, Limit, Recompute };
+  // clang-format on
+  Kind kind;
+  SMLoc at;
+};
+
+template <Statement::Kind K> struct StatementOf : Statement {
+  StatementOf() : Statement{K, {}} {}
+  static bool classof(const Statement *statement) { return statement->kind == K; }
+};
+
+using Block = ArrayRef<Statement *>;
+
+struct LetStatement : StatementOf<Statement::Let> {
+  struct Definition {
+    Name name;
+    Expr *value;
+  };
+  ArrayRef<Definition> definitions;
+  bool changes; // `var`
+};
+
+struct AssignStatement : StatementOf<Statement::Assign> {
+  StringRef name;
+  ArrayRef<Expr *> indices;
+  Expr *value;
+};
+
+struct CallStatement : StatementOf<Statement::Call> {
+  Expr *call;
+};
+
+struct Function : StatementOf<Statement::Function> {
+  Name name;
+  ArrayRef<Name> parameters;
+  Expr *value = nullptr; // fn f(x) = value
+  Block body;
+};
+
+struct RequireStatement : StatementOf<Statement::Require> {
+  Expr *condition;
+  StringRef reason;
+};
+
+struct ReturnStatement : StatementOf<Statement::Return> {
+  Expr *value;
+};
+
+struct ForStatement : StatementOf<Statement::For> {
+  Generator generator;
+  Block body;
+};
+
+/// `repeat` and `while`.
+struct RepeatStatement : StatementOf<Statement::Repeat> {
+  Expr *count;
+  Block body;
+};
+
+struct WhileStatement : StatementOf<Statement::While> {
+  Expr *condition;
+  Block body;
+};
+
+struct IfStatement : StatementOf<Statement::If> {
+  Expr *condition;
+  Block body, otherwise;
+};
+
+struct OnStatement : StatementOf<Statement::On> {
+  StringRef name; // empty for `on 3 { .. }`
+  Expr *ranks;
+  Block body;
+};
+
+struct UnitStatement : StatementOf<Statement::Unit> {
+  char phase;
+  StringRef text;
+  ArrayRef<Expr *> coordinates;
+};
+
+struct Thing {
+  Name role;
+  StringRef text;
+  ArrayRef<Expr *> coordinates;
+};
+
+struct Place {
+  enum Kind { Plain, Shard, Host };
+  Kind kind;
+  SMLoc at;
+  Expr *ranks;
+};
+
+struct MoveStatement : StatementOf<Statement::Move> {
+  ArrayRef<Thing> things;
+  const Place *from = nullptr;
+  const Place *to;
+};
+
+/// `together` and `fuse`.
+struct JointStatement : StatementOf<Statement::Joint> {
+  bool fuses;
+  Block body;
+};
+
+struct AttendStatement : StatementOf<Statement::Attend> {
+  UnitStatement *unit;
+  Expr *slices, *rank;
+};
+
+struct Clause {
+  Name word; // at, weight, opt, layers
+  const Place *place = nullptr;
+  Expr *layers = nullptr;
+};
+
+/// `stage s of n ..` and `part x(l) = a + b ..`.
+struct CutStatement : StatementOf<Statement::Cut> {
+  bool isStage;
+  Name name;  // of the part; of the index of a stage
+  Name index; // empty text for a part that exists once
+  Expr *count = nullptr;
+  ArrayRef<Name> joined;
+  ArrayRef<Clause> clauses;
+};
+
+struct LimitStatement : StatementOf<Statement::Limit> {
+  struct Claim {
+    Name role;
+    Expr *count;
+  };
+  ArrayRef<Claim> claims;
+};
+
+struct RecomputeStatement : StatementOf<Statement::Recompute> {
+  ArrayRef<Expr *> pieces;
+};
+
+//===-- Declarations ------------------------------------------------------------------------------------------------===//
+
+struct Parameter {
+  StringRef role; // ranks, microbatches, slices or empty
+  Name name;
+  Expr *value = nullptr;
+};
+
+struct Schedule {
+  Name name;
+  ArrayRef<Parameter> parameters;
+  Block body;
+};
+
+struct WeightDeclaration {
+  Name name;
+  ArrayRef<Expr *> dimensions;
+  Expr *init = nullptr;
+  Expr *checkpoint = nullptr; // `as "name"` or `as transpose("name")`
+};
+
+struct ModelPart {
+  struct Definition {
+    ArrayRef<Name> names;
+    Expr *value;
+  };
+  Name name;
+  bool perLayer;
+  ArrayRef<Name> parameters;
+  ArrayRef<WeightDeclaration> weights;
+  ArrayRef<Definition> definitions;
+  SMLoc returnAt;
+  ArrayRef<Expr *> results;
+};
+
+struct Model {
+  Name name;
+  ArrayRef<Parameter> parameters;
+  ArrayRef<WeightDeclaration> weights;
+  ArrayRef<ModelPart> parts;
+};
+
+/// `"label", .. call` of an option that chooses by name.
+struct Choice {
+  ArrayRef<Name> labels;
+  Expr *call;
+};
+
+struct Option {
+  Name name;
+  ArrayRef<Name> labels; // of `data microbatch = 4, ..`, with `values`
+  ArrayRef<Expr *> values;
+  Expr *value = nullptr;   // `model llama(..)`, `precision f32`
+  Expr *chooser = nullptr; // `schedule choose name { .. }`
+  ArrayRef<Choice> choices;
+};
+
+struct Train {
+  Name name;
+  ArrayRef<Parameter> parameters;
+  ArrayRef<Option> options;
+  ArrayRef<RecomputeStatement *> recomputes;
+};
+
+struct File {
+  std::vector<Name> imports;
+  std::vector<const Function *> functions;
+  std::vector<const Schedule *> schedules;
+  std::vector<const Model *> models;
+  std::vector<const Train *> trains;
+  std::vector<const Train *> clusters;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_AST_H

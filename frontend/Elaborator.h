@@ -1,0 +1,124 @@
+// Runs a schedule once and writes down its pieces and actions as `pipeline` ops.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_ELABORATOR_H
+#define PP_FRONTEND_ELABORATOR_H
+
+#include "dialect/Pipeline.h"
+#include "frontend/Evaluator.h"
+#include "mlir/IR/Builders.h"
+#include <deque>
+
+namespace pp {
+
+/// What a schedule knows of the model: its parts in order, and how often the layer repeats.
+struct ModelOutline {
+  struct Part {
+    StringRef name;
+    bool perLayer;
+  };
+  StringRef name;
+  SMLoc at;
+  llvm::SmallVector<Part> parts;
+  int64_t layers = 0;
+};
+
+struct ScheduleSizes {
+  int64_t ranks = 1, microbatches = 1, slices = 0;
+};
+
+class Elaborator : public Evaluator {
+public:
+  Elaborator(Source &source, int64_t budget, const ModelOutline &model, ScheduleSizes sizes, mlir::Block *program);
+
+  /// Emits everything that `body` says; `parameters` holds the schedule's.
+  mlir::LogicalResult elaborate(const Schedule &schedule, Scope &parameters);
+  /// `recompute` of the training program.
+  mlir::LogicalResult recompute(const RecomputeStatement *statement, Scope &scope);
+
+private:
+  /// A stage declaration (empty name) or a part declaration: one piece, or one for each stage or layer.
+  struct Family {
+    StringRef name;
+    SMLoc at;
+    bool indexed;
+    unsigned first, count; // in `pieces`
+    llvm::SmallVector<unsigned> parts;
+    std::string str(int64_t index) const;
+  };
+  struct Piece {
+    PieceName name;
+    unsigned family;
+    mlir::Location location;
+    pipeline::PlaceAttr at, homes, owner;
+    int64_t firstLayer = 0, layers = 0;
+    bool recomputed = false;
+    /// Counted forms: the next microbatch of F and of B or I, and the weight passes owed.
+    int64_t nextForward = 0, nextBackward = 0;
+    std::deque<int64_t> owed;
+    std::vector<bool> paid;
+    /// Where F, B/I and W of this piece were first written without [0] and with [1] a microbatch.
+    SMLoc written[3][2];
+
+    Piece(PieceName name, unsigned family, mlir::Location location) : name(name), family(family), location(location) {}
+  };
+
+  mlir::LogicalResult act(const Statement *statement, Scope &scope) override;
+  mlir::FailureOr<Value> predefined(StringRef name) override;
+  std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) override;
+  void addNames(llvm::SmallVectorImpl<StringRef> &names) override;
+
+  // Pieces.cpp: what the model is cut into, and where.
+  mlir::LogicalResult cut(const CutStatement *statement, Scope &scope);
+  mlir::LogicalResult cutStages(const CutStatement *statement, Scope &scope);
+  mlir::LogicalResult cutPart(const CutStatement *statement, Scope &scope);
+  mlir::LogicalResult joinParts(const CutStatement *statement, Family &family);
+  Piece &addPiece(PieceName name, mlir::Location location);
+  mlir::LogicalResult placePiece(const CutStatement *statement, Piece &piece, Scope &scope);
+  mlir::LogicalResult checkLayers(const CutStatement *statement, const Family &family, bool given);
+  mlir::FailureOr<Piece *> findPiece(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Piece *> pieceAt(SMLoc at, unsigned family, int64_t index);
+  mlir::FailureOr<pipeline::PlaceAttr> evaluatePlace(const Place *place, Scope &scope);
+  mlir::LogicalResult checkCoverage(const Schedule &schedule);
+  llvm::SmallVector<unsigned> piecesInModelOrder();
+  void emitPieces();
+  std::string str(const Piece &piece) { return families[piece.family].str(piece.name.index); }
+
+  // Actions.cpp: units, joints, limits.
+  mlir::LogicalResult on(const OnStatement *statement, Scope &scope);
+  mlir::LogicalResult onRank(const OnStatement *statement, SMLoc at, const Value &rank, Scope &scope);
+  mlir::LogicalResult unit(const UnitStatement *statement, Scope &scope);
+  mlir::FailureOr<pipeline::CoordAttr> coordinates(StringRef word, SMLoc at, ArrayRef<Expr *> exprs, Scope &scope,
+                                                   bool wholePiece, Piece *&piece);
+  mlir::LogicalResult checkExists(SMLoc at, StringRef what, int64_t index, int64_t count, SMLoc noteAt = {},
+                                  const llvm::Twine &note = "");
+  mlir::LogicalResult countedUnit(const UnitStatement *statement, pipeline::Phase phase, Piece *piece);
+  std::optional<int64_t> nextMicrobatch(pipeline::Phase phase, Piece *&piece);
+  mlir::LogicalResult noteForm(const UnitStatement *statement, pipeline::Phase phase, Piece &piece, bool numbered);
+  mlir::LogicalResult emitUnit(SMLoc at, pipeline::Phase phase, Piece &piece, pipeline::CoordAttr coord);
+  mlir::LogicalResult joint(const JointStatement *statement, Scope &scope);
+  mlir::LogicalResult limit(const LimitStatement *statement, Scope &scope);
+
+  // Moves.cpp
+  mlir::LogicalResult move(const MoveStatement *statement, Scope &scope);
+  mlir::LogicalResult moveThing(const MoveStatement *statement, const Thing &thing, pipeline::PlaceAttr from,
+                                pipeline::PlaceAttr to, Scope &scope);
+  mlir::FailureOr<pipeline::PlaceAttr> sourceOf(const MoveStatement *statement, const Thing &thing,
+                                                 pipeline::Role role, const Piece &piece);
+  mlir::LogicalResult checkVerb(const MoveStatement *statement, const Thing &thing, pipeline::Role role,
+                                pipeline::PlaceAttr from, pipeline::PlaceAttr to);
+
+  const ModelOutline &model;
+  ScheduleSizes sizes;
+  mlir::OpBuilder builder;
+  mlir::Block *program;
+  std::vector<Family> families;
+  std::vector<Piece> pieces;
+  std::optional<int64_t> rank;               // of `on`
+  std::optional<mlir::Operation *> together; // the joint around
+  std::vector<std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
+  std::vector<std::pair<PieceName, SMLoc>> recomputes;           // of the training program, for pieces not yet declared
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_ELABORATOR_H

@@ -1,0 +1,549 @@
+// Values and expressions: ints, bools, strings, lists and calls with Python's meaning.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Evaluator.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/MathExtras.h"
+#include <cmath>
+
+using namespace llvm;
+using namespace pp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::succeeded;
+using mlir::success;
+
+//===-- Values ------------------------------------------------------------------------------------------------------===//
+
+StringRef Value::type() const {
+  static const char *const names[] = {"nothing", "int", "bool", "number", "string", "list", "piece"};
+  return names[data.index()];
+}
+
+std::string Value::text() const {
+  if (auto *value = asInt())
+    return std::to_string(*value);
+  if (auto *value = asBool())
+    return *value ? "true" : "false";
+  if (auto *value = asNumber())
+    return formatv("{0}", *value).str();
+  if (auto *value = asString())
+    return ("\"" + *value + "\"").str();
+  if (auto *value = asPiece()) {
+    std::string name = value->part.empty() ? "stage" : value->part.str();
+    return value->index < 0 ? name : name + "(" + std::to_string(value->index) + ")";
+  }
+  if (!asList())
+    return "nothing";
+  SmallVector<std::string> items;
+  for (const Value &item : ArrayRef(*asList()).take_front(8))
+    items.push_back(item.text());
+  return "[" + join(items, ", ") + (asList()->size() > 8 ? ", ..]" : "]");
+}
+
+int Value::compare(const Value &other) const {
+  if (!sameTypeAs(other))
+    return data.index() < other.data.index() ? -1 : 1;
+  auto order = [](auto a, auto b) { return a < b ? -1 : b < a ? 1 : 0; };
+  if (auto *value = asInt())
+    return order(*value, *other.asInt());
+  if (auto *value = asBool())
+    return order(*value, *other.asBool());
+  if (auto *value = asNumber())
+    return order(*value, *other.asNumber());
+  if (auto *value = asString())
+    return value->compare(*other.asString());
+  if (auto *value = asPiece()) {
+    int parts = value->part.compare(other.asPiece()->part);
+    return parts ? parts : order(value->index, other.asPiece()->index);
+  }
+  if (!asList() || asList() == other.asList())
+    return 0;
+  const List &a = *asList(), &b = *other.asList();
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    if (int found = a[i].compare(b[i]))
+      return found;
+  return order(a.size(), b.size());
+}
+
+Value::List &Value::ownItems() {
+  auto &list = std::get<std::shared_ptr<List>>(data);
+  if (list.use_count() > 1)
+    list = std::make_shared<List>(*list);
+  return *list;
+}
+
+//===-- Names -------------------------------------------------------------------------------------------------------===//
+
+Binding *Scope::find(StringRef name) {
+  for (Binding &binding : reverse(bindings))
+    if (binding.name.text.data() == name.data())
+      return &binding;
+  return nullptr;
+}
+
+static constexpr const char *kBuiltins[] = {"min", "max", "sum", "len", "abs", "sorted", "reversed"};
+
+LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
+  SmallVector<StringRef> names(std::begin(kBuiltins), std::end(kBuiltins));
+  for (Scope *around : {&scope, &globals})
+    for (; around; around = around->parent)
+      for (Binding &binding : around->bindings)
+        names.push_back(binding.name.text);
+  addNames(names);
+  return fail(at, "`" + name + "` is not defined" + didYouMean(name, names));
+}
+
+FailureOr<Value> Evaluator::variable(const Expr *expr, Scope &scope) {
+  Binding *found = nullptr;
+  for (Scope *around = &scope; around && !found; around = around->parent)
+    found = around->find(expr->name);
+  if (!found) {
+    FailureOr<Value> value = predefined(expr->name);
+    if (succeeded(value))
+      return value;
+    found = globals.find(expr->name);
+  }
+  if (!found)
+    return unknown(expr->name, expr->at, scope);
+  if (found->function)
+    return fail(expr->at, "`" + expr->name + "` is a function; call it as `" + expr->name + "(..)`", found->name.at,
+                "`" + expr->name + "` is declared here");
+  return found->value;
+}
+
+//===-- Operators ---------------------------------------------------------------------------------------------------===//
+
+LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
+  if (count <= budget - steps) {
+    steps += count;
+    return success();
+  }
+  return fail(at, "the schedule has taken " + Twine(budget) + " evaluation steps; is there a loop without an end?");
+}
+
+FailureOr<Value> Evaluator::evaluate(const Expr *expr, Scope &scope) {
+  if (failed(spend(expr->at)))
+    return failure();
+  switch (expr->kind) {
+  case Expr::Integer:
+    return Value(expr->integer);
+  case Expr::Number:
+    return Value(expr->number);
+  case Expr::String:
+    return Value(expr->name);
+  case Expr::Boolean:
+    return Value(expr->integer != 0);
+  case Expr::Variable:
+    return variable(expr, scope);
+  case Expr::Compare:
+    return compare(expr, scope);
+  case Expr::Index:
+    return index(expr, scope);
+  case Expr::Range:
+    return range(expr, scope);
+  case Expr::Call:
+    return call(expr, scope, /*asStatement=*/false);
+  case Expr::Negate:
+  case Expr::Add:
+  case Expr::Subtract:
+  case Expr::Multiply:
+  case Expr::Divide:
+  case Expr::Modulo:
+    return arithmetic(expr, scope);
+  default:
+    return evaluateOperands(expr, scope);
+  }
+}
+
+// What decides which of its operands are evaluated, and lists.
+FailureOr<Value> Evaluator::evaluateOperands(const Expr *expr, Scope &scope) {
+  ArrayRef<Expr *> operands = expr->operands;
+  switch (expr->kind) {
+  case Expr::Conditional: {
+    FailureOr<bool> condition = evaluateBool(operands[0], scope, "`if`");
+    if (failed(condition))
+      return failure();
+    return evaluate(operands[*condition ? 1 : 2], scope);
+  }
+  case Expr::Not: {
+    FailureOr<bool> value = evaluateBool(operands[0], scope, "`not`");
+    if (failed(value))
+      return failure();
+    return Value(!*value);
+  }
+  case Expr::And:
+  case Expr::Or: {
+    StringRef word = expr->kind == Expr::And ? "beside `and`" : "beside `or`";
+    FailureOr<bool> left = evaluateBool(operands[0], scope, word);
+    if (failed(left))
+      return failure();
+    if (*left == (expr->kind == Expr::Or))
+      return Value(*left);
+    FailureOr<bool> right = evaluateBool(operands[1], scope, word);
+    if (failed(right))
+      return failure();
+    return Value(*right);
+  }
+  case Expr::List: {
+    Value::List items;
+    for (Expr *operand : operands) {
+      FailureOr<Value> item = evaluate(operand, scope);
+      if (failed(item))
+        return failure();
+      items.push_back(std::move(*item));
+    }
+    return Value(std::move(items));
+  }
+  default: {
+    Value::List items;
+    if (failed(comprehend(expr, 0, scope, items)))
+      return failure();
+    return Value(std::move(items));
+  }
+  }
+}
+
+FailureOr<bool> Evaluator::evaluateBool(const Expr *expr, Scope &scope, StringRef after) {
+  FailureOr<Value> value = evaluate(expr, scope);
+  if (failed(value))
+    return failure();
+  if (auto *truth = value->asBool())
+    return *truth;
+  StringRef where = after.starts_with("`") ? "after " : "";
+  return fail(expr->at, "expected a bool " + where + after + ", got " + value->type() + " " + value->text());
+}
+
+FailureOr<int64_t> Evaluator::evaluateInt(const Expr *expr, Scope &scope, const Twine &what) {
+  FailureOr<Value> value = evaluate(expr, scope);
+  if (failed(value))
+    return failure();
+  if (auto *count = value->asInt())
+    return *count;
+  return fail(expr->at, "expected an int " + what + ", got " + value->type() + " " + value->text());
+}
+
+static int64_t floorDivide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+
+// The result, or nullopt where it does not fit in 64 bits. The divisor is not 0.
+static std::optional<int64_t> calculate(Expr::Kind kind, int64_t a, int64_t b) {
+  int64_t result;
+  switch (kind) {
+  case Expr::Add:
+    return AddOverflow(a, b, result) ? std::nullopt : std::optional(result);
+  case Expr::Subtract:
+    return SubOverflow(a, b, result) ? std::nullopt : std::optional(result);
+  case Expr::Multiply:
+    return MulOverflow(a, b, result) ? std::nullopt : std::optional(result);
+  case Expr::Divide:
+    return b == -1 ? calculate(Expr::Subtract, 0, a) : std::optional(floorDivide(a, b));
+  default:
+    return b == -1 ? 0 : a - floorDivide(a, b) * b;
+  }
+}
+
+static double calculate(Expr::Kind kind, double a, double b) {
+  switch (kind) {
+  case Expr::Add:
+    return a + b;
+  case Expr::Subtract:
+    return a - b;
+  case Expr::Multiply:
+    return a * b;
+  case Expr::Divide:
+    return std::floor(a / b);
+  default:
+    return a - std::floor(a / b) * b;
+  }
+}
+
+static std::optional<double> asAnyNumber(const Value &value) {
+  if (auto *count = value.asInt())
+    return *count;
+  return value.asNumber() ? std::optional(*value.asNumber()) : std::nullopt;
+}
+
+FailureOr<Value> Evaluator::arithmetic(const Expr *expr, Scope &scope) {
+  bool negates = expr->kind == Expr::Negate;
+  StringRef op = negates ? "-" : expr->name;
+  FailureOr<Value> left = negates ? FailureOr<Value>(Value(int64_t(0))) : evaluate(expr->operands[0], scope);
+  if (failed(left))
+    return failure();
+  FailureOr<Value> right = evaluate(expr->operands.back(), scope);
+  if (failed(right))
+    return failure();
+  Expr::Kind kind = negates ? Expr::Subtract : expr->kind;
+  if (left->asInt() && right->asInt()) {
+    int64_t a = *left->asInt(), b = *right->asInt();
+    if ((kind == Expr::Divide || kind == Expr::Modulo) && b == 0)
+      return fail(expr->at, "division by zero in `" + op + "`");
+    if (std::optional<int64_t> result = calculate(kind, a, b))
+      return Value(*result);
+    return fail(expr->at, "`" + op + "` of " + Twine(a) + " and " + Twine(b) + " does not fit in 64 bits");
+  }
+  if (kind == Expr::Add && left->asList() && right->asList()) {
+    if (failed(spend(expr->at, right->asList()->size())))
+      return failure();
+    Value::List &items = left->ownItems();
+    items.insert(items.end(), right->asList()->begin(), right->asList()->end());
+    return left;
+  }
+  std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
+  if (a && b)
+    return Value(calculate(kind, *a, *b));
+  if (negates)
+    return fail(expr->at, "`-` expects an int, got " + right->type());
+  return fail(expr->at, "`" + op + "` expects two ints, got " + left->type() + " and " + right->type());
+}
+
+FailureOr<Value> Evaluator::range(const Expr *expr, Scope &scope) {
+  FailureOr<Value> from = evaluate(expr->operands[0], scope), to = failure();
+  if (failed(from) || failed(to = evaluate(expr->operands[1], scope)))
+    return failure();
+  if (!from->asInt() || !to->asInt())
+    return fail(expr->at, "`..` expects two ints, got " + from->type() + " and " + to->type());
+  int64_t begin = *from->asInt(), end = std::max(begin, *to->asInt());
+  std::optional<int64_t> size = calculate(Expr::Subtract, end, begin);
+  if (failed(spend(expr->at, size.value_or(INT64_MAX))))
+    return failure();
+  Value::List items;
+  items.reserve(end - begin);
+  for (int64_t i = begin; i < end; ++i)
+    items.emplace_back(i);
+  return Value(std::move(items));
+}
+
+static bool ordered(Expr::Comparison kind, int order) {
+  switch (kind) {
+  case Expr::Less:
+    return order < 0;
+  case Expr::LessEqual:
+    return order <= 0;
+  case Expr::Greater:
+    return order > 0;
+  case Expr::GreaterEqual:
+    return order >= 0;
+  case Expr::Unequal:
+    return order != 0;
+  default:
+    return order == 0;
+  }
+}
+
+FailureOr<Value> Evaluator::compare(const Expr *expr, Scope &scope) {
+  static const char *const words[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
+  FailureOr<Value> left = evaluate(expr->operands[0], scope);
+  for (auto [kind, operand] : zip(expr->comparisons, expr->operands.drop_front())) {
+    if (failed(left))
+      return failure();
+    FailureOr<Value> right = evaluate(operand, scope);
+    if (failed(right))
+      return failure();
+    bool holds;
+    if (kind == Expr::In) {
+      if (!right->asList())
+        return fail(expr->at, "expected a list after `in`, got " + right->type() + " " + right->text());
+      if (failed(spend(expr->at, right->asList()->size() / 8)))
+        return failure();
+      holds = any_of(*right->asList(), [&](const Value &item) { return item.compare(*left) == 0; });
+    } else if (kind == Expr::Equal || kind == Expr::Unequal) {
+      if (!left->sameTypeAs(*right))
+        return fail(expr->at, Twine("`") + words[kind] + "` compares " + left->type() + " with " + right->type());
+      holds = ordered(kind, left->compare(*right));
+    } else {
+      std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
+      if (!a || !b)
+        return fail(expr->at, Twine("`") + words[kind] + "` expects two ints, got " + left->type() + " and " + right->type());
+      bool ints = left->asInt() && right->asInt();
+      holds = ordered(kind, ints ? left->compare(*right) : *a < *b ? -1 : *a > *b);
+    }
+    if (!holds)
+      return Value(false);
+    left = std::move(right);
+  }
+  return Value(true);
+}
+
+LogicalResult Evaluator::checkedIndex(SMLoc at, const Value &list, const Value &index) {
+  if (!list.asList())
+    return fail(at, "expected a list before `[`, got " + list.type() + " " + list.text());
+  if (!index.asInt())
+    return fail(at, "expected an int between `[` and `]`, got " + index.type() + " " + index.text());
+  int64_t size = list.asList()->size(), i = *index.asInt();
+  if (0 <= i && i < size)
+    return success();
+  if (size == 0)
+    return fail(at, "index " + Twine(i) + " is outside this list, which is empty");
+  return fail(at, "index " + Twine(i) + " is outside this list of " + Twine(size) + ", 0 to " + Twine(size - 1));
+}
+
+FailureOr<Value> Evaluator::index(const Expr *expr, Scope &scope) {
+  FailureOr<Value> list = evaluate(expr->operands[0], scope);
+  if (failed(list))
+    return failure();
+  FailureOr<Value> index = evaluate(expr->operands[1], scope);
+  if (failed(index) || failed(checkedIndex(expr->at, *list, *index)))
+    return failure();
+  return (*list->asList())[*index->asInt()];
+}
+
+//===-- Lists -------------------------------------------------------------------------------------------------------===//
+
+LogicalResult Evaluator::bindPattern(const Generator &generator, const Value &item, Scope &scope) {
+  if (!generator.unpacks) {
+    scope.bind(generator.names[0], item);
+    return success();
+  }
+  const Value::List *items = item.asList();
+  SMLoc at = generator.names[0].at;
+  if (!items)
+    return fail(at, "expected a list of " + Twine(generator.names.size()) + " to unpack, got " + item.type() + " " +
+                        item.text());
+  if (items->size() != generator.names.size())
+    return fail(at, "expected a list of " + Twine(generator.names.size()) + " to unpack, got " + item.text() + " of " +
+                        Twine(items->size()));
+  for (auto [name, value] : zip(generator.names, *items))
+    scope.bind(name, value);
+  return success();
+}
+
+LogicalResult Evaluator::comprehend(const Expr *expr, unsigned depth, Scope &scope, Value::List &items) {
+  if (depth == expr->generators.size()) {
+    if (expr->filter) {
+      FailureOr<bool> wanted = evaluateBool(expr->filter, scope, "`if`");
+      if (failed(wanted) || !*wanted)
+        return LogicalResult(wanted);
+    }
+    FailureOr<Value> item = evaluate(expr->operands[0], scope);
+    if (failed(item))
+      return failure();
+    items.push_back(std::move(*item));
+    return success();
+  }
+  const Generator &generator = expr->generators[depth];
+  FailureOr<Value> list = evaluate(generator.list, scope);
+  if (failed(list))
+    return failure();
+  if (!list->asList())
+    return fail(generator.list->at, "expected a list after `in`, got " + list->type() + " " + list->text());
+  for (const Value &item : *list->asList()) {
+    Scope inner(&scope);
+    if (failed(bindPattern(generator, item, inner)) || failed(comprehend(expr, depth + 1, inner, items)))
+      return failure();
+  }
+  return success();
+}
+
+//===-- Calls -------------------------------------------------------------------------------------------------------===//
+
+FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatement) {
+  for (Scope *around = &scope; around; around = around->parent) {
+    Binding *found = around->find(expr->name);
+    if (!found)
+      continue;
+    if (!found->function)
+      return fail(expr->at, "`" + expr->name + "` is " + found->value.type() + " " + found->value.text() +
+                                ", not a function", found->name.at, "`" + expr->name + "` is defined here");
+    return callFunction(found->function, around, expr, scope, asStatement);
+  }
+  if (std::optional<FailureOr<Value>> piece = pieceCall(expr, scope))
+    return *piece;
+  if (Binding *found = globals.find(expr->name))
+    return callFunction(found->function, &globals, expr, scope, asStatement);
+  if (is_contained(kBuiltins, expr->name))
+    return callBuiltin(expr, scope);
+  return unknown(expr->name, expr->at, scope);
+}
+
+FailureOr<Value> Evaluator::callFunction(const Function *function, Scope *around, const Expr *expr, Scope &scope,
+                                         bool asStatement) {
+  StringRef name = function->name.text;
+  std::string declared = ("`" + name + "` is declared here").str();
+  size_t expected = function->parameters.size(), got = expr->operands.size();
+  if (expected != got)
+    return fail(expr->at, "`" + name + "` takes " + Twine(expected) + (expected == 1 ? " value" : " values") + ", got " +
+                              Twine(got), function->name.at, declared);
+  if (callers.size() == 100)
+    return fail(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100", function->name.at, declared);
+  Scope inner(around, function);
+  for (auto [parameter, operand] : zip(function->parameters, expr->operands)) {
+    FailureOr<Value> value = evaluate(operand, scope);
+    if (failed(value))
+      return failure();
+    inner.bind(parameter, std::move(*value));
+  }
+  callers.push_back({expr->at, std::nullopt});
+  expressionDepth += !asStatement;
+  FailureOr<Value> result = failure();
+  if (function->value) {
+    result = evaluate(function->value, inner);
+  } else {
+    FailureOr<Flow> flow = runBlock(function->body, inner);
+    if (succeeded(flow))
+      result = *flow == Flow::Return ? std::move(returned) : Value();
+  }
+  expressionDepth -= !asStatement;
+  callers.pop_back();
+  if (succeeded(result) && !asStatement && result->type() == "nothing")
+    return fail(expr->at, "`" + name + "` ends without `return`, so it has no value here", function->name.at, declared);
+  return result;
+}
+
+// The smallest or largest int, or the sum, of `items`.
+static std::optional<int64_t> fold(StringRef name, ArrayRef<Value> items) {
+  int64_t result = name == "sum" ? 0 : *items[0].asInt();
+  for (const Value &item : items) {
+    int64_t value = *item.asInt();
+    if (name == "sum" && AddOverflow(result, value, result))
+      return std::nullopt;
+    if (name != "sum")
+      result = name == "min" ? std::min(result, value) : std::max(result, value);
+  }
+  return result;
+}
+
+FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
+  StringRef name = expr->name;
+  Value::List values;
+  for (Expr *operand : expr->operands) {
+    FailureOr<Value> value = evaluate(operand, scope);
+    if (failed(value))
+      return failure();
+    values.push_back(std::move(*value));
+  }
+  bool folds = name == "min" || name == "max" || name == "sum";
+  if (folds && (values.size() != 1 || values[0].asInt()) && name != "sum")
+    values = {Value(std::move(values))};
+  if (values.size() != 1)
+    return fail(expr->at, "`" + name + "` takes 1 value, got " + Twine(values.size()));
+  Value &value = values[0];
+  if (name == "abs") {
+    if (!value.asInt() || *value.asInt() == INT64_MIN)
+      return fail(expr->at, "`abs` expects an int, got " + value.type() + " " + value.text());
+    return Value(std::abs(*value.asInt()));
+  }
+  if (!value.asList())
+    return fail(expr->at, "`" + name + "` expects a list, got " + value.type() + " " + value.text());
+  if (failed(spend(expr->at, value.asList()->size())))
+    return failure();
+  if (name == "len")
+    return Value(int64_t(value.asList()->size()));
+  if (folds) {
+    for (const Value &item : *value.asList())
+      if (!item.asInt())
+        return fail(expr->at, "`" + name + "` expects ints, got " + item.type() + " " + item.text());
+    if (value.asList()->empty() && name != "sum")
+      return fail(expr->at, "`" + name + "` of nothing has no value");
+    if (std::optional<int64_t> result = fold(name, *value.asList()))
+      return Value(*result);
+    return fail(expr->at, "`sum` does not fit in 64 bits");
+  }
+  Value::List &items = value.ownItems();
+  if (name == "reversed")
+    std::reverse(items.begin(), items.end());
+  else
+    llvm::stable_sort(items, [](const Value &a, const Value &b) { return a.compare(b) < 0; });
+  return value;
+}

@@ -1,0 +1,106 @@
+// Runs the expressions and the plain statements of a program, once, at compile time.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_EVALUATOR_H
+#define PP_FRONTEND_EVALUATOR_H
+
+#include "frontend/Ast.h"
+#include "frontend/Source.h"
+#include "frontend/Value.h"
+#include <optional>
+
+namespace pp {
+
+/// A name and what it stands for: a value, or a function with the scope around its declaration.
+struct Binding {
+  Name name;
+  Value value;
+  bool changes = false;
+  const Function *function = nullptr;
+};
+
+/// The names of one block; lives as long as the block runs, so functions are not values and cannot outlive it.
+struct Scope {
+  explicit Scope(Scope *parent, const Function *function = nullptr) : parent(parent), function(function) {}
+  Scope *parent;
+  const Function *function; // whose parameters these are
+  llvm::SmallVector<Binding, 4> bindings;
+
+  Binding *find(StringRef name);
+  void bind(Name name, Value value, bool changes = false) { bindings.push_back({name, std::move(value), changes}); }
+};
+
+class Evaluator {
+public:
+  Evaluator(Source &source, int64_t budget) : source(source), budget(budget) {}
+  virtual ~Evaluator() = default;
+
+  mlir::FailureOr<Value> evaluate(const Expr *expr, Scope &scope);
+  mlir::FailureOr<int64_t> evaluateInt(const Expr *expr, Scope &scope, const llvm::Twine &what);
+  mlir::LogicalResult run(Block block, Scope &scope);
+
+  /// File-level functions, which come last when a name is looked up.
+  Scope globals{nullptr};
+
+  /// Says `message` at `at` with the calls and loop values that led there. Always failure.
+  mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
+  /// `at` with the calls and loop values that led there.
+  mlir::Location location(SMLoc at);
+
+protected:
+  /// Statements that only a schedule has.
+  virtual mlir::LogicalResult act(const Statement *statement, Scope &scope);
+  /// The value of a name that no scope binds: `ranks`, `layers`, a part of the model; failure if there is none.
+  virtual mlir::FailureOr<Value> predefined(StringRef name) { return mlir::failure(); }
+  /// `stage(2)`, `attn(3)`; nullopt if `name` is no piece.
+  virtual std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) { return std::nullopt; }
+  virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
+
+  /// The int values of the loops around, outermost first.
+  llvm::SmallVector<std::pair<StringRef, int64_t>> loops;
+  /// Inside an expression no action may be emitted, because its place in the order would not be visible.
+  int expressionDepth = 0;
+
+  Source &source;
+
+private:
+  enum class Flow { Next, Return };
+  mlir::FailureOr<Flow> runBlock(Block block, Scope &scope);
+  mlir::FailureOr<Flow> runStatement(const Statement *statement, Scope &scope);
+  mlir::FailureOr<Flow> runFor(const ForStatement *loop, Scope &scope);
+  mlir::FailureOr<Flow> runRepeat(const RepeatStatement *loop, Scope &scope);
+  mlir::FailureOr<Flow> runWhile(const WhileStatement *loop, Scope &scope);
+  mlir::LogicalResult define(Name name, Scope &scope);
+  mlir::LogicalResult runLet(const LetStatement *let, Scope &scope);
+  mlir::LogicalResult runAssign(const AssignStatement *assign, Scope &scope);
+  mlir::LogicalResult runRequire(const RequireStatement *require, Scope &scope);
+
+  mlir::FailureOr<Value> evaluateOperands(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> variable(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> arithmetic(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> range(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> compare(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> index(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> call(const Expr *expr, Scope &scope, bool asStatement);
+  mlir::FailureOr<Value> callFunction(const Function *function, Scope *around, const Expr *expr, Scope &scope,
+                                      bool asStatement);
+  mlir::FailureOr<Value> callBuiltin(const Expr *expr, Scope &scope);
+  mlir::LogicalResult comprehend(const Expr *expr, unsigned depth, Scope &scope, Value::List &items);
+  mlir::LogicalResult bindPattern(const Generator &generator, const Value &item, Scope &scope);
+  mlir::FailureOr<bool> evaluateBool(const Expr *expr, Scope &scope, StringRef after);
+  mlir::LogicalResult checkedIndex(SMLoc at, const Value &list, const Value &index);
+  mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
+  mlir::LogicalResult unknown(StringRef name, SMLoc at, Scope &scope);
+
+  int64_t budget, steps = 0;
+  Value returned;
+  /// The calls around, outermost first; a location is made when something there needs it.
+  struct Call {
+    SMLoc at;
+    std::optional<mlir::Location> location;
+  };
+  llvm::SmallVector<Call> callers;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_EVALUATOR_H

@@ -1,0 +1,34 @@
+// From a `.pipe` file to its pieces, actions and model functions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_FRONTEND_H
+#define PP_FRONTEND_FRONTEND_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "llvm/Support/SourceMgr.h"
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pp {
+
+struct FrontendOptions {
+  /// `-D name=value`, in order; the last of a name counts.
+  std::vector<std::pair<std::string, std::string>> defines;
+  /// Draw this schedule instead of what `train` says.
+  std::string schedule;
+  /// Where `import "std/.."` looks.
+  std::string stdlibDir;
+  /// Evaluation steps that a schedule may take.
+  int64_t budget = 100'000'000;
+};
+
+/// Reads the main buffer of `manager` (and what it imports, added to `manager`) and elaborates its training program:
+/// a module with one function for each model part and one `pipeline.program` of pieces and actions. Null after an
+/// error, which went through the context's diagnostics with a position in the text.
+mlir::OwningOpRef<mlir::ModuleOp> importPipe(llvm::SourceMgr &manager, mlir::MLIRContext *context,
+                                             const FrontendOptions &options);
+
+} // namespace pp
+
+#endif // PP_FRONTEND_FRONTEND_H

@@ -1,0 +1,438 @@
+// Builds one function of `nn` ops for each part of a model; shapes are checked here, once the sizes are known.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Model.h"
+#include "dialect/Nn.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include <cmath>
+
+using namespace llvm;
+using namespace pp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::RankedTensorType;
+using mlir::success;
+
+//===-- The language's ops ------------------------------------------------------------------------------------------===//
+
+namespace {
+struct OpAttribute {
+  enum Kind { Count, Number, Flag, Text };
+  const char *op, *name;
+  Kind kind;
+  bool required;
+};
+} // namespace
+
+static const StringRef kOps[] = {"embedding", "positions", "linear", "transpose", "layernorm", "rmsnorm",
+                                       "rope",      "attention", "gelu",   "swiglu",    "split",     "cross_entropy"};
+
+static constexpr OpAttribute kAttributes[] = {
+    {"layernorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "epsilon", OpAttribute::Number, false},
+    {"rope", "heads", OpAttribute::Count, true},          {"rope", "theta", OpAttribute::Number, false},
+    {"rope", "style", OpAttribute::Text, false},          {"attention", "heads", OpAttribute::Count, true},
+    {"attention", "kv_heads", OpAttribute::Count, false}, {"attention", "causal", OpAttribute::Flag, false},
+    {"gelu", "exact", OpAttribute::Flag, false},          {"split", "parts", OpAttribute::Count, true}};
+
+namespace {
+using Tensors = SmallVector<mlir::Value, 3>;
+
+/// A weight and, once it is an argument of the function that is being built, its value.
+struct Weight {
+  const WeightDeclaration *declared;
+  StringRef part; // empty: shared
+  bool perLayer;
+};
+
+class ModelBuilder {
+public:
+  ModelBuilder(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters, BatchShape shape,
+               mlir::OpBuilder &builder)
+      : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), builder(builder) {}
+
+  LogicalResult build() {
+    const ModelPart *previous = nullptr;
+    SmallVector<mlir::Type> types, layerInputs;
+    for (auto [i, part] : enumerate(model.parts)) {
+      if (part.perLayer && (!previous || !previous->perLayer))
+        layerInputs = types;
+      SmallVector<mlir::Type> results;
+      if (failed(buildPart(part, previous, types, results)))
+        return failure();
+      bool layerEnds = part.perLayer && (i + 1 == model.parts.size() || !model.parts[i + 1].perLayer);
+      if (layerEnds && results != layerInputs)
+        return evaluator.fail(part.returnAt, "a layer must return what it takes, so that layers can follow each other; "
+                                             "it takes " + str(layerInputs) + " and returns " + str(results));
+      types = results;
+      previous = &part;
+    }
+    auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
+    if (types.size() != 1 || types[0] != loss)
+      return evaluator.fail(model.parts.back().returnAt, "the last part of a model returns the loss alone, got " + str(types));
+    return success();
+  }
+
+private:
+  static std::string str(mlir::TypeRange types) {
+    std::string text;
+    raw_string_ostream stream(text);
+    for (auto [i, type] : enumerate(types)) {
+      stream << (i ? ", [" : "[");
+      interleave(cast<RankedTensorType>(type).getShape(), stream, " x ");
+      stream << "]";
+    }
+    return types.empty() ? "nothing" : text;
+  }
+
+  //===-- Weights ---------------------------------------------------------------------------------------------------===//
+
+  static bool reads(const Expr *expr, StringRef name) {
+    if (expr->kind == Expr::Variable && expr->name == name)
+      return true;
+    return any_of(expr->operands, [&](const Expr *operand) { return reads(operand, name); });
+  }
+
+  // The part's own weights in order of declaration, then the shared ones that it reads.
+  SmallVector<Weight> weightsOf(const ModelPart &part) {
+    SmallVector<Weight> weights;
+    for (const WeightDeclaration &weight : part.weights)
+      weights.push_back({&weight, part.name.text, part.perLayer});
+    for (const WeightDeclaration &weight : model.weights) {
+      bool used = any_of(part.results, [&](const Expr *expr) { return reads(expr, weight.name.text); }) ||
+                  any_of(part.definitions, [&](auto &definition) { return reads(definition.value, weight.name.text); });
+      if (used)
+        weights.push_back({&weight, "", false});
+    }
+    return weights;
+  }
+
+  FailureOr<RankedTensorType> typeOf(const WeightDeclaration &weight) {
+    SmallVector<int64_t> dimensions;
+    for (const Expr *expr : weight.dimensions) {
+      FailureOr<int64_t> size = evaluator.evaluateInt(expr, parameters, "as a dimension");
+      if (failed(size))
+        return failure();
+      if (*size < 1)
+        return evaluator.fail(expr->at, "dimension `" + expr->text + "` of `" + weight.name.text +
+                                            "` must be at least 1, got " + Twine(*size));
+      dimensions.push_back(*size);
+    }
+    return RankedTensorType::get(dimensions, shape.element);
+  }
+
+  FailureOr<double> number(const Expr *expr) {
+    FailureOr<Value> value = evaluator.evaluate(expr, parameters);
+    if (failed(value))
+      return failure();
+    if (auto *count = value->asInt())
+      return double(*count);
+    if (auto *exact = value->asNumber())
+      return *exact;
+    return evaluator.fail(expr->at, "expected a number, got " + value->type() + " " + value->text());
+  }
+
+  // `normal(d)`, `residual(d, layers)`, `one`, `zero`: name and deviation.
+  FailureOr<std::pair<StringRef, double>> initOf(const WeightDeclaration &weight) {
+    const Expr *init = weight.init;
+    if (!init)
+      return std::make_pair(StringRef("normal"), 0.02);
+    StringRef name = init->name;
+    bool isCall = init->kind == Expr::Call;
+    if (init->kind == Expr::Variable && (name == "one" || name == "zero"))
+      return std::make_pair(name, 0.0);
+    bool residual = name == "residual";
+    if (!isCall || !(residual || name == "normal"))
+      return evaluator.fail(init->at, "`" + init->text + "` is no start value; there are `normal(deviation)`, "
+                                      "`residual(deviation, layers)`, `one` and `zero`");
+    if (init->operands.size() != (residual ? 2 : 1))
+      return evaluator.fail(init->at, "`" + name + "` takes " + Twine(residual ? 2 : 1) + (residual ? " values" : " value") +
+                                          ", got " + Twine(init->operands.size()));
+    FailureOr<double> deviation = number(init->operands[0]);
+    FailureOr<double> layers = residual ? number(init->operands[1]) : FailureOr<double>(0.5);
+    if (failed(deviation) || failed(layers))
+      return failure();
+    return std::make_pair(StringRef("normal"), *deviation / std::sqrt(2 * *layers));
+  }
+
+  FailureOr<mlir::DictionaryAttr> attributesOf(const Weight &weight) {
+    const WeightDeclaration &declared = *weight.declared;
+    auto init = initOf(declared);
+    if (failed(init))
+      return failure();
+    std::string layer = weight.perLayer ? ".{l}." : ".";
+    std::string name = (weight.part.empty() ? "" : weight.part.str() + layer) + declared.name.text.str();
+    bool transposed = false;
+    if (const Expr *as = declared.checkpoint) {
+      transposed = as->kind == Expr::Call && as->name == "transpose" && as->operands.size() == 1;
+      const Expr *text = transposed ? as->operands[0] : as;
+      if (text->kind != Expr::String)
+        return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" +
+                                          as->text + "`");
+      if (transposed && declared.dimensions.size() != 2)
+        return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
+                                          " dimensions; a transposed weight has 2");
+      if (text->name.contains("{l}") != weight.perLayer)
+        return evaluator.fail(text->at, weight.perLayer ? "this weight is in every layer; its name needs `{l}`, the layer"
+                                                        : "this weight is in no layer; its name has no `{l}`");
+      name = text->name.str();
+    }
+    return builder.getDictionaryAttr({builder.getNamedAttr("name", builder.getStringAttr(declared.name.text)),
+                                      builder.getNamedAttr("init", builder.getStringAttr(init->first)),
+                                      builder.getNamedAttr("deviation", builder.getF64FloatAttr(init->second)),
+                                      builder.getNamedAttr("as", builder.getStringAttr(name)),
+                                      builder.getNamedAttr("transposed", builder.getBoolAttr(transposed)),
+                                      builder.getNamedAttr("shared", builder.getBoolAttr(weight.part.empty()))});
+  }
+
+  //===-- Parts -----------------------------------------------------------------------------------------------------===//
+
+  static bool isData(StringRef name) { return name == "tokens" || name == "targets"; }
+
+  LogicalResult define(Name name, mlir::Value value) {
+    for (auto &[first, old] : values)
+      if (first.text == name.text)
+        return evaluator.fail(name.at, "`" + name.text + "` is defined twice", first.at, "first defined here");
+    values.push_back({name, value});
+    return success();
+  }
+
+  LogicalResult checkInputs(const ModelPart &part, const ModelPart *previous, size_t got) {
+    size_t expected = count_if(part.parameters, [](const Name &name) { return !isData(name.text); });
+    if (expected == got)
+      return success();
+    std::string values = " value" + std::string(expected == 1 ? "" : "s");
+    if (!previous)
+      return evaluator.fail(part.name.at, "part `" + part.name.text + "` comes first, so it takes `tokens` only");
+    return evaluator.fail(part.name.at,
+                          "part `" + part.name.text + "` takes " + Twine(expected) + values + ", got " + Twine(got) +
+                              " from `" + previous->name.text + "`",
+                          previous->returnAt, "returned here");
+  }
+
+  LogicalResult buildPart(const ModelPart &part, const ModelPart *previous, ArrayRef<mlir::Type> inputs,
+                          SmallVectorImpl<mlir::Type> &results) {
+    if (failed(checkInputs(part, previous, inputs.size())))
+      return failure();
+    auto dataType = RankedTensorType::get({shape.batch, shape.sequence}, builder.getI32Type());
+    SmallVector<mlir::Type> types;
+    SmallVector<mlir::DictionaryAttr> attributes;
+    SmallVector<Name> names;
+    for (const Name &name : part.parameters) {
+      bool data = isData(name.text);
+      types.push_back(data ? dataType : inputs.front());
+      inputs = inputs.drop_front(!data);
+      attributes.push_back(data ? builder.getDictionaryAttr(
+                                      builder.getNamedAttr("nn.data", builder.getStringAttr(name.text)))
+                                : builder.getDictionaryAttr({}));
+      names.push_back(name);
+    }
+    for (const Weight &weight : weightsOf(part)) {
+      FailureOr<RankedTensorType> type = typeOf(*weight.declared);
+      FailureOr<mlir::DictionaryAttr> said = failed(type) ? FailureOr<mlir::DictionaryAttr>() : attributesOf(weight);
+      if (failed(type) || failed(said))
+        return failure();
+      types.push_back(*type);
+      attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr("nn.weight", *said)));
+      names.push_back(weight.declared->name);
+    }
+    return buildFunction(part, names, types, attributes, results);
+  }
+
+  LogicalResult buildFunction(const ModelPart &part, ArrayRef<Name> names, ArrayRef<mlir::Type> types,
+                              ArrayRef<mlir::DictionaryAttr> attributes, SmallVectorImpl<mlir::Type> &results) {
+    mlir::OpBuilder::InsertionGuard guard(builder);
+    auto function = builder.create<mlir::func::FuncOp>(source.location(part.name.at), part.name.text,
+                                                       builder.getFunctionType(types, {}));
+    function.setPrivate();
+    if (part.perLayer)
+      function->setAttr("nn.per_layer", builder.getUnitAttr());
+    for (auto [i, said] : enumerate(attributes))
+      function.setArgAttrs(i, said);
+    builder.setInsertionPointToStart(function.addEntryBlock());
+    values.clear();
+    for (auto [name, argument] : zip(names, function.getArguments()))
+      if (failed(define(name, argument)))
+        return failure();
+    for (const ModelPart::Definition &definition : part.definitions)
+      if (failed(let(definition)))
+        return failure();
+    SmallVector<mlir::Value> returned;
+    for (const Expr *expr : part.results) {
+      FailureOr<mlir::Value> value = tensor(expr);
+      if (failed(value))
+        return failure();
+      returned.push_back(*value);
+      results.push_back(value->getType());
+    }
+    builder.create<mlir::func::ReturnOp>(source.location(part.returnAt), returned);
+    function.setFunctionType(builder.getFunctionType(types, results));
+    return success();
+  }
+
+  LogicalResult let(const ModelPart::Definition &definition) {
+    FailureOr<Tensors> made = tensors(definition.value);
+    if (failed(made))
+      return failure();
+    if (made->size() != definition.names.size())
+      return evaluator.fail(definition.names[0].at, "this defines " + Twine(definition.names.size()) +
+                                                        " names, and `" + definition.value->text + "` gives " +
+                                                        Twine(made->size()) + (made->size() == 1 ? " value" : " values"));
+    for (auto [name, value] : zip(definition.names, *made))
+      if (failed(define(name, value)))
+        return failure();
+    return success();
+  }
+
+  //===-- Expressions over tensors ----------------------------------------------------------------------------------===//
+
+  FailureOr<mlir::Value> tensor(const Expr *expr) {
+    FailureOr<Tensors> made = tensors(expr);
+    if (failed(made))
+      return failure();
+    if (made->size() != 1)
+      return evaluator.fail(expr->at, "`" + expr->text + "` gives " + Twine(made->size()) +
+                                          " values; name them with `let a, b, .. = ..`");
+    return made->front();
+  }
+
+  FailureOr<Tensors> tensors(const Expr *expr) {
+    if (expr->kind == Expr::Variable)
+      return variable(expr);
+    if (expr->kind == Expr::Call)
+      return call(expr);
+    if (expr->kind != Expr::Add)
+      return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text + "`");
+    FailureOr<mlir::Value> left = tensor(expr->operands[0]), right = failure();
+    if (failed(left) || failed(right = tensor(expr->operands[1])))
+      return failure();
+    return create(expr, "add", {*left, *right}, {});
+  }
+
+  FailureOr<Tensors> variable(const Expr *expr) {
+    SmallVector<StringRef> names;
+    for (auto &[name, value] : values) {
+      if (name.text == expr->name)
+        return Tensors{value};
+      names.push_back(name.text);
+    }
+    if (Binding *found = parameters.find(expr->name))
+      return evaluator.fail(expr->at, "expected a tensor, got " + found->value.type() + " " + found->value.text());
+    return evaluator.fail(expr->at, "`" + expr->name + "` is not defined" + didYouMean(expr->name, names));
+  }
+
+  FailureOr<Tensors> call(const Expr *expr) {
+    if (!is_contained(kOps, expr->name))
+      return evaluator.fail(expr->at, "`" + expr->name + "` is no op of a model" + didYouMean(expr->name, kOps));
+    SmallVector<mlir::Value> operands;
+    SmallVector<mlir::NamedAttribute> attributes;
+    for (auto [i, label, operand] : enumerate(expr->labels, expr->operands)) {
+      Name named = label;
+      if (named.text.empty() && expr->name == "split" && i == 1)
+        named = {"parts", operand->at};
+      if (!named.text.empty()) {
+        FailureOr<mlir::NamedAttribute> made = attribute(expr, named, operand);
+        if (failed(made))
+          return failure();
+        attributes.push_back(*made);
+        continue;
+      }
+      FailureOr<mlir::Value> value = tensor(operand);
+      if (failed(value))
+        return failure();
+      operands.push_back(*value);
+    }
+    for (const OpAttribute &known : kAttributes) {
+      auto given = [&](mlir::NamedAttribute attribute) { return attribute.getName() == known.name; };
+      if (known.required && known.op == expr->name && none_of(attributes, given))
+        return evaluator.fail(expr->at, "`" + expr->name + "` needs `" + known.name + " = ..`");
+    }
+    return create(expr, expr->name, operands, attributes);
+  }
+
+  FailureOr<mlir::NamedAttribute> attribute(const Expr *call, Name label, const Expr *expr) {
+    const OpAttribute *found = nullptr;
+    SmallVector<StringRef> names;
+    for (const OpAttribute &known : kAttributes) {
+      if (known.op != call->name)
+        continue;
+      names.push_back(known.name);
+      if (known.name == label.text)
+        found = &known;
+    }
+    if (!found)
+      return evaluator.fail(label.at, "`" + call->name + "` has no option `" + label.text + "`" +
+                                          didYouMean(label.text, names));
+    FailureOr<Value> value = evaluator.evaluate(expr, parameters);
+    if (failed(value))
+      return failure();
+    mlir::Attribute made;
+    if (auto *count = value->asInt(); count && found->kind == OpAttribute::Count && *count > 0)
+      made = builder.getI64IntegerAttr(*count);
+    else if (count && found->kind == OpAttribute::Number)
+      made = builder.getF64FloatAttr(*count);
+    else if (auto *exact = value->asNumber(); exact && found->kind == OpAttribute::Number)
+      made = builder.getF64FloatAttr(*exact);
+    else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
+      made = builder.getBoolAttr(*flag);
+    else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
+      made = builder.getStringAttr(*text);
+    static const char *const kinds[] = {"an int of at least 1", "a number", "true or false", "a string"};
+    if (!made)
+      return evaluator.fail(expr->at, "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " +
+                                          value->text());
+    return builder.getNamedAttr(label.text, made);
+  }
+
+  FailureOr<Tensors> create(const Expr *expr, StringRef name, mlir::ValueRange operands,
+                            ArrayRef<mlir::NamedAttribute> given) {
+    mlir::NamedAttrList attributes(given);
+    mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
+    FailureOr<mlir::Operation *> op =
+        pp::nn::createOp(builder, source.location(expr->at), name, operands, attributes);
+    if (failed(op))
+      return failure();
+    // What an op keeps for its backward is not seen by the model.
+    return Tensors((*op)->getResults().take_front(name == "split" ? (*op)->getNumResults() : 1));
+  }
+
+  Source &source;
+  Evaluator &evaluator;
+  const Model &model;
+  Scope &parameters;
+  BatchShape shape;
+  mlir::OpBuilder &builder;
+  SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
+};
+} // namespace
+
+LogicalResult pp::buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
+                             BatchShape shape, mlir::OpBuilder &builder) {
+  return ModelBuilder(source, evaluator, model, parameters, shape, builder).build();
+}
+
+FailureOr<ModelOutline> pp::outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters) {
+  ModelOutline outline{model.name.text, model.name.at, {}, 0};
+  bool layered = false, passed = false;
+  for (const ModelPart &part : model.parts) {
+    for (const ModelOutline::Part &other : outline.parts)
+      if (other.name == part.name.text)
+        return evaluator.fail(part.name.at, "part `" + part.name.text + "` is defined twice");
+    if (part.perLayer && passed)
+      return evaluator.fail(part.name.at, "a model has one `layer { .. }`");
+    layered |= part.perLayer;
+    passed |= layered && !part.perLayer;
+    outline.parts.push_back({part.name.text, part.perLayer});
+  }
+  Binding *layers = nullptr;
+  for (Binding &binding : parameters.bindings)
+    if (binding.name.text == "layers")
+      layers = &binding;
+  if (!layered || !layers)
+    return evaluator.fail(model.name.at, "model `" + model.name.text + "` needs " +
+                                             (layered ? "a parameter `layers`" : "a `layer { .. }`"));
+  if (!layers->value.asInt() || *layers->value.asInt() < 1)
+    return evaluator.fail(layers->name.at, "`layers` must be an int of at least 1, got " + layers->value.text());
+  outline.layers = *layers->value.asInt();
+  return outline;
+}

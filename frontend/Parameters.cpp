@@ -1,0 +1,138 @@
+// Binds the parameters of schedules, models and training programs.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Parameters.h"
+
+using namespace llvm;
+using namespace pp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+
+Value pp::readOverride(Source &source, StringRef text) {
+  int64_t count;
+  double number;
+  if (!text.getAsInteger(10, count))
+    return Value(count);
+  if (!text.empty() && StringRef("+-.0123456789").contains(text[0]) && !text.getAsDouble(number))
+    return Value(number);
+  if (text == "true" || text == "false")
+    return Value(text == "true");
+  return Value(source.intern(text));
+}
+
+const Parameter *Callee::find(StringRef text) const {
+  for (const Parameter &parameter : parameters)
+    if (parameter.name.text == text || (!parameter.role.empty() && parameter.role == text))
+      return &parameter;
+  return nullptr;
+}
+
+std::string Callee::nearest(StringRef text) const {
+  SmallVector<StringRef> names;
+  for (const Parameter &parameter : parameters)
+    names.push_back(parameter.role.empty() ? parameter.name.text : parameter.role);
+  return didYouMean(text, names);
+}
+
+namespace {
+/// Which argument of a call belongs to which parameter.
+class Binder {
+public:
+  Binder(Evaluator &evaluator, const Callee &callee, Scope &around, ArrayRef<Override> overrides, Scope &into)
+      : evaluator(evaluator), callee(callee), around(around), overrides(overrides), into(into),
+        arguments(callee.parameters.size()) {}
+
+  LogicalResult assign(const Expr *call) {
+    if (!call || call->kind != Expr::Call)
+      return success();
+    std::string declared = ("`" + callee.name.text + "` is declared here").str();
+    for (auto [i, label, value] : enumerate(call->labels, call->operands)) {
+      size_t number = i;
+      if (!label.text.empty()) {
+        const Parameter *found = callee.find(label.text);
+        if (!found)
+          return evaluator.fail(label.at,
+                                callee.kind + " `" + callee.name.text + "` has no parameter `" + label.text + "`" +
+                                    callee.nearest(label.text),
+                                callee.name.at, declared);
+        number = found - callee.parameters.begin();
+      }
+      if (number >= arguments.size())
+        return evaluator.fail(value->at,
+                              "`" + callee.name.text + "` takes " + Twine(arguments.size()) + " values, got " +
+                                  Twine(call->operands.size()),
+                              callee.name.at, declared);
+      if (arguments[number])
+        return evaluator.fail(value->at, "parameter `" + callee.parameters[number].name.text + "` is given twice",
+                              arguments[number]->at, "first given here");
+      arguments[number] = value;
+    }
+    return success();
+  }
+
+  LogicalResult bind() {
+    for (auto [parameter, argument] : zip(callee.parameters, arguments)) {
+      if (into.find(parameter.name.text))
+        return evaluator.fail(parameter.name.at, "`" + parameter.name.text + "` is defined twice");
+      SMLoc at = parameter.name.at;
+      FailureOr<Value> value = valueOf(parameter, argument, at);
+      if (failed(value) || failed(check(parameter, *value, at)))
+        return failure();
+      into.bind(parameter.name, *value);
+    }
+    return success();
+  }
+
+private:
+  FailureOr<Value> valueOf(const Parameter &parameter, const Expr *argument, SMLoc &at) {
+    for (const Override &given : overrides)
+      if (given.owner == callee.kind && callee.find(given.parameter) == &parameter)
+        return given.value;
+    if (argument) {
+      at = argument->at;
+      return evaluator.evaluate(argument, around);
+    }
+    if (parameter.value)
+      return evaluator.evaluate(parameter.value, into);
+    StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
+    return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` has no value");
+  }
+
+  LogicalResult check(const Parameter &parameter, const Value &value, SMLoc at) {
+    StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
+    if (!parameter.role.empty()) {
+      if (!value.asInt() || *value.asInt() < 1)
+        return evaluator.fail(at, "`" + shown + "` must be an int of at least 1, got " + value.text());
+      return success();
+    }
+    // A default shows the type: a misspelt `-D layers=8x` ends here and not in the middle of a formula.
+    if (!parameter.value)
+      return success();
+    FailureOr<Value> normal = evaluator.evaluate(parameter.value, into);
+    if (failed(normal))
+      return failure();
+    bool numbers = (value.asInt() || value.asNumber()) && (normal->asInt() || normal->asNumber());
+    if (value.sameTypeAs(*normal) || numbers)
+      return success();
+    return evaluator.fail(at, "parameter `" + shown + "` of `" + callee.name.text + "` expects " + normal->type() +
+                                  " like its default " + normal->text() + ", got " + value.type() + " " + value.text());
+  }
+
+  Evaluator &evaluator;
+  const Callee &callee;
+  Scope &around;
+  ArrayRef<Override> overrides;
+  Scope &into;
+  SmallVector<const Expr *> arguments;
+};
+} // namespace
+
+LogicalResult pp::bindParameters(Evaluator &evaluator, const Callee &callee, const Expr *call, Scope &around,
+                                 ArrayRef<Override> overrides, Scope &into) {
+  Binder binder(evaluator, callee, around, overrides, into);
+  if (failed(binder.assign(call)))
+    return failure();
+  return binder.bind();
+}

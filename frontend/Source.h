@@ -1,0 +1,41 @@
+// The text of a program: files, positions as MLIR locations, and diagnostics that point into them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_SOURCE_H
+#define PP_FRONTEND_SOURCE_H
+
+#include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/Location.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/Allocator.h"
+#include "llvm/Support/SMLoc.h"
+#include "llvm/Support/SourceMgr.h"
+
+namespace pp {
+
+/// What all readers of one program share: buffers, an arena for the tree, interned names, locations.
+class Source {
+public:
+  Source(llvm::SourceMgr &manager, mlir::MLIRContext *context) : manager(manager), context(context) {}
+
+  mlir::Location location(llvm::SMLoc at);
+  mlir::InFlightDiagnostic error(llvm::SMLoc at) { return mlir::emitError(location(at)); }
+  /// The same characters always come back at the same address, so names compare by it.
+  llvm::StringRef intern(llvm::StringRef text) { return names.insert(text).first->getKey(); }
+  llvm::BumpPtrAllocator &arena() { return allocator; }
+
+  llvm::SourceMgr &manager;
+  mlir::MLIRContext *const context;
+
+private:
+  llvm::StringSet<> names;
+  llvm::BumpPtrAllocator allocator;
+  llvm::DenseMap<const char *, mlir::Location> locations;
+};
+
+/// "; did you mean `x`?" with the candidate nearest to `name`, or nothing if none is near.
+std::string didYouMean(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
+
+} // namespace pp
+
+#endif // PP_FRONTEND_SOURCE_H

@@ -1,0 +1,371 @@
+// Binds a training program and elaborates it: the options of `train`, the command line's overrides, the defaults.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Train.h"
+#include "frontend/Elaborator.h"
+#include "frontend/Model.h"
+#include "frontend/Parameters.h"
+
+using namespace llvm;
+using namespace pp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+
+namespace {
+struct Setting {
+  StringRef name;
+  double value;
+  bool isInt;
+};
+
+class Binder {
+public:
+  Binder(Source &source, const Declarations &declared, const FrontendOptions &options, mlir::ModuleOp module)
+      : source(source), declared(declared), options(options), module(module), builder(source.context),
+        evaluator(source, options.budget) {
+    for (const Function *function : declared.functions)
+      evaluator.globals.bindings.push_back({function->name, Value(), false, function});
+  }
+
+  LogicalResult run() {
+    readDefines();
+    if (failed(pickTrain()) || failed(pickCallees()) || failed(resolveOverrides()))
+      return failure();
+    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)) ||
+        failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
+      return failure();
+    if (failed(readSettings("data", dataSettings)) || failed(readSettings("optimizer", optimizerSettings)) ||
+        failed(readPrecision()))
+      return failure();
+    return elaborate();
+  }
+
+private:
+  void readDefines() {
+    for (const auto &[name, text] : options.defines)
+      overrides.push_back({name, readOverride(source, text), "", ""});
+  }
+
+  //===-- What to train ---------------------------------------------------------------------------------------------===//
+
+  LogicalResult pickTrain() {
+    if (options.schedule.empty() && declared.trains.size() > 1)
+      return evaluator.fail(declared.trains[1]->name.at, "a program has one `train`, got a second one",
+                            declared.trains[0]->name.at, "the first one is here");
+    if (options.schedule.empty() && !declared.trains.empty()) {
+      train = declared.trains[0];
+      return bindTrain();
+    }
+    if (options.schedule.empty() && declared.schedules.size() == 1) {
+      schedule = declared.schedules[0];
+      return success();
+    }
+    if (options.schedule.empty())
+      return evaluator.fail(declared.begin, "this file has no `train`; name the schedule to draw with --schedule=NAME");
+    return find(declared.schedules, "schedule", {options.schedule, declared.begin}, schedule);
+  }
+
+  // Its own parameters must be known before its options, so their overrides are resolved here.
+  LogicalResult bindTrain() {
+    Callee callee{"train", train->name, train->parameters};
+    for (Override &given : overrides) {
+      StringRef name = given.name;
+      if (callee.find(name.consume_front("train.") ? name : StringRef(given.name))) {
+        given.owner = "train";
+        given.parameter = name;
+      }
+    }
+    if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
+      return failure();
+    static const StringRef known[] = {"model", "schedule", "data", "optimizer", "precision", "cluster"};
+    for (const Option &option : train->options) {
+      if (!is_contained(known, option.name.text))
+        return evaluator.fail(option.name.at,
+                              "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known));
+      if (option.name.text == "cluster")
+        return evaluator.fail(option.name.at, "`cluster` is not supported yet");
+      if (const Option *first = find(option.name.text); first != &option)
+        return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
+                              "first given here");
+    }
+    return success();
+  }
+
+  const Option *find(StringRef name) {
+    auto found = find_if(train ? train->options : ArrayRef<Option>(),
+                         [&](const Option &option) { return option.name.text == name; });
+    return train && found != train->options.end() ? found : nullptr;
+  }
+
+  template <typename T>
+  LogicalResult find(const std::vector<const T *> &all, StringRef kind, Name name, const T *&found) {
+    SmallVector<StringRef> names;
+    for (const T *one : all) {
+      if (one->name.text == name.text)
+        found = one;
+      names.push_back(one->name.text);
+    }
+    if (found)
+      return success();
+    return evaluator.fail(name.at, "there is no " + kind + " `" + name.text + "` here" + didYouMean(name.text, names));
+  }
+
+  // `model llama(..)`, or the call that `model choose ..` picks.
+  FailureOr<const Expr *> callOf(StringRef name) {
+    const Option *option = find(name);
+    if (!option)
+      return evaluator.fail(train->name.at, "train `" + train->name.text + "` names no " + name);
+    const Expr *call = option->value;
+    if (option->chooser) {
+      FailureOr<Value> wanted = evaluator.evaluate(option->chooser, trainScope);
+      if (failed(wanted))
+        return failure();
+      if (!wanted->asString())
+        return evaluator.fail(option->chooser->at, "expected a string after `choose`, got " + wanted->type() + " " +
+                                                       wanted->text());
+      SmallVector<StringRef> labels;
+      for (const Choice &choice : option->choices)
+        for (const Name &label : choice.labels) {
+          labels.push_back(label.text);
+          if (label.text == *wanted->asString())
+            call = choice.call;
+        }
+      if (!call)
+        return evaluator.fail(option->chooser->at, "there is no " + name + " `" + *wanted->asString() + "` to choose" +
+                                                       didYouMean(*wanted->asString(), labels));
+    }
+    if (!call || (call->kind != Expr::Call && call->kind != Expr::Variable))
+      return evaluator.fail(option->name.at, "expected a " + name + " with its arguments after `" + name + "`");
+    return call;
+  }
+
+  LogicalResult pickCallees() {
+    if (!train)
+      return pickDrawnModel();
+    FailureOr<const Expr *> call = callOf("model");
+    if (failed(call) || failed(find(declared.models, "model", {(*call)->name, (*call)->at}, model)))
+      return failure();
+    modelCall = *call;
+    call = callOf("schedule");
+    if (failed(call) || failed(find(declared.schedules, "schedule", {(*call)->name, (*call)->at}, schedule)))
+      return failure();
+    scheduleCall = *call;
+    return success();
+  }
+
+  // A schedule alone is drawn with the first model at hand, small where nothing is said about it.
+  LogicalResult pickDrawnModel() {
+    if (declared.models.empty())
+      return evaluator.fail(schedule->name.at, "there is no model to draw this schedule with");
+    model = declared.models[0];
+    static const std::pair<const char *, int64_t> sizes[] = {{"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
+    for (auto [name, size] : sizes)
+      if (calleeOf(*model).find(name))
+        overrides.insert(overrides.begin(), {name, Value(size), "model", name});
+    return success();
+  }
+
+  Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
+  Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
+
+  //===-- The command line ------------------------------------------------------------------------------------------===//
+
+  LogicalResult resolveOverrides() {
+    for (Override &given : overrides)
+      if (given.owner.empty() && failed(resolve(given)))
+        return failure();
+    return success();
+  }
+
+  LogicalResult resolve(Override &given) {
+    auto [owner, name] = StringRef(given.name).split('.');
+    if (name.empty()) {
+      name = owner;
+      owner = !calleeOf(*schedule).find(name) && !train && calleeOf(*model).find(name) ? "model" : "schedule";
+    }
+    given.owner = owner;
+    given.parameter = name;
+    std::string prefix = "-D " + given.name + ": ";
+    if (owner == "schedule" || owner == "model") {
+      Callee callee = owner == "model" ? calleeOf(*model) : calleeOf(*schedule);
+      if (callee.find(name))
+        return success();
+      if (train && !train->parameters.empty() && !StringRef(given.name).contains('.'))
+        callee = {"train", train->name, train->parameters};
+      return evaluator.fail(callee.name.at, prefix + callee.kind + " `" + callee.name.text + "` has no parameter `" +
+                                                name + "`" + callee.nearest(name));
+    }
+    SMLoc at = train ? train->name.at : schedule->name.at;
+    if (owner == "data" || owner == "optimizer")
+      return checkSetting(at, prefix, owner, name, owner == "data" ? ArrayRef(dataSettings) : ArrayRef(optimizerSettings));
+    static const StringRef owners[] = {"schedule", "model", "data", "optimizer"};
+    if (owner == "train")
+      return evaluator.fail(at, prefix + "this train has no parameter `" + name + "`");
+    return evaluator.fail(at, prefix + "expected one of schedule, model, data, optimizer before the dot, got `" + owner +
+                                  "`" + didYouMean(owner, owners));
+  }
+
+  //===-- data, optimizer, precision --------------------------------------------------------------------------------===//
+
+  LogicalResult checkSetting(SMLoc at, const Twine &prefix, StringRef option, StringRef name,
+                             ArrayRef<Setting> settings) {
+    SmallVector<StringRef> names;
+    for (const Setting &setting : settings)
+      names.push_back(setting.name);
+    if (is_contained(names, name))
+      return success();
+    return evaluator.fail(at, prefix + "`" + option + "` has no option `" + name + "`" + didYouMean(name, names));
+  }
+
+  LogicalResult readSettings(StringRef option, MutableArrayRef<Setting> settings) {
+    const Option *written = find(option);
+    if (train && !written && option == "data")
+      return evaluator.fail(train->name.at, "train `" + train->name.text + "` has no `data`; it needs `data microbatch = "
+                                            "<sequences>, sequence = <tokens>`");
+    ArrayRef<Name> labels = written ? written->labels : ArrayRef<Name>();
+    ArrayRef<Expr *> values = written ? written->values : ArrayRef<Expr *>();
+    if (written && option == "optimizer") {
+      const Expr *call = written->value;
+      if (!call || (call->kind != Expr::Call && call->kind != Expr::Variable) || call->name != "adamw")
+        return evaluator.fail(call ? call->at : written->name.at, "expected an optimizer; there is `adamw(lr = .., ..)`");
+      labels = call->labels;
+      values = call->operands;
+    } else if (written && written->value) {
+      return evaluator.fail(written->value->at, "expected `" + option + "` to be followed by `name = value`");
+    }
+    for (auto [label, value] : zip(labels, values)) {
+      if (label.text.empty())
+        return evaluator.fail(value->at, "the options of `" + option + "` need their names");
+      FailureOr<Value> number = evaluator.evaluate(value, trainScope);
+      if (failed(number) || failed(checkSetting(label.at, "", option, label.text, settings)) ||
+          failed(set(value->at, label.text, *number, settings)))
+        return failure();
+    }
+    for (const Override &given : overrides)
+      if (given.owner == option &&
+          failed(set(train ? train->name.at : schedule->name.at, given.parameter, given.value, settings)))
+        return failure();
+    return success();
+  }
+
+  LogicalResult set(SMLoc at, StringRef name, const Value &value, MutableArrayRef<Setting> settings) {
+    Setting &setting = *find_if(settings, [&](const Setting &one) { return one.name == name; });
+    bool sizes = settings.data() == dataSettings;
+    if (auto *count = value.asInt(); count && *count >= (sizes ? 1 : 0))
+      setting.value = *count;
+    else if (auto *number = value.asNumber(); number && !setting.isInt && *number >= 0)
+      setting.value = *number;
+    else
+      return evaluator.fail(at, "expected " + Twine(setting.isInt ? "an int of at least " : "a number of at least ") +
+                                    (sizes ? "1" : "0") + " for `" + name + "`, got " + value.text());
+    return success();
+  }
+
+  LogicalResult readPrecision() {
+    const Option *written = find("precision");
+    if (!written)
+      return success();
+    const Expr *expr = written->value;
+    if (!expr || expr->kind != Expr::Variable)
+      return evaluator.fail(written->name.at, "expected a precision after `precision`: f32, bf16 or f64");
+    precision = expr->name;
+    if (Binding *given = trainScope.find(expr->name))
+      precision = given->value.asString() ? *given->value.asString() : "";
+    if (precision == "f32" || precision == "bf16" || precision == "f64")
+      return success();
+    static const StringRef known[] = {"f32", "bf16", "f64"};
+    return evaluator.fail(expr->at, "`" + precision + "` is no precision; there are f32, bf16 and f64" +
+                                        didYouMean(precision, known));
+  }
+
+  //===-- The module ------------------------------------------------------------------------------------------------===//
+
+  int64_t intOf(Scope &scope, StringRef name) {
+    Binding *found = scope.find(source.intern(name));
+    return found && found->value.asInt() ? *found->value.asInt() : 0;
+  }
+
+  mlir::DictionaryAttr dictionaryOf(ArrayRef<Setting> settings) {
+    SmallVector<mlir::NamedAttribute> made;
+    for (const Setting &setting : settings)
+      made.push_back(builder.getNamedAttr(setting.name, setting.isInt
+                                                            ? mlir::Attribute(builder.getI64IntegerAttr(setting.value))
+                                                            : builder.getF64FloatAttr(setting.value)));
+    return builder.getDictionaryAttr(made);
+  }
+
+  mlir::DictionaryAttr trainAttr(int64_t layers) {
+    auto string = [&](StringRef name, StringRef value) {
+      return builder.getNamedAttr(name, builder.getStringAttr(value));
+    };
+    auto count = [&](StringRef name, int64_t value) {
+      return builder.getNamedAttr(name, builder.getI64IntegerAttr(value));
+    };
+    return builder.getDictionaryAttr({string("name", train ? train->name.text : schedule->name.text),
+                                      string("model", model->name.text), string("schedule", schedule->name.text),
+                                      count("layers", layers), count("batch", dataSettings[0].value),
+                                      count("sequence", dataSettings[1].value),
+                                      count("vocab", intOf(modelScope, "vocab")), string("precision", precision),
+                                      builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
+  }
+
+  LogicalResult elaborate() {
+    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
+    if (failed(outline))
+      return failure();
+    if (intOf(modelScope, "vocab") < 1)
+      return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
+    mlir::FloatType element = precision == "f64"    ? builder.getF64Type()
+                              : precision == "bf16" ? mlir::FloatType(builder.getBF16Type())
+                                                    : builder.getF32Type();
+    BatchShape shape{int64_t(dataSettings[0].value), int64_t(dataSettings[1].value), element};
+    builder.setInsertionPointToEnd(module.getBody());
+    if (failed(buildModel(source, evaluator, *model, modelScope, shape, builder)))
+      return failure();
+    ScheduleSizes sizes;
+    for (const Parameter &parameter : schedule->parameters) {
+      int64_t count = intOf(scheduleScope, parameter.name.text);
+      if (parameter.role == "ranks")
+        sizes.ranks = count;
+      else if (parameter.role == "microbatches")
+        sizes.microbatches = count;
+      else if (parameter.role == "slices")
+        sizes.slices = count;
+    }
+    auto program = builder.create<pipeline::ProgramOp>(
+        source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
+        sizes.microbatches, sizes.slices, trainAttr(outline->layers));
+    Elaborator elaborator(source, options.budget, *outline, sizes, &program.getBody().emplaceBlock());
+    elaborator.globals.bindings = evaluator.globals.bindings;
+    for (const RecomputeStatement *recompute : train ? train->recomputes : ArrayRef<RecomputeStatement *>())
+      if (failed(elaborator.recompute(recompute, trainScope)))
+        return failure();
+    return elaborator.elaborate(*schedule, scheduleScope);
+  }
+
+  Source &source;
+  const Declarations &declared;
+  const FrontendOptions &options;
+  mlir::ModuleOp module;
+  mlir::OpBuilder builder;
+  Evaluator evaluator;
+  std::vector<Override> overrides;
+  const Train *train = nullptr;
+  const Model *model = nullptr;
+  const Schedule *schedule = nullptr;
+  const Expr *modelCall = nullptr, *scheduleCall = nullptr;
+  Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr};
+  Setting dataSettings[2] = {{"microbatch", 1, true}, {"sequence", 64, true}};
+  Setting optimizerSettings[9] = {{"lr", 1e-3, false},     {"beta1", 0.9, false},       {"beta2", 0.95, false},
+                                  {"epsilon", 1e-8, false}, {"weight_decay", 0.1, false}, {"clip", 1.0, false},
+                                  {"warmup", 0, true},      {"decay_steps", 0, true},    {"min_lr", 0.1, false}};
+  StringRef precision = "f32";
+};
+} // namespace
+
+LogicalResult pp::elaborateProgram(Source &source, const Declarations &declared, const FrontendOptions &options,
+                                   mlir::ModuleOp module) {
+  return Binder(source, declared, options, module).run();
+}

@@ -1,0 +1,27 @@
+// Binds what `train` names: one model, one schedule, their arguments, data, optimizer and precision.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_TRAIN_H
+#define PP_FRONTEND_TRAIN_H
+
+#include "frontend/Ast.h"
+#include "frontend/Frontend.h"
+#include "frontend/Source.h"
+
+namespace pp {
+
+/// Everything that a file and its imports declare.
+struct Declarations {
+  std::vector<const Function *> functions;
+  std::vector<const Schedule *> schedules;
+  std::vector<const Model *> models;
+  std::vector<const Train *> trains;
+  SMLoc begin; // of the main file
+};
+
+/// Appends the program and the model's functions to `module`.
+mlir::LogicalResult elaborateProgram(Source &source, const Declarations &declared, const FrontendOptions &options,
+                                     mlir::ModuleOp module);
+
+} // namespace pp
+
+#endif // PP_FRONTEND_TRAIN_H
