@@ -18,7 +18,7 @@ public:
   /// The number of the piece of this unit or thing; -1 if the schedule has no such piece.
   int64_t find(pipeline::CoordAttr coord) const;
   /// `2` or `attn(3)`, as a `.pipe` file writes the piece alone.
-  std::string name(int64_t piece) const { return ops[piece].getCoord().str(); }
+  std::string name(int64_t piece) const { return op(piece).getCoord().str(); }
   /// Where the weights are when a step begins; empty for pieces without a place.
   llvm::ArrayRef<int64_t> homes(int64_t piece) const;
   /// The rank that updates the piece, -1 if none.

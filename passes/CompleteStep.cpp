@@ -399,7 +399,7 @@ LogicalResult StepBuilder::readGrad(TransferOp op, int64_t piece, SmallVectorImp
   return success();
 }
 
-LogicalResult StepBuilder::buildTransfers(ArrayRef<TransferOp> ops) {
+LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
   // All reads before all writes.
   SmallVector<Share> arriving;
   for (TransferOp op : ops) {

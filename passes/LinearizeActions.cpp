@@ -156,7 +156,7 @@ private:
   }
 
   /// `is on rank 3`, `is on ranks 0, 1`: where the weight of a piece is by now.
-  std::string whereWeightIs(int64_t piece) const {
+  std::string whereWeightIs(int64_t piece) {
     SmallVector<int64_t> ranks;
     for (auto &entry : made)
       if (entry.first.kind == Token::Weight && entry.first.piece == piece)
@@ -191,7 +191,7 @@ private:
     return failure();
   }
 
-  std::string placeOf(int64_t action) const {
+  std::string placeOf(int64_t action) {
     return PlaceAttr::get(program.getContext(), actions[action].anchors, Layout::full).str();
   }
 

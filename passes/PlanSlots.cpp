@@ -12,6 +12,7 @@
 #include "passes/Passes.h"
 #include "passes/SlotLives.h"
 #include "mlir/IR/Threading.h"
+#include <numeric>
 
 namespace pp {
 #define GEN_PASS_DEF_PLANSLOTS

@@ -83,6 +83,8 @@ private:
   static ValType typeOf(Value value) { return cast<ValType>(value.getType()); }
   static int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
 
+  Type requestType() { return RequestType::get(program.getContext()); }
+
   OpBuilder &at(int64_t rank) {
     builder.setInsertionPointToEnd(&ranks[rank].op.getBody().front());
     return builder;
@@ -229,7 +231,7 @@ private:
         });
     auto channel = builder.getI64IntegerAttr(from * program.getRanks() + to);
     Value source = slots.lookup({move.getValue(), from});
-    Value sent = at(from).create<PostOp>(move.getLoc(), PostKind::send, move.getThing(), source, ArrayRef<int64_t>(to),
+    Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source, ArrayRef<int64_t>(to),
                                          channel, move.getGroupAttr());
     ranks[from].posted.push_back({sent, source, group, true});
     Value slot = target == move.getFuture()
@@ -237,7 +239,7 @@ private:
                                   move.getLoc())
                      : slotOf(target, to, move.getThing().str(), move.getLoc());
     finishSends(to, slot);
-    Value received = at(to).create<PostOp>(move.getLoc(), PostKind::receive, move.getThing(), slot,
+    Value received = at(to).create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,
                                            ArrayRef<int64_t>(from), channel, move.getGroupAttr());
     ranks[to].posted.push_back({received, slot, group, false});
     requests[{move.getFuture(), to}] = received;
@@ -249,7 +251,7 @@ private:
     auto channel = builder.getI64IntegerAttr(program.getRanks() * program.getRanks());
     for (int64_t rank : type.getRanks()) {
       Value slot = slots.lookup({move.getValue(), rank});
-      Value request = at(rank).create<PostOp>(move.getLoc(), PostKind::all_reduce, move.getThing(), slot,
+      Value request = at(rank).create<PostOp>(move.getLoc(), requestType(), PostKind::all_reduce, move.getThing(), slot,
                                               type.getRanks(), channel, IntegerAttr());
       ranks[rank].posted.push_back({request, slot, -1, false});
       requests[{move.getFuture(), rank}] = request;

@@ -6,6 +6,7 @@
 // this graph has a cycle (proofs.md 6). Executing it greedily decides that in linear time.
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include <numeric>
 
 namespace pp {
 #define GEN_PASS_DEF_PROVEPROGRESS

@@ -87,7 +87,7 @@ private:
   mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);
   void recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
   mlir::Value dataInput(llvm::StringRef kind, int64_t mb, int64_t rank, mlir::TupleType payload);
-  mlir::LogicalResult buildTransfers(llvm::ArrayRef<pipeline::TransferOp> ops);
+  mlir::LogicalResult buildTransfers(llvm::MutableArrayRef<pipeline::TransferOp> ops);
   mlir::LogicalResult verifyTransfer(pipeline::TransferOp op);
   mlir::LogicalResult readGrad(pipeline::TransferOp op, int64_t piece, llvm::SmallVectorImpl<Share> &arriving);
 

@@ -46,7 +46,7 @@ private:
   DenseMap<Operation *, int64_t> positions; // moves of one `together` share a position
   std::map<std::pair<int64_t, int64_t>, std::vector<Life>> lives;
   DenseMap<Value, std::pair<ValType, int64_t>> storage; // value -> index of the life it continues
-  std::map<std::pair<Attribute, int64_t>, std::pair<int64_t, Operation *>> forwards;
+  DenseMap<std::pair<Attribute, int64_t>, std::pair<int64_t, Operation *>> forwards;
 
   void number(ProgramOp program) {
     int64_t next = 1, group = -1, groupPosition = 0;
