@@ -239,18 +239,18 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
   return success();
 }
 
-std::string RankText::str() const {
-  Json json = tables->head;
-  json["ops"] = tables->ops;
-  json["units"] = tables->units;
-  json["messages"] = tables->messages;
-  json["weights"] = tables->weights;
-  json["state"] = tables->state;
-  json["grads"] = tables->grads;
-  json["inputs"] = tables->inputs;
-  json["losses"] = tables->losses;
+std::string RankText::take() {
+  Json json = std::move(tables->head);
+  json["ops"] = std::move(tables->ops);
+  json["units"] = std::move(tables->units);
+  json["messages"] = std::move(tables->messages);
+  json["weights"] = std::move(tables->weights);
+  json["state"] = std::move(tables->state);
+  json["grads"] = std::move(tables->grads);
+  json["inputs"] = std::move(tables->inputs);
+  json["losses"] = std::move(tables->losses);
   if (!tables->norm.is_null())
-    json["norm"] = tables->norm;
+    json["norm"] = std::move(tables->norm);
   return json.dump();
 }
 

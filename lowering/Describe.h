@@ -30,7 +30,8 @@ public:
   int32_t addMessage(pipeline::PostOp post);
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.
   mlir::LogicalResult addSlot(pipeline::SlotOp slot, pipeline::ProgramOp program);
-  std::string str() const;
+  /// The whole text; the tables are spent.
+  std::string take();
 
 private:
   struct Tables;

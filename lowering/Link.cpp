@@ -38,7 +38,9 @@ static FailureOr<std::string> findRuntime(StringRef given, Location loc) {
     llvm::sys::path::remove_filename(beside);
     llvm::sys::path::append(beside, "..", "lib", "libpp-runtime.a");
     llvm::sys::path::remove_dots(beside, /*remove_dot_dot=*/true);
-    places = {std::string(beside), PP_RUNTIME_LIBRARY};
+    places = {std::string(beside)};
+    if (beside != PP_RUNTIME_LIBRARY)
+      places.push_back(PP_RUNTIME_LIBRARY);
   }
   for (const std::string &place : places)
     if (fs::exists(place))

@@ -161,7 +161,7 @@ FailureOr<OwningOpRef<ModuleOp>> RankLowering::run() {
     if (failed(lower(op)))
       return failure();
   addStep();
-  calls.addText(name("pp_json_"), text.str());
+  calls.addText(name("pp_json_"), text.take());
   return std::move(calls.module);
 }
 
