@@ -1,0 +1,110 @@
+// Every op of the `nn` dialect reads back what it prints.
+// RUN: pp-opt %s | pp-opt | FileCheck %s
+
+// What a model is written in.
+// CHECK-LABEL: func.func @forward
+func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: tensor<8x16xf32>, %w: tensor<16x32xf32>,
+                   %b: tensor<32xf32>, %g: tensor<16xf32>) {
+  // CHECK: %[[X:.*]] = nn.embedding %{{.*}}, %{{.*}} : (tensor<2x8xi32>, tensor<32x16xf32>) -> tensor<2x8x16xf32>
+  %x = nn.embedding %tokens, %table : (tensor<2x8xi32>, tensor<32x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.positions %{{.*}}, %{{.*}} : (tensor<2x8xi32>, tensor<8x16xf32>) -> tensor<2x8x16xf32>
+  %p = nn.positions %tokens, %rows : (tensor<2x8xi32>, tensor<8x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.linear %[[X]], %[[W:.*]] bias %{{.*}} : (tensor<2x8x16xf32>, tensor<16x32xf32>, tensor<32xf32>)
+  %y = nn.linear %x, %w bias %b : (tensor<2x8x16xf32>, tensor<16x32xf32>, tensor<32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.transpose %[[W]] : (tensor<16x32xf32>) -> tensor<32x16xf32>
+  %wt = nn.transpose %w : (tensor<16x32xf32>) -> tensor<32x16xf32>
+  // CHECK: nn.linear %[[X]], %{{.*}} {transposed = true} : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
+  %t = nn.linear %x, %wt {transposed = true} : (tensor<2x8x16xf32>, tensor<32x16xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.layernorm %[[X]], %[[G:.*]], %[[G]] : {{.*}} -> (tensor<2x8x16xf32>, tensor<2x8xf32>, tensor<2x8xf32>)
+  %n, %mean, %r = nn.layernorm %x, %g, %g : (tensor<2x8x16xf32>, tensor<16xf32>, tensor<16xf32>)
+                                         -> (tensor<2x8x16xf32>, tensor<2x8xf32>, tensor<2x8xf32>)
+  // CHECK: nn.rmsnorm %[[X]], %[[G]] {epsilon = 9.765625E-4 : f64} : {{.*}} -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
+  %m, %s = nn.rmsnorm %x, %g {epsilon = 9.765625e-4 : f64} : (tensor<2x8x16xf32>, tensor<16xf32>)
+                                                     -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
+  // CHECK: nn.rope %[[X]] {heads = 4 : i64, offset = 8 : i64, style = "pair"} : (tensor<2x8x16xf32>)
+  %q = nn.rope %x {heads = 4 : i64, offset = 8 : i64, style = "pair"} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.split %{{.*}} {parts = 4 : i64} : (tensor<2x8x32xf32>)
+  %k, %v, %a, %c = nn.split %y {parts = 4 : i64} : (tensor<2x8x32xf32>)
+      -> (tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>)
+  // CHECK: nn.attention %{{.*}} {causal = true, heads = 4 : i64, kv_heads = 2 : i64} : {{.*}} -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  %o, %lse = nn.attention %q, %k, %v {causal = true, heads = 4 : i64, kv_heads = 2 : i64}
+      : (tensor<2x8x16xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  // CHECK: nn.gelu %{{.*}} {exact = true} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  %u = nn.gelu %y {exact = true} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.swiglu %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  %h = nn.swiglu %y, %u : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.add %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  %z = nn.add %h, %t : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.cross_entropy %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  %loss = nn.cross_entropy %z, %tokens : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  return
+}
+
+// Gradients: sums continue `into` a tensor; sums are f32 for bf16.
+// CHECK-LABEL: func.func @backward
+func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<16xbf16>, %stat: tensor<2x8xf32>,
+                    %lse: tensor<2x4x8xf32>, %dw: tensor<16x16xf32>, %db: tensor<16xf32>, %tokens: tensor<2x8xi32>) {
+  // CHECK: nn.linear_dx %[[X:.*]], %{{.*}} into %[[X]] : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>)
+  %0 = nn.linear_dx %x, %w into %x : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.linear_dw %[[X]], %[[X]] : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<16x16xf32>
+  %1 = nn.linear_dw %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<16x16xf32>
+  // CHECK: nn.linear_dw %[[X]], %[[X]] into %{{.*}} {transposed = true} : {{.*}} -> tensor<16x16xf32>
+  %2 = nn.linear_dw %x, %x into %dw {transposed = true}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  // CHECK: nn.bias_dw %[[X]] into %{{.*}} : (tensor<2x8x16xbf16>, tensor<16xf32>) -> tensor<16xf32>
+  %3 = nn.bias_dw %x into %db : (tensor<2x8x16xbf16>, tensor<16xf32>) -> tensor<16xf32>
+  // CHECK: nn.embedding_dw %{{.*}}, %[[X]] {vocab = 32 : i64} : (tensor<2x8xi32>, tensor<2x8x16xbf16>) -> tensor<32x16xf32>
+  %4 = nn.embedding_dw %tokens, %x {vocab = 32 : i64} : (tensor<2x8xi32>, tensor<2x8x16xbf16>) -> tensor<32x16xf32>
+  // CHECK: nn.positions_dw %[[X]] {positions = 64 : i64} : (tensor<2x8x16xbf16>) -> tensor<64x16xf32>
+  %5 = nn.positions_dw %x {positions = 64 : i64} : (tensor<2x8x16xbf16>) -> tensor<64x16xf32>
+  // CHECK: nn.layernorm_rebuild %[[X]], %{{.*}} : {{.*}} -> tensor<2x8x16xbf16>
+  %6 = nn.layernorm_rebuild %x, %g, %g, %stat, %stat
+      : (tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<16xbf16>, tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.layernorm_bwd %[[X]], %[[X]], %{{.*}} into %[[X]] : {{.*}} -> (tensor<2x8x16xbf16>, tensor<16xf32>, tensor<16xf32>)
+  %7:3 = nn.layernorm_bwd %x, %x, %g, %stat, %stat into %x
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>, tensor<2x8xf32>, tensor<2x8x16xbf16>)
+     -> (tensor<2x8x16xbf16>, tensor<16xf32>, tensor<16xf32>)
+  // CHECK: nn.rmsnorm_rebuild %[[X]], %{{.*}} : {{.*}} -> tensor<2x8x16xbf16>
+  %8 = nn.rmsnorm_rebuild %x, %g, %stat : (tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.rmsnorm_bwd %[[X]], %[[X]], %{{.*}} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<16xf32>)
+  %9:2 = nn.rmsnorm_bwd %x, %x, %g, %stat
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>) -> (tensor<2x8x16xbf16>, tensor<16xf32>)
+  // CHECK: nn.attention_bwd %[[X]]{{.*}} {causal = true, heads = 4 : i64}
+  %10:3 = nn.attention_bwd %x, %x, %x, %x, %x, %lse {causal = true, heads = 4 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>,
+         tensor<2x4x8xf32>) -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+  // CHECK: nn.gelu_bwd %[[X]], %[[X]]
+  %11 = nn.gelu_bwd %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.swiglu_bwd %[[X]], %[[X]], %[[X]]
+  %12:2 = nn.swiglu_bwd %x, %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+      -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+  // CHECK: nn.cross_entropy_bwd %[[X]], %{{.*}} {scale = 6.250000e-02 : f64} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<1xf32>)
+  %13:2 = nn.cross_entropy_bwd %x, %tokens {scale = 0.0625 : f64} : (tensor<2x8x16xbf16>, tensor<2x8xi32>)
+      -> (tensor<2x8x16xbf16>, tensor<1xf32>)
+  return
+}
+
+// Columns, copies, sums and updates.
+// CHECK-LABEL: func.func @memory
+func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16x16xf32>, %norm: tensor<1xf64>) {
+  // CHECK: nn.slice_columns %{{.*}} {start = 4 : i64, width = 8 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
+  %0 = nn.slice_columns %x {start = 4 : i64, width = 8 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
+  // CHECK: nn.place_columns %{{.*}} into %{{.*}} {start = 8 : i64, total = 16 : i64}
+  %1 = nn.place_columns %0 into %x {start = 8 : i64, total = 16 : i64} : (tensor<2x8x8xf64>, tensor<2x8x16xf64>) -> tensor<2x8x16xf64>
+  // CHECK: nn.copy %{{.*}} into %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  %2 = nn.copy %dw into %dw : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  // CHECK: nn.zero : tensor<16x16xf32>
+  %3 = nn.zero : tensor<16x16xf32>
+  // CHECK: nn.accumulate %{{.*}} into %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  %4 = nn.accumulate %3 into %dw : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+  // CHECK: nn.sum_squares %{{.*}} : (tensor<16x16xf32>) -> tensor<1xf64>
+  %5 = nn.sum_squares %4 : (tensor<16x16xf32>) -> tensor<1xf64>
+  // CHECK: nn.adamw %{{.*}} norm %{{.*}} into %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} {decay = true}
+  %6:4 = nn.adamw %4 norm %5 into %w, %dw, %dw, %3 {decay = true}
+      : (tensor<16x16xf32>, tensor<1xf64>, tensor<16x16xbf16>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+     -> (tensor<16x16xbf16>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+  // CHECK: nn.adamw %{{.*}} into %{{.*}}, %{{.*}}, %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>
+  %7:3 = nn.adamw %4 into %dw, %dw, %3 : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+      -> (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+  return
+}

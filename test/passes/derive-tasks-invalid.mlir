@@ -1,0 +1,87 @@
+// What cannot be derived, and where the model or the program says so.
+// RUN: pp-opt %s --pp-derive-tasks --split-input-file --verify-diagnostics
+
+func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  %y = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  return %y : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{the model has no part `b`, of which `s0` is made}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0], ["b", 0]]
+}
+
+// -----
+
+func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  return %x : tensor<1x8x16xf32>
+}
+// expected-error@+1 {{tasks on slices of the sequence are not derived yet; this program has 4 slices}}
+pipeline.program @p ranks 1 microbatches 1 slices 4 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+}
+
+// -----
+
+func.func private @wide(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  return %x : tensor<1x8x16xf32>
+}
+// expected-error@+1 {{part `narrow` reads 'tensor<1x8x8xf32>' as argument 0, got 'tensor<1x8x16xf32>'}}
+func.func private @narrow(%x: tensor<1x8x8xf32>) -> tensor<1x8x8xf32> {
+  return %x : tensor<1x8x8xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["wide", 0], ["narrow", 0]]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+func.func private @a(%x: tensor<1x8x16xf32>, %w: tensor<16x8xf32> {nn.weight = {name = "w"}}) -> tensor<1x8x16xf32> {
+  // expected-error@+1 {{`transpose` may stand only where `linear` reads its weight}}
+  %t = nn.transpose %w : (tensor<16x8xf32>) -> tensor<8x16xf32>
+  %u = nn.gelu %t : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  return %x : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+}
+
+// -----
+
+func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x8xf32> {
+  // expected-error@+1 {{result 1 of `split` is read by nothing; its gradient would be missing}}
+  %u, %v = nn.split %x {parts = 2 : i64} : (tensor<1x8x16xf32>) -> (tensor<1x8x8xf32>, tensor<1x8x8xf32>)
+  return %u : tensor<1x8x8xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+func.func private @a(%x: tensor<1x8x16xf32>, %y: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  return %x : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{value 1 that `s0` receives leads to nothing that it returns}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+func.func private @a(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = {name = "g", shared = true}}) -> tensor<1x8x16xf32> {
+  %n, %r = nn.rmsnorm %x, %w : (tensor<1x8x16xf32>, tensor<16xf32>) -> (tensor<1x8x16xf32>, tensor<1x8xf32>)
+  return %n : tensor<1x8x16xf32>
+}
+func.func private @b(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = {name = "h", shared = true}}) -> tensor<1x8x16xf32> {
+  %n, %r = nn.rmsnorm %x, %w : (tensor<1x8x16xf32>, tensor<16xf32>) -> (tensor<1x8x16xf32>, tensor<1x8xf32>)
+  return %n : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+  pipeline.piece @s1 <stage 1> parts [["b", 1]]
+  // expected-error@+1 {{`s2` shares weights with two pieces, `s0` and `s1`; it may with one}}
+  pipeline.piece @s2 <stage 2> parts [["a", 2], ["b", 2]]
+}

@@ -1,0 +1,82 @@
+// A gpt2 layer under an I/W split, phi = 2 (ffn 32), A = tensor<1x8x16>: W reads what I hands it, and no weight.
+// RUN: pp-opt %s --pp-derive-tasks | FileCheck %s
+
+!x = tensor<1x8x16xf32>
+!u = tensor<1x8x32xf32>
+!w = tensor<16xf32>
+!row = tensor<1x8xf32>
+
+func.func private @layer(%x: !x, %g1: !w {nn.weight = {name = "g1"}}, %b1: !w {nn.weight = {name = "b1"}},
+    %wqkv: tensor<16x48xf32> {nn.weight = {name = "wqkv"}}, %bqkv: tensor<48xf32> {nn.weight = {name = "bqkv"}},
+    %wo: tensor<16x16xf32> {nn.weight = {name = "wo"}}, %g2: !w {nn.weight = {name = "g2"}},
+    %b2: !w {nn.weight = {name = "b2"}}, %w1: tensor<16x32xf32> {nn.weight = {name = "w1"}},
+    %w2: tensor<32x16xf32> {nn.weight = {name = "w2"}}) -> !x {
+  %a, %m1, %r1 = nn.layernorm %x, %g1, %b1 : (!x, !w, !w) -> (!x, !row, !row)
+  %qkv = nn.linear %a, %wqkv bias %bqkv : (!x, tensor<16x48xf32>, tensor<48xf32>) -> tensor<1x8x48xf32>
+  %q, %k, %v = nn.split %qkv {parts = 3 : i64} : (tensor<1x8x48xf32>) -> (!x, !x, !x)
+  %o, %lse = nn.attention %q, %k, %v {heads = 2 : i64, causal = true} : (!x, !x, !x) -> (!x, tensor<1x2x8xf32>)
+  %p = nn.linear %o, %wo : (!x, tensor<16x16xf32>) -> !x
+  %y = nn.add %x, %p : (!x, !x) -> !x
+  %n, %m2, %r2 = nn.layernorm %y, %g2, %b2 : (!x, !w, !w) -> (!x, !row, !row)
+  %u = nn.linear %n, %w1 : (!x, tensor<16x32xf32>) -> !u
+  %g = nn.gelu %u : (!u) -> !u
+  %d = nn.linear %g, %w2 : (!u, tensor<32x16xf32>) -> !x
+  %z = nn.add %y, %d : (!x, !x) -> !x
+  return %z : !x
+}
+
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["layer", 0]]
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <I stage 0 mb 0> on [0]
+  pipeline.unit <W stage 0 mb 0> on [0]
+}
+
+// The columns of one linear's output; F saves 6 + phi = 8 A: x where it came, q, k, v, o, y, u.
+// CHECK: func.func private @s0.F(
+// CHECK: %[[QKV:.*]] = nn.linear
+// CHECK-NEXT: %[[Q:.*]] = nn.slice_columns %[[QKV]] {start = 0 : i64, width = 16 : i64}
+// CHECK-NEXT: %[[K:.*]] = nn.slice_columns %[[QKV]] {start = 16 : i64, width = 16 : i64}
+// CHECK-NEXT: %[[V:.*]] = nn.slice_columns %[[QKV]] {start = 32 : i64, width = 16 : i64}
+// CHECK-NEXT: %[[O:.*]], %[[LSE:.*]] = nn.attention %[[Q]], %[[K]], %[[V]]
+// CHECK: %[[Y:.*]] = nn.add
+// CHECK: %[[U:.*]] = nn.linear
+// CHECK: return %{{.*}}, %{{mean.*}}, %{{rstd.*}}, %[[Q]], %[[K]], %[[V]], %[[O]], %[[LSE]], %[[Y]], %{{mean.*}}, %{{rstd.*}}, %[[U]] :
+
+// I rebuilds a, n, g for W, writes no gradient of a weight but the norms' hands.
+// CHECK: func.func private @s0.I(
+// CHECK-SAME: pipeline.inputs = {{\[}}["act", 1], ["stash", 11], ["weight", 9], ["dact", 1]]
+// CHECK-SAME: pipeline.results = {{\[}}["dact", 1], ["pending", 11]]
+// CHECK-NOT: nn.linear_dw
+// CHECK: %[[G:.*]] = nn.gelu
+// CHECK: %[[DU:.*]] = nn.gelu_bwd
+// CHECK: %[[N:.*]] = nn.layernorm_rebuild
+// CHECK: %[[DY:[a-z0-9_]+]], %[[DG2:.*]], %[[DB2:.*]] = nn.layernorm_bwd
+// CHECK: %[[DQKV0:.*]] = nn.place_columns %{{.*}} {start = 0 : i64, total = 48 : i64}
+// CHECK: %[[DQKV1:.*]] = nn.place_columns %{{.*}} into %[[DQKV0]] {start = 16 : i64, total = 48 : i64}
+// CHECK: %[[DQKV:.*]] = nn.place_columns %{{.*}} into %[[DQKV1]] {start = 32 : i64, total = 48 : i64}
+// CHECK: %[[A:.*]] = nn.layernorm_rebuild
+// What W still needs goes on unharmed: the sum with the residual's gradient starts from a copy.
+// CHECK: %[[COPY:.*]] = nn.copy %[[DY]]
+// CHECK: %[[DX:[a-z0-9_]+]], %[[DG1:.*]], %[[DB1:.*]] = nn.layernorm_bwd {{.*}} into %[[COPY]]
+// Pending: o, g, du, n, dy, dqkv, a = 7 + 2 phi = 11 A, with dact 8 + 2 phi (nn_ops 2), and the hands.
+// CHECK: %[[OCOPY:.*]] = nn.copy
+// CHECK-NEXT: return %[[DX]], %[[OCOPY]], %[[G]], %[[DU]], %[[N]], %[[DY]], %[[DG2]], %[[DB2]], %[[DQKV]], %[[A]], %[[DG1]], %[[DB1]] :
+
+// CHECK: func.func private @s0.W(
+// CHECK-SAME: pipeline.inputs = {{\[}}["pending", 11], ["dact", 1], ["grad", 9]], pipeline.results = {{\[}}["grad", 9]], pipeline.ties = array<i64: 2>
+// CHECK-NEXT: nn.linear_dw {{.*}} into
+// CHECK-NEXT: nn.linear_dw {{.*}} into
+// CHECK-NEXT: nn.accumulate
+// CHECK-NEXT: nn.accumulate
+// CHECK-NEXT: nn.linear_dw {{.*}} into
+// CHECK-NEXT: nn.linear_dw {{.*}} into
+// CHECK-NEXT: nn.bias_dw {{.*}} into
+// CHECK-NEXT: nn.accumulate
+// CHECK-NEXT: nn.accumulate
+// CHECK-NEXT: return
+
+// CHECK: func.func private @s0.W.first(
+// CHECK-SAME: pipeline.inputs = {{\[}}["pending", 11], ["dact", 1]], pipeline.results = {{\[}}["grad", 9]], pipeline.ties = array<i64: -1>
+// CHECK-NOT: into
+// CHECK: return
