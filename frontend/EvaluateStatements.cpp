@@ -182,7 +182,7 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
       return failure();
     values += (values.empty() ? ", and " : ", ") + name->name.str() + " = " + value->text();
   }
-  return fail(require->at, require->reason, require->condition->at,
+  return fail(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.data()),
               "this requires `" + require->condition->text + "`" + values);
 }
 

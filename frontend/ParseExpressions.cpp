@@ -274,6 +274,7 @@ Expr *ExpressionParser::primary() {
   } else if (take("(")) {
     expr = expression();
     expect(")");
+    expr->text = textFrom(token.at);
   } else if (at("[")) {
     expr = listOf();
   } else {

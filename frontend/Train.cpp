@@ -14,6 +14,24 @@ using mlir::LogicalResult;
 using mlir::success;
 
 namespace {
+/// Evaluates arguments and defaults; the defaults of a schedule may speak of the model's layers.
+class ArgumentEvaluator : public Evaluator {
+public:
+  using Evaluator::Evaluator;
+  int64_t layers = 0;
+
+private:
+  FailureOr<Value> predefined(StringRef name) override {
+    if (name != "layers" || !layers)
+      return failure();
+    return Value(layers);
+  }
+  void addNames(SmallVectorImpl<StringRef> &names) override {
+    if (layers)
+      names.push_back("layers");
+  }
+};
+
 struct Setting {
   StringRef name;
   double value;
@@ -33,13 +51,18 @@ public:
     readDefines();
     if (failed(pickTrain()) || failed(pickCallees()) || failed(resolveOverrides()))
       return failure();
-    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)) ||
-        failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
+    if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
+      return failure();
+    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
+    if (failed(outline))
+      return failure();
+    evaluator.layers = outline->layers;
+    if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
     if (failed(readSettings("data", dataSettings)) || failed(readSettings("optimizer", optimizerSettings)) ||
         failed(readPrecision()))
       return failure();
-    return elaborate();
+    return elaborate(*outline);
   }
 
 private:
@@ -311,10 +334,7 @@ private:
                                       builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
   }
 
-  LogicalResult elaborate() {
-    FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
-    if (failed(outline))
-      return failure();
+  LogicalResult elaborate(const ModelOutline &outline) {
     if (intOf(modelScope, "vocab") < 1)
       return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
     mlir::FloatType element = precision == "f64"    ? builder.getF64Type()
@@ -336,8 +356,8 @@ private:
     }
     auto program = builder.create<pipeline::ProgramOp>(
         source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
-        sizes.microbatches, sizes.slices, trainAttr(outline->layers));
-    Elaborator elaborator(source, options.budget, *outline, sizes, &program.getBody().emplaceBlock());
+        sizes.microbatches, sizes.slices, trainAttr(outline.layers));
+    Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     for (const RecomputeStatement *recompute : train ? train->recomputes : ArrayRef<RecomputeStatement *>())
       if (failed(elaborator.recompute(recompute, trainScope)))
@@ -350,7 +370,7 @@ private:
   const FrontendOptions &options;
   mlir::ModuleOp module;
   mlir::OpBuilder builder;
-  Evaluator evaluator;
+  ArgumentEvaluator evaluator;
   std::vector<Override> overrides;
   const Train *train = nullptr;
   const Model *model = nullptr;
