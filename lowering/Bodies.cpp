@@ -58,10 +58,7 @@ LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
   unsigned pointers = body.groups.pointers.size();
   body.function = calls.addFunction(function.getSymName(), pointers + 2, /*internal=*/true, function.getLoc());
   CallChain chain(calls, body.function);
-  Places places;
-  for (const BodyGroups::Group &group : body.groups.inputs)
-    for (auto [i, offset] : llvm::enumerate(ArrayRef(payloadOffsets(group.payload)).drop_back()))
-      places[function.getArgument(group.first + i)] = {group.pointer, offset};
+  Places places = body.groups.argumentPlaces(function);
   for (Operation &op : function.front().without_terminator())
     if (failed(lower(op, chain, places, pointers)))
       return failure();

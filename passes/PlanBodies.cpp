@@ -74,6 +74,16 @@ FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
   return groups;
 }
 
+llvm::DenseMap<Value, std::pair<int64_t, int64_t>> BodyGroups::argumentPlaces(func::FuncOp body) const {
+  llvm::DenseMap<Value, std::pair<int64_t, int64_t>> places;
+  for (const Group &group : inputs) {
+    SmallVector<int64_t> offsets = payloadOffsets(group.payload);
+    for (size_t i = 0; i < group.payload.size(); ++i)
+      places[body.getArgument(group.first + i)] = {group.pointer, offsets[i]};
+  }
+  return places;
+}
+
 //===-- Buffers -----------------------------------------------------------------------------------------------------===//
 
 namespace {
@@ -134,10 +144,7 @@ static Place resultPlace(const BodyGroups &groups, unsigned position) {
 
 // A value lies in one place only: what is returned twice, or is an argument that must appear elsewhere, is copied.
 void BodyPlan::copyReturned() {
-  for (const BodyGroups::Group &group : groups.inputs)
-    for (auto [i, offset] : llvm::enumerate(ArrayRef(payloadOffsets(group.payload)).drop_back()))
-      argumentPlaces[body.getArgument(group.first + i)] = {group.pointer, offset};
-
+  argumentPlaces = groups.argumentPlaces(body);
   Operation *end = returnOf(body);
   OpBuilder builder(end);
   llvm::DenseMap<Value, Place> seen = argumentPlaces;
@@ -203,6 +210,10 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
         error.attachNote(user->getLoc()) << "read here";
         return error;
       }
+    Buffer &buffer = bufferOf(operand);
+    if (buffer.given && !llvm::is_contained(groups.ties, buffer.place->first))
+      return op.emitOpError() << "writes over an argument of group `" << groups.inputs[buffer.place->first].name
+                              << "`, whose slot no result takes over";
     merge(operand, result);
   }
   return success();

@@ -5,6 +5,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
+#include "llvm/ADT/DenseMap.h"
 #include <string>
 
 namespace pp {
@@ -28,6 +29,8 @@ struct BodyGroups {
 
   /// Reads and checks the attributes against the function's type; reports errors at the function.
   static mlir::FailureOr<BodyGroups> get(mlir::func::FuncOp body);
+  /// Where the arguments lie: pointer of the signature and byte offset.
+  llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> argumentPlaces(mlir::func::FuncOp body) const;
   static bool isBody(mlir::func::FuncOp function) { return function->hasAttr("pipeline.inputs"); }
 };
 

@@ -1,0 +1,109 @@
+// plan-bodies: where each value inside a task body lies.
+// RUN: pp-opt %s --pp-plan-bodies | FileCheck %s
+
+!x = tensor<2x4x8xf32>
+!w = tensor<8x8xf32>
+
+// What is returned is written into its result slot at once (pointers 2 and 3: act, stash), at its offset in the payload;
+// what is not lies in the scratch memory. The sum overwrites the operand that dies, in the result slot.
+// CHECK-LABEL: func.func private @results
+// CHECK-SAME: pipeline.scratch_bytes = 256
+func.func private @results(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
+    pipeline.results = [["act", 1], ["stash", 2]], pipeline.ties = array<i64: -1, -1>} {
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}3, 0]]}
+  %a = nn.linear %x, %w : (!x, !w) -> !x
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %g = nn.gelu %a : (!x) -> !x
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}3, 256]]}
+  %b = nn.linear %g, %w : (!x, !w) -> !x
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %c = nn.linear %b, %w : (!x, !w) -> !x
+  // CHECK: nn.add {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %d = nn.add %c, %x : (!x, !x) -> !x
+  return %d, %a, %b : !x, !x, !x
+}
+
+// Dead memory is used again: three values, two alive at a time.
+// CHECK-LABEL: func.func private @reuse
+// CHECK-SAME: pipeline.scratch_bytes = 512
+func.func private @reuse(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
+    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %a = nn.linear %x, %w : (!x, !w) -> !x
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 256]]}
+  %b = nn.gelu %a : (!x) -> !x
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %c = nn.linear %b, %w : (!x, !w) -> !x
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %d = nn.gelu %c : (!x) -> !x
+  return %d : !x
+}
+
+// An operand that dies hands its buffer to the result where the kernel allows it, an argument never does.
+// CHECK-LABEL: func.func private @in_place
+// CHECK-SAME: pipeline.scratch_bytes = 256
+func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
+    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+  // CHECK: nn.add {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %a = nn.add %x, %x : (!x, !x) -> !x
+  // CHECK: nn.add {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %b = nn.add %a, %x : (!x, !x) -> !x
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %c = nn.linear %b, %w : (!x, !w) -> !x
+  return %c : !x
+}
+
+// Gradients are summed in the input's slot (pointer 2), through every op that adds; nothing is needed beside it.
+// CHECK-LABEL: func.func private @tied
+// CHECK-SAME: pipeline.scratch_bytes = 0
+func.func private @tied(%x: !x, %dy: !x, %g: !w) -> !w attributes {pipeline.inputs = [["act", 1], ["dact", 1], ["grad", 1]],
+    pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 2>} {
+  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %a = nn.linear_dw %x, %dy into %g : (!x, !x, !w) -> !w
+  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %b = nn.linear_dw %dy, %x into %a : (!x, !x, !w) -> !w
+  return %b : !w
+}
+
+// Without an input to add to, the chain of sums starts in the result's slot.
+// CHECK-LABEL: func.func private @first
+// CHECK-SAME: pipeline.scratch_bytes = 0
+func.func private @first(%x: !x, %dy: !x) -> !w attributes {pipeline.inputs = [["act", 1], ["dact", 1]],
+    pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>} {
+  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %a = nn.linear_dw %x, %dy : (!x, !x) -> !w
+  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %b = nn.linear_dw %dy, %x into %a : (!x, !x, !w) -> !w
+  return %b : !w
+}
+
+// An argument that must appear in another slot, or a value returned twice, is copied there.
+// CHECK-LABEL: func.func private @copied
+func.func private @copied(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
+    pipeline.results = [["act", 1], ["stash", 2]], pipeline.ties = array<i64: -1, -1>} {
+  // CHECK: %[[Y:.*]] = nn.linear {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %y = nn.linear %x, %w : (!x, !w) -> !x
+  // CHECK: %[[A:.*]] = nn.copy %arg0 {pp.buffers = {{\[\[}}3, 0]]}
+  // CHECK: %[[B:.*]] = nn.copy %[[Y]] {pp.buffers = {{\[\[}}3, 256]]}
+  // CHECK: return %[[Y]], %[[A]], %[[B]]
+  return %y, %x, %y : !x, !x, !x
+}
+
+// Several results, of which nobody reads one: it still needs a place while its op runs. Statistics round up to 64 bytes.
+// CHECK-LABEL: func.func private @unread
+// CHECK-SAME: pipeline.scratch_bytes = 128
+func.func private @unread(%x: !x, %g: tensor<8xf32>, %b: tensor<8xf32>) -> !x attributes {
+    pipeline.inputs = [["act", 1], ["weight", 2]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+  // CHECK: nn.layernorm {{.*}} {pp.buffers = {{\[\[}}2, 0], [-1, 0], [-1, 64]]}
+  %y, %mean, %rstd = nn.layernorm %x, %g, %b
+      : (!x, tensor<8xf32>, tensor<8xf32>) -> (!x, tensor<2x4xf32>, tensor<2x4xf32>)
+  return %y : !x
+}
+
+// A function that is no task body is left alone.
+// CHECK-LABEL: func.func private @part
+// CHECK-NOT: pp.buffers
+func.func private @part(%x: !x, %w: !w) -> !x {
+  %a = nn.linear %x, %w : (!x, !w) -> !x
+  return %a : !x
+}
