@@ -39,11 +39,9 @@ FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, String
   return builder.create(state);
 }
 
-//===-- Shapes -------------------------------------------------------------------------------------------------------===//
+//===-- Shapes ----------------------------------------------------------------------------------------------------===//
 
-Type pp::nn::sumType(Type element) {
-  return element.isF64() ? element : Float32Type::get(element.getContext());
-}
+Type pp::nn::sumType(Type element) { return element.isF64() ? element : Float32Type::get(element.getContext()); }
 
 static RankedTensorType tensorOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 static int64_t widthOf(Value value) { return tensorOf(value).getShape().back(); }
@@ -131,8 +129,8 @@ struct Check {
   /// `width` is `heads` heads of equal, even width.
   LogicalResult heads(StringRef name, int64_t width, int64_t heads, bool even) {
     if (heads <= 0 || width % heads != 0)
-      return emitOptionalError(loc, "`", op, "` expects ", name, "'s width to be a multiple of ", heads,
-                               " heads, got ", width);
+      return emitOptionalError(loc, "`", op, "` expects ", name, "'s width to be a multiple of ", heads, " heads, got ",
+                               width);
     if (even && width / heads % 2 != 0)
       return emitOptionalError(loc, "`", op, "` expects heads of even width, got ", width / heads);
     return success();
@@ -140,8 +138,8 @@ struct Check {
 };
 } // namespace
 
-#define INFER(Op)                                                                                                       \
-  LogicalResult Op::inferReturnTypes(MLIRContext *context, std::optional<Location> loc, Op::Adaptor a,                   \
+#define INFER(Op)                                                                                                      \
+  LogicalResult Op::inferReturnTypes(MLIRContext *context, std::optional<Location> loc, Op::Adaptor a,                 \
                                      SmallVectorImpl<Type> &types)
 
 static RankedTensorType rowsOfTable(Value tokens, Value table) {
@@ -227,8 +225,7 @@ INFER(RmsnormOp) {
 
 INFER(RopeOp) {
   Check check{"rope", loc};
-  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
-      failed(check.rank("x", a.getX(), 3)) ||
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
       failed(check.heads("x", widthOf(a.getX()), a.getHeads(), /*even=*/true)))
     return failure();
   if (a.getStyle() != "half" && a.getStyle() != "pair")
@@ -522,7 +519,7 @@ LogicalResult LinearOp::canonicalize(LinearOp op, PatternRewriter &rewriter) {
   return success();
 }
 
-//===-- Kernels ------------------------------------------------------------------------------------------------------===//
+//===-- Kernels ---------------------------------------------------------------------------------------------------===//
 
 Type pp::nn::firstElementType(Operation *op) {
   for (Value value : op->getOperands())

@@ -23,8 +23,8 @@ LogicalResult EmbeddingOp::differentiate(Gradients &gradients) {
   if (!dx)
     return success();
   uint64_t vocab = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
-  gradients.set(getTable(), gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx,
-                                                                    gradients.get(getTable()), vocab));
+  gradients.set(getTable(),
+                gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx, gradients.get(getTable()), vocab));
   return success();
 }
 
@@ -33,8 +33,8 @@ LogicalResult PositionsOp::differentiate(Gradients &gradients) {
   if (!dx)
     return success();
   uint64_t context = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
-  gradients.set(getTable(), gradients.builder.create<PositionsDwOp>(getLoc(), dx, gradients.get(getTable()), context,
-                                                                    getOffset()));
+  gradients.set(getTable(),
+                gradients.builder.create<PositionsDwOp>(getLoc(), dx, gradients.get(getTable()), context, getOffset()));
   return success();
 }
 
@@ -89,9 +89,9 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
     return success();
-  gradients.add(getLoc(), getX(),
-                gradients.builder.create<RopeOp>(getLoc(), dy, getHeads(), getTheta(), getStyle(), getOffset(),
-                                                 !getInverse()));
+  gradients.add(
+      getLoc(), getX(),
+      gradients.builder.create<RopeOp>(getLoc(), dy, getHeads(), getTheta(), getStyle(), getOffset(), !getInverse()));
   return success();
 }
 

@@ -3,8 +3,8 @@
 //
 // Before: one block with forward and backward ops    After: func.func private @s0.W(%dact, %pending, %grad) -> grad
 //         of a piece, values a, b, .. known                  attributes {pipeline.inputs = [["dact", 1], ..], ..}
-#include "passes/DeriveTasks.h"
 #include "mlir/IR/IRMapping.h"
+#include "passes/DeriveTasks.h"
 
 using namespace mlir;
 using namespace pp;
@@ -23,7 +23,7 @@ SmallVector<Value> Scratch::addArguments(ArrayRef<Type> types) {
   return values;
 }
 
-//===-- The slice ----------------------------------------------------------------------------------------------------===//
+//===-- The slice -------------------------------------------------------------------------------------------------===//
 
 /// The ops that the results need, in order; what is given is not computed. `read` collects the given values in use.
 static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> results, const DenseSet<Value> &given,
@@ -50,7 +50,7 @@ static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> resu
   return success();
 }
 
-//===-- Updates in place ---------------------------------------------------------------------------------------------===//
+//===-- Updates in place ------------------------------------------------------------------------------------------===//
 
 namespace {
 /// A body's own values by group; ties of results as numbers of input groups.
@@ -61,7 +61,8 @@ struct BodyShape {
   /// The argument whose memory result `i` of group `g` takes over; null: memory of its own.
   Value home(unsigned g, unsigned i) const { return ties[g] < 0 ? Value() : inputs[ties[g]].values[i]; }
   bool isOverwritable(Value argument) const {
-    return llvm::any_of(ties, [&](int64_t tie) { return tie >= 0 && llvm::is_contained(inputs[tie].values, argument); });
+    return llvm::any_of(ties,
+                        [&](int64_t tie) { return tie >= 0 && llvm::is_contained(inputs[tie].values, argument); });
   }
 };
 } // namespace
@@ -114,13 +115,13 @@ static void copyResultsHome(Operation *end, BodyShape &shape) {
     }
 }
 
-//===-- Writing ------------------------------------------------------------------------------------------------------===//
+//===-- Writing ---------------------------------------------------------------------------------------------------===//
 
 static ArrayAttr groupNames(Builder &builder, ArrayRef<Group> groups) {
   SmallVector<Attribute> names;
   for (const Group &group : groups)
-    names.push_back(builder.getArrayAttr({builder.getStringAttr(group.name),
-                                          builder.getI64IntegerAttr(static_cast<int64_t>(group.values.size()))}));
+    names.push_back(builder.getArrayAttr(
+        {builder.getStringAttr(group.name), builder.getI64IntegerAttr(static_cast<int64_t>(group.values.size()))}));
   return builder.getArrayAttr(names);
 }
 

@@ -11,8 +11,8 @@
 //
 // The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). W
 // takes copies of what it reads of the stash (O-linear's input, 1A a layer), so that I frees the stash.
-#include "passes/DeriveTasks.h"
 #include "mlir/IR/IRMapping.h"
+#include "passes/DeriveTasks.h"
 
 using namespace mlir;
 using namespace pp;
@@ -51,9 +51,9 @@ private:
   SmallVector<Value> act, tokens, targets, weights, dact, grads; ///< arguments
   SmallVector<Value> actOut, dactOut, gradOut, stash, pending;
   Value loss;
-  DenseSet<Operation *> forward;      ///< what F runs
-  llvm::SetVector<Value> cheap;       ///< outputs that the backward makes again
-  DenseMap<Value, Value> again;       ///< those made again so far
+  DenseSet<Operation *> forward; ///< what F runs
+  llvm::SetVector<Value> cheap;  ///< outputs that the backward makes again
+  DenseMap<Value, Value> again;  ///< those made again so far
 };
 } // namespace
 
@@ -65,7 +65,7 @@ PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece)
   weights = scratch.addArguments(types);
 }
 
-//===-- Forward ------------------------------------------------------------------------------------------------------===//
+//===-- Forward ---------------------------------------------------------------------------------------------------===//
 
 /// The argument's value if it is data or a weight; null for an activation.
 Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use) {
@@ -92,7 +92,8 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
     else if (!value && taken < flow.size())
       value = flow[taken++];
     if (!value)
-      return emitError(part.getLoc()) << "part `" << part.getName() << "` reads more values than the part before it gives";
+      return emitError(part.getLoc()) << "part `" << part.getName()
+                                      << "` reads more values than the part before it gives";
     if (value.getType() != argument.getType())
       return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << argument.getType()
                                       << " as argument " << i << ", got " << value.getType();
@@ -147,7 +148,7 @@ LogicalResult PieceGraph::build(bool first) {
   return success();
 }
 
-//===-- Backward -----------------------------------------------------------------------------------------------------===//
+//===-- Backward --------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::differentiate(bool first) {
   nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale);
@@ -226,7 +227,7 @@ void PieceGraph::eraseDead() {
     }
 }
 
-//===-- What is saved ------------------------------------------------------------------------------------------------===//
+//===-- What is saved ---------------------------------------------------------------------------------------------===//
 
 // nn_ops R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there: arguments,
 // saved anyway, or made again themselves. Only what the backward reads counts.
@@ -300,7 +301,7 @@ void PieceGraph::collectPending() {
         pending.push_back(result);
 }
 
-//===-- Bodies -------------------------------------------------------------------------------------------------------===//
+//===-- Bodies ----------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::writeForward() {
   SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"weight", weights}};
@@ -317,9 +318,10 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (loss)
     losses.push_back(loss);
   StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
-  SmallVector<Group> inputs = {{"act", act},     {"tokens", tokens},   {"targets", targets},
+  SmallVector<Group> inputs = {{"act", act},     {"tokens", tokens},  {"targets", targets},
                                {"stash", stash}, {"weight", weights}, {"dact", dact}};
-  if (piece.runs(Phase::I) && !first && failed(writeNamed("I", inputs, {{"dact", dactOut}, {"pending", pending}, {"loss", losses}})))
+  if (piece.runs(Phase::I) && !first &&
+      failed(writeNamed("I", inputs, {{"dact", dactOut}, {"pending", pending}, {"loss", losses}})))
     return failure();
   if (piece.runs(Phase::B)) {
     SmallVector<Group> all = inputs;

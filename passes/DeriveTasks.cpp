@@ -78,8 +78,8 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
                                    llvm::StringMap<unsigned> &known) {
   auto function = module.lookupSymbol<func::FuncOp>(name);
   if (!function || function.empty())
-    return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `"
-                                        << entry.op.getSymName() << "` is made";
+    return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `" << entry.op.getSymName()
+                                        << "` is made";
   PartUse use{function, {}};
   for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
     auto declared = function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight");
@@ -111,7 +111,8 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
     auto name = part && part.size() == 2 ? dyn_cast<StringAttr>(part[0]) : StringAttr();
     auto layer = name ? dyn_cast<IntegerAttr>(part[1]) : IntegerAttr();
     if (!layer)
-      return emitError(op.getLoc()) << "expected [part, layer] in the parts of `" << op.getSymName() << "`, got " << attr;
+      return emitError(op.getLoc()) << "expected [part, layer] in the parts of `" << op.getSymName() << "`, got "
+                                    << attr;
     if (failed(readPart(entry, number, name, layer.getInt(), known)))
       return failure();
   }
@@ -136,9 +137,8 @@ LogicalResult PieceTable::readSharers() {
                                             << entries[weight.primary].op.getSymName() << "`; it may with one";
       primary = weight.primary;
       auto &owned = entries[primary].model.weights;
-      auto *same = llvm::find_if(owned, [&](const PieceWeight &other) {
-        return other.attr.getName() == weight.attr.getName();
-      });
+      auto *same =
+          llvm::find_if(owned, [&](const PieceWeight &other) { return other.attr.getName() == weight.attr.getName(); });
       sharer.weights.push_back(same - owned.begin());
     }
     if (primary < 0)
@@ -186,8 +186,8 @@ static bool clipsGradients(ProgramOp program) {
 static double lossScale(const PieceModel &model, int64_t microbatches) {
   for (PartUse part : model.parts)
     for (auto loss : part.function.getOps<nn::CrossEntropyOp>())
-      return 1.0 / (static_cast<double>(microbatches) *
-                    cast<RankedTensorType>(loss.getTargets().getType()).getNumElements());
+      return 1.0 /
+             (static_cast<double>(microbatches) * cast<RankedTensorType>(loss.getTargets().getType()).getNumElements());
   return 1.0;
 }
 

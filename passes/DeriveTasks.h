@@ -40,9 +40,9 @@ struct PieceModel {
   llvm::SmallVector<PartUse> parts;
   llvm::SmallVector<PieceWeight> weights;
   llvm::SmallVector<Sharer> sharers;
-  unsigned phases = 0;   ///< bit p set: units of phase p are in the program
-  double lossScale = 1;  ///< 1 / tokens of the step, for a piece with the loss
-  bool clips = false;    ///< updates read the norm of all gradients
+  unsigned phases = 0;  ///< bit p set: units of phase p are in the program
+  double lossScale = 1; ///< 1 / tokens of the step, for a piece with the loss
+  bool clips = false;   ///< updates read the norm of all gradients
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
 };
 

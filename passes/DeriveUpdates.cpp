@@ -80,15 +80,15 @@ LogicalResult Updates::writeUpdate() {
     }
     RankedTensorType type = piece.weights[i].attr.getType();
     unsigned count = stateCount(type);
-    auto update = builder.create<nn::AdamwOp>(piece.loc, grads[i], piece.clips ? norm[0] : Value(), weight,
-                                              states[state], states[state + 1], count == 3 ? states[state + 2] : Value(),
-                                              /*decay=*/type.getRank() >= 2);
+    auto update =
+        builder.create<nn::AdamwOp>(piece.loc, grads[i], piece.clips ? norm[0] : Value(), weight, states[state],
+                                    states[state + 1], count == 3 ? states[state + 2] : Value(),
+                                    /*decay=*/type.getRank() >= 2);
     newWeights.push_back(update.getNewW());
     llvm::append_range(newStates, update->getResults().drop_front());
     state += count;
   }
-  return writeBodyNamed("U",
-                        {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
+  return writeBodyNamed("U", {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
                         {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
 }
 
@@ -113,7 +113,8 @@ LogicalResult Updates::writeTies() {
       sums[i] = builder.create<nn::AccumulateOp>(piece.loc, arriving.back(), sums[i]);
       values.push_back(weights[i]);
     }
-    if (failed(writeBodyNamed("tie.in." + Twine(k), {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}})) ||
+    if (failed(
+            writeBodyNamed("tie.in." + Twine(k), {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}})) ||
         failed(writeBodyNamed("tie.fresh." + Twine(k), {{"weight", weights}}, {{"fresh", values}})))
       return failure();
   }
