@@ -24,11 +24,13 @@
 namespace pp {
 namespace {
 
+enum Life : int32_t { unknown, runs, endsInOrder, failed };
+
 /// What one rank tells the others of its machine.
 struct Presence {
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;
-  std::atomic<int32_t> state; ///< 0 unknown, 1 runs, 2 ends in order or has said why not
+  std::atomic<int32_t> state; ///< one of Life
   std::atomic<int64_t> step;
 };
 /// The table of one machine; `reported`: somebody has printed.
@@ -40,6 +42,7 @@ struct PresenceTable {
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int32_t>::is_always_lock_free);
 
 PresenceTable *table = nullptr; // one per process; read by the signal handler
+bool oneMachine = false;        // the table holds every rank
 Presence *own = nullptr;
 MPI_Win tableWindow = MPI_WIN_NULL;
 
@@ -64,10 +67,18 @@ const Presence *findDead() {
     return nullptr;
   for (int32_t i = 0; i < table->count.load(); ++i) {
     const Presence &entry = table->entries[i];
-    if (entry.state.load() == 1 && &entry != own && isDead(entry.pid.load()))
+    if (entry.state.load() == runs && &entry != own && isDead(entry.pid.load()))
       return &entry;
   }
   return nullptr;
+}
+
+/// Somebody has failed and said so.
+bool hasFailed() {
+  for (int32_t i = 0; table && i < table->count.load(); ++i)
+    if (table->entries[i].state.load() == failed)
+      return true;
+  return false;
 }
 
 int describeDead(const Presence &dead, char *out, size_t size) {
@@ -126,7 +137,7 @@ bool enterTable(int32_t rank) {
     own = &table->entries[local];
     own->pid = getpid();
     own->rank = rank;
-    own->state = 1;
+    own->state = runs;
     MPI_Barrier(machine);
   }
   MPI_Comm_free(&machine);
@@ -189,7 +200,7 @@ Status MpiTransport::open() {
       return internal("MPI_Comm_dup: ", errorText(code));
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
-  bool oneMachine = enterTable(rank);
+  oneMachine = enterTable(rank);
   struct sigaction action = {};
   action.sa_handler = onTerminate;
   sigaction(SIGTERM, &action, nullptr);
@@ -337,6 +348,8 @@ Status MpiTransport::await(MPI_Request *requests, int count, MPI_Status *results
     start = start == 0 ? now : start;
     if (now - start > options.timeoutSeconds)
       return {PP_PEER, text(what ? *what : describe(*message), " is overdue after ", options.timeoutSeconds, " s")};
+    if (hasFailed())
+      return {PP_PEER, "another rank failed"};
     if (const Presence *dead = now - start > 0.2 ? findDead() : nullptr) {
       char line[128];
       describeDead(*dead, line, sizeof line);
@@ -452,7 +465,7 @@ bool claimMpiReport() { return !table || table->reported.exchange(1) == 0; }
 
 void finishMpi() {
   if (own)
-    own->state = 2;
+    own->state = endsInOrder;
   int running = 0;
   if (MPI_Initialized(&running) == MPI_SUCCESS && running) {
     MPI_Barrier(MPI_COMM_WORLD); // nobody may look at a table that is gone
@@ -467,8 +480,11 @@ void finishMpi() {
 
 void abortMpi(int code) {
   if (own)
-    own->state = 2;
-  MPI_Abort(MPI_COMM_WORLD, code);
+    own->state = failed;
+  // mpirun ends the others when one exits, and they look at the table. MPI_Abort does it across machines, but OpenMPI
+  // 4.1's mpirun then sometimes adds errors of its own, or crashes and loses what was printed.
+  if (!oneMachine)
+    MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
 }
 

@@ -1,0 +1,251 @@
+// What the trainer reads: its options, token files and tensors in files, right ones and every wrong kind.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Options.h"
+#include "runtime/Random.h"
+#include "runtime/SafeTensors.h"
+#include "runtime/Tokens.h"
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+using namespace pp;
+
+namespace {
+
+/// A folder of its own for every test.
+class RuntimeFiles : public testing::Test {
+protected:
+  RuntimeFiles() {
+    folder = std::filesystem::temp_directory_path() /
+             text("pp-files-", getpid(), "-", testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder);
+  }
+  ~RuntimeFiles() override { std::filesystem::remove_all(folder); }
+
+  std::string write(const std::string &name, const std::string &body) {
+    std::string path = folder / name;
+    std::ofstream(path, std::ios::binary) << body;
+    return path;
+  }
+  /// Removes the test's folder from a message.
+  std::string plain(std::string message) const {
+    std::string prefix = folder.string() + "/";
+    for (size_t at; (at = message.find(prefix)) != std::string::npos;)
+      message.erase(at, prefix.size());
+    return message;
+  }
+
+  std::filesystem::path folder;
+};
+
+std::string refusal(std::vector<const char *> arguments) {
+  Options options;
+  return parseOptions(arguments, options).message();
+}
+
+TEST(RuntimeOptions, ReadsBothForms) {
+  Options options;
+  std::vector<const char *> arguments = {"--data=a.txt", "--steps", "7",       "--lr=1e-3",     "--seed",
+                                         "5",            "--save", "out",      "--save-every=2", "--in-process",
+                                         "--sends",      "rendezvous", "--timeout=1.5"};
+  Status status = parseOptions(arguments, options);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(options.data, "a.txt");
+  EXPECT_EQ(options.steps, 7);
+  EXPECT_EQ(options.lr, 1e-3);
+  EXPECT_EQ(options.seed, 5u);
+  EXPECT_EQ(options.saveEvery, 2);
+  EXPECT_EQ(options.transport.sends, Sends::Rendezvous);
+  EXPECT_EQ(options.transport.timeoutSeconds, 1.5);
+  EXPECT_TRUE(options.inProcess);
+}
+
+TEST(RuntimeOptions, SaysWhatIsWrong) {
+  EXPECT_EQ(refusal({"--step", "3"}), "unknown option `--step`; did you mean `--steps`?");
+  EXPECT_EQ(refusal({"--zzzzzzzz"}), "unknown option `--zzzzzzzz`; see --help");
+  EXPECT_EQ(refusal({"text.txt"}), "unexpected argument `text.txt`; every option begins with `--`, see --help");
+  EXPECT_EQ(refusal({"--steps", "0"}), "`--steps` expects a whole number from 1 to 1000000000, got `0`");
+  EXPECT_EQ(refusal({"--steps=3x"}), "`--steps` expects a whole number from 1 to 1000000000, got `3x`");
+  EXPECT_EQ(refusal({"--lr", "nan"}), "`--lr` expects a number from 0 to 1000000, got `nan`");
+  EXPECT_EQ(refusal({"--data"}), "`--data` expects FILE|random after it");
+  EXPECT_EQ(refusal({"--data="}), "`--data` expects a path, got nothing");
+  EXPECT_EQ(refusal({"--in-process=1"}), "`--in-process` takes no value, got `1`");
+  EXPECT_EQ(refusal({"--lr=1", "--lr=2"}), "`--lr` is given twice");
+  EXPECT_EQ(refusal({"--sends", "fast"}), "`--sends` expects `buffered` or `rendezvous`, got `fast`");
+  EXPECT_EQ(refusal({"--load", "a", "--resume", "b"}), "`--load` and `--resume` both say where to start; give one");
+  EXPECT_EQ(refusal({"--save-every", "3"}), "`--save-every` needs `--save DIR`");
+}
+
+std::string tokenFile(int32_t magic, int32_t version, int32_t count, const std::vector<uint16_t> &tokens) {
+  int32_t header[256] = {magic, version, count};
+  std::string body(reinterpret_cast<const char *>(header), sizeof header);
+  body.append(reinterpret_cast<const char *>(tokens.data()), 2 * tokens.size());
+  return body;
+}
+
+TEST_F(RuntimeFiles, TokensOfATextWalkInOrderAndWrap) {
+  Tokens tokens;
+  ASSERT_TRUE(tokens.open(write("t.txt", "abcdefghij"), 3, 256, 1, true).ok());
+  EXPECT_EQ(tokens.windows(), 3);
+  int32_t out[3];
+  tokens.read(2, false, out);
+  EXPECT_EQ(std::string(out, out + 3), "ghi");
+  tokens.read(2, true, out);
+  EXPECT_EQ(std::string(out, out + 3), "hij");
+  tokens.read(3, false, out);
+  EXPECT_EQ(std::string(out, out + 3), "abc");
+}
+
+TEST_F(RuntimeFiles, TokensOfATokenFile) {
+  Tokens tokens;
+  Status status = tokens.open(write("t.bin", tokenFile(20240520, 1, 5, {10, 50256, 12, 13, 14})), 2, 50257, 1, true);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(tokens.windows(), 2);
+  int32_t out[2];
+  tokens.read(0, true, out);
+  EXPECT_EQ(out[0], 50256);
+  EXPECT_EQ(out[1], 12);
+}
+
+TEST_F(RuntimeFiles, RandomTokensAreShiftedOnesOfThemselves) {
+  Tokens tokens, again;
+  ASSERT_TRUE(tokens.open("random", 8, 100, 3, true).ok());
+  ASSERT_TRUE(again.open("random", 8, 100, 3, true).ok());
+  int32_t in[8], target[8], same[8];
+  tokens.read(17, false, in);
+  tokens.read(17, true, target);
+  again.read(17, false, same);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(in[i], same[i]);
+    EXPECT_LT(in[i], 100);
+    EXPECT_EQ(in[i], i ? target[i - 1] : in[0]);
+  }
+}
+
+TEST_F(RuntimeFiles, WrongTokensAreRefused) {
+  auto refused = [&](const std::string &body, int64_t sequence, int64_t vocab) {
+    Tokens tokens;
+    return plain(tokens.open(write("t", body), sequence, vocab, 1, true).message());
+  };
+  EXPECT_EQ(refused("abc", 3, 256), "data `t` has 3 tokens; one sequence of 3 needs 4");
+  EXPECT_EQ(refused("", 3, 256), "data `t` has 0 tokens; one sequence of 3 needs 4");
+  EXPECT_EQ(refused("abcz", 3, 100), "token 3 of `t` is 122; the model's vocabulary has 100, 0 to 99");
+  EXPECT_EQ(refused(tokenFile(20240520, 1, 5, {1, 2, 3, 4}), 2, 256),
+            "token file `t` does not fit its header: 5 tokens need 1034 bytes, the file has 1032");
+  EXPECT_EQ(refused(tokenFile(20240520, 2, 1, {1}), 2, 256), "token file `t` has version 2; this program reads version 1");
+  EXPECT_EQ(refused(tokenFile(20240520, 1, 5, {}).substr(0, 20), 2, 256),
+            "token file `t` is truncated: 20 bytes, its header alone has 1024");
+  Tokens tokens;
+  EXPECT_EQ(plain(tokens.open(folder / "none", 2, 256, 1, true).message()),
+            "cannot read data `none`: No such file or directory");
+  EXPECT_EQ(tokens.open("/tmp", 2, 256, 1, true).message(), "cannot read data `/tmp`: it is no regular file");
+}
+
+std::string fileOf(const std::string &header, const std::string &data) {
+  uint64_t size = header.size();
+  return std::string(reinterpret_cast<const char *>(&size), 8) + header + data;
+}
+
+TEST_F(RuntimeFiles, TensorsComeBack) {
+  std::string path = folder / "m.safetensors";
+  const float a[] = {1, 2, 3, 4, 5, 6};
+  const uint16_t b[] = {0x3f80, 0xc000}; // 1 and -2 in bf16
+  {
+    SafeTensorsWriter writer;
+    ASSERT_TRUE(writer.open(path, {{"a", "F32", {2, 3}}, {"b\"", "BF16", {2}}}, {{"format", "pt"}}).ok());
+    ASSERT_TRUE(writer.write(a, sizeof a).ok());
+    ASSERT_TRUE(writer.write(b, sizeof b).ok());
+    EXPECT_FALSE(std::filesystem::exists(path));
+    ASSERT_TRUE(writer.finish().ok());
+  }
+  SafeTensors file;
+  Status status = file.open(path);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  const FileTensor &tensor = file.tensors().at("a");
+  EXPECT_EQ(tensor.shape, (std::vector<int64_t>{2, 3}));
+  for (int i = 0; i < 6; ++i)
+    EXPECT_EQ(SafeTensors::readerOf("F32")(file.data(tensor), i), i + 1);
+  EXPECT_EQ(SafeTensors::readerOf("BF16")(file.data(file.tensors().at("b\"")), 1), -2);
+  EXPECT_EQ(SafeTensors::readerOf("I64"), nullptr);
+}
+
+TEST_F(RuntimeFiles, AFileNotFinishedLeavesNothing) {
+  std::string path = folder / "m.safetensors";
+  {
+    SafeTensorsWriter writer;
+    ASSERT_TRUE(writer.open(path, {{"a", "F32", {1}}}, {}).ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+TEST_F(RuntimeFiles, CorruptTensorsAreRefused) {
+  auto refused = [&](const std::string &body) {
+    SafeTensors file;
+    return plain(file.open(write("m", body)).message());
+  };
+  auto entry = [](const std::string &more) { return "{\"a\":{\"dtype\":\"F32\"," + more + "}}"; };
+  EXPECT_EQ(refused("abc"), "`m` is no safetensors file: 3 bytes, the header's length alone has 8");
+  EXPECT_EQ(refused("this is a text and no tensor"),
+            "`m` is no safetensors file: its header claims 2338328219631577204 bytes, at most 100000000 are allowed");
+  EXPECT_EQ(refused(fileOf(std::string(100, ' '), "").substr(0, 50)),
+            "`m` is truncated: its header has 100 bytes, the file 42 after the length");
+  EXPECT_TRUE(refused(fileOf("{\"a\":", "")).starts_with("the header of `m` is corrupt: "));
+  EXPECT_TRUE(refused(fileOf("{\"a\":3}", "")).starts_with("the header of `m` is corrupt: "));
+  std::string good = entry("\"shape\":[2,2],\"data_offsets\":[0,16]");
+  EXPECT_EQ(refused(fileOf(good, std::string(16, 0))), "");
+  EXPECT_EQ(refused(fileOf(good, std::string(12, 0))),
+            "`m` is truncated: `a` ends at byte 16 of the data, the file has 12");
+  EXPECT_EQ(refused(fileOf(good, std::string(20, 0))),
+            "`m` is corrupt: its tensors end at byte 16 of the data, the file has 20");
+  EXPECT_EQ(refused(fileOf(entry("\"shape\":[3],\"data_offsets\":[0,16]"), std::string(16, 0))),
+            "`m` is corrupt: `a` of type F32 and shape [3] needs 12 bytes, its offsets are 0 to 16");
+  EXPECT_EQ(refused(fileOf(entry("\"shape\":[-4],\"data_offsets\":[0,16]"), std::string(16, 0))),
+            "`m` is corrupt: `a` has shape [-4]");
+  EXPECT_EQ(refused(fileOf("{\"a\":{\"dtype\":\"F99\",\"shape\":[1],\"data_offsets\":[0,4]}}", std::string(4, 0))),
+            "`m`: `a` has the unknown type F99");
+  std::string two = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                    "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
+  EXPECT_EQ(refused(fileOf(two, std::string(12, 0))),
+            "`m` is corrupt: `b` begins at byte 4 of the data, inside the tensor before it, which ends at 8");
+}
+
+TEST(RuntimeNumbers, Bf16RoundsToEven) {
+  EXPECT_EQ(roundToBf16(1.0f), 0x3f80);
+  EXPECT_EQ(roundToBf16(1.0f + 0x1p-8f), 0x3f80);  // half way: to even
+  EXPECT_EQ(roundToBf16(1.0f + 0x3p-8f), 0x3f82);  // half way: to even
+  EXPECT_EQ(roundToBf16(-1.0f - 0x1.1p-8f), 0xbf81);
+  EXPECT_TRUE(std::isnan(fromBf16(roundToBf16(NAN))));
+  EXPECT_EQ(roundToBf16(INFINITY), 0x7f80);
+}
+
+TEST(RuntimeNumbers, F16OfEveryKind) {
+  EXPECT_EQ(fromF16(0x3c00), 1.0f);
+  EXPECT_EQ(fromF16(0xc000), -2.0f);
+  EXPECT_EQ(fromF16(0x0001), 0x1p-24f);
+  EXPECT_EQ(fromF16(0x7bff), 65504.0f);
+  EXPECT_TRUE(std::isinf(fromF16(0x7c00)));
+  EXPECT_TRUE(std::isnan(fromF16(0x7e00)));
+}
+
+TEST(RuntimeNumbers, NormalNumbersHaveTheirMoments) {
+  uint64_t key = keyOf(1, "model.norm.weight");
+  double sum = 0, squares = 0, fourth = 0;
+  const int count = 200000;
+  for (int i = 0; i < count; ++i) {
+    double x = normalAt(key, uint64_t(i));
+    sum += x;
+    squares += x * x;
+    fourth += x * x * x * x;
+  }
+  EXPECT_NEAR(sum / count, 0, 0.01);
+  EXPECT_NEAR(squares / count, 1, 0.02);
+  EXPECT_NEAR(fourth / count, 3, 0.15);
+  EXPECT_NE(normalAt(key, 0), normalAt(keyOf(2, "model.norm.weight"), 0));
+  EXPECT_NE(normalAt(key, 0), normalAt(keyOf(1, "model.norm.bias"), 0));
+}
+
+} // namespace

@@ -1,0 +1,301 @@
+// The transport between threads: what arrives, in which order, and how a run that cannot go on ends.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Random.h"
+#include "runtime/Transport.h"
+#include <chrono>
+#include <functional>
+#include <gtest/gtest.h>
+#include <thread>
+
+using namespace pp;
+
+namespace {
+
+MessageSpec p2p(bool sends, int32_t peer, int32_t channel, int64_t bytes, std::string label) {
+  MessageSpec message;
+  message.kind = sends ? MessageSpec::Kind::Send : MessageSpec::Kind::Receive;
+  message.peer = peer;
+  message.channel = channel;
+  message.bytes = bytes;
+  message.label = std::move(label);
+  message.group = {peer};
+  return message;
+}
+
+MessageSpec sumOver(std::vector<int32_t> group, int32_t channel, int64_t count, Type type) {
+  MessageSpec message;
+  message.kind = MessageSpec::Kind::AllReduce;
+  message.group = std::move(group);
+  message.channel = channel;
+  message.count = count;
+  message.type = type;
+  message.bytes = count * int64_t(elementBytes(type));
+  message.label = "sum";
+  return message;
+}
+
+/// What each rank does once its transport is ready.
+using Body = std::function<Status(pp_rank_t &, Transport &)>;
+
+/// Runs all ranks as the trainer does; the first failure of any.
+Status runRanks(const std::vector<RankProgram> &programs, TransportOptions options, const Body &body) {
+  auto meeting = makeMeeting(int32_t(programs.size()), options);
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < int32_t(programs.size()); ++rank)
+    threads.emplace_back([&, rank] {
+      auto transport = makeThreadTransport(meeting, rank);
+      pp_rank_t state;
+      state.rank = rank;
+      state.transport = transport.get();
+      Status status = transport->prepare(programs[rank]);
+      leave(*meeting, rank, status.ok() ? body(state, *transport) : status);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  int32_t failed = -1;
+  return firstFailure(*meeting, failed);
+}
+
+Status statusOf(const pp_rank_t &rank, pp_status_t code) {
+  return code == PP_OK ? Status() : Status(code, rank.message);
+}
+
+#define PP_CHECKED(call)                                                                                               \
+  if (pp_status_t code = (call); code != PP_OK)                                                                        \
+  return statusOf(rank, code)
+
+std::vector<RankProgram> emptyPrograms(int32_t ranks) {
+  std::vector<RankProgram> programs(ranks);
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    programs[rank].rank = rank;
+    programs[rank].units = {{rank == 0 ? "0F0" : "1B0", "F", 0, 0}};
+  }
+  return programs;
+}
+
+/// A random global order of messages; every rank posts its ends in this order and completes each a few posts later.
+struct Pattern {
+  struct Move {
+    int32_t from = 0, to = 0; ///< equal: a sum over all ranks
+    int64_t count = 0;        ///< of doubles
+  };
+  std::vector<Move> moves;
+  std::vector<RankProgram> programs;
+  std::vector<std::vector<int>> moveOf; ///< by rank and message
+
+  Pattern(int32_t ranks, uint64_t seed, int size) : programs(emptyPrograms(ranks)), moveOf(ranks) {
+    for (int i = 0; i < size; ++i) {
+      Move move{int32_t(hashOf(seed, 3 * i) % ranks), int32_t(hashOf(seed, 3 * i + 1) % ranks),
+                int64_t(1 + hashOf(seed, 3 * i + 2) % 300)};
+      moves.push_back(move);
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        std::vector<int32_t> everyone;
+        for (int32_t other = 0; other < ranks; ++other)
+          everyone.push_back(other);
+        if (move.from == move.to)
+          programs[rank].messages.push_back(sumOver(everyone, 100, move.count, Type::F64));
+        else if (rank == move.from || rank == move.to)
+          programs[rank].messages.push_back(p2p(rank == move.from, rank == move.from ? move.to : move.from, 7,
+                                                move.count * 8, "m"));
+        else
+          continue;
+        moveOf[rank].push_back(i);
+      }
+    }
+  }
+
+  /// What a rank puts into a message of a step.
+  static double value(int move, int step, int32_t rank, int64_t i) { return move * 1e6 + step * 1e4 + rank * 1e3 + double(i); }
+
+  double expected(int32_t ranks, int move, int step, int64_t i) const {
+    if (moves[move].from != moves[move].to)
+      return value(move, step, moves[move].from, i);
+    double total = 0;
+    for (int32_t rank = 0; rank < ranks; ++rank)
+      total += value(move, step, rank, i);
+    return total;
+  }
+};
+
+Status runPattern(const Pattern &pattern, pp_rank_t &rank, Transport &transport, int steps, size_t lag) {
+  const auto &messages = pattern.programs[rank.rank].messages;
+  std::vector<std::vector<double>> data(messages.size());
+  for (int step = 0; step < steps; ++step)
+    for (size_t i = 0; i < messages.size() + lag; ++i) {
+      if (i < messages.size()) {
+        int move = pattern.moveOf[rank.rank][i];
+        data[i].assign(pattern.moves[move].count, -1);
+        if (messages[i].kind != MessageSpec::Kind::Receive)
+          for (size_t j = 0; j < data[i].size(); ++j)
+            data[i][j] = Pattern::value(move, step, rank.rank, int64_t(j));
+        auto kind = messages[i].kind;
+        PP_CHECKED(kind == MessageSpec::Kind::Send      ? transport.postSend(rank, int32_t(i), data[i].data())
+                   : kind == MessageSpec::Kind::Receive ? transport.postReceive(rank, int32_t(i), data[i].data())
+                                                        : transport.postAllReduce(rank, int32_t(i), data[i].data()));
+      }
+      if (i < lag)
+        continue;
+      size_t done = i - lag;
+      PP_CHECKED(transport.complete(rank, int32_t(done)));
+      int move = pattern.moveOf[rank.rank][done];
+      for (size_t j = 0; j < data[done].size(); ++j)
+        if (data[done][j] != pattern.expected(rank.ranks, move, step, int64_t(j)))
+          return internal("rank ", rank.rank, " message ", done, " element ", j, " is ", data[done][j]);
+    }
+  return transport.outstanding() == 0 ? Status() : internal("left over");
+}
+
+class Threads : public testing::TestWithParam<std::tuple<Sends, int, int>> {};
+
+TEST_P(Threads, DeliverEveryMessageOfRandomOrders) {
+  auto [sends, ranks, lag] = GetParam();
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    Pattern pattern(ranks, seed, 60);
+    Status status = runRanks(pattern.programs, {sends, 20}, [&, lag = lag](pp_rank_t &rank, Transport &transport) {
+      rank.ranks = int32_t(pattern.programs.size());
+      return runPattern(pattern, rank, transport, 8, lag);
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Runtime, Threads,
+                         testing::Combine(testing::Values(Sends::Plain, Sends::Buffered, Sends::Rendezvous),
+                                          testing::Values(2, 5), testing::Values(0, 3)));
+
+// Sums are taken in rank order, so that every member holds the same bits: (1 + 1e-16) + -1 is not 1 + (1e-16 - 1).
+TEST(RuntimeTransport, SumsInRankOrder) {
+  auto programs = emptyPrograms(3);
+  for (auto &program : programs)
+    program.messages = {sumOver({0, 1, 2}, 0, 1, Type::F64), sumOver({0, 1, 2}, 1, 2, Type::F32)};
+  const double parts[] = {1, 1e-16, -1};
+  const float floats[] = {1, 1e-8f, -1};
+  std::vector<double> sums(3);
+  std::vector<float> floatSums(3);
+  Status status = runRanks(programs, {}, [&](pp_rank_t &rank, Transport &transport) {
+    double value = parts[rank.rank];
+    float pair[] = {0, floats[rank.rank]};
+    PP_CHECKED(transport.postAllReduce(rank, 0, &value));
+    PP_CHECKED(transport.postAllReduce(rank, 1, pair));
+    PP_CHECKED(transport.complete(rank, 1));
+    PP_CHECKED(transport.complete(rank, 0));
+    sums[rank.rank] = value;
+    floatSums[rank.rank] = pair[1];
+    return Status();
+  });
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(sums[rank], 0.0);
+    EXPECT_EQ(floatSums[rank], 0.0f);
+  }
+}
+
+/// Two ranks that each send first and only then post their receive.
+Status sendFirst(Sends sends) {
+  auto programs = emptyPrograms(2);
+  for (int32_t rank : {0, 1})
+    programs[rank].messages = {p2p(true, 1 - rank, rank, 64, "there"), p2p(false, 1 - rank, 1 - rank, 64, "back")};
+  return runRanks(programs, {sends, 20}, [](pp_rank_t &rank, Transport &transport) {
+    char out[64] = {}, in[64] = {};
+    rank.unit = 0;
+    PP_CHECKED(transport.postSend(rank, 0, out));
+    PP_CHECKED(transport.complete(rank, 0));
+    PP_CHECKED(transport.postReceive(rank, 1, in));
+    PP_CHECKED(transport.complete(rank, 1));
+    return Status();
+  });
+}
+
+TEST(RuntimeTransport, BufferedSendsHideWhatRendezvousFinds) {
+  EXPECT_TRUE(sendFirst(Sends::Buffered).ok());
+  Status status = sendFirst(Sends::Rendezvous);
+  EXPECT_EQ(status.code(), PP_PEER);
+  EXPECT_EQ(status.message(), "deadlock in step 0: rank 0 after `0F0` waits for `there` to rank 1 (64 bytes, channel 0); "
+                              "rank 1 after `1B0` waits for `there` to rank 0 (64 bytes, channel 1)");
+}
+
+TEST(RuntimeTransport, SeesThatAPeerHasEnded) {
+  auto programs = emptyPrograms(2);
+  programs[0].messages = {p2p(false, 1, 3, 8, "act")};
+  programs[1].messages = {p2p(true, 0, 3, 8, "act")};
+  Status status = runRanks(programs, {}, [](pp_rank_t &rank, Transport &transport) {
+    double value = 0;
+    if (rank.rank == 1)
+      return Status();
+    PP_CHECKED(transport.postReceive(rank, 0, &value));
+    PP_CHECKED(transport.complete(rank, 0));
+    return Status();
+  });
+  EXPECT_EQ(status.message(), "deadlock in step 0: rank 0 waits for `act` from rank 1 (8 bytes, channel 3); rank 1 has ended");
+}
+
+TEST(RuntimeTransport, AFailedRankWakesTheOthers) {
+  auto programs = emptyPrograms(4);
+  for (auto &program : programs)
+    program.messages = {sumOver({0, 1, 2, 3}, 0, 1, Type::F64)};
+  auto start = std::chrono::steady_clock::now();
+  Status status = runRanks(programs, {}, [](pp_rank_t &rank, Transport &transport) {
+    double value = 0;
+    if (rank.rank == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return internal("rank 2 broke");
+    }
+    PP_CHECKED(transport.postAllReduce(rank, 0, &value));
+    PP_CHECKED(transport.complete(rank, 0));
+    return Status();
+  });
+  EXPECT_EQ(status.message(), "rank 2 broke");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(RuntimeTransport, ALateMessageIsOverdue) {
+  auto programs = emptyPrograms(2);
+  programs[0].messages = {p2p(false, 1, 0, 8, "act")};
+  programs[1].messages = {p2p(true, 0, 0, 8, "act")};
+  Status status = runRanks(programs, {Sends::Plain, 0.05}, [](pp_rank_t &rank, Transport &transport) {
+    double value = 0;
+    if (rank.rank == 1) { // busy, not waiting: no deadlock can be told
+      std::this_thread::sleep_for(std::chrono::milliseconds(400));
+      return Status();
+    }
+    PP_CHECKED(transport.postReceive(rank, 0, &value));
+    PP_CHECKED(transport.complete(rank, 0));
+    return Status();
+  });
+  EXPECT_EQ(status.message(), "rank 0 waits for `act` from rank 1 (8 bytes, channel 0), overdue after 0.05 s");
+}
+
+TEST(RuntimeTransport, RefusesProgramsThatDoNotFit) {
+  auto programs = emptyPrograms(2);
+  programs[0].messages = {p2p(true, 1, 0, 8, "act"), p2p(true, 1, 0, 8, "act")};
+  programs[1].messages = {p2p(false, 0, 0, 8, "act")};
+  Status status = runRanks(programs, {}, [](pp_rank_t &, Transport &) { return Status(); });
+  EXPECT_EQ(status.message(), "rank 0 sends 2 messages a step on channel 0 and rank 1 receives 1");
+
+  programs[0].messages = {p2p(true, 1, 0, 16, "act")};
+  status = runRanks(programs, {}, [](pp_rank_t &rank, Transport &transport) {
+    double values[2] = {};
+    PP_CHECKED(rank.rank == 0 ? transport.postSend(rank, 0, values) : transport.postReceive(rank, 0, values));
+    PP_CHECKED(transport.complete(rank, 0));
+    return Status();
+  });
+  EXPECT_EQ(status.message(), "a message of 16 bytes from rank 0 met a receive of 8 bytes on rank 1");
+}
+
+TEST(RuntimeTransport, RefusesAMessageTwiceUnderWay) {
+  auto programs = emptyPrograms(2);
+  programs[0].messages = {p2p(true, 1, 0, 8, "act")};
+  programs[1].messages = {p2p(false, 0, 0, 8, "act")};
+  Status status = runRanks(programs, {}, [](pp_rank_t &rank, Transport &transport) {
+    double value = 0;
+    if (rank.rank == 1)
+      return Status();
+    PP_CHECKED(transport.postSend(rank, 0, &value));
+    PP_CHECKED(transport.postSend(rank, 0, &value));
+    return Status();
+  });
+  EXPECT_EQ(status.message(),
+            "message 0 of 1 cannot be posted here: it is unknown, of another kind, or still under way");
+}
+
+} // namespace
