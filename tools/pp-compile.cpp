@@ -85,7 +85,10 @@ LogicalResult runPasses(ModuleOp module) {
   if (emit == Emit::Actions)
     return success();
   PassManager manager(module.getContext());
-  pp::buildPipeline(manager, emit == Emit::Pipeline ? pp::Until::Step : pp::Until::Ranks);
+  if (pp::programRanks(module).empty())
+    pp::buildPipeline(manager, emit == Emit::Pipeline ? pp::Until::Step : pp::Until::Ranks);
+  else // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
+    manager.addPass(pp::createPlanBodies());
   return manager.run(module);
 }
 
