@@ -255,7 +255,8 @@ template <class E> pp_status_t bias_dw(const PreparedOp &op, void *const *argume
 
 // --- Cross-entropy ---
 
-/// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z).
+/// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z). Where e
+/// is acc the second pass leaves exp in dz; bf16 computes it twice, because a value is rounded once.
 template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const int32_t *targets = in<int32_t>(arguments[1]);
@@ -272,19 +273,23 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
       memset(dz, 0, size_t(vocabulary) * sizeof(E));
       continue;
     }
-    A largest = get(z, 0), sum = 0;
+    A largest = get(z, 0), logit = get(z, target), sum = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < vocabulary; ++i)
       largest = get(z, i) > largest ? get(z, i) : largest;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < vocabulary; ++i)
-      sum += exponential(get(z, i) - largest);
-    A logit = get(z, target), factor = scale / sum;
+    for (int64_t i = 0; i < vocabulary; ++i) {
+      A power = exponential(get(z, i) - largest);
+      sum += power;
+      if constexpr (sizeof(E) == sizeof(A))
+        put(dz, i, power);
+    }
+    A factor = scale / sum;
     loss += double(largest - logit) + double(logarithm(sum));
     A share = exponential(logit - largest) / sum;
 #pragma omp simd
     for (int64_t i = 0; i < vocabulary; ++i)
-      put(dz, i, factor * exponential(get(z, i) - largest));
+      put(dz, i, factor * (sizeof(E) == sizeof(A) ? get(dz, i) : exponential(get(z, i) - largest)));
     put(dz, target, scale * (share - A(1)));
   }
   *out<A>(arguments[3]) = A(op.params[0] * loss);

@@ -4,6 +4,10 @@ add_executable(pp-kernel-tests
   ${CMAKE_CURRENT_LIST_DIR}/KernelsElementwise.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsGemm.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsPrepare.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/KernelsRows.cpp)
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsRows.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsWideTiles.cpp)
+# Vectors of 512 bits are passed by value inside it, never across files.
+set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/KernelsWideTiles.cpp PROPERTIES
+  COMPILE_OPTIONS "-fopenmp-simd;-fno-math-errno;-fno-trapping-math;-Wno-psabi;-Wno-unused-function")
 target_link_libraries(pp-kernel-tests PRIVATE pp-runtime pp-warnings GTest::gtest GTest::gtest_main)
 gtest_discover_tests(pp-kernel-tests)
