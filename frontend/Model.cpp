@@ -171,7 +171,8 @@ private:
                                           as->text + "`");
       if (transposed && declared.dimensions.size() != 2)
         return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
-                                          " dimensions; a transposed weight has 2");
+                                          (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
+                                          "; a transposed weight has 2");
       if (text->name.contains("{l}") != weight.perLayer)
         return evaluator.fail(text->at, weight.perLayer ? "this weight is in every layer; its name needs `{l}`, the layer"
                                                         : "this weight is in no layer; its name has no `{l}`");

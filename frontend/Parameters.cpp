@@ -87,7 +87,7 @@ public:
 
 private:
   FailureOr<Value> valueOf(const Parameter &parameter, const Expr *argument, SMLoc &at) {
-    for (const Override &given : overrides)
+    for (const Override &given : reverse(overrides)) // the last of a name counts
       if (given.owner == callee.kind && callee.find(given.parameter) == &parameter)
         return given.value;
     if (argument) {
