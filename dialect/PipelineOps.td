@@ -182,7 +182,7 @@ def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
                        Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch);
   let assemblyFormat = [{
     $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? attr-dict
-    `:` `(` type($inputs) `)` `->` `(` type($results) `)` (`scratch` type($scratch)^)?
+    `:` functional-type($inputs, $results) (`scratch` type($scratch)^)?
   }];
 }
 
