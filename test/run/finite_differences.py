@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Judges the one-rank gradients in f64 by finite differences of the loss: two random unit directions in every weight."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: finite_differences.py PP_COMPILE FOLDER
+# A five-point formula with step 1e-3; the error is taken over the root mean square of the weight's gradient (nn_ops 9.2).
+import os, random, sys
+import harness
+
+STEP, TOLERANCE = 1e-3, 1e-8
+SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2, ffn=24,
+             vocab=256, context=16, precision="f64")
+
+
+def main():
+    compiler, folder = sys.argv[1:3]
+    text, tally, generator = harness.write_text(folder), harness.Tally(), random.Random(7)
+    for model in ("llama", "gpt2"):
+        program = harness.compile_train(compiler, os.path.join(folder, model), SIZES | dict(model=model))
+        base, grads, log = (os.path.join(folder, model + end) for end in (".safetensors", ".grads", ".jsonl"))
+
+        def loss(weights, *more):
+            harness.write_safetensors(base, weights)
+            harness.call([program, "--in-process", "--data", text, "--steps", "1", "--load", base, "--log", log, *more])
+            return harness.read_log(log)[0]["loss"]
+
+        harness.call([program, "--in-process", "--data", text, "--steps", "1", "--grads", grads])
+        shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
+        weights = {}
+        for name, shape in shapes.items():
+            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+            middle = 1.0 if len(shape) == 1 and not name.endswith("bias") else 0.0
+            weights[name] = (shape, [middle + generator.gauss(0, 0.2) for _ in range(count)])
+        loss(weights, "--grads", grads)
+        gradients = harness.read_safetensors(grads)
+        for name, (shape, values) in weights.items():
+            gradient = gradients[name][1]
+            rms = (sum(g * g for g in gradient) / len(gradient)) ** 0.5
+            worst = 0.0
+            for _ in range(2):
+                direction = [generator.gauss(0, 1) for _ in values]
+                norm = sum(d * d for d in direction) ** 0.5
+                direction = [d / norm for d in direction]
+                at = lambda e: loss(weights | {name: (shape, [w + e * STEP * d for w, d in zip(values, direction)])})
+                slope = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * STEP)
+                exact = sum(g * d for g, d in zip(gradient, direction))
+                error = abs(slope - exact) / rms
+                worst = max(worst, error) if error == error else float("inf")
+            tally.check(worst <= TOLERANCE, f"{model:5} {name:48} error over rms {worst:.1e}")
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

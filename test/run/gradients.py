@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Judges schedules by execution: gradients and losses on several ranks against the same model on one rank."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: gradients.py PP_COMPILE FOLDER [--quick | --schedules NAME,..]
+# Every case is compiled by pp-compile from examples/train.pipe, run for one step under `mpirun` or in one process, with
+# buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of its type.
+import argparse, os, sys
+import harness
+
+TOLERANCE = {"f32": 1e-5, "f64": 1e-11}
+SMALL = dict(layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=2)
+
+
+def difference(ours, theirs):
+    """The largest difference over all tensors, relative to the largest gradient of the tensor."""
+    if ours.keys() != theirs.keys():
+        return float("inf"), f"tensors differ: {sorted(ours.keys() ^ theirs.keys())}"
+    worst, where = 0.0, ""
+    for name, values in ours.items():
+        other = theirs[name]
+        if len(values) != len(other):
+            return float("inf"), f"{name} has {len(values)} and {len(other)} elements"
+        scale = max(max(map(abs, other)), 1e-30)
+        error = max(abs(a - b) for a, b in zip(values, other)) / scale
+        if not error <= worst:  # catches NaN too
+            worst, where = error, name
+    return worst, where
+
+
+class Runner:
+    def __init__(self, compiler, folder):
+        self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
+
+    def compile(self, **values):
+        path = os.path.join(self.folder, "_".join(str(value) for value in values.values()))
+        return harness.compile_train(self.compiler, path, SMALL | values)
+
+    def run(self, program, ranks, transport, sends, steps=3):
+        result = f"{program}.{transport}.{sends}"
+        harness.call([*harness.launch(program, ranks, transport), "--data", self.text, "--steps", str(steps),
+                      f"--sends={sends}", "--grads", result + ".grads", "--log", result + ".jsonl"])
+        gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}
+        return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")]
+
+
+def cases(quick, schedules):
+    for model in ("llama", "gpt2"):
+        for precision in ("f64", "f32"):
+            for ranks in (1, 2, 4):
+                for microbatches in (4, 8):
+                    chosen = (ranks, microbatches, precision) in ((4, 8, "f64"), (2, 4, "f32"))
+                    for schedule in schedules if chosen or not quick else ():
+                        yield model, precision, ranks, microbatches, schedule
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    parser.add_argument("--quick", action="store_true", help="two sizes and two of the four modes a case")
+    parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
+    parser.add_argument("--steps", type=int, default=3)
+    arguments = parser.parse_args()
+    os.makedirs(arguments.folder, exist_ok=True)
+    runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
+    modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
+    for number, case in enumerate(cases(arguments.quick, arguments.schedules.split(","))):
+        model, precision, ranks, microbatches, schedule = case
+        key = (model, precision, microbatches)
+        if key not in references:
+            single = runner.compile(schedule="single", model=model, ranks=1, microbatches=microbatches,
+                                    precision=precision)
+            references[key] = runner.run(single, 1, "threads", "rendezvous", arguments.steps)
+        program = runner.compile(schedule=schedule, model=model, ranks=ranks, microbatches=microbatches,
+                                 precision=precision)
+        for transport, sends in [modes[0], modes[1 + number % 2]] if arguments.quick else modes:
+            gradients, losses = runner.run(program, ranks, transport, sends, arguments.steps)
+            worst, where = difference(gradients, references[key][0])
+            drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
+            good = worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision]
+            tally.check(good, f"{model:5} {precision} ranks {ranks} microbatches {microbatches} {schedule:18} "
+                              f"{transport:7} {sends:10} gradients {worst:.1e} losses {drift:.1e}"
+                              + ("" if good else f" worst in {where}"))
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

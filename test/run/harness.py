@@ -1,0 +1,90 @@
+"""What the execution tests share: compiling from examples/train.pipe, running, reading and writing safetensors."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+import array, json, os, struct, subprocess
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TRAIN = os.path.join(ROOT, "examples", "train.pipe")
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_btl_vader_single_copy_mechanism="none")
+LICENCES = "/usr/share/common-licenses"
+
+
+def write_text(folder):
+    """About 200 KB of English that every Debian has: the licences of package base-files."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, "text.txt")
+    with open(path, "wb") as text:
+        for name in sorted(os.listdir(LICENCES)):
+            source = os.path.join(LICENCES, name)
+            if not os.path.islink(source):
+                with open(source, "rb") as licence:
+                    text.write(licence.read())
+    return path
+
+
+def call(command, expect=0, timeout=600, **more):
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout,
+                          stdin=subprocess.DEVNULL, **more)
+    if expect is not None and done.returncode != expect:
+        raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def compile_train(compiler, path, values):
+    defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+    call([compiler, TRAIN, *defines, "-o", path])
+    return path
+
+
+def launch(program, ranks, transport):
+    if transport == "mpi":
+        return ["mpirun", "-n", str(ranks), "--oversubscribe", program]
+    return [program, "--in-process"]
+
+
+def read_log(path):
+    with open(path) as log:
+        return [json.loads(line) for line in log]
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    tensors = {}
+    for name, entry in json.loads(data[8:8 + length]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            values = array.array({"F32": "f", "F64": "d"}[entry["dtype"]])
+            values.frombytes(data[8 + length + begin:8 + length + end])
+            tensors[name] = (entry["shape"], values)
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (shape, array of doubles)."""
+    header, offset = {}, 0
+    for name, (shape, values) in tensors.items():
+        size = 8 * len(values)
+        header[name] = {"dtype": "F64", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, values in tensors.values():
+            file.write(array.array("d", values).tobytes())
+
+
+class Tally:
+    """Counts results and closes with the line that CI reads."""
+
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def check(self, good, text):
+        self.passed, self.failed = self.passed + bool(good), self.failed + (not good)
+        print(("ok   " if good else "FAIL ") + text, flush=True)
+
+    def close(self):
+        print(f"{self.passed} passed, {self.failed} failed")
+        return 1 if self.failed or not self.passed else 0
