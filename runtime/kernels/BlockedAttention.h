@@ -80,7 +80,7 @@ template <int lanes, int rows> struct Blocked {
   using Vector = typename VectorOf<lanes>::Floats;
   using Integers = typename VectorOf<lanes>::Integers;
 
-  static constexpr int64_t vectors = 3, panel = vectors * lanes, queryBlock = 96, panels = queryBlock / panel;
+  static constexpr int64_t vectors = 3, panel = vectors * lanes, queryBlock = 96;
   static_assert(queryBlock % panel == 0);
   static constexpr float hidden = -1e30f, log2e = 1.44269504f, ln2 = 0.693147181f;
 
@@ -225,10 +225,10 @@ template <int lanes, int rows> struct Blocked {
         put(y + t * stride, c, x[t * width + c]);
   }
 
-  /// Dense rows of a query block, transposed into panels [panel][width][lane] and scaled: groups of four lanes take
+  /// `n` dense rows of a query block, transposed into panels [panel][width][lane] and scaled: groups of four lanes take
   /// four channels of their rows, then change them among themselves.
-  [[gnu::noinline]] static void transposeBlock(const float *x, int64_t width, float scale, float *y) {
-    for (int64_t q = 0; q < queryBlock; q += lanes)
+  [[gnu::noinline]] static void transposeBlock(const float *x, int64_t n, int64_t width, float scale, float *y) {
+    for (int64_t q = 0; q < n; q += lanes)
       for (int64_t c = 0; c < width; c += 4) {
         Vector part[4];
         PP_UNROLL
@@ -241,8 +241,9 @@ template <int lanes, int rows> struct Blocked {
       }
   }
   /// And back, each lane by its factor.
-  [[gnu::noinline]] static void transposeBack(const float *x, int64_t width, const float *factor, float *y) {
-    for (int64_t q = 0; q < queryBlock; q += lanes)
+  [[gnu::noinline]] static void transposeBack(const float *x, int64_t n, int64_t width, const float *factor,
+                                              float *y) {
+    for (int64_t q = 0; q < n; q += lanes)
       for (int64_t c = 0; c < width; c += 4) {
         Vector part[4];
         PP_UNROLL
@@ -362,11 +363,12 @@ template <int lanes, int rows> struct Blocked {
   static void forwardQueries(const AttentionShape &shape, const Forward &f, const E *q, E *o, float *lse, int64_t q0) {
     int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.heads * shape.d;
     int64_t queries = shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
+    int64_t packed = roundUp(queries, panel);
     int64_t keys = shape.causal ? q0 + queries : shape.s;
-    packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, queryBlock);
-    transposeBlock(f.q, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
-    memset(f.ot, 0, size_t(queryBlock * width) * 4);
-    for (int64_t i = 0; i < queryBlock; ++i)
+    packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
+    transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
+    memset(f.ot, 0, size_t(packed * width) * 4);
+    for (int64_t i = 0; i < packed; ++i)
       f.largest[i] = hidden, f.sum[i] = 0;
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
       for (int64_t p = 0; p * panel < queries; ++p) {
@@ -379,7 +381,7 @@ template <int lanes, int rows> struct Blocked {
       lse[q0 + i] = ln2 * f.largest[i] + __builtin_logf(f.sum[i]);
       f.sum[i] = 1 / f.sum[i];
     }
-    transposeBack(f.ot, width, f.sum, f.q);
+    transposeBack(f.ot, packed, width, f.sum, f.q);
     unpackRows(f.q, width, o + q0 * stride, stride, queries, shape.d);
   }
 
@@ -488,13 +490,14 @@ template <int lanes, int rows> struct Blocked {
   static void backwardQueries(const AttentionShape &shape, const Backward &f, const Head<E> &head, int64_t q0) {
     int64_t width = widthOf(shape), stride = shape.heads * shape.d, keyBlock = keyBlockOf(shape);
     int64_t queries = shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
+    int64_t packed = roundUp(queries, panel);
     int64_t keys = shape.causal ? q0 + queries : shape.s;
-    packRows(head.q + q0 * stride, stride, queries, shape.d, f.q, width, queryBlock);
-    packRows(head.dout + q0 * stride, stride, queries, shape.d, f.dout, width, queryBlock);
-    transposeBlock(f.q, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
-    transposeBlock(f.dout, width, 1, f.doutT);
-    memset(f.dqt, 0, size_t(queryBlock * width) * 4);
-    for (int64_t i = 0; i < queryBlock; ++i) {
+    packRows(head.q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
+    packRows(head.dout + q0 * stride, stride, queries, shape.d, f.dout, width, packed);
+    transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
+    transposeBlock(f.dout, packed, width, 1, f.doutT);
+    memset(f.dqt, 0, size_t(packed * width) * 4);
+    for (int64_t i = 0; i < packed; ++i) {
       bool real = i < queries;
       f.ones[i] = 1;
       f.lse[i] = real ? log2e * head.lse[q0 + i] : 0;
@@ -502,7 +505,7 @@ template <int lanes, int rows> struct Blocked {
     }
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
       backwardBlock(shape, f, q0, queries, j0);
-    transposeBack(f.dqt, width, f.ones, f.q);
+    transposeBack(f.dqt, packed, width, f.ones, f.q);
     unpackRows(f.q, width, head.dq + q0 * stride, stride, queries, shape.d);
   }
 
