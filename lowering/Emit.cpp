@@ -64,6 +64,8 @@ LogicalResult pp::emitObject(llvm::Module &module, StringRef path, Location loc)
 
 LogicalResult pp::emitObjects(ModuleOp module, ArrayRef<int64_t> ranks, StringRef folder,
                               SmallVectorImpl<std::string> &paths) {
+  if (std::error_code error = llvm::sys::fs::create_directories(folder))
+    return emitError(module.getLoc()) << "cannot make folder `" << folder << "`: " << error.message();
   // One task per rank, and a last one for the table.
   size_t first = paths.size();
   for (int64_t rank : ranks)
