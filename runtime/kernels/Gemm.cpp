@@ -5,7 +5,7 @@
 // operands are widened into scratch, multiplied in f32, and the result is rounded once.
 #include "runtime/kernels/Gemm.h"
 #include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
+#include <vector>
 
 using namespace pp;
 
@@ -52,7 +52,7 @@ struct Gemm::State {
   dnnl::matmul primitive;
   dnnl::stream stream;
   dnnl::memory a, b, bias, c, workspace;
-  std::unordered_map<int, dnnl::memory> arguments;
+  std::vector<dnnl_exec_arg_t> arguments; ///< made once: the C++ interface would make such a list at every call
   int64_t workspaceBytes = 0;
 
   State(const GemmShape &shape);
@@ -90,10 +90,13 @@ Gemm::State::State(const GemmShape &shape) : shape(shape), widened(shape.bf16 &&
   b = dnnl::memory(bKind, cpuEngine(), nullptr);
   c = dnnl::memory(cKind, cpuEngine(), nullptr);
   workspace = dnnl::memory(plan.scratchpad_desc(), cpuEngine(), nullptr);
-  arguments = {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, workspace}};
+  arguments = {{DNNL_ARG_SRC, a.get()},
+               {DNNL_ARG_WEIGHTS, b.get()},
+               {DNNL_ARG_DST, c.get()},
+               {DNNL_ARG_SCRATCHPAD, workspace.get()}};
   if (shape.bias) {
     bias = dnnl::memory(biasKind, cpuEngine(), nullptr);
-    arguments.emplace(DNNL_ARG_BIAS, bias);
+    arguments.push_back({DNNL_ARG_BIAS, bias.get()});
   }
 }
 
@@ -130,17 +133,19 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
     bias = g.bias ? widen(bias, g.n) : nullptr;
     result = g.bf16Out ? next : c;
   }
-  try {
-    s.a.set_data_handle(const_cast<void *>(a));
-    s.b.set_data_handle(const_cast<void *>(b));
-    s.c.set_data_handle(result);
-    s.workspace.set_data_handle(scratch);
-    if (g.bias)
-      s.bias.set_data_handle(const_cast<void *>(bias));
-    s.primitive.execute(s.stream, s.arguments);
-  } catch (const dnnl::error &) {
+  bool done = true;
+  auto bind = [&](const dnnl::memory &memory, const void *data) {
+    done = done && dnnl_memory_set_data_handle(memory.get(), const_cast<void *>(data)) == dnnl_success;
+  };
+  bind(s.a, a);
+  bind(s.b, b);
+  bind(s.c, result);
+  bind(s.workspace, scratch);
+  if (g.bias)
+    bind(s.bias, bias);
+  if (!done || dnnl_primitive_execute(s.primitive.get(), s.stream.get(), int(s.arguments.size()), s.arguments.data()) !=
+                   dnnl_success)
     return PP_INTERNAL;
-  }
   if (s.widened && g.bf16Out)
     isaTable().narrow(static_cast<const float *>(result), c, g.m * g.n, g.accumulate);
   return PP_OK;

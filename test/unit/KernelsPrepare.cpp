@@ -1,6 +1,7 @@
 // What prepare refuses, and in which words; what a call with a wrong number says.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/unit/Kernels.h"
+#include <thread>
 
 using namespace pp;
 using namespace pp::test;
@@ -14,6 +15,10 @@ std::string refusal(OpSpec spec) {
   EXPECT_EQ(kernels, nullptr);
   return message;
 }
+
+struct Shapes {
+  int64_t t = 70, k = 48, n = 64;
+};
 
 } // namespace
 
@@ -69,4 +74,27 @@ TEST(KernelsPrepare, SharesTables) {
   ASSERT_EQ(Kernels::prepare(std::vector<OpSpec>(100, rope), many, message), PP_OK);
   EXPECT_EQ(one->scratchBytes(), 64 * 8 * 2 * 4);
   EXPECT_EQ(many->scratchBytes(), one->scratchBytes());
+}
+
+/// In threads mode every rank is a thread with its own Kernels; they share nothing that one could spoil for another.
+TEST(KernelsPrepare, RanksAsThreadsAgree) {
+  const int ranks = 4;
+  const Shapes n;
+  std::vector<Values> results(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      Array x(Type::F32, random(size_t(n.t * n.k), 1)), w(Type::F32, random(size_t(n.k * n.n), 2));
+      Array y(Type::F32, size_t(n.t * n.n)), lse(Type::F32, size_t(n.t * 4)), o(Type::F32, size_t(n.t * n.n));
+      OneOp linear("linear", Type::F32, {n.t, n.k, n.n}), attention("attention", Type::F32, {1, n.t, 4, 4, n.n / 4});
+      for (int i = 0; i < 20; ++i) {
+        linear(pp_linear, x, w, nullptr, y);
+        attention(pp_attention, y, y, y, o, lse);
+      }
+      results[size_t(r)] = o.get();
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  for (const Values &result : results)
+    expectEqual(result, results[0], "rank");
 }
