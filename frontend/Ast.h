@@ -48,6 +48,7 @@ struct Expr {
   ArrayRef<Name> labels; // of a call's named arguments, empty text for the others
   ArrayRef<Generator> generators;
   Expr *filter = nullptr;
+  unsigned depth = 1; // of the tree below, itself included
 };
 
 //===-- Statements --------------------------------------------------------------------------------------------------===//

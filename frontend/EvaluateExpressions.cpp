@@ -4,6 +4,7 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
+#include "llvm/Support/SaveAndRestore.h"
 #include <cmath>
 
 using namespace llvm;
@@ -124,9 +125,14 @@ LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
   return fail(at, "the schedule has taken " + Twine(budget) + " evaluation steps; is there a loop without an end?");
 }
 
+LogicalResult Evaluator::checkDepth(SMLoc at) {
+  return depth < 6000 ? success() : fail(at, "calls, blocks and operators are nested more than 6000 deep here");
+}
+
 FailureOr<Value> Evaluator::evaluate(const Expr *expr, Scope &scope) {
-  if (failed(spend(expr->at)))
+  if (failed(spend(expr->at)) || failed(checkDepth(expr->at)))
     return failure();
+  SaveAndRestore deeper(depth, depth + 1);
   switch (expr->kind) {
   case Expr::Integer:
     return Value(expr->integer);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/Pipeline.h"
 #include "frontend/Evaluator.h"
+#include "llvm/Support/SaveAndRestore.h"
 
 using namespace llvm;
 using namespace pp;
@@ -31,9 +32,10 @@ mlir::Location Evaluator::location(SMLoc at) {
 
 LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
   mlir::Location where = location(at);
-  mlir::InFlightDiagnostic diagnostic = mlir::emitError(where, message);
+  std::string text = message.str();
   if (std::string values = pipeline::loopValues(where); !values.empty())
-    diagnostic << " (with " << values << ")";
+    text += (StringRef(text).ends_with("?") ? " with " : ", with ") + values;
+  mlir::InFlightDiagnostic diagnostic = mlir::emitError(where, text);
   if (noteAt.isValid())
     diagnostic.attachNote(source.location(noteAt)) << note;
   return diagnostic;
@@ -59,8 +61,9 @@ LogicalResult Evaluator::define(Name name, Scope &scope) {
 }
 
 FailureOr<Evaluator::Flow> Evaluator::runStatement(const Statement *statement, Scope &scope) {
-  if (failed(spend(statement->at)))
+  if (failed(spend(statement->at)) || failed(checkDepth(statement->at)))
     return failure();
+  SaveAndRestore deeper(depth, depth + 1);
   auto next = [](LogicalResult done) { return failed(done) ? FailureOr<Flow>(failure()) : Flow::Next; };
   switch (statement->kind) {
   case Statement::Let:

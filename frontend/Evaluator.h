@@ -89,9 +89,11 @@ private:
   mlir::FailureOr<bool> evaluateBool(const Expr *expr, Scope &scope, StringRef after);
   mlir::LogicalResult checkedIndex(SMLoc at, const Value &list, const Value &index);
   mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
+  mlir::LogicalResult checkDepth(SMLoc at);
   mlir::LogicalResult unknown(StringRef name, SMLoc at, Scope &scope);
 
   int64_t budget, steps = 0;
+  unsigned depth = 0; // of expressions, blocks and calls, on the stack of this process
   Value returned;
   /// The calls around, outermost first; a location is made when something there needs it.
   struct Call {

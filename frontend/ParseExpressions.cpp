@@ -82,6 +82,10 @@ Expr *ExpressionParser::node(Expr::Kind kind, SMLoc at, ArrayRef<Expr *> operand
   expr->at = at;
   expr->operands = keep(operands);
   expr->text = textFrom(at);
+  for (Expr *operand : operands)
+    expr->depth = std::max(expr->depth, operand->depth + 1);
+  if (expr->depth > 1000) // a + b + c + .. is as deep as it is long
+    fail(at, "this expression is too long; the limit is 1000 operators");
   return expr;
 }
 
@@ -93,6 +97,7 @@ Expr *ExpressionParser::binary(Expr::Kind kind, const Token &op, Expr *left, Exp
 }
 
 Expr *ExpressionParser::expression() {
+  Nested level(*this);
   if (at("if"))
     return conditional();
   return disjunction();
@@ -129,6 +134,7 @@ Expr *ExpressionParser::conjunction() {
 Expr *ExpressionParser::negation() {
   if (!at("not"))
     return comparison();
+  Nested level(*this);
   SMLoc begin = next().at;
   Expr *operand = negation();
   return node(Expr::Not, begin, {operand});
@@ -196,6 +202,7 @@ Expr *ExpressionParser::product() {
 Expr *ExpressionParser::unary() {
   if (!at("-"))
     return postfix();
+  Nested level(*this);
   SMLoc begin = next().at;
   Expr *operand = unary();
   return node(Expr::Negate, begin, {operand});

@@ -18,6 +18,7 @@ Block StatementParser::block() {
 }
 
 Statement *StatementParser::statement() {
+  Nested level(*this);
   const Token &first = peek();
   SMLoc begin = first.at;
   Statement *made = nullptr;

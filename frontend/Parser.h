@@ -58,10 +58,22 @@ protected:
   Expr *expression();
   Expr *postfix();
   Generator generator();
+  /// One level deeper, for as long as it lives: what is nested without end would end in the stack.
+  struct Nested {
+    explicit Nested(ExpressionParser &parser) : parser(parser) {
+      if (++parser.depth > kDeepest)
+        parser.fail(parser.peek().at, "this is nested more than " + llvm::Twine(kDeepest) + " deep");
+    }
+    ~Nested() { --parser.depth; }
+    ExpressionParser &parser;
+  };
+  static constexpr int kDeepest = 200;
+
   /// What is legal here besides the grammar of schedules.
   bool allowsNumbers = false, allowsLabels = false, allowsWords = false;
 
 private:
+  int depth = 0;
   Expr *binary(Expr::Kind kind, const Token &op, Expr *left, Expr *right);
   Expr *node(Expr::Kind kind, SMLoc at, ArrayRef<Expr *> operands);
   Expr *conditional();
