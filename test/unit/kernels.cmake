@@ -9,5 +9,6 @@ add_executable(pp-kernel-tests
 # Vectors of 512 bits are passed by value inside it, never across files.
 set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/KernelsWideTiles.cpp PROPERTIES
   COMPILE_OPTIONS "-fopenmp-simd;-fno-math-errno;-fno-trapping-math;-Wno-psabi;-Wno-unused-function")
-target_link_libraries(pp-kernel-tests PRIVATE pp-runtime pp-warnings GTest::gtest GTest::gtest_main)
+# (gtest_main first: the runtime holds a main of its own, the emitted programs'.)
+target_link_libraries(pp-kernel-tests PRIVATE GTest::gtest_main GTest::gtest pp-runtime pp-warnings)
 gtest_discover_tests(pp-kernel-tests)
