@@ -108,8 +108,8 @@ Status writeState(const Program &program, const std::string &path, const RunStat
   FILE *file = fopen(path.c_str(), "wb");
   if (!file)
     return refused("cannot write `", path, "`: ", strerror(errno));
-  bool written = fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 &&
-                 fsync(fileno(file)) == 0;
+  bool written =
+      fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 && fsync(fileno(file)) == 0;
   int error = errno;
   fclose(file);
   return written ? Status() : refused("cannot write `", path, "`: ", strerror(error));
@@ -144,7 +144,8 @@ Status checkReplaceable(const std::string &folder) {
     return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder; name a new one");
   for (const auto &entry : fs::directory_iterator(folder, error)) {
     std::string name = entry.path().filename().string();
-    std::string whole = name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
+    std::string whole =
+        name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
     if (whole != modelFile && whole != optimizerFile && whole != stateFile)
       return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and `", name,
                      "` there is none of ours; name a new one");
@@ -159,8 +160,8 @@ Status makeFresh(const std::string &folder, std::string &fresh) {
   std::error_code error;
   fs::remove_all(fresh, error);
   if (!fs::create_directory(fresh, error))
-    return refused("cannot save to `", folder, "`: cannot make `", fresh, "`: ",
-                   error ? errorOf(error) : "it is there and cannot be removed");
+    return refused("cannot save to `", folder, "`: cannot make `", fresh,
+                   "`: ", error ? errorOf(error) : "it is there and cannot be removed");
   return {};
 }
 

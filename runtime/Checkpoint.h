@@ -1,4 +1,4 @@
-// Checkpoints: a folder with the weights, the optimizer's state and where the run stood, replaced as a whole or not at all.
+// Checkpoints: a folder with weights, optimizer state and where the run stood, replaced as a whole or not at all.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // model.safetensors holds the weights under their Hugging Face names and layouts; optimizer.safetensors `<weight>.m`,

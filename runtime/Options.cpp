@@ -71,12 +71,11 @@ Status readSeed(const std::string &value, Options &options) {
 
 const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
-      pathOption("data", "FILE|random", "text (bytes as tokens), a token file (.bin), or random tokens", &Options::data),
+      pathOption("data", "FILE|random", "text (bytes as tokens), a token file (.bin), or random tokens",
+                 &Options::data),
       wholeOption("steps", "train up to step N; the learning rate decays towards it (20)", 1, &Options::steps),
       {"lr", "X", "peak learning rate",
-       [](const std::string &value, Options &options) {
-         return readReal("lr", value, 0, 1e6, options.lr.emplace());
-       }},
+       [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},
       {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},
       pathOption("load", "FILE", "start from the weights of a .safetensors file", &Options::load),
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
@@ -85,7 +84,8 @@ const std::vector<OptionSpec> &allOptions() {
          return readWhole("save-every", value, 1, 1000000000, options.saveEvery);
        }},
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
-      pathOption("resume", "DIR", "go on from a checkpoint, bit for bit; seed, lr, steps come from it", &Options::resume),
+      pathOption("resume", "DIR", "go on from a checkpoint, bit for bit; seed, lr, steps come from it",
+                 &Options::resume),
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
       pathOption("log", "FILE", "one JSON line a step", &Options::log),
       pathOption("trace", "FILE", "what every rank did when, in Chrome's trace format", &Options::trace),
@@ -157,8 +157,8 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string argument = arguments[i];
     size_t equals = argument.find('=');
-    std::string name = argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2)
-                                                  : argument;
+    std::string name =
+        argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2) : argument;
     auto spec = std::find_if(allOptions().begin(), allOptions().end(),
                              [&](const OptionSpec &each) { return each.name == name; });
     if (spec == allOptions().end() || !argument.starts_with("--"))
@@ -193,7 +193,8 @@ std::string helpText(const Program &program) {
     out += left + "\n";
   }
   out += text("\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ",
-              program.sequence, ", in the order of the file, from the\nbeginning again at its end; step t holds sequences (t-1) * ",
+              program.sequence,
+              ", in the order of the file, from the\nbeginning again at its end; step t holds sequences (t-1) * ",
               program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
               "PP_THREADS=N gives each rank N threads for its kernels (1).\n");
   return out;

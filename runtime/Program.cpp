@@ -53,7 +53,8 @@ WeightSpec readWeight(const json &entry) {
     if (kind != "normal" && kind != "zero" && kind != "one")
       throw Unfit(text("`", weight.name, "` starts as `", kind, "`, none of normal, zero, one"));
     weight.init = kind == "normal" ? WeightSpec::Init::Normal
-                                   : kind == "zero" ? WeightSpec::Init::Zero : WeightSpec::Init::One;
+                  : kind == "zero" ? WeightSpec::Init::Zero
+                                   : WeightSpec::Init::One;
     weight.deviation = init->value("deviation", 0.02);
   }
   weight.save = entry.value("save", true);
@@ -195,7 +196,8 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
     auto kind = entry.at("kind").get<std::string>();
     if (kind != "tokens" && kind != "targets")
       throw Unfit(text("input kind `", kind, "` is none of tokens, targets"));
-    rank.inputs.push_back({kind == "targets", entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>()});
+    rank.inputs.push_back(
+        {kind == "targets", entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>()});
   }
   for (const json &entry : listOf(root, "losses"))
     rank.losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
@@ -207,9 +209,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
 
 } // namespace
 
-std::string_view elementName(Type type) {
-  return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : "bf16";
-}
+std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : "bf16"; }
 
 int64_t TensorSpec::elements() const {
   int64_t product = 1;

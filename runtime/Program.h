@@ -1,4 +1,4 @@
-// What an emitted program says about itself: the JSON texts of `pp_program_json` and `pp_rank_table`, read once at start.
+// What an emitted program says about itself: the JSON of `pp_program_json` and `pp_rank_table`, read once at start.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // pp_program_json:
@@ -22,12 +22,13 @@
 //    "inputs":   [{"kind": "tokens" | "targets", "microbatch": 0, "offset": 4096}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256}}
-// Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins; over
-// all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
+// Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
+// over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
 // checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
 // the weight's owner; for bf16 `master` holds the f32 master. Grads are complete after the step, and lie on the owner.
-// Inputs are i32[batch, sequence], written by the trainer before each step. A loss is one scalar already scaled, so that
-// the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all gradients.
+// Inputs are i32[batch, sequence], written by the trainer before each step. A loss is one scalar already scaled, so
+// that the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all
+// gradients.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 
@@ -42,9 +43,7 @@
 namespace pp {
 
 /// Bytes of one element.
-[[nodiscard]] constexpr size_t elementBytes(Type type) {
-  return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2;
-}
+[[nodiscard]] constexpr size_t elementBytes(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
 /// `f32`, `bf16`, `f64`.
 [[nodiscard]] std::string_view elementName(Type type);
 

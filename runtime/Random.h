@@ -32,7 +32,8 @@ namespace pp {
   return hashOf(seed, hash);
 }
 
-/// A normal number of deviation 1 for this place (Box and Muller 1958); one of each pair, so that places are independent.
+/// A normal number of deviation 1 for this place (Box and Muller 1958); one of each pair, so that places are
+/// independent.
 [[nodiscard]] inline double normalAt(uint64_t key, uint64_t place) {
   double radius = (double(hashOf(key, 2 * place) >> 11) + 1) * 0x1p-53; // (0, 1]
   double angle = double(hashOf(key, 2 * place + 1) >> 11) * 0x1p-53;    // [0, 1)

@@ -22,8 +22,8 @@ constexpr uint64_t maxHeaderBytes = 100'000'000;
 /// Bytes of one element, 0 for an unknown type.
 int64_t bytesOf(const std::string &type) {
   static const std::map<std::string, int64_t> sizes = {
-      {"F64", 8}, {"I64", 8}, {"U64", 8},  {"F32", 4},     {"I32", 4},     {"U32", 4}, {"F16", 2},
-      {"BF16", 2}, {"I16", 2}, {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I8", 1},  {"U8", 1}, {"BOOL", 1}};
+      {"F64", 8}, {"I64", 8}, {"U64", 8},     {"F32", 4},     {"I32", 4}, {"U32", 4}, {"F16", 2}, {"BF16", 2},
+      {"I16", 2}, {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}};
   auto found = sizes.find(type);
   return found == sizes.end() ? 0 : found->second;
 }
@@ -74,7 +74,11 @@ std::string shapeText(const std::vector<int64_t> &shape) {
 const char *fileType(Type type) { return type == Type::F64 ? "F64" : type == Type::F32 ? "F32" : "BF16"; }
 
 SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
-  return type == "F32" ? readF32 : type == "BF16" ? readBf16 : type == "F64" ? readF64 : type == "F16" ? readF16 : nullptr;
+  return type == "F32"    ? readF32
+         : type == "BF16" ? readBf16
+         : type == "F64"  ? readF64
+         : type == "F16"  ? readF16
+                          : nullptr;
 }
 
 SafeTensors::~SafeTensors() {

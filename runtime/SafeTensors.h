@@ -1,4 +1,4 @@
-// Files of named tensors in the safetensors format: read with every claim of the header checked, written all or nothing.
+// Named tensors in safetensors files: read with every claim of the header checked, written all or nothing.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_SAFETENSORS_H
 #define PP_RUNTIME_SAFETENSORS_H

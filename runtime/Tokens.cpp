@@ -55,7 +55,8 @@ Status Tokens::readHeader(const std::string &path, bool check) {
     memcpy(header, mapping, sizeof header);
   if (header[0] == tokenMagic) {
     if (int64_t(mappedBytes) < headerBytes)
-      return invalid("token file `", path, "` is truncated: ", mappedBytes, " bytes, its header alone has ", headerBytes);
+      return invalid("token file `", path, "` is truncated: ", mappedBytes, " bytes, its header alone has ",
+                     headerBytes);
     if (header[1] != 1)
       return invalid("token file `", path, "` has version ", header[1], "; this program reads version 1");
     tokens = header[2];

@@ -36,8 +36,8 @@ private:
   bool random = false;
   void *mapping = nullptr;
   size_t mappedBytes = 0;
-  const uint8_t *bytes = nullptr;   ///< of a text
-  const uint16_t *words = nullptr;  ///< of a token file
+  const uint8_t *bytes = nullptr;  ///< of a text
+  const uint16_t *words = nullptr; ///< of a token file
 };
 
 } // namespace pp

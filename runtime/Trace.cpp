@@ -24,13 +24,14 @@ std::string describe(const Trace::Event &event, const RankProgram &program) {
   switch (event.kind) {
   case Trace::Kind::Unit: {
     const UnitSpec &unit = program.units.at(number);
-    return text("\"name\": ", quoted(unit.name), ", \"cat\": ", quoted(unit.phase), ", \"tid\": 0, \"args\": {\"microbatch\": ",
-                unit.microbatch, ", \"flops\": ", unit.flops, "}");
+    return text("\"name\": ", quoted(unit.name), ", \"cat\": ", quoted(unit.phase),
+                ", \"tid\": 0, \"args\": {\"microbatch\": ", unit.microbatch, ", \"flops\": ", unit.flops, "}");
   }
   case Trace::Kind::Post:
   case Trace::Kind::Wait: {
     const MessageSpec &message = program.messages.at(number);
-    return text("\"name\": ", messageName(message), ", \"cat\": ", event.kind == Trace::Kind::Post ? "\"post\"" : "\"wait\"",
+    return text("\"name\": ", messageName(message),
+                ", \"cat\": ", event.kind == Trace::Kind::Post ? "\"post\"" : "\"wait\"",
                 ", \"tid\": 1, \"args\": {\"peer\": ", message.peer, ", \"channel\": ", message.channel,
                 ", \"bytes\": ", message.bytes, "}");
   }
@@ -54,12 +55,13 @@ Status writeTrace(const std::string &path, const std::vector<RankTrace> &ranks) 
   const char *comma = "";
   for (size_t pid = 0; pid < ranks.size(); ++pid) {
     static const char *const lines[] = {"units", "messages", "steps"};
-    fprintf(file, "%s{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %zu, \"args\": {\"name\": \"rank %zu\"}}", comma,
-            pid, pid);
+    fprintf(file, "%s{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %zu, \"args\": {\"name\": \"rank %zu\"}}",
+            comma, pid, pid);
     comma = ",\n";
     for (int tid = 0; tid < 3; ++tid)
-      fprintf(file, ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %zu, \"tid\": %d, \"args\": {\"name\": \"%s\"}}", pid,
-              tid, lines[tid]);
+      fprintf(file,
+              ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %zu, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+              pid, tid, lines[tid]);
     for (const Trace::Event &event : ranks[pid].events)
       fprintf(file, ",\n{\"ph\": \"X\", \"pid\": %zu, \"ts\": %.3f, \"dur\": %.3f, %s}", pid,
               double(event.start + ranks[pid].shift - first) * 1e-3, double(event.stop - event.start) * 1e-3,

@@ -118,8 +118,8 @@ Status Trainer::resolveState() {
 Status Trainer::mapArena() {
   if (program->arenaBytes == 0)
     return {};
-  void *memory = mmap(nullptr, program->arenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+  void *memory =
+      mmap(nullptr, program->arenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
     return refused("rank ", rank.rank, " needs an arena of ", program->arenaBytes, " bytes: ", strerror(errno));
   arena = static_cast<char *>(memory);
@@ -153,8 +153,7 @@ Status Trainer::fillArena() {
 }
 
 Status Trainer::train() {
-  if (speaks())
-    printHeader();
+  PP_TRY(printHeader());
   for (int64_t step = state.step + 1; step <= lastStep; ++step) {
     Summary summary;
     PP_TRY(trainStep(step, summary));
@@ -192,8 +191,8 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
     std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
                            ? text(", `", program->units[rank.unit].name, "`")
                            : std::string();
-    return {pp_status_t(code), text("rank ", rank.rank, ", step ", step, unit, ": ",
-                                    rank.message.empty() ? "failed" : rank.message)};
+    return {pp_status_t(code),
+            text("rank ", rank.rank, ", step ", step, unit, ": ", rank.message.empty() ? "failed" : rank.message)};
   }
   if (transport.outstanding() != 0)
     return internal("rank ", rank.rank, ", step ", step, ": ", transport.outstanding(),
@@ -250,7 +249,12 @@ Status Trainer::report(int64_t step, const Summary &summary) {
   return {};
 }
 
-void Trainer::printHeader() const {
+Status Trainer::printHeader() {
+  std::vector<double> peaks(whole.ranks);
+  peaks[rank.rank] = double(program->plannedPeak());
+  PP_TRY(transport.sum(peaks));
+  if (!speaks())
+    return {};
   printf("%s, schedule %s, %d %s over %s, %s, %lld parameters\n", whole.model.c_str(), whole.schedule.c_str(),
          whole.ranks, whole.ranks == 1 ? "rank" : "ranks", std::string(transport.name()).c_str(),
          whole.precision.c_str(), static_cast<long long>(whole.parameters));
@@ -258,11 +262,8 @@ void Trainer::printHeader() const {
          static_cast<long long>(whole.microbatches), static_cast<long long>(whole.batch),
          static_cast<long long>(whole.sequence), whole.flopsPerStep * 1e-9, Kernels::isa());
   printf("planned peak bytes a rank:");
-  for (int32_t other = 0; other < whole.ranks; ++other) {
-    const RankProgram *its = nullptr;
-    if (emitted.rank(other, its).ok())
-      printf(" %lld", static_cast<long long>(its->plannedPeak()));
-  }
+  for (double peak : peaks)
+    printf(" %.0f", peak);
   printf("\n");
   if (tokens.windows() > 0)
     printf("data: %lld tokens, read once every %.1f steps\n", static_cast<long long>(tokens.count()),
@@ -270,6 +271,7 @@ void Trainer::printHeader() const {
   if (!remark.empty())
     printf("remark: %s\n", remark.c_str());
   fflush(stdout);
+  return {};
 }
 
 /// Pages of the arena that the run has touched.

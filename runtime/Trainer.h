@@ -1,4 +1,4 @@
-// The training run of one rank: everything made ready, then step after step, then what was learnt about time and memory.
+// The training run of one rank: all made ready, then step after step, then what was learnt about time and memory.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_TRAINER_H
 #define PP_RUNTIME_TRAINER_H
@@ -52,7 +52,7 @@ private:
   Status finishTrace();
   /// All ranks hear whether one of them failed; from here on they end in order.
   Status settle(Status mine);
-  void printHeader() const;
+  Status printHeader();
   [[nodiscard]] int64_t usedBytes() const;
   [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, arena}; }
   [[nodiscard]] bool speaks() const { return rank.rank == 0; }
@@ -68,7 +68,7 @@ private:
   Tokens tokens;
   char *arena = nullptr;
   RunState state;
-  int64_t lastStep = 0; ///< of this run; before state.steps with --stop-at
+  int64_t lastStep = 0;     ///< of this run; before state.steps with --stop-at
   std::vector<double> sums; ///< losses by microbatch, then each rank's norm
   FILE *log = nullptr;
   bool together = false, mine = false;

@@ -278,9 +278,8 @@ pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *d
   if (!bound)
     return PP_INTERNAL;
   const MessageSpec &spec = *bound->message;
-  return check(state,
-               MPI_Irecv(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]),
-               spec);
+  return check(
+      state, MPI_Irecv(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]), spec);
 }
 
 /// Every member sends its part to every other one, so that the sum needs nobody's help once all have posted.
@@ -375,8 +374,8 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
     int count = 0;
     MPI_Get_count(&statuses[0], bound.type, &count);
     if (count != bound.count)
-      return state.fail(PP_INTERNAL, text(describe(*bound.message), ": expected ", bound.count, " elements, got ",
-                                          count));
+      return state.fail(PP_INTERNAL,
+                        text(describe(*bound.message), ": expected ", bound.count, " elements, got ", count));
   }
   return PP_OK;
 }
@@ -414,8 +413,8 @@ Status MpiTransport::sum(std::span<double> values) {
   size_t count = values.size();
   std::vector<double> all(count * ranks);
   MPI_Request request;
-  int code = MPI_Iallgather(values.data(), int(count), MPI_DOUBLE, all.data(), int(count), MPI_DOUBLE, asideComm,
-                            &request);
+  int code =
+      MPI_Iallgather(values.data(), int(count), MPI_DOUBLE, all.data(), int(count), MPI_DOUBLE, asideComm, &request);
   if (code != MPI_SUCCESS)
     return internal(what, ": MPI: ", errorText(code));
   PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));

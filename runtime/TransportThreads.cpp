@@ -1,9 +1,9 @@
 // Messages between ranks that are threads of one process: whoever posts second copies; a standstill is found exactly.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// One mutex guards who has posted what; copies and sums run outside it, between two posted messages that nobody else may
-// touch. A rank that waits is counted; when every rank that has not ended waits, nothing can move any more, and the rank
-// that closed the ring reports where each one stands.
+// One mutex guards who has posted what; copies and sums run outside it, between two posted messages that nobody else
+// may touch. A rank that waits is counted; when every rank that has not ended waits, nothing can move any more, and the
+// rank that closed the ring reports where each one stands.
 #include "runtime/Transport.h"
 #include <atomic>
 #include <chrono>
@@ -286,9 +286,7 @@ private:
   Bound *bound(pp_rank_t &state, int32_t message, MessageSpec::Kind kind);
   void bind(Bound &bound, const MessageSpec &message);
   Status checkLanes() const;
-  Status peerFailed() {
-    return {PP_PEER, "another rank failed"};
-  }
+  Status peerFailed() { return {PP_PEER, "another rank failed"}; }
 
   std::shared_ptr<Meeting> meeting;
   int32_t rank;
@@ -307,7 +305,8 @@ void ThreadTransport::bind(Bound &bound, const MessageSpec &message) {
     while (message.group[bound.member] != rank)
       ++bound.member;
     ++bound.joint->perStep[bound.member];
-    bound.joint->ring.push_back({std::vector<void *>(message.group.size()), std::vector<Ticket *>(message.group.size())});
+    bound.joint->ring.push_back(
+        {std::vector<void *>(message.group.size()), std::vector<Ticket *>(message.group.size())});
     return;
   }
   bool sends = message.kind == MessageSpec::Kind::Send;

@@ -94,7 +94,8 @@ Status Emitted::rank(int32_t number, const RankProgram *&out) {
   if (found == ranks.end()) {
     const pp_rank_entry_t &entry = pp_rank_table[number];
     if (!entry.json || !entry.step)
-      return invalid("this executable does not hold rank ", number, "; link the objects of all ", whole.ranks, " ranks");
+      return invalid("this executable does not hold rank ", number, "; link the objects of all ", whole.ranks,
+                     " ranks");
     RankProgram read;
     read.rank = number;
     PP_TRY(readRankProgram(entry.json, whole, read));

@@ -48,9 +48,9 @@ std::string refusal(std::vector<const char *> arguments) {
 
 TEST(RuntimeOptions, ReadsBothForms) {
   Options options;
-  std::vector<const char *> arguments = {"--data=a.txt", "--steps", "7",       "--lr=1e-3",     "--seed",
-                                         "5",            "--save", "out",      "--save-every=2", "--in-process",
-                                         "--sends",      "rendezvous", "--timeout=1.5"};
+  std::vector<const char *> arguments = {
+      "--data=a.txt",   "--steps",      "7",       "--lr=1e-3",  "--seed",       "5", "--save", "out",
+      "--save-every=2", "--in-process", "--sends", "rendezvous", "--timeout=1.5"};
   Status status = parseOptions(arguments, options);
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(options.data, "a.txt");
@@ -135,7 +135,8 @@ TEST_F(RuntimeFiles, WrongTokensAreRefused) {
   EXPECT_EQ(refused("abcz", 3, 100), "token 3 of `t` is 122; the model's vocabulary has 100, 0 to 99");
   EXPECT_EQ(refused(tokenFile(20240520, 1, 5, {1, 2, 3, 4}), 2, 256),
             "token file `t` does not fit its header: 5 tokens need 1034 bytes, the file has 1032");
-  EXPECT_EQ(refused(tokenFile(20240520, 2, 1, {1}), 2, 256), "token file `t` has version 2; this program reads version 1");
+  EXPECT_EQ(refused(tokenFile(20240520, 2, 1, {1}), 2, 256),
+            "token file `t` has version 2; this program reads version 1");
   EXPECT_EQ(refused(tokenFile(20240520, 1, 5, {}).substr(0, 20), 2, 256),
             "token file `t` is truncated: 20 bytes, its header alone has 1024");
   Tokens tokens;
@@ -215,8 +216,8 @@ TEST_F(RuntimeFiles, CorruptTensorsAreRefused) {
 
 TEST(RuntimeNumbers, Bf16RoundsToEven) {
   EXPECT_EQ(roundToBf16(1.0f), 0x3f80);
-  EXPECT_EQ(roundToBf16(1.0f + 0x1p-8f), 0x3f80);  // half way: to even
-  EXPECT_EQ(roundToBf16(1.0f + 0x3p-8f), 0x3f82);  // half way: to even
+  EXPECT_EQ(roundToBf16(1.0f + 0x1p-8f), 0x3f80); // half way: to even
+  EXPECT_EQ(roundToBf16(1.0f + 0x3p-8f), 0x3f82); // half way: to even
   EXPECT_EQ(roundToBf16(-1.0f - 0x1.1p-8f), 0xbf81);
   EXPECT_TRUE(std::isnan(fromBf16(roundToBf16(NAN))));
   EXPECT_EQ(roundToBf16(INFINITY), 0x7f80);

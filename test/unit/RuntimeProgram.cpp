@@ -1,8 +1,8 @@
-// A program as the compiler emits it, made by hand: two ranks (or one) train an embedding and a head on two microbatches.
+// A program as the compiler emits it, made by hand: one or two ranks train an embedding and a head.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Rank 0 has the embedding, rank 1 the head; act goes right, dact left, the squared norm is summed over both. Every rank
-// uses one layout of the arena, wide enough for f64. PP_TEST_FAULT=<what>:<rank>:<step>,.. makes ranks misbehave.
+// Rank 0 has the embedding, rank 1 the head; act goes right, dact left, the squared norm is summed over both. Every
+// rank uses one layout of the arena, wide enough for f64. PP_TEST_FAULT=<what>:<rank>:<step>,.. makes ranks misbehave.
 #include "runtime/Pp.h"
 #include "runtime/Rank.h"
 #include "runtime/Status.h"
@@ -47,7 +47,19 @@ enum Place : int {
   neverAt = normAt + 64,
   arenaBytes = neverAt + 64
 };
-enum Op : int32_t { embed, embedDw, embedDwMore, head, entropy, headDx, headDw, headDwMore, squares, squaresMore, adam };
+enum Op : int32_t {
+  embed,
+  embedDw,
+  embedDwMore,
+  head,
+  entropy,
+  headDx,
+  headDw,
+  headDwMore,
+  squares,
+  squaresMore,
+  adam
+};
 enum Message : int32_t { act = 0, dact = microbatches, norm = 2 * microbatches, never };
 
 std::string op(const std::string &kernel, const std::string &dims, const std::string &flags, double param = 0) {
@@ -60,9 +72,9 @@ std::string ops() {
   return op("embedding", rows, "") + ", " + op("embedding_dw", rows, "") + ", " +
          op("embedding_dw", rows, "\"accumulate\"") + ", " + op("linear", rows, "") + ", " +
          op("cross_entropy", pp::text(tokens, ", ", vocab), "", 1.0 / (microbatches * tokens)) + ", " +
-         op("linear_dx", rows, "") + ", " + op("linear_dw", rows, "") + ", " +
-         op("linear_dw", rows, "\"accumulate\"") + ", " + op("sum_squares", flat, "") + ", " +
-         op("sum_squares", flat, "\"accumulate\"") + ", " + op("adamw", flat, "\"decay\"");
+         op("linear_dx", rows, "") + ", " + op("linear_dw", rows, "") + ", " + op("linear_dw", rows, "\"accumulate\"") +
+         ", " + op("sum_squares", flat, "") + ", " + op("sum_squares", flat, "\"accumulate\"") + ", " +
+         op("adamw", flat, "\"decay\"");
 }
 
 std::string messages(int rank) {
@@ -76,16 +88,18 @@ std::string messages(int rank) {
                       ", \"channel\": ", what[0] == 'a' ? 0 : 1, ", \"bytes\": ", tokens * hidden * elementSize,
                       ", \"label\": \"", what, "(", mb, ")\"}, ");
     }
-  out += "{\"kind\": \"all_reduce\", \"group\": [0, 1], \"channel\": 2, \"count\": 1, \"type\": \"f64\", \"label\": \"norm\"}";
+  out += "{\"kind\": \"all_reduce\", \"group\": [0, 1], \"channel\": 2, \"count\": 1, \"type\": \"f64\", \"label\": "
+         "\"norm\"}";
   // A message that only a faulty run posts, so that somebody can wait for what never comes.
   return out + pp::text(", {\"kind\": \"", rank == 0 ? "send" : "receive", "\", \"peer\": ", 1 - rank,
                         ", \"channel\": 3, \"bytes\": 64, \"label\": \"never\"}");
 }
 
-std::string tensor(const std::string &name, bool isHead, const std::string &element, int offset, const std::string &more) {
+std::string tensor(const std::string &name, bool isHead, const std::string &element, int offset,
+                   const std::string &more) {
   return pp::text("{\"name\": \"", name, "\", \"shape\": ", isHead ? "[16, 128]" : "[128, 16]",
-                  ", \"transposed\": ", isHead ? "true" : "false", ", \"type\": \"", element, "\", \"offset\": ", offset,
-                  more, "}");
+                  ", \"transposed\": ", isHead ? "true" : "false", ", \"type\": \"", element,
+                  "\", \"offset\": ", offset, more, "}");
 }
 
 std::string stateOf(const std::string &name, bool isHead, int offset) {
@@ -114,9 +128,11 @@ std::string rankJson(int rank) {
   }
   for (int mb = 0; mb < microbatches; ++mb) {
     if (hasTable)
-      add(inputs, pp::text("{\"kind\": \"tokens\", \"microbatch\": ", mb, ", \"offset\": ", tokensAt + mb * tokens * 4, "}"));
+      add(inputs,
+          pp::text("{\"kind\": \"tokens\", \"microbatch\": ", mb, ", \"offset\": ", tokensAt + mb * tokens * 4, "}"));
     if (hasHead) {
-      add(inputs, pp::text("{\"kind\": \"targets\", \"microbatch\": ", mb, ", \"offset\": ", targetsAt + mb * tokens * 4, "}"));
+      add(inputs,
+          pp::text("{\"kind\": \"targets\", \"microbatch\": ", mb, ", \"offset\": ", targetsAt + mb * tokens * 4, "}"));
       add(losses, pp::text("{\"microbatch\": ", mb, ", \"offset\": ", lossAt + mb * 64, ", \"type\": \"", acc, "\"}"));
     }
     for (const char *phase : {"F", "B"})
@@ -124,10 +140,11 @@ std::string rankJson(int rank) {
                           ", \"flops\": 1000}"));
   }
   add(units, pp::text("{\"name\": \"", rank, "U\", \"phase\": \"U\", \"microbatch\": -1, \"flops\": 10}"));
-  return pp::text("{\"rank\": ", rank, ", \"arena_bytes\": ", int(arenaBytes), ", \"peak\": {\"total\": ", int(arenaBytes),
-                  "}, \"ops\": [", ops(), "], \"units\": [", units, "], \"messages\": [", messages(rank),
-                  "], \"weights\": [", weights, "], \"state\": [", state, "], \"grads\": [", grads, "], \"inputs\": [",
-                  inputs, "], \"losses\": [", losses, "], \"norm\": {\"offset\": ", int(normAt), "}}");
+  return pp::text("{\"rank\": ", rank, ", \"arena_bytes\": ", int(arenaBytes),
+                  ", \"peak\": {\"total\": ", int(arenaBytes), "}, \"ops\": [", ops(), "], \"units\": [", units,
+                  "], \"messages\": [", messages(rank), "], \"weights\": [", weights, "], \"state\": [", state,
+                  "], \"grads\": [", grads, "], \"inputs\": [", inputs, "], \"losses\": [", losses,
+                  "], \"norm\": {\"offset\": ", int(normAt), "}}");
 }
 
 /// What PP_TEST_FAULT asks of this rank in this step, or an empty text.
@@ -205,8 +222,9 @@ int32_t update(pp_rank_t *rank, char *arena, bool hasTable, bool hasHead) {
   for (bool isHead : {false, true})
     if (isHead ? hasHead : hasTable) {
       char *state = arena + (isHead ? headState : tableState);
-      PP_DO(pp_adamw(rank, adam, arena + (isHead ? headGrad : tableGrad), sum, arena + (isHead ? headWeight : tableWeight),
-                     state, state + weightBytes, type == "bf16" ? state + 2 * weightBytes : nullptr));
+      PP_DO(pp_adamw(rank, adam, arena + (isHead ? headGrad : tableGrad), sum,
+                     arena + (isHead ? headWeight : tableWeight), state, state + weightBytes,
+                     type == "bf16" ? state + 2 * weightBytes : nullptr));
     }
   return pp_end_unit(rank, 2 * microbatches);
 }

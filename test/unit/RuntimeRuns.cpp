@@ -108,8 +108,9 @@ TEST_F(RuntimeRuns, TwoRanksTrainAsOne) {
     const std::string arguments = "--data text --steps 20 --grads ";
     double bound = type == "f64" ? 1e-11 : 1e-5;
     ASSERT_EQ(threads(arguments + "one --log one.log", type, 1).code, 0);
-    Ran runs[] = {threads(arguments + "t --log t.log", type), threads(arguments + "b --log b.log --sends=buffered", type),
-                  mpi(arguments + "m --log m.log", type), mpi(arguments + "r --log r.log --sends rendezvous", type)};
+    Ran runs[] = {threads(arguments + "t --log t.log", type),
+                  threads(arguments + "b --log b.log --sends=buffered", type), mpi(arguments + "m --log m.log", type),
+                  mpi(arguments + "r --log r.log --sends rendezvous", type)};
     for (const Ran &ran : runs)
       ASSERT_EQ(ran.code, 0) << ran.error;
     for (std::string name : {"t", "b", "m", "r"}) {
@@ -120,6 +121,14 @@ TEST_F(RuntimeRuns, TwoRanksTrainAsOne) {
       for (size_t i = 0; i < 20; ++i)
         EXPECT_NEAR(one[i]["loss"].get<double>(), other[i]["loss"].get<double>(), 1e-4);
     }
+  }
+}
+
+// Random orders of messages and sums between processes, posted in one global order and waited for soon or late.
+TEST_F(RuntimeRuns, ProcessesDeliverEveryMessage) {
+  for (std::string arguments : {"1 60 8 0 plain", "2 60 8 3 plain", "3 60 8 0 rendezvous", "4 60 8 3 rendezvous"}) {
+    Ran ran = shell("mpirun --oversubscribe -n 3 " PP_BYHAND_DIR "/pp-message-pattern " + arguments);
+    EXPECT_EQ(ran.code, 0) << ran.error;
   }
 }
 
@@ -188,13 +197,19 @@ TEST_F(RuntimeRuns, WeightsOfAFileAreLoaded) {
   SafeTensorsWriter writer;
   std::vector<float> table(2048, 0.5f);
   std::vector<uint16_t> head(2048, 0x3c00); // 1 in F16
-  ASSERT_TRUE(writer.open(folder / "c", {{"embed_tokens.weight", "F32", {128, 16}}, {"lm_head.weight", "F16", {128, 16}},
-                                         {"rotary.inv_freq", "F32", {1}}}, {}).ok());
+  ASSERT_TRUE(writer
+                  .open(folder / "c",
+                        {{"embed_tokens.weight", "F32", {128, 16}},
+                         {"lm_head.weight", "F16", {128, 16}},
+                         {"rotary.inv_freq", "F32", {1}}},
+                        {})
+                  .ok());
   ASSERT_TRUE(writer.write(table.data(), 4 * 2048).ok() && writer.write(head.data(), 2 * 2048).ok() &&
               writer.write(table.data(), 4).ok() && writer.finish().ok());
   ran = mpi("--data text --steps 1 --lr 0 --load c --save d");
   ASSERT_EQ(ran.code, 0) << ran.error;
-  EXPECT_NE(ran.out.find("`c` has 1 tensor that this model does not use, such as `rotary.inv_freq`"), std::string::npos);
+  EXPECT_NE(ran.out.find("`c` has 1 tensor that this model does not use, such as `rotary.inv_freq`"),
+            std::string::npos);
   SafeTensors file;
   ASSERT_TRUE(file.open(folder / "d/model.safetensors").ok());
   EXPECT_EQ(SafeTensors::readerOf("F32")(file.data(file.tensors().at("lm_head.weight")), 77), 1);
@@ -214,7 +229,8 @@ TEST_F(RuntimeRuns, WrongWeightFilesAreRefused) {
   expectError(mpi("--data text --load w"), "`w` lacks `model.embed_tokens.weight` of this model; it has 2 tensors, the "
                                            "nearest name is `model.embed_token.weight`");
   make({{"lm_head.weight", "F32", {16, 128}}, {"embed_tokens.weight", "F32", {128, 16}}});
-  expectError(mpi("--data text --load w"), "rank 1: `w`: `lm_head.weight` has shape [16, 128], this model expects [128, 16]");
+  expectError(mpi("--data text --load w"),
+              "rank 1: `w`: `lm_head.weight` has shape [16, 128], this model expects [128, 16]");
   make({{"lm_head.weight", "I64", {128, 16}}, {"embed_tokens.weight", "F32", {128, 16}}});
   expectError(threads("--data text --load w"),
               "rank 1: `w`: `lm_head.weight` has type I64, expected F32, BF16, F16 or F64");
@@ -224,8 +240,7 @@ TEST_F(RuntimeRuns, WrongCheckpointsAreRefused) {
   ASSERT_EQ(threads("--data text --steps 4 --save ck").code, 0);
   expectError(threads("--data text --resume ck", "f64"),
               "cannot resume from `ck`: it was made with precision \"f32\", this program has \"f64\"");
-  expectError(threads("--data text --resume ck"),
-              "nothing to do: the run in `ck` has done 4 steps, asked for are 4");
+  expectError(threads("--data text --resume ck"), "nothing to do: the run in `ck` has done 4 steps, asked for are 4");
   expectError(threads("--data text --resume ck --steps 9 --seed 4"),
               "`--seed 4` differs from the resumed run's 1; leave it away");
   expectError(threads("--data text --resume none --steps 9"),
@@ -248,8 +263,8 @@ TEST_F(RuntimeRuns, WhatCannotBeWrittenIsFoundBeforeTheFirstStep) {
   expectError(ran, "cannot save to `none/ck`: cannot make `none/ck.tmp`: No such file or directory");
   EXPECT_EQ(ran.out, "");
   expectError(threads("--data text --save file"), "cannot save to `file`: it is not a folder");
-  expectError(threads("--data text --save full"),
-              "cannot save to `full`: a checkpoint replaces its whole folder, and `thesis.tex` there is none of ours; name a new one");
+  expectError(threads("--data text --save full"), "cannot save to `full`: a checkpoint replaces its whole folder, and "
+                                                  "`thesis.tex` there is none of ours; name a new one");
   expectError(threads("--data text --log none/x"), "cannot write `none/x` of --log: No such file or directory");
   expectError(threads("--data text --grads none/x"), "cannot write `none/x` of --grads: No such file or directory");
   expectError(threads("--data text --trace full"), "cannot write `full` of --trace: Is a directory");
@@ -259,13 +274,16 @@ TEST_F(RuntimeRuns, WhatCannotBeWrittenIsFoundBeforeTheFirstStep) {
 TEST_F(RuntimeRuns, WrongCommandLinesSayItOnce) {
   expectError(mpi("--step 4"), "unknown option `--step`; did you mean `--steps`?");
   expectError(mpi(""), "no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
-  expectError(mpi("--data text", "f32", 2, 3), "this program has 2 ranks; mpirun started 3: run `mpirun -n 2 <program>`, or "
-                                              "the program alone with --in-process");
-  expectError(shell(program(2, "f32") + "--data text"), "this program has 2 ranks; it was started without mpirun: run "
-                                                        "`mpirun -n 2 <program>`, or the program alone with --in-process");
+  expectError(mpi("--data text", "f32", 2, 3),
+              "this program has 2 ranks; mpirun started 3: run `mpirun -n 2 <program>`, or "
+              "the program alone with --in-process");
+  expectError(shell(program(2, "f32") + "--data text"),
+              "this program has 2 ranks; it was started without mpirun: run "
+              "`mpirun -n 2 <program>`, or the program alone with --in-process");
   std::ofstream(folder / "text", std::ios::app) << char(200) << "and more";
   size_t position = fs::file_size(folder / "text") - 9;
-  expectError(mpi("--data text"), text("token ", position, " of `text` is 200; the model's vocabulary has 128, 0 to 127"));
+  expectError(mpi("--data text"),
+              text("token ", position, " of `text` is 200; the model's vocabulary has 128, 0 to 127"));
 }
 
 TEST_F(RuntimeRuns, InfoAndHelpNeedNoRanks) {
@@ -310,7 +328,8 @@ TEST_F(RuntimeRuns, AKilledRankIsNamedByAnother) {
     EXPECT_NE(ran.code, 0);
     ASSERT_EQ(ran.errors().size(), 1u) << ran.error;
     EXPECT_NE(ran.errors()[0].find("rank 1 (process "), std::string::npos) << ran.error;
-    EXPECT_NE(ran.errors()[0].find(" ended without a word in step 7: killed, or crashed"), std::string::npos) << ran.error;
+    EXPECT_NE(ran.errors()[0].find(" ended without a word in step 7: killed, or crashed"), std::string::npos)
+        << ran.error;
   }
 }
 
