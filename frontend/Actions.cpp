@@ -47,7 +47,8 @@ LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
   }
 }
 
-//===-- on, together, limit, recompute ------------------------------------------------------------------------------===//
+//===-- on, together, limit, recompute
+//------------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::on(const OnStatement *statement, Scope &scope) {
   if (rank)
@@ -140,11 +141,16 @@ LogicalResult Elaborator::recompute(const RecomputeStatement *statement, Scope &
   return success();
 }
 
-//===-- Units -------------------------------------------------------------------------------------------------------===//
+//===-- Units
+//-------------------------------------------------------------------------------------------------------===//
 
 // The words of an error about the number of coordinates: `F(stage, microbatch, slice)`.
 static std::string form(StringRef word, bool wholePiece, bool slices) {
-  return ("`" + word + (wholePiece ? "(stage)`" : slices ? "(stage, microbatch, slice)`" : "(stage, microbatch)`")).str();
+  return ("`" + word +
+          (wholePiece ? "(stage)`"
+           : slices   ? "(stage, microbatch, slice)`"
+                      : "(stage, microbatch)`"))
+      .str();
 }
 
 FailureOr<CoordAttr> Elaborator::coordinates(StringRef word, SMLoc at, ArrayRef<Expr *> exprs, Scope &scope,
@@ -207,8 +213,8 @@ LogicalResult Elaborator::countedUnit(const UnitStatement *statement, Phase phas
   std::optional<int64_t> microbatch = nextMicrobatch(phase, piece);
   if (!microbatch)
     return success(); // past the last one nothing is left to emit
-  auto coord = CoordAttr::get(builder.getContext(), builder.getStringAttr(piece->name.part), piece->name.index,
-                              *microbatch, -1);
+  auto coord =
+      CoordAttr::get(builder.getContext(), builder.getStringAttr(piece->name.part), piece->name.index, *microbatch, -1);
   return emitUnit(statement->at, phase, *piece, coord);
 }
 

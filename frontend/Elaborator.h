@@ -102,8 +102,8 @@ private:
   mlir::LogicalResult move(const MoveStatement *statement, Scope &scope);
   mlir::LogicalResult moveThing(const MoveStatement *statement, const Thing &thing, pipeline::PlaceAttr from,
                                 pipeline::PlaceAttr to, Scope &scope);
-  mlir::FailureOr<pipeline::PlaceAttr> sourceOf(const MoveStatement *statement, const Thing &thing,
-                                                 pipeline::Role role, const Piece &piece);
+  mlir::FailureOr<pipeline::PlaceAttr> sourceOf(const MoveStatement *statement, const Thing &thing, pipeline::Role role,
+                                                const Piece &piece);
   mlir::LogicalResult checkVerb(const MoveStatement *statement, const Thing &thing, pipeline::Role role,
                                 pipeline::PlaceAttr from, pipeline::PlaceAttr to);
 
@@ -113,10 +113,10 @@ private:
   mlir::Block *program;
   std::vector<Family> families;
   std::vector<Piece> pieces;
-  std::optional<int64_t> rank;               // of `on`
-  std::optional<mlir::Operation *> together; // the joint around
+  std::optional<int64_t> rank;                                  // of `on`
+  std::optional<mlir::Operation *> together;                    // the joint around
   std::vector<std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
-  std::vector<std::pair<PieceName, SMLoc>> recomputes;           // of the training program, for pieces not yet declared
+  std::vector<std::pair<PieceName, SMLoc>> recomputes;          // of the training program, for pieces not yet declared
 };
 
 } // namespace pp

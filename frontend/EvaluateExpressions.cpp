@@ -1,8 +1,6 @@
-// Values and expressions: ints, bools, strings, lists and calls with Python's meaning.
+// Evaluates expressions: operators, lists and calls with Python's meaning.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Evaluator.h"
-#include "llvm/ADT/StringExtras.h"
-#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
 #include "llvm/Support/SaveAndRestore.h"
 #include <cmath>
@@ -16,67 +14,8 @@ using mlir::LogicalResult;
 using mlir::succeeded;
 using mlir::success;
 
-//===-- Values ------------------------------------------------------------------------------------------------------===//
-
-StringRef Value::type() const {
-  static const char *const names[] = {"nothing", "int", "bool", "number", "string", "list", "piece"};
-  return names[data.index()];
-}
-
-std::string Value::text() const {
-  if (auto *value = asInt())
-    return std::to_string(*value);
-  if (auto *value = asBool())
-    return *value ? "true" : "false";
-  if (auto *value = asNumber())
-    return formatv("{0}", *value).str();
-  if (auto *value = asString())
-    return ("\"" + *value + "\"").str();
-  if (auto *value = asPiece()) {
-    std::string name = value->part.empty() ? "stage" : value->part.str();
-    return value->index < 0 ? name : name + "(" + std::to_string(value->index) + ")";
-  }
-  if (!asList())
-    return "nothing";
-  SmallVector<std::string> items;
-  for (const Value &item : ArrayRef(*asList()).take_front(8))
-    items.push_back(item.text());
-  return "[" + join(items, ", ") + (asList()->size() > 8 ? ", ..]" : "]");
-}
-
-int Value::compare(const Value &other) const {
-  if (!sameTypeAs(other))
-    return data.index() < other.data.index() ? -1 : 1;
-  auto order = [](auto a, auto b) { return a < b ? -1 : b < a ? 1 : 0; };
-  if (auto *value = asInt())
-    return order(*value, *other.asInt());
-  if (auto *value = asBool())
-    return order(*value, *other.asBool());
-  if (auto *value = asNumber())
-    return order(*value, *other.asNumber());
-  if (auto *value = asString())
-    return value->compare(*other.asString());
-  if (auto *value = asPiece()) {
-    int parts = value->part.compare(other.asPiece()->part);
-    return parts ? parts : order(value->index, other.asPiece()->index);
-  }
-  if (!asList() || asList() == other.asList())
-    return 0;
-  const List &a = *asList(), &b = *other.asList();
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    if (int found = a[i].compare(b[i]))
-      return found;
-  return order(a.size(), b.size());
-}
-
-Value::List &Value::ownItems() {
-  auto &list = std::get<std::shared_ptr<List>>(data);
-  if (list.use_count() > 1)
-    list = std::make_shared<List>(*list);
-  return *list;
-}
-
-//===-- Names -------------------------------------------------------------------------------------------------------===//
+//===-- Names
+//-------------------------------------------------------------------------------------------------------===//
 
 Binding *Scope::find(StringRef name) {
   for (Binding &binding : reverse(bindings))
@@ -115,7 +54,8 @@ FailureOr<Value> Evaluator::variable(const Expr *expr, Scope &scope) {
   return found->value;
 }
 
-//===-- Operators ---------------------------------------------------------------------------------------------------===//
+//===-- Operators
+//---------------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
   if (count <= budget - steps) {
@@ -361,7 +301,8 @@ FailureOr<Value> Evaluator::compare(const Expr *expr, Scope &scope) {
     } else {
       std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
       if (!a || !b)
-        return fail(expr->at, Twine("`") + words[kind] + "` expects two ints, got " + left->type() + " and " + right->type());
+        return fail(expr->at,
+                    Twine("`") + words[kind] + "` expects two ints, got " + left->type() + " and " + right->type());
       bool ints = left->asInt() && right->asInt();
       holds = ordered(kind, ints ? left->compare(*right) : *a < *b ? -1 : *a > *b);
     }
@@ -395,7 +336,8 @@ FailureOr<Value> Evaluator::index(const Expr *expr, Scope &scope) {
   return (*list->asList())[*index->asInt()];
 }
 
-//===-- Lists -------------------------------------------------------------------------------------------------------===//
+//===-- Lists
+//-------------------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::bindPattern(const Generator &generator, const Value &item, Scope &scope) {
   if (!generator.unpacks) {
@@ -442,7 +384,8 @@ LogicalResult Evaluator::comprehend(const Expr *expr, unsigned depth, Scope &sco
   return success();
 }
 
-//===-- Calls -------------------------------------------------------------------------------------------------------===//
+//===-- Calls
+//-------------------------------------------------------------------------------------------------------===//
 
 FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatement) {
   for (Scope *around = &scope; around; around = around->parent) {
@@ -450,8 +393,9 @@ FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatemen
     if (!found)
       continue;
     if (!found->function)
-      return fail(expr->at, "`" + expr->name + "` is " + found->value.type() + " " + found->value.text() +
-                                ", not a function", found->name.at, "`" + expr->name + "` is defined here");
+      return fail(expr->at,
+                  "`" + expr->name + "` is " + found->value.type() + " " + found->value.text() + ", not a function",
+                  found->name.at, "`" + expr->name + "` is defined here");
     return callFunction(found->function, around, expr, scope, asStatement);
   }
   if (std::optional<FailureOr<Value>> piece = pieceCall(expr, scope))
@@ -469,8 +413,10 @@ FailureOr<Value> Evaluator::callFunction(const Function *function, Scope *around
   std::string declared = ("`" + name + "` is declared here").str();
   size_t expected = function->parameters.size(), got = expr->operands.size();
   if (expected != got)
-    return fail(expr->at, "`" + name + "` takes " + Twine(expected) + (expected == 1 ? " value" : " values") + ", got " +
-                              Twine(got), function->name.at, declared);
+    return fail(expr->at,
+                "`" + name + "` takes " + Twine(expected) + (expected == 1 ? " value" : " values") + ", got " +
+                    Twine(got),
+                function->name.at, declared);
   if (callers.size() == 100)
     return fail(expr->at, "`" + name + "` calls itself 100 deep; the limit is 100", function->name.at, declared);
   Scope inner(around, function);

@@ -86,8 +86,7 @@ private:
   LogicalResult declare(const File &file) {
     declared.trains.insert(declared.trains.end(), file.trains.begin(), file.trains.end());
     return success(succeeded(add(declared.functions, file.functions)) &&
-                   succeeded(add(declared.schedules, file.schedules)) &&
-                   succeeded(add(declared.models, file.models)));
+                   succeeded(add(declared.schedules, file.schedules)) && succeeded(add(declared.models, file.models)));
   }
 
   Source &source;

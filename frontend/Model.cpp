@@ -14,7 +14,8 @@ using mlir::LogicalResult;
 using mlir::RankedTensorType;
 using mlir::success;
 
-//===-- The language's ops ------------------------------------------------------------------------------------------===//
+//===-- The language's ops
+//------------------------------------------------------------------------------------------===//
 
 namespace {
 struct OpAttribute {
@@ -26,7 +27,7 @@ struct OpAttribute {
 } // namespace
 
 static const StringRef kOps[] = {"embedding", "positions", "linear", "transpose", "layernorm", "rmsnorm",
-                                       "rope",      "attention", "gelu",   "swiglu",    "split",     "cross_entropy"};
+                                 "rope",      "attention", "gelu",   "swiglu",    "split",     "cross_entropy"};
 
 static constexpr OpAttribute kAttributes[] = {
     {"layernorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "epsilon", OpAttribute::Number, false},
@@ -63,13 +64,15 @@ public:
       bool layerEnds = part.perLayer && (i + 1 == model.parts.size() || !model.parts[i + 1].perLayer);
       if (layerEnds && results != layerInputs)
         return evaluator.fail(part.returnAt, "a layer must return what it takes, so that layers can follow each other; "
-                                             "it takes " + str(layerInputs) + " and returns " + str(results));
+                                             "it takes " +
+                                                 str(layerInputs) + " and returns " + str(results));
       types = results;
       previous = &part;
     }
     auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
     if (types.size() != 1 || types[0] != loss)
-      return evaluator.fail(model.parts.back().returnAt, "the last part of a model returns the loss alone, got " + str(types));
+      return evaluator.fail(model.parts.back().returnAt,
+                            "the last part of a model returns the loss alone, got " + str(types));
     return success();
   }
 
@@ -85,7 +88,8 @@ private:
     return types.empty() ? "nothing" : text;
   }
 
-  //===-- Weights ---------------------------------------------------------------------------------------------------===//
+  //===-- Weights
+  //---------------------------------------------------------------------------------------------------===//
 
   static bool reads(const Expr *expr, StringRef name) {
     if (expr->kind == Expr::Variable && expr->name == name)
@@ -143,11 +147,12 @@ private:
       return std::make_pair(name, 0.0);
     bool residual = name == "residual";
     if (!isCall || !(residual || name == "normal"))
-      return evaluator.fail(init->at, "`" + init->text + "` is no start value; there are `normal(deviation)`, "
-                                      "`residual(deviation, layers)`, `one` and `zero`");
+      return evaluator.fail(init->at, "`" + init->text +
+                                          "` is no start value; there are `normal(deviation)`, "
+                                          "`residual(deviation, layers)`, `one` and `zero`");
     if (init->operands.size() != (residual ? 2 : 1))
-      return evaluator.fail(init->at, "`" + name + "` takes " + Twine(residual ? 2 : 1) + (residual ? " values" : " value") +
-                                          ", got " + Twine(init->operands.size()));
+      return evaluator.fail(init->at, "`" + name + "` takes " + Twine(residual ? 2 : 1) +
+                                          (residual ? " values" : " value") + ", got " + Twine(init->operands.size()));
     FailureOr<double> deviation = number(init->operands[0]);
     FailureOr<double> layers = residual ? number(init->operands[1]) : FailureOr<double>(0.5);
     if (failed(deviation) || failed(layers))
@@ -167,15 +172,16 @@ private:
       transposed = as->kind == Expr::Call && as->name == "transpose" && as->operands.size() == 1;
       const Expr *text = transposed ? as->operands[0] : as;
       if (text->kind != Expr::String)
-        return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" +
-                                          as->text + "`");
+        return evaluator.fail(
+            as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" + as->text + "`");
       if (transposed && declared.dimensions.size() != 2)
         return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
                                           (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
                                           "; a transposed weight has 2");
       if (text->name.contains("{l}") != weight.perLayer)
-        return evaluator.fail(text->at, weight.perLayer ? "this weight is in every layer; its name needs `{l}`, the layer"
-                                                        : "this weight is in no layer; its name has no `{l}`");
+        return evaluator.fail(text->at, weight.perLayer
+                                            ? "this weight is in every layer; its name needs `{l}`, the layer"
+                                            : "this weight is in no layer; its name has no `{l}`");
       name = text->name.str();
     }
     return builder.getDictionaryAttr({builder.getNamedAttr("name", builder.getStringAttr(declared.name.text)),
@@ -186,7 +192,8 @@ private:
                                       builder.getNamedAttr("shared", builder.getBoolAttr(weight.part.empty()))});
   }
 
-  //===-- Parts -----------------------------------------------------------------------------------------------------===//
+  //===-- Parts
+  //-----------------------------------------------------------------------------------------------------===//
 
   static bool isData(StringRef name) { return name == "tokens" || name == "targets"; }
 
@@ -223,9 +230,9 @@ private:
       bool data = isData(name.text);
       types.push_back(data ? dataType : inputs.front());
       inputs = inputs.drop_front(!data);
-      attributes.push_back(data ? builder.getDictionaryAttr(
-                                      builder.getNamedAttr("nn.data", builder.getStringAttr(name.text)))
-                                : builder.getDictionaryAttr({}));
+      attributes.push_back(
+          data ? builder.getDictionaryAttr(builder.getNamedAttr("nn.data", builder.getStringAttr(name.text)))
+               : builder.getDictionaryAttr({}));
       names.push_back(name);
     }
     for (const Weight &weight : weightsOf(part)) {
@@ -276,16 +283,17 @@ private:
     if (failed(made))
       return failure();
     if (made->size() != definition.names.size())
-      return evaluator.fail(definition.names[0].at, "this defines " + Twine(definition.names.size()) +
-                                                        " names, and `" + definition.value->text + "` gives " +
-                                                        Twine(made->size()) + (made->size() == 1 ? " value" : " values"));
+      return evaluator.fail(definition.names[0].at, "this defines " + Twine(definition.names.size()) + " names, and `" +
+                                                        definition.value->text + "` gives " + Twine(made->size()) +
+                                                        (made->size() == 1 ? " value" : " values"));
     for (auto [name, value] : zip(definition.names, *made))
       if (failed(define(name, value)))
         return failure();
     return success();
   }
 
-  //===-- Expressions over tensors ----------------------------------------------------------------------------------===//
+  //===-- Expressions over tensors
+  //----------------------------------------------------------------------------------===//
 
   FailureOr<mlir::Value> tensor(const Expr *expr) {
     FailureOr<Tensors> made = tensors(expr);
@@ -362,8 +370,8 @@ private:
         found = &known;
     }
     if (!found)
-      return evaluator.fail(label.at, "`" + call->name + "` has no option `" + label.text + "`" +
-                                          didYouMean(label.text, names));
+      return evaluator.fail(label.at,
+                            "`" + call->name + "` has no option `" + label.text + "`" + didYouMean(label.text, names));
     FailureOr<Value> value = evaluator.evaluate(expr, parameters);
     if (failed(value))
       return failure();
@@ -389,8 +397,7 @@ private:
                             ArrayRef<mlir::NamedAttribute> given) {
     mlir::NamedAttrList attributes(given);
     mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
-    FailureOr<mlir::Operation *> op =
-        pp::nn::createOp(builder, source.location(expr->at), name, operands, attributes);
+    FailureOr<mlir::Operation *> op = pp::nn::createOp(builder, source.location(expr->at), name, operands, attributes);
     if (failed(op))
       return failure();
     // What an op keeps for its backward is not seen by the model.

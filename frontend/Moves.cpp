@@ -28,8 +28,7 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
   Role role = *symbolizeRole(thing.role.text);
   bool wholePiece = role == Role::weight || role == Role::grad || role == Role::opt;
   Piece *piece = nullptr;
-  FailureOr<CoordAttr> coord =
-      coordinates(thing.role.text, thing.role.at, thing.coordinates, scope, wholePiece, piece);
+  FailureOr<CoordAttr> coord = coordinates(thing.role.text, thing.role.at, thing.coordinates, scope, wholePiece, piece);
   if (failed(coord))
     return failure();
   if (!from) {
@@ -67,10 +66,9 @@ FailureOr<PlaceAttr> Elaborator::sourceOf(const MoveStatement *statement, const 
   PlaceAttr home = role == Role::weight ? piece.homes : role == Role::opt ? piece.owner : PlaceAttr();
   if (home && (home.getRanks().size() == 1 || home.getLayout() != Layout::full))
     return home;
-  return fail(statement->at,
-              "`move " + thing.role.text + "(..)` needs `from`: " +
-                  (role == Role::weight && !home ? str(piece) + " has no place for its weights"
-                                                 : "several ranks could hold it"));
+  return fail(statement->at, "`move " + thing.role.text + "(..)` needs `from`: " +
+                                 (role == Role::weight && !home ? str(piece) + " has no place for its weights"
+                                                                : "several ranks could hold it"));
 }
 
 LogicalResult Elaborator::checkVerb(const MoveStatement *statement, const Thing &thing, Role role, PlaceAttr from,

@@ -5,7 +5,8 @@
 using namespace llvm;
 using namespace pp;
 
-//===-- Words -------------------------------------------------------------------------------------------------------===//
+//===-- Words
+//-------------------------------------------------------------------------------------------------------===//
 
 Token TokenReader::next() {
   Token token = peek();
@@ -74,7 +75,8 @@ StringRef TokenReader::expectString() {
   return next().text;
 }
 
-//===-- Expressions, from the loosest operator to the tightest ------------------------------------------------------===//
+//===-- Expressions, from the loosest operator to the tightest
+//------------------------------------------------------===//
 
 Expr *ExpressionParser::node(Expr::Kind kind, SMLoc at, ArrayRef<Expr *> operands) {
   Expr *expr = make<Expr>();
@@ -142,8 +144,8 @@ Expr *ExpressionParser::negation() {
 
 static std::optional<Expr::Comparison> comparisonOf(const Token &token) {
   static const std::pair<const char *, Expr::Comparison> kinds[] = {
-      {"==", Expr::Equal},   {"!=", Expr::Unequal},      {"<", Expr::Less}, {"<=", Expr::LessEqual},
-      {">", Expr::Greater},  {">=", Expr::GreaterEqual}, {"in", Expr::In}};
+      {"==", Expr::Equal},  {"!=", Expr::Unequal},      {"<", Expr::Less}, {"<=", Expr::LessEqual},
+      {">", Expr::Greater}, {">=", Expr::GreaterEqual}, {"in", Expr::In}};
   for (auto [text, kind] : kinds)
     if (token.is(text))
       return kind;
@@ -232,7 +234,8 @@ Expr *ExpressionParser::call(Name name) {
     Name label;
     if (peek(1).is("=")) {
       if (!allowsLabels)
-        fail(peek(1).at, "values have no names here; only models, schedules and ops in a model or train take named ones");
+        fail(peek(1).at,
+             "values have no names here; only models, schedules and ops in a model or train take named ones");
       label = expectWord();
       next();
     }

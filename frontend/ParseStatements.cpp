@@ -36,22 +36,9 @@ Statement *StatementParser::statement() {
     auto *node = make<ReturnStatement>();
     node->value = expression();
     made = node;
-  } else if (at("for")) {
-    auto *node = make<ForStatement>();
-    node->generator = generator();
-    node->body = block();
-    made = node;
-  } else if (take("repeat")) {
-    auto *node = make<RepeatStatement>();
-    node->count = expression();
-    node->body = block();
-    made = node;
-  } else if (take("while")) {
-    auto *node = make<WhileStatement>();
-    node->condition = expression();
-    node->body = block();
-    made = node;
-  } else if (at("if"))
+  } else if (at("for") || at("repeat") || at("while"))
+    made = loop();
+  else if (at("if"))
     made = conditional();
   else if (at("on"))
     made = on();
@@ -76,6 +63,26 @@ Statement *StatementParser::statement() {
   }
   made->at = begin;
   return made;
+}
+
+Statement *StatementParser::loop() {
+  if (at("for")) {
+    auto *node = make<ForStatement>();
+    node->generator = generator();
+    node->body = block();
+    return node;
+  }
+  if (take("repeat")) {
+    auto *node = make<RepeatStatement>();
+    node->count = expression();
+    node->body = block();
+    return node;
+  }
+  next();
+  auto *node = make<WhileStatement>();
+  node->condition = expression();
+  node->body = block();
+  return node;
 }
 
 Statement *StatementParser::let() {

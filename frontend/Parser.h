@@ -99,6 +99,7 @@ protected:
 
 private:
   Statement *statement();
+  Statement *loop();
   Statement *let();
   Statement *assignOrCall();
   Statement *require();

@@ -17,7 +17,8 @@ std::string Elaborator::Family::str(int64_t index) const {
   return "part `" + name.str() + (indexed ? "(" + std::to_string(index) + ")`" : "`");
 }
 
-//===-- Names -------------------------------------------------------------------------------------------------------===//
+//===-- Names
+//-------------------------------------------------------------------------------------------------------===//
 
 FailureOr<Value> Elaborator::predefined(StringRef name) {
   auto upTo = [](int64_t count) {
@@ -51,15 +52,16 @@ void Elaborator::addNames(SmallVectorImpl<StringRef> &names) {
 
 std::optional<FailureOr<Value>> Elaborator::pieceCall(const Expr *call, Scope &scope) {
   bool isStage = call->name == "stage";
-  auto family = find_if(families, [&](const Family &family) { return !family.name.empty() && family.name == call->name; });
+  auto family =
+      find_if(families, [&](const Family &family) { return !family.name.empty() && family.name == call->name; });
   if (!isStage && family == families.end())
     return std::nullopt;
   FailureOr<Value> made = failure();
   if (call->operands.size() != 1) {
     made = fail(call->at, "`" + call->name + "` takes 1 value, got " + Twine(call->operands.size()));
   } else if (!isStage && !family->indexed) {
-    made = fail(call->at, "part `" + call->name + "` exists once; write it without an index", family->at,
-                "declared here");
+    made =
+        fail(call->at, "part `" + call->name + "` exists once; write it without an index", family->at, "declared here");
   } else {
     FailureOr<int64_t> index = evaluateInt(call->operands[0], scope, "as an index");
     if (succeeded(index))
@@ -113,7 +115,8 @@ FailureOr<Elaborator::Piece *> Elaborator::findPiece(const Expr *expr, Scope &sc
   return fail(expr->at, "stage " + Twine(name.index) + " does not exist; no `stage` is declared before this");
 }
 
-//===-- Places ------------------------------------------------------------------------------------------------------===//
+//===-- Places
+//------------------------------------------------------------------------------------------------------===//
 
 FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope) {
   FailureOr<Value> value = evaluate(place->ranks, scope);
@@ -136,7 +139,7 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
       unique.push_back(*item.asInt());
   }
   // A shard of one rank is the whole.
-  Layout layout = place->kind == Place::Host ? Layout::host
+  Layout layout = place->kind == Place::Host                         ? Layout::host
                   : place->kind == Place::Shard && unique.size() > 1 ? Layout::shard
                                                                      : Layout::full;
   return PlaceAttr::get(builder.getContext(), unique, layout);
@@ -178,7 +181,8 @@ LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece
   return success();
 }
 
-//===-- Cuts --------------------------------------------------------------------------------------------------------===//
+//===-- Cuts
+//--------------------------------------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::cut(const CutStatement *statement, Scope &scope) {
   bool cuts = statement->isStage || !statement->index.text.empty();
@@ -241,8 +245,8 @@ LogicalResult Elaborator::cutPart(const CutStatement *statement, Scope &scope) {
     if (clause.layers)
       return fail(clause.word.at, "`layers` belongs to stages; a part holds its own layer");
   bool indexed = !statement->index.text.empty();
-  Family family{statement->name.text, statement->at, indexed, unsigned(pieces.size()),
-                unsigned(indexed ? model.layers : 1), {}};
+  Family family{
+      statement->name.text, statement->at, indexed, unsigned(pieces.size()), unsigned(indexed ? model.layers : 1), {}};
   if (failed(joinParts(statement, family)))
     return failure();
   families.push_back(family);
@@ -276,17 +280,19 @@ LogicalResult Elaborator::joinParts(const CutStatement *statement, Family &famil
     if (!model.parts[number].perLayer && family.indexed)
       return fail(name.at, "part `" + name.text + "` exists once; declare it without an index");
     if (!family.parts.empty() && family.parts.back() + 1 != number)
-      return fail(name.at, "`" + names[family.parts.back()] + "` and `" + name.text +
-                               "` do not follow each other in the model");
+      return fail(name.at,
+                  "`" + names[family.parts.back()] + "` and `" + name.text + "` do not follow each other in the model");
     for (const Family &other : families)
       if (!other.name.empty() && is_contained(other.parts, number))
-        return fail(name.at, "part `" + name.text + "` of the model is declared twice", other.at, "first declared here");
+        return fail(name.at, "part `" + name.text + "` of the model is declared twice", other.at,
+                    "first declared here");
     family.parts.push_back(number);
   }
   return success();
 }
 
-//===-- The pieces as ops -------------------------------------------------------------------------------------------===//
+//===-- The pieces as ops
+//-------------------------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::checkCoverage(const Schedule &schedule) {
   if (none_of(families, [](const Family &family) { return family.indexed; }))

@@ -71,7 +71,8 @@ private:
       overrides.push_back({name, readOverride(source, text), "", ""});
   }
 
-  //===-- What to train ---------------------------------------------------------------------------------------------===//
+  //===-- What to train
+  //---------------------------------------------------------------------------------------------===//
 
   LogicalResult pickTrain() {
     if (options.schedule.empty() && declared.trains.size() > 1)
@@ -146,8 +147,8 @@ private:
       if (failed(wanted))
         return failure();
       if (!wanted->asString())
-        return evaluator.fail(option->chooser->at, "expected a string after `choose`, got " + wanted->type() + " " +
-                                                       wanted->text());
+        return evaluator.fail(option->chooser->at,
+                              "expected a string after `choose`, got " + wanted->type() + " " + wanted->text());
       SmallVector<StringRef> labels;
       for (const Choice &choice : option->choices)
         for (const Name &label : choice.labels) {
@@ -183,7 +184,8 @@ private:
     if (declared.models.empty())
       return evaluator.fail(schedule->name.at, "there is no model to draw this schedule with");
     model = declared.models[0];
-    static const std::pair<const char *, int64_t> sizes[] = {{"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
+    static const std::pair<const char *, int64_t> sizes[] = {
+        {"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
     for (auto [name, size] : sizes)
       if (calleeOf(*model).find(name))
         overrides.insert(overrides.begin(), {name, Value(size), "model", name});
@@ -193,7 +195,8 @@ private:
   Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
 
-  //===-- The command line ------------------------------------------------------------------------------------------===//
+  //===-- The command line
+  //------------------------------------------------------------------------------------------===//
 
   LogicalResult resolveOverrides() {
     for (Override &given : overrides)
@@ -222,15 +225,17 @@ private:
     }
     SMLoc at = train ? train->name.at : schedule->name.at;
     if (owner == "data" || owner == "optimizer")
-      return checkSetting(at, prefix, owner, name, owner == "data" ? ArrayRef(dataSettings) : ArrayRef(optimizerSettings));
+      return checkSetting(at, prefix, owner, name,
+                          owner == "data" ? ArrayRef(dataSettings) : ArrayRef(optimizerSettings));
     static const StringRef owners[] = {"schedule", "model", "data", "optimizer"};
     if (owner == "train")
       return evaluator.fail(at, prefix + "this train has no parameter `" + name + "`");
-    return evaluator.fail(at, prefix + "expected one of schedule, model, data, optimizer before the dot, got `" + owner +
-                                  "`" + didYouMean(owner, owners));
+    return evaluator.fail(at, prefix + "expected one of schedule, model, data, optimizer before the dot, got `" +
+                                  owner + "`" + didYouMean(owner, owners));
   }
 
-  //===-- data, optimizer, precision --------------------------------------------------------------------------------===//
+  //===-- data, optimizer, precision
+  //--------------------------------------------------------------------------------===//
 
   LogicalResult checkSetting(SMLoc at, const Twine &prefix, StringRef option, StringRef name,
                              ArrayRef<Setting> settings) {
@@ -245,14 +250,16 @@ private:
   LogicalResult readSettings(StringRef option, MutableArrayRef<Setting> settings) {
     const Option *written = find(option);
     if (train && !written && option == "data")
-      return evaluator.fail(train->name.at, "train `" + train->name.text + "` has no `data`; it needs `data microbatch = "
-                                            "<sequences>, sequence = <tokens>`");
+      return evaluator.fail(train->name.at, "train `" + train->name.text +
+                                                "` has no `data`; it needs `data microbatch = "
+                                                "<sequences>, sequence = <tokens>`");
     ArrayRef<Name> labels = written ? written->labels : ArrayRef<Name>();
     ArrayRef<Expr *> values = written ? written->values : ArrayRef<Expr *>();
     if (written && option == "optimizer") {
       const Expr *call = written->value;
       if (!call || (call->kind != Expr::Call && call->kind != Expr::Variable) || call->name != "adamw")
-        return evaluator.fail(call ? call->at : written->name.at, "expected an optimizer; there is `adamw(lr = .., ..)`");
+        return evaluator.fail(call ? call->at : written->name.at,
+                              "expected an optimizer; there is `adamw(lr = .., ..)`");
       labels = call->labels;
       values = call->operands;
     } else if (written && written->value) {
@@ -303,7 +310,8 @@ private:
                                         didYouMean(precision, known));
   }
 
-  //===-- The module ------------------------------------------------------------------------------------------------===//
+  //===-- The module
+  //------------------------------------------------------------------------------------------------===//
 
   int64_t intOf(Scope &scope, StringRef name) {
     Binding *found = scope.find(source.intern(name));
@@ -326,12 +334,11 @@ private:
     auto count = [&](StringRef name, int64_t value) {
       return builder.getNamedAttr(name, builder.getI64IntegerAttr(value));
     };
-    return builder.getDictionaryAttr({string("name", train ? train->name.text : schedule->name.text),
-                                      string("model", model->name.text), string("schedule", schedule->name.text),
-                                      count("layers", layers), count("batch", dataSettings[0].value),
-                                      count("sequence", dataSettings[1].value),
-                                      count("vocab", intOf(modelScope, "vocab")), string("precision", precision),
-                                      builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
+    return builder.getDictionaryAttr(
+        {string("name", train ? train->name.text : schedule->name.text), string("model", model->name.text),
+         string("schedule", schedule->name.text), count("layers", layers), count("batch", dataSettings[0].value),
+         count("sequence", dataSettings[1].value), count("vocab", intOf(modelScope, "vocab")),
+         string("precision", precision), builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
   }
 
   LogicalResult elaborate(const ModelOutline &outline) {
@@ -354,9 +361,9 @@ private:
       else if (parameter.role == "slices")
         sizes.slices = count;
     }
-    auto program = builder.create<pipeline::ProgramOp>(
-        source.location(schedule->name.at), train ? train->name.text : schedule->name.text, sizes.ranks,
-        sizes.microbatches, sizes.slices, trainAttr(outline.layers));
+    auto program = builder.create<pipeline::ProgramOp>(source.location(schedule->name.at),
+                                                       train ? train->name.text : schedule->name.text, sizes.ranks,
+                                                       sizes.microbatches, sizes.slices, trainAttr(outline.layers));
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     for (const RecomputeStatement *recompute : train ? train->recomputes : ArrayRef<RecomputeStatement *>())
@@ -378,9 +385,9 @@ private:
   const Expr *modelCall = nullptr, *scheduleCall = nullptr;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr};
   Setting dataSettings[2] = {{"microbatch", 1, true}, {"sequence", 64, true}};
-  Setting optimizerSettings[9] = {{"lr", 1e-3, false},     {"beta1", 0.9, false},       {"beta2", 0.95, false},
+  Setting optimizerSettings[9] = {{"lr", 1e-3, false},      {"beta1", 0.9, false},        {"beta2", 0.95, false},
                                   {"epsilon", 1e-8, false}, {"weight_decay", 0.1, false}, {"clip", 1.0, false},
-                                  {"warmup", 0, true},      {"decay_steps", 0, true},    {"min_lr", 0.1, false}};
+                                  {"warmup", 0, true},      {"decay_steps", 0, true},     {"min_lr", 0.1, false}};
   StringRef precision = "f32";
 };
 } // namespace

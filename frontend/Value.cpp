@@ -1,0 +1,68 @@
+// Values in text, in order, and in copies that share their items until one is changed.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Value.h"
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/FormatVariadic.h"
+
+using namespace llvm;
+using namespace pp;
+
+StringRef Value::type() const {
+  static const char *const names[] = {"nothing", "int", "bool", "number", "string", "list", "piece"};
+  return names[data.index()];
+}
+
+std::string Value::text() const {
+  if (auto *value = asInt())
+    return std::to_string(*value);
+  if (auto *value = asBool())
+    return *value ? "true" : "false";
+  if (auto *value = asNumber())
+    return formatv("{0}", *value).str();
+  if (auto *value = asString())
+    return ("\"" + *value + "\"").str();
+  if (auto *value = asPiece()) {
+    std::string name = value->part.empty() ? "stage" : value->part.str();
+    return value->index < 0 ? name : name + "(" + std::to_string(value->index) + ")";
+  }
+  if (!asList())
+    return "nothing";
+  SmallVector<std::string> items;
+  for (const Value &item : ArrayRef(*asList()).take_front(8))
+    items.push_back(item.text());
+  return "[" + join(items, ", ") + (asList()->size() > 8 ? ", ..]" : "]");
+}
+
+int Value::compare(const Value &other) const {
+  if (!sameTypeAs(other))
+    return data.index() < other.data.index() ? -1 : 1;
+  auto order = [](auto a, auto b) { return a < b ? -1 : b < a ? 1 : 0; };
+  if (auto *value = asInt())
+    return order(*value, *other.asInt());
+  if (auto *value = asBool())
+    return order(*value, *other.asBool());
+  if (auto *value = asNumber())
+    return order(*value, *other.asNumber());
+  if (auto *value = asString())
+    return value->compare(*other.asString());
+  if (auto *value = asPiece()) {
+    int parts = value->part.compare(other.asPiece()->part);
+    return parts ? parts : order(value->index, other.asPiece()->index);
+  }
+  if (!asList() || asList() == other.asList())
+    return 0;
+  const List &a = *asList(), &b = *other.asList();
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    if (int found = a[i].compare(b[i]))
+      return found;
+  return order(a.size(), b.size());
+}
+
+Value::List &Value::ownItems() {
+  auto &list = std::get<std::shared_ptr<List>>(data);
+  if (list.use_count() > 1)
+    list = std::make_shared<List>(*list);
+  return *list;
+}
