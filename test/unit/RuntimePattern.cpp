@@ -1,5 +1,5 @@
-// Runs a random pattern of messages under mpirun: `<seed> <messages> <steps> <lag> <plain|rendezvous>`; 0 if all
-// arrive. SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Runs random messages under mpirun: `<seed> <messages> <steps> <lag> <plain|rendezvous>`; 0 if all arrive.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/unit/RuntimePattern.h"
 #include <cstdio>
 #include <cstdlib>
