@@ -7,7 +7,8 @@
 //         |  |A0..|A2.....|A4..|                   first fit by start, lowest address first
 //         |  |   |A1..|A3...|                      -> position
 //
-// Two orders are tried, by start (good for the regular lives of a pipeline) and by size; the smaller arena wins.
+// Two orders are tried, by start (good for the regular lives of a pipeline) and, if that needs more than the largest live
+// sum, by size; the smaller arena wins.
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include "passes/SlotLives.h"
@@ -38,7 +39,7 @@ bool meet(const SlotLife &a, const SlotLife &b) {
   return false;
 }
 
-/// First fit in the given order. `window` bounds how far back an earlier slot can still be alive (by start only).
+/// First fit in the given order; `byStart`: it is sorted by start, so slots that have ended never matter again.
 Layout firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, bool byStart) {
   Layout layout;
   layout.offsets.assign(lives.size(), 0);
@@ -67,7 +68,7 @@ Layout firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, bool byStart) 
   return layout;
 }
 
-Layout plan(ArrayRef<SlotLife> lives) {
+Layout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
   // Slots that live in several segments first: they are few, and everything else fits around them.
@@ -76,7 +77,7 @@ Layout plan(ArrayRef<SlotLife> lives) {
     return manyA != manyB ? manyA : lives[a].segments.front().first < lives[b].segments.front().first;
   });
   Layout best = firstFit(lives, order, true);
-  if (lives.size() > 4000) // quadratic below
+  if (best.bytes == largestLiveSum || lives.size() > 4000) // quadratic below
     return best;
   llvm::stable_sort(order, [&](size_t a, size_t b) { return lives[a].bytes > lives[b].bytes; });
   Layout bySize = firstFit(lives, order, false);
@@ -92,14 +93,14 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   static void planRank(RankOp rank) {
     Builder builder(rank.getContext());
     std::vector<SlotLife> lives = slotLives(rank);
-    Layout layout = plan(lives);
+    Peak peak = peakOf(rank, lives);
+    Layout layout = plan(lives, peak.bytes);
     for (auto [life, offset] : llvm::zip(lives, layout.offsets))
       life.op.setOffsetAttr(builder.getI64IntegerAttr(offset));
     for (auto slot : rank.getOps<SlotOp>())
       if (!slot.getOffset()) // never touched
         slot.setOffsetAttr(builder.getI64IntegerAttr(0));
     rank.setArenaBytesAttr(builder.getI64IntegerAttr(layout.bytes));
-    Peak peak = peakOf(rank, lives);
     SmallVector<NamedAttribute> entries;
     for (auto [role, bytes] : peak.byRole)
       entries.push_back(builder.getNamedAttr(role, builder.getI64IntegerAttr(bytes)));

@@ -9,7 +9,7 @@ import argparse, os, sys
 import harness
 
 TOLERANCE = {"f32": 1e-5, "f64": 1e-11}
-SMALL = dict(layers=4, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=2)
+SMALL = dict(layers=8, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=2)
 
 
 def difference(ours, theirs):

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Breaks things on purpose: bad input and killed ranks end with one message that one can act on, and nothing hangs."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: faults.py PP_COMPILE FOLDER
+import os, signal, struct, subprocess, sys, time
+import harness
+
+SIZES = dict(schedule="1f1b", model="llama", ranks=4, microbatches=4, layers=4, hidden=32, heads=4, kv_heads=2, ffn=48,
+             vocab=256, sequence=32, microbatch=2)
+
+
+class Faults:
+    def __init__(self, compiler, folder):
+        self.folder, self.tally = folder, harness.Tally()
+        self.text = harness.write_text(folder)
+        self.program = harness.compile_train(compiler, self.path("program"), SIZES)
+        self.compiler = compiler
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def expect(self, what, command, *words):
+        """The command fails within a minute, and says all the words in one line of its error output."""
+        done = subprocess.run(command, env=harness.ENVIRONMENT, capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL)
+        lines = [line for line in done.stderr.splitlines() if "error:" in line]
+        said = [line for line in lines if all(word in line for word in words)]
+        self.tally.check(done.returncode != 0 and len(said) == 1,
+                         f"{what}: {said[0] if said else (done.returncode, done.stderr[-600:])}")
+
+    def compiling(self):
+        for what, values, words in (
+            ("a schedule that does not exist", dict(schedule="1f1c"), ["1f1c", "did you mean `1f1b`"]),
+            ("a model that does not exist", dict(model="lama"), ["lama", "did you mean `llama`"]),
+            ("layers that do not divide", dict(layers=6), ["6", "4"]),
+            ("heads that do not divide", dict(hidden=30), ["30"]),
+            ("WeiPipe with half a round", dict(schedule="weipipe_interleave", microbatches=6), ["microbatches"]),
+        ):
+            defines = [word for key, value in (SIZES | values).items() for word in ("-D", f"{key}={value}")]
+            self.expect(what, [self.compiler, harness.TRAIN, *defines, "-o", self.path("none")], *words)
+        self.expect("a parameter that does not exist", [self.compiler, harness.TRAIN, "-D", "rank=4"],
+                    "rank", "did you mean `ranks`")
+        self.expect("a rank that does not exist", [self.compiler, harness.TRAIN, "--rank=9", "--emit=obj"],
+                    "rank 9 does not exist", "0 to 3")
+
+    def options(self):
+        run = [self.program, "--in-process"]
+        good = ["--data", self.text, "--steps", "1"]
+        self.expect("a wrong option", [*run, *good, "--step"], "--step")
+        self.expect("no data", [*run, "--steps", "1"], "--data")
+        self.expect("data that does not exist", [*run, "--data", self.path("missing"), "--steps", "1"], "missing")
+        self.expect("too few ranks", [*harness.launch(self.program, 3, "mpi"), *good], "4 ranks", "3")
+        with open(self.path("short.bin"), "wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, 1000, *[0] * 253) + b"\0\0" * 500)
+        self.expect("a truncated token file", [*run, "--data", self.path("short.bin"), "--steps", "1"], "1000 tokens", "2024")
+        blocked = self.path("a_file_not_a_folder")
+        open(blocked, "w").close()
+        self.expect("an unwritable checkpoint folder", [*run, *good, "--save", os.path.join(blocked, "x")], blocked)
+
+    def weights(self):
+        run = [self.program, "--in-process", "--data", self.text, "--steps", "1"]
+        harness.call([*run, "--save", self.path("good")])
+        with open(os.path.join(self.path("good"), "model.safetensors"), "rb") as file:
+            data = file.read()
+        for what, content, words in (("a cut safetensors file", data[:len(data) // 2], ["cut.safetensors"]),
+                                     ("a safetensors file of noise", os.urandom(4096), ["cut.safetensors"])):
+            with open(self.path("cut.safetensors"), "wb") as file:
+                file.write(content)
+            self.expect(what, [*run, "--load", self.path("cut.safetensors")], *words)
+        other = harness.compile_train(self.compiler, self.path("other"), SIZES | dict(ffn=64))
+        self.expect("weights of another shape", [other, "--in-process", "--data", self.text, "--load",
+                                                 os.path.join(self.path("good"), "model.safetensors")], "mlp", "64", "48")
+        self.expect("a checkpoint of another model", [other, "--in-process", "--data", self.text, "--resume",
+                                                      self.path("good")], "good")
+
+    def killed(self):
+        """A rank killed in the middle of a step: mpirun and all ranks are gone within ten seconds."""
+        command = [*harness.launch(self.program, 4, "mpi"), "--data", self.text, "--steps", "100000"]
+        run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(4)
+        ranks = subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True, text=True).stdout.split()
+        victim = int(ranks[2])
+        with open(f"/proc/{victim}/environ") as environment:
+            number = [entry.split("=")[1] for entry in environment.read().split("\0")
+                      if entry.startswith("OMPI_COMM_WORLD_RANK=")][0]
+        os.kill(victim, signal.SIGKILL)
+        killed = time.time()
+        try:
+            _, errors = run.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            self.tally.check(False, "a killed rank: mpirun still runs after 20 seconds")
+            return
+        took = time.time() - killed
+        left = subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True, text=True).stdout.split()
+        named = f"rank {number}" in errors
+        self.tally.check(took < 10 and run.returncode != 0 and not left and named,
+                         f"a killed rank: all ended after {took:.1f} s, named: {named}, left: {left}"
+                         + ("" if named else errors[-800:]))
+
+
+def main():
+    faults = Faults(sys.argv[1], sys.argv[2])
+    faults.compiling()
+    faults.options()
+    faults.weights()
+    faults.killed()
+    return faults.tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
