@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Writes the references of the dialects and passes from their .td files; with --check, fails if a committed one differs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${1:-}" in
+  '' | --check) ;;
+  *) echo "usage: tools/docs.sh [--check]" >&2; exit 2 ;;
+esac
+tblgen=$(command -v mlir-tblgen || echo /usr/lib/llvm-19/bin/mlir-tblgen)
+includes=(-I . -I "$("$(dirname "$(readlink -f "$tblgen")")/llvm-config" --includedir)")
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+# write SOURCE RESULT FLAG..: mlir-tblgen's own first line replaced, and a blank line where it glues a heading to text.
+write() {
+  local source=$1 result=$2 raw=$out/raw
+  shift 2
+  "$tblgen" "$@" "${includes[@]}" "$source" >"$raw" # apart, so that its failure ends this script
+  mkdir -p "$out/$(dirname "$result")"
+  { echo "<!-- Written by tools/docs.sh from $source; edit that file, not this one. -->"
+    sed -e 1d -e 's/\([^#]\)\(##* `\)/\1\n\2/' -e 's/[[:space:]]*$//' -e '$a\' "$raw" |
+      sed -E 's/^(#+ |Traits: )/\n&/' | cat -s; } >"$out/$result"
+}
+write dialect/PipelineOps.td dialect/Pipeline.md -gen-dialect-doc -dialect=pipeline
+write dialect/NnOps.td dialect/Nn.md -gen-dialect-doc -dialect=nn
+write passes/Passes.td passes/PASSES.md -gen-pass-doc
+
+status=0
+for file in dialect/Pipeline.md dialect/Nn.md passes/PASSES.md; do
+  if [ "${1:-}" != --check ]; then
+    cp "$out/$file" "$file"
+  elif ! diff -u "$file" "$out/$file" >"$out/diff" 2>&1; then
+    head -40 "$out/diff"
+    echo "$file is not what its .td file says; run tools/docs.sh and commit the result"
+    status=1
+  fi
+done
+exit $status
