@@ -55,9 +55,9 @@ std::vector<float> random(size_t n) {
 
 double sgemmRate() {
   static std::vector<float> a = random(1 << 20), b = random(1 << 20), c(1 << 20);
-  return 2.0 * 1024 * 1024 * 1024 / best([&] {
-           dnnl_sgemm('N', 'N', 1024, 1024, 1024, 1, a.data(), 1024, b.data(), 1024, 0, c.data(), 1024);
-         }) / 1e9;
+  return 2.0 * 1024 * 1024 * 1024 /
+         best([&] { dnnl_sgemm('N', 'N', 1024, 1024, 1024, 1, a.data(), 1024, b.data(), 1024, 0, c.data(), 1024); }) /
+         1e9;
 }
 
 /// One prepared op of a rank.
@@ -93,7 +93,8 @@ void benchAttention(const Attention &n, Type type) {
         reinterpret_cast<uint16_t *>(values->data())[i] = uint16_t(bits >> 16);
       }
   double reference = sgemmRate();
-  double f = forward.rate(best([&] { pp_attention(&forward.rank, 0, q.data(), k.data(), v.data(), o.data(), lse.data()); }));
+  double f =
+      forward.rate(best([&] { pp_attention(&forward.rank, 0, q.data(), k.data(), v.data(), o.data(), lse.data()); }));
   double w = backward.rate(best([&] {
     pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), k.data(), v.data(), o.data(), lse.data(), dq.data(),
                      dk.data(), dv.data());
@@ -192,18 +193,30 @@ void loops() {
   benchLoop("gelu_bwd", {}, [](Op &op, P p) { pp_gelu_bwd(&op.rank, 0, p[0], p[1], p[2]); }, flat);
   benchLoop("swiglu", {}, [](Op &op, P p) { pp_swiglu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
   benchLoop("swiglu_bwd", {}, [](Op &op, P p) { pp_swiglu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
-  benchLoop("layernorm", {1e-5}, [](Op &op, P p) { pp_layernorm(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
-  benchLoop("layernorm_bwd", {}, [](Op &op, P p) { pp_layernorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); }, rows);
+  benchLoop(
+      "layernorm", {1e-5}, [](Op &op, P p) { pp_layernorm(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
+  benchLoop(
+      "layernorm_bwd", {},
+      [](Op &op, P p) { pp_layernorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); }, rows);
   benchLoop("rmsnorm", {1e-5}, [](Op &op, P p) { pp_rmsnorm(&op.rank, 0, p[0], p[1], p[2], p[3]); }, rows);
-  benchLoop("rmsnorm_bwd", {}, [](Op &op, P p) { pp_rmsnorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
-  benchLoop("rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], p[0]); },
-            [](int64_t n) { return std::vector<int64_t>{1, n / 1024, 16, 64, 0}; });
+  benchLoop(
+      "rmsnorm_bwd", {}, [](Op &op, P p) { pp_rmsnorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
+  benchLoop(
+      "rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], p[0]); },
+      [](int64_t n) { return std::vector<int64_t>{1, n / 1024, 16, 64, 0}; });
   std::vector<int32_t> targets(512, 7);
-  benchLoop("cross_entropy", {1}, [&](Op &op, P p) { pp_cross_entropy(&op.rank, 0, p[0], targets.data(), p[1], p[2]); },
-            [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192}; });
+  benchLoop(
+      "cross_entropy", {1}, [&](Op &op, P p) { pp_cross_entropy(&op.rank, 0, p[0], targets.data(), p[1], p[2]); },
+      [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192}; });
   benchLoop("bias_dw", {}, [](Op &op, P p) { pp_bias_dw(&op.rank, 0, p[0], p[1]); }, rows);
   benchLoop("accumulate", {}, [](Op &op, P p) { pp_accumulate(&op.rank, 0, p[0], p[1]); }, flat);
-  benchLoop("sum_squares", {}, [](Op &op, P p) { double sum; pp_sum_squares(&op.rank, 0, p[0], &sum); }, flat);
+  benchLoop(
+      "sum_squares", {},
+      [](Op &op, P p) {
+        double sum;
+        pp_sum_squares(&op.rank, 0, p[0], &sum);
+      },
+      flat);
   benchLoop("adamw", {}, [](Op &op, P p) { pp_adamw(&op.rank, 0, p[0], nullptr, p[1], p[2], p[3], nullptr); }, flat);
 }
 

@@ -41,9 +41,7 @@ int32_t pp_linear_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dy,
   return PP_RUN(linear_dw, x, dy, dw);
 }
 
-int32_t pp_bias_dw(pp_rank_t *rank, int32_t op, const void *dy, void *db) {
-  return PP_RUN(bias_dw, dy, db);
-}
+int32_t pp_bias_dw(pp_rank_t *rank, int32_t op, const void *dy, void *db) { return PP_RUN(bias_dw, dy, db); }
 
 int32_t pp_embedding(pp_rank_t *rank, int32_t op, const int32_t *tokens, const void *table, void *x) {
   return PP_RUN(embedding, tokens, table, x);
@@ -57,17 +55,15 @@ int32_t pp_positions(pp_rank_t *rank, int32_t op, const int32_t *tokens, const v
   return PP_RUN(positions, tokens, p, x);
 }
 
-int32_t pp_positions_dw(pp_rank_t *rank, int32_t op, const void *dx, void *dp) {
-  return PP_RUN(positions_dw, dx, dp);
-}
+int32_t pp_positions_dw(pp_rank_t *rank, int32_t op, const void *dx, void *dp) { return PP_RUN(positions_dw, dx, dp); }
 
 int32_t pp_layernorm(pp_rank_t *rank, int32_t op, const void *x, const void *g, const void *b, void *y, void *mean,
                      void *rstd) {
   return PP_RUN(layernorm, x, g, b, y, mean, rstd);
 }
 
-int32_t pp_layernorm_rebuild(pp_rank_t *rank, int32_t op, const void *x, const void *g, const void *b,
-                             const void *mean, const void *rstd, void *y) {
+int32_t pp_layernorm_rebuild(pp_rank_t *rank, int32_t op, const void *x, const void *g, const void *b, const void *mean,
+                             const void *rstd, void *y) {
   return PP_RUN(layernorm_rebuild, x, g, b, mean, rstd, y);
 }
 
@@ -89,9 +85,7 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *
   return PP_RUN(rmsnorm_bwd, dy, x, g, rstd, dx, dg);
 }
 
-int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, void *y) {
-  return PP_RUN(rope, x, y);
-}
+int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(rope, x, y); }
 
 int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *k, const void *v, void *o, void *lse) {
   return PP_RUN(attention, q, k, v, o, lse);
@@ -102,9 +96,7 @@ int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const vo
   return PP_RUN(attention_bwd, dout, q, k, v, o, lse, dq, dk, dv);
 }
 
-int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) {
-  return PP_RUN(gelu, x, y);
-}
+int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(gelu, x, y); }
 
 int32_t pp_gelu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *x, void *dx) {
   return PP_RUN(gelu_bwd, dy, x, dx);
@@ -118,33 +110,21 @@ int32_t pp_swiglu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p
   return PP_RUN(swiglu_bwd, dy, p, q, dp, dq);
 }
 
-int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) {
-  return PP_RUN(add, x, y, z);
-}
+int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 
 int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
   return PP_RUN(cross_entropy, z, targets, dz, loss);
 }
 
-int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) {
-  return PP_RUN(slice_columns, x, y);
-}
+int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(slice_columns, x, y); }
 
-int32_t pp_place_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) {
-  return PP_RUN(place_columns, x, y);
-}
+int32_t pp_place_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(place_columns, x, y); }
 
-int32_t pp_copy(pp_rank_t *rank, int32_t op, const void *x, void *y) {
-  return PP_RUN(copy, x, y);
-}
+int32_t pp_copy(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(copy, x, y); }
 
-int32_t pp_zero(pp_rank_t *rank, int32_t op, void *y) {
-  return PP_RUN(zero, y);
-}
+int32_t pp_zero(pp_rank_t *rank, int32_t op, void *y) { return PP_RUN(zero, y); }
 
-int32_t pp_accumulate(pp_rank_t *rank, int32_t op, const void *x, void *y) {
-  return PP_RUN(accumulate, x, y);
-}
+int32_t pp_accumulate(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(accumulate, x, y); }
 
 int32_t pp_sum_squares(pp_rank_t *rank, int32_t op, const void *grad, double *sum) {
   return PP_RUN(sum_squares, grad, sum);

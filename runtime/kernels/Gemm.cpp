@@ -82,7 +82,8 @@ Gemm::State::State(const GemmShape &shape) : shape(shape), widened(shape.bf16 &&
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
-  auto description = shape.bias ? dnnl::matmul::desc(aKind, bKind, biasKind, cKind) : dnnl::matmul::desc(aKind, bKind, cKind);
+  auto description =
+      shape.bias ? dnnl::matmul::desc(aKind, bKind, biasKind, cKind) : dnnl::matmul::desc(aKind, bKind, cKind);
   dnnl::matmul::primitive_desc plan(description, attributes, cpuEngine());
   primitive = dnnl::matmul(plan);
   workspaceBytes = int64_t(plan.scratchpad_desc().get_size());

@@ -3,7 +3,8 @@
 #ifndef PP_RUNTIME_KERNELS_LOOPS_H
 #define PP_RUNTIME_KERNELS_LOOPS_H
 
-#include "runtime/kernels/BlockedAttention.h"
+#include "runtime/kernels/BlockedBackward.h"
+#include "runtime/kernels/BlockedForward.h"
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
 #include "runtime/kernels/PlainAttention.h"
@@ -16,7 +17,8 @@ using namespace pp;
 #define PP_LANES 4
 #define PP_ROWS 4
 #endif
-using Attention = Blocked<PP_LANES, PP_ROWS>;
+using AttentionForward = BlockedForward<PP_LANES, PP_ROWS>;
+using AttentionBackward = BlockedBackward<PP_LANES, PP_ROWS>;
 
 template <class E> constexpr void fillType(IsaTable &table, Type type) {
   auto set = [&](Kernel kernel, Body body) { table.bodies[int(kernel)][int(type)] = body; };
@@ -36,8 +38,8 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
     set(Kernel::attention, plainAttention<E>);
     set(Kernel::attention_bwd, plainAttentionBackward<E>);
   } else {
-    set(Kernel::attention, Attention::forward<E>);
-    set(Kernel::attention_bwd, Attention::backward<E>);
+    set(Kernel::attention, AttentionForward::run<E>);
+    set(Kernel::attention_bwd, AttentionBackward::run<E>);
   }
   set(Kernel::gelu, gelu<E>);
   set(Kernel::gelu_bwd, gelu_bwd<E>);
@@ -61,10 +63,11 @@ int64_t loopScratch(const PreparedOp &op) {
   case Kernel::linear_dw:
     return op.type == Type::F64 ? doubleGemmBytes : 0;
   case Kernel::attention:
+    return op.type == Type::F64 ? plainAttentionBytes<double>(AttentionShape(op))
+                                : AttentionForward::scratchBytes(AttentionShape(op));
   case Kernel::attention_bwd:
-    return op.type == Type::F64
-               ? plainAttentionBytes<double>(AttentionShape(op))
-               : Attention::scratchBytes(AttentionShape(op), op.kernel == Kernel::attention_bwd);
+    return op.type == Type::F64 ? plainAttentionBytes<double>(AttentionShape(op))
+                                : AttentionBackward::scratchBytes(AttentionShape(op));
   default:
     return 0;
   }

@@ -56,7 +56,8 @@ template <class E> struct PlainQuery {
   int64_t keys, stride;
 };
 
-template <class E> PP_INLINE void plainQueryBackward(const PlainQuery<E> &p, Acc<E> *dq, Acc<E> *dk, Acc<E> *dv, int64_t d) {
+template <class E>
+PP_INLINE void plainQueryBackward(const PlainQuery<E> &p, Acc<E> *dq, Acc<E> *dk, Acc<E> *dv, int64_t d) {
   using A = Acc<E>;
   A scale = A(1) / squareRoot(A(d)), delta = dotRows<E>(p.dout, p.o, d);
   for (int64_t j = 0; j < p.keys; ++j) {

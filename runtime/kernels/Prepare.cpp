@@ -37,9 +37,7 @@ std::optional<Kernel> findKernel(const std::string &name) {
   return std::nullopt;
 }
 
-std::string counted(size_t n, const char *noun) {
-  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
-}
+std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
 /// What a kernel asks of its dims beyond their number; empty when they are fine.
 std::string checkDims(const PreparedOp &op) {

@@ -18,8 +18,7 @@ template <class E>
     put(y, i, (get(x, i) - mean) * rstd * get(g, i) + get(b, i));
 }
 
-template <class E>
-[[gnu::noinline]] void scaleRow(const E *x, const E *g, Acc<E> rstd, E *y, int64_t h) {
+template <class E> [[gnu::noinline]] void scaleRow(const E *x, const E *g, Acc<E> rstd, E *y, int64_t h) {
 #pragma omp simd
   for (int64_t i = 0; i < h; ++i)
     put(y, i, get(x, i) * rstd * get(g, i));

@@ -97,10 +97,10 @@ Gradients backward(const Shape &n, Type type, const Values &dout, const Values &
 
 /// Lengths and widths below, at and beyond every block and vector; grouped queries; several sequences.
 const Shape shapes[] = {
-    {1, 1, 1, 1, 1, true},     {1, 1, 2, 1, 8, false},   {2, 5, 2, 2, 4, true},    {1, 7, 4, 2, 16, true},
-    {1, 24, 1, 1, 64, true},   {1, 48, 2, 1, 32, true},  {1, 49, 1, 1, 40, false}, {2, 65, 3, 3, 24, true},
-    {1, 97, 4, 1, 20, true},   {1, 100, 2, 2, 64, false}, {1, 129, 1, 1, 128, true}, {1, 193, 6, 2, 12, true},
-    {1, 250, 2, 1, 33, true},  {1, 257, 1, 1, 80, false}, {1, 300, 2, 1, 64, true},
+    {1, 1, 1, 1, 1, true},    {1, 1, 2, 1, 8, false},    {2, 5, 2, 2, 4, true},     {1, 7, 4, 2, 16, true},
+    {1, 24, 1, 1, 64, true},  {1, 48, 2, 1, 32, true},   {1, 49, 1, 1, 40, false},  {2, 65, 3, 3, 24, true},
+    {1, 97, 4, 1, 20, true},  {1, 100, 2, 2, 64, false}, {1, 129, 1, 1, 128, true}, {1, 193, 6, 2, 12, true},
+    {1, 250, 2, 1, 33, true}, {1, 257, 1, 1, 80, false}, {1, 300, 2, 1, 64, true},
 };
 
 void compare(const Shape &n, Type type, double scale = 1) {

@@ -163,7 +163,7 @@ TEST(KernelsElementwise, SumSquaresOfShards) {
   Values left(grad.begin(), grad.begin() + long(cut)), right(grad.begin() + long(cut), grad.end());
   OneOp("sum_squares", Type::F32, {int64_t(cut)})(pp_sum_squares, Array(Type::F32, left), parts);
   OneOp("sum_squares", Type::F32, {int64_t(n - cut)}, {}, {"accumulate"})(pp_sum_squares, Array(Type::F32, right),
-                                                                         parts);
+                                                                          parts);
   expectNear(parts.get(), whole.get(), 1e-15, "shards");
 }
 

@@ -201,7 +201,8 @@ TEST(KernelsRows, EmbeddingAndItsGradient) {
       for (size_t i = 0; i < tokens.size(); ++i)
         tokens[i] = int32_t(i * i % 5); // many repeats; rows 5 and 6 unused
       Values table = rounded(type, random(size_t(rows * h), 1)), dx = rounded(type, random(size_t(t * h), 2));
-      Values old = rounded(acc, random(size_t(rows * h), 3)), x(size_t(t * h)), sum = adds ? old : Values(old.size(), 0);
+      Values old = rounded(acc, random(size_t(rows * h), 3)), x(size_t(t * h)),
+             sum = adds ? old : Values(old.size(), 0);
       for (size_t i = 0; i < size_t(t); ++i)
         for (size_t j = 0; j < size_t(h); ++j) {
           x[i * size_t(h) + j] = table[size_t(tokens[i]) * size_t(h) + j];
@@ -212,8 +213,8 @@ TEST(KernelsRows, EmbeddingAndItsGradient) {
       expectEqual(out.get(), x, "x");
       if (adds)
         grad.set(old);
-      OneOp("embedding_dw", type, {t, h, rows}, {}, flags(adds, "accumulate"))(pp_embedding_dw, tokens,
-                                                                               Array(type, dx), grad);
+      OneOp("embedding_dw", type, {t, h, rows}, {}, flags(adds, "accumulate"))(pp_embedding_dw, tokens, Array(type, dx),
+                                                                               grad);
       expectNear(grad.get(), sum, toleranceOf(acc) / 10, "dtable");
     }
 }
@@ -271,7 +272,7 @@ TEST(KernelsRows, CrossEntropy) {
       double scale = 0.25;
       Array dz(type, z), loss(accOf(type), 1); // dz over z
       OneOp("cross_entropy", type, {int64_t(targets.size()), vocabulary}, {scale})(pp_cross_entropy, dz, targets, dz,
-                                                                                  loss);
+                                                                                   loss);
       expectNear(loss.get(), lossReference(z, targets, scale), toleranceOf(accOf(type)) / 10, "loss");
       Values expected = finiteDifferences([&](const Values &v) { return lossReference(v, targets, scale); }, z, {1});
       expectNear(dz.get(), expected, std::max(1e-8, toleranceOf(type)), nameOf(type));

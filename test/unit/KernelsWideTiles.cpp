@@ -1,6 +1,7 @@
 // The attention tile of AVX-512 (16 lanes, 8 rows), lowered to whatever this CPU has, against the tile in use here.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/kernels/BlockedAttention.h"
+#include "runtime/kernels/BlockedBackward.h"
+#include "runtime/kernels/BlockedForward.h"
 #include "test/unit/Kernels.h"
 #include <cstdlib>
 
@@ -30,22 +31,25 @@ Results compute(const WideCase &c, Type type, Forward forward, Backward backward
   return {o.get(), lse.get(), dq.get(), dk.get(), dv.get()};
 }
 
-template <class Tile, class E> Results computeWith(const WideCase &c, Type type) {
+template <int lanes, int tileRows, class E> Results computeWith(const WideCase &c, Type type) {
+  using Forward = BlockedForward<lanes, tileRows>;
+  using Backward = BlockedBackward<lanes, tileRows>;
   PreparedOp op{};
   std::copy(c.dims.begin(), c.dims.end(), op.dims);
   op.type = type;
   op.flags = c.causal ? uint32_t(Causal) : 0;
   AttentionShape shape(op);
-  op.scratch = static_cast<char *>(std::aligned_alloc(64, size_t(Tile::scratchBytes(shape, true) + 63) / 64 * 64));
+  int64_t bytes = std::max(Forward::scratchBytes(shape), Backward::scratchBytes(shape));
+  op.scratch = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 63) / 64 * 64));
   Results results = compute(
       c, type,
       [&](auto &...arrays) {
         void *arguments[] = {arrays.data()...};
-        EXPECT_EQ(Tile::template forward<E>(op, arguments), PP_OK);
+        EXPECT_EQ(Forward::template run<E>(op, arguments), PP_OK);
       },
       [&](auto &...arrays) {
         void *arguments[] = {arrays.data()...};
-        EXPECT_EQ(Tile::template backward<E>(op, arguments), PP_OK);
+        EXPECT_EQ(Backward::template run<E>(op, arguments), PP_OK);
       });
   std::free(op.scratch);
   return results;
@@ -59,14 +63,15 @@ Results computeHere(const WideCase &c, Type type) {
       [&](auto &...arrays) { backward(pp_attention_bwd, arrays...); });
 }
 
-template <class Tile> void compareWith() {
-  for (const WideCase &c : {WideCase{{1, 1, 1, 1, 5}, true}, WideCase{{1, 48, 1, 1, 16}, true},
-                            WideCase{{2, 100, 4, 2, 64}, true}, WideCase{{1, 211, 2, 1, 40}, false},
-                            WideCase{{1, 290, 1, 1, 128}, true}, WideCase{{1, 145, 1, 1, 200}, true}})
+template <int lanes, int tileRows> void compareWith() {
+  for (const WideCase &c :
+       {WideCase{{1, 1, 1, 1, 5}, true}, WideCase{{1, 48, 1, 1, 16}, true}, WideCase{{2, 100, 4, 2, 64}, true},
+        WideCase{{1, 211, 2, 1, 40}, false}, WideCase{{1, 290, 1, 1, 128}, true}, WideCase{{1, 145, 1, 1, 200}, true}})
     for (Type type : {Type::F32, Type::Bf16}) {
       SCOPED_TRACE(nameOf(type) + std::string(" ") + std::to_string(c.dims[1]));
       Results here = computeHere(c, type);
-      Results wide = type == Type::F32 ? computeWith<Tile, float>(c, type) : computeWith<Tile, Bf16>(c, type);
+      Results wide = type == Type::F32 ? computeWith<lanes, tileRows, float>(c, type)
+                                       : computeWith<lanes, tileRows, Bf16>(c, type);
       double tolerance = type == Type::F32 ? 1e-5 : 1e-2;
       expectNear(wide.o, here.o, tolerance, "o");
       expectNear(wide.lse, here.lse, 1e-5, "lse");
@@ -78,6 +83,6 @@ template <class Tile> void compareWith() {
 
 } // namespace
 
-TEST(KernelsWideTiles, Avx512TileEqualsThisCpus) { compareWith<Blocked<16, 8>>(); }
-TEST(KernelsWideTiles, Avx2TileEqualsThisCpus) { compareWith<Blocked<8, 4>>(); }
-TEST(KernelsWideTiles, NarrowTileEqualsThisCpus) { compareWith<Blocked<4, 4>>(); }
+TEST(KernelsWideTiles, Avx512TileEqualsThisCpus) { compareWith<16, 8>(); }
+TEST(KernelsWideTiles, Avx2TileEqualsThisCpus) { compareWith<8, 4>(); }
+TEST(KernelsWideTiles, NarrowTileEqualsThisCpus) { compareWith<4, 4>(); }

@@ -1,0 +1,221 @@
+// The register tiles of blocked attention: two micro-kernels, the packing of rows, and which keys a query sees.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A tile of `rows` x 3 vectors stays in registers: 4 x 3 of 16 registers with AVX2, 8 x 3 of 32 with AVX-512; one row
+// element is broadcast and used three times.
+#ifndef PP_RUNTIME_KERNELS_ATTENTIONTILES_H
+#define PP_RUNTIME_KERNELS_ATTENTIONTILES_H
+
+#include "runtime/kernels/AttentionVectors.h"
+
+namespace {
+using namespace pp;
+
+/// `lanes` floats a vector, `rows` rows a tile.
+template <int lanes, int rows> struct Tiles {
+  using Vector = typename VectorOf<lanes>::Floats;
+  using Integers = typename VectorOf<lanes>::Integers;
+
+  static constexpr int64_t vectors = 3, panel = vectors * lanes, queryBlock = 96;
+  static_assert(queryBlock % panel == 0);
+  static constexpr float hidden = -1e30f, log2e = 1.44269504f, ln2 = 0.693147181f;
+
+  static constexpr int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+  /// Rows of scratch are padded with zeros to whole vectors and tiles.
+  static int64_t widthOf(const AttentionShape &shape) { return roundUp(shape.d, lanes > 8 ? lanes : 8); }
+  static int64_t lengthOf(const AttentionShape &shape) { return roundUp(shape.s, 16); }
+  /// Keys of a block: its rows of K or V and the scores should stay in the first-level cache.
+  static int64_t keyBlockOf(const AttentionShape &shape) { return shape.d <= 64 ? 96 : shape.d <= 128 ? 64 : 32; }
+
+  PP_INLINE static Vector load(const float *p) { return *reinterpret_cast<const Vector *>(p); }
+  PP_INLINE static void store(float *p, Vector v) { *reinterpret_cast<Vector *>(p) = v; }
+  PP_INLINE static Vector greater(Vector a, Vector b) { return a > b ? a : b; }
+
+  /// 2^x for x <= 0 up to 4e-7, all lanes; from -127 down exactly 0, because the polynomial is exactly 1 at 0.
+  PP_INLINE static Vector exp2(Vector x) {
+    x = x > -127.0f ? x : Vector{} - 127.0f;
+    Vector shifted = x + 12582912.0f, r = x - (shifted - 12582912.0f), p = Vector{} + 0.00111255073f;
+    p = p * r + 0.00966628268f;
+    p = p * r + 0.0555740036f;
+    p = p * r + 0.240223512f;
+    p = p * r + 0.693142831f;
+    p = p * r + 1.0f;
+    return Vector(Integers(p) + (Integers(shifted) << 23));
+  }
+
+  // --- The two micro-kernels -----------------------------------------------------------------------------------------
+
+  /// tile[i][n] += sum over c of a[i][c] * b[c][n].
+  template <int width>
+  PP_INLINE static void dot(Vector (&tile)[rows][width], const float *a, int64_t aStride, const float *b,
+                            int64_t bStride, int64_t depth) {
+#pragma GCC unroll 2
+    for (int64_t c = 0; c < depth; ++c) {
+      Vector right[width];
+      PP_UNROLL
+      for (int n = 0; n < width; ++n)
+        right[n] = load(b + c * bStride + n * lanes);
+      PP_UNROLL
+      for (int i = 0; i < rows; ++i)
+        PP_UNROLL
+        for (int n = 0; n < width; ++n)
+          tile[i][n] += a[i * aStride + c] * right[n];
+    }
+  }
+
+  /// tile[i][n] += sum over k of a[k][i] * b[k][n].
+  template <int width>
+  PP_INLINE static void outer(Vector (&tile)[rows][width], const float *a, int64_t aStride, const float *b,
+                              int64_t bStride, int64_t depth) {
+#pragma GCC unroll 2
+    for (int64_t k = 0; k < depth; ++k) {
+      Vector right[width];
+      PP_UNROLL
+      for (int n = 0; n < width; ++n)
+        right[n] = load(b + k * bStride + n * lanes);
+      PP_UNROLL
+      for (int i = 0; i < rows; ++i)
+        PP_UNROLL
+        for (int n = 0; n < width; ++n)
+          tile[i][n] += a[k * aStride + i] * right[n];
+    }
+  }
+
+  template <int width> PP_INLINE static void clearTile(Vector (&tile)[rows][width]) {
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+      for (int n = 0; n < width; ++n)
+        tile[i][n] = Vector{};
+  }
+  template <int width> PP_INLINE static void loadTile(Vector (&tile)[rows][width], const float *c, int64_t stride) {
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+      for (int n = 0; n < width; ++n)
+        tile[i][n] = load(c + i * stride + n * lanes);
+  }
+  template <int width>
+  PP_INLINE static void storeTile(const Vector (&tile)[rows][width], float *c, int64_t stride) {
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+      for (int n = 0; n < width; ++n)
+        store(c + i * stride + n * lanes, tile[i][n]);
+  }
+
+  /// c[width][panel] += a^T b over `depth` keys: Ot += V^T P and dQt += K^T dSt.
+  [[gnu::noinline]] static void addOuter(float *c, const float *a, const float *b, int64_t bStride, int64_t width,
+                                         int64_t depth) {
+    for (int64_t i = 0; i < width; i += rows) {
+      Vector tile[rows][vectors];
+      loadTile(tile, c + i * panel, panel);
+      outer(tile, a + i, width, b, bStride, depth);
+      storeTile(tile, c + i * panel, panel);
+    }
+  }
+
+  /// One tile of dV += Pt dO or dK += dSt Q: `rows` keys by `count` vectors of channels.
+  template <int count>
+  PP_INLINE static void addDotTile(float *c, const float *a, const float *b, int64_t width, int64_t depth) {
+    Vector tile[rows][count];
+    loadTile(tile, c, width);
+    dot(tile, a, queryBlock, b, width, depth);
+    storeTile(tile, c, width);
+  }
+  [[gnu::noinline]] static void addDot(float *c, const float *a, const float *b, int64_t width, int64_t depth) {
+    int64_t left = width / lanes;
+    while (left) {
+      int64_t at = width - left * lanes, count = left == 4 || left == 2 ? 2 : left >= 3 ? 3 : 1;
+      if (count == 3)
+        addDotTile<3>(c + at, a, b + at, width, depth);
+      else if (count == 2)
+        addDotTile<2>(c + at, a, b + at, width, depth);
+      else
+        addDotTile<1>(c + at, a, b + at, width, depth);
+      left -= count;
+    }
+  }
+
+  // --- Packing -------------------------------------------------------------------------------------------------------
+
+  /// n rows of a head into dense rows of f32, zero to `width` and from n to `length`.
+  template <class E>
+  static void packRows(const E *x, int64_t stride, int64_t n, int64_t d, float *y, int64_t width, int64_t length) {
+    for (int64_t t = 0; t < n; ++t) {
+      // The hardware foresees no rows that lie a whole token apart.
+      for (int64_t line = 0; line < d * int64_t(sizeof(E)); line += 64)
+        __builtin_prefetch(reinterpret_cast<const char *>(x + (t + 8) * stride) + line);
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c)
+        y[t * width + c] = get(x + t * stride, c);
+      for (int64_t c = d; c < width; ++c)
+        y[t * width + c] = 0;
+    }
+    memset(y + n * width, 0, size_t((length - n) * width) * 4);
+  }
+  template <class E>
+  static void unpackRows(const float *x, int64_t width, E *y, int64_t stride, int64_t n, int64_t d) {
+    for (int64_t t = 0; t < n; ++t)
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c)
+        put(y + t * stride, c, x[t * width + c]);
+  }
+
+  /// `n` dense rows of a query block, transposed into panels [panel][width][lane] and scaled: groups of four lanes take
+  /// four channels of their rows, then change them among themselves.
+  [[gnu::noinline]] static void transposeBlock(const float *x, int64_t n, int64_t width, float scale, float *y) {
+    for (int64_t q = 0; q < n; q += lanes)
+      for (int64_t c = 0; c < width; c += 4) {
+        Vector part[4];
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          gather(x + (q + r) * width + c, width, part[r]);
+        VectorOf<lanes>::transposeFours(part);
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          store(y + (q / panel * width + c + r) * panel + q % panel, scale * part[r]);
+      }
+  }
+  /// And back, each lane by its factor.
+  [[gnu::noinline]] static void transposeBack(const float *x, int64_t n, int64_t width, const float *factor,
+                                              float *y) {
+    for (int64_t q = 0; q < n; q += lanes)
+      for (int64_t c = 0; c < width; c += 4) {
+        Vector part[4];
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          part[r] = load(factor + q) * load(x + (q / panel * width + c + r) * panel + q % panel);
+        VectorOf<lanes>::transposeFours(part);
+        PP_UNROLL
+        for (int r = 0; r < 4; ++r)
+          scatter(y + (q + r) * width + c, width, part[r]);
+      }
+  }
+
+  // --- Masks ---------------------------------------------------------------------------------------------------------
+
+  /// Which keys a panel of queries sees: key j is seen by query i if j < s, and j <= i where causal.
+  struct Sight {
+    int64_t s, first;
+    bool causal;
+    /// Keys of the block at j0 that some query of the panel sees.
+    int64_t keys(int64_t j0, int64_t block) const {
+      int64_t end = causal && first + panel < s ? first + panel : s;
+      return end - j0 < block ? end - j0 : block;
+    }
+    bool crosses(int64_t key) const { return key + rows > s || (causal && key + rows - 1 > first); }
+    /// For each row of a stored tile that has hidden keys: value where seen, else `otherwise`.
+    [[gnu::noinline]] void hide(float *tile, int64_t stride, int64_t key, float otherwise) const {
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t lane = 0; lane < panel; ++lane) {
+          bool seen = key + i < s && (!causal || key + i <= first + lane);
+          tile[i * stride + lane] = seen ? tile[i * stride + lane] : otherwise;
+        }
+    }
+  };
+};
+
+} // namespace
+
+#endif // PP_RUNTIME_KERNELS_ATTENTIONTILES_H

@@ -1,0 +1,158 @@
+// Blocked attention, forward: lanes are queries, scores stand transposed, queries of a kv head share its packed keys.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//                 lanes: a panel of queries (3 vectors)            per panel and block of keys:
+//               q0  q1  q2  ..                                       St = K Qt                dot
+//     key j0   [ St[j0][q0] ..             ]                         P = exp2(St - max)       in place
+//     key j1   [ ..                        ]   one block of keys     Ot += V^T P              outer
+//
+// Maximum, exp, sum and rescaling are lane-wise: no horizontal step and no transposed K. Q is packed transposed once per
+// block of queries; K and V of one kv head lie dense in scratch, because rows a head's stride apart share cache sets.
+// Nothing of size s * s exists.
+#ifndef PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
+#define PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
+
+#include "runtime/kernels/AttentionTiles.h"
+
+namespace {
+using namespace pp;
+
+template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
+  using Base = Tiles<lanes, rows>;
+  using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
+  using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
+  using Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::hidden, Base::ln2, Base::storeTile, Base::greater;
+  using Vector = typename Base::Vector;
+  using Sight = typename Base::Sight;
+
+  struct Packs {
+    float *k, *v, *q, *qt, *ot, *st, *largest, *sum;
+    Packs(char *scratch, const AttentionShape &shape) {
+      float *next = reinterpret_cast<float *>(scratch);
+      int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape) * width;
+      for (float **part : {&k, &v})
+        *part = next, next += rowsOfKeys;
+      for (float **part : {&q, &qt, &ot})
+        *part = next, next += queryBlock * width;
+      st = next;
+      largest = st + roundUp(keyBlockOf(shape), rows) * panel;
+      sum = largest + queryBlock;
+    }
+    float *end() const { return sum + queryBlock; }
+  };
+
+  /// A tile of scores, and the panel's running maximum. (Not inlined, like the tiles below: alone they keep every
+  /// register for the loop; inside a larger function g++ 12 spills within it.)
+  [[gnu::noinline]] static void scoreTile(const float *k, int64_t width, const float *qt, float *st, float *top) {
+    Vector tile[rows][vectors];
+    clearTile(tile);
+    dot(tile, k, width, qt, panel, width);
+    storeTile(tile, st, panel);
+    PP_UNROLL
+    for (int n = 0; n < vectors; ++n) {
+      Vector most = load(top + n * lanes);
+      PP_UNROLL
+      for (int i = 0; i < rows; ++i)
+        most = greater(most, tile[i][n]);
+      store(top + n * lanes, most);
+    }
+  }
+  /// The same where some keys are hidden.
+  static void hiddenScoreTile(const float *k, int64_t width, const float *qt, float *st, float *top, int64_t key,
+                              const Sight &sight) {
+    alignas(64) float unused[panel] = {};
+    scoreTile(k, width, qt, st, unused);
+    sight.hide(st, panel, key, hidden);
+    for (int i = 0; i < rows; ++i)
+      for (int n = 0; n < vectors; ++n)
+        store(top + n * lanes, greater(load(top + n * lanes), load(st + i * panel + n * lanes)));
+  }
+
+  /// One panel against one block of keys.
+  static void forwardBlock(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t keys, const Sight &sight) {
+    float *ot = f.ot + p * width * panel, *largest = f.largest + p * panel, *sum = f.sum + p * panel;
+    const float *k = f.k + j0 * width, *qt = f.qt + p * width * panel;
+    Vector before[vectors], top[vectors], total[vectors] = {};
+    for (int n = 0; n < vectors; ++n)
+      before[n] = load(largest + n * lanes);
+    for (int64_t t = 0; t < keys; t += rows)
+      if (sight.crosses(j0 + t))
+        hiddenScoreTile(k + t * width, width, qt, f.st + t * panel, largest, j0 + t, sight);
+      else
+        scoreTile(k + t * width, width, qt, f.st + t * panel, largest);
+    for (int n = 0; n < vectors; ++n)
+      top[n] = load(largest + n * lanes);
+    keys = roundUp(keys, rows);
+    for (int64_t j = 0; j < keys; ++j)
+      for (int n = 0; n < vectors; ++n) {
+        Vector weight = exp2(load(f.st + j * panel + n * lanes) - top[n]);
+        store(f.st + j * panel + n * lanes, weight);
+        total[n] += weight;
+      }
+    typename Base::Integers moved = {};
+    for (int n = 0; n < vectors; ++n)
+      moved |= typename Base::Integers(top[n] > before[n]);
+    int32_t any = 0;
+    for (int lane = 0; lane < lanes; ++lane)
+      any |= moved[lane];
+    for (int n = 0; n < vectors; ++n) {
+      Vector shrink = exp2(before[n] - top[n]);
+      store(sum + n * lanes, load(sum + n * lanes) * shrink + total[n]);
+      for (int64_t c = 0; c < width && any; ++c)
+        store(ot + c * panel + n * lanes, load(ot + c * panel + n * lanes) * shrink);
+    }
+    addOuter(ot, f.v + j0 * width, f.st, panel, width, keys);
+  }
+
+  template <class E>
+  static void forwardQueries(const AttentionShape &shape, const Packs &f, const E *q, E *o, float *lse, int64_t q0) {
+    int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.heads * shape.d;
+    int64_t queries = shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
+    int64_t packed = roundUp(queries, panel);
+    int64_t keys = shape.causal ? q0 + queries : shape.s;
+    packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
+    transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
+    memset(f.ot, 0, size_t(packed * width) * 4);
+    for (int64_t i = 0; i < packed; ++i)
+      f.largest[i] = hidden, f.sum[i] = 0;
+    for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
+      for (int64_t p = 0; p * panel < queries; ++p) {
+        Sight sight{shape.s, q0 + p * panel, shape.causal};
+        int64_t seen = sight.keys(j0, keyBlock);
+        if (seen > 0)
+          forwardBlock(f, p, width, j0, seen, sight);
+      }
+    for (int64_t i = 0; i < queries; ++i) {
+      lse[q0 + i] = ln2 * f.largest[i] + __builtin_logf(f.sum[i]);
+      f.sum[i] = 1 / f.sum[i];
+    }
+    transposeBack(f.ot, packed, width, f.sum, f.q);
+    unpackRows(f.q, width, o + q0 * stride, stride, queries, shape.d);
+  }
+
+  template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
+    AttentionShape shape(op);
+    Packs f(op.scratch, shape);
+    int64_t width = widthOf(shape), length = lengthOf(shape), share = shape.heads / shape.groups;
+    for (int64_t b = 0; b < shape.batch; ++b)
+      for (int64_t group = 0; group < shape.groups; ++group) {
+        int64_t at = shape.key(b, 0, group), stride = shape.groups * shape.d;
+        packRows(in<E>(arguments[1]) + at, stride, shape.s, shape.d, f.k, width, length);
+        packRows(in<E>(arguments[2]) + at, stride, shape.s, shape.d, f.v, width, length);
+        for (int64_t head = group * share; head < (group + 1) * share; ++head)
+          for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock)
+            forwardQueries(shape, f, in<E>(arguments[0]) + shape.query(b, 0, head),
+                           out<E>(arguments[3]) + shape.query(b, 0, head),
+                           out<float>(arguments[4]) + (b * shape.heads + head) * shape.s, q0);
+      }
+    return PP_OK;
+  }
+
+  static int64_t scratchBytes(const AttentionShape &shape) {
+    return reinterpret_cast<char *>(Packs(nullptr, shape).end()) - static_cast<char *>(nullptr);
+  }
+};
+
+} // namespace
+
+#endif // PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
