@@ -1,0 +1,218 @@
+// What the verifiers of the pipeline dialect refuse, each with its message; and what its attributes do not parse.
+// RUN: pp-opt %s --split-input-file --verify-diagnostics
+
+!a = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+
+// One tie for each result.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a
+  // expected-error@+1 {{has 1 results and 2 ties}}
+  %b = pipeline.task @s0.F <F stage 0 mb 0> on [0] (%a) ties [-1, -1] : (!a) -> !a
+}
+
+// -----
+
+!a = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+
+// A tie names an operand.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a
+  // expected-error@+1 {{result 0 is tied to operand 1, there are 1}}
+  %b = pipeline.task @s0.F <F stage 0 mb 0> on [0] (%a) ties [1] : (!a) -> !a
+}
+
+// -----
+
+!a = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+!g = !pipeline.val<grad, tuple<tensor<2xf32>>, [0]>
+
+// In place means the same type.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a
+  // expected-error@+1 {{result 0 is tied to operand 0 of another type}}
+  %b = pipeline.task @s0.F <F stage 0 mb 0> on [0] (%a) ties [0] : (!a) -> !g
+}
+
+// -----
+
+!a0 = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+!a1 = !pipeline.val<act, tuple<tensor<2xf32>>, [1]>
+
+// A task reads only what is on its rank: a missing transfer is a type error.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a0
+  // expected-error@+1 {{operand 0 is on rank 0, the task runs on rank 1}}
+  %b = pipeline.task @s1.F <F stage 1 mb 0> on [1] (%a) ties [-1] : (!a0) -> !a1
+}
+
+// -----
+
+!a0 = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+!a1 = !pipeline.val<act, tuple<tensor<2xf32>>, [1]>
+
+// And makes its results there.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a1
+  // expected-error@+1 {{result 0 is on rank 0, the task runs on rank 1}}
+  %b = pipeline.task @s1.F <F stage 1 mb 0> on [1] (%a) ties [-1] : (!a1) -> !a0
+}
+
+// -----
+
+!both = !pipeline.val<act, tuple<tensor<2xf32>>, [0, 1]>
+!a0 = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+
+// A task of a group needs its values on every rank of the group.
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !both
+  // expected-error@+1 {{operand 0 is on ranks 0, 1, the task runs on rank 2}}
+  %b = pipeline.task @s1.F <F stage 1 mb 0> on [0, 2] (%a) ties [-1] : (!both) -> !a0
+}
+
+// -----
+
+!a = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+!d = !pipeline.val<dact, tuple<tensor<2xf32>>, [1]>
+
+// A move changes the place and nothing else: neither the role ..
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a
+  // expected-error@+1 {{changes more than the place: from '!pipeline.val<act, tuple<tensor<2xf32>>, [0]>' to '!pipeline.val<dact, tuple<tensor<2xf32>>, [1]>'}}
+  %b = pipeline.move <act stage 0 mb 0> %a : !a -> <!d>
+}
+
+// -----
+
+!a = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+!b = !pipeline.val<act, tuple<tensor<3xf32>>, [1]>
+
+// .. nor the payload.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a
+  // expected-error@+1 {{changes more than the place}}
+  %b = pipeline.move <act stage 0 mb 0> %a : !a -> <!b>
+}
+
+// -----
+
+!full = !pipeline.val<grad, tuple<tensor<2xf32>>, [0]>
+!partial = !pipeline.val<grad, tuple<tensor<2xf32>>, [0, 1] partial>
+
+// No message makes partial sums of a whole.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <grad stage 0> : !full
+  // expected-error@+1 {{has no verb from rank 0 (full) to ranks 0, 1 (partial)}}
+  %b = pipeline.move <grad stage 0> %a : !full -> <!partial>
+}
+
+// -----
+
+!full = !pipeline.val<weight, tuple<tensor<2xf32>>, [0, 1]>
+!shard = !pipeline.val<weight, tuple<tensor<2xf32>>, [0, 1] shard>
+
+// Copies on several ranks are not scattered: one rank is.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <weight stage 0> : !full
+  // expected-error@+1 {{has no verb from ranks 0, 1 (full) to shards of ranks 0, 1 (shard)}}
+  %b = pipeline.move <weight stage 0> %a : !full -> <!shard>
+}
+
+// -----
+
+!a = !pipeline.val<act, tuple<tensor<2xf32>>, [0]>
+!b = !pipeline.val<act, tuple<tensor<2xf32>>, [1]>
+
+// A wait gives what its future holds.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <act stage 0 mb 0> : !a
+  %f = pipeline.move <act stage 0 mb 0> %a : !a -> <!b>
+  // expected-error@+1 {{gives '!pipeline.val<act, tuple<tensor<2xf32>>, [0]>', the future holds '!pipeline.val<act, tuple<tensor<2xf32>>, [1]>'}}
+  %b = pipeline.wait %f : <!b> -> !a
+}
+
+// -----
+
+!g0 = !pipeline.val<grad, tuple<tensor<2xf32>>, [0]>
+!g1 = !pipeline.val<grad, tuple<tensor<2xf32>>, [1]>
+!full = !pipeline.val<grad, tuple<tensor<2xf32>>, [0, 1]>
+
+// Seen as one, two values are shards or partial sums.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <grad stage 0> : !g0
+  %b = pipeline.input <grad stage 0> : !g1
+  // expected-error@+1 {{makes shards or partial sums, not a full value}}
+  %c = pipeline.join %a, %b : !g0, !g1 -> !full
+}
+
+// -----
+
+!g0 = !pipeline.val<grad, tuple<tensor<2xf32>>, [0]>
+!partial = !pipeline.val<grad, tuple<tensor<2xf32>>, [0, 1] partial>
+
+// One value for each rank of the group ..
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <grad stage 0> : !g0
+  // expected-error@+1 {{joins 1 values on a group of 2}}
+  %c = pipeline.join %a : !g0 -> !partial
+}
+
+// -----
+
+!g0 = !pipeline.val<grad, tuple<tensor<2xf32>>, [0]>
+!partial = !pipeline.val<grad, tuple<tensor<2xf32>>, [0, 1] partial>
+
+// .. on that rank.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <grad stage 0> : !g0
+  // expected-error@+1 {{expected a value on rank 1, got '!pipeline.val<grad, tuple<tensor<2xf32>>, [0]>'}}
+  %c = pipeline.join %a, %a : !g0, !g0 -> !partial
+}
+
+// -----
+
+!partial = !pipeline.val<grad, tuple<tensor<2xf32>>, [0, 1] partial>
+!g2 = !pipeline.val<grad, tuple<tensor<2xf32>>, [2]>
+
+// A rank outside the group holds no piece.
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {}} {
+  %a = pipeline.input <grad stage 0> : !partial
+  // expected-error@+1 {{takes a piece on rank 2 of a value on ranks 0, 1}}
+  %b = pipeline.piece_of %a : !partial -> !g2
+}
+
+// -----
+
+// Pieces and rank programs belong to a program.
+// expected-error@+1 {{expects parent op 'pipeline.program'}}
+pipeline.piece @s0 <stage 0> parts [["embed", -1]]
+
+// -----
+
+// expected-error@+1 {{expects parent op 'pipeline.program'}}
+pipeline.rank 0 {
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // A phase, a role and a layout are one of a known few.
+  // expected-error@+1 {{expected a phase, got `X`}}
+  pipeline.unit <X stage 0 mb 0> on [0]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{expected a role, got `gradient`}}
+  pipeline.transfer <gradient stage 0> to <[0]> anchors [0]
+}
+
+// -----
+
+// expected-error@+1 {{expected a role, got `buffer`}}
+!v = !pipeline.val<buffer, tuple<tensor<2xf32>>, [0]>
+
+// -----
+
+// expected-error@+1 {{expected a layout, got `whole`}}
+!v = !pipeline.val<act, tuple<tensor<2xf32>>, [0] whole>

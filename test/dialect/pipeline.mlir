@@ -1,0 +1,127 @@
+// Every op of the pipeline dialect at its three levels, every attribute and type, printed as it was read.
+// RUN: pp-opt %s | pp-opt | FileCheck %s
+// RUN: pp-opt %s --mlir-print-op-generic | pp-opt | FileCheck %s
+
+!x = tensor<2x4xf32>
+
+// Numbers, and what the trainer needs, on the program.
+// CHECK: pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {model = "m"}} {
+pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {model = "m"}} {
+  // A stage with all its places: the weights wait on two ranks, a third place owns them.
+  // CHECK-NEXT: pipeline.piece @s0 <stage 0> parts {{\[}}["embed", -1], ["pre", 0]] at <[0]> homes <[0, 1]> owner <[1]> bodies "s0" {weights = [#pipeline.weight<name = "w", type = tensor<2x4xf32>, transposed = true, init = "normal", deviation = 2.000000e-02 : f64, tied = false>]}
+  pipeline.piece @s0 <stage 0> parts [["embed", -1], ["pre", 0]] at <[0]> homes <[0, 1]> owner <[1]> bodies "s0" {
+    weights = [#pipeline.weight<name = "w", type = !x, transposed = true, init = "normal", deviation = 0.02 : f64, tied = false>]}
+  // A part that each layer has once, in shards; a part that exists once, without a place.
+  // CHECK-NEXT: pipeline.piece @attn3 <part "attn" 3> parts {{\[}}["attn", 3]] at <[0, 1] shard>
+  pipeline.piece @attn3 <part "attn" 3> parts [["attn", 3]] at <[0, 1] shard>
+  // CHECK-NEXT: pipeline.piece @head <part "head"> parts {{\[}}["head", -1]]
+  pipeline.piece @head <part "head"> parts [["head", -1]]
+
+  // CHECK-NEXT: pipeline.limit stash 4 on [0, 1]
+  pipeline.limit stash 4 on [0, 1]
+
+  // Units of every phase; coordinates with and without a slice.
+  // CHECK-NEXT: pipeline.unit <F stage 0 mb 2 slice 3> on [0]
+  pipeline.unit <F stage 0 mb 2 slice 3> on [0]
+  // CHECK-NEXT: pipeline.unit <B part "attn" 3 mb 1 slice 0> on [0, 1]
+  pipeline.unit <B part "attn" 3 mb 1 slice 0> on [0, 1]
+  // CHECK-NEXT: pipeline.unit <I part "head" mb 1> on [1]
+  pipeline.unit <I part "head" mb 1> on [1]
+  // CHECK-NEXT: pipeline.unit <W part "head" mb 1> on [1]
+  pipeline.unit <W part "head" mb 1> on [1]
+  // CHECK-NEXT: pipeline.unit <R stage 0 mb 2 slice 3> on [0]
+  pipeline.unit <R stage 0 mb 2 slice 3> on [0]
+  // CHECK-NEXT: pipeline.unit <U stage 0> on [1]
+  pipeline.unit <U stage 0> on [1]
+
+  // CHECK-NEXT: pipeline.transfer <weight stage 0> from <[0]> to <[1]> anchors [0, 1]
+  pipeline.transfer <weight stage 0> from <[0]> to <[1]> anchors [0, 1]
+  // From all who hold a share; to the memory of the host.
+  // CHECK-NEXT: pipeline.transfer <grad stage 0> to <[1]> anchors []
+  pipeline.transfer <grad stage 0> to <[1]> anchors []
+  // CHECK-NEXT: pipeline.transfer <stash stage 0 mb 2> from <[0]> to <[0] host> anchors [0]
+  pipeline.transfer <stash stage 0 mb 2> from <[0]> to <[0] host> anchors [0]
+  // CHECK-NEXT: pipeline.together {
+  // CHECK-NEXT:   pipeline.transfer <kv part "attn" 3 mb 1 slice 2> from <[0]> to <[1]> anchors [0]
+  // CHECK-NEXT:   pipeline.transfer <dkv part "attn" 3 mb 1 slice 2> from <[1]> to <[0]> anchors [0]
+  // CHECK-NEXT: }
+  pipeline.together {
+    pipeline.transfer <kv part "attn" 3 mb 1 slice 2> from <[0]> to <[1]> anchors [0]
+    pipeline.transfer <dkv part "attn" 3 mb 1 slice 2> from <[1]> to <[0]> anchors [0]
+  }
+}
+
+!a0 = !pipeline.val<act, tuple<!x>, [0]>
+!a1 = !pipeline.val<act, tuple<!x>, [1]>
+!g0 = !pipeline.val<grad, tuple<!x>, [0]>
+!g1 = !pipeline.val<grad, tuple<!x>, [1]>
+!partial = !pipeline.val<grad, tuple<!x>, [0, 1] partial>
+!sum = !pipeline.val<grad, tuple<!x>, [0, 1]>
+
+// The step: values name their role, payload and ranks; `full` is not printed.
+// CHECK: pipeline.program @step
+pipeline.program @step ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  // CHECK: %[[T:.*]] = pipeline.input <data part "tokens" mb 0> "tokens" : <data, tuple<tensor<2x4xi32>>, [0]>
+  %t = pipeline.input <data part "tokens" mb 0> "tokens" : !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>
+  // CHECK-NEXT: %[[G:.*]] = pipeline.input <grad stage 0> : <grad, tuple<tensor<2x4xf32>>, [0]>
+  %g = pipeline.input <grad stage 0> : !g0
+  // The second result is the first operand, written over.
+  // CHECK-NEXT: %[[S:[0-9]+]]:2 = pipeline.task @s0.B <B stage 0 mb 0> on [0](%[[G]], %[[T]]) ties [-1, 0] : (!pipeline.val<grad, tuple<tensor<2x4xf32>>, [0]>, !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>) -> (!pipeline.val<act, tuple<tensor<2x4xf32>>, [0]>, !pipeline.val<grad, tuple<tensor<2x4xf32>>, [0]>)
+  %a, %h = pipeline.task @s0.B <B stage 0 mb 0> on [0] (%g, %t) ties [-1, 0]
+    : (!g0, !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>) -> (!a0, !g0)
+  // CHECK-NEXT: %[[F:.*]] = pipeline.move <act stage 0 mb 0> %[[S]]#0 group 7 : <act, tuple<tensor<2x4xf32>>, [0]> -> <<act, tuple<tensor<2x4xf32>>, [1]>>
+  %f = pipeline.move <act stage 0 mb 0> %a group 7 : !a0 -> <!a1>
+  // CHECK-NEXT: pipeline.wait %[[F]] : <<act, tuple<tensor<2x4xf32>>, [1]>> -> <act, tuple<tensor<2x4xf32>>, [1]>
+  %b = pipeline.wait %f : <!a1> -> !a1
+  // CHECK-NEXT: %[[H:.*]] = pipeline.input <grad stage 0>
+  %i = pipeline.input <grad stage 0> : !g1
+  // Two shares as one value of partial sums, its sum on both, and what rank 1 holds of it.
+  // CHECK-NEXT: %[[J:.*]] = pipeline.join %[[S]]#1, %[[H]] : {{.*}} -> <grad, tuple<tensor<2x4xf32>>, [0, 1] partial>
+  %j = pipeline.join %h, %i : !g0, !g1 -> !partial
+  // CHECK-NEXT: %[[K:.*]] = pipeline.move <grad stage 0> %[[J]] : {{.*}} -> <<grad, tuple<tensor<2x4xf32>>, [0, 1]>>
+  %k = pipeline.move <grad stage 0> %j : !partial -> <!sum>
+  // CHECK-NEXT: %[[L:.*]] = pipeline.wait %[[K]]
+  %l = pipeline.wait %k : <!sum> -> !sum
+  // CHECK-NEXT: %[[M:.*]] = pipeline.piece_of %[[L]] : <grad, tuple<tensor<2x4xf32>>, [0, 1]> -> <grad, tuple<tensor<2x4xf32>>, [1]>
+  %m = pipeline.piece_of %l : !sum -> !g1
+  // CHECK-NEXT: pipeline.output <grad stage 0> %[[M]] : <grad, tuple<tensor<2x4xf32>>, [1]>
+  pipeline.output <grad stage 0> %m : !g1
+}
+
+!slot = !pipeline.slot<tuple<!x>>
+!bytes = !pipeline.slot<tuple<tensor<64xi8>>>
+
+// The programs of the ranks.
+// CHECK: pipeline.program @ranks
+pipeline.program @ranks ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // CHECK-NEXT: pipeline.rank 0 arena 4096 {
+  pipeline.rank 0 arena 4096 {
+    // CHECK-NEXT: %[[W:.*]] = pipeline.slot weight "weight(0)" offset 64 binding {kind = "weight", piece = @s0, save = true} : <tuple<tensor<2x4xf32>>>
+    %w = pipeline.slot weight "weight(0)" offset 64 binding {kind = "weight", piece = @s0, save = true} : !slot
+    // CHECK-NEXT: %[[A:.*]] = pipeline.slot act "act(0, 0)" : <tuple<tensor<2x4xf32>>>
+    %a = pipeline.slot act "act(0, 0)" : !slot
+    // CHECK-NEXT: %[[S:.*]] = pipeline.slot temporary "scratch" offset 1024 : <tuple<tensor<64xi8>>>
+    %s = pipeline.slot temporary "scratch" offset 1024 : !bytes
+    // CHECK-NEXT: pipeline.launch @s0.F <F stage 0 mb 0>(%[[W]]) -> (%[[A]]) scratch %[[S]] : (!pipeline.slot<tuple<tensor<2x4xf32>>>) -> !pipeline.slot<tuple<tensor<2x4xf32>>> scratch !pipeline.slot<tuple<tensor<64xi8>>>
+    pipeline.launch @s0.F <F stage 0 mb 0>(%w) -> (%a) scratch %s : (!slot) -> !slot scratch !bytes
+    // A body may have no result of its own, and no scratch.
+    // CHECK-NEXT: pipeline.launch @s0.U <U stage 0>(%[[W]]) -> () : (!pipeline.slot<tuple<tensor<2x4xf32>>>) -> ()
+    pipeline.launch @s0.U <U stage 0>(%w) -> () : (!slot) -> ()
+    // CHECK-NEXT: %[[P:.*]] = pipeline.post send <act stage 0 mb 0> %[[A]] with [1] channel 1 group 2 : <tuple<tensor<2x4xf32>>>
+    %p = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 group 2 : !slot
+    // CHECK-NEXT: %[[Q:.*]] = pipeline.post all_reduce <stat part "norm"> %[[A]] with [0, 1] : <tuple<tensor<2x4xf32>>>
+    %q = pipeline.post all_reduce <stat part "norm"> %a with [0, 1] : !slot
+    // CHECK-NEXT: pipeline.complete %[[P]]
+    pipeline.complete %p
+    // CHECK-NEXT: pipeline.complete %[[Q]]
+    pipeline.complete %q
+  }
+  // CHECK: pipeline.rank 1 {
+  pipeline.rank 1 {
+    %a = pipeline.slot act "act(0, 0)" : !slot
+    // CHECK: pipeline.post receive <act stage 0 mb 0> %{{.*}} with [0] channel 1 : <tuple<tensor<2x4xf32>>>
+    %p = pipeline.post receive <act stage 0 mb 0> %a with [0] channel 1 : !slot
+    pipeline.complete %p
+  }
+}
