@@ -43,7 +43,7 @@ int64_t pp::unitTime(Phase phase) {
 
 std::string pp::withLoops(Operation *op) {
   std::string values = loopValues(op->getLoc());
-  return values.empty() ? "" : " (with " + values + ")";
+  return values.empty() ? "" : ", with " + values;
 }
 
 static void readUnit(UnitOp op, const Pieces &pieces, Action &action) {

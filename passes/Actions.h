@@ -50,7 +50,7 @@ std::vector<Action> readActions(pipeline::ProgramOp program, const Pieces &piece
 /// Unit time of a phase: F, I, W, R 1, B 2, U 0.
 int64_t unitTime(pipeline::Phase phase);
 
-/// ` (with r = 1, i = 3)`, or nothing: the end of a message about an action inside loops.
+/// `, with r = 1, i = 3`, or nothing: the end of a message about an action inside loops.
 std::string withLoops(mlir::Operation *op);
 
 } // namespace pp

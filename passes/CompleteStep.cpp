@@ -22,38 +22,19 @@ using namespace pp::pipeline;
 
 //===-- Things, bodies, values --------------------------------------------------------------------------------------===//
 
-const BodyGroup *Body::input(StringRef name) const {
-  for (const BodyGroup &group : inputs)
-    if (group.name == name)
-      return &group;
-  return nullptr;
-}
-
-static SmallVector<BodyGroup> readGroups(ArrayAttr groups, TypeRange types) {
-  SmallVector<BodyGroup> read;
-  size_t next = 0;
-  for (Attribute entry : groups) {
-    auto pair = cast<ArrayAttr>(entry);
-    size_t count = cast<IntegerAttr>(pair[1]).getInt();
-    read.push_back({cast<StringAttr>(pair[0]).str(), TupleType::get(groups.getContext(), types.slice(next, count))});
-    next += count;
-  }
-  return read;
+const BodyGroups::Group *Body::input(StringRef name) const {
+  auto it = llvm::find_if(groups.inputs, [&](const BodyGroups::Group &group) { return group.name == name; });
+  return it == groups.inputs.end() ? nullptr : &*it;
 }
 
 StepBuilder::StepBuilder(ModuleOp module, ProgramOp program)
     : module(module), program(program), pieces(program), builder(program.getContext()) {
   for (auto function : module.getOps<func::FuncOp>()) {
-    auto inputs = function->getAttrOfType<ArrayAttr>("pipeline.inputs");
-    auto results = function->getAttrOfType<ArrayAttr>("pipeline.results");
-    if (!inputs || !results)
+    if (!BodyGroups::isBody(function))
       continue;
-    Body body{function, readGroups(inputs, function.getArgumentTypes()),
-              readGroups(results, function.getResultTypes())};
-    if (auto ties = function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"))
-      for (auto [group, tie] : llvm::zip(body.results, ties.asArrayRef()))
-        group.tie = tie;
-    bodies[function.getName()] = std::move(body);
+    auto groups = BodyGroups::get(function);
+    if (succeeded(groups))
+      bodies[function.getName()] = {function, std::move(*groups)};
   }
 }
 
@@ -131,13 +112,10 @@ static Role roleOf(StringRef group) {
 
 TaskOp StepBuilder::createTask(const Body &body, UnitIdAttr unit, int64_t rank, ValueRange inputs, Location loc) {
   SmallVector<Type> types;
-  SmallVector<int64_t> ties;
-  for (const BodyGroup &group : body.results) {
+  for (const BodyGroups::Group &group : body.groups.results)
     types.push_back(typeOn(roleOf(group.name), group.payload, rank));
-    ties.push_back(group.tie);
-  }
   StringRef callee = const_cast<func::FuncOp &>(body.function).getName();
-  return builder.create<TaskOp>(loc, types, callee, unit, ArrayRef<int64_t>(rank), ties, inputs);
+  return builder.create<TaskOp>(loc, types, callee, unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs);
 }
 
 void StepBuilder::output(ThingAttr thing, Value value, Location loc) {
@@ -182,7 +160,7 @@ LogicalResult StepBuilder::createInputs() {
     }
     ThingAttr state = thing(Role::opt, piece);
     int64_t owner = pieces.owner(piece);
-    if (const BodyGroup *opt = update->input("opt"))
+    if (const BodyGroups::Group *opt = update->input("opt"))
       values[{state, owner}] = addInput(state, typeOn(Role::opt, opt->payload, owner));
   }
   return success();
@@ -204,7 +182,7 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
   int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
           slice = coord.getSlice();
   Location loc = op.getLoc();
-  for (const BodyGroup &group : body.inputs) {
+  for (const BodyGroups::Group &group : body.groups.inputs) {
     Value value;
     if (group.name == "act")
       value = get(thing(Role::act, piece - 1, mb, slice), rank, loc);
@@ -232,7 +210,7 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
           slice = coord.getSlice();
-  for (auto [group, value] : llvm::zip(body.results, task.getResults())) {
+  for (auto [group, value] : llvm::zip(body.groups.results, task.getResults())) {
     if (group.name == "act" || group.name == "dact") {
       ThingAttr made = thing(group.name == "act" ? Role::act : Role::dact, piece, mb, slice);
       values[{made, rank}] = value;
@@ -283,7 +261,7 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   SmallVector<Value> inputs;
   if (failed(collectInputs(op, *body, inputs)))
     return failure();
-  for (auto [i, group] : llvm::enumerate(body->inputs))
+  for (auto [i, group] : llvm::enumerate(body->groups.inputs))
     if (group.name == "grad")
       inputs.insert(inputs.begin() + i, share.value);
   recordResults(op, *body, createTask(*body, op.getUnit(), rank, inputs, op.getLoc()), share);
@@ -303,18 +281,12 @@ const Body &StepBuilder::makeBody(std::string name, ArrayRef<StringRef> inputs, 
     return inner.getArrayAttr({inner.getStringAttr(name), inner.getI64IntegerAttr(count)});
   };
   SmallVector<Type> types;
-  SmallVector<Attribute> inputGroups;
-  Body body;
-  for (StringRef input : inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i)
     llvm::append_range(types, payload.getTypes());
-    inputGroups.push_back(group(input));
-    body.inputs.push_back({input.str(), payload});
-  }
-  body.results.push_back({result.str(), payload, tie});
   auto type = inner.getFunctionType(types, TypeRange(payload.getTypes()));
-  body.function = inner.create<func::FuncOp>(module.getLoc(), name, type);
-  body.function.setPrivate();
-  Block *block = body.function.addEntryBlock();
+  auto function = inner.create<func::FuncOp>(module.getLoc(), name, type);
+  function.setPrivate();
+  Block *block = function.addEntryBlock();
   inner.setInsertionPointToEnd(block);
   SmallVector<Value> made;
   for (size_t i = 0; i < count; ++i) {
@@ -324,11 +296,11 @@ const Body &StepBuilder::makeBody(std::string name, ArrayRef<StringRef> inputs, 
     made.push_back(build(inner, row));
   }
   inner.create<func::ReturnOp>(module.getLoc(), made);
-  body.function->setAttr("pipeline.inputs", inner.getArrayAttr(inputGroups));
-  body.function->setAttr("pipeline.results", inner.getArrayAttr({group(result)}));
-  body.function->setAttr("pipeline.ties", inner.getDenseI64ArrayAttr({tie}));
-  body.function->setAttr("pipeline.flops", inner.getF64FloatAttr(0));
-  return bodies[name] = std::move(body);
+  function->setAttr("pipeline.inputs", inner.getArrayAttr(llvm::map_to_vector(inputs, group)));
+  function->setAttr("pipeline.results", inner.getArrayAttr({group(result)}));
+  function->setAttr("pipeline.ties", inner.getDenseI64ArrayAttr({tie}));
+  function->setAttr("pipeline.flops", inner.getF64FloatAttr(0));
+  return bodies[name] = {function, *BodyGroups::get(function)};
 }
 
 const Body &StepBuilder::sumBody(int64_t piece) {

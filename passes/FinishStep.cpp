@@ -162,7 +162,7 @@ LogicalResult StepBuilder::createUpdate(int64_t piece) {
   Location loc = pieces.op(piece).getLoc();
   const Body *body = findBody(piece, "U");
   SmallVector<Value> inputs;
-  for (const BodyGroup &group : body->inputs) {
+  for (const BodyGroups::Group &group : body->groups.inputs) {
     Value value;
     if (group.name == "weight")
       value = get(thing(Role::weight, piece), owner, loc);
@@ -188,7 +188,7 @@ LogicalResult StepBuilder::createUpdate(int64_t piece) {
     inputs.push_back(value);
   }
   TaskOp task = createTask(*body, updateUnit(piece), owner, inputs, loc);
-  for (auto [group, value] : llvm::zip(body->results, task.getResults())) {
+  for (auto [group, value] : llvm::zip(body->groups.results, task.getResults())) {
     if (group.name == "weight")
       newWeights[piece] = value;
     else

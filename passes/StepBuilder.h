@@ -6,6 +6,7 @@
 #include "dialect/Pipeline.h"
 #include "mlir/IR/Builders.h"
 #include "passes/Actions.h"
+#include "passes/PlanBodies.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -13,18 +14,12 @@
 
 namespace pp {
 
-/// One group of a task body's operands or results: a payload and, for results, the input group it takes over.
-struct BodyGroup {
-  std::string name;
-  mlir::TupleType payload;
-  int64_t tie = -1;
-};
-
-/// A task body as `complete-step` sees it: its groups, read once from the function's attributes.
+/// A task body as `complete-step` sees it: the function, and how its tensors are grouped.
 struct Body {
   mlir::func::FuncOp function;
-  llvm::SmallVector<BodyGroup> inputs, results;
-  const BodyGroup *input(llvm::StringRef name) const;
+  BodyGroups groups;
+  /// The input group of this name, null if the body does not read it.
+  const BodyGroups::Group *input(llvm::StringRef name) const;
 };
 
 /// The share of a gradient that one rank holds, with the microbatches (and slices) it contains.
