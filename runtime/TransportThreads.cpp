@@ -28,7 +28,8 @@ struct Slot {
   const void *source = nullptr;
   void *target = nullptr;
   size_t sent = 0, expected = 0;
-  Ticket *sender = nullptr, *receiver = nullptr;
+  Ticket *sender = nullptr, *receiver = nullptr; ///< gone as soon as they are done
+  int32_t from = 0, to = 0;
   bool buffered = false;
 };
 
@@ -103,7 +104,8 @@ public:
   int32_t waiting = 0, ended = 0;
   std::atomic<int64_t> step = 0;
 
-  // The functions below are called with the mutex held.
+  // The functions below are called with the mutex held. A rank is woken only after it has been given back: the woken
+  // one may take the core at once, and would find the mutex held by the one it has put to sleep.
 
   void finish(Ticket &ticket) {
     ticket.done.store(true, std::memory_order_release);
@@ -111,9 +113,10 @@ public:
     if (place.waitsFor == &ticket) {
       place.waitsFor = nullptr;
       --waiting;
-      place.wake.notify_one();
     }
   }
+
+  void wake(int32_t rank) { places[rank].wake.notify_one(); }
 
   void breakOff(int32_t rank, Status status) {
     if (failure.ok()) {
@@ -153,12 +156,13 @@ public:
     return text("rank ", rank, unit, " waits for ", describe(*place.message));
   }
 
-  /// Posts one end of a message; copies if the other end is there.
+  /// Posts one end of a message; copies if the other end is there, and then has given the mutex back.
   Status postSend(std::unique_lock<std::mutex> &lock, Lane &lane, Ticket &ticket, const void *data, size_t bytes) {
     Slot &slot = lane.ring[lane.sends++ % lane.ring.size()];
     slot.source = data;
     slot.sent = bytes;
     slot.sender = &ticket;
+    slot.from = ticket.rank;
     ticket.done.store(false, std::memory_order_relaxed);
     if (slot.target)
       return meet(lock, lane, slot);
@@ -176,24 +180,28 @@ public:
     slot.target = data;
     slot.expected = bytes;
     slot.receiver = &ticket;
+    slot.to = ticket.rank;
     ticket.done.store(false, std::memory_order_relaxed);
     return slot.source ? meet(lock, lane, slot) : Status();
   }
 
   Status meet(std::unique_lock<std::mutex> &lock, Lane &lane, Slot &slot) {
     if (slot.sent != slot.expected)
-      return internal("a message of ", slot.sent, " bytes from rank ", slot.sender->rank, " met a receive of ",
-                      slot.expected, " bytes on rank ", slot.receiver->rank);
+      return internal("a message of ", slot.sent, " bytes from rank ", slot.from, " met a receive of ",
+                      slot.expected, " bytes on rank ", slot.to);
     lock.unlock();
     memcpy(slot.target, slot.source, slot.sent);
     lock.lock();
-    Ticket *sender = slot.buffered ? nullptr : slot.sender, *receiver = slot.receiver;
+    int32_t from = slot.from, to = slot.to;
     if (slot.buffered)
-      lane.bufferTaken = false;
+      lane.bufferTaken = false; // its send is long done
+    else
+      finish(*slot.sender);
+    finish(*slot.receiver);
     slot = Slot();
-    if (sender)
-      finish(*sender);
-    finish(*receiver);
+    lock.unlock();
+    wake(from);
+    wake(to);
     return {};
   }
 
@@ -214,6 +222,9 @@ public:
     joint.arrived = 0;
     for (Ticket *each : joint.tickets)
       finish(*each);
+    lock.unlock();
+    for (int32_t other : lane.group)
+      wake(other);
   }
 
   JointLane &jointLane(const std::vector<int32_t> &group, int32_t channel) {
@@ -228,6 +239,8 @@ public:
 
   /// Blocks until the ticket is done, the run breaks, or the time is over.
   pp_status_t wait(std::unique_lock<std::mutex> &lock, int32_t rank, Ticket &ticket, const MessageSpec *message) {
+    if (!lock.owns_lock())
+      lock.lock();
     if (ticket.done)
       return PP_OK;
     Place &place = places[rank];
