@@ -67,6 +67,9 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
       return emitError(op.getLoc()) << "microbatch " << coord.getMicrobatch() << " does not exist; this schedule has "
                                     << program.getMicrobatches() << " microbatches, 0 to "
                                     << program.getMicrobatches() - 1 << withLoops(op);
+    int64_t slices = program.getSlices();
+    if (coord.getSlice() >= slices || (coord.getSlice() < 0) != (slices == 0))
+      return reportSlice(op, slices);
     UnitOp &first = cell(piece, coord.getMicrobatch(), coord.getSlice())[phase];
     if (first) {
       auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` runs twice" << withLoops(op);
@@ -75,6 +78,19 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     }
     first = op;
     return success();
+  }
+
+  static LogicalResult reportSlice(UnitOp op, int64_t slices) {
+    int64_t slice = op.getUnit().getCoord().getSlice();
+    if (slice < 0)
+      return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` names no slice; this schedule has " << slices
+                                    << " slices, 0 to " << slices - 1 << withLoops(op);
+    auto error = emitError(op.getLoc()) << "slice " << slice << " does not exist; this schedule has ";
+    if (slices == 0)
+      error << "no slices";
+    else
+      error << slices << " slices, 0 to " << slices - 1;
+    return error << withLoops(op);
   }
 
   LogicalResult verifyCell(const Pieces &pieces, CoordAttr coord, Cell &cell) {
