@@ -6,9 +6,9 @@
 //     key j0   [ St[j0][q0] ..             ]                         P = exp2(St - max)       in place
 //     key j1   [ ..                        ]   one block of keys     Ot += V^T P              outer
 //
-// Maximum, exp, sum and rescaling are lane-wise: no horizontal step and no transposed K. Q is packed transposed once per
-// block of queries; K and V of one kv head lie dense in scratch, because rows a head's stride apart share cache sets.
-// Nothing of size s * s exists.
+// Maximum, exp, sum and rescaling are lane-wise: no horizontal step and no transposed K. Q is packed transposed once
+// per block of queries; K and V of one kv head lie dense in scratch, because rows a head's stride apart share cache
+// sets. Nothing of size s * s exists.
 #ifndef PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
 #define PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
 
@@ -21,7 +21,8 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
   using Base = Tiles<lanes, rows>;
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
-  using Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::hidden, Base::ln2, Base::storeTile, Base::greater;
+  using Base::storeTile, Base::greater, Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::ln2;
+  using Base::hidden;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 

@@ -51,13 +51,11 @@ PP_INLINE float exponential(float x) {
   float shifted = x * 1.44269504f + 12582912.0f;
   float n = shifted - 12582912.0f;
   float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = (p * r) * r + r + 1.0f;
+  // In pairs, not by Horner: the loops wait for this chain, not for the multipliers.
+  float r2 = r * r;
+  float p = (1.9875691500e-4f * r + 1.3981999507e-3f) * r2 + (8.3334519073e-3f * r + 4.1665795894e-2f);
+  p = p * r2 + (1.6666665459e-1f * r + 5.0000001201e-1f);
+  p = p * r2 + (r + 1.0f);
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p) + (__builtin_bit_cast(uint32_t, shifted) << 23));
 }
 PP_INLINE double exponential(double x) { return __builtin_exp(x); }
