@@ -198,9 +198,12 @@ private:
   void reportWeight(InFlightDiagnostic &error, Operation *op, const Token &token) {
     error << "needs `weight(" << pieces.name(token.piece) << ")`, which is not on rank " << token.rank << "; "
           << whereWeightIs(token.piece) << withLoops(op);
-    error.attachNote(pieces.op(token.piece).getLoc())
-        << "placed here; run it there, or `move weight(" << pieces.name(token.piece) << ")` to rank " << token.rank
-        << " first";
+    auto &note = error.attachNote(pieces.op(token.piece).getLoc());
+    if (pieces.homes(token.piece).empty())
+      note << "declared without a place here";
+    else
+      note << "placed here; run it there, or `move weight(" << pieces.name(token.piece) << ")` to rank " << token.rank
+           << " first";
   }
 
   void reportUnit(InFlightDiagnostic &error, Operation *op, const Token &token) {
