@@ -211,6 +211,13 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
 
 std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : "bf16"; }
 
+std::string describe(const MessageSpec &message) {
+  if (message.kind == MessageSpec::Kind::AllReduce)
+    return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
+  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
+              " (", message.bytes, " bytes, channel ", message.channel, ")");
+}
+
 int64_t TensorSpec::elements() const {
   int64_t product = 1;
   for (int64_t extent : shape)

@@ -66,6 +66,9 @@ struct MessageSpec {
   std::string label;
 };
 
+/// The message as errors name it.
+[[nodiscard]] std::string describe(const MessageSpec &message);
+
 /// A named array in the arena: a weight, a part of the optimizer's state, or a gradient.
 struct TensorSpec {
   std::string name;

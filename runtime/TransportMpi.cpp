@@ -1,148 +1,27 @@
-// Messages between ranks that are processes under mpirun; a rank that is killed is named by one that is left.
+// Messages between ranks that are processes under mpirun: posted without blocking, waited for with an eye on the clock.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//
-// The ranks of one machine share a small table of who lives and which step they are in. When one dies without a word,
-// mpirun sends SIGTERM to the others (and a rank that waits looks at the table by itself): the first to see it prints.
+
 // The C interface alone: the C++ bindings of mpi.h would need their own library.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
+#include "runtime/Presence.h"
 #include "runtime/Transport.h"
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <climits>
-#include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
-#include <fcntl.h>
 #include <mpi.h>
-#include <new>
 #include <sched.h>
 #include <unistd.h>
 
 namespace pp {
 namespace {
 
-enum Life : int32_t { unknown, runs, endsInOrder, failed };
-
-/// What one rank tells the others of its machine.
-struct Presence {
-  std::atomic<int32_t> pid;
-  std::atomic<int32_t> rank;
-  std::atomic<int32_t> state; ///< one of Life
-  std::atomic<int64_t> step;
-};
-/// The table of one machine; `reported`: somebody has printed.
-struct PresenceTable {
-  std::atomic<int32_t> reported;
-  std::atomic<int32_t> count;
-  Presence entries[1];
-};
-static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int32_t>::is_always_lock_free);
-
-PresenceTable *table = nullptr; // one per process; read by the signal handler
-bool oneMachine = false;        // the table holds every rank
-Presence *own = nullptr;
-MPI_Win tableWindow = MPI_WIN_NULL;
-
-/// Only what a signal handler may call.
-bool isDead(int32_t pid) {
-  if (kill(pid, 0) != 0)
-    return errno == ESRCH;
-  char path[32], stat[512];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0)
-    return false;
-  ssize_t size = read(file, stat, sizeof stat - 1);
-  close(file);
-  stat[size > 0 ? size : 0] = 0;
-  const char *state = strrchr(stat, ')'); // the state follows the name
-  return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
-}
-
-const Presence *findDead() {
-  if (!table)
-    return nullptr;
-  for (int32_t i = 0; i < table->count.load(); ++i) {
-    const Presence &entry = table->entries[i];
-    if (entry.state.load() == runs && &entry != own && isDead(entry.pid.load()))
-      return &entry;
-  }
-  return nullptr;
-}
-
-/// Somebody has failed and said so.
-bool hasFailed() {
-  for (int32_t i = 0; table && i < table->count.load(); ++i)
-    if (table->entries[i].state.load() == failed)
-      return true;
-  return false;
-}
-
-int describeDead(const Presence &dead, char *out, size_t size) {
-  return snprintf(out, size, "rank %d (process %d) ended without a word in step %lld: killed, or crashed",
-                  dead.rank.load(), dead.pid.load(), static_cast<long long>(dead.step.load()));
-}
-
-/// mpirun ends us: say whose death caused it, unless somebody has said why already.
-void onTerminate(int) {
-  char line[160] = "pp: error: ";
-  size_t head = strlen(line);
-  if (const Presence *dead = findDead(); dead && table->reported.exchange(1) == 0) {
-    int length = int(head) + describeDead(*dead, line + head, sizeof line - head - 1);
-    line[length++] = '\n';
-    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, length);
-  }
-  _exit(128 + SIGTERM);
-}
-
 std::string errorText(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
   return std::string(text, length);
-}
-
-std::string describe(const MessageSpec &message) {
-  if (message.kind == MessageSpec::Kind::AllReduce)
-    return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
-  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
-              " (", message.bytes, " bytes, channel ", message.channel, ")");
-}
-
-/// Makes the table of this machine's ranks and steps into it.
-bool enterTable(int32_t rank) {
-  MPI_Comm machine = MPI_COMM_NULL;
-  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine) != MPI_SUCCESS)
-    return false;
-  int local = 0, locals = 1, ranks = 1;
-  MPI_Comm_rank(machine, &local);
-  MPI_Comm_size(machine, &locals);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  MPI_Comm_set_errhandler(machine, MPI_ERRORS_RETURN);
-  void *base = nullptr;
-  MPI_Aint size = local == 0 ? MPI_Aint(sizeof(PresenceTable) + locals * sizeof(Presence)) : 0;
-  int unit = 1;
-  bool made = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, machine, &base, &tableWindow) == MPI_SUCCESS &&
-              MPI_Win_shared_query(tableWindow, 0, &size, &unit, &base) == MPI_SUCCESS && base;
-  if (made) {
-    if (local == 0) {
-      memset(base, 0, size);
-      static_cast<PresenceTable *>(base)->count = locals;
-    }
-    MPI_Barrier(machine);
-    table = static_cast<PresenceTable *>(base);
-    own = &table->entries[local];
-    own->pid = getpid();
-    own->rank = rank;
-    own->state = runs;
-    MPI_Barrier(machine);
-  }
-  MPI_Comm_free(&machine);
-  return made && locals == ranks;
 }
 
 class MpiTransport final : public Transport {
@@ -160,10 +39,7 @@ public:
   Status receive(int32_t from, void *data, size_t bytes) override;
   Status sum(std::span<double> values) override;
   Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override;
-  void markStep(int64_t step) override {
-    if (own)
-      own->step.store(step, std::memory_order_relaxed);
-  }
+  void markStep(int64_t step) override { keepStep(step); }
   double now() const override { return MPI_Wtime() - clockStart; }
   std::string_view name() const override { return "mpi"; }
 
@@ -203,14 +79,11 @@ Status MpiTransport::open() {
       return internal("MPI_Comm_dup: ", errorText(code));
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
-  oneMachine = enterTable(rank);
-  crowded = table && table->count > sysconf(_SC_NPROCESSORS_ONLN);
-  struct sigaction action = {};
-  action.sa_handler = onTerminate;
-  sigaction(SIGTERM, &action, nullptr);
+  enterPresence(rank);
+  crowded = ranksHere() > sysconf(_SC_NPROCESSORS_ONLN);
   MPI_Barrier(asideComm);
   clockStart = MPI_Wtime();
-  if (oneMachine) // one clock for all: start it where rank 0 did
+  if (isOneMachine()) // one clock for all: start it where rank 0 did
     MPI_Bcast(&clockStart, 1, MPI_DOUBLE, 0, asideComm);
   return {};
 }
@@ -361,13 +234,10 @@ Status MpiTransport::await(MPI_Request *requests, int count, MPI_Status *results
     start = start == 0 ? now : start;
     if (now - start > options.timeoutSeconds)
       return {PP_PEER, text(what ? *what : describe(*message), " is overdue after ", options.timeoutSeconds, " s")};
-    if (hasFailed())
+    if (hasAnotherFailed())
       return {PP_PEER, "another rank failed"};
-    if (const Presence *dead = now - start > 0.2 ? findDead() : nullptr) {
-      char line[128];
-      describeDead(*dead, line, sizeof line);
-      return {PP_PEER, line};
-    }
+    if (std::string dead = now - start > 0.2 ? findDead() : std::string(); !dead.empty())
+      return {PP_PEER, dead};
   }
 }
 
@@ -474,29 +344,18 @@ Status makeMpiTransport(int32_t expected, TransportOptions options, int32_t &ran
   return {};
 }
 
-bool claimMpiReport() { return !table || table->reported.exchange(1) == 0; }
+bool claimMpiReport() { return claimReport(); }
 
 void finishMpi() {
-  if (own)
-    own->state = endsInOrder;
-  int running = 0;
-  if (MPI_Initialized(&running) == MPI_SUCCESS && running) {
-    MPI_Barrier(MPI_COMM_WORLD); // nobody may look at a table that is gone
-    signal(SIGTERM, SIG_DFL);
-    table = nullptr;
-    own = nullptr;
-    if (tableWindow != MPI_WIN_NULL)
-      MPI_Win_free(&tableWindow);
-    MPI_Finalize();
-  }
+  leavePresence();
+  MPI_Finalize();
 }
 
 void abortMpi(int code) {
-  if (own)
-    own->state = failed;
+  markFailed();
   // mpirun ends the others when one exits, and they look at the table. MPI_Abort does it across machines, but OpenMPI
   // 4.1's mpirun then sometimes adds errors of its own, or crashes and loses what was printed.
-  if (!oneMachine)
+  if (!isOneMachine())
     MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
 }

@@ -68,13 +68,6 @@ template <typename Element> void sumInOrder(const std::vector<void *> &data, int
   }
 }
 
-std::string describe(const MessageSpec &message) {
-  if (message.kind == MessageSpec::Kind::AllReduce)
-    return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
-  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
-              " (", message.bytes, " bytes, channel ", message.channel, ")");
-}
-
 } // namespace
 
 class Meeting {
@@ -187,8 +180,8 @@ public:
 
   Status meet(std::unique_lock<std::mutex> &lock, Lane &lane, Slot &slot) {
     if (slot.sent != slot.expected)
-      return internal("a message of ", slot.sent, " bytes from rank ", slot.from, " met a receive of ",
-                      slot.expected, " bytes on rank ", slot.to);
+      return internal("a message of ", slot.sent, " bytes from rank ", slot.from, " met a receive of ", slot.expected,
+                      " bytes on rank ", slot.to);
     lock.unlock();
     memcpy(slot.target, slot.source, slot.sent);
     lock.lock();

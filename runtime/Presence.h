@@ -1,0 +1,36 @@
+// Who of the ranks of this machine lives, and which step each is in: so that a rank that is killed is named by another.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The processes of one machine share a small table. When one dies without a word, mpirun sends SIGTERM to the others,
+// and a rank that waits looks at the table by itself: the first to see it prints.
+#ifndef PP_RUNTIME_PRESENCE_H
+#define PP_RUNTIME_PRESENCE_H
+
+#include <cstdint>
+#include <string>
+
+namespace pp {
+
+/// Makes the table and steps into it; from now on SIGTERM looks at it. Collective, MPI must run.
+void enterPresence(int32_t rank);
+/// Steps out in order. Collective.
+void leavePresence();
+
+/// The table holds every rank of the run.
+[[nodiscard]] bool isOneMachine();
+/// The ranks of this machine; 0 without a table.
+[[nodiscard]] int32_t ranksHere();
+/// Keeps the step that this rank is in.
+void keepStep(int64_t step);
+/// This rank has failed and said so.
+void markFailed();
+/// Another rank has failed and said so.
+[[nodiscard]] bool hasAnotherFailed();
+/// Names a rank that has ended without a word; empty if there is none.
+[[nodiscard]] std::string findDead();
+/// True for exactly one of all that ask: the one that may print.
+[[nodiscard]] bool claimReport();
+
+} // namespace pp
+
+#endif // PP_RUNTIME_PRESENCE_H
