@@ -18,7 +18,22 @@ using namespace pp::pipeline;
 #define GET_OP_CLASSES
 #include "dialect/PipelineOps.cpp.inc"
 
+/// Placed types print as `!r0_act`, the full type once at the top.
+struct Aliases : public OpAsmDialectInterface {
+  using OpAsmDialectInterface::OpAsmDialectInterface;
+  AliasResult getAlias(Type type, llvm::raw_ostream &os) const override {
+    auto value = dyn_cast<ValType>(type);
+    if (!value)
+      return AliasResult::NoAlias;
+    os << "r";
+    llvm::interleave(value.getRanks(), os, "_");
+    os << "_" << stringifyRole(value.getRole());
+    return AliasResult::FinalAlias;
+  }
+};
+
 void PipelineDialect::initialize() {
+  addInterfaces<Aliases>();
   addAttributes<
 #define GET_ATTRDEF_LIST
 #include "dialect/PipelineAttrs.cpp.inc"
@@ -261,6 +276,39 @@ int64_t ValType::getBytes() const {
   int64_t bytes = payloadOffsets(getPayload()).back();
   return getLayout() == Layout::shard ? llvm::divideCeil(bytes, getRanks().size()) : bytes;
 }
+
+//===-- Names of results --------------------------------------------------------------------------------------------===//
+
+/// `s2_m3_k1`: piece, microbatch, slice.
+static std::string nameOf(CoordAttr coord) {
+  std::string name = coord.pieceName();
+  if (coord.getMicrobatch() >= 0)
+    name += "_m" + std::to_string(coord.getMicrobatch());
+  if (coord.getSlice() >= 0)
+    name += "_k" + std::to_string(coord.getSlice());
+  return name;
+}
+
+static std::string nameOf(ThingAttr thing) { return stringifyRole(thing.getRole()).str() + "_" + nameOf(thing.getCoord()); }
+
+void InputOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  setName(getValue(), nameOf(getThing()) + "_r" + std::to_string(cast<ValType>(getValue().getType()).getRanks().front()));
+}
+
+void TaskOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  std::string unit = stringifyPhase(getUnit().getPhase()).lower() + "_" + nameOf(getUnit().getCoord()) + "_";
+  for (Value result : getResults())
+    setName(result, unit + stringifyRole(cast<ValType>(result.getType()).getRole()).str());
+}
+
+void MoveOp::getAsmResultNames(OpAsmSetValueNameFn setName) { setName(getFuture(), "moving_" + nameOf(getThing())); }
+
+void WaitOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  if (auto move = getFuture().getDefiningOp<MoveOp>())
+    setName(getValue(), nameOf(move.getThing()));
+}
+
+void SlotOp::getAsmResultNames(OpAsmSetValueNameFn setName) { setName(getSlot(), stringifyRole(getRole())); }
 
 //===-- Verifiers ---------------------------------------------------------------------------------------------------===//
 

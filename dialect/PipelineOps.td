@@ -4,7 +4,7 @@
 #define PP_DIALECT_PIPELINEOPS_TD
 
 include "dialect/PipelineAttrs.td"
-include "mlir/IR/RegionKindInterface.td"
+include "mlir/IR/OpAsmInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
@@ -15,6 +15,9 @@ def Pipeline_VerbAttr : EnumAttr<Pipeline_Dialect, Pipeline_Verb, "verb">;
 def Pipeline_PostKindAttr : EnumAttr<Pipeline_Dialect, Pipeline_PostKind, "post_kind">;
 
 class Pipeline_Op<string mnemonic, list<Trait> traits = []> : Op<Pipeline_Dialect, mnemonic, traits>;
+
+/// Results print with names that say what they are: `%f_s2_m3_act`, `%weight_s0_r1`.
+def Named : DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>;
 
 //===-- The program and its pieces ----------------------------------------------------------------------------------===//
 
@@ -80,7 +83,7 @@ def LimitOp : Pipeline_Op<"limit"> {
 
 //===-- Level 2: the step in one global order -----------------------------------------------------------------------===//
 
-def InputOp : Pipeline_Op<"input"> {
+def InputOp : Pipeline_Op<"input", [Named]> {
   let summary = "a value that is there when the step begins: weights, optimizer state, tokens, targets";
   let arguments = (ins Pipeline_ThingAttr:$thing, OptionalAttr<StrAttr>:$data);
   let results = (outs Pipeline_ValType:$value);
@@ -97,7 +100,7 @@ def OutputOp : Pipeline_Op<"output"> {
   let assemblyFormat = "$thing $value `:` type($value) attr-dict";
 }
 
-def TaskOp : Pipeline_Op<"task"> {
+def TaskOp : Pipeline_Op<"task", [Named]> {
   let summary = "one unit: calls its body on values that live on its ranks";
   let description = [{
     `callee` is a function whose `pipeline.inputs` and `pipeline.results` group its tensors into the payloads of the
@@ -112,7 +115,7 @@ def TaskOp : Pipeline_Op<"task"> {
   let hasVerifier = 1;
 }
 
-def MoveOp : Pipeline_Op<"move"> {
+def MoveOp : Pipeline_Op<"move", [Named]> {
   let summary = "a value changes its placement; the verb is read off the two types";
   let description = [{ Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`. }];
   let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group);
@@ -126,7 +129,7 @@ def MoveOp : Pipeline_Op<"move"> {
   }];
 }
 
-def WaitOp : Pipeline_Op<"wait"> {
+def WaitOp : Pipeline_Op<"wait", [Named]> {
   let summary = "the value of a move, there from here on";
   let arguments = (ins Pipeline_FutureType:$future);
   let results = (outs Pipeline_ValType:$value);
@@ -159,7 +162,7 @@ def RankOp : Pipeline_Op<"rank", [HasParent<"ProgramOp">, NoTerminator, SingleBl
   let assemblyFormat = "$rank (`arena` $arena_bytes^)? attr-dict-with-keyword $body";
 }
 
-def SlotOp : Pipeline_Op<"slot"> {
+def SlotOp : Pipeline_Op<"slot", [Named]> {
   let summary = "a place in the rank's arena";
   let description = [{
     `binding` says what the trainer finds in it before or after the step: {kind = "weight" | "opt" | "grad", piece,
