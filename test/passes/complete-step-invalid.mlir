@@ -1,0 +1,263 @@
+// What cannot be completed: shares left behind, missing microbatches, no owner, things that are not there, moves to come.
+// RUN: pp-opt %s --split-input-file --pp-derive-tasks --pp-complete-step --verify-diagnostics
+
+// A schedule that moves a gradient must bring all of it to the owner.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{`U(0)` runs on rank 0, but the gradient of microbatch 1 is left on rank 1; this schedule moves `grad(0)` itself}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1]> owner <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-note@+1 {{moved here}}
+  pipeline.transfer <grad stage 0> from <[1]> to <[0]> anchors [1]
+  pipeline.unit <F stage 0 mb 1> on [1]
+  // expected-note@+1 {{last touched here}}
+  pipeline.unit <B stage 0 mb 1> on [1]
+}
+
+// -----
+
+// Zeros left elsewhere are a mistake of the moves too.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{`U(0)` runs on rank 0, but an empty share of its gradient is left on rank 2; this schedule moves `grad(0)` itself}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-note@+2 {{last touched here}}
+  // expected-note@+1 {{moved here}}
+  pipeline.transfer <grad stage 0> from <[1]> to <[2]> anchors [1]
+}
+
+// -----
+
+// A backward that is missing (verify-units would say so first).
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 1 microbatches 3 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{`U(0)` on rank 0 lacks the gradient of microbatch 1}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  pipeline.unit <F stage 0 mb 2> on [0]
+  pipeline.unit <B stage 0 mb 2> on [0]
+}
+
+// -----
+
+// Two homes do not say who updates.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{`0` has no `opt` place of one rank, so no rank can update it}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// Nor can weights be nowhere.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{no rank holds the weights of `0`; give it a place with `at` or `weight at`}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] owner <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// The owner needs the weight that it updates.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{`U(0)` on rank 1: `weight(0)` is not there at the end of the step}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0]> owner <[1]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// A weight to two ranks at once.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move weight(0)` is a collective over ranks 1, 2, which is not supported yet}}
+  pipeline.transfer <weight stage 0> from <[0]> to <[1, 2]> anchors [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// A gradient from everywhere.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move grad(0)` gathers shares from all ranks, which is not supported yet}}
+  pipeline.transfer <grad stage 0> to <[0]> anchors [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// To the host.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move weight(0)` involves the host of rank 0, which is not supported yet}}
+  pipeline.transfer <weight stage 0> from <[0]> to <[0] host> anchors [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// To shards.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move weight(0)` involves shards of ranks 0, 1, which is not supported yet}}
+  pipeline.transfer <weight stage 0> from <[0]> to <[0, 1] shard> anchors [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// A stash.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move stash(0, 0)` moves a stash, which is not supported yet}}
+  pipeline.transfer <stash stage 0 mb 0> from <[0]> to <[1]> anchors [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// An activation that the schedule moves to the wrong rank is not where it is read.
+!x = tensor<1x8x16xf32>
+func.func private @first(%t: tensor<1x8xi32> {nn.data = "tokens"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> !x {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> !x
+  return %0 : !x
+}
+func.func private @last(%x: !x, %t: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<16x32xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.linear %x, %w : (!x, tensor<16x32xf32>) -> tensor<1x8x32xf32>
+  %1 = nn.cross_entropy %0, %t : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %1 : tensor<1xf32>
+}
+
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["first", -1]] at <[0]>
+  pipeline.piece @s1 <stage 1> parts [["last", -1]] at <[1]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.transfer <act stage 0 mb 0> from <[0]> to <[2]> anchors [0]
+  pipeline.unit <F stage 1 mb 0> on [1]
+  // expected-error@+1 {{`B(1, 0)` on rank 1 has no `act` to read there}}
+  pipeline.unit <B stage 1 mb 0> on [1]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// A unit of a group.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  // expected-error@+1 {{`F(0, 0)` runs on a group of ranks, which is not supported yet}}
+  pipeline.unit <F stage 0 mb 0> on [0, 1]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// An update by hand is taken as said, at the end of the step.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-remark@+1 {{`U(0)` runs at the end of the step: its clipping needs the norm of every gradient}}
+  pipeline.unit <U stage 0> on [0]
+}

@@ -1,0 +1,35 @@
+// Limits that are reached and kept: a value lives from its arrival to its last use.
+// RUN: pp-opt %s --pp-verify-limits | FileCheck %s
+
+!w0 = !pipeline.val<weight, tuple<tensor<4xf32>>, [0]>
+!w1 = !pipeline.val<weight, tuple<tensor<4xf32>>, [1]>
+!g0 = !pipeline.val<grad, tuple<tensor<4xf32>>, [0]>
+!g1 = !pipeline.val<grad, tuple<tensor<4xf32>>, [1]>
+
+// The weights of three stages come to rank 1 one after the other: each has been used when the next is sent.
+// CHECK: pipeline.program @visitors
+pipeline.program @visitors ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // CHECK: pipeline.limit weight 1 on [1]
+  pipeline.limit weight 1 on [1]
+  pipeline.limit weight 2 on [0]
+  %a = pipeline.input <weight stage 0> : !w0
+  %b = pipeline.input <weight stage 1> : !w0
+  %fa = pipeline.move <weight stage 0> %a : !w0 -> <!w1>
+  %ra = pipeline.wait %fa : <!w1> -> !w1
+  pipeline.task @s0.F <F stage 0 mb 0> on [1](%ra) ties [] : (!w1) -> ()
+  %fb = pipeline.move <weight stage 1> %b : !w0 -> <!w1>
+  %rb = pipeline.wait %fb : <!w1> -> !w1
+  pipeline.task @s1.F <F stage 1 mb 0> on [1](%rb) ties [] : (!w1) -> ()
+}
+
+// A gradient that is added to in place is one gradient.
+// CHECK: pipeline.program @sum
+pipeline.program @sum ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.limit grad 1 on [0]
+  pipeline.limit stash 1 on [0]
+  pipeline.task @s0.F <F stage 0 mb 0> on [0]() ties [] : () -> ()
+  %g = pipeline.task @s0.B.first <B stage 0 mb 0> on [0]() ties [-1] : () -> !g0
+  pipeline.task @s0.F <F stage 0 mb 1> on [0]() ties [] : () -> ()
+  %h = pipeline.task @s0.B <B stage 0 mb 1> on [0](%g) ties [0] : (!g0) -> !g0
+  pipeline.output <grad stage 0> %h : !g0
+}
