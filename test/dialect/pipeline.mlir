@@ -1,5 +1,6 @@
 // Every op of the pipeline dialect at its three levels, every attribute and type, printed as it was read.
 // RUN: pp-opt %s | pp-opt | FileCheck %s
+// RUN: pp-opt %s | FileCheck %s --check-prefix=TYPES
 // RUN: pp-opt %s --mlir-print-op-generic | pp-opt | FileCheck %s
 
 !x = tensor<2x4xf32>
@@ -58,34 +59,38 @@ pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {m
 !partial = !pipeline.val<grad, tuple<!x>, [0, 1] partial>
 !sum = !pipeline.val<grad, tuple<!x>, [0, 1]>
 
-// The step: values name their role, payload and ranks; `full` is not printed.
+// The step: values name their role, payload and ranks (in aliases at the top); `full` is not printed.
+// TYPES-DAG: !r0_act = !pipeline.val<act, tuple<tensor<2x4xf32>>, [0]>
+// TYPES-DAG: !r0_data = !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>
+// TYPES-DAG: !r0_1_grad{{[0-9_]*}} = !pipeline.val<grad, tuple<tensor<2x4xf32>>, [0, 1] partial>
+// TYPES-DAG: !r0_1_grad{{[0-9_]*}} = !pipeline.val<grad, tuple<tensor<2x4xf32>>, [0, 1]>
 // CHECK: pipeline.program @step
 pipeline.program @step ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
-  // CHECK: %[[T:.*]] = pipeline.input <data part "tokens" mb 0> "tokens" : <data, tuple<tensor<2x4xi32>>, [0]>
+  // CHECK: %[[T:.*]] = pipeline.input <data part "tokens" mb 0> "tokens" : !r0_data
   %t = pipeline.input <data part "tokens" mb 0> "tokens" : !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>
-  // CHECK-NEXT: %[[G:.*]] = pipeline.input <grad stage 0> : <grad, tuple<tensor<2x4xf32>>, [0]>
+  // CHECK-NEXT: %[[G:.*]] = pipeline.input <grad stage 0> : !r0_grad
   %g = pipeline.input <grad stage 0> : !g0
   // The second result is the first operand, written over.
-  // CHECK-NEXT: %[[S:[0-9]+]]:2 = pipeline.task @s0.B <B stage 0 mb 0> on [0](%[[G]], %[[T]]) ties [-1, 0] : (!pipeline.val<grad, tuple<tensor<2x4xf32>>, [0]>, !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>) -> (!pipeline.val<act, tuple<tensor<2x4xf32>>, [0]>, !pipeline.val<grad, tuple<tensor<2x4xf32>>, [0]>)
+  // CHECK-NEXT: %[[A:.*]], %[[S:.*]] = pipeline.task @s0.B <B stage 0 mb 0> on [0](%[[G]], %[[T]]) ties [-1, 0] : (!r0_grad, !r0_data) -> (!r0_act, !r0_grad)
   %a, %h = pipeline.task @s0.B <B stage 0 mb 0> on [0] (%g, %t) ties [-1, 0]
     : (!g0, !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>) -> (!a0, !g0)
-  // CHECK-NEXT: %[[F:.*]] = pipeline.move <act stage 0 mb 0> %[[S]]#0 group 7 : <act, tuple<tensor<2x4xf32>>, [0]> -> <<act, tuple<tensor<2x4xf32>>, [1]>>
+  // CHECK-NEXT: %[[F:.*]] = pipeline.move <act stage 0 mb 0> %[[A]] group 7 : !r0_act -> <!r1_act>
   %f = pipeline.move <act stage 0 mb 0> %a group 7 : !a0 -> <!a1>
-  // CHECK-NEXT: pipeline.wait %[[F]] : <<act, tuple<tensor<2x4xf32>>, [1]>> -> <act, tuple<tensor<2x4xf32>>, [1]>
+  // CHECK-NEXT: pipeline.wait %[[F]] : <!r1_act> -> !r1_act
   %b = pipeline.wait %f : <!a1> -> !a1
   // CHECK-NEXT: %[[H:.*]] = pipeline.input <grad stage 0>
   %i = pipeline.input <grad stage 0> : !g1
   // Two shares as one value of partial sums, its sum on both, and what rank 1 holds of it.
-  // CHECK-NEXT: %[[J:.*]] = pipeline.join %[[S]]#1, %[[H]] : {{.*}} -> <grad, tuple<tensor<2x4xf32>>, [0, 1] partial>
+  // CHECK-NEXT: %[[J:.*]] = pipeline.join %[[S]], %[[H]] : {{.*}} -> !r0_1_grad{{[0-9_]*}}
   %j = pipeline.join %h, %i : !g0, !g1 -> !partial
-  // CHECK-NEXT: %[[K:.*]] = pipeline.move <grad stage 0> %[[J]] : {{.*}} -> <<grad, tuple<tensor<2x4xf32>>, [0, 1]>>
+  // CHECK-NEXT: %[[K:.*]] = pipeline.move <grad stage 0> %[[J]] : {{.*}} -> <!r0_1_grad{{[0-9_]*}}>
   %k = pipeline.move <grad stage 0> %j : !partial -> <!sum>
   // CHECK-NEXT: %[[L:.*]] = pipeline.wait %[[K]]
   %l = pipeline.wait %k : <!sum> -> !sum
-  // CHECK-NEXT: %[[M:.*]] = pipeline.piece_of %[[L]] : <grad, tuple<tensor<2x4xf32>>, [0, 1]> -> <grad, tuple<tensor<2x4xf32>>, [1]>
+  // CHECK-NEXT: %[[M:.*]] = pipeline.piece_of %[[L]] : !r0_1_grad{{[0-9_]*}} -> !r1_grad
   %m = pipeline.piece_of %l : !sum -> !g1
-  // CHECK-NEXT: pipeline.output <grad stage 0> %[[M]] : <grad, tuple<tensor<2x4xf32>>, [1]>
+  // CHECK-NEXT: pipeline.output <grad stage 0> %[[M]] : !r1_grad
   pipeline.output <grad stage 0> %m : !g1
 }
 
