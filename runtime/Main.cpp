@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <latch>
 #include <thread>
 
 namespace pp {
@@ -50,12 +51,14 @@ int runThreads(Emitted &emitted, const Options &options) {
   int32_t ranks = emitted.program().ranks;
   std::shared_ptr<Meeting> meeting = makeMeeting(ranks, options.transport);
   std::vector<std::thread> threads;
+  std::latch allLeft(ranks);
   for (int32_t rank = 0; rank < ranks; ++rank)
     threads.emplace_back([&, rank] {
       std::unique_ptr<Transport> transport = makeThreadTransport(meeting, rank);
       Trainer trainer(emitted, options, *transport, rank);
       Outcome outcome = trainer.run();
       leave(*meeting, rank, outcome.together && !outcome.mine ? Status() : outcome.status);
+      allLeft.arrive_and_wait(); // others may still copy from or to what this rank has posted
     });
   for (std::thread &thread : threads)
     thread.join();

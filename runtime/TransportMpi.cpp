@@ -354,7 +354,7 @@ void finishMpi() {
 void abortMpi(int code) {
   markFailed();
   // mpirun ends the others when one exits, and they look at the table. MPI_Abort does it across machines, but OpenMPI
-  // 4.1's mpirun then sometimes adds errors of its own, or crashes and loses what was printed.
+  // 4.1's mpirun then often adds an error of its own to what was printed.
   if (!isOneMachine())
     MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
