@@ -335,10 +335,11 @@ TEST_F(RuntimeRuns, AKilledRankIsNamedByAnother) {
 
 TEST_F(RuntimeRuns, AFailingRankSpeaksOnce) {
   setenv("PP_TEST_FAULT", "fail:1:3", 1);
-  Ran processes = mpi("--data text"), inside = threads("--data text");
-  unsetenv("PP_TEST_FAULT");
+  Ran processes = mpi("--data text");
   expectError(processes, "rank 1, step 3: asked to fail");
-  expectError(inside, "rank 1, step 3: asked to fail");
+  for (int i = 0; i < 20; ++i) // the other rank may just be copying into the memory of the one that ends
+    expectError(threads("--data text"), "rank 1, step 3: asked to fail");
+  unsetenv("PP_TEST_FAULT");
 }
 
 TEST_F(RuntimeRuns, WhoWaitsForEverIsFound) {
