@@ -17,28 +17,63 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-static std::string tell(int64_t rank, PostOp post) {
-  std::string peer = std::to_string(post.getPeers().front()), thing = "`" + post.getThing().str() + "`";
+/// How many collectives of this channel a rank has posted before `stop`; all of them where `stop` is null.
+static size_t countJoined(ProgramOp program, int64_t rank, uint64_t channel, Operation *stop) {
+  size_t count = 0;
+  for (auto op : program.getOps<RankOp>())
+    if (static_cast<int64_t>(op.getRank()) == rank)
+      for (Operation &inner : op.getBody().front()) {
+        if (&inner == stop)
+          break;
+        auto post = dyn_cast<PostOp>(inner);
+        count += post && post.getKind() == PostKind::all_reduce && post.getChannel().value_or(0) == channel;
+      }
+  return count;
+}
+
+/// The rank that this message lacks: its other end, or the first member that has not joined the sum.
+static int64_t lackingRank(ProgramOp program, const Execution &execution, int64_t rank, PostOp post) {
+  if (post.getKind() != PostKind::all_reduce)
+    return post.getPeers().front();
+  uint64_t channel = post.getChannel().value_or(0);
+  size_t mine = countJoined(program, rank, channel, post);
+  for (int64_t member : post.getPeers()) {
+    Operation *stop = nullptr;
+    if (!execution.hasEnded(member))
+      stop = *execution.waitsFor(member).getRequest().user_begin();
+    if (member != rank && countJoined(program, member, channel, stop) <= mine)
+      return member;
+  }
+  return post.getPeers().front();
+}
+
+static std::string tell(int64_t rank, PostOp post, int64_t lacking) {
+  std::string peer = "rank " + std::to_string(lacking), thing = "`" + post.getThing().str() + "`";
   std::string self = "rank " + std::to_string(rank);
   if (post.getKind() == PostKind::send)
-    return self + " sends " + thing + " to rank " + peer + " and waits, because rank " + peer + " has not posted the receive";
-  return self + " waits for " + thing + " from rank " + peer + ", which has not sent it";
+    return self + " sends " + thing + " to " + peer + " and waits, because " + peer + " has not posted the receive";
+  if (post.getKind() == PostKind::all_reduce)
+    return self + " waits for the sum of " + thing + ", which " + peer + " has not joined";
+  return self + " waits for " + thing + " from " + peer + ", which has not sent it";
 }
 
 /// The story of the cycle: who waits for whom, from the first rank that is stuck.
 static LogicalResult report(ProgramOp program, const Execution &execution, int64_t first) {
   PostOp post = execution.waitsFor(first);
-  auto error = emitError(post.getLoc()) << "the ranks wait for each other: " << tell(first, post) << withLoops(post);
+  int64_t rank = lackingRank(program, execution, first, post);
+  auto error = emitError(post.getLoc()) << "the ranks wait for each other: " << tell(first, post, rank)
+                                        << withLoops(post);
   SmallVector<int64_t> told = {first};
-  for (int64_t rank = post.getPeers().front(); !llvm::is_contained(told, rank);) {
+  while (!llvm::is_contained(told, rank)) {
     told.push_back(rank);
     if (execution.hasEnded(rank)) {
       error.attachNote(program.getLoc()) << "rank " << rank << " has ended";
       break;
     }
     PostOp other = execution.waitsFor(rank);
-    error.attachNote(other.getLoc()) << tell(rank, other) << withLoops(other);
-    rank = other.getPeers().front();
+    int64_t next = lackingRank(program, execution, rank, other);
+    error.attachNote(other.getLoc()) << tell(rank, other, next) << withLoops(other);
+    rank = next;
   }
   return failure();
 }

@@ -1,0 +1,156 @@
+// Rank programs whose ends of a channel disagree: one defect each.
+// RUN: pp-opt %s --split-input-file --pp-prove-channels --verify-diagnostics
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Two receives in the wrong order: a lane carries no names, so microbatch 1 would take what belongs to 0.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    // expected-error@+1 {{message 0 from rank 0 to rank 1 is `act(0, 0)`, and the receiver expects `act(0, 1)`}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+    %1 = pipeline.post send <act stage 0 mb 1> %a with [1] channel 1 : !s
+  }
+  pipeline.rank 1 {
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    // expected-note@+1 {{received here}}
+    %0 = pipeline.post receive <act stage 0 mb 1> %a with [0] channel 1 : !s
+    %1 = pipeline.post receive <act stage 0 mb 0> %b with [0] channel 1 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// The second message is dropped by its receiver.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+    // expected-error@+1 {{rank 0 sends `act(0, 1)`, and rank 1 never posts a receive for it}}
+    %1 = pipeline.post send <act stage 0 mb 1> %a with [1] channel 1 : !s
+  }
+  pipeline.rank 1 {
+    %a = pipeline.slot act "a" : !s
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] channel 1 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// And by its sender.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+  }
+  pipeline.rank 1 {
+    %a = pipeline.slot act "a" : !s
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] channel 1 : !s
+    // expected-error@+1 {{rank 1 waits for `act(0, 1)`, which rank 0 never sends}}
+    %1 = pipeline.post receive <act stage 0 mb 1> %a with [0] channel 1 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Sent and received on different channels.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    // expected-error@+1 {{rank 0 sends `act(0, 0)`, and rank 1 never posts a receive for it}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+  }
+  pipeline.rank 1 {
+    %a = pipeline.slot act "a" : !s
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] channel 3 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!half = !pipeline.slot<tuple<tensor<8xf32>>>
+
+// The same thing in two sizes.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    // expected-error@+1 {{message 0 from rank 0 to rank 1 is `act(0, 0)` as `tuple<tensor<16xf32>>`, and the receiver expects `act(0, 0)` as `tuple<tensor<8xf32>>`}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+  }
+  pipeline.rank 1 {
+    %a = pipeline.slot act "a" : !half
+    // expected-note@+1 {{received here}}
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] channel 1 : !half
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// A member that does not join a sum.
+pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %n = pipeline.slot act "n" : !s
+    // expected-error@+1 {{rank 0 joins the sum of `stat(norm)`, and rank 2 never does}}
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+  pipeline.rank 1 {
+    %n = pipeline.slot act "n" : !s
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+  pipeline.rank 2 {
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// A member that joins more often than the others.
+pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %n = pipeline.slot act "n" : !s
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+  pipeline.rank 1 {
+    %n = pipeline.slot act "n" : !s
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+    // expected-error@+1 {{rank 1 joins the sum of `stat(norm)`, and rank 0 never does}}
+    %1 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+  pipeline.rank 2 {
+    %n = pipeline.slot act "n" : !s
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Members that sum different things.
+pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %n = pipeline.slot act "n" : !s
+    // expected-error@+1 {{rank 0 joins the sum of `stat(norm)`, where rank 1 joins that of `stat(loss)`}}
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+  pipeline.rank 1 {
+    %n = pipeline.slot act "n" : !s
+    // expected-note@+1 {{joined here}}
+    %0 = pipeline.post all_reduce <stat part "loss"> %n with [0, 1, 2] channel 9 : !s
+  }
+  pipeline.rank 2 {
+    %n = pipeline.slot act "n" : !s
+    %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+}
