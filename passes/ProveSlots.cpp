@@ -6,6 +6,7 @@
 #include "passes/Passes.h"
 #include "passes/SlotLives.h"
 #include "mlir/IR/Threading.h"
+#include "llvm/ADT/StringMap.h"
 
 namespace pp {
 #define GEN_PASS_DEF_PROVESLOTS
@@ -18,11 +19,94 @@ using namespace pp::pipeline;
 
 namespace {
 
+/// For each body the inputs that it writes over: results tied to them.
+using Written = llvm::StringMap<DenseI64ArrayAttr>;
+
+/// Between post and complete a received slot is dead for everybody, a sent slot may only be read.
+class Flights {
+public:
+  Flights(RankOp rank, const Written &written) : rank(rank), written(written) {}
+
+  LogicalResult prove() {
+    for (Operation &op : rank.getBody().front()) {
+      LogicalResult fine = success();
+      if (auto post = dyn_cast<PostOp>(op))
+        fine = begin(post);
+      else if (auto complete = dyn_cast<CompleteOp>(op))
+        end(complete.getRequest().getDefiningOp<PostOp>());
+      else if (auto launch = dyn_cast<LaunchOp>(op))
+        fine = prove(launch);
+      if (failed(fine))
+        return failure();
+    }
+    return success();
+  }
+
+private:
+  RankOp rank;
+  const Written &written;
+  llvm::DenseMap<Value, SmallVector<PostOp, 2>> receiving, sending; // a slot may be sent to several ranks at once
+
+  LogicalResult begin(PostOp post) {
+    bool send = post.getKind() == PostKind::send;
+    if (failed(free(post, post.getSlot(), receiving, "posts")) ||
+        (!send && failed(free(post, post.getSlot(), sending, "receives over"))))
+      return failure();
+    (send ? sending : receiving)[post.getSlot()].push_back(post);
+    return success();
+  }
+
+  void end(PostOp post) {
+    auto &flights = post.getKind() == PostKind::send ? sending : receiving;
+    llvm::erase(flights[post.getSlot()], post);
+  }
+
+  LogicalResult prove(LaunchOp launch) {
+    auto write = [&](Value slot) {
+      return success(succeeded(free(launch, slot, receiving, "writes")) &&
+                     succeeded(free(launch, slot, sending, "writes")));
+    };
+    for (Value slot : launch.getInputs())
+      if (failed(free(launch, slot, receiving, "reads")))
+        return failure();
+    for (Value slot : launch.getResults())
+      if (failed(write(slot)))
+        return failure();
+    if (launch.getScratch() && failed(write(launch.getScratch())))
+      return failure();
+    auto ties = written.find(launch.getCallee());
+    if (ties != written.end())
+      for (int64_t tie : ties->second.asArrayRef())
+        if (tie >= 0 && failed(write(launch.getInputs()[tie])))
+          return failure();
+    return success();
+  }
+
+  LogicalResult free(Operation *op, Value slot, const llvm::DenseMap<Value, SmallVector<PostOp, 2>> &flights,
+                     StringRef what) {
+    auto it = flights.find(slot);
+    if (it == flights.end() || it->second.empty())
+      return success();
+    PostOp post = it->second.front();
+    auto error = emitError(op->getLoc());
+    if (auto launch = dyn_cast<LaunchOp>(op))
+      error << "`" << launch.getUnit().str() << "` ";
+    error << what << " `" << post.getThing().str() << "` while it is in flight on rank " << rank.getRank()
+          << withLoops(op);
+    error.attachNote(post.getLoc()) << "posted here" << withLoops(post);
+    return failure();
+  }
+};
+
 struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
   void runOnOperation() override {
+    Written written;
+    for (auto function : getOperation().getOps<func::FuncOp>())
+      if (auto ties = function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"))
+        written[function.getName()] = ties;
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(failableParallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [](RankOp rank) {
-            return success(succeeded(proveDisjoint(rank)) && succeeded(proveFlights(rank)));
+      if (failed(failableParallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [&](RankOp rank) {
+            return success(succeeded(proveDisjoint(rank)) && succeeded(Flights(rank, written).prove()));
           })))
         return signalPassFailure();
   }
@@ -52,7 +136,7 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
         continue;
       }
       if (end > static_cast<int64_t>(rank.getArenaBytes().value_or(0)))
-        return slot.emitOpError() << slot.getLabel() << " ends at byte " << end << " of an arena of "
+        return emitError(slot.getLoc()) << "`" << slot.getLabel() << "` ends at byte " << end << " of an arena of "
                                   << rank.getArenaBytes().value_or(0);
       auto after = live.lower_bound(begin);
       if (after != live.end() && after->first < end)
@@ -65,43 +149,10 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
   }
 
   static LogicalResult reportOverlap(RankOp rank, SlotOp slot, SlotOp other, int64_t position) {
-    auto error = slot.emitOpError() << "`" << slot.getLabel() << "` overlaps `" << other.getLabel() << "` on rank "
+    auto error = emitError(slot.getLoc()) << "`" << slot.getLabel() << "` overlaps `" << other.getLabel() << "` on rank "
                                     << rank.getRank() << " at position " << position;
     error.attachNote(other.getLoc()) << "`" << other.getLabel() << "` is here";
     return failure();
-  }
-
-  /// Between post and complete a received slot is dead for everybody, a sent slot may only be read.
-  static LogicalResult proveFlights(RankOp rank) {
-    llvm::MapVector<Value, PostOp> receiving, sending;
-    auto clash = [&](Operation *op, PostOp post, StringRef what) {
-      auto error = op->emitOpError() << what << " `" << post.getThing().str() << "` while it is in flight on rank "
-                                     << rank.getRank();
-      error.attachNote(post.getLoc()) << "posted here";
-      return failure();
-    };
-    for (Operation &op : rank.getBody().front()) {
-      if (auto post = dyn_cast<PostOp>(op)) {
-        if (receiving.count(post.getSlot()))
-          return clash(&op, receiving[post.getSlot()], "posts");
-        if (post.getKind() != PostKind::send && sending.count(post.getSlot()))
-          return clash(&op, sending[post.getSlot()], "receives over");
-        (post.getKind() == PostKind::send ? sending : receiving)[post.getSlot()] = post;
-      } else if (auto complete = dyn_cast<CompleteOp>(op)) {
-        auto post = complete.getRequest().getDefiningOp<PostOp>();
-        auto &flights = post.getKind() == PostKind::send ? sending : receiving;
-        if (flights.lookup(post.getSlot()) == post)
-          flights.erase(post.getSlot());
-      } else if (auto launch = dyn_cast<LaunchOp>(op)) {
-        for (Value slot : launch->getOperands())
-          if (receiving.count(slot))
-            return clash(&op, receiving[slot], "reads");
-        for (Value slot : launch.getResults())
-          if (sending.count(slot))
-            return clash(&op, sending[slot], "writes");
-      }
-    }
-    return success();
   }
 };
 

@@ -59,7 +59,7 @@ pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {m
 !partial = !pipeline.val<grad, tuple<!x>, [0, 1] partial>
 !sum = !pipeline.val<grad, tuple<!x>, [0, 1]>
 
-// The step: values name their role, payload and ranks (in aliases at the top); `full` is not printed.
+// The step: every value has a name that says what it is, every placed type an alias of its ranks and role.
 // TYPES-DAG: !r0_act = !pipeline.val<act, tuple<tensor<2x4xf32>>, [0]>
 // TYPES-DAG: !r0_data = !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>
 // TYPES-DAG: !r0_1_grad{{[0-9_]*}} = !pipeline.val<grad, tuple<tensor<2x4xf32>>, [0, 1] partial>
@@ -67,28 +67,28 @@ pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {m
 // CHECK: pipeline.program @step
 pipeline.program @step ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
-  // CHECK: %[[T:.*]] = pipeline.input <data part "tokens" mb 0> "tokens" : !r0_data
+  // CHECK: %data_tokens_m0_r0 = pipeline.input <data part "tokens" mb 0> "tokens" : !r0_data
   %t = pipeline.input <data part "tokens" mb 0> "tokens" : !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>
-  // CHECK-NEXT: %[[G:.*]] = pipeline.input <grad stage 0> : !r0_grad
+  // CHECK-NEXT: %grad_s0_r0 = pipeline.input <grad stage 0> : !r0_grad
   %g = pipeline.input <grad stage 0> : !g0
   // The second result is the first operand, written over.
-  // CHECK-NEXT: %[[A:.*]], %[[S:.*]] = pipeline.task @s0.B <B stage 0 mb 0> on [0](%[[G]], %[[T]]) ties [-1, 0] : (!r0_grad, !r0_data) -> (!r0_act, !r0_grad)
+  // CHECK-NEXT: %b_s0_m0_act, %b_s0_m0_grad = pipeline.task @s0.B <B stage 0 mb 0> on [0](%grad_s0_r0, %data_tokens_m0_r0) ties [-1, 0] : (!r0_grad, !r0_data) -> (!r0_act, !r0_grad)
   %a, %h = pipeline.task @s0.B <B stage 0 mb 0> on [0] (%g, %t) ties [-1, 0]
     : (!g0, !pipeline.val<data, tuple<tensor<2x4xi32>>, [0]>) -> (!a0, !g0)
-  // CHECK-NEXT: %[[F:.*]] = pipeline.move <act stage 0 mb 0> %[[A]] group 7 : !r0_act -> <!r1_act>
+  // CHECK-NEXT: %moving_act_s0_m0 = pipeline.move <act stage 0 mb 0> %b_s0_m0_act group 7 : !r0_act -> <!r1_act>
   %f = pipeline.move <act stage 0 mb 0> %a group 7 : !a0 -> <!a1>
-  // CHECK-NEXT: pipeline.wait %[[F]] : <!r1_act> -> !r1_act
+  // CHECK-NEXT: %act_s0_m0 = pipeline.wait %moving_act_s0_m0 : <!r1_act> -> !r1_act
   %b = pipeline.wait %f : <!a1> -> !a1
-  // CHECK-NEXT: %[[H:.*]] = pipeline.input <grad stage 0>
+  // CHECK-NEXT: %grad_s0_r1 = pipeline.input <grad stage 0> : !r1_grad
   %i = pipeline.input <grad stage 0> : !g1
   // Two shares as one value of partial sums, its sum on both, and what rank 1 holds of it.
-  // CHECK-NEXT: %[[J:.*]] = pipeline.join %[[S]], %[[H]] : {{.*}} -> !r0_1_grad{{[0-9_]*}}
+  // CHECK-NEXT: %[[J:.*]] = pipeline.join %b_s0_m0_grad, %grad_s0_r1 : !r0_grad, !r1_grad -> !r0_1_grad
   %j = pipeline.join %h, %i : !g0, !g1 -> !partial
-  // CHECK-NEXT: %[[K:.*]] = pipeline.move <grad stage 0> %[[J]] : {{.*}} -> <!r0_1_grad{{[0-9_]*}}>
+  // CHECK-NEXT: %moving_grad_s0 = pipeline.move <grad stage 0> %[[J]] : !r0_1_grad
   %k = pipeline.move <grad stage 0> %j : !partial -> <!sum>
-  // CHECK-NEXT: %[[L:.*]] = pipeline.wait %[[K]]
+  // CHECK-NEXT: %grad_s0 = pipeline.wait %moving_grad_s0
   %l = pipeline.wait %k : <!sum> -> !sum
-  // CHECK-NEXT: %[[M:.*]] = pipeline.piece_of %[[L]] : !r0_1_grad{{[0-9_]*}} -> !r1_grad
+  // CHECK-NEXT: %[[M:.*]] = pipeline.piece_of %grad_s0 : !r0_1_grad{{.*}} -> !r1_grad
   %m = pipeline.piece_of %l : !sum -> !g1
   // CHECK-NEXT: pipeline.output <grad stage 0> %[[M]] : !r1_grad
   pipeline.output <grad stage 0> %m : !g1

@@ -1,0 +1,211 @@
+// Memory plans with one defect each.
+// RUN: pp-opt %s --split-input-file --pp-prove-slots --verify-diagnostics
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Two live slots at one place.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 128 {
+    // expected-note@+1 {{`a` is here}}
+    %a = pipeline.slot act "a" offset 0 : !s
+    // expected-error@+1 {{`b` overlaps `a` on rank 0 at position 3}}
+    %b = pipeline.slot act "b" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    pipeline.launch @f <F stage 0 mb 1>(%a) -> (%b) : (!s) -> !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// The last bytes of the lower one are the first of the upper.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 256 {
+    // expected-note@+1 {{`a` is here}}
+    %a = pipeline.slot act "a" offset 0 : !big
+    // expected-error@+1 {{`b` overlaps `a` on rank 0 at position 3}}
+    %b = pipeline.slot act "b" offset 64 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !big
+    pipeline.launch @f <F stage 0 mb 1>(%a) -> (%b) : (!big) -> !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// And the other way round.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 256 {
+    // expected-note@+1 {{`a` is here}}
+    %a = pipeline.slot act "a" offset 64 : !s
+    // expected-error@+1 {{`b` overlaps `a` on rank 0 at position 3}}
+    %b = pipeline.slot act "b" offset 0 : !big
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    pipeline.launch @f <F stage 0 mb 1>(%a) -> (%b) : (!s) -> !big
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// A slot that sticks out of the arena.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    // expected-error@+1 {{`a` ends at byte 128 of an arena of 64}}
+    %a = pipeline.slot act "a" offset 0 : !big
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !big
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// The optimizer state is there although nothing has touched it yet.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    // expected-note@+1 {{`opt` is here}}
+    %o = pipeline.slot opt "opt" offset 0 binding {kind = "opt", piece = @s0, save = true} : !s
+    // expected-error@+1 {{`a` overlaps `opt` on rank 0 at position 2}}
+    %a = pipeline.slot act "a" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    pipeline.launch @u <U stage 0>(%o) -> () : (!s) -> ()
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Written while it is being sent.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+    // expected-error@+1 {{`F(0, 1)` writes `act(0, 0)` while it is in flight on rank 0}}
+    pipeline.launch @f <F stage 0 mb 1>() -> (%a) : () -> !s
+    pipeline.complete %0
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Read before it has arrived.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [1] channel 1 : !s
+    // expected-error@+1 {{`F(1, 0)` reads `act(0, 0)` while it is in flight on rank 0}}
+    pipeline.launch @f <F stage 1 mb 0>(%a) -> () : (!s) -> ()
+    pipeline.complete %0
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Received over what is still being sent.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+    // expected-error@+1 {{receives over `act(0, 0)` while it is in flight on rank 0}}
+    %1 = pipeline.post receive <dact stage 1 mb 0> %a with [1] channel 2 : !s
+    pipeline.complete %0
+    pipeline.complete %1
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Sent on before it has arrived.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [1] channel 1 : !s
+    // expected-error@+1 {{posts `act(0, 0)` while it is in flight on rank 0}}
+    %1 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 2 : !s
+    pipeline.complete %0
+    pipeline.complete %1
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Sent to two ranks, one of which has got it: it may still not be written.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+    %1 = pipeline.post send <act stage 0 mb 0> %a with [2] channel 2 : !s
+    pipeline.complete %1
+    // expected-error@+1 {{`F(0, 1)` writes `act(0, 0)` while it is in flight on rank 0}}
+    pipeline.launch @f <F stage 0 mb 1>() -> (%a) : () -> !s
+    pipeline.complete %0
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Added to in place while it is being sent: the body writes the slot of its tied input.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %g = pipeline.slot grad "g" offset 0 : !s
+    pipeline.launch @first <B stage 0 mb 0>() -> (%g) : () -> !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post send <grad stage 0> %g with [1] channel 1 : !s
+    // expected-error@+1 {{`B(0, 1)` writes `grad(0)` while it is in flight on rank 0}}
+    pipeline.launch @add <B stage 0 mb 1>(%g) -> () : (!s) -> ()
+    pipeline.complete %0
+  }
+}
+func.func private @add(tensor<16xf32>) -> tensor<16xf32> attributes {
+  pipeline.inputs = [["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Scratch memory over a slot that is being received.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    // expected-note@+1 {{posted here}}
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [1] channel 1 : !s
+    // expected-error@+1 {{`F(1, 0)` writes `act(0, 0)` while it is in flight on rank 0}}
+    pipeline.launch @f <F stage 1 mb 0>() -> () scratch %a : () -> () scratch !s
+    pipeline.complete %0
+  }
+}
