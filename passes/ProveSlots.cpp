@@ -120,7 +120,7 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
     std::vector<SlotLife> lives = slotLives(rank);
     std::vector<Event> events;
     for (const SlotLife &life : lives)
-      for (Segment segment : life.segments) {
+      for (Segment segment : life.bytes > 0 ? ArrayRef(life.segments) : ArrayRef<Segment>()) {
         events.push_back({segment.first, true, &life});
         events.push_back({segment.last + 1, false, &life});
       }

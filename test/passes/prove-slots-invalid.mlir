@@ -209,3 +209,22 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
     pipeline.complete %0
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!big = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// A slot of no bytes at the same place hides nothing.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    // expected-note@+1 {{`a` is here}}
+    %a = pipeline.slot act "a" offset 0 : !s
+    %e = pipeline.slot act "empty" offset 0 : !pipeline.slot<tuple<>>
+    // expected-error@+1 {{`b` overlaps `a` on rank 0 at position 5}}
+    %b = pipeline.slot act "b" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    pipeline.launch @f <F stage 0 mb 1>() -> (%e) : () -> !pipeline.slot<tuple<>>
+    pipeline.launch @f <F stage 0 mb 2>(%a) -> (%b) : (!s) -> !s
+  }
+}
