@@ -1,4 +1,4 @@
-// Proves that on every channel the k-th send is the k-th receive, and that members of a group post the same collectives.
+// Proves that on every channel the k-th send is the k-th receive, and that members of a group join the same sums.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // NCCL and MPI channels carry no names: a receive takes whatever comes next (proofs.md 5).
@@ -52,8 +52,8 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
     for (size_t k = 0; k < std::max(sends.size(), receives.size()); ++k) {
       if (k >= receives.size()) {
         PostOp send = sends[k];
-        return emitError(send.getLoc()) << "rank " << from << " sends `" << send.getThing().str() << "`, and rank " << to
-                                        << " never posts a receive for it" << withLoops(send);
+        return emitError(send.getLoc()) << "rank " << from << " sends `" << send.getThing().str() << "`, and rank "
+                                        << to << " never posts a receive for it" << withLoops(send);
       }
       PostOp receive = receives[k];
       if (k >= sends.size())
@@ -62,9 +62,9 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
       PostOp send = sends[k];
       if (agree(send, receive))
         continue;
-      auto error = emitError(send.getLoc()) << "message " << k << " from rank " << from << " to rank " << to << " is "
-                                            << tell(send, receive) << ", and the receiver expects "
-                                            << tell(receive, send) << withLoops(send);
+      auto error = emitError(send.getLoc())
+                   << "message " << k << " from rank " << from << " to rank " << to << " is " << tell(send, receive)
+                   << ", and the receiver expects " << tell(receive, send) << withLoops(send);
       error.attachNote(receive.getLoc()) << "received here" << withLoops(receive);
       return failure();
     }
@@ -83,9 +83,9 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
       }
       if (agree(mine[k], theirs[k]))
         continue;
-      auto error = emitError(mine[k].getLoc()) << "rank " << first << " joins the sum of " << tell(mine[k], theirs[k])
-                                               << ", where rank " << member << " joins that of "
-                                               << tell(theirs[k], mine[k]) << withLoops(mine[k]);
+      auto error = emitError(mine[k].getLoc())
+                   << "rank " << first << " joins the sum of " << tell(mine[k], theirs[k]) << ", where rank " << member
+                   << " joins that of " << tell(theirs[k], mine[k]) << withLoops(mine[k]);
       error.attachNote(theirs[k].getLoc()) << "joined here" << withLoops(theirs[k]);
       return failure();
     }

@@ -1,9 +1,9 @@
 // Proves that the rank programs cannot deadlock with zero buffering, or tells the cycle of waits.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Posts never block; a complete blocks until every end of its message has posted. So every op waits for the op before it
-// on its rank, and a complete also for the peers' posts. The programs are straight lines: a deadlock exists if and only if
-// this graph has a cycle (proofs.md 6). Executing it greedily decides that in linear time.
+// Posts never block; a complete blocks until every end of its message has posted. So every op waits for the op before
+// it on its rank, and a complete also for the peers' posts. The programs are straight lines: a deadlock exists if and
+// only if this graph has a cycle (proofs.md 6). Executing it greedily decides that in linear time.
 #include "passes/Actions.h"
 #include "passes/Execution.h"
 #include "passes/Passes.h"

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A sweep over addresses at every instant, independent of how plan-slots chose them (proofs.md 7).
+#include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include "passes/SlotLives.h"
-#include "mlir/IR/Threading.h"
 #include "llvm/ADT/StringMap.h"
 
 namespace pp {
@@ -137,7 +137,7 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
       }
       if (end > static_cast<int64_t>(rank.getArenaBytes().value_or(0)))
         return emitError(slot.getLoc()) << "`" << slot.getLabel() << "` ends at byte " << end << " of an arena of "
-                                  << rank.getArenaBytes().value_or(0);
+                                        << rank.getArenaBytes().value_or(0);
       auto after = live.lower_bound(begin);
       if (after != live.end() && after->first < end)
         return reportOverlap(rank, slot, after->second->op, event.position);
@@ -149,8 +149,8 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
   }
 
   static LogicalResult reportOverlap(RankOp rank, SlotOp slot, SlotOp other, int64_t position) {
-    auto error = emitError(slot.getLoc()) << "`" << slot.getLabel() << "` overlaps `" << other.getLabel() << "` on rank "
-                                    << rank.getRank() << " at position " << position;
+    auto error = emitError(slot.getLoc()) << "`" << slot.getLabel() << "` overlaps `" << other.getLabel()
+                                          << "` on rank " << rank.getRank() << " at position " << position;
     error.attachNote(other.getLoc()) << "`" << other.getLabel() << "` is here";
     return failure();
   }

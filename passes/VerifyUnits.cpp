@@ -1,4 +1,4 @@
-// Checks that the schedule runs every unit of the step exactly once, on existing ranks, each backward where its forward ran.
+// Checks that the schedule runs every unit of the step exactly once, each backward where its forward ran.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
@@ -50,8 +50,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     return success();
   }
 
-  template <typename CellOf>
-  LogicalResult record(UnitOp op, const Pieces &pieces, ProgramOp program, CellOf cell) {
+  template <typename CellOf> LogicalResult record(UnitOp op, const Pieces &pieces, ProgramOp program, CellOf cell) {
     CoordAttr coord = op.getUnit().getCoord();
     int64_t piece = pieces.find(coord);
     if (piece < 0)
