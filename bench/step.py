@@ -32,7 +32,7 @@ class Model(nn.Module):
         self.blocks, self.norm = nn.Sequential(*[Block() for _ in range({LAYERS})]), nn.LayerNorm({HIDDEN})
     def forward(self, tokens, targets):
         x = self.blocks(self.wte(tokens) + self.wpe.weight[:{LENGTH}])
-        return F.cross_entropy((self.norm(x) @ self.wte.weight.T).view(-1, {VOCAB}), targets.view(-1))
+        return F.cross_entropy((self.norm(x) @ self.wte.weight.T).view(-1, {VOCAB}), targets.reshape(-1))
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 data = torch.randint(0, {VOCAB}, (20, {BATCH}, {LENGTH} + 1))

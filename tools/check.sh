@@ -6,8 +6,8 @@ tools/build.sh || exit 1
 log=build/check.log
 ctest --test-dir build --output-on-failure 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
-passed=$(grep -cE '^ *[0-9]+/[0-9]+ Test .* Passed' "$log")
-failed=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*(\*\*\*|Failed)' "$log")
-echo "$passed passed, $failed failed"
+read -r failed total < <(sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$log")
+passed=$((${total:-0} - ${failed:-0}))
+echo "$passed passed, ${failed:-0} failed"
 [ "$passed" -gt 0 ] && exit "$status"
 exit 1
