@@ -71,8 +71,7 @@ struct Check {
   std::optional<Location> loc;
 
   /// The attributes that the op needs are there and `least` to `most` operands, all ranked static tensors.
-  template <typename Adaptor>
-  LogicalResult operands(Adaptor adaptor, size_t least, size_t most) {
+  template <typename Adaptor> LogicalResult operands(Adaptor adaptor, size_t least, size_t most) {
     size_t count = adaptor.getOperands().size();
     if (count < least || count > most) {
       if (least == most)
@@ -235,8 +234,7 @@ INFER(RopeOp) {
 }
 
 /// Shapes of q, k, v.
-template <typename Adaptor>
-static LogicalResult checkAttention(Check check, Adaptor a) {
+template <typename Adaptor> static LogicalResult checkAttention(Check check, Adaptor a) {
   Value q = a.getQ(), k = a.getK(), v = a.getV();
   if (failed(check.numbers("q", q)) || failed(check.rank("q", q, 3)) || failed(check.rank("k", k, 3)) ||
       failed(check.same("k", k, "v", v)) || failed(check.sameElements("q", q, "k", k)))
@@ -617,16 +615,14 @@ SmallVector<double> RopeOp::params() { return {getTheta().convertToDouble()}; }
 double RopeOp::flops() { return 6.0 * elementsOf(getX()); }
 Flags RopeOp::flags() { return flagsOf({{"pair", getStyle() == "pair"}, {"inverse", getInverse()}}); }
 
-template <typename Op>
-static Dims attentionDims(Op op) {
+template <typename Op> static Dims attentionDims(Op op) {
   auto q = tensorOf(op.getQ());
   int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
   return {q.getDimSize(0), q.getDimSize(1), heads, kvHeads, q.getDimSize(2) / heads};
 }
 
 /// Pairs of a query and a key that it sees, times the width: each costs 4 forward (two products).
-template <typename Op>
-static double attentionPairs(Op op) {
+template <typename Op> static double attentionPairs(Op op) {
   Dims dims = attentionDims(op);
   double length = dims[1];
   return dims[0] * (op.getCausal() ? length * (length + 1) / 2 : length * length) * widthOf(op.getQ());

@@ -46,8 +46,7 @@ private:
 };
 
 /// Marks the ops that W runs: they make gradients of weights and read no weight.
-template <typename ConcreteOp>
-class WeightGradient : public mlir::OpTrait::TraitBase<ConcreteOp, WeightGradient> {};
+template <typename ConcreteOp> class WeightGradient : public mlir::OpTrait::TraitBase<ConcreteOp, WeightGradient> {};
 
 // Defaults of the Kernel interface.
 mlir::Type firstElementType(mlir::Operation *op);

@@ -48,7 +48,8 @@ void PipelineDialect::initialize() {
       >();
 }
 
-//===-- Coordinates -------------------------------------------------------------------------------------------------===//
+//===-- Coordinates
+//-------------------------------------------------------------------------------------------------===//
 
 std::string CoordAttr::pieceName() const {
   std::string name = isStage() ? "s" : getPart().str();
@@ -121,7 +122,8 @@ void CoordAttr::print(AsmPrinter &printer) const {
   printer << ">";
 }
 
-//===-- Units and things --------------------------------------------------------------------------------------------===//
+//===-- Units and things
+//--------------------------------------------------------------------------------------------===//
 
 std::string UnitIdAttr::str() const { return stringifyPhase(getPhase()).str() + "(" + getCoord().str() + ")"; }
 
@@ -185,7 +187,8 @@ void ThingAttr::print(AsmPrinter &printer) const {
   printer << ">";
 }
 
-//===-- Places and placed types -------------------------------------------------------------------------------------===//
+//===-- Places and placed types
+//-------------------------------------------------------------------------------------===//
 
 std::string PlaceAttr::str() const {
   std::string text = getLayout() == Layout::host ? "the host of " : getLayout() == Layout::shard ? "shards of " : "";
@@ -277,7 +280,8 @@ int64_t ValType::getBytes() const {
   return getLayout() == Layout::shard ? llvm::divideCeil(bytes, getRanks().size()) : bytes;
 }
 
-//===-- Names of results --------------------------------------------------------------------------------------------===//
+//===-- Names of results
+//--------------------------------------------------------------------------------------------===//
 
 /// `s2_m3_k1`: piece, microbatch, slice.
 static std::string nameOf(CoordAttr coord) {
@@ -289,10 +293,13 @@ static std::string nameOf(CoordAttr coord) {
   return name;
 }
 
-static std::string nameOf(ThingAttr thing) { return stringifyRole(thing.getRole()).str() + "_" + nameOf(thing.getCoord()); }
+static std::string nameOf(ThingAttr thing) {
+  return stringifyRole(thing.getRole()).str() + "_" + nameOf(thing.getCoord());
+}
 
 void InputOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
-  setName(getValue(), nameOf(getThing()) + "_r" + std::to_string(cast<ValType>(getValue().getType()).getRanks().front()));
+  setName(getValue(),
+          nameOf(getThing()) + "_r" + std::to_string(cast<ValType>(getValue().getType()).getRanks().front()));
 }
 
 void TaskOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
@@ -310,15 +317,16 @@ void WaitOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
 
 void SlotOp::getAsmResultNames(OpAsmSetValueNameFn setName) { setName(getSlot(), stringifyRole(getRole())); }
 
-//===-- Verifiers ---------------------------------------------------------------------------------------------------===//
+//===-- Verifiers
+//---------------------------------------------------------------------------------------------------===//
 
 static LogicalResult verifyOnRanks(Operation *op, TypeRange types, ArrayRef<int64_t> ranks, StringRef what) {
   for (auto [i, type] : llvm::enumerate(types)) {
     auto value = cast<ValType>(type);
     for (int64_t rank : ranks)
       if (!llvm::is_contained(value.getRanks(), rank))
-        return op->emitOpError() << what << " " << i << " is on " << value.getPlace().str() << ", the task runs on rank "
-                                 << rank;
+        return op->emitOpError() << what << " " << i << " is on " << value.getPlace().str()
+                                 << ", the task runs on rank " << rank;
   }
   return success();
 }
@@ -392,11 +400,13 @@ LogicalResult JoinOp::verify() {
 LogicalResult SplitOp::verify() {
   auto group = cast<ValType>(getValue().getType()), piece = cast<ValType>(getPiece().getType());
   if (piece.getRanks().size() != 1 || !llvm::is_contained(group.getRanks(), piece.getRanks().front()))
-    return emitOpError() << "takes a piece on " << piece.getPlace().str() << " of a value on " << group.getPlace().str();
+    return emitOpError() << "takes a piece on " << piece.getPlace().str() << " of a value on "
+                         << group.getPlace().str();
   return success();
 }
 
-//===-- Locations ---------------------------------------------------------------------------------------------------===//
+//===-- Locations
+//---------------------------------------------------------------------------------------------------===//
 
 Location pp::pipeline::withLoopValues(Location loc, ArrayRef<std::pair<StringRef, int64_t>> values) {
   if (values.empty())

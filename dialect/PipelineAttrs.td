@@ -25,7 +25,6 @@ def Pipeline_Dialect : Dialect {
 
 class Pipeline_I32Enum<string name, string summary, list<I32EnumAttrCase> cases> : I32EnumAttr<name, summary, cases> {
   let cppNamespace = "::pp::pipeline";
-  let genSpecializedAttr = 0;
 }
 
 def Pipeline_Phase : Pipeline_I32Enum<"Phase", "what a unit computes", [

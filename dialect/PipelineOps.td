@@ -8,12 +8,6 @@ include "mlir/IR/OpAsmInterface.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
-def Pipeline_PhaseAttr : EnumAttr<Pipeline_Dialect, Pipeline_Phase, "phase">;
-def Pipeline_RoleAttr : EnumAttr<Pipeline_Dialect, Pipeline_Role, "role">;
-def Pipeline_LayoutAttr : EnumAttr<Pipeline_Dialect, Pipeline_Layout, "layout">;
-def Pipeline_VerbAttr : EnumAttr<Pipeline_Dialect, Pipeline_Verb, "verb">;
-def Pipeline_PostKindAttr : EnumAttr<Pipeline_Dialect, Pipeline_PostKind, "post_kind">;
-
 class Pipeline_Op<string mnemonic, list<Trait> traits = []> : Op<Pipeline_Dialect, mnemonic, traits>;
 
 /// Results print with names that say what they are: `%f_s2_m3_act`, `%weight_s0_r1`.
@@ -77,7 +71,7 @@ def TogetherOp : Pipeline_Op<"together", [NoTerminator, SingleBlock]> {
 
 def LimitOp : Pipeline_Op<"limit"> {
   let summary = "at most this many values of a role alive at once on each of the ranks";
-  let arguments = (ins Pipeline_RoleAttr:$role, I64Attr:$count, DenseI64ArrayAttr:$ranks);
+  let arguments = (ins Pipeline_Role:$role, I64Attr:$count, DenseI64ArrayAttr:$ranks);
   let assemblyFormat = "$role $count `on` $ranks attr-dict";
 }
 
@@ -169,7 +163,7 @@ def SlotOp : Pipeline_Op<"slot", [Named]> {
     save}, {kind = "tokens" | "targets" | "loss", microbatch}, {kind = "norm"}; absent for what lives inside the step.
     `offset` is given by plan-slots. `label` names the value in messages.
   }];
-  let arguments = (ins Pipeline_RoleAttr:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
+  let arguments = (ins Pipeline_Role:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
                        OptionalAttr<DictionaryAttr>:$binding);
   let results = (outs Pipeline_SlotType:$slot);
   let assemblyFormat = "$role $label (`offset` $offset^)? (`binding` $binding^)? attr-dict `:` type($slot)";
@@ -195,7 +189,7 @@ def PostOp : Pipeline_Op<"post"> {
     `channel` orders messages between two ranks: the k-th send on a channel meets the k-th receive. For all_reduce,
     `peers` is the whole group and the sum is in place.
   }];
-  let arguments = (ins Pipeline_PostKindAttr:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
+  let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$channel, OptionalAttr<I64Attr>:$group);
   let results = (outs Pipeline_RequestType:$request);
   let assemblyFormat = [{

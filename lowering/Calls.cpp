@@ -6,8 +6,8 @@ using namespace mlir;
 using namespace pp;
 
 CallModule::CallModule(Location loc)
-    : module(ModuleOp::create(loc)), builder(loc.getContext()),
-      pointer(LLVM::LLVMPointerType::get(loc.getContext())), i32(IntegerType::get(loc.getContext(), 32)) {}
+    : module(ModuleOp::create(loc)), builder(loc.getContext()), pointer(LLVM::LLVMPointerType::get(loc.getContext())),
+      i32(IntegerType::get(loc.getContext(), 32)) {}
 
 LLVM::LLVMFuncOp CallModule::runtimeFunction(StringRef name, unsigned pointers) {
   LLVM::LLVMFuncOp &function = declared[name];

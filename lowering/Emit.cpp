@@ -19,8 +19,8 @@ using namespace mlir;
 using namespace pp;
 
 // A rank program is glue: constants, addresses, calls, compares. Any CPU of the architecture runs it equally fast, so
-// objects name none and are the same on every machine. Nor does it gain from optimising: 1e5 calls take 1.4 s without, more
-// than ten times that at the first level, for objects a seventh smaller.
+// objects name none and are the same on every machine. Nor does it gain from optimising: 1e5 calls take 1.4 s without,
+// more than ten times that at the first level, for objects a seventh smaller.
 static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error) {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -31,9 +31,9 @@ static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error
   const llvm::Target *target = llvm::TargetRegistry::lookupTarget(triple, error);
   if (!target)
     return nullptr;
-  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(
-      triple, /*CPU=*/"", /*Features=*/"", llvm::TargetOptions(), llvm::Reloc::PIC_, std::nullopt,
-      llvm::CodeGenOptLevel::None));
+  return std::unique_ptr<llvm::TargetMachine>(target->createTargetMachine(triple, /*CPU=*/"", /*Features=*/"",
+                                                                          llvm::TargetOptions(), llvm::Reloc::PIC_,
+                                                                          std::nullopt, llvm::CodeGenOptLevel::None));
 }
 
 void pp::emitLlvmText(llvm::Module &module, llvm::raw_ostream &os) { module.print(os, nullptr); }
@@ -75,8 +75,8 @@ LogicalResult pp::emitObjects(ModuleOp module, ArrayRef<int64_t> ranks, StringRe
   return failableParallelForEachN(module.getContext(), 0, ranks.size() + 1, [&](size_t i) -> LogicalResult {
     llvm::LLVMContext context;
     std::unique_ptr<llvm::Module> lowered;
-    LogicalResult status = i < ranks.size() ? lowerRank(module, ranks[i], context, lowered)
-                                            : lowerTable(module, ranks, context, lowered);
+    LogicalResult status =
+        i < ranks.size() ? lowerRank(module, ranks[i], context, lowered) : lowerTable(module, ranks, context, lowered);
     return failed(status) ? failure() : emitObject(*lowered, paths[first + i], module.getLoc());
   });
 }

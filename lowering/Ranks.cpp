@@ -57,8 +57,8 @@ private:
   SymbolTable symbols;
   SmallVector<LLVM::LLVMFuncOp> links;
   std::unique_ptr<CallChain> link;
-  llvm::DenseMap<Value, int64_t> offsets;   ///< of slots
-  llvm::DenseMap<Value, int32_t> messages;  ///< of requests
+  llvm::DenseMap<Value, int64_t> offsets;  ///< of slots
+  llvm::DenseMap<Value, int32_t> messages; ///< of requests
 };
 
 } // namespace
@@ -165,7 +165,8 @@ FailureOr<OwningOpRef<ModuleOp>> RankLowering::run() {
   return std::move(calls.module);
 }
 
-//===-- To LLVM -----------------------------------------------------------------------------------------------------===//
+//===-- To LLVM
+//-----------------------------------------------------------------------------------------------------===//
 
 void pp::loadLoweringDialects(MLIRContext &context) {
   DialectRegistry registry;
@@ -200,7 +201,8 @@ LogicalResult pp::lowerRank(ModuleOp module, int64_t number, llvm::LLVMContext &
     FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run();
     return failed(lowered) ? failure() : translate(**lowered, ("rank" + Twine(number)).str(), context, result);
   }
-  return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks() << " ranks";
+  return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks()
+                                << " ranks";
 }
 
 // { ptr json, ptr step } per rank: pp_rank_entry_t of runtime/Pp.h.

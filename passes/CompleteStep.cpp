@@ -6,8 +6,8 @@
 //                                         %b = wait %f                             right before its consumer
 //                                         %l = task @s1.F <F 1, 0> on [1] (%b, %w1)
 //
-// Weights are values and gradients are sums spread over ranks (language.md C2): `move weight` delivers a copy, `move grad`
-// takes the whole share away. Who moves a thing once, moves it always: then nothing is inferred for it.
+// Weights are values and gradients are sums spread over ranks (language.md C2): `move weight` delivers a copy, `move
+// grad` takes the whole share away. Who moves a thing once, moves it always: then nothing is inferred for it.
 #include "passes/Passes.h"
 #include "passes/StepBuilder.h"
 
@@ -20,7 +20,8 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-//===-- Things, bodies, values --------------------------------------------------------------------------------------===//
+//===-- Things, bodies, values
+//--------------------------------------------------------------------------------------===//
 
 const BodyGroups::Group *Body::input(StringRef name) const {
   auto it = llvm::find_if(groups.inputs, [&](const BodyGroups::Group &group) { return group.name == name; });
@@ -71,8 +72,8 @@ llvm::BitVector StepBuilder::allContributions() {
 Value StepBuilder::addInput(ThingAttr thing, ValType type, StringRef data) {
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointAfter(lastInput);
-  auto input = builder.create<InputOp>(program.getLoc(), type, thing,
-                                       data.empty() ? StringAttr() : builder.getStringAttr(data));
+  auto input =
+      builder.create<InputOp>(program.getLoc(), type, thing, data.empty() ? StringAttr() : builder.getStringAttr(data));
   lastInput = input;
   return input;
 }
@@ -118,11 +119,10 @@ TaskOp StepBuilder::createTask(const Body &body, UnitIdAttr unit, int64_t rank, 
   return builder.create<TaskOp>(loc, types, callee, unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs);
 }
 
-void StepBuilder::output(ThingAttr thing, Value value, Location loc) {
-  builder.create<OutputOp>(loc, thing, value);
-}
+void StepBuilder::output(ThingAttr thing, Value value, Location loc) { builder.create<OutputOp>(loc, thing, value); }
 
-//===-- Units -------------------------------------------------------------------------------------------------------===//
+//===-- Units
+//-------------------------------------------------------------------------------------------------------===//
 
 void StepBuilder::readConsumers() {
   program.walk([&](UnitOp op) {
@@ -268,7 +268,8 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   return success();
 }
 
-//===-- Gradient shares ---------------------------------------------------------------------------------------------===//
+//===-- Gradient shares
+//---------------------------------------------------------------------------------------------===//
 
 const Body &StepBuilder::makeBody(std::string name, ArrayRef<StringRef> inputs, TupleType payload, StringRef result,
                                   int64_t tie, function_ref<Value(OpBuilder &, ValueRange)> build) {
@@ -336,7 +337,8 @@ Share StepBuilder::takeShare(int64_t piece, int64_t rank, Location loc) {
   return sum;
 }
 
-//===-- Transfers ---------------------------------------------------------------------------------------------------===//
+//===-- Transfers
+//---------------------------------------------------------------------------------------------------===//
 
 LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
   auto unsupported = [&](StringRef what) {

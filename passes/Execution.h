@@ -8,8 +8,8 @@
 
 namespace pp {
 
-/// Posts never block; a complete blocks until every end of its message has posted, and messages take no time. The programs
-/// are straight lines, so executing them greedily in any order decides whether they can end, in linear time.
+/// Posts never block; a complete blocks until every end of its message has posted, and messages take no time. The
+/// programs are straight lines, so executing them greedily in any order decides whether they can end, in linear time.
 class Execution {
 public:
   explicit Execution(pipeline::ProgramOp program);

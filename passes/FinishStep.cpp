@@ -3,8 +3,8 @@
 //
 //   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
 //
-// A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share of
-// the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
+// A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
+// of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
 #include "dialect/Nn.h"
 #include "passes/StepBuilder.h"
 #include "llvm/ADT/SetVector.h"
@@ -30,8 +30,7 @@ LogicalResult StepBuilder::reportMissing(int64_t piece, const Share &share) {
       continue;
     for (Share &term : terms) {
       int64_t found = term.contributions.find_first();
-      auto error = emitError(pieces.op(piece).getLoc())
-                   << "`U(" << name << ")` runs on rank " << owner << ", but ";
+      auto error = emitError(pieces.op(piece).getLoc()) << "`U(" << name << ")` runs on rank " << owner << ", but ";
       if (found < 0)
         error << "an empty share of its gradient";
       else
@@ -70,7 +69,8 @@ LogicalResult StepBuilder::reduceGradients() {
   return success();
 }
 
-//===-- Tied weights ------------------------------------------------------------------------------------------------===//
+//===-- Tied weights
+//------------------------------------------------------------------------------------------------===//
 
 static bool hasTied(PieceOp piece) {
   return llvm::any_of(piece.getWeightsAttr(), [](Attribute weight) { return cast<WeightAttr>(weight).getTied(); });
@@ -81,7 +81,8 @@ int64_t StepBuilder::primaryOf(int64_t piece) {
   for (Attribute mine : pieces.op(piece).getWeightsAttr())
     for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
       for (Attribute theirs : pieces.op(other).getWeightsAttr())
-        if (!cast<WeightAttr>(theirs).getTied() && cast<WeightAttr>(theirs).getName() == cast<WeightAttr>(mine).getName())
+        if (!cast<WeightAttr>(theirs).getTied() &&
+            cast<WeightAttr>(theirs).getName() == cast<WeightAttr>(mine).getName())
           return other;
   return -1;
 }
@@ -105,7 +106,8 @@ LogicalResult StepBuilder::addTiedShares() {
   return success();
 }
 
-//===-- The gradient norm -------------------------------------------------------------------------------------------===//
+//===-- The gradient norm
+//-------------------------------------------------------------------------------------------===//
 
 void StepBuilder::createNorms() {
   // One running sum of squares on every owner, pieces in model order.
@@ -116,12 +118,15 @@ void StepBuilder::createNorms() {
     Location loc = pieces.op(piece).getLoc();
     Value &norm = norms[owner];
     if (norm)
-      norm = createTask(*findBody(piece, "norm"), updateUnit(piece), owner, {finalGrads[piece], norm}, loc).getResult(0);
+      norm =
+          createTask(*findBody(piece, "norm"), updateUnit(piece), owner, {finalGrads[piece], norm}, loc).getResult(0);
     else
-      norm = createTask(*findBody(piece, "norm.first"), updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
+      norm =
+          createTask(*findBody(piece, "norm.first"), updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
   }
   MLIRContext *context = program.getContext();
-  auto normThing = ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1));
+  auto normThing =
+      ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1));
   Location loc = program.getLoc();
   if (norms.size() > 1) {
     SmallVector<int64_t> owners;
@@ -135,8 +140,8 @@ void StepBuilder::createNorms() {
       return ValType::get(context, Role::stat, payload, PlaceAttr::get(context, owners, layout));
     };
     Value joined = builder.create<JoinOp>(loc, group(Layout::partial), terms);
-    Value future = builder.create<MoveOp>(loc, FutureType::get(context, group(Layout::full)), normThing, joined,
-                                          IntegerAttr());
+    Value future =
+        builder.create<MoveOp>(loc, FutureType::get(context, group(Layout::full)), normThing, joined, IntegerAttr());
     Value total = waitFor(future, loc);
     for (auto &[rank, norm] : norms)
       norm = builder.create<SplitOp>(loc, typeOn(Role::stat, payload, rank), total);
@@ -145,7 +150,8 @@ void StepBuilder::createNorms() {
     output(normThing, norm, loc);
 }
 
-//===-- Updates -----------------------------------------------------------------------------------------------------===//
+//===-- Updates
+//-----------------------------------------------------------------------------------------------------===//
 
 LogicalResult StepBuilder::createUpdates() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)

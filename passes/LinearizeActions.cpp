@@ -9,7 +9,8 @@
 //
 // An action may go when it heads the list of every rank it is anchored on and its inputs exist; then its start in unit
 // time is known and never changes, so a priority queue gives the order in O(n log n). Time order matters: messages are
-// posted in sending order, which keeps receive buffers few and any lane layout free of cycles (deadlock_and_nccl.md F.3).
+// posted in sending order, which keeps receive buffers few and any lane layout free of cycles (deadlock_and_nccl.md
+// F.3).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include <queue>
@@ -117,8 +118,7 @@ private:
   }
 
   bool headsItsLists(int64_t number) const {
-    return llvm::all_of(actions[number].anchors,
-                        [&](int64_t rank) { return lists[rank][heads[rank]] == number; });
+    return llvm::all_of(actions[number].anchors, [&](int64_t rank) { return lists[rank][heads[rank]] == number; });
   }
 
   const Token *lacks(int64_t number) const {

@@ -19,7 +19,8 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-//===-- Groups ------------------------------------------------------------------------------------------------------===//
+//===-- Groups
+//------------------------------------------------------------------------------------------------------===//
 
 static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
                                 SmallVectorImpl<BodyGroups::Group> &groups) {
@@ -84,7 +85,8 @@ llvm::DenseMap<Value, std::pair<int64_t, int64_t>> BodyGroups::argumentPlaces(fu
   return places;
 }
 
-//===-- Buffers -----------------------------------------------------------------------------------------------------===//
+//===-- Buffers
+//-----------------------------------------------------------------------------------------------------===//
 
 namespace {
 
@@ -95,8 +97,8 @@ using Place = std::pair<int64_t, int64_t>;
 struct Buffer {
   int64_t birth, death; ///< numbers of ops, both included; -1 for arguments, the number of ops for the return
   int64_t bytes;
-  bool given = false;           ///< holds an argument at birth
-  std::optional<Place> place;   ///< none: scratch, not yet placed
+  bool given = false;         ///< holds an argument at birth
+  std::optional<Place> place; ///< none: scratch, not yet placed
   SmallVector<Value> values;
 };
 
@@ -205,8 +207,8 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
       return op.emitOpError() << "ties " << result.getType() << " to an operand of type " << operand.getType();
     for (Operation *user : operand.getUsers())
       if (numbers.lookup(user) > numbers.lookup(&op)) {
-        InFlightDiagnostic error = op.emitOpError() << "writes over its operand " << tie.operand
-                                                    << ", which is read afterwards";
+        InFlightDiagnostic error = op.emitOpError()
+                                   << "writes over its operand " << tie.operand << ", which is read afterwards";
         error.attachNote(user->getLoc()) << "read here";
         return error;
       }

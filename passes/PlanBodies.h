@@ -19,9 +19,9 @@ inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
 struct BodyGroups {
   struct Group {
     std::string name;
-    unsigned first = 0;     ///< its first argument or returned value
+    unsigned first = 0; ///< its first argument or returned value
     mlir::TupleType payload;
-    int64_t pointer = -1;   ///< its pointer in the signature; a result tied to an input has the input's
+    int64_t pointer = -1; ///< its pointer in the signature; a result tied to an input has the input's
   };
   llvm::SmallVector<Group> inputs, results;
   llvm::SmallVector<int64_t> ties;             ///< per result group: the input group whose slot it takes over, or -1

@@ -7,12 +7,12 @@
 //         |  |A0..|A2.....|A4..|                   first fit by start, lowest address first
 //         |  |   |A1..|A3...|                      -> position
 //
-// Two orders are tried, by start (good for the regular lives of a pipeline) and, if that needs more than the largest live
-// sum, by size; the smaller arena wins.
+// Two orders are tried, by start (good for the regular lives of a pipeline) and, if that needs more than the largest
+// live sum, by size; the smaller arena wins.
+#include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include "passes/SlotLives.h"
-#include "mlir/IR/Threading.h"
 #include <numeric>
 
 namespace pp {
@@ -47,9 +47,8 @@ Layout firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, bool byStart) 
   for (size_t slot : order) {
     const SlotLife &life = lives[slot];
     if (byStart)
-      llvm::erase_if(placed, [&](size_t other) {
-        return lives[other].segments.back().last < life.segments.front().first;
-      });
+      llvm::erase_if(placed,
+                     [&](size_t other) { return lives[other].segments.back().last < life.segments.front().first; });
     SmallVector<std::pair<int64_t, int64_t>> taken;
     for (size_t other : placed)
       if (meet(life, lives[other]))

@@ -1,13 +1,14 @@
 // Projects the step on its ranks: launches, posts and completes, in the one global order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: %f = move act(0, 0) %a : [0] -> [1]        After:  rank 0 { launch @s0.F ..  post send ..  launch ..  complete }
-//         %b = wait %f                                       rank 1 { post receive ..  launch ..  complete  launch @s1.F }
-//         task @s1.F (%b)
+// Before: %f = move act(0, 0) %a : [0] -> [1]        After:  rank 0 { launch @s0.F ..  post send ..  launch .. complete
+// }
+//         %b = wait %f                                       rank 1 { post receive ..  launch ..  complete  launch
+//         @s1.F } task @s1.F (%b)
 //
-// Both sides post where the move stands; the receiver completes where the wait stands. The sender completes after its next
-// launch, or earlier when the memory is about to be written: since both posts stand at one place of one total order, a
-// complete anywhere after them cannot close a cycle (deadlock_and_nccl.md F.3).
+// Both sides post where the move stands; the receiver completes where the wait stands. The sender completes after its
+// next launch, or earlier when the memory is about to be written: since both posts stand at one place of one total
+// order, a complete anywhere after them cannot close a cycle (deadlock_and_nccl.md F.3).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include "llvm/ADT/MapVector.h"
@@ -90,7 +91,8 @@ private:
     return builder;
   }
 
-  //===-- Slots -----------------------------------------------------------------------------------------------------===//
+  //===-- Slots
+  //-----------------------------------------------------------------------------------------------------===//
 
   Value createSlot(int64_t rank, Role role, StringRef label, TupleType payload, Location loc,
                    DictionaryAttr binding = {}) {
@@ -113,8 +115,8 @@ private:
     int64_t rank = rankOf(input.getValue());
     DictionaryAttr bound;
     if (thing.getRole() == Role::data) {
-      bound = binding(*input.getData(), builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(
-                                                                               thing.getCoord().getMicrobatch())));
+      bound = binding(*input.getData(),
+                      builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(thing.getCoord().getMicrobatch())));
     } else {
       bool save = thing.getRole() == Role::opt || pieces.homes(pieces.find(thing.getCoord())).front() == rank;
       bound = binding(stringifyRole(thing.getRole()),
@@ -145,7 +147,8 @@ private:
     return slot;
   }
 
-  //===-- Completes -------------------------------------------------------------------------------------------------===//
+  //===-- Completes
+  //-------------------------------------------------------------------------------------------------===//
 
   template <typename Which> void completeWhere(RankProgram &rank, Which which) {
     std::vector<Posted> kept;
@@ -163,7 +166,8 @@ private:
     completeWhere(ranks[rank], [&](const Posted &posted) { return posted.send && posted.slot == slot; });
   }
 
-  //===-- Operations ------------------------------------------------------------------------------------------------===//
+  //===-- Operations
+  //------------------------------------------------------------------------------------------------===//
 
   LogicalResult project(Operation *op) {
     if (auto task = dyn_cast<TaskOp>(op))
@@ -203,7 +207,8 @@ private:
     if (!bytes)
       return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
     if (bytes.getInt() > 0) {
-      auto payload = TupleType::get(program.getContext(), {RankedTensorType::get({bytes.getInt()}, builder.getI8Type())});
+      auto payload =
+          TupleType::get(program.getContext(), {RankedTensorType::get({bytes.getInt()}, builder.getI8Type())});
       scratch.push_back(createSlot(rank, Role::temporary, "scratch", payload, task.getLoc()));
     }
     at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
@@ -226,18 +231,16 @@ private:
     int64_t group = move.getGroup() ? *move.getGroup() : -1;
     if (group >= 0)
       for (int64_t rank : {from, to})
-        completeWhere(ranks[rank], [&](const Posted &posted) {
-          return posted.send && posted.group >= 0 && posted.group < group;
-        });
+        completeWhere(ranks[rank],
+                      [&](const Posted &posted) { return posted.send && posted.group >= 0 && posted.group < group; });
     auto channel = builder.getI64IntegerAttr(from * program.getRanks() + to);
     Value source = slots.lookup({move.getValue(), from});
-    Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source, ArrayRef<int64_t>(to),
-                                         channel, move.getGroupAttr());
+    Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source,
+                                         ArrayRef<int64_t>(to), channel, move.getGroupAttr());
     ranks[from].posted.push_back({sent, source, group, true});
-    Value slot = target == move.getFuture()
-                     ? createSlot(to, move.getTarget().getRole(), move.getThing().str(), move.getTarget().getPayload(),
-                                  move.getLoc())
-                     : slotOf(target, to, move.getThing().str(), move.getLoc());
+    Value slot = target == move.getFuture() ? createSlot(to, move.getTarget().getRole(), move.getThing().str(),
+                                                         move.getTarget().getPayload(), move.getLoc())
+                                            : slotOf(target, to, move.getThing().str(), move.getLoc());
     finishSends(to, slot);
     Value received = at(to).create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,
                                            ArrayRef<int64_t>(from), channel, move.getGroupAttr());
@@ -277,8 +280,8 @@ private:
     else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
       slot.setBindingAttr(binding("norm", {}));
     else if (thing.getRole() == Role::stat)
-      slot.setBindingAttr(binding("loss", builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(
-                                                                                 thing.getCoord().getMicrobatch()))));
+      slot.setBindingAttr(binding(
+          "loss", builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(thing.getCoord().getMicrobatch()))));
   }
 };
 

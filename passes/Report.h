@@ -18,7 +18,8 @@ void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
 /// A drawing for a terminal, every unit one cell wide: `r0 | F0 F1 .. B0`.
 void printTimeline(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
-/// JSON: makespan and bubble in unit time (F 1, B 2, I 1, W 1), and per rank busy and idle time, peaks, traffic, counts.
+/// JSON: makespan and bubble in unit time (F 1, B 2, I 1, W 1), and per rank busy and idle time, peaks, traffic,
+/// counts.
 void printStats(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
 } // namespace pp

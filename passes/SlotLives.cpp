@@ -1,8 +1,8 @@
 // Computes when each slot of a rank program holds something, and the peak of their sum.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A slot that is written anew starts a new segment, so its memory is free for others in the gap: the home of a weight that
-// travels is reused between the last use of the old version and the arrival of the new one.
+// A slot that is written anew starts a new segment, so its memory is free for others in the gap: the home of a weight
+// that travels is reused between the last use of the old version and the arrival of the new one.
 #include "passes/SlotLives.h"
 
 using namespace mlir;
@@ -25,9 +25,8 @@ public:
         life.segments.back().last = position;
       all.push_back(life);
     }
-    llvm::stable_sort(all, [](const SlotLife &a, const SlotLife &b) {
-      return a.segments.front().first < b.segments.front().first;
-    });
+    llvm::stable_sort(
+        all, [](const SlotLife &a, const SlotLife &b) { return a.segments.front().first < b.segments.front().first; });
     return all;
   }
 

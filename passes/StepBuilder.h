@@ -53,9 +53,9 @@ private:
   llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
-  llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;   ///< things the schedule itself moves
-  std::map<int64_t, mlir::Operation *> movedGrads;                ///< pieces whose grad the schedule itself moves
-  std::map<int64_t, mlir::Value> finalGrads, norms, newWeights;   ///< by piece, by rank, by piece
+  llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
+  std::map<int64_t, mlir::Operation *> movedGrads;              ///< pieces whose grad the schedule itself moves
+  std::map<int64_t, mlir::Value> finalGrads, norms, newWeights; ///< by piece, by rank, by piece
 
   // Things, places, types.
   pipeline::ThingAttr thing(pipeline::Role role, int64_t piece, int64_t mb = -1, int64_t slice = -1);

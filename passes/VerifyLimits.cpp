@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: the step with `limit` ops. After: the same, or an error that names what arrived too much and what is kept.
-// A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F to
-// its last backward; arriving and leaving values of one `together` both count (language.md 5.3).
+// A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F
+// to its last backward; arriving and leaving values of one `together` both count (language.md 5.3).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 
@@ -38,9 +38,7 @@ public:
     }
   }
 
-  ArrayRef<Life> of(Role role, int64_t rank) {
-    return lives[{static_cast<int64_t>(role), rank}];
-  }
+  ArrayRef<Life> of(Role role, int64_t rank) { return lives[{static_cast<int64_t>(role), rank}]; }
 
 private:
   DenseMap<Operation *, int64_t> positions; // moves of one `together` share a position
@@ -142,9 +140,10 @@ struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
   }
 
   static LogicalResult report(LimitOp limit, int64_t rank, ArrayRef<Life> lives, int64_t most, int64_t when) {
-    auto error = emitError(limit.getLoc()) << "rank " << rank << " holds " << most << " "
-                                           << (limit.getRole() == Role::stash ? "stashes" : (stringifyRole(limit.getRole()) + "s").str())
-                                           << " at once; the limit is " << limit.getCount() << withLoops(limit);
+    auto error = emitError(limit.getLoc())
+                 << "rank " << rank << " holds " << most << " "
+                 << (limit.getRole() == Role::stash ? "stashes" : (stringifyRole(limit.getRole()) + "s").str())
+                 << " at once; the limit is " << limit.getCount() << withLoops(limit);
     const Life *newest = nullptr, *longest = nullptr;
     for (const Life &life : lives) {
       if (life.first > when || life.last < when)

@@ -32,18 +32,18 @@ cl::list<std::string> defines("D", cl::Prefix, cl::value_desc("name=value"), cl:
 cl::opt<std::string> schedule("schedule", cl::desc("compile this schedule of the file instead of its train program"),
                               cl::value_desc("name"), cl::cat(category));
 cl::opt<std::string> target("target", cl::desc("device: cpu"), cl::init("cpu"), cl::cat(category));
-cl::opt<Emit> emit(
-    "emit", cl::desc("what to write"), cl::init(Emit::Exe), cl::cat(category),
-    cl::values(clEnumValN(Emit::Exe, "exe", "an executable for mpirun (default)"),
-               clEnumValN(Emit::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
-               clEnumValN(Emit::Llvm, "llvm", "LLVM IR of --rank"),
-               clEnumValN(Emit::Ranks, "ranks", "the planned and proved programs of the ranks"),
-               clEnumValN(Emit::Pipeline, "pipeline", "the step in one global order"),
-               clEnumValN(Emit::Actions, "actions", "what the schedule emitted, before anything is inferred"),
-               clEnumValN(Emit::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
-               clEnumValN(Emit::Comms, "comms", "CSV, one row per rank: units and messages"),
-               clEnumValN(Emit::Timeline, "timeline", "a drawing for the terminal"),
-               clEnumValN(Emit::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
+cl::opt<Emit>
+    emit("emit", cl::desc("what to write"), cl::init(Emit::Exe), cl::cat(category),
+         cl::values(clEnumValN(Emit::Exe, "exe", "an executable for mpirun (default)"),
+                    clEnumValN(Emit::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
+                    clEnumValN(Emit::Llvm, "llvm", "LLVM IR of --rank"),
+                    clEnumValN(Emit::Ranks, "ranks", "the planned and proved programs of the ranks"),
+                    clEnumValN(Emit::Pipeline, "pipeline", "the step in one global order"),
+                    clEnumValN(Emit::Actions, "actions", "what the schedule emitted, before anything is inferred"),
+                    clEnumValN(Emit::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
+                    clEnumValN(Emit::Comms, "comms", "CSV, one row per rank: units and messages"),
+                    clEnumValN(Emit::Timeline, "timeline", "a drawing for the terminal"),
+                    clEnumValN(Emit::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(category));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(category));
 cl::opt<std::string> stdlibDir("stdlib", cl::desc("folder of the standard library"), cl::cat(category));
@@ -126,7 +126,8 @@ LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
 LogicalResult writeObjects(ModuleOp module) {
   if (rankOption < 0) {
     llvm::SmallVector<std::string> paths;
-    return pp::emitObjects(module, pp::programRanks(module), output.empty() ? StringRef(".") : StringRef(output), paths);
+    return pp::emitObjects(module, pp::programRanks(module), output.empty() ? StringRef(".") : StringRef(output),
+                           paths);
   }
   llvm::LLVMContext context;
   std::unique_ptr<llvm::Module> rank;
@@ -142,7 +143,8 @@ LogicalResult write(ModuleOp module, llvm::raw_ostream &os) {
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
                  " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
   if (emit == Emit::Exe)
-    return pp::emitExecutable(module, runtimeLibrary, output.empty() ? llvm::sys::path::stem(input) : StringRef(output));
+    return pp::emitExecutable(module, runtimeLibrary,
+                              output.empty() ? llvm::sys::path::stem(input) : StringRef(output));
   if (emit == Emit::Obj)
     return writeObjects(module);
   if (output.empty() || output == "-")
@@ -200,8 +202,7 @@ int main(int argc, char **argv) {
   auto one = [&](std::unique_ptr<llvm::MemoryBuffer> part, llvm::raw_ostream &os) {
     return compile(std::move(part), stdlib, os);
   };
-  LogicalResult result =
-      splitInput ? splitAndProcessBuffer(std::move(buffer), one, llvm::outs(), "# -----", "# -----")
-                 : one(std::move(buffer), llvm::outs());
+  LogicalResult result = splitInput ? splitAndProcessBuffer(std::move(buffer), one, llvm::outs(), "# -----", "# -----")
+                                    : one(std::move(buffer), llvm::outs());
   return failed(result) ? 1 : 0;
 }

@@ -9,5 +9,5 @@ echo; echo "== pp-compile examples/quickstart.pipe --emit=timeline"
 build/bin/pp-compile examples/quickstart.pipe --emit=timeline
 echo; echo "== pp-compile examples/quickstart.pipe -o build/quickstart"
 build/bin/pp-compile examples/quickstart.pipe -o build/quickstart
-echo; echo "== mpirun -n 4 --oversubscribe build/quickstart --data build/text.txt --steps 60"
-mpirun -n 4 --oversubscribe build/quickstart --data build/text.txt --steps 60
+echo; echo "== mpirun -n 4 --oversubscribe build/quickstart --data build/text.txt --steps 100"
+mpirun -n 4 --oversubscribe build/quickstart --data build/text.txt --steps 100
