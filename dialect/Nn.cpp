@@ -39,7 +39,7 @@ FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, String
   return builder.create(state);
 }
 
-//===-- Shapes ----------------------------------------------------------------------------------------------------===//
+//===-- Shapes --------------------------------------------------------------------------------------------------===//
 
 Type pp::nn::sumType(Type element) { return element.isF64() ? element : Float32Type::get(element.getContext()); }
 
@@ -517,7 +517,7 @@ LogicalResult LinearOp::canonicalize(LinearOp op, PatternRewriter &rewriter) {
   return success();
 }
 
-//===-- Kernels ---------------------------------------------------------------------------------------------------===//
+//===-- Kernels -------------------------------------------------------------------------------------------------===//
 
 Type pp::nn::firstElementType(Operation *op) {
   for (Value value : op->getOperands())

@@ -19,7 +19,7 @@ def Nn_Dialect : Dialect {
   let usePropertiesForAttributes = 0;
 }
 
-//===-- Interfaces ------------------------------------------------------------------------------------------------===//
+//===-- Interfaces ----------------------------------------------------------------------------------------------===//
 
 def Nn_Kernel : OpInterface<"Kernel"> {
   let cppNamespace = "::pp::nn";
@@ -67,7 +67,7 @@ def Nn_Differentiable : OpInterface<"Differentiable"> {
 /// Its result is the gradient of a weight and it reads no weight: what W does (nn_ops R3).
 def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::pp::nn"; }
 
-//===-- Classes ---------------------------------------------------------------------------------------------------===//
+//===-- Classes -------------------------------------------------------------------------------------------------===//
 
 def Nn_Tensor : StaticShapeTensorOf<[F32, BF16, F64]>;
 def Nn_Integers : StaticShapeTensorOf<[I32]>;
@@ -105,7 +105,7 @@ def Nn_Flag : DefaultValuedAttr<BoolAttr, "false">;
 def Nn_Offset : DefaultValuedAttr<I64Attr, "0">;
 def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
-//===-- Forward ---------------------------------------------------------------------------------------------------===//
+//===-- Forward -------------------------------------------------------------------------------------------------===//
 
 def EmbeddingOp : Nn_ForwardOp<"embedding"> {
   let summary = "rows of a table, one for each token";
@@ -206,7 +206,7 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-//===-- Backward --------------------------------------------------------------------------------------------------===//
+//===-- Backward ------------------------------------------------------------------------------------------------===//
 
 def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"]> {
   let summary = "gradient of a linear's input";
@@ -312,7 +312,7 @@ def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-//===-- Columns, copies, sums -------------------------------------------------------------------------------------===//
+//===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
 
 def SliceColumnsOp : Nn_KernelOp<"slice_columns"> {
   let summary = "columns [start, start + width) of x";

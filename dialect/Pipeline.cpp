@@ -48,8 +48,7 @@ void PipelineDialect::initialize() {
       >();
 }
 
-//===-- Coordinates
-//-------------------------------------------------------------------------------------------------===//
+//===-- Coordinates ---------------------------------------------------------------------------------------------===//
 
 std::string CoordAttr::pieceName() const {
   std::string name = isStage() ? "s" : getPart().str();
@@ -122,8 +121,7 @@ void CoordAttr::print(AsmPrinter &printer) const {
   printer << ">";
 }
 
-//===-- Units and things
-//--------------------------------------------------------------------------------------------===//
+//===-- Units and things ----------------------------------------------------------------------------------------===//
 
 std::string UnitIdAttr::str() const { return stringifyPhase(getPhase()).str() + "(" + getCoord().str() + ")"; }
 
@@ -187,8 +185,7 @@ void ThingAttr::print(AsmPrinter &printer) const {
   printer << ">";
 }
 
-//===-- Places and placed types
-//-------------------------------------------------------------------------------------===//
+//===-- Places and placed types ---------------------------------------------------------------------------------===//
 
 std::string PlaceAttr::str() const {
   std::string text = getLayout() == Layout::host ? "the host of " : getLayout() == Layout::shard ? "shards of " : "";
@@ -280,8 +277,7 @@ int64_t ValType::getBytes() const {
   return getLayout() == Layout::shard ? llvm::divideCeil(bytes, getRanks().size()) : bytes;
 }
 
-//===-- Names of results
-//--------------------------------------------------------------------------------------------===//
+//===-- Names of results ----------------------------------------------------------------------------------------===//
 
 /// `s2_m3_k1`: piece, microbatch, slice.
 static std::string nameOf(CoordAttr coord) {
@@ -317,8 +313,7 @@ void WaitOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
 
 void SlotOp::getAsmResultNames(OpAsmSetValueNameFn setName) { setName(getSlot(), stringifyRole(getRole())); }
 
-//===-- Verifiers
-//---------------------------------------------------------------------------------------------------===//
+//===-- Verifiers -----------------------------------------------------------------------------------------------===//
 
 static LogicalResult verifyOnRanks(Operation *op, TypeRange types, ArrayRef<int64_t> ranks, StringRef what) {
   for (auto [i, type] : llvm::enumerate(types)) {
@@ -405,8 +400,7 @@ LogicalResult SplitOp::verify() {
   return success();
 }
 
-//===-- Locations
-//---------------------------------------------------------------------------------------------------===//
+//===-- Locations -----------------------------------------------------------------------------------------------===//
 
 Location pp::pipeline::withLoopValues(Location loc, ArrayRef<std::pair<StringRef, int64_t>> values) {
   if (values.empty())

@@ -13,7 +13,7 @@ class Pipeline_Op<string mnemonic, list<Trait> traits = []> : Op<Pipeline_Dialec
 /// Results print with names that say what they are: `%f_s2_m3_act`, `%weight_s0_r1`.
 def Named : DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>;
 
-//===-- The program and its pieces ----------------------------------------------------------------------------------===//
+//===-- The program and its pieces ------------------------------------------------------------------------------===//
 
 def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleBlock, Symbol, SymbolTable]> {
   let summary = "one training step of a schedule, at one of the three levels";
@@ -44,7 +44,7 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
   }];
 }
 
-//===-- Level 1: the actions of the schedule ------------------------------------------------------------------------===//
+//===-- Level 1: the actions of the schedule --------------------------------------------------------------------===//
 
 def UnitOp : Pipeline_Op<"unit"> {
   let summary = "a unit of work, emitted by the schedule";
@@ -75,7 +75,7 @@ def LimitOp : Pipeline_Op<"limit"> {
   let assemblyFormat = "$role $count `on` $ranks attr-dict";
 }
 
-//===-- Level 2: the step in one global order -----------------------------------------------------------------------===//
+//===-- Level 2: the step in one global order -------------------------------------------------------------------===//
 
 def InputOp : Pipeline_Op<"input", [Named]> {
   let summary = "a value that is there when the step begins: weights, optimizer state, tokens, targets";
@@ -147,7 +147,7 @@ def SplitOp : Pipeline_Op<"piece_of"> {
   let hasVerifier = 1;
 }
 
-//===-- Level 3: the programs of the ranks --------------------------------------------------------------------------===//
+//===-- Level 3: the programs of the ranks ----------------------------------------------------------------------===//
 
 def RankOp : Pipeline_Op<"rank", [HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
   let summary = "the program of one rank: slots, launches, posts, completes, in order";

@@ -47,8 +47,7 @@ LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
   }
 }
 
-//===-- on, together, limit, recompute
-//------------------------------------------------------------------------------===//
+//===-- on, together, limit, recompute --------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::on(const OnStatement *statement, Scope &scope) {
   if (rank)
@@ -141,8 +140,7 @@ LogicalResult Elaborator::recompute(const RecomputeStatement *statement, Scope &
   return success();
 }
 
-//===-- Units
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Units ---------------------------------------------------------------------------------------------------===//
 
 // The words of an error about the number of coordinates: `F(stage, microbatch, slice)`.
 static std::string form(StringRef word, bool wholePiece, bool slices) {

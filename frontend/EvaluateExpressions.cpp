@@ -14,8 +14,7 @@ using mlir::LogicalResult;
 using mlir::succeeded;
 using mlir::success;
 
-//===-- Names
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Names ---------------------------------------------------------------------------------------------------===//
 
 Binding *Scope::find(StringRef name) {
   for (Binding &binding : reverse(bindings))
@@ -54,8 +53,7 @@ FailureOr<Value> Evaluator::variable(const Expr *expr, Scope &scope) {
   return found->value;
 }
 
-//===-- Operators
-//---------------------------------------------------------------------------------------------------===//
+//===-- Operators -----------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
   if (count <= budget - steps) {
@@ -336,8 +334,7 @@ FailureOr<Value> Evaluator::index(const Expr *expr, Scope &scope) {
   return (*list->asList())[*index->asInt()];
 }
 
-//===-- Lists
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Lists ---------------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::bindPattern(const Generator &generator, const Value &item, Scope &scope) {
   if (!generator.unpacks) {
@@ -384,8 +381,7 @@ LogicalResult Evaluator::comprehend(const Expr *expr, unsigned depth, Scope &sco
   return success();
 }
 
-//===-- Calls
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Calls ---------------------------------------------------------------------------------------------------===//
 
 FailureOr<Value> Evaluator::call(const Expr *expr, Scope &scope, bool asStatement) {
   for (Scope *around = &scope; around; around = around->parent) {

@@ -13,8 +13,7 @@ using mlir::LogicalResult;
 using mlir::succeeded;
 using mlir::success;
 
-//===-- Where
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Where ---------------------------------------------------------------------------------------------------===//
 
 mlir::Location Evaluator::location(SMLoc at) {
   mlir::Location made = source.location(at);
@@ -42,8 +41,7 @@ LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, cons
   return diagnostic;
 }
 
-//===-- Statements
-//--------------------------------------------------------------------------------------------------===//
+//===-- Statements ----------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::run(Block block, Scope &scope) { return runBlock(block, scope); }
 
@@ -191,8 +189,7 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
               "this requires `" + require->condition->text + "`" + values);
 }
 
-//===-- Loops
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Loops ---------------------------------------------------------------------------------------------------===//
 
 FailureOr<Evaluator::Flow> Evaluator::runFor(const ForStatement *loop, Scope &scope) {
   const Generator &generator = loop->generator;

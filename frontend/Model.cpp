@@ -14,8 +14,7 @@ using mlir::LogicalResult;
 using mlir::RankedTensorType;
 using mlir::success;
 
-//===-- The language's ops
-//------------------------------------------------------------------------------------------===//
+//===-- The language's ops --------------------------------------------------------------------------------------===//
 
 namespace {
 struct OpAttribute {
@@ -88,8 +87,7 @@ private:
     return types.empty() ? "nothing" : text;
   }
 
-  //===-- Weights
-  //---------------------------------------------------------------------------------------------------===//
+  //===-- Weights -----------------------------------------------------------------------------------------------===//
 
   static bool reads(const Expr *expr, StringRef name) {
     if (expr->kind == Expr::Variable && expr->name == name)
@@ -192,8 +190,7 @@ private:
                                       builder.getNamedAttr("shared", builder.getBoolAttr(weight.part.empty()))});
   }
 
-  //===-- Parts
-  //-----------------------------------------------------------------------------------------------------===//
+  //===-- Parts -------------------------------------------------------------------------------------------------===//
 
   static bool isData(StringRef name) { return name == "tokens" || name == "targets"; }
 
@@ -292,8 +289,7 @@ private:
     return success();
   }
 
-  //===-- Expressions over tensors
-  //----------------------------------------------------------------------------------===//
+  //===-- Expressions over tensors ------------------------------------------------------------------------------===//
 
   FailureOr<mlir::Value> tensor(const Expr *expr) {
     FailureOr<Tensors> made = tensors(expr);

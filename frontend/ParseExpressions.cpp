@@ -5,8 +5,7 @@
 using namespace llvm;
 using namespace pp;
 
-//===-- Words
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Words ---------------------------------------------------------------------------------------------------===//
 
 Token TokenReader::next() {
   Token token = peek();
@@ -75,8 +74,7 @@ StringRef TokenReader::expectString() {
   return next().text;
 }
 
-//===-- Expressions, from the loosest operator to the tightest
-//------------------------------------------------------===//
+//===-- Expressions, from the loosest operator to the tightest --------------------------------------------------===//
 
 Expr *ExpressionParser::node(Expr::Kind kind, SMLoc at, ArrayRef<Expr *> operands) {
   Expr *expr = make<Expr>();

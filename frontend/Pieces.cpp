@@ -17,8 +17,7 @@ std::string Elaborator::Family::str(int64_t index) const {
   return "part `" + name.str() + (indexed ? "(" + std::to_string(index) + ")`" : "`");
 }
 
-//===-- Names
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Names ---------------------------------------------------------------------------------------------------===//
 
 FailureOr<Value> Elaborator::predefined(StringRef name) {
   auto upTo = [](int64_t count) {
@@ -115,8 +114,7 @@ FailureOr<Elaborator::Piece *> Elaborator::findPiece(const Expr *expr, Scope &sc
   return fail(expr->at, "stage " + Twine(name.index) + " does not exist; no `stage` is declared before this");
 }
 
-//===-- Places
-//------------------------------------------------------------------------------------------------------===//
+//===-- Places --------------------------------------------------------------------------------------------------===//
 
 FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope) {
   FailureOr<Value> value = evaluate(place->ranks, scope);
@@ -181,8 +179,7 @@ LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece
   return success();
 }
 
-//===-- Cuts
-//--------------------------------------------------------------------------------------------------------===//
+//===-- Cuts ----------------------------------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::cut(const CutStatement *statement, Scope &scope) {
   bool cuts = statement->isStage || !statement->index.text.empty();
@@ -291,8 +288,7 @@ LogicalResult Elaborator::joinParts(const CutStatement *statement, Family &famil
   return success();
 }
 
-//===-- The pieces as ops
-//-------------------------------------------------------------------------------------------===//
+//===-- The pieces as ops ---------------------------------------------------------------------------------------===//
 
 LogicalResult Elaborator::checkCoverage(const Schedule &schedule) {
   if (none_of(families, [](const Family &family) { return family.indexed; }))

@@ -71,8 +71,7 @@ private:
       overrides.push_back({name, readOverride(source, text), "", ""});
   }
 
-  //===-- What to train
-  //---------------------------------------------------------------------------------------------===//
+  //===-- What to train -----------------------------------------------------------------------------------------===//
 
   LogicalResult pickTrain() {
     if (options.schedule.empty() && declared.trains.size() > 1)
@@ -195,8 +194,7 @@ private:
   Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
 
-  //===-- The command line
-  //------------------------------------------------------------------------------------------===//
+  //===-- The command line --------------------------------------------------------------------------------------===//
 
   LogicalResult resolveOverrides() {
     for (Override &given : overrides)
@@ -234,8 +232,7 @@ private:
                                   owner + "`" + didYouMean(owner, owners));
   }
 
-  //===-- data, optimizer, precision
-  //--------------------------------------------------------------------------------===//
+  //===-- data, optimizer, precision ----------------------------------------------------------------------------===//
 
   LogicalResult checkSetting(SMLoc at, const Twine &prefix, StringRef option, StringRef name,
                              ArrayRef<Setting> settings) {
@@ -310,8 +307,7 @@ private:
                                         didYouMean(precision, known));
   }
 
-  //===-- The module
-  //------------------------------------------------------------------------------------------------===//
+  //===-- The module --------------------------------------------------------------------------------------------===//
 
   int64_t intOf(Scope &scope, StringRef name) {
     Binding *found = scope.find(source.intern(name));

@@ -95,8 +95,7 @@ int32_t RankText::addMessage(PostOp post) {
   return static_cast<int32_t>(tables->messages.size() - 1);
 }
 
-//===-- Slots
-//-------------------------------------------------------------------------------------------------------===//
+//===-- Slots ---------------------------------------------------------------------------------------------------===//
 
 static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset) {
   Json json = {{"name", weight.getName().str()}, {"shape", type.getShape().vec()}};
@@ -255,8 +254,7 @@ std::string RankText::take() {
   return json.dump();
 }
 
-//===-- The program
-//-------------------------------------------------------------------------------------------------===//
+//===-- The program ---------------------------------------------------------------------------------------------===//
 
 static double stepFlops(ProgramOp program) {
   SymbolTable symbols(program->getParentOfType<ModuleOp>());

@@ -1,5 +1,5 @@
-// Collects what a rank's step refers to by number (ops, units, messages, slots) and writes it as runtime/Program.h
-// says. SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Collects what a rank's step refers to by number (ops, units, messages, slots) for the texts of runtime/Program.h.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_LOWERING_DESCRIBE_H
 #define PP_LOWERING_DESCRIBE_H
 

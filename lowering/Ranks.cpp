@@ -165,8 +165,7 @@ FailureOr<OwningOpRef<ModuleOp>> RankLowering::run() {
   return std::move(calls.module);
 }
 
-//===-- To LLVM
-//-----------------------------------------------------------------------------------------------------===//
+//===-- To LLVM -------------------------------------------------------------------------------------------------===//
 
 void pp::loadLoweringDialects(MLIRContext &context) {
   DialectRegistry registry;

@@ -19,6 +19,10 @@ public:
   int64_t find(pipeline::CoordAttr coord) const;
   /// `2` or `attn(3)`, as a `.pipe` file writes the piece alone.
   std::string name(int64_t piece) const { return op(piece).getCoord().str(); }
+  /// `stage 2` or `attn(3)` in back quotes: the piece in a message.
+  std::string describe(int64_t piece) const {
+    return op(piece).getCoord().isStage() ? "stage " + name(piece) : "`" + name(piece) + "`";
+  }
   /// Where the weights are when a step begins; empty for pieces without a place.
   llvm::ArrayRef<int64_t> homes(int64_t piece) const;
   /// The rank that updates the piece, -1 if none.

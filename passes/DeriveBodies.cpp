@@ -23,7 +23,7 @@ SmallVector<Value> Scratch::addArguments(ArrayRef<Type> types) {
   return values;
 }
 
-//===-- The slice -------------------------------------------------------------------------------------------------===//
+//===-- The slice -----------------------------------------------------------------------------------------------===//
 
 /// The ops that the results need, in order; what is given is not computed. `read` collects the given values in use.
 static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> results, const DenseSet<Value> &given,
@@ -50,7 +50,7 @@ static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> resu
   return success();
 }
 
-//===-- Updates in place ------------------------------------------------------------------------------------------===//
+//===-- Updates in place ----------------------------------------------------------------------------------------===//
 
 namespace {
 /// A body's own values by group; ties of results as numbers of input groups.
@@ -115,7 +115,7 @@ static void copyResultsHome(Operation *end, BodyShape &shape) {
     }
 }
 
-//===-- Writing ---------------------------------------------------------------------------------------------------===//
+//===-- Writing -------------------------------------------------------------------------------------------------===//
 
 static ArrayAttr groupNames(Builder &builder, ArrayRef<Group> groups) {
   SmallVector<Attribute> names;

@@ -65,7 +65,7 @@ PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece)
   weights = scratch.addArguments(types);
 }
 
-//===-- Forward ---------------------------------------------------------------------------------------------------===//
+//===-- Forward -------------------------------------------------------------------------------------------------===//
 
 /// The argument's value if it is data or a weight; null for an activation.
 Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use) {
@@ -148,7 +148,7 @@ LogicalResult PieceGraph::build(bool first) {
   return success();
 }
 
-//===-- Backward --------------------------------------------------------------------------------------------------===//
+//===-- Backward ------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::differentiate(bool first) {
   nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale);
@@ -227,7 +227,7 @@ void PieceGraph::eraseDead() {
     }
 }
 
-//===-- What is saved ---------------------------------------------------------------------------------------------===//
+//===-- What is saved -------------------------------------------------------------------------------------------===//
 
 // nn_ops R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there: arguments,
 // saved anyway, or made again themselves. Only what the backward reads counts.
@@ -301,7 +301,7 @@ void PieceGraph::collectPending() {
         pending.push_back(result);
 }
 
-//===-- Bodies ----------------------------------------------------------------------------------------------------===//
+//===-- Bodies --------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::writeForward() {
   SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"weight", weights}};

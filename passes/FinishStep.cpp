@@ -42,8 +42,10 @@ LogicalResult StepBuilder::reportMissing(int64_t piece, const Share &share) {
       return failure();
     }
   }
-  return emitError(pieces.op(piece).getLoc()) << "`U(" << name << ")` on rank " << owner
-                                              << " lacks the gradient of microbatch " << missing.find_first() / slices;
+  auto error = emitError(pieces.op(piece).getLoc())
+               << "`U(" << name << ")` on rank " << owner << " lacks the gradient of ";
+  llvm::interleaveComma(missing.set_bits(), error, [&](unsigned unit) { error << "microbatch " << unit / slices; });
+  return error;
 }
 
 LogicalResult StepBuilder::reduceGradients() {
@@ -69,8 +71,7 @@ LogicalResult StepBuilder::reduceGradients() {
   return success();
 }
 
-//===-- Tied weights
-//------------------------------------------------------------------------------------------------===//
+//===-- Tied weights --------------------------------------------------------------------------------------------===//
 
 static bool hasTied(PieceOp piece) {
   return llvm::any_of(piece.getWeightsAttr(), [](Attribute weight) { return cast<WeightAttr>(weight).getTied(); });
@@ -106,8 +107,7 @@ LogicalResult StepBuilder::addTiedShares() {
   return success();
 }
 
-//===-- The gradient norm
-//-------------------------------------------------------------------------------------------===//
+//===-- The gradient norm ---------------------------------------------------------------------------------------===//
 
 void StepBuilder::createNorms() {
   // One running sum of squares on every owner, pieces in model order.
@@ -150,8 +150,7 @@ void StepBuilder::createNorms() {
     output(normThing, norm, loc);
 }
 
-//===-- Updates
-//-----------------------------------------------------------------------------------------------------===//
+//===-- Updates -------------------------------------------------------------------------------------------------===//
 
 LogicalResult StepBuilder::createUpdates() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)

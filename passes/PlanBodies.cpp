@@ -19,8 +19,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-//===-- Groups
-//------------------------------------------------------------------------------------------------------===//
+//===-- Groups --------------------------------------------------------------------------------------------------===//
 
 static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
                                 SmallVectorImpl<BodyGroups::Group> &groups) {
@@ -85,8 +84,7 @@ llvm::DenseMap<Value, std::pair<int64_t, int64_t>> BodyGroups::argumentPlaces(fu
   return places;
 }
 
-//===-- Buffers
-//-----------------------------------------------------------------------------------------------------===//
+//===-- Buffers -------------------------------------------------------------------------------------------------===//
 
 namespace {
 

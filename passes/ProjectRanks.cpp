@@ -91,8 +91,7 @@ private:
     return builder;
   }
 
-  //===-- Slots
-  //-----------------------------------------------------------------------------------------------------===//
+  //===-- Slots -------------------------------------------------------------------------------------------------===//
 
   Value createSlot(int64_t rank, Role role, StringRef label, TupleType payload, Location loc,
                    DictionaryAttr binding = {}) {
@@ -147,8 +146,7 @@ private:
     return slot;
   }
 
-  //===-- Completes
-  //-------------------------------------------------------------------------------------------------===//
+  //===-- Completes ---------------------------------------------------------------------------------------------===//
 
   template <typename Which> void completeWhere(RankProgram &rank, Which which) {
     std::vector<Posted> kept;
@@ -166,8 +164,7 @@ private:
     completeWhere(ranks[rank], [&](const Posted &posted) { return posted.send && posted.slot == slot; });
   }
 
-  //===-- Operations
-  //------------------------------------------------------------------------------------------------===//
+  //===-- Operations --------------------------------------------------------------------------------------------===//
 
   LogicalResult project(Operation *op) {
     if (auto task = dyn_cast<TaskOp>(op))

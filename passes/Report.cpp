@@ -104,8 +104,7 @@ void pp::printTimeline(ProgramOp program, llvm::raw_ostream &os) {
   }
 }
 
-//===-- Numbers
-//-----------------------------------------------------------------------------------------------------===//
+//===-- Numbers -------------------------------------------------------------------------------------------------===//
 
 /// Most values of a role alive at once: slots for weights and gradients, units between F and their last backward for
 /// stashes.

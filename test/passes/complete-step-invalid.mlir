@@ -71,7 +71,7 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 }
 
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
-  // expected-error@+1 {{`0` has no `opt` place of one rank, so no rank can update it}}
+  // expected-error@+1 {{stage 0 has no `opt` place of one rank, so no rank can update it}}
   pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
@@ -88,7 +88,7 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 }
 
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
-  // expected-error@+1 {{no rank holds the weights of `0`; give it a place with `at` or `weight at`}}
+  // expected-error@+1 {{no rank holds the weights of stage 0; give it a place with `at` or `weight at`}}
   pipeline.piece @s0 <stage 0> parts [["all", -1]] owner <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]

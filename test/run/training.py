@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: training.py PP_COMPILE FOLDER
-import os, sys
+import os, re, sys
 import harness
 
 SIZES = dict(model="llama", ranks=4, microbatches=8, layers=4, hidden=64, heads=4, kv_heads=2, ffn=176, vocab=256,
@@ -17,7 +17,11 @@ def main():
         program = harness.compile_train(compiler, os.path.join(folder, schedule), SIZES | dict(schedule=schedule))
         base = [*harness.launch(program, 4, transport), "--data", text]
         path = lambda end: os.path.join(folder, schedule + end)
-        harness.call([*base, "--steps", "200", "--log", path(".whole"), "--save", path(".ckpt.whole")])
+        said = harness.call([*base, "--steps", "200", "--log", path(".whole"), "--save", path(".ckpt.whole")]).stdout
+        memory = [tuple(map(int, row)) for row in re.findall(r"^ +[0-9]+ +([0-9]+) +([0-9]+) +[0-9]+ ", said, re.M)]
+        # Pages of the arena that the run touched: all but the gaps that alignment leaves.
+        tally.check(len(memory) == 4 and all(0.98 * planned <= used <= planned for planned, used in memory),
+                    f"{schedule} over {transport}: planned and used bytes {memory}")
         harness.call([*base, "--steps", "200", "--stop-at", "100", "--log", path(".half"), "--save", path(".ckpt")])
         harness.call([*base, "--resume", path(".ckpt"), "--log", path(".rest"), "--save", path(".ckpt.rest")])
         whole, half, rest = (harness.read_log(path(end)) for end in (".whole", ".half", ".rest"))

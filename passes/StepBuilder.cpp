@@ -1,0 +1,176 @@
+// What complete-step builds with: things and their types, task bodies, values and where they are, gradient shares.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/StepBuilder.h"
+#include "dialect/Nn.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+//===-- Things, bodies, values ----------------------------------------------------------------------------------===//
+
+const BodyGroups::Group *Body::input(StringRef name) const {
+  auto it = llvm::find_if(groups.inputs, [&](const BodyGroups::Group &group) { return group.name == name; });
+  return it == groups.inputs.end() ? nullptr : &*it;
+}
+
+StepBuilder::StepBuilder(ModuleOp module, ProgramOp program)
+    : module(module), program(program), pieces(program), builder(program.getContext()) {
+  for (auto function : module.getOps<func::FuncOp>()) {
+    if (!BodyGroups::isBody(function))
+      continue;
+    auto groups = BodyGroups::get(function);
+    if (succeeded(groups))
+      bodies[function.getName()] = {function, std::move(*groups)};
+  }
+}
+
+ThingAttr StepBuilder::thing(Role role, int64_t piece, int64_t mb, int64_t slice) {
+  return ThingAttr::get(program.getContext(), role, pieces.op(piece).getCoord().with(mb, slice));
+}
+
+ValType StepBuilder::typeOn(Role role, TupleType payload, int64_t rank) {
+  MLIRContext *context = program.getContext();
+  return ValType::get(context, role, payload, PlaceAttr::get(context, {rank}, Layout::full));
+}
+
+UnitIdAttr StepBuilder::updateUnit(int64_t piece) {
+  return UnitIdAttr::get(program.getContext(), Phase::U, pieces.op(piece).getCoord());
+}
+
+const Body *StepBuilder::findBody(int64_t piece, StringRef suffix) {
+  auto prefix = pieces.op(piece).getBodies();
+  if (!prefix)
+    return nullptr;
+  auto it = bodies.find((*prefix + "." + suffix).str());
+  return it == bodies.end() ? nullptr : &it->second;
+}
+
+bool StepBuilder::hasWeights(int64_t piece) {
+  ArrayAttr weights = pieces.op(piece).getWeightsAttr();
+  return weights && !weights.empty();
+}
+
+llvm::BitVector StepBuilder::allContributions() {
+  return llvm::BitVector(program.getMicrobatches() * std::max<int64_t>(program.getSlices(), 1), true);
+}
+
+Value StepBuilder::addInput(ThingAttr thing, ValType type, StringRef data) {
+  OpBuilder::InsertionGuard guard(builder);
+  builder.setInsertionPointAfter(lastInput);
+  auto input =
+      builder.create<InputOp>(program.getLoc(), type, thing, data.empty() ? StringAttr() : builder.getStringAttr(data));
+  lastInput = input;
+  return input;
+}
+
+Value StepBuilder::waitFor(Value value, Location loc) {
+  if (auto future = dyn_cast<FutureType>(value.getType()))
+    return builder.create<WaitOp>(loc, future.getValue(), value);
+  return value;
+}
+
+Value StepBuilder::get(ThingAttr thing, int64_t rank, Location loc) {
+  auto it = values.find({thing, rank});
+  if (it == values.end())
+    return {};
+  Value value = waitFor(it->second, loc);
+  values[{thing, rank}] = value;
+  return value;
+}
+
+Value StepBuilder::createMove(ThingAttr thing, Value value, int64_t to, Location loc, IntegerAttr group) {
+  auto from = cast<ValType>(value.getType());
+  auto target = FutureType::get(program.getContext(), typeOn(from.getRole(), from.getPayload(), to));
+  return builder.create<MoveOp>(loc, target, thing, value, group);
+}
+
+static Role roleOf(StringRef group) {
+  return llvm::StringSwitch<Role>(group)
+      .Case("act", Role::act)
+      .Case("dact", Role::dact)
+      .Cases("weight", "fresh", Role::weight)
+      .Cases("grad", "share", Role::grad)
+      .Cases("stash", "pending", Role::stash)
+      .Case("opt", Role::opt)
+      .Cases("tokens", "targets", Role::data)
+      .Default(Role::stat);
+}
+
+TaskOp StepBuilder::createTask(const Body &body, UnitIdAttr unit, int64_t rank, ValueRange inputs, Location loc) {
+  SmallVector<Type> types;
+  for (const BodyGroups::Group &group : body.groups.results)
+    types.push_back(typeOn(roleOf(group.name), group.payload, rank));
+  StringRef callee = const_cast<func::FuncOp &>(body.function).getName();
+  return builder.create<TaskOp>(loc, types, callee, unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs);
+}
+
+void StepBuilder::output(ThingAttr thing, Value value, Location loc) { builder.create<OutputOp>(loc, thing, value); }
+
+//===-- Gradient shares -----------------------------------------------------------------------------------------===//
+
+const Body &StepBuilder::makeBody(std::string name, ArrayRef<StringRef> inputs, TupleType payload, StringRef result,
+                                  int64_t tie, function_ref<Value(OpBuilder &, ValueRange)> build) {
+  auto it = bodies.find(name);
+  if (it != bodies.end())
+    return it->second;
+  OpBuilder inner = OpBuilder::atBlockBegin(module.getBody());
+  size_t count = payload.size();
+  auto group = [&](StringRef name) -> Attribute {
+    return inner.getArrayAttr({inner.getStringAttr(name), inner.getI64IntegerAttr(count)});
+  };
+  SmallVector<Type> types;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    llvm::append_range(types, payload.getTypes());
+  auto type = inner.getFunctionType(types, TypeRange(payload.getTypes()));
+  auto function = inner.create<func::FuncOp>(module.getLoc(), name, type);
+  function.setPrivate();
+  Block *block = function.addEntryBlock();
+  inner.setInsertionPointToEnd(block);
+  SmallVector<Value> made;
+  for (size_t i = 0; i < count; ++i) {
+    SmallVector<Value> row;
+    for (size_t j = 0; j < inputs.size(); ++j)
+      row.push_back(block->getArgument(j * count + i));
+    made.push_back(build(inner, row));
+  }
+  inner.create<func::ReturnOp>(module.getLoc(), made);
+  function->setAttr("pipeline.inputs", inner.getArrayAttr(llvm::map_to_vector(inputs, group)));
+  function->setAttr("pipeline.results", inner.getArrayAttr({group(result)}));
+  function->setAttr("pipeline.ties", inner.getDenseI64ArrayAttr({tie}));
+  function->setAttr("pipeline.flops", inner.getF64FloatAttr(0));
+  return bodies[name] = {function, *BodyGroups::get(function)};
+}
+
+const Body &StepBuilder::sumBody(int64_t piece) {
+  return makeBody((*pieces.op(piece).getBodies() + ".sum").str(), {"grad", "share"},
+                  findBody(piece, "U")->input("grad")->payload, "grad", 0,
+                  [&](OpBuilder &inner, ValueRange row) -> Value {
+                    return inner.create<nn::AccumulateOp>(module.getLoc(), row[0].getType(), row[1], row[0]);
+                  });
+}
+
+const Body &StepBuilder::copyBody(int64_t piece) {
+  return makeBody((*pieces.op(piece).getBodies() + ".copy").str(), {"weight"},
+                  findBody(piece, "U")->input("weight")->payload, "weight", -1,
+                  [&](OpBuilder &inner, ValueRange row) -> Value {
+                    return inner.create<nn::CopyOp>(module.getLoc(), row[0].getType(), row[0], Value());
+                  });
+}
+
+Share StepBuilder::takeShare(int64_t piece, int64_t rank, Location loc) {
+  auto it = shares.find({piece, rank});
+  if (it == shares.end())
+    return {{}, llvm::BitVector(allContributions().size()), nullptr};
+  SmallVector<Share, 1> terms = std::move(it->second);
+  shares.erase(it);
+  Share sum = terms.front();
+  sum.value = waitFor(sum.value, loc);
+  for (Share &term : llvm::drop_begin(terms)) {
+    Value arrived = waitFor(term.value, loc);
+    sum.value = createTask(sumBody(piece), updateUnit(piece), rank, {sum.value, arrived}, loc).getResult(0);
+    sum.contributions |= term.contributions;
+    sum.origin = term.origin;
+  }
+  return sum;
+}
