@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=(cmake g++ git ninja-build python3 llvm-19-dev libmlir-19-dev mlir-19-tools lld-19 libopenmpi-dev openmpi-bin
-          libdnnl-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev)
+          libdnnl-dev libopenblas-pthread-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")

@@ -1,4 +1,4 @@
-// One prepared product of oneDNN: f32, or bf16 storage (natively where the CPU has AMX, else widened to f32).
+// One prepared product of oneDNN (or OpenBLAS): f32, or bf16 storage (natively with AMX, else widened to f32).
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_GEMM_H
 #define PP_RUNTIME_KERNELS_GEMM_H

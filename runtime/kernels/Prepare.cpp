@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Gemm.h"
 #include <algorithm>
+#include <cblas.h>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <mutex>
 #include <new>
 #include <optional>
 
@@ -146,6 +148,8 @@ void limitThreads() {
   int threads = wanted ? std::max(1, std::atoi(wanted)) : 1;
   if (void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads"))
     reinterpret_cast<void (*)(int)>(set)(threads);
+  static std::once_flag once; // OpenBLAS has one number for the whole process
+  std::call_once(once, [&] { openblas_set_num_threads(threads); });
 }
 
 } // namespace
