@@ -88,15 +88,22 @@ int64_t StepBuilder::primaryOf(int64_t piece) {
   return -1;
 }
 
+/// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.
+std::string StepBuilder::tieNumber(int64_t piece) {
+  int64_t primary = primaryOf(piece), number = 0;
+  for (int64_t other = 0; other < piece; ++other)
+    number += hasWeights(other) && hasTied(pieces.op(other)) && primaryOf(other) == primary;
+  return std::to_string(number);
+}
+
 LogicalResult StepBuilder::addTiedShares() {
-  std::map<int64_t, int64_t> ordinal;
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     if (!hasWeights(piece) || !hasTied(pieces.op(piece)))
       continue;
     Location loc = pieces.op(piece).getLoc();
     int64_t primary = primaryOf(piece), owner = pieces.owner(piece), target = pieces.owner(primary);
     const Body *out = findBody(piece, "tie.out");
-    const Body *in = findBody(primary, "tie.in." + std::to_string(ordinal[primary]++));
+    const Body *in = findBody(primary, "tie.in." + tieNumber(piece));
     if (!out || !in)
       return emitError(loc) << "`" << pieces.name(piece) << "` has no derived function for its tied weights";
     Value share = createTask(*out, updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
@@ -178,10 +185,8 @@ LogicalResult StepBuilder::createUpdate(int64_t piece) {
     else if (group.name == "norm")
       value = norms[owner];
     else if (group.name == "fresh") {
-      int64_t primary = primaryOf(piece), ordinal = 0;
-      for (int64_t other = 0; other < piece; ++other)
-        ordinal += hasWeights(other) && hasTied(pieces.op(other)) && primaryOf(other) == primary;
-      const Body *fresh = findBody(primary, "tie.fresh." + std::to_string(ordinal));
+      int64_t primary = primaryOf(piece);
+      const Body *fresh = findBody(primary, "tie.fresh." + tieNumber(piece));
       int64_t source = pieces.owner(primary);
       value = createTask(*fresh, updateUnit(primary), source, {newWeights[primary]}, loc).getResult(0);
       if (source != owner)

@@ -75,7 +75,7 @@ void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
 
 void pp::printTimeline(ProgramOp program, llvm::raw_ostream &os) {
   Timeline timeline = simulate(program, {1, 1, 1, 1, 1});
-  size_t pieces = llvm::range_size(program.getOps<PieceOp>()), width = 2, name = 0;
+  size_t pieces = llvm::range_size(program.getOps<PieceOp>()), width = 2;
   bool oneEach = pieces == timeline.ranks.size();
   for (auto &spans : timeline.ranks)
     for (const Span &span : spans)
@@ -90,7 +90,7 @@ void pp::printTimeline(ProgramOp program, llvm::raw_ostream &os) {
   for (auto &spans : timeline.ranks)
     for (const Span &span : spans)
       width = std::max(width, cell(span).size());
-  name = std::to_string(timeline.ranks.size() - 1).size();
+  size_t name = std::to_string(timeline.ranks.size() - 1).size();
   for (auto [rank, spans] : llvm::enumerate(timeline.ranks)) {
     os << "r" << llvm::left_justify(std::to_string(rank), name) << " |";
     double now = 0;

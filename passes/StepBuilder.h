@@ -101,6 +101,7 @@ private:
   mlir::LogicalResult reduceGradients();
   mlir::LogicalResult reportMissing(int64_t piece, const Share &share);
   int64_t primaryOf(int64_t piece);
+  std::string tieNumber(int64_t piece);
   mlir::LogicalResult addTiedShares();
   void createNorms();
   mlir::LogicalResult createUpdates();
