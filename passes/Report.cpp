@@ -73,25 +73,33 @@ void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
   }
 }
 
+/// The units of every rank, in order.
+static std::vector<std::vector<Span>> workOf(const Timeline &timeline) {
+  std::vector<std::vector<Span>> work(timeline.ranks.size());
+  for (auto [rank, spans] : llvm::zip(timeline.ranks, work))
+    llvm::copy_if(rank.spans, std::back_inserter(spans), [](const Span &span) { return span.isWork(); });
+  return work;
+}
+
 void pp::printTimeline(ProgramOp program, llvm::raw_ostream &os) {
-  Timeline timeline = simulate(program, {1, 1, 1, 1, 1});
+  std::vector<std::vector<Span>> ranks = workOf(simulate(program, UnitCosts(1, 1, 1, 1, 1)));
   size_t pieces = llvm::range_size(program.getOps<PieceOp>()), width = 2;
-  bool oneEach = pieces == timeline.ranks.size();
-  for (auto &spans : timeline.ranks)
+  bool oneEach = pieces == ranks.size();
+  for (auto &spans : ranks)
     for (const Span &span : spans)
-      oneEach &= span.unit.getCoord().isStage() && span.unit.getCoord().getSlice() < 0 &&
-                 span.unit.getCoord().getIndex() == spans.front().unit.getCoord().getIndex();
+      oneEach &= span.unit().getCoord().isStage() && span.unit().getCoord().getSlice() < 0 &&
+                 span.unit().getCoord().getIndex() == spans.front().unit().getCoord().getIndex();
   // Where every rank has one stage, the stage goes without saying: F3 for 1F3.
   auto cell = [&](const Span &span) {
     if (!oneEach)
-      return span.unit.cell();
-    return stringifyPhase(span.unit.getPhase()).str() + std::to_string(span.unit.getCoord().getMicrobatch());
+      return span.unit().cell();
+    return stringifyPhase(span.unit().getPhase()).str() + std::to_string(span.unit().getCoord().getMicrobatch());
   };
-  for (auto &spans : timeline.ranks)
+  for (auto &spans : ranks)
     for (const Span &span : spans)
       width = std::max(width, cell(span).size());
-  size_t name = std::to_string(timeline.ranks.size() - 1).size();
-  for (auto [rank, spans] : llvm::enumerate(timeline.ranks)) {
+  size_t name = std::to_string(ranks.size() - 1).size();
+  for (auto [rank, spans] : llvm::enumerate(ranks)) {
     os << "r" << llvm::left_justify(std::to_string(rank), name) << " |";
     double now = 0;
     for (const Span &span : spans) {
@@ -159,8 +167,8 @@ static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream
   std::vector<SlotLife> lives = slotLives(rank);
   json.objectBegin();
   json.attribute("rank", number);
-  json.attribute("busy", timeline.busy(number));
-  json.attribute("idle", timeline.makespan - timeline.busy(number));
+  json.attribute("busy", timeline.ranks[number].busy);
+  json.attribute("idle", timeline.makespan - timeline.ranks[number].busy);
   json.attributeObject("peak_bytes", [&] {
     for (NamedAttribute entry : rank->getAttrOfType<DictionaryAttr>("peak"))
       json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
@@ -188,17 +196,14 @@ static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream
 }
 
 void pp::printStats(ProgramOp program, llvm::raw_ostream &os) {
-  Timeline timeline = simulate(program, CostModel());
-  double busy = 0, span = timeline.makespan * timeline.ranks.size();
-  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank)
-    busy += timeline.busy(rank);
+  Timeline timeline = simulate(program, UnitCosts());
   llvm::json::OStream json(os, 2);
   json.objectBegin();
   json.attribute("program", program.getSymName());
   json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
   json.attribute("microbatches", static_cast<int64_t>(program.getMicrobatches()));
   json.attribute("makespan", timeline.makespan);
-  json.attribute("bubble", span > 0 ? 1 - busy / span : 0);
+  json.attribute("bubble", timeline.bubble());
   json.attributeArray("per_rank", [&] {
     for (auto rank : program.getOps<RankOp>())
       printRank(rank, timeline, json);

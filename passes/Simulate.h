@@ -1,4 +1,4 @@
-// Runs the planned rank programs in model time: when each unit starts and ends, who waits, what is sent.
+// Runs the planned rank programs in model time: when each task and message starts and ends, who waits and why.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_PASSES_SIMULATE_H
 #define PP_PASSES_SIMULATE_H
@@ -7,25 +7,94 @@
 
 namespace pp {
 
-/// How long units take, in any unit of time; messages take none.
-struct CostModel {
-  double forward = 1, backward = 2, inputs = 1, weights = 1, recompute = 1;
-  double of(pipeline::Phase phase) const;
+/// What tasks cost, in seconds or (unit costs) in any unit of time.
+class CostModel {
+public:
+  virtual ~CostModel() = default;
+  /// How long this launch takes on this rank.
+  virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
+  /// True where times are multiples of a unit and not seconds.
+  virtual bool isUnitTime() const { return false; }
 };
 
-/// One launch of a unit of F, B, I, W or R.
+/// The costs papers count in; messages and everything that is not a unit take no time.
+struct UnitCosts : CostModel {
+  double forward = 1, backward = 2, inputs = 1, weights = 1, recompute = 1;
+  UnitCosts() = default;
+  UnitCosts(double forward, double backward, double inputs, double weights, double recompute)
+      : forward(forward), backward(backward), inputs(inputs), weights(weights), recompute(recompute) {}
+  double of(int64_t rank, pipeline::LaunchOp launch) const override;
+  bool isUnitTime() const override { return true; }
+};
+
+/// One launch: a unit of F, B, I, W, R, or (phase U) an update or another task that completes the step (sum, norm, tie).
 struct Span {
-  pipeline::UnitIdAttr unit;
+  pipeline::LaunchOp launch;
   double start, end;
+  pipeline::UnitIdAttr unit() const { return pipeline::LaunchOp(launch).getUnit(); }
+  /// A unit that the schedule asked for, other than an update.
+  bool isWork() const { return unit().getPhase() != pipeline::Phase::U; }
+};
+
+/// One message, or one collective.
+struct Flight {
+  llvm::SmallVector<pipeline::PostOp, 2> posts; ///< send and receive, or one per member
+  llvm::SmallVector<int64_t, 2> ranks;          ///< of `posts`, in their order
+  double posted = 0;                            ///< when the first end was ready
+  double start = 0, end = 0;                    ///< when the bytes travel: both ends ready, the link free
+  int64_t bytes = 0;
+  int64_t link = -1; ///< in `Timeline::links`, -1 where messages are free
+};
+
+/// Why a rank idles: what it waits for is not computed yet by another rank (dependency); is there, but behind an
+/// earlier message of its lane (head of line); is on the wire (communication); nothing is left to do, or has come yet,
+/// while others work (imbalance).
+enum class IdleCause { dependency, headOfLine, communication, imbalance };
+llvm::StringRef stringifyIdleCause(IdleCause cause);
+
+struct Idle {
+  double start, end;
+  IdleCause cause;
+  int64_t flight = -1; ///< what it waited for, in `Timeline::flights`
+};
+
+/// Bytes of live slots by role from `time` on.
+struct MemoryPoint {
+  double time;
+  llvm::SmallVector<int64_t, 12> bytes; ///< by pipeline::Role
+  int64_t total = 0;
+};
+
+struct RankTimeline {
+  std::vector<Span> spans;         ///< in order
+  std::vector<Idle> idles;         ///< the gaps between spans from 0 to the makespan
+  std::vector<double> times;       ///< when the k-th op of the rank's list is passed
+  std::vector<MemoryPoint> memory; ///< in order of time
+  double busy = 0;                 ///< sum of the spans that are work
+  double first = 0, last = 0;      ///< start of the first and end of the last span that is work
+};
+
+struct LinkLoad {
+  std::string name; ///< `0>1`, or that of a shared link of the cluster
+  int64_t messages = 0, bytes = 0;
+  double busy = 0;
 };
 
 struct Timeline {
-  std::vector<std::vector<Span>> ranks;
-  double makespan = 0; ///< from the first start to the last end of a unit
-  double busy(int64_t rank) const;
+  bool unitTime = true;
+  std::vector<RankTimeline> ranks;
+  std::vector<Flight> flights;
+  std::vector<LinkLoad> links;
+  double makespan = 0; ///< from 0 to the end of the last work of any rank
+  double step = 0;     ///< to the end of the last task: updates and what completes the step included
+  /// The longest time from the first to the last work of one rank: what a step costs where the next one may begin on a
+  /// rank before the others have ended this one (no optimizer barrier).
+  double span() const;
+  /// Share of ranks x makespan in which no work runs.
+  double bubble() const;
 };
 
-/// The rank programs must be proved (no deadlock). Runs them with messages that take no time and zero buffering.
+/// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted.
 Timeline simulate(pipeline::ProgramOp program, const CostModel &costs);
 
 } // namespace pp
