@@ -17,19 +17,22 @@ Execution::Execution(ProgramOp program) {
         list.push_back(&op);
   }
   next.assign(lists.size(), 0);
-  clocks.assign(lists.size(), 0);
   ready.resize(lists.size());
   std::iota(ready.begin(), ready.end(), 0);
 }
 
-void Execution::run(function_ref<double(int64_t, LaunchOp, double)> launched) {
+void Execution::run(ExecutionListener &listener) {
   auto step = [&](int64_t rank, Operation *op) {
-    if (auto launch = dyn_cast<LaunchOp>(op))
-      clocks[rank] += launched(rank, launch, clocks[rank]);
-    else if (auto sent = dyn_cast<PostOp>(op))
-      post(rank, sent);
-    else
-      return complete(rank, cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>());
+    if (auto launch = dyn_cast<LaunchOp>(op)) {
+      listener.launched(rank, launch);
+    } else if (auto sent = dyn_cast<PostOp>(op)) {
+      post(rank, sent, listener);
+    } else {
+      auto post = cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>();
+      if (!complete(rank, post))
+        return false;
+      listener.completed(rank, post);
+    }
     return true;
   };
   while (!ready.empty()) {
@@ -52,20 +55,22 @@ Execution::Message &Execution::find(int64_t rank, PostOp post) {
   return messages[{from, to, channel, counts[{from, to, channel, end}]++}];
 }
 
-void Execution::post(int64_t rank, PostOp post) {
+void Execution::post(int64_t rank, PostOp post, ExecutionListener &listener) {
   Message &message = find(rank, post);
   messageOf[post] = &message;
-  message.time = std::max(message.time, clocks[rank]);
-  if (++message.posted == endsOf(post))
-    llvm::append_range(ready, message.blocked);
+  listener.posted(rank, post);
+  auto end = std::pair(rank, post);
+  message.ends.insert(post.getKind() == PostKind::send ? message.ends.begin() : message.ends.end(), end);
+  if (message.ends.size() != endsOf(post))
+    return;
+  listener.delivered(message.ends);
+  llvm::append_range(ready, message.blocked);
 }
 
 bool Execution::complete(int64_t rank, PostOp post) {
   Message &message = *messageOf[post];
-  if (message.posted < endsOf(post)) {
-    message.blocked.push_back(rank);
-    return false;
-  }
-  clocks[rank] = std::max(clocks[rank], message.time);
-  return true;
+  if (message.ends.size() == endsOf(post))
+    return true;
+  message.blocked.push_back(rank);
+  return false;
 }

@@ -44,23 +44,53 @@ double Timeline::bubble() const {
   return all > 0 ? 1 - busy / all : 0;
 }
 
+namespace {
+
+/// Fills a timeline while the programs execute; messages take no time.
+class Recorder : public ExecutionListener {
+public:
+  Recorder(Timeline &timeline, const CostModel &costs)
+      : timeline(timeline), costs(costs), clocks(timeline.ranks.size()) {}
+
+  void launched(int64_t number, LaunchOp launch) override {
+    RankTimeline &rank = timeline.ranks[number];
+    double start = clocks[number], end = start + costs.of(number, launch);
+    Span span = {launch, start, end};
+    clocks[number] = end;
+    timeline.step = std::max(timeline.step, end);
+    if (span.isWork()) {
+      rank.first = rank.busy == 0 ? start : rank.first;
+      rank.busy += end - start;
+      rank.last = end;
+      timeline.makespan = std::max(timeline.makespan, end);
+    }
+    rank.spans.push_back(span);
+  }
+  void posted(int64_t rank, PostOp post) override { times[post] = clocks[rank]; }
+  void delivered(ArrayRef<std::pair<int64_t, PostOp>> ends) override {
+    double last = 0;
+    for (auto [rank, post] : ends)
+      last = std::max(last, times[post]);
+    for (auto [rank, post] : ends)
+      times[post] = last;
+  }
+  void completed(int64_t rank, PostOp post) override { clocks[rank] = std::max(clocks[rank], times[post]); }
+
+private:
+  Timeline &timeline;
+  const CostModel &costs;
+  std::vector<double> clocks;
+  llvm::DenseMap<Operation *, double> times; ///< of a post, then of its message
+};
+
+} // namespace
+
 Timeline pp::simulate(ProgramOp program, const CostModel &costs) {
   Execution execution(program);
   Timeline timeline;
   timeline.unitTime = costs.isUnitTime();
   timeline.ranks.resize(execution.ranks());
-  execution.run([&](int64_t number, LaunchOp launch, double start) {
-    RankTimeline &rank = timeline.ranks[number];
-    Span span = {launch, start, start + costs.of(number, launch)};
-    timeline.step = std::max(timeline.step, span.end);
-    if (span.isWork()) {
-      rank.first = rank.busy == 0 && rank.spans.empty() ? start : rank.first;
-      rank.busy += span.end - start;
-      rank.last = span.end;
-      timeline.makespan = std::max(timeline.makespan, span.end);
-    }
-    rank.spans.push_back(span);
-    return span.end - start;
-  });
+  Recorder recorder(timeline, costs);
+  execution.run(recorder);
   return timeline;
 }
