@@ -1,0 +1,110 @@
+// Writes a module in the form that --emit asks for: text, objects, an executable.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "tools/Forms.h"
+#include "lowering/Lowering.h"
+#include "mlir/Support/FileUtilities.h"
+#include "passes/Passes.h"
+#include "passes/Report.h"
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/IR/Module.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/ToolOutputFile.h"
+
+using namespace mlir;
+using namespace pp;
+namespace cl = llvm::cl;
+
+cl::OptionCategory &pp::compileOptions() { // a function, for options in other files may be initialised first
+  static cl::OptionCategory category("pp-compile options");
+  return category;
+}
+
+namespace {
+cl::opt<Form>
+    form("emit", cl::desc("what to write"), cl::init(Form::Exe), cl::cat(compileOptions()),
+         cl::values(clEnumValN(Form::Exe, "exe", "an executable for mpirun (default)"),
+                    clEnumValN(Form::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
+                    clEnumValN(Form::Llvm, "llvm", "LLVM IR of --rank"),
+                    clEnumValN(Form::Ranks, "ranks", "the planned and proved programs of the ranks"),
+                    clEnumValN(Form::Pipeline, "pipeline", "the step in one global order"),
+                    clEnumValN(Form::Actions, "actions", "what the schedule emitted, before anything is inferred"),
+                    clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
+                    clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
+                    clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
+                    clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
+cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
+cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
+cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(compileOptions()));
+} // namespace
+
+Form pp::requestedForm() { return form; }
+
+LogicalResult pp::usage(const llvm::Twine &message) {
+  llvm::errs() << "pp-compile: error: " << message << "\n";
+  return failure();
+}
+
+static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
+  if (form == Form::Llvm) {
+    llvm::LLVMContext context;
+    std::unique_ptr<llvm::Module> rank;
+    if (failed(lowerRank(module, std::max<int>(rankOption, 0), context, rank)))
+      return failure();
+    emitLlvmText(*rank, os);
+    return success();
+  }
+  for (auto program : module.getOps<pipeline::ProgramOp>()) {
+    switch (form) {
+    case Form::Tasks:
+      printTasks(program, os);
+      break;
+    case Form::Comms:
+      printComms(program, os);
+      break;
+    case Form::Timeline:
+      printTimeline(program, os);
+      break;
+    case Form::Stats:
+      printStats(program, os);
+      break;
+    default:
+      module.print(os, OpPrintingFlags().enableDebugInfo(false));
+      return success();
+    }
+  }
+  return success();
+}
+
+static LogicalResult writeObjects(ModuleOp module) {
+  if (rankOption < 0) {
+    llvm::SmallVector<std::string> paths;
+    return emitObjects(module, programRanks(module), output.empty() ? StringRef(".") : StringRef(output), paths);
+  }
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> rank;
+  if (failed(lowerRank(module, rankOption, context, rank)))
+    return failure();
+  std::string path = output.empty() ? "rank" + std::to_string(rankOption) + ".o" : std::string(output);
+  return emitObject(*rank, path, module.getLoc());
+}
+
+LogicalResult pp::writeForm(ModuleOp module, StringRef source, llvm::raw_ostream &os) {
+  auto ranks = programRanks(module);
+  if (rankOption >= 0 && form != Form::Actions && form != Form::Pipeline && !llvm::is_contained(ranks, rankOption))
+    return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
+                 " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
+  if (form == Form::Exe)
+    return emitExecutable(module, runtimeLibrary, output.empty() ? llvm::sys::path::stem(source) : StringRef(output));
+  if (form == Form::Obj)
+    return writeObjects(module);
+  if (output.empty() || output == "-")
+    return writeText(module, os);
+  std::string message;
+  std::unique_ptr<llvm::ToolOutputFile> file = openOutputFile(output, &message);
+  if (!file)
+    return usage(message);
+  if (failed(writeText(module, file->os())))
+    return failure();
+  file->keep();
+  return success();
+}

@@ -1,0 +1,29 @@
+// What pp-compile can write, and the options that say which form, of which rank, and where to.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TOOLS_FORMS_H
+#define PP_TOOLS_FORMS_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/CommandLine.h"
+
+namespace pp {
+
+/// The forms of `--emit`.
+enum class Form { Exe, Obj, Llvm, Ranks, Pipeline, Actions, Tasks, Comms, Timeline, Stats };
+
+/// Of all options of pp-compile, here and in its main file; `--help` shows no others.
+llvm::cl::OptionCategory &compileOptions();
+
+/// What the command line asks for.
+Form requestedForm();
+
+/// A request that makes no sense, said once on stderr.
+llvm::LogicalResult usage(const llvm::Twine &message);
+
+/// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
+/// the name of the source.
+llvm::LogicalResult writeForm(mlir::ModuleOp module, llvm::StringRef source, llvm::raw_ostream &os);
+
+} // namespace pp
+
+#endif // PP_TOOLS_FORMS_H
