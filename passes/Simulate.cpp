@@ -1,29 +1,17 @@
-// Times every task of the rank programs, the same lists that are lowered, under a cost model.
+// Runs rank programs in time order: tasks on their ranks' streams, messages on links, waits by cause.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank runs its list in order. Posts take no time; a launch takes what the cost model says; a complete waits for its
+// message. A message is ready when its last end is posted, and starts as soon as its links are free: of those that wait
+// for a link, the one that was ready first. A link carries one message at a time: the sum of what it carries is the same
+// as if they shared it, and the order within an edge stays that of its lane.
 #include "passes/Simulate.h"
-#include "passes/Execution.h"
+#include <map>
+#include <queue>
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
-
-double UnitCosts::of(int64_t, LaunchOp launch) const {
-  switch (launch.getUnit().getPhase()) {
-  case Phase::F:
-    return forward;
-  case Phase::B:
-    return backward;
-  case Phase::I:
-    return inputs;
-  case Phase::W:
-    return weights;
-  case Phase::R:
-    return recompute;
-  case Phase::U:
-    return 0;
-  }
-  return 0;
-}
 
 StringRef pp::stringifyIdleCause(IdleCause cause) {
   static constexpr StringLiteral names[] = {"dependency", "head of line", "communication", "imbalance"};
@@ -46,51 +34,272 @@ double Timeline::bubble() const {
 
 namespace {
 
-/// Fills a timeline while the programs execute; messages take no time.
-class Recorder : public ExecutionListener {
+class Engine {
 public:
-  Recorder(Timeline &timeline, const CostModel &costs)
-      : timeline(timeline), costs(costs), clocks(timeline.ranks.size()) {}
-
-  void launched(int64_t number, LaunchOp launch) override {
-    RankTimeline &rank = timeline.ranks[number];
-    double start = clocks[number], end = start + costs.of(number, launch);
-    Span span = {launch, start, end};
-    clocks[number] = end;
-    timeline.step = std::max(timeline.step, end);
-    if (span.isWork()) {
-      rank.first = rank.busy == 0 ? start : rank.first;
-      rank.busy += end - start;
-      rank.last = end;
-      timeline.makespan = std::max(timeline.makespan, end);
-    }
-    rank.spans.push_back(span);
-  }
-  void posted(int64_t rank, PostOp post) override { times[post] = clocks[rank]; }
-  void delivered(ArrayRef<std::pair<int64_t, PostOp>> ends) override {
-    double last = 0;
-    for (auto [rank, post] : ends)
-      last = std::max(last, times[post]);
-    for (auto [rank, post] : ends)
-      times[post] = last;
-  }
-  void completed(int64_t rank, PostOp post) override { clocks[rank] = std::max(clocks[rank], times[post]); }
+  Engine(ProgramOp program, const CostModel &costs, int64_t steps = 1, bool barrier = true);
+  Timeline run();
 
 private:
-  Timeline &timeline;
+  struct Stream {
+    std::vector<Operation *> ops; ///< the whole block: positions count slots too
+    size_t next = 0;
+    int64_t stepsLeft = 1;
+    double clock = 0;
+    bool working = false; ///< a launch has begun
+  };
+  struct Message {
+    SmallVector<int64_t, 2> waiting; ///< ranks in its complete
+    Route route;
+    SmallVector<int64_t, 2> links;
+    bool arrived = false;
+  };
+  /// The messages between two ranks, or of one group, in order.
+  struct Lane {
+    std::map<int64_t, size_t> posted; ///< by end: -1 sender, -2 receiver, or the member
+    std::vector<int64_t> flights;
+  };
+  enum class Kind { resume, release, arrive };
+  struct Event {
+    double time;
+    int64_t order;
+    Kind kind;
+    int64_t number; ///< of the rank or the flight
+    bool operator>(const Event &other) const { return std::tie(time, order) > std::tie(other.time, other.order); }
+  };
+
+  void advance(int64_t number);
+  bool nextStep(int64_t number);
+  double launch(int64_t number, LaunchOp op);
+  void post(int64_t number, PostOp op);
+  bool complete(int64_t number, PostOp op);
+  int64_t flightOf(int64_t number, PostOp op);
+  void startReady();
+  bool start(int64_t flight);
+  void arrive(int64_t flight);
+  void wake(int64_t number, int64_t flight);
+  void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
+  void push(double time, Kind kind, int64_t number) { events.push({time, order++, kind, number}); }
+  bool isSkipped(PostOp op) const { return !barrier && op.getThing().getRole() == Role::stat && isCollective(op); }
+  static bool isCollective(PostOp op) { return op.getKind() != PostKind::send && op.getKind() != PostKind::receive; }
+
   const CostModel &costs;
-  std::vector<double> clocks;
-  llvm::DenseMap<Operation *, double> times; ///< of a post, then of its message
+  bool barrier;
+  Timeline timeline;
+  std::vector<Stream> streams;
+  std::vector<Message> messages; ///< of timeline.flights
+  std::map<std::pair<std::vector<int64_t>, int64_t>, Lane> lanes;
+  llvm::DenseMap<Operation *, int64_t> posted; ///< post to flight
+  llvm::StringMap<int64_t> links;
+  std::vector<double> freeFrom; ///< by link
+  std::vector<int64_t> ready;   ///< flights that wait for their links, in order
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
+  int64_t order = 0;
+  double now = 0;
+  SmallVector<int64_t> meeting; ///< ranks at the barrier
 };
 
 } // namespace
 
-Timeline pp::simulate(ProgramOp program, const CostModel &costs) {
-  Execution execution(program);
-  Timeline timeline;
+Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, bool barrier)
+    : costs(costs), barrier(barrier) {
   timeline.unitTime = costs.isUnitTime();
-  timeline.ranks.resize(execution.ranks());
-  Recorder recorder(timeline, costs);
-  execution.run(recorder);
+  for (auto rank : program.getOps<RankOp>()) {
+    Stream &stream = streams.emplace_back();
+    stream.stepsLeft = steps;
+    for (Operation &op : rank.getBody().front())
+      stream.ops.push_back(&op);
+    push(0, Kind::resume, streams.size() - 1);
+  }
+  timeline.ranks.resize(streams.size());
+}
+
+Timeline Engine::run() {
+  while (!events.empty()) {
+    Event event = events.top();
+    events.pop();
+    now = event.time;
+    if (event.kind == Kind::resume)
+      advance(event.number);
+    else if (event.kind == Kind::arrive)
+      arrive(event.number);
+    startReady();
+  }
+  for (auto [number, stream] : llvm::enumerate(streams))
+    timeline.step = std::max(timeline.step, stream.clock);
+  for (auto [number, stream] : llvm::enumerate(streams))
+    idle(number, stream.clock, timeline.step, IdleCause::imbalance, -1);
+  return std::move(timeline);
+}
+
+//===-- Streams -------------------------------------------------------------------------------------------------===//
+
+void Engine::advance(int64_t number) {
+  Stream &stream = streams[number];
+  RankTimeline &record = timeline.ranks[number];
+  stream.clock = now;
+  while (stream.next < stream.ops.size() || nextStep(number)) {
+    Operation *op = stream.ops[stream.next];
+    if (auto sent = dyn_cast<PostOp>(op))
+      post(number, sent);
+    else if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
+      return;
+    double cost = isa<LaunchOp>(op) ? launch(number, cast<LaunchOp>(op)) : 0;
+    stream.clock = now + cost;
+    ++stream.next;
+    record.times.push_back(stream.clock);
+    if (cost > 0)
+      return push(stream.clock, Kind::resume, number);
+  }
+}
+
+bool Engine::nextStep(int64_t number) {
+  Stream &stream = streams[number];
+  if (stream.stepsLeft == 1)
+    return false;
+  if (barrier) {
+    if (!llvm::is_contained(meeting, number))
+      meeting.push_back(number);
+    if (meeting.size() < streams.size())
+      return false;
+    for (int64_t other : meeting) {
+      streams[other].next = 0;
+      --streams[other].stepsLeft;
+      push(now, Kind::resume, other);
+    }
+    meeting.clear();
+    return false;
+  }
+  stream.next = 0;
+  --stream.stepsLeft;
+  return true;
+}
+
+double Engine::launch(int64_t number, LaunchOp op) {
+  RankTimeline &record = timeline.ranks[number];
+  double cost = costs.of(number, op);
+  Span span = {op, now, now + cost};
+  if (span.isWork()) {
+    record.first = streams[number].working ? record.first : now;
+    streams[number].working = true;
+    record.busy += cost;
+    record.last = span.end;
+    timeline.makespan = std::max(timeline.makespan, span.end);
+  }
+  record.spans.push_back(span);
+  return cost;
+}
+
+//===-- Messages ------------------------------------------------------------------------------------------------===//
+
+int64_t Engine::flightOf(int64_t number, PostOp op) {
+  bool sends = op.getKind() == PostKind::send;
+  std::vector<int64_t> ends(op.getPeers());
+  if (!isCollective(op))
+    ends = sends ? std::vector<int64_t>{number, ends[0]} : std::vector<int64_t>{ends[0], number};
+  Lane &lane = lanes[{ends, op.getChannel().value_or(0)}];
+  size_t k = lane.posted[isCollective(op) ? number : sends ? -1 : -2]++;
+  if (k == lane.flights.size()) {
+    lane.flights.push_back(timeline.flights.size());
+    Flight &made = timeline.flights.emplace_back();
+    made.posted = now;
+    made.bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
+    Message &message = messages.emplace_back();
+    message.route = costs.route(isCollective(op) ? op.getKind() : PostKind::send, ends, made.bytes);
+    for (const std::string &name : message.route.links) {
+      auto [link, isNew] = links.insert({name, links.size()});
+      if (isNew) {
+        timeline.links.emplace_back().name = name;
+        freeFrom.push_back(0);
+      }
+      message.links.push_back(link->second);
+    }
+    made.link = message.links.empty() ? -1 : message.links.front();
+  }
+  return lane.flights[k];
+}
+
+void Engine::post(int64_t number, PostOp op) {
+  if (isSkipped(op))
+    return;
+  int64_t index = posted[op] = flightOf(number, op);
+  Flight &flight = timeline.flights[index];
+  bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
+  size_t place = isCollective(op) ? llvm::lower_bound(flight.ranks, number) - flight.ranks.begin()
+                 : first          ? 0
+                                  : flight.ranks.size();
+  flight.posts.insert(flight.posts.begin() + place, op);
+  flight.ranks.insert(flight.ranks.begin() + place, number);
+  if (flight.posts.size() < (isCollective(op) ? op.getPeers().size() : 2))
+    return;
+  flight.ready = now;
+  if (!ready.empty() || !start(index))
+    ready.push_back(index);
+}
+
+void Engine::startReady() {
+  llvm::erase_if(ready, [&](int64_t flight) { return start(flight); });
+}
+
+/// False where a link is not free.
+bool Engine::start(int64_t index) {
+  Message &message = messages[index];
+  Flight &flight = timeline.flights[index];
+  const Route &route = message.route;
+  if (llvm::any_of(message.links, [&](int64_t link) { return freeFrom[link] > now; }))
+    return false;
+  flight.start = now;
+  flight.end = now + route.transfer + route.latency;
+  for (int64_t number : message.links) {
+    LinkLoad &link = timeline.links[number];
+    ++link.messages;
+    link.bytes += flight.bytes;
+    link.busy += route.transfer;
+    freeFrom[number] = now + route.transfer;
+  }
+  if (flight.end == now)
+    arrive(index);
+  else
+    push(flight.end, Kind::arrive, index);
+  if (route.latency > 0 && route.transfer > 0)
+    push(now + route.transfer, Kind::release, index);
+  return true;
+}
+
+void Engine::arrive(int64_t index) {
+  messages[index].arrived = true;
+  for (int64_t number : messages[index].waiting)
+    wake(number, index);
+}
+
+bool Engine::complete(int64_t number, PostOp op) {
+  if (isSkipped(op) || messages[posted.lookup(op)].arrived)
+    return true;
+  messages[posted.lookup(op)].waiting.push_back(number);
+  return false;
+}
+
+void Engine::wake(int64_t number, int64_t index) {
+  const Flight &flight = timeline.flights[index];
+  double since = streams[number].clock;
+  IdleCause early = !streams[number].working ? IdleCause::imbalance : IdleCause::dependency;
+  idle(number, since, flight.ready, early, index);
+  idle(number, std::max(since, flight.ready), flight.start, IdleCause::headOfLine, index);
+  idle(number, std::max(since, flight.start), flight.end, IdleCause::communication, index);
+  push(now, Kind::resume, number);
+}
+
+void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64_t flight) {
+  if (to > from)
+    timeline.ranks[number].idles.push_back({from, to, cause, flight});
+}
+
+Timeline pp::simulate(ProgramOp program, const CostModel &costs) {
+  Timeline timeline = Engine(program, costs).run();
+  for (auto [rank, record] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
+    record.memory = memoryCurve(rank, record.times);
   return timeline;
+}
+
+double pp::simulateTwoSteps(ProgramOp program, const CostModel &costs, bool barrier) {
+  return Engine(program, costs, /*steps=*/2, barrier).run().step;
 }

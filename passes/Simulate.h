@@ -3,29 +3,9 @@
 #ifndef PP_PASSES_SIMULATE_H
 #define PP_PASSES_SIMULATE_H
 
-#include "dialect/Pipeline.h"
+#include "passes/Costs.h"
 
 namespace pp {
-
-/// What tasks cost, in seconds or (unit costs) in any unit of time.
-class CostModel {
-public:
-  virtual ~CostModel() = default;
-  /// How long this launch takes on this rank.
-  virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
-  /// True where times are multiples of a unit and not seconds.
-  virtual bool isUnitTime() const { return false; }
-};
-
-/// The costs papers count in; messages and everything that is not a unit take no time.
-struct UnitCosts : CostModel {
-  double forward = 1, backward = 2, inputs = 1, weights = 1, recompute = 1;
-  UnitCosts() = default;
-  UnitCosts(double forward, double backward, double inputs, double weights, double recompute)
-      : forward(forward), backward(backward), inputs(inputs), weights(weights), recompute(recompute) {}
-  double of(int64_t rank, pipeline::LaunchOp launch) const override;
-  bool isUnitTime() const override { return true; }
-};
 
 /// One launch: a unit of F, B, I, W, R, or (phase U) an update or another task that completes the step (sum, norm, tie).
 struct Span {
@@ -41,14 +21,16 @@ struct Flight {
   llvm::SmallVector<pipeline::PostOp, 2> posts; ///< send and receive, or one per member
   llvm::SmallVector<int64_t, 2> ranks;          ///< of `posts`, in their order
   double posted = 0;                            ///< when the first end was ready
-  double start = 0, end = 0;                    ///< when the bytes travel: both ends ready, the link free
+  double ready = 0;                             ///< when the last end was
+  double start = 0, end = 0;                    ///< when the bytes travel: both ends ready, the links free
   int64_t bytes = 0;
-  int64_t link = -1; ///< in `Timeline::links`, -1 where messages are free
+  int64_t link = -1; ///< the first of its links, in `Timeline::links`
+  pipeline::PostKind kind() const { return pipeline::PostOp(posts.front()).getKind(); }
 };
 
-/// Why a rank idles: what it waits for is not computed yet by another rank (dependency); is there, but behind an
-/// earlier message of its lane (head of line); is on the wire (communication); nothing is left to do, or has come yet,
-/// while others work (imbalance).
+/// Why a rank idles: what it waits for is not computed yet by another rank (dependency); is there, but behind another
+/// message of its lane or link (head of line); is on the wire (communication); nothing is left to do, or nothing has
+/// been there to begin with, while others work (imbalance).
 enum class IdleCause { dependency, headOfLine, communication, imbalance };
 llvm::StringRef stringifyIdleCause(IdleCause cause);
 
@@ -67,9 +49,9 @@ struct MemoryPoint {
 
 struct RankTimeline {
   std::vector<Span> spans;         ///< in order
-  std::vector<Idle> idles;         ///< the gaps between spans from 0 to the makespan
-  std::vector<double> times;       ///< when the k-th op of the rank's list is passed
-  std::vector<MemoryPoint> memory; ///< in order of time
+  std::vector<Idle> idles;         ///< the gaps between spans from 0 to the end of the step
+  std::vector<double> times;       ///< when the k-th op of the rank's block (slots included) is passed
+  std::vector<MemoryPoint> memory; ///< in order of time; where two share a time, the first is a peak of no duration
   double busy = 0;                 ///< sum of the spans that are work
   double first = 0, last = 0;      ///< start of the first and end of the last span that is work
 };
@@ -77,7 +59,7 @@ struct RankTimeline {
 struct LinkLoad {
   std::string name; ///< `0>1`, or that of a shared link of the cluster
   int64_t messages = 0, bytes = 0;
-  double busy = 0;
+  double busy = 0; ///< while bytes travel on it
 };
 
 struct Timeline {
@@ -96,6 +78,14 @@ struct Timeline {
 
 /// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted.
 Timeline simulate(pipeline::ProgramOp program, const CostModel &costs);
+
+/// How long two steps take. With a barrier all ranks meet between them. Without one, each rank begins its second step
+/// when its own list has ended, and no update waits for the norm of all gradients (zero bubble's late validation);
+/// weights on their way home are still waited for.
+double simulateTwoSteps(pipeline::ProgramOp program, const CostModel &costs, bool barrier);
+
+/// Bytes of live slots by role over time, from the times at which the rank's ops are passed.
+std::vector<MemoryPoint> memoryCurve(pipeline::RankOp rank, llvm::ArrayRef<double> times);
 
 } // namespace pp
 

@@ -1,0 +1,37 @@
+// Prices tasks and messages.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Costs.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+/// Free, on a lane of its own for each directed edge.
+Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
+  Route route;
+  if (kind == PostKind::send) {
+    route.links.push_back(std::to_string(ranks[0]) + ">" + std::to_string(ranks[1]));
+    return route;
+  }
+  for (size_t i = 0; i < ranks.size(); ++i)
+    route.links.push_back(std::to_string(ranks[i]) + ">" + std::to_string(ranks[(i + 1) % ranks.size()]));
+  return route;
+}
+
+double UnitCosts::of(int64_t, LaunchOp launch) const {
+  switch (launch.getUnit().getPhase()) {
+  case Phase::F:
+    return forward;
+  case Phase::B:
+    return backward;
+  case Phase::I:
+    return inputs;
+  case Phase::W:
+    return weights;
+  case Phase::R:
+    return recompute;
+  case Phase::U:
+    return 0;
+  }
+  return 0;
+}
