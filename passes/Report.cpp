@@ -1,10 +1,8 @@
-// Prints rank programs as CSV, as a drawing, and as numbers.
+// Prints rank programs as CSV and as numbers.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Report.h"
 #include "passes/Actions.h"
-#include "passes/Simulate.h"
 #include "passes/SlotLives.h"
-#include "llvm/Support/JSON.h"
 
 using namespace mlir;
 using namespace pp;
@@ -70,45 +68,6 @@ void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
         cells.push_back(launch.getUnit().cell());
     }
     printRow(cells, os);
-  }
-}
-
-/// The units of every rank, in order.
-static std::vector<std::vector<Span>> workOf(const Timeline &timeline) {
-  std::vector<std::vector<Span>> work(timeline.ranks.size());
-  for (auto [rank, spans] : llvm::zip(timeline.ranks, work))
-    llvm::copy_if(rank.spans, std::back_inserter(spans), [](const Span &span) { return span.isWork(); });
-  return work;
-}
-
-void pp::printTimeline(ProgramOp program, llvm::raw_ostream &os) {
-  std::vector<std::vector<Span>> ranks = workOf(simulate(program, UnitCosts(1, 1, 1, 1, 1)));
-  size_t pieces = llvm::range_size(program.getOps<PieceOp>()), width = 2;
-  bool oneEach = pieces == ranks.size();
-  for (auto &spans : ranks)
-    for (const Span &span : spans)
-      oneEach &= span.unit().getCoord().isStage() && span.unit().getCoord().getSlice() < 0 &&
-                 span.unit().getCoord().getIndex() == spans.front().unit().getCoord().getIndex();
-  // Where every rank has one stage, the stage goes without saying: F3 for 1F3.
-  auto cell = [&](const Span &span) {
-    if (!oneEach)
-      return span.unit().cell();
-    return stringifyPhase(span.unit().getPhase()).str() + std::to_string(span.unit().getCoord().getMicrobatch());
-  };
-  for (auto &spans : ranks)
-    for (const Span &span : spans)
-      width = std::max(width, cell(span).size());
-  size_t name = std::to_string(ranks.size() - 1).size();
-  for (auto [rank, spans] : llvm::enumerate(ranks)) {
-    os << "r" << llvm::left_justify(std::to_string(rank), name) << " |";
-    double now = 0;
-    for (const Span &span : spans) {
-      for (; now < span.start; ++now)
-        os << " " << llvm::left_justify("..", width);
-      os << " " << llvm::left_justify(cell(span), width);
-      now = span.end;
-    }
-    os << "\n";
   }
 }
 
@@ -195,9 +154,7 @@ static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream
   json.objectEnd();
 }
 
-void pp::printStats(ProgramOp program, llvm::raw_ostream &os) {
-  Timeline timeline = simulate(program, UnitCosts());
-  llvm::json::OStream json(os, 2);
+void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json) {
   json.objectBegin();
   json.attribute("program", program.getSymName());
   json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
@@ -209,5 +166,10 @@ void pp::printStats(ProgramOp program, llvm::raw_ostream &os) {
       printRank(rank, timeline, json);
   });
   json.objectEnd();
+}
+
+void pp::printStats(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
+  llvm::json::OStream json(os, 2);
+  writeStats(program, timeline, json);
   os << "\n";
 }

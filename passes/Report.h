@@ -1,10 +1,10 @@
-// What `--emit=tasks|comms|timeline|stats` print, read off the rank programs that are lowered.
+// What `--emit=tasks|comms|stats` print, read off the rank programs that are lowered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_PASSES_REPORT_H
 #define PP_PASSES_REPORT_H
 
-#include "dialect/Pipeline.h"
-#include "llvm/Support/raw_ostream.h"
+#include "passes/Simulate.h"
+#include "llvm/Support/JSON.h"
 
 namespace pp {
 
@@ -15,12 +15,10 @@ void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
 /// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
 void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
-/// A drawing for a terminal, every unit one cell wide: `r0 | F0 F1 .. B0`.
-void printTimeline(pipeline::ProgramOp program, llvm::raw_ostream &os);
-
-/// JSON: makespan and bubble in unit time (F 1, B 2, I 1, W 1), and per rank busy and idle time, peaks, traffic,
-/// counts.
-void printStats(pipeline::ProgramOp program, llvm::raw_ostream &os);
+/// JSON: makespan and bubble of the simulated step, and per rank busy and idle time, peaks, traffic, counts.
+void printStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
+/// The same as one value of a larger text.
+void writeStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::json::OStream &json);
 
 } // namespace pp
 

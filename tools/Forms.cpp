@@ -5,6 +5,7 @@
 #include "mlir/Support/FileUtilities.h"
 #include "passes/Passes.h"
 #include "passes/Report.h"
+#include "passes/pictures/Pictures.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/Path.h"
@@ -62,10 +63,10 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       printComms(program, os);
       break;
     case Form::Timeline:
-      printTimeline(program, os);
+      drawTimeline(program, os);
       break;
     case Form::Stats:
-      printStats(program, os);
+      printStats(program, simulate(program, UnitCosts()), os);
       break;
     default:
       module.print(os, OpPrintingFlags().enableDebugInfo(false));

@@ -13,6 +13,7 @@
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/WithColor.h"
 
 using namespace mlir;
 namespace cl = llvm::cl;
@@ -98,7 +99,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, StringRef stdl
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
-  cl::HideUnrelatedOptions(pp::compileOptions());
+  cl::HideUnrelatedOptions({&pp::compileOptions(), &llvm::getColorCategory()});
   cl::ParseCommandLineOptions(argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n");
   if (target != "cpu")
     return failed(pp::usage("target `" + target + "` is not known; this build has cpu")) ? 1 : 0;

@@ -1,0 +1,16 @@
+// What `--emit=timeline` and the other pictures draw, all of them from the one record of a simulated or measured run.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PICTURES_PICTURES_H
+#define PP_PASSES_PICTURES_PICTURES_H
+
+#include "passes/Simulate.h"
+
+namespace pp {
+
+/// A drawing for a terminal, every unit one cell wide: `r0 | F0 F1 .. B0`; in colours where `os` has them or `--color`
+/// asks for them.
+void drawTimeline(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+} // namespace pp
+
+#endif // PP_PASSES_PICTURES_PICTURES_H
