@@ -32,7 +32,10 @@ cl::opt<Form>
                     clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
                     clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
                     clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
+                    clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
                     clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
+cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
+cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
 cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(compileOptions()));
@@ -64,6 +67,9 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       break;
     case Form::Timeline:
       drawTimeline(program, os);
+      break;
+    case Form::Svg:
+      drawSvg(program, simulate(program, UnitCosts()), {messagesOption, memoryOption}, os);
       break;
     case Form::Stats:
       printStats(program, simulate(program, UnitCosts()), os);

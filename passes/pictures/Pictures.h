@@ -11,6 +11,15 @@ namespace pp {
 /// asks for them.
 void drawTimeline(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
+struct PictureOptions {
+  bool messages = false; ///< arrows
+  bool memory = false;   ///< curves under the rows
+};
+
+/// The figure that a paper would print.
+void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const PictureOptions &options,
+             llvm::raw_ostream &os);
+
 } // namespace pp
 
 #endif // PP_PASSES_PICTURES_PICTURES_H
