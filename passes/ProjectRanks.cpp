@@ -6,9 +6,10 @@
 //         %b = wait %f                                       rank 1 { post receive ..  launch ..  complete  launch
 //         @s1.F } task @s1.F (%b)
 //
-// Both sides post where the move stands; the receiver completes where the wait stands. The sender completes after its
-// next launch, or earlier when the memory is about to be written: since both posts stand at one place of one total
-// order, a complete anywhere after them cannot close a cycle (deadlock_and_nccl.md F.3).
+// Both sides post where the move stands; the receiver completes where the wait stands. The sender, and a receiver that
+// waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is about
+// to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot close a
+// cycle (deadlock_and_nccl.md F.3).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include "llvm/ADT/MapVector.h"
@@ -28,7 +29,7 @@ namespace {
 struct Posted {
   Value request, slot;
   int64_t group; ///< of the user's `together`, -1 for an inferred move
-  bool send;
+  bool unwaited; ///< no `wait` says when: sends, and what arrives but is never used
 };
 
 /// One rank's program while it grows.
@@ -161,7 +162,7 @@ private:
 
   /// The slot is about to be written: what is still being sent from it must have left.
   void finishSends(int64_t rank, Value slot) {
-    completeWhere(ranks[rank], [&](const Posted &posted) { return posted.send && posted.slot == slot; });
+    completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.slot == slot; });
   }
 
   //===-- Operations --------------------------------------------------------------------------------------------===//
@@ -210,7 +211,7 @@ private:
     }
     at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
                               scratch.empty() ? Value() : scratch.front());
-    completeWhere(ranks[rank], [](const Posted &posted) { return posted.send; });
+    completeWhere(ranks[rank], [](const Posted &posted) { return posted.unwaited; });
     return success();
   }
 
@@ -228,20 +229,22 @@ private:
     int64_t group = move.getGroup() ? *move.getGroup() : -1;
     if (group >= 0)
       for (int64_t rank : {from, to})
-        completeWhere(ranks[rank],
-                      [&](const Posted &posted) { return posted.send && posted.group >= 0 && posted.group < group; });
+        completeWhere(ranks[rank], [&](const Posted &posted) {
+          return posted.unwaited && posted.group >= 0 && posted.group < group;
+        });
     auto channel = builder.getI64IntegerAttr(from * program.getRanks() + to);
     Value source = slots.lookup({move.getValue(), from});
     Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source,
                                          ArrayRef<int64_t>(to), channel, move.getGroupAttr());
     ranks[from].posted.push_back({sent, source, group, true});
-    Value slot = target == move.getFuture() ? createSlot(to, move.getTarget().getRole(), move.getThing().str(),
-                                                         move.getTarget().getPayload(), move.getLoc())
-                                            : slotOf(target, to, move.getThing().str(), move.getLoc());
+    bool unwaited = target == move.getFuture();
+    Value slot = unwaited ? createSlot(to, move.getTarget().getRole(), move.getThing().str(),
+                                       move.getTarget().getPayload(), move.getLoc())
+                          : slotOf(target, to, move.getThing().str(), move.getLoc());
     finishSends(to, slot);
     Value received = at(to).create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,
                                            ArrayRef<int64_t>(from), channel, move.getGroupAttr());
-    ranks[to].posted.push_back({received, slot, group, false});
+    ranks[to].posted.push_back({received, slot, group, unwaited});
     requests[{move.getFuture(), to}] = received;
     return success();
   }

@@ -51,6 +51,8 @@ pipeline.program @tied ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   %w = pipeline.input <weight stage 0> : !w0
   %f = pipeline.move <weight stage 0> %w : !w0 -> <!w1>
   %v = pipeline.task @make <U stage 0> on [0](%w) ties [0] : (!w0) -> !w0
+  pipeline.task @make <F stage 1 mb 0> on [1]() ties [] : () -> ()
+  pipeline.task @make <B stage 1 mb 0> on [1]() ties [] : () -> ()
   pipeline.output <weight stage 0> %v : !w0
 }
 // CHECK:      pipeline.rank 0 {
@@ -59,11 +61,13 @@ pipeline.program @tied ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 // CHECK-NEXT:   pipeline.complete %[[S]]
 // CHECK-NEXT:   pipeline.launch @make <U stage 0>(%[[W]]) -> ()
 // CHECK-NEXT: }
-// Nobody on rank 1 waits for it: it is received, and completed at the end.
+// Nobody on rank 1 waits for it: it is received, and completed after the launch that follows, which frees its slot.
 // CHECK-NEXT: pipeline.rank 1 {
 // CHECK-NEXT:   %[[X:.*]] = pipeline.slot weight "weight(0)"
 // CHECK-NEXT:   %[[R:.*]] = pipeline.post receive <weight stage 0> %[[X]] with [0] channel 1
+// CHECK-NEXT:   pipeline.launch @make <F stage 1 mb 0>
 // CHECK-NEXT:   pipeline.complete %[[R]]
+// CHECK-NEXT:   pipeline.launch @make <B stage 1 mb 0>
 
 // A new weight that comes home is received where the old one was; of the copies only the first home's is saved.
 // CHECK-LABEL: pipeline.program @home
