@@ -15,7 +15,8 @@ void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
 /// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
 void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
-/// JSON: makespan and bubble of the simulated step, and per rank busy and idle time, peaks, traffic, counts.
+/// JSON: makespan (to the end of the last work), span (of the rank whose work takes longest), step (what completes it
+/// included), what an optimizer barrier costs, and per rank busy and idle time by cause, peaks, traffic, counts; links.
 void printStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
 /// The same as one value of a larger text.
 void writeStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::json::OStream &json);

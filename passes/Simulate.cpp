@@ -36,14 +36,15 @@ namespace {
 
 class Engine {
 public:
-  Engine(ProgramOp program, const CostModel &costs, int64_t steps = 1, bool barrier = true);
+  /// Several steps follow each other without a barrier, as Timeline::twoSteps says.
+  Engine(ProgramOp program, const CostModel &costs, int64_t steps);
   Timeline run();
 
 private:
   struct Stream {
     std::vector<Operation *> ops; ///< the whole block: positions count slots too
     size_t next = 0;
-    int64_t stepsLeft = 1;
+    int64_t step = 0;
     double clock = 0;
     bool working = false; ///< a launch has begun
   };
@@ -68,7 +69,7 @@ private:
   };
 
   void advance(int64_t number);
-  bool nextStep(int64_t number);
+  bool nextStep(Stream &stream);
   double launch(int64_t number, LaunchOp op);
   void post(int64_t number, PostOp op);
   bool complete(int64_t number, PostOp op);
@@ -79,11 +80,11 @@ private:
   void wake(int64_t number, int64_t flight);
   void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
   void push(double time, Kind kind, int64_t number) { events.push({time, order++, kind, number}); }
-  bool isSkipped(PostOp op) const { return !barrier && op.getThing().getRole() == Role::stat && isCollective(op); }
+  bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && isCollective(op); }
   static bool isCollective(PostOp op) { return op.getKind() != PostKind::send && op.getKind() != PostKind::receive; }
 
   const CostModel &costs;
-  bool barrier;
+  int64_t steps;
   Timeline timeline;
   std::vector<Stream> streams;
   std::vector<Message> messages; ///< of timeline.flights
@@ -95,17 +96,14 @@ private:
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
   int64_t order = 0;
   double now = 0;
-  SmallVector<int64_t> meeting; ///< ranks at the barrier
 };
 
 } // namespace
 
-Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, bool barrier)
-    : costs(costs), barrier(barrier) {
+Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps) : costs(costs), steps(steps) {
   timeline.unitTime = costs.isUnitTime();
   for (auto rank : program.getOps<RankOp>()) {
     Stream &stream = streams.emplace_back();
-    stream.stepsLeft = steps;
     for (Operation &op : rank.getBody().front())
       stream.ops.push_back(&op);
     push(0, Kind::resume, streams.size() - 1);
@@ -126,8 +124,12 @@ Timeline Engine::run() {
   }
   for (auto [number, stream] : llvm::enumerate(streams))
     timeline.step = std::max(timeline.step, stream.clock);
-  for (auto [number, stream] : llvm::enumerate(streams))
+  for (auto [number, stream] : llvm::enumerate(streams)) {
+    for (Idle &idle : timeline.ranks[number].idles) // waits for what completes the step, with no work left to wait for
+      if (idle.cause == IdleCause::dependency && idle.start >= timeline.ranks[number].last)
+        idle.cause = IdleCause::imbalance;
     idle(number, stream.clock, timeline.step, IdleCause::imbalance, -1);
+  }
   return std::move(timeline);
 }
 
@@ -137,7 +139,7 @@ void Engine::advance(int64_t number) {
   Stream &stream = streams[number];
   RankTimeline &record = timeline.ranks[number];
   stream.clock = now;
-  while (stream.next < stream.ops.size() || nextStep(number)) {
+  while (stream.next < stream.ops.size() || nextStep(stream)) {
     Operation *op = stream.ops[stream.next];
     if (auto sent = dyn_cast<PostOp>(op))
       post(number, sent);
@@ -152,25 +154,10 @@ void Engine::advance(int64_t number) {
   }
 }
 
-bool Engine::nextStep(int64_t number) {
-  Stream &stream = streams[number];
-  if (stream.stepsLeft == 1)
+bool Engine::nextStep(Stream &stream) {
+  if (++stream.step >= steps)
     return false;
-  if (barrier) {
-    if (!llvm::is_contained(meeting, number))
-      meeting.push_back(number);
-    if (meeting.size() < streams.size())
-      return false;
-    for (int64_t other : meeting) {
-      streams[other].next = 0;
-      --streams[other].stepsLeft;
-      push(now, Kind::resume, other);
-    }
-    meeting.clear();
-    return false;
-  }
   stream.next = 0;
-  --stream.stepsLeft;
   return true;
 }
 
@@ -294,12 +281,9 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
 }
 
 Timeline pp::simulate(ProgramOp program, const CostModel &costs) {
-  Timeline timeline = Engine(program, costs).run();
+  Timeline timeline = Engine(program, costs, /*steps=*/1).run();
+  timeline.twoSteps = Engine(program, costs, /*steps=*/2).run().step;
   for (auto [rank, record] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
     record.memory = memoryCurve(rank, record.times);
   return timeline;
-}
-
-double pp::simulateTwoSteps(ProgramOp program, const CostModel &costs, bool barrier) {
-  return Engine(program, costs, /*steps=*/2, barrier).run().step;
 }

@@ -69,6 +69,12 @@ struct Timeline {
   std::vector<LinkLoad> links;
   double makespan = 0; ///< from 0 to the end of the last work of any rank
   double step = 0;     ///< to the end of the last task: updates and what completes the step included
+  /// Two steps where no rank waits between them for the others: each begins its second step when its own list has ended,
+  /// and no update waits for the norm of all gradients (zero bubble's late validation). Weights on their way home are
+  /// waited for.
+  double twoSteps = 0;
+  /// What it costs that all ranks meet between two steps.
+  double barrierCost() const { return 2 * step - twoSteps; }
   /// The longest time from the first to the last work of one rank: what a step costs where the next one may begin on a
   /// rank before the others have ended this one (no optimizer barrier).
   double span() const;
@@ -78,11 +84,6 @@ struct Timeline {
 
 /// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted.
 Timeline simulate(pipeline::ProgramOp program, const CostModel &costs);
-
-/// How long two steps take. With a barrier all ranks meet between them. Without one, each rank begins its second step
-/// when its own list has ended, and no update waits for the norm of all gradients (zero bubble's late validation);
-/// weights on their way home are still waited for.
-double simulateTwoSteps(pipeline::ProgramOp program, const CostModel &costs, bool barrier);
 
 /// Bytes of live slots by role over time, from the times at which the rank's ops are passed.
 std::vector<MemoryPoint> memoryCurve(pipeline::RankOp rank, llvm::ArrayRef<double> times);

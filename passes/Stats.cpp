@@ -1,0 +1,164 @@
+// Writes what a simulated run of the rank programs comes to, as JSON: time and its causes, memory, traffic.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Report.h"
+#include "passes/SlotLives.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+/// Most values of a role alive at once: slots for weights and gradients, units between F and their last backward for
+/// stashes.
+static int64_t countAlive(ArrayRef<SlotLife> lives, Role role) {
+  std::vector<std::pair<int64_t, int64_t>> events;
+  for (const SlotLife &life : lives) {
+    if (SlotOp(life.op).getRole() != role)
+      continue;
+    for (Segment segment : life.segments) {
+      events.push_back({segment.first, 1});
+      events.push_back({segment.last + 1, -1});
+    }
+  }
+  llvm::sort(events);
+  int64_t alive = 0, most = 0;
+  for (auto [position, change] : events)
+    most = std::max(most, alive += change);
+  return most;
+}
+
+static int64_t countStashes(RankOp rank) {
+  int64_t alive = 0, most = 0;
+  for (auto launch : rank.getOps<LaunchOp>()) {
+    Phase phase = launch.getUnit().getPhase();
+    if (phase == Phase::F)
+      most = std::max(most, ++alive);
+    else if (phase == Phase::B || phase == Phase::W)
+      --alive;
+  }
+  return most;
+}
+
+/// Until the makespan: idle time by cause, and what completes the step in between.
+static void printIdle(const RankTimeline &rank, double makespan, llvm::json::OStream &json) {
+  double causes[4] = {}, updates = 0;
+  for (const Idle &idle : rank.idles)
+    causes[static_cast<int>(idle.cause)] += std::max(0.0, std::min(idle.end, makespan) - idle.start);
+  for (const Span &span : rank.spans)
+    if (!span.isWork())
+      updates += std::max(0.0, std::min(span.end, makespan) - span.start);
+  json.attributeObject("idle_by_cause", [&] {
+    for (IdleCause cause :
+         {IdleCause::dependency, IdleCause::headOfLine, IdleCause::communication, IdleCause::imbalance})
+      json.attribute(stringifyIdleCause(cause), causes[static_cast<int>(cause)]);
+  });
+  json.attribute("updates", updates);
+  json.attribute("exposed_communication",
+                 causes[static_cast<int>(IdleCause::headOfLine)] + causes[static_cast<int>(IdleCause::communication)]);
+}
+
+/// When the most bytes are alive, and which.
+static void printPeak(const RankTimeline &rank, llvm::json::OStream &json) {
+  auto peak =
+      llvm::max_element(rank.memory, [](const MemoryPoint &a, const MemoryPoint &b) { return a.total < b.total; });
+  if (peak == rank.memory.end())
+    return;
+  json.attributeObject("peak_at", [&] {
+    json.attribute("time", peak->time);
+    for (auto [role, bytes] : llvm::enumerate(peak->bytes))
+      if (bytes)
+        json.attribute(stringifyRole(static_cast<Role>(role)), bytes);
+    json.attribute("total", peak->total);
+  });
+}
+
+static void printTraffic(RankOp rank, llvm::json::OStream &json) {
+  int64_t sent = 0, received = 0, bytes = 0;
+  llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
+  for (auto post : rank.getOps<PostOp>()) {
+    received += post.getKind() == PostKind::receive;
+    if (post.getKind() != PostKind::send)
+      continue;
+    int64_t size = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+    auto &entry = byRole[stringifyRole(post.getThing().getRole())];
+    ++entry.first;
+    entry.second += size;
+    bytes += size;
+    ++sent;
+  }
+  json.attributeObject("bytes_sent", [&] {
+    for (auto [role, entry] : byRole)
+      json.attribute(role, entry.second);
+    json.attribute("total", bytes);
+  });
+  json.attributeObject("messages_sent_by_role", [&] {
+    for (auto [role, entry] : byRole)
+      json.attribute(role, entry.first);
+  });
+  json.attribute("units", llvm::count_if(rank.getOps<LaunchOp>(),
+                                         [](LaunchOp launch) { return launch.getUnit().getPhase() != Phase::U; }));
+  json.attribute("messages_sent", sent);
+  json.attribute("messages_received", received);
+}
+
+static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream &json) {
+  const RankTimeline &record = timeline.ranks[rank.getRank()];
+  std::vector<SlotLife> lives = slotLives(rank);
+  json.objectBegin();
+  json.attribute("rank", static_cast<int64_t>(rank.getRank()));
+  json.attribute("busy", record.busy);
+  json.attribute("idle", timeline.makespan - record.busy);
+  json.attribute("span", record.last - record.first);
+  printIdle(record, timeline.makespan, json);
+  json.attributeObject("peak_bytes", [&] {
+    for (NamedAttribute entry : rank->getAttrOfType<DictionaryAttr>("peak"))
+      json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
+  });
+  printPeak(record, json);
+  json.attributeObject("peak_values", [&] {
+    json.attribute("stash", countStashes(rank));
+    json.attribute("weight", countAlive(lives, Role::weight));
+    json.attribute("grad", countAlive(lives, Role::grad));
+    json.attribute("act", countAlive(lives, Role::act));
+    json.attribute("dact", countAlive(lives, Role::dact));
+  });
+  printTraffic(rank, json);
+  json.objectEnd();
+}
+
+static void printLinks(const Timeline &timeline, llvm::json::OStream &json) {
+  json.attributeArray("links", [&] {
+    for (const LinkLoad &link : timeline.links)
+      json.object([&] {
+        json.attribute("name", link.name);
+        json.attribute("messages", link.messages);
+        json.attribute("bytes", link.bytes);
+        json.attribute("busy", link.busy);
+      });
+  });
+}
+
+void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json) {
+  json.objectBegin();
+  json.attribute("program", program.getSymName());
+  json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
+  json.attribute("microbatches", static_cast<int64_t>(program.getMicrobatches()));
+  json.attribute("makespan", timeline.makespan);
+  json.attribute("bubble", timeline.bubble());
+  json.attribute("time", timeline.unitTime ? "units" : "seconds");
+  json.attribute("span", timeline.span());
+  json.attribute("step", timeline.step);
+  json.attribute("two_steps_without_barrier", timeline.twoSteps);
+  json.attribute("barrier_cost", timeline.barrierCost());
+  json.attributeArray("per_rank", [&] {
+    for (auto rank : program.getOps<RankOp>())
+      printRank(rank, timeline, json);
+  });
+  printLinks(timeline, json);
+  json.objectEnd();
+}
+
+void pp::printStats(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
+  llvm::json::OStream json(os, 2);
+  writeStats(program, timeline, json);
+  os << "\n";
+}
