@@ -33,6 +33,7 @@ cl::opt<Form>
                     clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
                     clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
                     clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
+                    clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
                     clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
@@ -70,6 +71,9 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       break;
     case Form::Svg:
       drawSvg(program, simulate(program, UnitCosts()), {messagesOption, memoryOption}, os);
+      break;
+    case Form::Trace:
+      writeTrace(program, simulate(program, UnitCosts()), os);
       break;
     case Form::Stats:
       printStats(program, simulate(program, UnitCosts()), os);

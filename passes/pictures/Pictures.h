@@ -20,6 +20,9 @@ struct PictureOptions {
 void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const PictureOptions &options,
              llvm::raw_ostream &os);
 
+/// Chrome's trace format, for chrome://tracing and Perfetto; a unit of unit time is a millisecond.
+void writeTrace(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
+
 } // namespace pp
 
 #endif // PP_PASSES_PICTURES_PICTURES_H

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Compares traces: the planned one and that of a run have the same units, messages, arrows and lines, ready for a viewer."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: traces.py PP_COMPILE FOLDER
+import json, os, sys
+import harness
+
+SIZES = dict(ranks=4, microbatches=4, layers=8, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=16, microbatch=1)
+CASES = ("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}), ("interleaved", "threads", {})
+
+
+def read(path):
+    with open(path) as file:
+        return json.load(file)["traceEvents"]
+
+
+def ids(events):
+    """What a planned and a measured trace must share: units, messages on their lines, ends of arrows, names of lines."""
+    return {
+        "units": sorted((e["pid"], e["tid"], e["name"]) for e in events if e["ph"] == "X" and e["cat"] in "FBIWRU"),
+        "messages": sorted((e["pid"], e["tid"], e["args"]["message"], e["name"], e["cat"],
+                            0 if e["cat"] == "sum" else e["args"]["bytes"])  # a sum's slot is larger than its number
+                           for e in events if e["ph"] == "X" and e["cat"] in ("send", "recv", "sum")),
+        "arrows": sorted((e["ph"], e["id"], e["pid"], e["tid"], e["name"]) for e in events if e["ph"] in "sf"),
+        "lines": sorted((e["pid"], e["tid"], e["name"], str(e["args"])) for e in events
+                        if e["ph"] == "M" and e["tid"] <= 1 + 2 * SIZES["ranks"]),
+    }
+
+
+def problems(events):
+    """What a viewer would not show: slices that overlap without nesting, arrows with one end or nothing at an end."""
+    found, lines = [], {}
+    for event in events:
+        if event["ph"] == "X":
+            lines.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+    for line, slices in lines.items():
+        open_ends = []
+        for start, end, name in sorted(slices, key=lambda one: (one[0], -one[1])):
+            while open_ends and open_ends[-1] <= start + 0.002:  # times are rounded to nanoseconds
+                open_ends.pop()
+            if open_ends and end > open_ends[-1] + 0.002:
+                found.append(f"{name} on {line} at {start} ends after what it began in")
+            open_ends.append(end)
+    arrows = {}
+    for event in events:
+        if event["ph"] in "sf":
+            arrows.setdefault(event["id"], []).append(event["ph"])
+            if not any(start - 0.002 <= event["ts"] <= end for start, end, _ in lines[(event["pid"], event["tid"])]):
+                found.append(f"an arrow {event} has no slice")
+    return found + [f"arrow {number} has the ends {ends}" for number, ends in arrows.items() if sorted(ends) != ["f", "s"]]
+
+
+def main():
+    compiler, folder = sys.argv[1:3]
+    text, tally = harness.write_text(folder), harness.Tally()
+    for schedule, transport, more in CASES:
+        values = SIZES | more | dict(schedule=schedule)
+        planned, measured = (os.path.join(folder, f"{schedule}.{end}.json") for end in ("planned", "measured"))
+        program = harness.compile_train(compiler, os.path.join(folder, schedule), values)
+        defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+        harness.call([compiler, harness.TRAIN, *defines, "--emit=trace", "-o", planned])
+        run = [*harness.launch(program, values["ranks"], transport), "--data", text, "--steps"]
+        harness.call([*run, "1", "--trace", measured])
+        ours, theirs = ids(read(planned)), ids(read(measured))
+        for what in ours:
+            tally.check(ours[what] and ours[what] == theirs[what],
+                        f"{schedule} over {transport}: {len(ours[what])} {what} planned, {len(theirs[what])} measured")
+        harness.call([*run, "3", "--trace", measured])
+        for name, events in (("planned", read(planned)), ("measured, 3 steps", read(measured))):
+            found = problems(events)
+            tally.check(not found, f"{schedule}, {name}: {len(events)} events a viewer can show {found[:2] or ''}")
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
