@@ -21,20 +21,21 @@ cl::OptionCategory &pp::compileOptions() { // a function, for options in other f
 }
 
 namespace {
-cl::opt<Form>
-    form("emit", cl::desc("what to write"), cl::init(Form::Exe), cl::cat(compileOptions()),
-         cl::values(clEnumValN(Form::Exe, "exe", "an executable for mpirun (default)"),
-                    clEnumValN(Form::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
-                    clEnumValN(Form::Llvm, "llvm", "LLVM IR of --rank"),
-                    clEnumValN(Form::Ranks, "ranks", "the planned and proved programs of the ranks"),
-                    clEnumValN(Form::Pipeline, "pipeline", "the step in one global order"),
-                    clEnumValN(Form::Actions, "actions", "what the schedule emitted, before anything is inferred"),
-                    clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
-                    clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
-                    clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
-                    clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
-                    clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
-                    clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
+cl::opt<Form> form(
+    "emit", cl::desc("what to write"), cl::init(Form::Exe), cl::cat(compileOptions()),
+    cl::values(clEnumValN(Form::Exe, "exe", "an executable for mpirun (default)"),
+               clEnumValN(Form::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
+               clEnumValN(Form::Llvm, "llvm", "LLVM IR of --rank"),
+               clEnumValN(Form::Ranks, "ranks", "the planned and proved programs of the ranks"),
+               clEnumValN(Form::Pipeline, "pipeline", "the step in one global order"),
+               clEnumValN(Form::Actions, "actions", "what the schedule emitted, before anything is inferred"),
+               clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
+               clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
+               clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
+               clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
+               clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
+               clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
+               clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
@@ -104,10 +105,17 @@ LogicalResult pp::writeForm(ModuleOp module, StringRef source, llvm::raw_ostream
   if (rankOption >= 0 && form != Form::Actions && form != Form::Pipeline && !llvm::is_contained(ranks, rankOption))
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
                  " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
+  StringRef named = output.empty() ? llvm::sys::path::stem(source) : StringRef(output);
   if (form == Form::Exe)
-    return emitExecutable(module, runtimeLibrary, output.empty() ? llvm::sys::path::stem(source) : StringRef(output));
+    return emitExecutable(module, runtimeLibrary, named);
   if (form == Form::Obj)
     return writeObjects(module);
+  if (form == Form::Chakra) {
+    for (auto program : module.getOps<pipeline::ProgramOp>())
+      if (failed(writeChakra(program, simulate(program, UnitCosts()), named)))
+        return failure();
+    return success();
+  }
   if (output.empty() || output == "-")
     return writeText(module, os);
   std::string message;

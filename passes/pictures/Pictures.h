@@ -23,6 +23,10 @@ void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const Pictur
 /// Chrome's trace format, for chrome://tracing and Perfetto; a unit of unit time is a millisecond.
 void writeTrace(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
 
+/// Chakra execution traces for ASTRA-sim: PREFIX.<rank>.et, and PREFIX.groups.json where sums are over fewer than all
+/// ranks.
+llvm::LogicalResult writeChakra(pipeline::ProgramOp program, const Timeline &timeline, llvm::StringRef prefix);
+
 } // namespace pp
 
 #endif // PP_PASSES_PICTURES_PICTURES_H
