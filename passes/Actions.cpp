@@ -30,6 +30,32 @@ int64_t Pieces::owner(int64_t piece) const {
   return place && place.getRanks().size() == 1 ? place.getRanks().front() : -1;
 }
 
+bool Pieces::hasWeights(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return op.getWeightsAttr() && !op.getWeightsAttr().empty();
+}
+
+int64_t Pieces::primary(int64_t piece) const {
+  auto weightsOf = [&](int64_t of) {
+    PieceOp op = ops[of];
+    return op.getWeightsAttr() ? op.getWeightsAttr().getValue() : ArrayRef<Attribute>();
+  };
+  for (Attribute mine : weightsOf(piece))
+    for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
+      for (Attribute theirs : weightsOf(other))
+        if (!cast<WeightAttr>(theirs).getTied() &&
+            cast<WeightAttr>(theirs).getName() == cast<WeightAttr>(mine).getName())
+          return other;
+  return -1;
+}
+
+int64_t Pieces::tieNumber(int64_t piece) const {
+  int64_t owner = primary(piece), number = 0;
+  for (int64_t other = 0; other < piece; ++other)
+    number += primary(other) == owner;
+  return number;
+}
+
 int64_t pp::unitTime(Phase phase) {
   switch (phase) {
   case Phase::B:

@@ -27,6 +27,12 @@ public:
   llvm::ArrayRef<int64_t> homes(int64_t piece) const;
   /// The rank that updates the piece, -1 if none.
   int64_t owner(int64_t piece) const;
+  /// Whether derive-tasks gave it weights.
+  bool hasWeights(int64_t piece) const;
+  /// The piece that owns the first tied weight of this one; -1 if it has none.
+  int64_t primary(int64_t piece) const;
+  /// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.
+  int64_t tieNumber(int64_t piece) const;
 
 private:
   llvm::SmallVector<pipeline::PieceOp> ops;

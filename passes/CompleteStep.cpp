@@ -43,7 +43,7 @@ void StepBuilder::readConsumers() {
 LogicalResult StepBuilder::createInputs() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     const Body *update = findBody(piece, "U");
-    if (!hasWeights(piece) || !update)
+    if (!pieces.hasWeights(piece) || !update)
       continue;
     PieceOp op = pieces.op(piece);
     if (pieces.homes(piece).empty())
@@ -147,7 +147,7 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   }
   std::string suffix = stringifyPhase(phase).str();
   Share share;
-  if ((phase == Phase::B || phase == Phase::W) && hasWeights(piece)) {
+  if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece)) {
     share = takeShare(piece, rank, op.getLoc());
     suffix += share.value ? "" : ".first";
   }

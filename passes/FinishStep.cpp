@@ -50,7 +50,7 @@ LogicalResult StepBuilder::reportMissing(int64_t piece, const Share &share) {
 
 LogicalResult StepBuilder::reduceGradients() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    if (!hasWeights(piece))
+    if (!pieces.hasWeights(piece))
       continue;
     int64_t owner = pieces.owner(piece);
     Location loc = pieces.op(piece).getLoc();
@@ -73,37 +73,14 @@ LogicalResult StepBuilder::reduceGradients() {
 
 //===-- Tied weights --------------------------------------------------------------------------------------------===//
 
-static bool hasTied(PieceOp piece) {
-  return llvm::any_of(piece.getWeightsAttr(), [](Attribute weight) { return cast<WeightAttr>(weight).getTied(); });
-}
-
-/// The piece that owns the first tied weight of this one.
-int64_t StepBuilder::primaryOf(int64_t piece) {
-  for (Attribute mine : pieces.op(piece).getWeightsAttr())
-    for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
-      for (Attribute theirs : pieces.op(other).getWeightsAttr())
-        if (!cast<WeightAttr>(theirs).getTied() &&
-            cast<WeightAttr>(theirs).getName() == cast<WeightAttr>(mine).getName())
-          return other;
-  return -1;
-}
-
-/// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.
-std::string StepBuilder::tieNumber(int64_t piece) {
-  int64_t primary = primaryOf(piece), number = 0;
-  for (int64_t other = 0; other < piece; ++other)
-    number += hasWeights(other) && hasTied(pieces.op(other)) && primaryOf(other) == primary;
-  return std::to_string(number);
-}
-
 LogicalResult StepBuilder::addTiedShares() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    if (!hasWeights(piece) || !hasTied(pieces.op(piece)))
+    if (pieces.primary(piece) < 0)
       continue;
     Location loc = pieces.op(piece).getLoc();
-    int64_t primary = primaryOf(piece), owner = pieces.owner(piece), target = pieces.owner(primary);
+    int64_t primary = pieces.primary(piece), owner = pieces.owner(piece), target = pieces.owner(primary);
     const Body *out = findBody(piece, "tie.out");
-    const Body *in = findBody(primary, "tie.in." + tieNumber(piece));
+    const Body *in = findBody(primary, "tie.in." + std::to_string(pieces.tieNumber(piece)));
     if (!out || !in)
       return emitError(loc) << "`" << pieces.name(piece) << "` has no derived function for its tied weights";
     Value share = createTask(*out, updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
@@ -119,7 +96,7 @@ LogicalResult StepBuilder::addTiedShares() {
 void StepBuilder::createNorms() {
   // One running sum of squares on every owner, pieces in model order.
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    if (!hasWeights(piece))
+    if (!pieces.hasWeights(piece))
       continue;
     int64_t owner = pieces.owner(piece);
     Location loc = pieces.op(piece).getLoc();
@@ -161,10 +138,10 @@ void StepBuilder::createNorms() {
 
 LogicalResult StepBuilder::createUpdates() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (hasWeights(piece) && failed(createUpdate(piece)))
+    if (pieces.hasWeights(piece) && failed(createUpdate(piece)))
       return failure();
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (hasWeights(piece))
+    if (pieces.hasWeights(piece))
       returnWeights(piece);
   return success();
 }
@@ -185,8 +162,8 @@ LogicalResult StepBuilder::createUpdate(int64_t piece) {
     else if (group.name == "norm")
       value = norms[owner];
     else if (group.name == "fresh") {
-      int64_t primary = primaryOf(piece);
-      const Body *fresh = findBody(primary, "tie.fresh." + tieNumber(piece));
+      int64_t primary = pieces.primary(piece);
+      const Body *fresh = findBody(primary, "tie.fresh." + std::to_string(pieces.tieNumber(piece)));
       int64_t source = pieces.owner(primary);
       value = createTask(*fresh, updateUnit(primary), source, {newWeights[primary]}, loc).getResult(0);
       if (source != owner)

@@ -59,6 +59,14 @@ def PlanSlots : PpPass<"plan-slots"> {
   let description = [{ `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. }];
 }
 
+def ProveUnits : PpPass<"prove-units"> {
+  let summary = "the ranks together launch every unit of the step exactly once";
+  let description = [{
+    `launch F(0, 1)` on rank 0 and on rank 1 ~~> error with both places. verify-units asks it of the schedule, this pass
+    of what is lowered.
+  }];
+}
+
 def ProveChannels : PpPass<"prove-channels"> {
   let summary = "on every channel the k-th send is the k-th receive";
   let description = [{ `post send act(0, 1) .. / post receive act(0, 0) ..` ~~> error with both places. }];
@@ -67,6 +75,14 @@ def ProveChannels : PpPass<"prove-channels"> {
 def ProveProgress : PpPass<"prove-progress"> {
   let summary = "no deadlock with zero buffering: the rank programs' waits have no cycle";
   let description = [{ a cycle of waits between ranks ~~> error that tells it, rank by rank. }];
+}
+
+def ProveValues : PpPass<"prove-values"> {
+  let summary = "every unit reads what it needs, every gradient has each microbatch once when it is used";
+  let description = [{
+    Executes the rank programs with labels for values: `launch B(1, 2)` on a slot that holds `act(0, 1)` ~~> error with
+    the place that wrote it and the place of `act(0, 2)`. Sums are sets of terms, additions disjoint unions.
+  }];
 }
 
 def ProveSlots : PpPass<"prove-slots"> {

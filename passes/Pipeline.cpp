@@ -23,8 +23,11 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until) {
   manager.addPass(createProjectRanks());
   // One arena per rank.
   manager.addPass(createPlanSlots());
-  // Proofs on what will be lowered, after the last transformation.
+  // Proofs on what will be lowered, after the last transformation. Each relies on those before it: values are followed
+  // through messages that match, to programs that end, in slots that keep what was written.
+  manager.addPass(createProveUnits());
   manager.addPass(createProveChannels());
   manager.addPass(createProveProgress());
   manager.addPass(createProveSlots());
+  manager.addPass(createProveValues());
 }

@@ -46,11 +46,6 @@ const Body *StepBuilder::findBody(int64_t piece, StringRef suffix) {
   return it == bodies.end() ? nullptr : &it->second;
 }
 
-bool StepBuilder::hasWeights(int64_t piece) {
-  ArrayAttr weights = pieces.op(piece).getWeightsAttr();
-  return weights && !weights.empty();
-}
-
 llvm::BitVector StepBuilder::allContributions() {
   return llvm::BitVector(program.getMicrobatches() * std::max<int64_t>(program.getSlices(), 1), true);
 }

@@ -62,7 +62,6 @@ private:
   pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank);
   pipeline::UnitIdAttr updateUnit(int64_t piece);
   const Body *findBody(int64_t piece, llvm::StringRef suffix);
-  bool hasWeights(int64_t piece);
   llvm::BitVector allContributions();
 
   // Values.
@@ -100,8 +99,6 @@ private:
   // The end of the step (FinishStep.cpp).
   mlir::LogicalResult reduceGradients();
   mlir::LogicalResult reportMissing(int64_t piece, const Share &share);
-  int64_t primaryOf(int64_t piece);
-  std::string tieNumber(int64_t piece);
   mlir::LogicalResult addTiedShares();
   void createNorms();
   mlir::LogicalResult createUpdates();

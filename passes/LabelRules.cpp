@@ -1,0 +1,114 @@
+// The tables of prove-values: the groups of task bodies, the bodies themselves, and what messages carry.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/LabelRules.h"
+#include "passes/PlanBodies.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+static constexpr GroupRule groupRules[] = {
+    {"act", What::act, Span::Unit, -1},         {"dact", What::dact, Span::Unit, +1},
+    {"stash", What::stash, Span::Unit},         {"pending", What::pending, Span::Unit},
+    {"tokens", What::tokens, Span::Microbatch}, {"targets", What::targets, Span::Microbatch},
+    {"weight", What::weight, Span::Piece},      {"opt", What::opt, Span::Piece},
+    {"fresh", What::fresh, Span::Piece},        {"grad", What::grad, Span::Piece},
+    {"share", What::share, Span::Piece},        {"norm", What::norm, Span::Step},
+    {"loss", What::loss, Span::Unit},
+};
+
+static constexpr BodyRule bodyRules[] = {
+    {"F", Phase::F},
+    {"F.light", Phase::F},
+    {"R", Phase::R},
+    {"I", Phase::I},
+    {"B", Phase::B, Adds::Unit},
+    {"B.first", Phase::B, Adds::Unit},
+    {"W", Phase::W, Adds::Unit},
+    {"W.first", Phase::W, Adds::Unit},
+    {"zero", Phase::U, Adds::None},
+    {"sum", Phase::U, Adds::Share},
+    {"tie.out", Phase::U, Adds::Nothing, /*whole=*/true},
+    {"tie.in", Phase::U, Adds::Tied},
+    {"norm.first", Phase::U, Adds::Norm, /*whole=*/true},
+    {"norm", Phase::U, Adds::Norm, /*whole=*/true},
+    {"U", Phase::U, Adds::Nothing, /*whole=*/true},
+    {"tie.fresh", Phase::U, Adds::Nothing, false, /*updated=*/true},
+    {"copy", Phase::U, Adds::Nothing, false, /*updated=*/true},
+};
+
+ArrayRef<What> pp::cargoOf(Role role) {
+  static constexpr What acts[] = {What::act}, dacts[] = {What::dact}, weights[] = {What::weight, What::fresh},
+                        grads[] = {What::grad, What::share}, stashes[] = {What::stash, What::pending},
+                        states[] = {What::opt}, stats[] = {What::norm};
+  switch (role) {
+  case Role::act:
+    return acts;
+  case Role::dact:
+    return dacts;
+  case Role::weight:
+    return weights;
+  case Role::grad:
+    return grads;
+  case Role::stash:
+    return stashes;
+  case Role::opt:
+    return states;
+  case Role::stat:
+    return stats;
+  default:
+    return {};
+  }
+}
+
+const GroupRule *BodyLabels::find(What what, bool input) const {
+  for (const GroupRule *group : input ? inputs : results)
+    if (group->what == what)
+      return group;
+  return nullptr;
+}
+
+static const GroupRule *findGroup(StringRef name) {
+  auto *it = llvm::find_if(groupRules, [&](const GroupRule &rule) { return rule.name == name; });
+  return it == std::end(groupRules) ? nullptr : it;
+}
+
+/// Cuts `s0.tie.in.1` into the piece's prefix, the rule of `tie.in`, and 1.
+static bool readName(StringRef callee, BodyLabels &labels) {
+  StringRef name = callee, digits = name.substr(name.rfind('.') + 1);
+  if (!digits.getAsInteger(10, labels.tie))
+    name = name.drop_back(digits.size() + 1);
+  auto *rule = llvm::find_if(bodyRules, [&](const BodyRule &rule) {
+    return name.ends_with(rule.name) && name.drop_back(rule.name.size()).ends_with(".");
+  });
+  if (rule == std::end(bodyRules))
+    return false;
+  labels.rule = rule;
+  labels.prefix = name.drop_back(labels.rule->name.size() + 1).str();
+  return true;
+}
+
+FailureOr<BodyLabels> BodyLabels::get(ModuleOp module, LaunchOp launch) {
+  BodyLabels labels;
+  auto function = module.lookupSymbol<func::FuncOp>(launch.getCallee());
+  if (!function || !BodyGroups::isBody(function) || !readName(launch.getCallee(), labels))
+    return emitError(launch.getLoc()) << "no rule says what `@" << launch.getCallee() << "` reads and makes";
+  FailureOr<BodyGroups> groups = BodyGroups::get(function);
+  if (failed(groups))
+    return failure();
+  auto bind = [&](ArrayRef<BodyGroups::Group> named, SmallVectorImpl<const GroupRule *> &rules) -> LogicalResult {
+    for (const BodyGroups::Group &group : named) {
+      // A sum's share is a gradient of the piece itself; the gradient of tied weights has a payload of its own.
+      bool plain = labels.rule->adds == Adds::Share && group.name == "share";
+      rules.push_back(findGroup(plain ? "grad" : StringRef(group.name)));
+      if (!rules.back())
+        return emitError(launch.getLoc())
+               << "no rule says what group `" << group.name << "` of `@" << launch.getCallee() << "` holds";
+    }
+    return success();
+  };
+  if (failed(bind(groups->inputs, labels.inputs)) || failed(bind(groups->results, labels.results)))
+    return failure();
+  labels.ties = groups->ties;
+  return labels;
+}

@@ -1,0 +1,50 @@
+// The rules of labels: what every group of every task body must hold and what it makes, one row each.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_LABELRULES_H
+#define PP_PASSES_LABELRULES_H
+
+#include "passes/Labels.h"
+
+namespace pp {
+
+/// Which coordinates of the unit the labels of a group have.
+enum class Span : uint8_t { Step, Microbatch, Piece, Unit };
+
+struct GroupRule {
+  llvm::StringLiteral name;
+  What what;
+  Span span;
+  int32_t from = 0; ///< an input comes from the piece so much further on in the model
+};
+
+/// What a body does to the terms of a sum.
+enum class Adds : uint8_t { Nothing, Unit, None, Share, Tied, Norm };
+
+struct BodyRule {
+  llvm::StringLiteral name; ///< behind the prefix of the piece, without the number of `tie.in.0`
+  pipeline::Phase phase;
+  Adds adds = Adds::Nothing; ///< `None`: a sum without terms
+  bool whole = false;        ///< the gradient that it reads has all its terms
+  bool updated = false;      ///< it reads weights after their update
+};
+
+/// A task body bound to its rules.
+struct BodyLabels {
+  std::string prefix; ///< of the piece that it belongs to
+  const BodyRule *rule = nullptr;
+  int64_t tie = -1; ///< the k of `tie.in.k` and `tie.fresh.k`
+  llvm::SmallVector<const GroupRule *> inputs, results;
+  llvm::SmallVector<int64_t> ties; ///< per result the input whose slot it takes over, or -1
+
+  const GroupRule *find(What what, bool input) const;
+
+  /// Reads the body's name and groups; a body or group without a rule is an error: nothing is proved by silence.
+  static mlir::FailureOr<BodyLabels> get(mlir::ModuleOp module, pipeline::LaunchOp launch);
+};
+
+/// What a message that names this role may carry.
+llvm::ArrayRef<What> cargoOf(pipeline::Role role);
+
+} // namespace pp
+
+#endif // PP_PASSES_LABELRULES_H

@@ -1,0 +1,73 @@
+// What a slot holds, as the proof of values sees it: a label of a few numbers, and a sum's terms as intervals.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_LABELS_H
+#define PP_PASSES_LABELS_H
+
+#include "passes/Actions.h"
+#include "llvm/ADT/SmallVector.h"
+#include <optional>
+
+namespace pp {
+
+/// Kinds of values. `fresh` and `share` are what pieces with tied weights exchange: new values and gradients of theirs.
+enum class What : uint8_t {
+  nothing,
+  act,
+  dact,
+  stash,
+  pending,
+  tokens,
+  targets,
+  weight,
+  opt,
+  fresh,
+  grad,
+  share,
+  norm,
+  loss
+};
+
+/// A value. Coordinates that a kind does not have are -1; `updated`: after this step's U, not as the step began.
+struct Label {
+  What what = What::nothing;
+  bool updated = false;
+  int32_t piece = -1, microbatch = -1, slice = -1;
+
+  bool operator==(const Label &other) const {
+    return what == other.what && updated == other.updated && piece == other.piece && microbatch == other.microbatch &&
+           slice == other.slice;
+  }
+  bool operator!=(const Label &other) const { return !(*this == other); }
+  /// Whether its terms are counted: see Terms.
+  bool isSum() const { return what == What::grad || what == What::share || what == What::norm; }
+  /// As messages say it: `act(0, 2)`, the tokens of microbatch 2, `weight(0)` after its update, ..
+  std::string str(const Pieces &pieces) const;
+};
+
+/// The terms of a sum: sorted intervals, both ends included. Schedules go through microbatches in runs, so a gradient is
+/// one or two intervals whatever the number of microbatches.
+class Terms {
+public:
+  bool empty() const { return intervals.empty(); }
+  bool contains(int32_t term) const;
+  /// Adds what `other` holds, moved by `shift`; where the two meet, the first common term, and nothing is added.
+  std::optional<int32_t> add(const Terms &other, int32_t shift = 0);
+  std::optional<int32_t> add(int32_t term) { return add(Terms(term)); }
+  /// The first of 0..count-1 that is not there.
+  std::optional<int32_t> firstMissing(int32_t count) const;
+  /// The first term of this that `other` has too.
+  std::optional<int32_t> firstCommon(const Terms &other, int32_t shift = 0) const;
+  int64_t size() const;
+  int32_t front() const { return intervals.front().first; }
+
+  Terms() = default;
+  explicit Terms(int32_t term) : intervals({{term, term}}) {}
+
+private:
+  using Interval = std::pair<int32_t, int32_t>;
+  llvm::SmallVector<Interval, 1> intervals;
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_LABELS_H

@@ -1,0 +1,138 @@
+// Proves that the ranks together launch every unit of the step exactly once.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: rank programs. After: the same, or one error with both places (proofs.md 1). verify-units asks the same of what
+// the schedule emitted; this asks it of what will run. R may run as often as it likes; that each rank holds what its units
+// read is prove-values' matter.
+#include "passes/Actions.h"
+#include "passes/Passes.h"
+
+namespace pp {
+#define GEN_PASS_DEF_PROVEUNITS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// The launches of one (piece, microbatch, slice), by phase.
+struct Cell {
+  LaunchOp phases[4];
+  LaunchOp &operator[](Phase phase) { return phases[static_cast<unsigned>(phase)]; }
+};
+
+class Units {
+public:
+  explicit Units(ProgramOp program)
+      : program(program), pieces(program), slices(std::max<int64_t>(program.getSlices(), 1)),
+        cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {}
+
+  LogicalResult prove() {
+    for (auto rank : program.getOps<RankOp>())
+      for (auto launch : rank.getOps<LaunchOp>())
+        if (failed(record(launch)))
+          return failure();
+    for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+      if (pieces.hasWeights(piece) && !updates[piece])
+        return emitError(pieces.op(piece).getLoc()) << "no rank updates the weights of " << pieces.describe(piece);
+      for (int64_t mb = 0; mb < static_cast<int64_t>(program.getMicrobatches()); ++mb)
+        for (int64_t slice = 0; slice < slices; ++slice)
+          if (failed(proveCell(piece, mb, slice)))
+            return failure();
+    }
+    return success();
+  }
+
+private:
+  ProgramOp program;
+  Pieces pieces;
+  int64_t slices;
+  std::vector<Cell> cells;
+  std::vector<LaunchOp> updates;
+
+  static int64_t rankOf(LaunchOp launch) { return launch->getParentOfType<RankOp>().getRank(); }
+
+  Cell &cell(int64_t piece, int64_t mb, int64_t slice) {
+    return cells[(piece * program.getMicrobatches() + mb) * slices + std::max<int64_t>(slice, 0)];
+  }
+
+  LogicalResult record(LaunchOp launch) {
+    CoordAttr coord = launch.getUnit().getCoord();
+    Phase phase = launch.getUnit().getPhase();
+    int64_t piece = pieces.find(coord);
+    if (piece < 0)
+      return emitError(launch.getLoc()) << "`" << launch.getUnit().str()
+                                        << "` names a piece that this schedule does not have" << withLoops(launch);
+    if (phase == Phase::R || (phase == Phase::U && !launch.getCallee().ends_with(".U")))
+      return success();
+    if (phase == Phase::U)
+      return recordOnce(updates[piece], launch);
+    if (failed(proveRange("microbatch", "es", coord.getMicrobatch(), program.getMicrobatches(), launch)) ||
+        (program.getSlices() > 0 && failed(proveRange("slice", "s", coord.getSlice(), slices, launch))))
+      return failure();
+    return recordOnce(cell(piece, coord.getMicrobatch(), coord.getSlice())[phase], launch);
+  }
+
+  static LogicalResult proveRange(StringRef what, StringRef plural, int64_t number, int64_t count, LaunchOp launch) {
+    if (number >= 0 && number < count)
+      return success();
+    return emitError(launch.getLoc()) << "rank " << rankOf(launch) << " runs `" << launch.getUnit().str() << "`, but "
+                                      << what << " " << number << " does not exist; this schedule has " << count << " "
+                                      << what << plural << ", 0 to " << count - 1 << withLoops(launch);
+  }
+
+  static LogicalResult recordOnce(LaunchOp &first, LaunchOp launch) {
+    if (!first) {
+      first = launch;
+      return success();
+    }
+    auto error = emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` runs twice, on rank "
+                                            << rankOf(first) << " and on rank " << rankOf(launch) << withLoops(launch);
+    error.attachNote(first.getLoc()) << "first here" << withLoops(first);
+    return failure();
+  }
+
+  LogicalResult proveCell(int64_t piece, int64_t mb, int64_t slice) {
+    Cell &launches = cell(piece, mb, slice);
+    LaunchOp forward = launches[Phase::F], backward = launches[Phase::B], inputs = launches[Phase::I],
+             weights = launches[Phase::W];
+    CoordAttr coord = pieces.op(piece).getCoord().with(mb, program.getSlices() ? slice : -1);
+    auto never = [&](StringRef phase, LaunchOp other) {
+      auto error = emitError(pieces.op(piece).getLoc()) << "no rank runs `" << phase << "(" << coord.str() << ")`";
+      if (other)
+        error.attachNote(other.getLoc()) << "`" << other.getUnit().str() << "` runs here, on rank " << rankOf(other)
+                                         << withLoops(other);
+      return failure();
+    };
+    if (!forward)
+      return never("F", backward ? backward : inputs);
+    if (backward && (inputs || weights))
+      return proveOneBackward(backward, inputs ? inputs : weights);
+    if (!backward && !inputs)
+      return never(weights ? "I" : "B", weights ? weights : forward);
+    if (inputs && !weights && pieces.hasWeights(piece))
+      return never("W", inputs);
+    return success();
+  }
+
+  static LogicalResult proveOneBackward(LaunchOp backward, LaunchOp half) {
+    auto error = emitError(half.getLoc())
+                 << "`" << half.getUnit().str() << "` runs beside `" << backward.getUnit().str()
+                 << "`, which is both `I` and `W`" << withLoops(half);
+    error.attachNote(backward.getLoc()) << "`B` runs here, on rank " << rankOf(backward) << withLoops(backward);
+    return failure();
+  }
+};
+
+struct ProveUnits : public pp::impl::ProveUnitsBase<ProveUnits> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(Units(program).prove()))
+        signalPassFailure(); // and the next program: each has its own first error
+  }
+};
+
+} // namespace

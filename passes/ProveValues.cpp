@@ -1,0 +1,349 @@
+// Proves that every unit reads what it needs, and that every gradient has each microbatch once when it is used.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: rank programs. After: the same, or one error that tells which value is where it should not be (proofs.md 3, 4).
+//
+//   rank 0:  launch F(0, 1) writes act(0, 1) ─send─▶ rank 1:  complete; launch F(1, 1) reads act(0, 1): the one it needs
+//   rank 1:  launch B(1, 0): grad(1) = {0};  launch B(1, 1): grad(1) = {0, 1};  U(1) needs {0, 1} and weight(1)
+//
+// The programs are executed with labels for values: LabelRules.cpp says what each group of a body must hold and what it
+// makes. A sum's label is the set of its terms; additions are disjoint unions.
+//
+// One step is enough for all: it reads nothing that it, or the trainer, did not write, and when it ends every slot that
+// the trainer bound to a weight or an optimizer state holds the updated one. So the next step begins as this one did,
+// one version later, and a copy that stayed old, at a second home or in a ring, is an error at the end of this one.
+// (Executing two steps would show the same a step later, at twice the cost.) prove-slots has shown that slots keep what
+// was written until it is read, prove-progress that the programs end; the order of execution cannot change a label.
+#include "passes/Execution.h"
+#include "passes/LabelRules.h"
+#include "passes/Passes.h"
+#include "passes/Values.h"
+
+namespace pp {
+#define GEN_PASS_DEF_PROVEVALUES
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class ValueProof : public ExecutionListener {
+public:
+  ValueProof(ModuleOp module, ProgramOp program) : module(module), program(program), values(program) {}
+
+  LogicalResult prove() {
+    if (failed(begin()))
+      return failure();
+    Execution execution(program);
+    execution.run(*this);
+    if (failed(result))
+      return failure();
+    for (int64_t rank = 0; rank < execution.ranks(); ++rank)
+      if (!execution.hasEnded(rank)) {
+        PostOp post = execution.waitsFor(rank);
+        return emitError(post.getLoc()) << "rank " << rank << " waits for `" << post.getThing().str()
+                                        << "` for ever; prove-progress tells why" << withLoops(post);
+      }
+    return end();
+  }
+
+  void launched(int64_t rank, LaunchOp launch) override {
+    if (succeeded(result))
+      result = execute(launch);
+  }
+  void posted(int64_t rank, PostOp post) override {
+    if (succeeded(result) && post.getKind() != PostKind::send)
+      result = post.getKind() == PostKind::receive ? write(post.getSlot(), Label(), post) : success();
+    values.of(post.getSlot()).arriving |= post.getKind() != PostKind::send;
+  }
+  void delivered(ArrayRef<std::pair<int64_t, PostOp>> ends) override {
+    PostOp first = ends.front().second;
+    if (succeeded(result))
+      result = first.getKind() == PostKind::send ? deliver(first, ends[1].second) : sum(ends);
+  }
+  void completed(int64_t rank, PostOp post) override {
+    if (post.getKind() != PostKind::send)
+      values.of(post.getSlot()).arriving = false;
+  }
+
+private:
+  ModuleOp module;
+  ProgramOp program;
+  Values values;
+  LogicalResult result = success();
+  DenseMap<Attribute, BodyLabels> bodies;        ///< by callee
+  std::vector<std::pair<SlotOp, Label>> outputs; ///< what the trainer reads after the step, or the next step
+  bool makesLosses = false;
+
+  //===-- The ends of a step ------------------------------------------------------------------------------------===//
+
+  LogicalResult begin() {
+    llvm::DenseMap<Attribute, int64_t> numbers;
+    for (int64_t piece = 0; piece < values.pieces.size(); ++piece)
+      numbers[FlatSymbolRefAttr::get(values.pieces.op(piece).getSymNameAttr())] = piece;
+    for (auto rank : program.getOps<RankOp>())
+      for (auto slot : rank.getOps<SlotOp>())
+        if (DictionaryAttr binding = slot.getBindingAttr())
+          if (failed(bind(slot, binding, numbers)))
+            return failure();
+    return success();
+  }
+
+  LogicalResult bind(SlotOp slot, DictionaryAttr binding, const llvm::DenseMap<Attribute, int64_t> &numbers) {
+    struct Kind {
+      StringLiteral name;
+      What what;
+      bool before, after;
+    };
+    static constexpr Kind kinds[] = {{"weight", What::weight, true, true},  {"opt", What::opt, true, true},
+                                     {"tokens", What::tokens, true, false}, {"targets", What::targets, true, false},
+                                     {"grad", What::grad, false, true},     {"norm", What::norm, false, true},
+                                     {"loss", What::loss, false, true}};
+    StringRef name = cast<StringAttr>(binding.get("kind")).getValue();
+    auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.name == name; });
+    if (kind == std::end(kinds))
+      return emitError(slot.getLoc()) << "no rule says what a slot bound to `" << name << "` holds";
+    Label label;
+    label.what = kind->what;
+    if (Attribute piece = binding.get("piece"))
+      label.piece = numbers.lookup(piece);
+    if (auto microbatch = binding.getAs<IntegerAttr>("microbatch"))
+      label.microbatch = microbatch.getInt();
+    if (kind->before)
+      values.of(slot).label = label;
+    label.updated = kind->before;
+    if (kind->after)
+      outputs.push_back({slot, label});
+    return success();
+  }
+
+  LogicalResult end() {
+    llvm::BitVector losses(makesLosses ? values.unitCount() : 0);
+    for (auto [slot, wanted] : outputs) {
+      const SlotState &state = values.of(slot);
+      bool fits = state.label == wanted;
+      if (wanted.what == What::loss) {
+        fits = state.label.what == What::loss && state.label.microbatch == wanted.microbatch;
+        if (fits)
+          losses.set(state.label.microbatch * std::max<int64_t>(program.getSlices(), 1) +
+                     std::max(state.label.slice, 0));
+      }
+      if (fits && wanted.what == What::grad)
+        fits = !values.termsOf(state).firstMissing(values.wholeGradient(wanted.piece));
+      if (fits && wanted.what == What::norm)
+        fits = values.missingInNorm(values.termsOf(state)) < 0;
+      if (!fits)
+        return values.tellAtEnd(slot, wanted);
+    }
+    if (int lost = losses.find_first_unset(); lost >= 0)
+      return emitError(program.getLoc()) << "no slot gives the trainer the loss of microbatch "
+                                         << lost / std::max<int64_t>(program.getSlices(), 1);
+    return success();
+  }
+
+  //===-- Launches ----------------------------------------------------------------------------------------------===//
+
+  struct Unit {
+    const BodyLabels &body;
+    int64_t piece;
+    CoordAttr coord;
+  };
+
+  FailureOr<Unit> readUnit(LaunchOp launch) {
+    CoordAttr coord = launch.getUnit().getCoord();
+    auto [it, isNew] = bodies.try_emplace(launch.getCalleeAttr());
+    if (isNew) {
+      auto read = BodyLabels::get(module, launch);
+      if (failed(read))
+        return failure();
+      it->second = std::move(*read);
+    }
+    Unit unit{it->second, values.pieces.find(coord), coord};
+    size_t reads = unit.body.inputs.size(), writes = llvm::count(unit.body.ties, -1);
+    if (reads != launch.getInputs().size() || writes != launch.getResults().size())
+      return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
+                                        << writes << "; this launch gives " << launch.getInputs().size() << " and "
+                                        << launch.getResults().size();
+    if (unit.piece >= 0 && values.pieces.op(unit.piece).getBodies() == StringRef(unit.body.prefix) &&
+        unit.body.rule->phase == launch.getUnit().getPhase())
+      return unit;
+    return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` on rank " << rankOf(launch) << " runs `@"
+                                      << launch.getCallee() << "`, which is not its body" << withLoops(launch);
+  }
+
+  Label labelOf(const Unit &unit, const GroupRule &group, bool input) const {
+    Label label;
+    label.what = group.what;
+    if (group.span == Span::Piece || group.span == Span::Unit)
+      label.piece = unit.piece + (input ? group.from : 0);
+    if (group.span == Span::Microbatch || group.span == Span::Unit)
+      label.microbatch = unit.coord.getMicrobatch();
+    if (group.span == Span::Unit)
+      label.slice = unit.coord.getSlice();
+    if (group.what == What::weight || group.what == What::opt)
+      label.updated = !input || unit.body.rule->updated;
+    if ((group.what == What::share && input) || (group.what == What::fresh && !input)) {
+      ArrayRef<int64_t> sharers = values.sharers[unit.piece];
+      label.piece = unit.body.tie < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.tie] : -1;
+    }
+    return label;
+  }
+
+  LogicalResult execute(LaunchOp launch) {
+    FailureOr<Unit> unit = readUnit(launch);
+    if (failed(unit))
+      return failure();
+    Value grad, share, norm;
+    for (auto [slot, group] : llvm::zip(launch.getInputs(), unit->body.inputs)) {
+      SlotState &state = values.of(slot);
+      if (Label wanted = labelOf(*unit, *group, true); state.label != wanted || state.arriving)
+        return values.tellWrongRead(launch, slot, wanted);
+      if (group->what == What::norm)
+        norm = slot;
+      else if (group->what == What::share || (group->what == What::grad && grad))
+        share = slot;
+      else if (group->what == What::grad)
+        grad = slot;
+    }
+    if (failed(checkWhole(launch, *unit, grad, norm)))
+      return failure();
+    Terms made;
+    return success(succeeded(add(launch, *unit, grad, share, norm, made)) &&
+                   succeeded(writeResults(launch, *unit, made)));
+  }
+
+  /// What must have all its terms when it is read.
+  LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
+    if (!unit.body.rule->whole)
+      return success();
+    if (auto missing = values.termsOf(values.of(grad)).firstMissing(values.wholeGradient(unit.piece)))
+      return values.tellMissing(launch, grad, *missing);
+    bool isUpdate = unit.body.find(What::weight, /*input=*/true);
+    if (int64_t piece = norm && isUpdate ? values.missingInNorm(values.termsOf(values.of(norm))) : -1; piece >= 0)
+      return values.tellNormLacks(launch, norm, piece);
+    values.of(grad).taken |= isUpdate;
+    return success();
+  }
+
+  /// The terms of the sum that this launch makes: of its tied input, which is added to in place, or a new one.
+  LogicalResult add(LaunchOp launch, const Unit &unit, Value grad, Value share, Value norm, Terms &made) {
+    Value into = unit.body.rule->adds == Adds::Norm ? norm : grad;
+    Terms &sum = into ? values.terms[values.of(into).terms] : made;
+    std::optional<int32_t> twice;
+    switch (unit.body.rule->adds) {
+    case Adds::Nothing:
+      if (unit.body.find(What::share, /*input=*/false))
+        made = sum;
+      return success();
+    case Adds::None:
+      return success();
+    case Adds::Unit:
+      twice = sum.add(values.unitNumber(unit.coord));
+      break;
+    case Adds::Norm:
+      twice = sum.add(unit.piece);
+      break;
+    case Adds::Share:
+    case Adds::Tied:
+      twice = sum.add(values.termsOf(values.of(share)),
+                      unit.body.rule->adds == Adds::Tied ? values.unitCount() * (1 + unit.body.tie) : 0);
+      values.of(share).taken = true;
+    }
+    return twice ? values.tellTwice(launch, into, share ? share : grad, *twice) : success();
+  }
+
+  LogicalResult writeResults(LaunchOp launch, const Unit &unit, const Terms &made) {
+    auto results = launch.getResults().begin();
+    for (auto [group, tie] : llvm::zip(unit.body.results, unit.body.ties)) {
+      Label label = labelOf(unit, *group, false);
+      makesLosses |= label.what == What::loss;
+      if (tie < 0) {
+        if (failed(write(*results++, label, launch, made)))
+          return failure();
+        continue;
+      }
+      SlotState &state = values.of(launch.getInputs()[tie]);
+      if (label.isSum() && !state.label.isSum())
+        setTerms(state, made);
+      state.label = label;
+      state.writer = launch;
+    }
+    return success();
+  }
+
+  LogicalResult write(Value slot, Label label, Operation *writer, const Terms &made = {}) {
+    SlotState &state = values.of(slot);
+    bool isGradient = state.label.what == What::grad || state.label.what == What::share;
+    if (isGradient && !state.taken && !values.termsOf(state).empty())
+      return values.tellLost(writer, slot);
+    state.label = label;
+    state.writer = writer;
+    state.taken = false;
+    if (label.isSum())
+      setTerms(state, made);
+    return success();
+  }
+
+  void setTerms(SlotState &state, Terms made) {
+    if (state.terms < 0) {
+      state.terms = values.terms.size();
+      values.terms.emplace_back();
+    }
+    values.terms[state.terms] = std::move(made);
+  }
+
+  //===-- Messages ----------------------------------------------------------------------------------------------===//
+
+  /// What the message says that it carries; the coordinates of the norm are its name.
+  bool isCargo(const Label &label, ThingAttr thing) const {
+    CoordAttr coord = thing.getCoord();
+    return llvm::is_contained(cargoOf(thing.getRole()), label.what) &&
+           (label.what == What::norm || (label.piece == values.pieces.find(coord) &&
+                                         label.microbatch == coord.getMicrobatch() && label.slice == coord.getSlice()));
+  }
+
+  LogicalResult deliver(PostOp send, PostOp receive) {
+    SlotState &from = values.of(send.getSlot()), &to = values.of(receive.getSlot());
+    if (from.arriving || !isCargo(from.label, send.getThing()))
+      return values.tellWrongSend(send);
+    to.label = from.label;
+    if (from.label.isSum()) {
+      from.taken = true;
+      setTerms(to, values.termsOf(from));
+    }
+    return success();
+  }
+
+  LogicalResult sum(ArrayRef<std::pair<int64_t, PostOp>> ends) {
+    Terms total;
+    PostOp first = ends.front().second;
+    for (auto [rank, post] : ends) {
+      const SlotState &state = values.of(post.getSlot());
+      if (!isCargo(state.label, post.getThing()) || !state.label.isSum() ||
+          state.label != values.of(first.getSlot()).label)
+        return values.tellWrongSend(post);
+      if (auto twice = total.add(values.termsOf(state)))
+        for (auto [other, holder] : ends)
+          if (values.termsOf(values.of(holder.getSlot())).contains(*twice))
+            return values.tellTwice(post, holder.getSlot(), post.getSlot(), *twice);
+    }
+    for (auto [rank, post] : ends) {
+      setTerms(values.of(post.getSlot()), total);
+      values.of(post.getSlot()).writer = post;
+    }
+    return success();
+  }
+};
+
+struct ProveValues : public pp::impl::ProveValuesBase<ProveValues> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(ValueProof(getOperation(), program).prove()))
+        signalPassFailure(); // and the next program: each has its own first error
+  }
+};
+
+} // namespace

@@ -1,0 +1,184 @@
+// A whole step whose values are all where they should be: shares of gradients, tied weights, a norm, two homes.
+// RUN: pp-opt %s --pp-prove-units --pp-prove-values | FileCheck %s
+
+!t = tensor<4xf32>
+!s = !pipeline.slot<tuple<!t>>
+#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#w1 = #pipeline.weight<name = "w1", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#tied = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = true>
+
+func.func private @s0.F(!t, !t) -> (!t, !t) attributes {
+  pipeline.inputs = [["tokens", 1], ["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]],
+  pipeline.ties = array<i64: -1, -1>}
+func.func private @s0.F.light(!t, !t) -> !t attributes {
+  pipeline.inputs = [["tokens", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s0.R(!t, !t) -> !t attributes {
+  pipeline.inputs = [["tokens", 1], ["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s0.B.first(!t, !t, !t) -> !t attributes {
+  pipeline.inputs = [["stash", 1], ["weight", 1], ["dact", 1]], pipeline.results = [["grad", 1]],
+  pipeline.ties = array<i64: -1>}
+func.func private @s0.B(!t, !t, !t, !t) -> !t attributes {
+  pipeline.inputs = [["stash", 1], ["weight", 1], ["dact", 1], ["grad", 1]], pipeline.results = [["grad", 1]],
+  pipeline.ties = array<i64: 3>}
+func.func private @s0.zero() -> !t attributes {
+  pipeline.inputs = [], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s0.sum(!t, !t) -> !t attributes {
+  pipeline.inputs = [["grad", 1], ["share", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+func.func private @s0.tie.in.0(!t, !t) -> !t attributes {
+  pipeline.inputs = [["grad", 1], ["share", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+func.func private @s0.tie.fresh.0(!t) -> !t attributes {
+  pipeline.inputs = [["weight", 1]], pipeline.results = [["fresh", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s0.norm(!t, !t) -> !t attributes {
+  pipeline.inputs = [["grad", 1], ["norm", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: 1>}
+func.func private @s0.U(!t, !t, !t, !t) -> (!t, !t) attributes {
+  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1], ["norm", 1]],
+  pipeline.results = [["weight", 1], ["opt", 1]], pipeline.ties = array<i64: 0, 2>}
+func.func private @s1.F(!t, !t) -> !t attributes {
+  pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s1.I(!t, !t, !t, !t) -> (!t, !t, !t) attributes {
+  pipeline.inputs = [["act", 1], ["targets", 1], ["stash", 1], ["weight", 1]],
+  pipeline.results = [["dact", 1], ["pending", 1], ["loss", 1]], pipeline.ties = array<i64: -1, -1, -1>}
+func.func private @s1.W.first(!t) -> !t attributes {
+  pipeline.inputs = [["pending", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s1.W(!t, !t) -> !t attributes {
+  pipeline.inputs = [["pending", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
+func.func private @s1.tie.out(!t) -> !t attributes {
+  pipeline.inputs = [["grad", 1]], pipeline.results = [["share", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s1.norm.first(!t) -> !t attributes {
+  pipeline.inputs = [["grad", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: -1>}
+func.func private @s1.U(!t, !t, !t, !t, !t) -> (!t, !t) attributes {
+  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1], ["norm", 1], ["fresh", 1]],
+  pipeline.results = [["weight", 1], ["opt", 1]], pipeline.ties = array<i64: 0, 2>}
+func.func private @r0.I(!t) -> !t attributes {
+  pipeline.inputs = [["stash", 1]], pipeline.results = [["pending", 1]], pipeline.ties = array<i64: -1>}
+func.func private @r0.W.first(!t) -> !t attributes {
+  pipeline.inputs = [["pending", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+func.func private @r0.U(!t, !t) -> !t attributes {
+  pipeline.inputs = [["weight", 1], ["grad", 1]], pipeline.results = [["weight", 1]], pipeline.ties = array<i64: 0>}
+func.func private @r0.copy(!t) -> !t attributes {
+  pipeline.inputs = [["weight", 1]], pipeline.results = [["weight", 1]], pipeline.ties = array<i64: -1>}
+func.func private @r0.F(!t) -> !t attributes {
+  pipeline.inputs = [["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+
+// CHECK: pipeline.program @step
+pipeline.program @step ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> homes <[1, 0]> owner <[1]> bodies "s0" {weights = [#w]}
+  pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1, #tied]}
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %t0 = pipeline.slot data "t0" binding {kind = "tokens", microbatch = 0} : !s
+    %t1 = pipeline.slot data "t1" binding {kind = "tokens", microbatch = 1} : !s
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    %k = pipeline.slot stash "k" : !s
+    %d = pipeline.slot dact "d" : !s
+    %g = pipeline.slot grad "g" : !s
+    pipeline.launch @s0.F <F stage 0 mb 0>(%t0, %w) -> (%a, %k) : (!s, !s) -> (!s, !s)
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] : !s
+    // The second microbatch keeps no stash; R makes it again in the slot of the first.
+    pipeline.launch @s0.F.light <F stage 0 mb 1>(%t1, %w) -> (%b) : (!s, !s) -> !s
+    %1 = pipeline.post send <act stage 0 mb 1> %b with [1] : !s
+    %2 = pipeline.post receive <dact stage 1 mb 0> %d with [1] : !s
+    pipeline.complete %2
+    pipeline.launch @s0.B.first <B stage 0 mb 0>(%k, %w, %d) -> (%g) : (!s, !s, !s) -> !s
+    %3 = pipeline.post send <grad stage 0> %g with [1] : !s
+    pipeline.complete %3
+    %4 = pipeline.post receive <dact stage 1 mb 1> %d with [1] : !s
+    pipeline.launch @s0.R <R stage 0 mb 1>(%t1, %w) -> (%k) : (!s, !s) -> !s
+    pipeline.complete %4
+    // What was sent has left: its slot begins anew.
+    pipeline.launch @s0.B.first <B stage 0 mb 1>(%k, %w, %d) -> (%g) : (!s, !s, !s) -> !s
+    %5 = pipeline.post send <grad stage 0> %g with [1] : !s
+    pipeline.complete %5
+    pipeline.complete %0
+    pipeline.complete %1
+    // The new weights come to the slot of the old ones, whose next step begins with them.
+    %6 = pipeline.post receive <weight stage 0> %w with [1] : !s
+    pipeline.complete %6
+  }
+  pipeline.rank 1 {
+    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s0} : !s
+    %p = pipeline.slot opt "p" binding {kind = "opt", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
+    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s1} : !s
+    %t0 = pipeline.slot data "t0" binding {kind = "targets", microbatch = 0} : !s
+    %t1 = pipeline.slot data "t1" binding {kind = "targets", microbatch = 1} : !s
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    %k = pipeline.slot stash "k" : !s
+    %m = pipeline.slot stash "m" : !s
+    %d = pipeline.slot dact "d" : !s
+    %e = pipeline.slot dact "e" : !s
+    %q = pipeline.slot stash "q" : !s
+    %g = pipeline.slot grad "g" binding {kind = "grad", piece = @s1} : !s
+    %h = pipeline.slot grad "h" binding {kind = "grad", piece = @s0} : !s
+    %i = pipeline.slot grad "i" : !s
+    %j = pipeline.slot grad "j" : !s
+    %x = pipeline.slot grad "x" : !s
+    %n = pipeline.slot stat "n" binding {kind = "norm"} : !s
+    %f = pipeline.slot weight "f" : !s
+    %l0 = pipeline.slot stat "l0" binding {kind = "loss", microbatch = 0} : !s
+    %l1 = pipeline.slot stat "l1" binding {kind = "loss", microbatch = 1} : !s
+    %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] : !s
+    pipeline.complete %0
+    pipeline.launch @s1.F <F stage 1 mb 0>(%a, %w) -> (%k) : (!s, !s) -> !s
+    %1 = pipeline.post receive <act stage 0 mb 1> %b with [0] : !s
+    pipeline.complete %1
+    pipeline.launch @s1.F <F stage 1 mb 1>(%b, %w) -> (%m) : (!s, !s) -> !s
+    pipeline.launch @s1.I <I stage 1 mb 0>(%a, %t0, %k, %w) -> (%d, %q, %l0) : (!s, !s, !s, !s) -> (!s, !s, !s)
+    %2 = pipeline.post send <dact stage 1 mb 0> %d with [0] : !s
+    pipeline.launch @s1.W.first <W stage 1 mb 0>(%q) -> (%g) : (!s) -> !s
+    pipeline.launch @s1.I <I stage 1 mb 1>(%b, %t1, %m, %w) -> (%e, %q, %l1) : (!s, !s, !s, !s) -> (!s, !s, !s)
+    %3 = pipeline.post send <dact stage 1 mb 1> %e with [0] : !s
+    pipeline.launch @s1.W <W stage 1 mb 1>(%q, %g) -> () : (!s, !s) -> ()
+    // The shares of rank 0, added to an empty sum; then that of the tied weights.
+    pipeline.launch @s0.zero <U stage 0>() -> (%h) : () -> !s
+    %4 = pipeline.post receive <grad stage 0> %i with [0] : !s
+    %5 = pipeline.post receive <grad stage 0> %j with [0] : !s
+    pipeline.complete %2
+    pipeline.complete %3
+    pipeline.complete %4
+    pipeline.complete %5
+    pipeline.launch @s0.sum <U stage 0>(%h, %j) -> () : (!s, !s) -> ()
+    pipeline.launch @s0.sum <U stage 0>(%h, %i) -> () : (!s, !s) -> ()
+    pipeline.launch @s1.tie.out <U stage 1>(%g) -> (%x) : (!s) -> !s
+    pipeline.launch @s0.tie.in.0 <U stage 0>(%h, %x) -> () : (!s, !s) -> ()
+    pipeline.launch @s1.norm.first <U stage 1>(%g) -> (%n) : (!s) -> !s
+    pipeline.launch @s0.norm <U stage 0>(%h, %n) -> () : (!s, !s) -> ()
+    // Updated where it is at home on this rank; the home on the other gets a message.
+    pipeline.launch @s0.U <U stage 0>(%v, %h, %p, %n) -> () : (!s, !s, !s, !s) -> ()
+    pipeline.launch @s0.tie.fresh.0 <U stage 0>(%v) -> (%f) : (!s) -> !s
+    pipeline.launch @s1.U <U stage 1>(%w, %g, %o, %n, %f) -> () : (!s, !s, !s, !s, !s) -> ()
+    %6 = pipeline.post send <weight stage 0> %v with [0] : !s
+    pipeline.complete %6
+  }
+}
+
+// Updated on a copy that travelled, and copied to its home on the same rank; a rank that only passes the weights on.
+// CHECK: pipeline.program @travelling
+pipeline.program @travelling ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] homes <[0]> owner <[0]> bodies "r0" {weights = [#w]}
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %p = pipeline.slot stash "p" : !s
+    %v = pipeline.slot weight "v" : !s
+    %k = pipeline.slot stash "k" : !s
+    %g = pipeline.slot grad "g" : !s
+    %0 = pipeline.post send <weight stage 0> %w with [1] : !s
+    %1 = pipeline.post receive <weight stage 0> %v with [1] : !s
+    pipeline.launch @r0.F <F stage 0 mb 0>(%w) -> (%k) : (!s) -> !s
+    pipeline.complete %0
+    pipeline.complete %1
+    pipeline.launch @r0.I <I stage 0 mb 0>(%k) -> (%p) : (!s) -> !s
+    pipeline.launch @r0.W.first <W stage 0 mb 0>(%p) -> (%g) : (!s) -> !s
+    pipeline.launch @r0.U <U stage 0>(%v, %g) -> () : (!s, !s) -> ()
+    pipeline.launch @r0.copy <U stage 0>(%v) -> (%w) : (!s) -> !s
+  }
+  pipeline.rank 1 {
+    %v = pipeline.slot weight "v" : !s
+    %0 = pipeline.post receive <weight stage 0> %v with [0] : !s
+    pipeline.complete %0
+    %1 = pipeline.post send <weight stage 0> %v with [0] : !s
+    pipeline.complete %1
+  }
+}
