@@ -173,7 +173,8 @@ def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
   let summary = "runs a task body on slots";
   let description = [{
     `inputs` are the slots of the body's input groups, `results` those of its result groups that are not tied to an
-    input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`.
+    input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. Launches and tasks of the
+    units of one `together` share the number `pipeline.joint`.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
                        Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch);

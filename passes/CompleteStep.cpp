@@ -162,7 +162,10 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   for (auto [i, group] : llvm::enumerate(body->groups.inputs))
     if (group.name == "grad")
       inputs.insert(inputs.begin() + i, share.value);
-  recordResults(op, *body, createTask(*body, op.getUnit(), rank, inputs, op.getLoc()), share);
+  TaskOp task = createTask(*body, op.getUnit(), rank, inputs, op.getLoc());
+  if (op->getParentOp() != program.getOperation())
+    task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints));
+  recordResults(op, *body, task, share);
   return success();
 }
 
@@ -248,6 +251,7 @@ LogicalResult StepBuilder::buildActions() {
     return failure();
   for (Operation *action : actions) {
     SmallVector<TransferOp> transfers;
+    joints += isa<TogetherOp>(action);
     WalkResult walk = action->walk([&](Operation *op) {
       if (auto transfer = dyn_cast<TransferOp>(op))
         transfers.push_back(transfer);

@@ -209,8 +209,10 @@ private:
           TupleType::get(program.getContext(), {RankedTensorType::get({bytes.getInt()}, builder.getI8Type())});
       scratch.push_back(createSlot(rank, Role::temporary, "scratch", payload, task.getLoc()));
     }
-    at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
-                              scratch.empty() ? Value() : scratch.front());
+    auto launch = at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
+                                            scratch.empty() ? Value() : scratch.front());
+    if (Attribute joint = task->getAttr("pipeline.joint"))
+      launch->setAttr("pipeline.joint", joint);
     completeWhere(ranks[rank], [](const Posted &posted) { return posted.unwaited; });
     return success();
   }

@@ -15,6 +15,15 @@ void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
 /// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
 void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
+/// What PyTorch's own reader takes: `compute_only`, or with messages `compute_comms`. Without `waits` for the versions that
+/// have no WAIT_SEND and WAIT_REDUCE_GRAD.
+struct TorchForm {
+  bool messages = false, waits = true;
+};
+
+/// The program as a schedule of PyTorch; an error at the first thing that such a schedule cannot say.
+llvm::LogicalResult exportTorch(pipeline::ProgramOp program, TorchForm form, llvm::raw_ostream &os);
+
 /// JSON: makespan (to the end of the last work), span (of the rank whose work takes longest), step (what completes it
 /// included), what an optimizer barrier costs, and per rank busy and idle time by cause, peaks, traffic, counts; links.
 void printStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);

@@ -48,6 +48,7 @@ private:
   mlir::OpBuilder builder;
   mlir::Operation *lastInput = nullptr;
   int64_t groups = 0;
+  int64_t joints = 0; ///< `together`s so far; tasks of one of them have its number as `pipeline.joint`
   llvm::StringMap<Body> bodies;
 
   llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits

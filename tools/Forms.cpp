@@ -6,6 +6,7 @@
 #include "passes/Passes.h"
 #include "passes/Report.h"
 #include "passes/pictures/Pictures.h"
+#include "tools/FrontendFlags.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/Path.h"
@@ -44,11 +45,6 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 } // namespace
 
 Form pp::requestedForm() { return form; }
-
-LogicalResult pp::usage(const llvm::Twine &message) {
-  llvm::errs() << "pp-compile: error: " << message << "\n";
-  return failure();
-}
 
 static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
   if (form == Form::Llvm) {

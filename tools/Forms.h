@@ -17,9 +17,6 @@ llvm::cl::OptionCategory &compileOptions();
 /// What the command line asks for.
 Form requestedForm();
 
-/// A request that makes no sense, said once on stderr.
-llvm::LogicalResult usage(const llvm::Twine &message);
-
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
 /// the name of the source.
 llvm::LogicalResult writeForm(mlir::ModuleOp module, llvm::StringRef source, llvm::raw_ostream &os);

@@ -1,0 +1,55 @@
+// Reads the command line of every tool that reads `.pipe` files, and finds the standard library.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "tools/FrontendFlags.h"
+#include "tools/Config.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Path.h"
+#include "llvm/Support/WithColor.h"
+
+using namespace mlir;
+namespace cl = llvm::cl;
+
+cl::OptionCategory &pp::frontendFlags() { // a function, for options in other files may be initialised first
+  static cl::OptionCategory category("options of a `.pipe` file");
+  return category;
+}
+
+namespace {
+cl::list<std::string> defines("D", cl::Prefix, cl::value_desc("name=value"), cl::cat(pp::frontendFlags()),
+                              cl::desc("give a parameter of the schedule, model or train program a value"));
+cl::opt<std::string> schedule("schedule", cl::desc("compile this schedule of the file instead of its train program"),
+                              cl::value_desc("name"), cl::cat(pp::frontendFlags()));
+cl::opt<std::string> stdlibDir("stdlib", cl::desc("folder of the standard library"), cl::cat(pp::frontendFlags()));
+} // namespace
+
+static std::string executable() {
+  return llvm::sys::fs::getMainExecutable(nullptr, reinterpret_cast<void *>(&executable));
+}
+
+LogicalResult pp::usage(const llvm::Twine &message) {
+  llvm::WithColor::error(llvm::errs(), llvm::sys::path::stem(executable())) << message << "\n";
+  return failure();
+}
+
+/// The standard library: --stdlib, else beside the tool's folder (installed or in the build), else the source's.
+static std::string findStdlib() {
+  if (!stdlibDir.empty())
+    return stdlibDir;
+  std::string self = executable();
+  llvm::SmallString<256> beside(llvm::sys::path::parent_path(llvm::sys::path::parent_path(self)));
+  llvm::sys::path::append(beside, "share", "pp", "stdlib");
+  return llvm::sys::fs::is_directory(beside) ? std::string(beside) : PP_STDLIB_DIR;
+}
+
+FailureOr<pp::FrontendOptions> pp::frontendOptions() {
+  FrontendOptions options;
+  options.schedule = schedule;
+  options.stdlibDir = findStdlib();
+  for (StringRef define : defines) {
+    auto [name, value] = define.split('=');
+    if (name.empty() || name.size() == define.size())
+      return usage("expected -D name=value, got `-D " + define + "`");
+    options.defines.push_back({name.str(), value.str()});
+  }
+  return options;
+}
