@@ -84,8 +84,6 @@ public:
   TorchWriter(ProgramOp program, TorchForm form) : program(program), pieces(program), form(form) {}
 
   LogicalResult write(llvm::raw_ostream &os) {
-    if (failed(checkPieces()))
-      return failure();
     placed.resize(pieces.size());
     for (auto rank : program.getOps<RankOp>())
       if (failed(findStages(rank)))
@@ -104,18 +102,6 @@ private:
   Pieces pieces;
   TorchForm form;
   std::vector<LaunchOp> placed; // by stage: its first unit
-
-  LogicalResult checkPieces() {
-    if (program.getSlices() > 0)
-      return emitError(program.getLoc()) << "a schedule of PyTorch has no slices, and this one has "
-                                         << program.getSlices();
-    for (int64_t piece = 0; piece < pieces.size(); ++piece)
-      if (!pieces.op(piece).getCoord().isStage())
-        return emitError(pieces.op(piece).getLoc())
-               << pieces.describe(piece) << " is a part of the model; a schedule of "
-               << "PyTorch has stages only";
-    return success();
-  }
 
   static int64_t rankOf(Operation *op) { return op->getParentOfType<RankOp>().getRank(); }
 
@@ -165,8 +151,6 @@ private:
     bool forward = post.getThing().getRole() == Role::act, sends = post.getKind() == PostKind::send;
     int64_t stage = pieces.find(post.getThing().getCoord()), reader = stage + (forward ? 1 : -1);
     int64_t here = sends ? stage : reader, there = sends ? reader : stage;
-    if (reader < 0 || reader >= pieces.size())
-      return refuse() << "; no stage reads it" << withLoops(post);
     if (rankOf(placed[here]) != rankOf(post) || rankOf(placed[there]) != post.getPeers().front())
       return refuse() << "; in a schedule of PyTorch it goes from where stage " << stage << " runs, rank "
                       << rankOf(placed[stage]) << ", to where stage " << reader << " runs, rank "
@@ -226,6 +210,17 @@ private:
 };
 
 } // namespace
+
+LogicalResult pp::checkTorch(ProgramOp program) {
+  if (program.getSlices() > 0)
+    return emitError(program.getLoc()) << "a schedule of PyTorch has no slices, and this one has "
+                                       << program.getSlices();
+  for (auto piece : program.getOps<PieceOp>())
+    if (!piece.getCoord().isStage())
+      return emitError(piece.getLoc()) << "`" << piece.getCoord().str()
+                                       << "` is a part of the model; a schedule of PyTorch has stages only";
+  return success();
+}
 
 LogicalResult pp::exportTorch(ProgramOp program, TorchForm form, llvm::raw_ostream &os) {
   return TorchWriter(program, form).write(os);

@@ -53,9 +53,14 @@ LogicalResult exportCsv(const Sources &sources, llvm::raw_ostream &os, MLIRConte
   if (failed(options))
     return failure();
   OwningOpRef<ModuleOp> module = pp::importPipe(*sources, context, *options);
+  if (!module)
+    return failure();
+  for (auto program : module->getOps<pp::pipeline::ProgramOp>())
+    if (failed(pp::checkTorch(program)))
+      return failure();
   PassManager manager(context);
   pp::buildPipeline(manager);
-  if (!module || failed(manager.run(*module)))
+  if (failed(manager.run(*module)))
     return failure();
   for (auto program : module->getOps<pp::pipeline::ProgramOp>())
     if (failed(pp::exportTorch(program, {messages, waits}, os)))
