@@ -34,6 +34,7 @@ cl::opt<Form> form(
                clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
                clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
                clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
+               clEnumValN(Form::Report, "report", "one HTML page: timeline, memory, idle causes, links, proof"),
                clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
                clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
                clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
@@ -68,6 +69,9 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       break;
     case Form::Svg:
       drawSvg(program, simulate(program, UnitCosts()), {messagesOption, memoryOption}, os);
+      break;
+    case Form::Report:
+      writeReport(program, simulate(program, UnitCosts()), nullptr, "", os);
       break;
     case Form::Trace:
       writeTrace(program, simulate(program, UnitCosts()), os);

@@ -9,7 +9,7 @@
 namespace pp {
 
 /// The forms of `--emit`.
-enum class Form { Exe, Obj, Llvm, Ranks, Pipeline, Actions, Tasks, Comms, Timeline, Svg, Trace, Chakra, Stats };
+enum class Form { Exe, Obj, Llvm, Ranks, Pipeline, Actions, Tasks, Comms, Timeline, Svg, Report, Trace, Chakra, Stats };
 
 /// Of all options of pp-compile, here and in its main file; `--help` shows no others.
 llvm::cl::OptionCategory &compileOptions();

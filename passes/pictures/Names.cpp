@@ -28,7 +28,7 @@ StringRef pp::colorOf(Role role) {
 }
 
 StringRef pp::colorOf(IdleCause cause) {
-  static constexpr StringLiteral colors[] = {"#e69f00", "#d55e00", "#0072b2", "#999999"};
+  static constexpr StringLiteral colors[] = {"#edc87e", "#d55e00", "#4a7fb5", "#b4b8be"};
   return colors[static_cast<int>(cause)];
 }
 
@@ -71,7 +71,7 @@ llvm::DenseMap<Operation *, int64_t> pp::numberMessages(ProgramOp program) {
 
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
-Labels::Labels(ProgramOp program) {
+UnitNames::UnitNames(ProgramOp program) {
   for (auto rank : program.getOps<RankOp>()) {
     llvm::StringMap<int64_t> &places = ofRank.emplace_back();
     for (auto launch : rank.getOps<LaunchOp>())
@@ -85,7 +85,7 @@ Labels::Labels(ProgramOp program) {
   }
 }
 
-std::string Labels::shortOf(UnitIdAttr unit) const {
+std::string UnitNames::shortOf(UnitIdAttr unit) const {
   CoordAttr coord = unit.getCoord();
   SmallVector<std::string, 3> parts;
   if (!oneEach || coord.getMicrobatch() < 0)
@@ -96,7 +96,7 @@ std::string Labels::shortOf(UnitIdAttr unit) const {
   return llvm::join(parts, ".");
 }
 
-int64_t Labels::pieceOf(int64_t rank, UnitIdAttr unit) const {
+int64_t UnitNames::pieceOf(int64_t rank, UnitIdAttr unit) const {
   return ofRank[rank].lookup(unit.getCoord().pieceName());
 }
 

@@ -24,9 +24,9 @@ llvm::ArrayRef<pipeline::Role> stackedRoles();
 llvm::DenseMap<mlir::Operation *, int64_t> numberMessages(pipeline::ProgramOp program);
 
 /// What is known of the units of a program when all are seen together.
-class Labels {
+class UnitNames {
 public:
-  explicit Labels(pipeline::ProgramOp program);
+  explicit UnitNames(pipeline::ProgramOp program);
   /// `3` for microbatch 3 where a rank has one stage, else `1.3`; slices follow: `1.3.0`.
   std::string shortOf(pipeline::UnitIdAttr unit) const;
   /// Which of the rank's pieces the unit is of, and how many the rank with most has.

@@ -46,7 +46,7 @@ private:
   ProgramOp program;
   const Timeline &timeline;
   const PictureOptions &options;
-  Labels labels;
+  UnitNames unitNames;
   std::set<std::pair<Phase, int64_t>> shown; ///< phases and pieces, for styles and legend
   std::string body;
   llvm::raw_string_ostream os{body};
@@ -56,7 +56,7 @@ private:
 } // namespace
 
 Figure::Figure(ProgramOp program, const Timeline &timeline, const PictureOptions &options)
-    : program(program), timeline(timeline), options(options), labels(program),
+    : program(program), timeline(timeline), options(options), unitNames(program),
       end(std::max({timeline.makespan, timeline.step, 1e-12})) {
   size_t count = timeline.ranks.size(), widest = 1;
   double shortest = end;
@@ -64,10 +64,10 @@ Figure::Figure(ProgramOp program, const Timeline &timeline, const PictureOptions
     for (const Span &span : rank.spans) {
       if (span.end == span.start)
         continue;
-      shown.insert({span.unit().getPhase(), labels.pieceOf(number, span.unit())});
+      shown.insert({span.unit().getPhase(), unitNames.pieceOf(number, span.unit())});
       if (span.isWork()) {
         shortest = std::min(shortest, span.end - span.start);
-        widest = std::max(widest, labels.shortOf(span.unit()).size());
+        widest = std::max(widest, unitNames.shortOf(span.unit()).size());
       }
     }
   row = count <= 8 ? 24 : count <= 16 ? 20 : count <= 32 ? 14 : 9;
@@ -105,7 +105,7 @@ void Figure::writeStyle(llvm::raw_ostream &out) const {
   if (row >= 9)
     out << llvm::formatv("rect.u {{ stroke: #fff; stroke-width: {0}; }\n", number(std::min(1.0, row / 24)));
   for (auto [phase, piece] : shown)
-    out << "." << stringifyPhase(phase) << piece << " { fill: " << colorOf(phase, piece, labels.pieces()) << "; }\n";
+    out << "." << stringifyPhase(phase) << piece << " { fill: " << colorOf(phase, piece, unitNames.pieces()) << "; }\n";
   out << "</style>\n";
   if (options.messages)
     out << "<defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"5.5\" refY=\"3\" markerWidth=\"5\" markerHeight=\"5\" "
@@ -120,10 +120,10 @@ void Figure::units(int64_t rank) {
       continue;
     UnitIdAttr unit = span.unit();
     os << llvm::formatv("<rect class=\"u {0}{1}\" x=\"{2}\" y=\"{3}\" width=\"{4}\" height=\"{5}\">",
-                        stringifyPhase(unit.getPhase()), labels.pieceOf(rank, unit), number(x(span.start)),
+                        stringifyPhase(unit.getPhase()), unitNames.pieceOf(rank, unit), number(x(span.start)),
                         number(y(rank)), number(width), number(row));
     os << "<title>" << unit.cell() << "</title></rect>\n";
-    std::string label = labels.shortOf(unit);
+    std::string label = unitNames.shortOf(unit);
     if (row >= 12 && label.size() * kCharacter + 2 <= width)
       text(x(span.start) + width / 2, y(rank) + row / 2 + 3.5, "unit", label);
   }
@@ -224,7 +224,7 @@ double Figure::legend(double at) {
   for (auto [phase, piece] : shown) { // of the pieces, the first and the last say how the others look
     bool ends = piece == 0 || !shown.count({phase, piece + 1});
     std::string words = (stringifyPhase(phase) + " " + describe(phase)).str();
-    if (!labels.hasOnePieceEach() && phase != Phase::U)
+    if (!unitNames.hasOnePieceEach() && phase != Phase::U)
       words += piece == 0 ? ", a rank's first piece" : ", its last";
     if (ends && (phase != last || phase != Phase::U))
       add(llvm::formatv("class=\"{0}{1}\"", stringifyPhase(phase), piece), words);
