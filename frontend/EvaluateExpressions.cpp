@@ -23,7 +23,7 @@ Binding *Scope::find(StringRef name) {
   return nullptr;
 }
 
-static constexpr const char *kBuiltins[] = {"min", "max", "sum", "len", "abs", "sorted", "reversed"};
+static constexpr const char *kBuiltins[] = {"min", "max", "sum", "len", "abs", "sorted", "reversed", "layers_of"};
 
 LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
   SmallVector<StringRef> names(std::begin(kBuiltins), std::end(kBuiltins));
@@ -472,6 +472,8 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
       return fail(expr->at, "`abs` expects an int, got " + value.type() + " " + value.text());
     return Value(std::abs(*value.asInt()));
   }
+  if (name == "layers_of")
+    return layersOf(expr, value);
   if (!value.asList())
     return fail(expr->at, "`" + name + "` expects a list, got " + value.type() + " " + value.text());
   if (failed(spend(expr->at, value.asList()->size())))

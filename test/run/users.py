@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges by execution what users bring: schedules of PyTorch from CSV files, and task lists, in any order on any map."""
+"""Judges by execution what users bring: schedules of PyTorch, task lists in any order on any map, layouts of Megatron-LM."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: users.py PP_COMPILE FOLDER
@@ -10,10 +10,11 @@ import os, random, sys
 import gradients, harness
 
 TORCH = os.path.join(harness.ROOT, "test", "translate", "torch")
-# name, ranks, microbatches, stages; the model has as many layers
+# name, ranks, microbatches, stages, which is how many layers the model has
 FILES = [("ZBVZeroBubble-2-4-comms.csv", 2, 4, 4), ("DualPipeV-2-4.csv", 2, 4, 4), ("Interleaved1F1B-3-6-comms.csv", 3, 6, 9),
          ("LoopedBFS-2-3.csv", 2, 3, 4)]
 LISTS = [("tasks_two", 2, 4, 6), ("tasks_three", 3, 3, 3), ("tasks_four", 4, 6, 6)]
+LAYOUTS = [("E|tt,t|t|L", 4, 3, 4), ("Et*2|t|L,", 3, 4, 3), ("E|t|tt|L", 2, 4, 3)]  # layout, ranks, microbatches, layers
 TRAIN = """# The schedule {what}, on the model that every case here trains.
 import "std/models/llama.pipe"
 import "{file}"
@@ -77,14 +78,19 @@ def main():
     compiler, folder = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     users, tally, references, draw = Users(compiler, folder), harness.Tally(), {}, random.Random(4)
-    for number, (name, ranks, microbatches, stages) in enumerate(FILES + LISTS):
+    for number, (name, ranks, microbatches, stages) in enumerate(FILES + LISTS + LAYOUTS):
         key = (microbatches, stages)
         if key not in references:
             single = users.train(f"single_{microbatches}_{stages}", "std/single.pipe",
                                  f"single(microbatches = {microbatches})", stages)
             references[key] = users.run(single, 1, "threads", "rendezvous")
-        program = (users.csv(name, stages) if name.endswith(".csv") else
-                   users.tasks(name, ranks, microbatches, stages, draw))
+        if name.endswith(".csv"):
+            program = users.csv(name, stages)
+        elif "|" in name:
+            program = users.train(f"layout_{number}", "std/megatron.pipe",
+                                  f'megatron(ranks = {ranks}, microbatches = {microbatches}, layout = "{name}")', stages)
+        else:
+            program = users.tasks(name, ranks, microbatches, stages, draw)
         for transport, sends in [("threads", "rendezvous"), ("mpi", "rendezvous" if number % 2 else "buffered")]:
             ours, losses = users.run(program, ranks, transport, sends)
             worst, where = gradients.difference(ours, references[key][0])
