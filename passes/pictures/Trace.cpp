@@ -11,6 +11,7 @@
 // its line begins, and lasts a microsecond at least.
 #include "passes/pictures/Names.h"
 #include "passes/pictures/Pictures.h"
+#include "llvm/Support/Format.h"
 #include "llvm/Support/JSON.h"
 #include <map>
 
@@ -49,6 +50,13 @@ private:
 
 } // namespace
 
+/// Microseconds, to the nanosecond in a step of some seconds; JSON's doubles would have seventeen digits.
+static void time(llvm::json::OStream &json, StringRef name, double value) {
+  json.attributeBegin(name);
+  json.rawValue([&](llvm::raw_ostream &os) { os << llvm::format("%.10g", value); });
+  json.attributeEnd();
+}
+
 void Writer::event(llvm::function_ref<void(llvm::json::OStream &)> fill) {
   os << comma << "\n";
   comma = ",";
@@ -64,8 +72,8 @@ void Writer::slice(int64_t rank, int64_t line, StringRef name, StringRef categor
     json.attribute("tid", line);
     json.attribute("name", name);
     json.attribute("cat", category);
-    json.attribute("ts", start);
-    json.attribute("dur", end - start);
+    time(json, "ts", start);
+    time(json, "dur", end - start);
     json.attributeObject("args", [&] { arguments(json); });
   });
 }
@@ -133,7 +141,7 @@ void Writer::memory(int64_t rank) {
       json.attribute("ph", "C");
       json.attribute("pid", rank);
       json.attribute("name", "memory");
-      json.attribute("ts", point.time * perTime);
+      time(json, "ts", point.time * perTime);
       json.attributeObject("args", [&] {
         for (Role role : stackedRoles())
           json.attribute(stringifyRole(role), point.bytes[static_cast<int>(role)]);
@@ -171,7 +179,7 @@ void Writer::message(const Flight &flight) {
         json.attribute("name", name);
         json.attribute("cat", "message");
         json.attribute("id", numbers.lookup(post));
-        json.attribute("ts", start);
+        time(json, "ts", start);
       });
   }
 }
