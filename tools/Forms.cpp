@@ -3,6 +3,7 @@
 #include "tools/Forms.h"
 #include "lowering/Lowering.h"
 #include "mlir/Support/FileUtilities.h"
+#include "passes/Measured.h"
 #include "passes/Passes.h"
 #include "passes/Report.h"
 #include "passes/pictures/Pictures.h"
@@ -40,12 +41,22 @@ cl::opt<Form> form(
                clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
+cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace, drawn under the plan (report)"),
+                                   cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
 cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(compileOptions()));
 } // namespace
 
 Form pp::requestedForm() { return form; }
+
+static LogicalResult writePage(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
+  FailureOr<Timeline> measured = compareOption.empty() ? Timeline() : readMeasured(program, compareOption);
+  if (failed(measured))
+    return failure();
+  writeReport(program, timeline, compareOption.empty() ? nullptr : &*measured, "", os);
+  return success();
+}
 
 static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
   if (form == Form::Llvm) {
@@ -71,7 +82,8 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       drawSvg(program, simulate(program, UnitCosts()), {messagesOption, memoryOption}, os);
       break;
     case Form::Report:
-      writeReport(program, simulate(program, UnitCosts()), nullptr, "", os);
+      if (failed(writePage(program, simulate(program, UnitCosts()), os)))
+        return failure();
       break;
     case Form::Trace:
       writeTrace(program, simulate(program, UnitCosts()), os);

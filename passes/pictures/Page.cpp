@@ -3,6 +3,8 @@
 #include "passes/Report.h"
 #include "passes/pictures/Names.h"
 #include "passes/pictures/Pictures.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <cmath>
 
 using namespace mlir;
@@ -25,7 +27,8 @@ public:
 private:
   int64_t ticks(double time) const { return std::llround(time * perTime); }
   void numbers(const Timeline &its);
-  void words();
+  void words(const Timeline *measured);
+  void measuredRanks(const Timeline &measured);
   void rank(RankOp op, const RankTimeline &its);
   void spans(int64_t rank, ArrayRef<Span> spans);
   void needs(RankOp op);
@@ -50,6 +53,13 @@ private:
 
 } // namespace
 
+static double work(const Timeline &timeline) {
+  double busy = 0;
+  for (const RankTimeline &rank : timeline.ranks)
+    busy += rank.busy;
+  return busy;
+}
+
 void Data::numbers(const Timeline &its) {
   json.attribute("makespan", ticks(its.makespan));
   json.attribute("span", ticks(its.span()));
@@ -57,11 +67,15 @@ void Data::numbers(const Timeline &its) {
   json.attribute("bubble", its.bubble());
 }
 
-void Data::words() {
+void Data::words(const Timeline *measured) {
   json.attribute("title", titleOf(program));
   json.attribute("unit_time", timeline.unitTime);
   json.attribute("ticks", perTime);
-  json.attribute("costs", timeline.unitTime ? "time in units; messages take none" : "");
+  std::string costs = timeline.unitTime ? "time in units; messages take none" : "";
+  if (timeline.unitTime && measured)
+    costs += llvm::formatv("; measured time is scaled to as much work: a unit is {0} ms",
+                           llvm::format("%.4g", 1e3 * work(*measured) / work(timeline)));
+  json.attribute("costs", costs);
   json.attribute("pieces", unitNames.pieces());
   json.attributeObject("phases", [&] {
     for (uint32_t phase = 0; phase <= getMaxEnumValForPhase(); ++phase)
@@ -183,12 +197,30 @@ void Data::messages() {
   });
 }
 
+/// Where the plan has no seconds, its units of time are as long as the work in both takes.
+void Data::measuredRanks(const Timeline &measured) {
+  double planned = perTime;
+  if (timeline.unitTime && work(measured) > 0)
+    perTime *= work(timeline) / work(measured);
+  json.attributeObject("measured", [&] {
+    numbers(measured);
+    json.attributeArray("ranks", [&] {
+      for (auto [number, its] : llvm::enumerate(measured.ranks))
+        json.object([&, number = number, &its = its] {
+          spans(number, its.spans);
+          idles(its.idles);
+        });
+    });
+  });
+  perTime = planned;
+}
+
 void Data::write(const Timeline *measured, StringRef proof) {
   for (auto [number, flight] : llvm::enumerate(timeline.flights))
     for (PostOp post : flight.posts)
       flightOf[post] = number;
   json.object([&] {
-    words();
+    words(measured);
     numbers(timeline);
     json.attributeArray("ranks", [&] {
       for (auto [op, its] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
@@ -197,16 +229,7 @@ void Data::write(const Timeline *measured, StringRef proof) {
     column("tasks", tasks, [](const auto &task) { return task.first; });
     messages();
     if (measured)
-      json.attributeObject("measured", [&] {
-        numbers(*measured);
-        json.attributeArray("ranks", [&] {
-          for (auto [number, its] : llvm::enumerate(measured->ranks))
-            json.object([&] {
-              spans(number, its.spans);
-              idles(its.idles);
-            });
-        });
-      });
+      measuredRanks(*measured);
     json.attributeBegin("stats");
     writeStats(program, timeline, json);
     json.attributeEnd();

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: traces.py PP_COMPILE FOLDER
-import json, os, sys
+import json, os, re, sys
 import harness
 
 SIZES = dict(ranks=4, microbatches=4, layers=8, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=16, microbatch=1)
@@ -51,6 +51,23 @@ def problems(events):
     return found + [f"arrow {number} has the ends {ends}" for number, ends in arrows.items() if sorted(ends) != ["f", "s"]]
 
 
+def compared(compiler, defines, trace, schedule):
+    """The report draws under the plan what the run did in one of its steps: the same units, in seconds, in order."""
+    page = harness.call([compiler, harness.TRAIN, *defines, "--emit=report", "--compare", trace]).stdout
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+    plan, run = data["ranks"], data["measured"]["ranks"]
+    same = [rank["name"] for rank in plan] == [rank["name"] for rank in run]
+    ordered = all(end <= start for rank in run for end, start in zip(rank["end"], rank["start"][1:]))
+    events = [e for e in read(trace) if e["ph"] == "X" and e["cat"] == "step"]
+    lengths = [max(e["ts"] + e["dur"] for e in events if e["name"] == name) - min(e["ts"] for e in events if e["name"] == name)
+               for name in ("step 2", "step 3")]
+    # As much work as in the plan: so the length in milliseconds of the plan's unit of time, from either.
+    unit = float(re.search("a unit is ([0-9.e+-]+) ms", data["costs"])[1])
+    step = data["measured"]["step"] / data["ticks"] * unit * 1000
+    return (same and ordered and min(lengths) * 0.9 <= step <= max(lengths) * 1.01,
+            f"{schedule}: a step of {step:.0f} us under the plan, steps took {lengths[0]:.0f} and {lengths[1]:.0f}")
+
+
 def main():
     compiler, folder = sys.argv[1:3]
     text, tally = harness.write_text(folder), harness.Tally()
@@ -70,6 +87,7 @@ def main():
         for name, events in (("planned", read(planned)), ("measured, 3 steps", read(measured))):
             found = problems(events)
             tally.check(not found, f"{schedule}, {name}: {len(events)} events a viewer can show {found[:2] or ''}")
+        tally.check(*compared(compiler, defines, measured, schedule))
     return tally.close()
 
 
