@@ -7,6 +7,7 @@
 #include "dialect/Pipeline.h"
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassManager.h"
+#include "passes/Execution.h"
 
 namespace pp {
 
@@ -18,8 +19,16 @@ namespace pp {
 /// How far the pipeline goes: to the step (one global order) or to the planned and proved rank programs.
 enum class Until { Step, Ranks };
 
+/// What the proofs are asked about: the backend's channel map, and bytes a rank may allocate (-1: what the cluster says).
+struct ProofOptions {
+  ChannelMap channels = ChannelMap::edge;
+  int64_t memoryLimit = -1;
+};
+
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.
-void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks);
+void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, const ProofOptions &proofs = {});
+/// Its last part: the proofs of planned rank programs.
+void addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs);
 
 } // namespace pp
 

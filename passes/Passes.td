@@ -74,7 +74,18 @@ def ProveChannels : PpPass<"prove-channels"> {
 
 def ProveProgress : PpPass<"prove-progress"> {
   let summary = "no deadlock with zero buffering: the rank programs' waits have no cycle";
-  let description = [{ a cycle of waits between ranks ~~> error that tells it, rank by rank. }];
+  let description = [{
+    a cycle of waits between ranks ~~> error that tells it, rank by rank, and which post would remove it. `channels`
+    says which messages share a lane; passes/Execution.h defines the maps.
+  }];
+  let options = [
+    Option<"channels", "channels", "::pp::ChannelMap", "::pp::ChannelMap::edge",
+           "the channel map that progress is proved for", [{::llvm::cl::values(
+             clEnumValN(::pp::ChannelMap::rank, "rank", "one lane a rank"),
+             clEnumValN(::pp::ChannelMap::direction, "direction", "a forward and a backward lane a rank"),
+             clEnumValN(::pp::ChannelMap::pair, "pair", "one lane for every two ranks"),
+             clEnumValN(::pp::ChannelMap::edge, "edge", "one lane for every directed edge"))}]>
+  ];
 }
 
 def ProveValues : PpPass<"prove-values"> {
@@ -88,6 +99,15 @@ def ProveValues : PpPass<"prove-values"> {
 def ProveSlots : PpPass<"prove-slots"> {
   let summary = "no live slot overlaps another, nothing is touched in flight";
   let description = [{ checks what plan-slots planned, by a sweep of its own over the finished rank programs. }];
+}
+
+def ProveMemory : PpPass<"prove-memory"> {
+  let summary = "no rank allocates more bytes than its limit";
+  let description = [{
+    `rank 0 arena 4096` with a limit of 2048 ~~> error: the rank, the instant, its largest roles, the limit that would
+    pass. Without the option, `memory` of the program's `cluster` is the limit; without both there is none.
+  }];
+  let options = [Option<"limit", "limit", "int64_t", "-1", "bytes that a rank may allocate, -1 for the cluster's">];
 }
 
 #endif // PP_PASSES_PASSES_TD

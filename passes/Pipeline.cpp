@@ -4,7 +4,7 @@
 
 using namespace pp;
 
-void pp::buildPipeline(mlir::OpPassManager &manager, Until until) {
+void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs) {
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
   // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
@@ -23,11 +23,17 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until) {
   manager.addPass(createProjectRanks());
   // One arena per rank.
   manager.addPass(createPlanSlots());
-  // Proofs on what will be lowered, after the last transformation. Each relies on those before it: values are followed
-  // through messages that match, to programs that end, in slots that keep what was written.
+  addProofs(manager, proofs);
+}
+
+// Proofs on what will be lowered, after the last transformation. Each relies on those before it: values are followed
+// through messages that match, to programs that end, in slots that keep what was written.
+void pp::addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs) {
   manager.addPass(createProveUnits());
   manager.addPass(createProveChannels());
-  manager.addPass(createProveProgress());
+  manager.addPass(createProveProgress({proofs.channels}));
   manager.addPass(createProveSlots());
   manager.addPass(createProveValues());
+  // Last, for it says nothing about what is computed, only where it fits.
+  manager.addPass(createProveMemory({proofs.memoryLimit}));
 }

@@ -4,6 +4,7 @@
 // NCCL and MPI channels carry no names: a receive takes whatever comes next (proofs.md 5).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "passes/Proof.h"
 
 namespace pp {
 #define GEN_PASS_DEF_PROVECHANNELS
@@ -45,6 +46,13 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
       for (int64_t member : key.second)
         if (failed(proveMembers(posts, posts.begin()->first, member)))
           return failure();
+    int64_t messages = 0;
+    for (auto &[lane, ends] : lanes)
+      messages += ends.first.size();
+    recordProof(program, "channels",
+                {{"edges", static_cast<int64_t>(lanes.size())},
+                 {"messages", messages},
+                 {"groups", static_cast<int64_t>(collectives.size())}});
     return success();
   }
 

@@ -5,8 +5,10 @@
 #include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "passes/Proof.h"
 #include "passes/SlotLives.h"
 #include "llvm/ADT/StringMap.h"
+#include <atomic>
 
 namespace pp {
 #define GEN_PASS_DEF_PROVESLOTS
@@ -104,20 +106,26 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (auto ties = function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"))
         written[function.getName()] = ties;
-    for (auto program : getOperation().getOps<ProgramOp>())
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      std::atomic<int64_t> slots = 0, segments = 0;
       if (failed(failableParallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [&](RankOp rank) {
-            return success(succeeded(proveDisjoint(rank)) && succeeded(Flights(rank, written).prove()));
+            std::vector<SlotLife> lives = slotLives(rank);
+            slots += lives.size();
+            for (const SlotLife &life : lives)
+              segments += life.segments.size();
+            return success(succeeded(proveDisjoint(rank, lives)) && succeeded(Flights(rank, written).prove()));
           })))
         return signalPassFailure();
+      recordProof(program, "slots", {{"slots", slots.load()}, {"lives", segments.load()}});
+    }
   }
 
-  static LogicalResult proveDisjoint(RankOp rank) {
+  static LogicalResult proveDisjoint(RankOp rank, ArrayRef<SlotLife> lives) {
     struct Event {
       int64_t position;
       bool begins;
       const SlotLife *life;
     };
-    std::vector<SlotLife> lives = slotLives(rank);
     std::vector<Event> events;
     for (const SlotLife &life : lives)
       for (Segment segment : life.bytes > 0 ? ArrayRef(life.segments) : ArrayRef<Segment>()) {

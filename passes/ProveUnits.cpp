@@ -6,6 +6,7 @@
 // read is prove-values' matter.
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "passes/Proof.h"
 
 namespace pp {
 #define GEN_PASS_DEF_PROVEUNITS
@@ -43,6 +44,8 @@ public:
           if (failed(proveCell(piece, mb, slice)))
             return failure();
     }
+    int64_t updated = llvm::count_if(updates, [](LaunchOp update) { return static_cast<bool>(update); });
+    recordProof(program, "units", {{"units", counted}, {"updates", updated}});
     return success();
   }
 
@@ -52,6 +55,7 @@ private:
   int64_t slices;
   std::vector<Cell> cells;
   std::vector<LaunchOp> updates;
+  int64_t counted = 0; ///< units other than U and R
 
   static int64_t rankOf(LaunchOp launch) { return launch->getParentOfType<RankOp>().getRank(); }
 
@@ -73,6 +77,7 @@ private:
     if (failed(proveRange("microbatch", "es", coord.getMicrobatch(), program.getMicrobatches(), launch)) ||
         (program.getSlices() > 0 && failed(proveRange("slice", "s", coord.getSlice(), slices, launch))))
       return failure();
+    ++counted;
     return recordOnce(cell(piece, coord.getMicrobatch(), coord.getSlice())[phase], launch);
   }
 

@@ -17,6 +17,7 @@
 #include "passes/Execution.h"
 #include "passes/LabelRules.h"
 #include "passes/Passes.h"
+#include "passes/Proof.h"
 #include "passes/Values.h"
 
 namespace pp {
@@ -47,7 +48,10 @@ public:
         return emitError(post.getLoc()) << "rank " << rank << " waits for `" << post.getThing().str()
                                         << "` for ever; prove-progress tells why" << withLoops(post);
       }
-    return end();
+    if (failed(end()))
+      return failure();
+    recordFacts();
+    return success();
   }
 
   void launched(int64_t rank, LaunchOp launch) override {
@@ -77,6 +81,18 @@ private:
   DenseMap<Attribute, BodyLabels> bodies;        ///< by callee
   std::vector<std::pair<SlotOp, Label>> outputs; ///< what the trainer reads after the step, or the next step
   bool makesLosses = false;
+  int64_t reads = 0, weightReads = 0; ///< checked, for the record
+
+  void recordFacts() const {
+    int64_t updates = 0, contributions = 0;
+    for (int64_t piece = 0; piece < values.pieces.size(); ++piece)
+      if (values.pieces.hasWeights(piece)) {
+        ++updates;
+        contributions += values.wholeGradient(piece);
+      }
+    recordProof(program, "values", {{"reads", reads}, {"weights", weightReads}});
+    recordProof(program, "gradients", {{"gradients", updates}, {"contributions", contributions}});
+  }
 
   //===-- The ends of a step ------------------------------------------------------------------------------------===//
 
@@ -201,6 +217,8 @@ private:
       SlotState &state = values.of(slot);
       if (Label wanted = labelOf(*unit, *group, true); state.label != wanted || state.arriving)
         return values.tellWrongRead(launch, slot, wanted);
+      ++reads;
+      weightReads += group->what == What::weight;
       if (group->what == What::norm)
         norm = slot;
       else if (group->what == What::share || (group->what == What::grad && grad))

@@ -4,6 +4,7 @@
 // A slot that is written anew starts a new segment, so its memory is free for others in the gap: the home of a weight
 // that travels is reused between the last use of the old version and the arrival of the new one.
 #include "passes/SlotLives.h"
+#include <numeric>
 
 using namespace mlir;
 using namespace pp;
@@ -123,7 +124,23 @@ Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
   for (auto [i, op] : llvm::enumerate(rank.getBody().front()))
     if (static_cast<int64_t>(i) == where)
       peak.where = &op;
-  for (auto &[role, sums] : byRole)
+  for (auto &[role, sums] : byRole) {
+    peak.there[role] = std::accumulate(sums.begin(), sums.begin() + where + 1, int64_t(0));
     peak.byRole[role] = largest(sums, ignored);
+  }
   return peak;
+}
+
+std::string pp::describeInstant(Operation *op) {
+  if (!op)
+    return "end of the step";
+  if (auto launch = dyn_cast<LaunchOp>(op))
+    return launch.getUnit().str();
+  if (auto complete = dyn_cast<CompleteOp>(op))
+    return "end of " + describeInstant(complete.getRequest().getDefiningOp());
+  auto post = dyn_cast<PostOp>(op);
+  if (!post)
+    return "start of the step";
+  StringRef what = post.getKind() == PostKind::send ? "send" : post.getKind() == PostKind::receive ? "receive" : "sum";
+  return (what + " of " + post.getThing().str()).str();
 }

@@ -28,8 +28,12 @@ struct Peak {
   int64_t bytes = 0;
   mlir::Operation *where = nullptr;
   llvm::MapVector<llvm::StringRef, int64_t> byRole; ///< the largest sum of each role, reached at times of their own
+  llvm::MapVector<llvm::StringRef, int64_t> there;  ///< the sums of the roles at `where`
 };
 Peak peakOf(pipeline::RankOp rank, llvm::ArrayRef<SlotLife> lives);
+
+/// An instant as messages say it: `B(0, 3)`, `arrival of act(0, 3)`, `start of the step`.
+std::string describeInstant(mlir::Operation *op);
 
 } // namespace pp
 

@@ -49,6 +49,7 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 } // namespace
 
 Form pp::requestedForm() { return form; }
+bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 
 static LogicalResult writePage(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
   FailureOr<Timeline> measured = compareOption.empty() ? Timeline() : readMeasured(program, compareOption);

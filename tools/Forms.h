@@ -16,6 +16,8 @@ llvm::cl::OptionCategory &compileOptions();
 
 /// What the command line asks for.
 Form requestedForm();
+/// True if it says so, and does not leave it at the default.
+bool isFormRequested();
 
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
 /// the name of the source.

@@ -9,6 +9,7 @@
 #include "passes/Passes.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
+#include "tools/Proofs.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/WithColor.h"
 
@@ -24,16 +25,27 @@ cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-e
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"),
                          cl::cat(pp::compileOptions()));
 
-/// The module at the level that --emit asks for.
-LogicalResult runPasses(ModuleOp module) {
+/// The module at the level that --emit and --prove ask for.
+LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times) {
   if (pp::requestedForm() == pp::Form::Actions)
     return success();
   PassManager manager(module.getContext());
-  if (pp::programRanks(module).empty())
-    pp::buildPipeline(manager, pp::requestedForm() == pp::Form::Pipeline ? pp::Until::Step : pp::Until::Ranks);
-  else // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
+  manager.addInstrumentation(pp::timePasses(times));
+  if (pp::programRanks(module).empty()) {
+    pp::buildPipeline(manager, pp::requestedForm() == pp::Form::Pipeline ? pp::Until::Step : pp::Until::Ranks, proofs);
+  } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
     manager.addPass(pp::createPlanBodies());
+    if (pp::wantsProof())
+      pp::addProofs(manager, proofs);
+  }
   return manager.run(module);
+}
+
+/// What is asked for: the proof, a form, or both.
+LogicalResult write(ModuleOp module, const pp::PassTimes &times, llvm::raw_ostream &os) {
+  if (pp::wantsProof())
+    pp::writeProof(module, times, os);
+  return success((pp::wantsProof() && !pp::isFormRequested()) || succeeded(pp::writeForm(module, input, os)));
 }
 
 /// One file, or one part of a split file.
@@ -48,12 +60,14 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
   bool isPipe = !StringRef(input).ends_with(".mlir");
   manager->AddNewSourceBuffer(std::move(buffer), llvm::SMLoc());
   auto options = pp::frontendOptions();
-  if (failed(options))
+  auto proofs = pp::requestedProofs();
+  if (failed(options) || failed(proofs))
     return failure();
   auto run = [&] {
     OwningOpRef<ModuleOp> module =
         isPipe ? pp::importPipe(*manager, &context, *options) : parseSourceFile<ModuleOp>(manager, &context);
-    return success(module && succeeded(runPasses(*module)) && succeeded(pp::writeForm(*module, input, os)));
+    pp::PassTimes times;
+    return success(module && succeeded(runPasses(*module, *proofs, times)) && succeeded(write(*module, times, os)));
   };
   if (!verifyDiagnostics) {
     SourceMgrDiagnosticHandler handler(*manager, &context);
@@ -72,6 +86,8 @@ int main(int argc, char **argv) {
   cl::ParseCommandLineOptions(argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n");
   if (target != "cpu")
     return failed(pp::usage("target `" + target + "` is not known; this build has cpu")) ? 1 : 0;
+  if (pp::wantsProof() && (pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipeline))
+    return failed(pp::usage("--prove speaks of rank programs, and this --emit ends before there are any")) ? 1 : 0;
   std::string message;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &message);
   if (!buffer)

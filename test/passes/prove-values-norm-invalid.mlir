@@ -149,12 +149,12 @@ pipeline.program @empty_sum ranks 2 microbatches 1 slices 0 attributes {train = 
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
     %n = pipeline.slot stat "n" : !s
+    // expected-error@+1 {{rank 0 joins the sum of `stat(norm)` before anything has written it}}
     %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1] : !s
     pipeline.complete %0
   }
   pipeline.rank 1 {
     %n = pipeline.slot stat "n" : !s
-    // expected-error@+1 {{rank 1 joins the sum of `stat(norm)` before anything has written it}}
     %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1] : !s
     pipeline.complete %0
   }

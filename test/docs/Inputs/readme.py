@@ -30,8 +30,10 @@ def main():
         missing = [line for line in text.splitlines() if line not in readme]
         problems += [f"README.md lacks this line of {what}: {line}" for line in missing]
     ours = output(compiler, "--help").split("pp-compile options:")[1]
+    current = ""
     for option in re.findall(r"^  (-[-\w]+)|^    =(\w+)", ours, re.M):
-        name = option[0] or "--emit=" + option[1]
+        current = option[0] or current
+        name = current if option[0] else f"{current}={option[1]}"
         if f"`{name}" not in readme:
             problems.append(f"README.md lacks pp-compile's option `{name}`")
     if len(schedules) < 3:

@@ -1,0 +1,39 @@
+// Ranks that need more than they have: which, when, what fills it, and what would do.
+// RUN: pp-opt %s --split-input-file --pp-prove-memory --verify-diagnostics
+
+!one = !pipeline.slot<tuple<tensor<16xf32>>>
+!two = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// Weights of 128 bytes and stashes of 64 live through B(0, 0), which makes a gradient of 128 and needs scratch: 448. Of
+// the four roles the smallest is not told.
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {cluster = {memory = 400 : i64}, train = {}} {
+  // expected-note@+2 {{most of it is weight 128 B, stash 128 B, grad 128 B}}
+  // expected-note@+1 {{the smallest limit that passes is 448 (`--memory-limit=448`)}}
+  pipeline.rank 0 arena 448 {
+    %w = pipeline.slot weight "weight(0)" offset 0 binding {kind = "weight", piece = @s0, save = true} : !two
+    %s0 = pipeline.slot stash "stash(0, 0)" offset 128 : !one
+    %s1 = pipeline.slot stash "stash(0, 1)" offset 192 : !one
+    %g = pipeline.slot grad "grad(0)" offset 256 : !two
+    %t = pipeline.slot temporary "scratch" offset 384 : !one
+    pipeline.launch @s0.F <F stage 0 mb 0>(%w) -> (%s0) : (!two) -> (!one)
+    pipeline.launch @s0.F <F stage 0 mb 1>(%w) -> (%s1) : (!two) -> (!one)
+    // expected-error@+1 {{rank 0 needs 448 bytes (448 B), more than its limit of 400 bytes (400 B); it is fullest at `B(0, 0)`}}
+    pipeline.launch @s0.B <B stage 0 mb 0>(%w, %s0) -> (%g) scratch %t : (!two, !one) -> (!two) scratch !one
+    pipeline.launch @s0.B <B stage 0 mb 1>(%w, %s1, %g) -> () : (!two, !one, !two) -> ()
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// The plan left a gap; what is alive at once would fit.
+pipeline.program @gap ranks 1 microbatches 1 slices 0 attributes {cluster = {memory = 200 : i64}, train = {}} {
+  // expected-note@+2 {{most of it is act 64 B}}
+  // expected-note@+1 {{the smallest limit that passes is 256 (`--memory-limit=256`); what is alive at once would fit, 64 bytes (64 B), so only the plan's gaps are too much}}
+  pipeline.rank 0 arena 256 {
+    %a = pipeline.slot act "act(0, 0)" offset 192 : !s
+    // expected-error@+1 {{rank 0 needs 256 bytes (256 B), more than its limit of 200 bytes (200 B); it is fullest at `F(0, 0)`}}
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)
+  }
+}

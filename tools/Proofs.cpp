@@ -1,0 +1,78 @@
+// Reads what pp-compile is asked to prove, and writes what was proved.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "tools/Proofs.h"
+#include "tools/Forms.h"
+#include "tools/FrontendFlags.h"
+
+using namespace mlir;
+using namespace pp;
+namespace cl = llvm::cl;
+
+namespace {
+enum class Table { None, Text, Json };
+
+cl::opt<ChannelMap> channels(
+    "channels", cl::desc("prove progress for this map of messages to lanes"), cl::init(ChannelMap::edge),
+    cl::cat(compileOptions()),
+    cl::values(clEnumValN(ChannelMap::rank, "rank", "one lane a rank"),
+               clEnumValN(ChannelMap::direction, "direction", "a forward and a backward lane a rank"),
+               clEnumValN(ChannelMap::pair, "pair", "one lane for every two ranks"),
+               clEnumValN(ChannelMap::edge, "edge", "one lane for every directed edge (default, what programs use)")));
+cl::opt<std::string> memoryLimit("memory-limit", cl::desc("bytes that a rank may allocate: 16GiB, 500M, 4096"),
+                                 cl::value_desc("BYTES"), cl::cat(compileOptions()));
+cl::opt<Table> prove("prove", cl::desc("print what was proved, and write nothing else without --emit"),
+                     cl::init(Table::None), cl::ValueOptional, cl::cat(compileOptions()),
+                     cl::values(clEnumValN(Table::Text, "", "as a table"),
+                                clEnumValN(Table::Text, "text", "as a table"),
+                                clEnumValN(Table::Json, "json", "as JSON")));
+} // namespace
+
+/// `16GiB`, `1.5G`, `4096`: a number, and what it counts in.
+static std::optional<int64_t> parseBytes(StringRef text) {
+  static constexpr std::pair<StringLiteral, double> kUnits[] = {{"KiB", 1024.0},
+                                                                {"MiB", 1048576.0},
+                                                                {"GiB", 1073741824.0},
+                                                                {"TiB", 1099511627776.0},
+                                                                {"kB", 1e3},
+                                                                {"MB", 1e6},
+                                                                {"GB", 1e9},
+                                                                {"TB", 1e12},
+                                                                {"k", 1e3},
+                                                                {"M", 1e6},
+                                                                {"G", 1e9},
+                                                                {"T", 1e12}};
+  double unit = 1, amount;
+  for (auto [name, bytes] : kUnits)
+    if (text.consume_back(name)) {
+      unit = bytes;
+      break;
+    }
+  if (text.trim().getAsDouble(amount) || !(amount >= 0) || amount * unit > 9e18)
+    return std::nullopt;
+  return static_cast<int64_t>(amount * unit);
+}
+
+FailureOr<ProofOptions> pp::requestedProofs() {
+  ProofOptions options;
+  options.channels = channels;
+  if (memoryLimit.empty())
+    return options;
+  std::optional<int64_t> bytes = parseBytes(memoryLimit);
+  if (!bytes)
+    return usage("expected a number of bytes after --memory-limit, as in 16GiB, 500M or 4096; got `" + memoryLimit +
+                 "`");
+  options.memoryLimit = *bytes;
+  return options;
+}
+
+bool pp::wantsProof() { return prove != Table::None; }
+
+void pp::writeProof(ModuleOp module, const PassTimes &times, llvm::raw_ostream &os) {
+  for (auto program : module.getOps<pipeline::ProgramOp>()) {
+    Proof proof(program, times);
+    if (prove == Table::Json)
+      printProofJson(proof, os);
+    else
+      printProof(proof, os);
+  }
+}

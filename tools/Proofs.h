@@ -1,0 +1,23 @@
+// The options of pp-compile that say what to prove, and the table of what was proved.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TOOLS_PROOFS_H
+#define PP_TOOLS_PROOFS_H
+
+#include "mlir/IR/BuiltinOps.h"
+#include "passes/Passes.h"
+#include "passes/Proof.h"
+
+namespace pp {
+
+/// --channels and --memory-limit; fails, said once on stderr, where the limit is not a number of bytes.
+llvm::FailureOr<ProofOptions> requestedProofs();
+
+/// True if --prove asks for the table.
+bool wantsProof();
+
+/// Writes what was proved of the programs of a module, in the form that --prove names.
+void writeProof(mlir::ModuleOp module, const PassTimes &times, llvm::raw_ostream &os);
+
+} // namespace pp
+
+#endif // PP_TOOLS_PROOFS_H
