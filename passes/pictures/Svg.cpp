@@ -123,7 +123,10 @@ void Figure::units(int64_t rank) {
                         stringifyPhase(unit.getPhase()), unitNames.pieceOf(rank, unit), number(x(span.start)),
                         number(y(rank)), number(width), number(row));
     os << "<title>" << unit.cell() << "</title></rect>\n";
-    std::string label = unitNames.shortOf(unit);
+    std::string whole = unitNames.shortOf(unit);
+    StringRef label = whole; // where that is too long, the microbatch alone
+    if (label.size() * kCharacter + 2 > width && label.contains('.'))
+      label = label.split('.').second;
     if (row >= 12 && label.size() * kCharacter + 2 <= width)
       text(x(span.start) + width / 2, y(rank) + row / 2 + 3.5, "unit", label);
   }
