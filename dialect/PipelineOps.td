@@ -33,14 +33,17 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
     `parts` lists [part function, layer] in model order, layer -1 for embed and head. `at` is where units run when no
     rank is current (absent: nowhere by default). `homes` are the places that hold the current weights when a step
     begins and again when it ends; `owner` holds the optimizer state and runs U. Pieces stand in model order.
+    `recompute` names the model parts that R runs again; absent, R runs all of the piece.
     `weights` and `bodies` (prefix of its task functions) are filled in by derive-tasks.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
                        OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,
-                       OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<ArrayAttr>:$weights,
+                       OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<ArrayAttr>:$recompute,
+                       OptionalAttr<ArrayAttr>:$weights,
                        OptionalAttr<StrAttr>:$bodies);
   let assemblyFormat = [{
-    $sym_name $coord `parts` $parts (`at` $at^)? (`homes` $homes^)? (`owner` $owner^)? (`bodies` $bodies^)? attr-dict
+    $sym_name $coord `parts` $parts (`at` $at^)? (`homes` $homes^)? (`owner` $owner^)? (`recompute` $recompute^)?
+    (`bodies` $bodies^)? attr-dict
   }];
 }
 

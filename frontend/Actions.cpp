@@ -115,27 +115,67 @@ LogicalResult Elaborator::limit(const LimitStatement *statement, Scope &scope) {
   return success();
 }
 
+/// A part of the model that is no piece of this schedule: it lies inside other pieces.
+bool Elaborator::isModelPart(const Expr *expr) {
+  return expr->kind == Expr::Variable && none_of(families, [&](auto &family) { return family.name == expr->name; }) &&
+         any_of(model.parts, [&](const ModelOutline::Part &part) { return part.name == expr->name; });
+}
+
 LogicalResult Elaborator::recompute(const RecomputeStatement *statement, Scope &scope) {
+  if (!statement->of.empty())
+    return recomputeParts(statement, scope);
   for (const Expr *expr : statement->pieces) {
-    bool declared = any_of(families, [&](const Family &family) { return family.name == expr->name; });
-    bool isPart = any_of(model.parts, [&](const ModelOutline::Part &part) { return part.name == expr->name; });
-    if (expr->kind == Expr::Variable && isPart && !declared)
-      return fail(expr->at, "`recompute " + expr->name +
-                                "` (a part inside every stage) is not supported yet; `recompute stage(s)` does whole "
-                                "stages");
-    if (families.empty()) { // in `train`: the schedule has not run yet
-      FailureOr<Value> value = evaluate(expr, scope);
-      if (failed(value))
-        return failure();
-      if (!value->asPiece())
-        return fail(expr->at, "expected a stage or a part, got " + value->type() + " " + value->text());
-      recomputes.push_back({*value->asPiece(), expr->at});
-      continue;
+    if (isModelPart(expr)) {
+      recomputedParts.push_back(expr->name);
+      for (Piece &piece : pieces)
+        if (holds(piece, expr->name))
+          piece.again.push_back(expr->name);
+    } else if (failed(recomputePiece(expr, scope))) {
+      return failure();
     }
-    FailureOr<Piece *> piece = findPiece(expr, scope);
+  }
+  return success();
+}
+
+LogicalResult Elaborator::recomputePiece(const Expr *expr, Scope &scope) {
+  if (families.empty()) { // in `train`: the schedule has not run yet
+    FailureOr<Value> value = evaluate(expr, scope);
+    if (failed(value))
+      return failure();
+    if (!value->asPiece())
+      return fail(expr->at, "expected a stage or a part, got " + value->type() + " " + value->text());
+    recomputes.push_back({*value->asPiece(), expr->at});
+    return success();
+  }
+  auto family = find_if(families, [&](const Family &family) { return family.name == expr->name; });
+  if (expr->kind == Expr::Variable && family != families.end()) { // a part in every layer
+    for (Piece &piece : MutableArrayRef(pieces).slice(family->first, family->count))
+      piece.recomputed = true;
+    return success();
+  }
+  FailureOr<Piece *> piece = findPiece(expr, scope);
+  if (failed(piece))
+    return failure();
+  (*piece)->recomputed = true;
+  return success();
+}
+
+LogicalResult Elaborator::recomputeParts(const RecomputeStatement *statement, Scope &scope) {
+  for (const Expr *expr : statement->pieces)
+    if (!isModelPart(expr))
+      return fail(expr->at, "expected a part of the model before `of`, one that is no piece of this schedule");
+  for (const Expr *whole : statement->of) {
+    if (families.empty())
+      return fail(whole->at, "`of` names a piece, and those are known inside a schedule only");
+    FailureOr<Piece *> piece = findPiece(whole, scope);
     if (failed(piece))
       return failure();
-    (*piece)->recomputed = true;
+    for (const Expr *expr : statement->pieces) {
+      if (!holds(**piece, expr->name))
+        return fail(expr->at, str(**piece) + " has no part `" + expr->name + "`", families[(*piece)->family].at,
+                    "declared here");
+      (*piece)->again.push_back(expr->name);
+    }
   }
   return success();
 }
@@ -263,7 +303,7 @@ LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAtt
   mlir::Location where = location(at);
   mlir::MLIRContext *context = builder.getContext();
   bool backward = phase == Phase::B || phase == Phase::I;
-  if (piece.recomputed && backward) {
+  if ((piece.recomputed || !piece.again.empty()) && backward) {
     mlir::OpBuilder::InsertionGuard guard(builder);
     if (together)
       builder.setInsertionPoint(*together);

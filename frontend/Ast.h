@@ -192,7 +192,7 @@ struct LimitStatement : StatementOf<Statement::Limit> {
 };
 
 struct RecomputeStatement : StatementOf<Statement::Recompute> {
-  ArrayRef<Expr *> pieces;
+  ArrayRef<Expr *> pieces, of; ///< pieces, or parts of the model: inside every stage, or inside those of `of`
 };
 
 //===-- Declarations --------------------------------------------------------------------------------------------===//

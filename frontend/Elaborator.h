@@ -51,7 +51,8 @@ private:
     mlir::Location location;
     pipeline::PlaceAttr at, homes, owner;
     int64_t firstLayer = 0, layers = 0;
-    bool recomputed = false;
+    bool recomputed = false;            ///< R before every backward, of the whole piece
+    llvm::SmallVector<StringRef> again; ///< the same, of these parts of the model
     /// Counted forms: the next microbatch of F and of B or I, and the weight passes owed.
     int64_t nextForward = 0, nextBackward = 0;
     std::deque<int64_t> owed;
@@ -72,6 +73,7 @@ private:
   mlir::LogicalResult cutStages(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult cutPart(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult joinParts(const CutStatement *statement, Family &family);
+  bool holds(const Piece &piece, StringRef part);
   Piece &addPiece(PieceName name, mlir::Location location);
   mlir::LogicalResult placePiece(const CutStatement *statement, Piece &piece, Scope &scope);
   mlir::LogicalResult checkLayers(const CutStatement *statement, const Family &family, bool given);
@@ -95,6 +97,9 @@ private:
   std::optional<int64_t> nextMicrobatch(pipeline::Phase phase, Piece *&piece);
   mlir::LogicalResult noteForm(const UnitStatement *statement, pipeline::Phase phase, Piece &piece, bool numbered);
   mlir::LogicalResult emitUnit(SMLoc at, pipeline::Phase phase, Piece &piece, pipeline::CoordAttr coord);
+  mlir::LogicalResult recomputeParts(const RecomputeStatement *statement, Scope &scope);
+  bool isModelPart(const Expr *expr);
+  mlir::LogicalResult recomputePiece(const Expr *expr, Scope &scope);
   mlir::LogicalResult joint(const JointStatement *statement, Scope &scope);
   mlir::LogicalResult limit(const LimitStatement *statement, Scope &scope);
 
@@ -117,6 +122,7 @@ private:
   std::optional<mlir::Operation *> together;                    // the joint around
   std::vector<std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
   std::vector<std::pair<PieceName, SMLoc>> recomputes;          // of the training program, for pieces not yet declared
+  llvm::SmallVector<StringRef> recomputedParts;                 // inside every piece that holds them
 };
 
 } // namespace pp

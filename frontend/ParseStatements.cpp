@@ -302,5 +302,9 @@ RecomputeStatement *StatementParser::recompute() {
   auto *node = make<RecomputeStatement>();
   node->at = next().at;
   node->pieces = list<Expr *>([&] { return expression(); });
+  if (at("of")) {
+    next();
+    node->of = list<Expr *>([&] { return expression(); });
+  }
   return node;
 }

@@ -199,7 +199,21 @@ Elaborator::Piece &Elaborator::addPiece(PieceName name, mlir::Location location)
   Piece &piece = pieces.emplace_back(name, families.size() - 1, location);
   for (auto &[recomputed, at] : recomputes)
     piece.recomputed |= recomputed == name;
+  piece.recomputed |= is_contained(recomputedParts, name.part);
   return piece;
+}
+
+/// Whether this part of the model lies inside the piece: one of its own, or one at an end that no piece declares.
+bool Elaborator::holds(const Piece &piece, StringRef part) {
+  const Family &family = families[piece.family];
+  auto *found = find_if(model.parts, [&](const ModelOutline::Part &other) { return other.name == part; });
+  unsigned number = found - model.parts.begin();
+  if (is_contained(family.parts, number))
+    return piece.layers > 0 || !family.indexed;
+  if (found->perLayer || !family.indexed)
+    return false;
+  bool front = none_of(ArrayRef(model.parts).take_front(number), [](auto &before) { return before.perLayer; });
+  return &piece - pieces.data() == (front ? family.first : family.first + family.count - 1);
 }
 
 LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope) {
@@ -222,6 +236,7 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
     piece.layers = model.layers / *count;
     if (failed(placePiece(statement, piece, scope)))
       return failure();
+    copy_if(recomputedParts, std::back_inserter(piece.again), [&](StringRef part) { return holds(piece, part); });
   }
   return checkLayers(statement, family, given);
 }
@@ -253,6 +268,7 @@ LogicalResult Elaborator::cutPart(const CutStatement *statement, Scope &scope) {
     piece.layers = indexed;
     if (failed(placePiece(statement, piece, scope)))
       return failure();
+    copy_if(recomputedParts, std::back_inserter(piece.again), [&](StringRef part) { return holds(piece, part); });
   }
   return success();
 }
@@ -350,7 +366,10 @@ void Elaborator::emitPieces() {
     if (number == order.back())
       parts.append(back);
     auto coord = CoordAttr::get(context, builder.getStringAttr(piece.name.part), piece.name.index, -1, -1);
+    mlir::ArrayAttr again;
+    if (!piece.recomputed && !piece.again.empty())
+      again = builder.getStrArrayAttr(piece.again);
     builder.create<PieceOp>(piece.location, coord.pieceName(), coord, builder.getArrayAttr(parts), piece.at,
-                            piece.homes, piece.owner, mlir::ArrayAttr(), mlir::StringAttr());
+                            piece.homes, piece.owner, again, mlir::ArrayAttr(), mlir::StringAttr());
   }
 }

@@ -189,7 +189,7 @@ private:
     CoordAttr name = coord(stage, -1);
     PlaceAttr at = place(ranks[stage]);
     builder.create<PieceOp>(source.location(cell.at), name.pieceName(), name, builder.getArrayAttr({}), at, at, at,
-                            mlir::ArrayAttr(), mlir::StringAttr());
+                            mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::StringAttr());
   }
 
   void createLists() {

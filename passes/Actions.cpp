@@ -72,7 +72,7 @@ std::string pp::withLoops(Operation *op) {
   return values.empty() ? "" : ", with " + values;
 }
 
-static void readUnit(UnitOp op, const Pieces &pieces, Action &action) {
+static void readUnit(UnitOp op, const Pieces &pieces, const DenseSet<CoordAttr> &remade, Action &action) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
@@ -87,6 +87,8 @@ static void readUnit(UnitOp op, const Pieces &pieces, Action &action) {
     need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
   }
   if (phase == Phase::B || phase == Phase::I) {
+    if (remade.contains(coord))
+      need(Token::Again, piece, slice);
     if (piece + 1 < pieces.size())
       need(Token::Backward, piece + 1, slice);
     int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
@@ -98,6 +100,8 @@ static void readUnit(UnitOp op, const Pieces &pieces, Action &action) {
       action.needs.push_back({Token::Weight, piece, -1, -1, rank});
   if (phase == Phase::F)
     action.makes.push_back({Token::Forward, piece, mb, slice, -1});
+  if (phase == Phase::R)
+    action.makes.push_back({Token::Again, piece, mb, slice, -1});
   if (phase == Phase::B || phase == Phase::I)
     action.makes.push_back({Token::Backward, piece, mb, slice, -1});
   action.anchors.append(op.getRanks().begin(), op.getRanks().end());
@@ -128,13 +132,18 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
 
 std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   std::vector<Action> actions;
+  DenseSet<CoordAttr> remade;
+  program.walk([&](UnitOp unit) {
+    if (unit.getUnit().getPhase() == Phase::R)
+      remade.insert(unit.getUnit().getCoord());
+  });
   for (Operation &op : program.getBody().front()) {
     if (!isa<UnitOp, TransferOp, TogetherOp>(op))
       continue;
     Action action{&op, {}, {}, {}, 0};
     op.walk([&](Operation *inner) {
       if (auto unit = dyn_cast<UnitOp>(inner))
-        readUnit(unit, pieces, action);
+        readUnit(unit, pieces, remade, action);
       if (auto transfer = dyn_cast<TransferOp>(inner))
         readTransfer(transfer, pieces, action);
     });

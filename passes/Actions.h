@@ -41,7 +41,7 @@ private:
 
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
 struct Token {
-  enum Kind : int64_t { Forward, Backward, Weight } kind;
+  enum Kind : int64_t { Forward, Backward, Weight, Again } kind; ///< Again: R has run
   int64_t piece, microbatch, slice, rank;
   std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
 };

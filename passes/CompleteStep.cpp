@@ -22,13 +22,15 @@ using namespace pp::pipeline;
 
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
-void StepBuilder::readConsumers() {
+void StepBuilder::readActions() {
   program.walk([&](UnitOp op) {
     CoordAttr coord = op.getUnit().getCoord();
     int64_t piece = pieces.find(coord), rank = op.getRanks().front();
     Phase phase = op.getUnit().getPhase();
     if (phase == Phase::F && piece > 0)
       consumers[thing(Role::act, piece - 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
+    if (phase == Phase::R)
+      remade.insert(coord);
     if ((phase == Phase::B || phase == Phase::I) && piece + 1 < pieces.size())
       consumers[thing(Role::dact, piece + 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
   });
@@ -88,6 +90,8 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
       value = get(thing(Role::dact, piece + 1, mb, slice), rank, loc);
     else if (group.name == "stash")
       value = get(thing(Role::stash, piece, mb, slice), rank, loc);
+    else if (group.name == "kept")
+      value = kept.lookup({thing(Role::stash, piece, mb, slice), rank});
     else if (group.name == "pending")
       value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
     else if (group.name == "weight")
@@ -119,6 +123,8 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
           values[{made, to}] = createMove(made, value, to, op.getLoc());
     } else if (group.name == "stash") {
       values[{thing(Role::stash, piece, mb, slice), rank}] = value;
+    } else if (group.name == "kept") {
+      kept[{thing(Role::stash, piece, mb, slice), rank}] = value;
     } else if (group.name == "pending") {
       values[{thing(Role::temporary, piece, mb, slice), rank}] = value;
     } else if (group.name == "grad") {
@@ -133,6 +139,17 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
   }
 }
 
+const Body *StepBuilder::bodyOf(UnitOp op, bool continues) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = pieces.find(coord);
+  Phase phase = op.getUnit().getPhase();
+  std::string suffix = stringifyPhase(phase).str();
+  if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece) && !continues)
+    suffix += ".first";
+  const Body *light = phase == Phase::F && remade.contains(coord) ? findBody(piece, "F.light") : nullptr;
+  return light ? light : findBody(piece, suffix);
+}
+
 LogicalResult StepBuilder::buildUnit(UnitOp op) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
@@ -145,17 +162,14 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
                             << "` runs at the end of the step: its clipping needs the norm of every gradient";
     return success();
   }
-  std::string suffix = stringifyPhase(phase).str();
   Share share;
-  if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece)) {
+  if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece))
     share = takeShare(piece, rank, op.getLoc());
-    suffix += share.value ? "" : ".first";
-  }
-  const Body *body = findBody(piece, suffix);
-  if (!body && phase == Phase::W)
-    return success(); // a piece without weights has nothing to do
+  const Body *body = bodyOf(op, bool(share.value));
+  if (!body && (phase == Phase::W || phase == Phase::R))
+    return success(); // without weights W has nothing to do, and R has not where F keeps all there is
   if (!body)
-    return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function `" << suffix << "`";
+    return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function";
   SmallVector<Value> inputs;
   if (failed(collectInputs(op, *body, inputs)))
     return failure();
@@ -239,7 +253,7 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
 }
 
 LogicalResult StepBuilder::buildActions() {
-  readConsumers();
+  readActions();
   Block &body = program.getBody().front();
   SmallVector<Operation *> actions;
   for (Operation &op : body)

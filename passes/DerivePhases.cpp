@@ -12,50 +12,11 @@
 // The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). W
 // takes copies of what it reads of the stash (O-linear's input, 1A a layer), so that I frees the stash.
 #include "mlir/IR/IRMapping.h"
-#include "passes/DeriveTasks.h"
+#include "passes/PieceGraph.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
-
-namespace {
-/// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
-class PieceGraph {
-public:
-  PieceGraph(ModuleOp module, const PieceModel &piece);
-  /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
-  LogicalResult build(bool first);
-  LogicalResult writeForward();
-  LogicalResult writeBackward(bool first);
-  bool hasBackward() const { return piece.runs(Phase::B) || piece.runs(Phase::I) || piece.runs(Phase::W); }
-
-private:
-  LogicalResult inlinePart(const PartUse &part, SmallVectorImpl<Value> &flow);
-  Value argumentOf(func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
-  LogicalResult foldTransposes();
-  LogicalResult differentiate(bool first);
-  LogicalResult collectGradients(nn::Gradients &gradients, bool first);
-  void lowerSplits();
-  void eraseDead();
-  void rebuildCheap();
-  Value rebuilt(Value value, Operation *before);
-  void collectStash();
-  void collectPending();
-  LogicalResult writeNamed(const Twine &phase, ArrayRef<Group> inputs, ArrayRef<Group> results) {
-    return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + phase).str(), inputs, results);
-  }
-
-  ModuleOp module;
-  const PieceModel &piece;
-  Scratch scratch;
-  SmallVector<Value> act, tokens, targets, weights, dact, grads; ///< arguments
-  SmallVector<Value> actOut, dactOut, gradOut, stash, pending;
-  Value loss;
-  DenseSet<Operation *> forward; ///< what F runs
-  llvm::SetVector<Value> cheap;  ///< outputs that the backward makes again
-  DenseMap<Value, Value> again;  ///< those made again so far
-};
-} // namespace
 
 PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece)
     : module(module), piece(piece), scratch(module, piece.loc) {
@@ -103,11 +64,15 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
     return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << taken << " of the " << flow.size()
                                     << " values of the part before it";
   bool late = llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp>(op); });
+  run += !use.again;
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   for (Operation &op : part.front().without_terminator()) {
     Operation *copy = builder.clone(op, mapping);
-    if (!late)
-      forward.insert(copy);
+    if (late)
+      continue;
+    forward.insert(copy);
+    if (use.again)
+      runs[copy] = run;
   }
   flow.clear();
   if (!late)
@@ -126,8 +91,7 @@ LogicalResult PieceGraph::foldTransposes() {
   for (auto transpose : llvm::make_early_inc_range(scratch.block().getOps<nn::TransposeOp>())) {
     if (!transpose->use_empty())
       return transpose.emitError("`transpose` may stand only where `linear` reads its weight");
-    forward.erase(transpose);
-    transpose.erase();
+    erase(transpose);
   }
   return success();
 }
@@ -144,6 +108,8 @@ LogicalResult PieceGraph::build(bool first) {
   eraseDead();
   rebuildCheap();
   collectStash();
+  if (piece.runs(Phase::R))
+    splitStash();
   collectPending();
   return success();
 }
@@ -206,13 +172,20 @@ void PieceGraph::lowerSplits() {
       auto slice = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
       if (forward.contains(split))
         forward.insert(slice);
+      if (auto it = runs.find(split); it != runs.end())
+        runs.try_emplace(slice, it->second);
       column.replaceAllUsesWith(slice.getY());
       std::replace(actOut.begin(), actOut.end(), column, Value(slice.getY()));
       start += width;
     }
-    forward.erase(split);
-    split.erase();
+    erase(split);
   }
+}
+
+void PieceGraph::erase(Operation *op) {
+  forward.erase(op);
+  runs.erase(op);
+  op->erase();
 }
 
 void PieceGraph::eraseDead() {
@@ -221,96 +194,22 @@ void PieceGraph::eraseDead() {
     wanted.insert(values->begin(), values->end());
   wanted.insert(loss);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(scratch.block())))
-    if (op.use_empty() && llvm::none_of(op.getResults(), [&](Value value) { return wanted.contains(value); })) {
-      forward.erase(&op);
-      op.erase();
-    }
-}
-
-//===-- What is saved -------------------------------------------------------------------------------------------===//
-
-// nn_ops R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there: arguments,
-// saved anyway, or made again themselves. Only what the backward reads counts.
-void PieceGraph::rebuildCheap() {
-  DenseSet<Value> there;
-  for (Operation &op : scratch.block()) {
-    if (!forward.contains(&op))
-      continue;
-    auto readLater = [&](Value value) {
-      return llvm::any_of(value.getUsers(), [&](Operation *user) { return !forward.contains(user); });
-    };
-    for (Value result : op.getResults())
-      if (readLater(result))
-        there.insert(result);
-    auto differentiable = dyn_cast<nn::Differentiable>(op);
-    bool can = differentiable && differentiable.isCheap() && llvm::all_of(op.getOperands(), [&](Value operand) {
-                 return isa<BlockArgument>(operand) || there.contains(operand);
-               });
-    if (can && readLater(op.getResult(0)))
-      cheap.insert(op.getResult(0));
-  }
-  SmallVector<Operation *> backward;
-  for (Operation &op : scratch.block())
-    if (!forward.contains(&op))
-      backward.push_back(&op);
-  for (Operation *op : backward)
-    for (OpOperand &operand : op->getOpOperands())
-      if (cheap.contains(operand.get()))
-        operand.set(rebuilt(operand.get(), op));
-}
-
-/// The value made again, right before its first reader.
-Value PieceGraph::rebuilt(Value value, Operation *before) {
-  if (!cheap.contains(value))
-    return value;
-  Value &made = again[value];
-  if (made)
-    return made;
-  OpBuilder builder(before);
-  Operation *op = cast<nn::Differentiable>(value.getDefiningOp()).rebuild(builder);
-  for (OpOperand &operand : op->getOpOperands())
-    operand.set(rebuilt(operand.get(), op));
-  return again[value] = op->getResult(0);
-}
-
-void PieceGraph::collectStash() {
-  llvm::SetVector<Value> saved;
-  for (Operation &op : scratch.block())
-    if (forward.contains(&op))
-      for (Value result : op.getResults())
-        if (llvm::any_of(result.getUsers(), [&](Operation *user) { return !forward.contains(user); }))
-          saved.insert(result);
-  stash = saved.takeVector();
-}
-
-// W runs the ops that make gradients of weights and nothing else: it reads no weight (nn_ops R3).
-void PieceGraph::collectPending() {
-  DenseSet<Value> crossing;
-  auto isWeightOp = [](Operation *op) { return op && op->hasTrait<nn::WeightGradient>(); };
-  for (Value grad : gradOut)
-    if (grad.getDefiningOp() && !isWeightOp(grad.getDefiningOp()) && !isa<nn::ZeroOp>(grad.getDefiningOp()))
-      crossing.insert(grad); // a hand that is the whole sum
-  for (Operation &op : scratch.block())
-    if (isWeightOp(&op))
-      for (Value operand : op.getOperands())
-        if (operand.getDefiningOp() && !isWeightOp(operand.getDefiningOp()))
-          crossing.insert(operand);
-  for (Operation &op : scratch.block()) // one order for I, W and W.first
-    for (Value result : op.getResults())
-      if (crossing.contains(result))
-        pending.push_back(result);
+    if (op.use_empty() && llvm::none_of(op.getResults(), [&](Value value) { return wanted.contains(value); }))
+      erase(&op);
 }
 
 //===-- Bodies --------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::writeForward() {
   SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"weight", weights}};
-  if (failed(writeNamed("F", inputs, {{"act", actOut}, {"stash", stash}})))
+  if (failed(writeNamed("F", inputs, {{"act", actOut}, {"kept", kept}, {"stash", stash}})))
     return failure();
-  if (!piece.runs(Phase::R))
+  if (!piece.runs(Phase::R) || stash.empty())
     return success();
-  return success(succeeded(writeNamed("F.light", inputs, {{"act", actOut}})) &&
-                 succeeded(writeNamed("R", inputs, {{"stash", stash}})));
+  if (failed(writeNamed("F.light", inputs, {{"act", actOut}, {"kept", kept}})))
+    return failure();
+  inputs.push_back({"kept", kept});
+  return writeNamed("R", inputs, {{"stash", stash}});
 }
 
 LogicalResult PieceGraph::writeBackward(bool first) {
@@ -318,7 +217,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (loss)
     losses.push_back(loss);
   StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
-  SmallVector<Group> inputs = {{"act", act},     {"tokens", tokens},  {"targets", targets},
+  SmallVector<Group> inputs = {{"act", act},     {"tokens", tokens},  {"targets", targets}, {"kept", kept},
                                {"stash", stash}, {"weight", weights}, {"dact", dact}};
   if (piece.runs(Phase::I) && !first &&
       failed(writeNamed("I", inputs, {{"dact", dactOut}, {"pending", pending}, {"loss", losses}})))

@@ -81,6 +81,10 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
     return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `" << entry.op.getSymName()
                                         << "` is made";
   PartUse use{function, {}};
+  if (ArrayAttr again = entry.op.getRecomputeAttr()) {
+    use.again = llvm::is_contained(again, StringAttr::get(module.getContext(), name));
+    entry.key += use.again ? "again " : "kept ";
+  }
   for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
     auto declared = function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight");
     if (!declared)

@@ -26,6 +26,7 @@ struct PieceWeight {
 struct PartUse {
   mlir::func::FuncOp function;
   llvm::SmallVector<unsigned> weights;
+  bool again = true; ///< R, where there is one, runs it again
 };
 
 /// A piece that must give this one's owner its gradients and take new values of shared weights.

@@ -8,12 +8,19 @@ using namespace pp;
 using namespace pp::pipeline;
 
 static constexpr GroupRule groupRules[] = {
-    {"act", What::act, Span::Unit, -1},         {"dact", What::dact, Span::Unit, +1},
-    {"stash", What::stash, Span::Unit},         {"pending", What::pending, Span::Unit},
-    {"tokens", What::tokens, Span::Microbatch}, {"targets", What::targets, Span::Microbatch},
-    {"weight", What::weight, Span::Piece},      {"opt", What::opt, Span::Piece},
-    {"fresh", What::fresh, Span::Piece},        {"grad", What::grad, Span::Piece},
-    {"share", What::share, Span::Piece},        {"norm", What::norm, Span::Step},
+    {"act", What::act, Span::Unit, -1},
+    {"dact", What::dact, Span::Unit, +1},
+    {"kept", What::kept, Span::Unit},
+    {"stash", What::stash, Span::Unit},
+    {"pending", What::pending, Span::Unit},
+    {"tokens", What::tokens, Span::Microbatch},
+    {"targets", What::targets, Span::Microbatch},
+    {"weight", What::weight, Span::Piece},
+    {"opt", What::opt, Span::Piece},
+    {"fresh", What::fresh, Span::Piece},
+    {"grad", What::grad, Span::Piece},
+    {"share", What::share, Span::Piece},
+    {"norm", What::norm, Span::Step},
     {"loss", What::loss, Span::Unit},
 };
 
@@ -39,7 +46,7 @@ static constexpr BodyRule bodyRules[] = {
 
 ArrayRef<What> pp::cargoOf(Role role) {
   static constexpr What acts[] = {What::act}, dacts[] = {What::dact}, weights[] = {What::weight, What::fresh},
-                        grads[] = {What::grad, What::share}, stashes[] = {What::stash, What::pending},
+                        grads[] = {What::grad, What::share}, stashes[] = {What::kept, What::stash, What::pending},
                         states[] = {What::opt}, stats[] = {What::norm};
   switch (role) {
   case Role::act:

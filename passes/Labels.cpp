@@ -38,6 +38,8 @@ std::string Label::str(const Pieces &pieces) const {
     return "the loss of " + mb;
   case What::norm:
     return "the norm of the gradients";
+  case What::kept:
+    return "what `F(" + coord + ")` keeps for `R`";
   case What::pending:
     return "what `I(" + coord + ")` left for `W`";
   case What::fresh:

@@ -10,10 +10,12 @@
 namespace pp {
 
 /// Kinds of values. `fresh` and `share` are what pieces with tied weights exchange: new values and gradients of theirs.
+/// `kept` is what F keeps of a stash of which R makes the rest.
 enum class What : uint8_t {
   nothing,
   act,
   dact,
+  kept,
   stash,
   pending,
   tokens,

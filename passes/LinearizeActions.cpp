@@ -147,7 +147,9 @@ private:
     program.walk([&](UnitOp unit) {
       CoordAttr coord = unit.getUnit().getCoord();
       Phase phase = unit.getUnit().getPhase();
-      bool makes = token.kind == Token::Forward ? phase == Phase::F : phase == Phase::B || phase == Phase::I;
+      bool makes = token.kind == Token::Forward ? phase == Phase::F
+                   : token.kind == Token::Again ? phase == Phase::R
+                                                : phase == Phase::B || phase == Phase::I;
       if (token.kind != Token::Weight && makes && pieces.find(coord) == token.piece &&
           coord.getMicrobatch() == token.microbatch && coord.getSlice() == token.slice)
         found = unit;
@@ -212,8 +214,8 @@ private:
     bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
     StringRef thing = token.kind == Token::Backward ? "dact" : own ? "stash" : "act";
     std::string coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice).str();
-    error << "needs `" << thing << "(" << coord << ")`, and its " << (token.kind == Token::Forward ? "`F`" : "backward")
-          << " has not run" << withLoops(op);
+    StringRef phase = token.kind == Token::Forward ? "`F`" : token.kind == Token::Again ? "`R`" : "backward";
+    error << "needs `" << thing << "(" << coord << ")`, and its " << phase << " has not run" << withLoops(op);
     if (unit)
       error.attachNote(unit.getLoc()) << "`" << unit.getUnit().str() << "` comes later, on rank "
                                       << unit.getRanks().front() << withLoops(unit);
@@ -234,8 +236,11 @@ private:
       auto &note = error.attachNote(op->getLoc());
       note << "rank " << rank << " waits at " << describe(op);
       if (token && token->kind != Token::Weight)
-        note << " for `" << (token->kind == Token::Forward ? "F" : "B") << "("
-             << pieces.op(token->piece).getCoord().with(token->microbatch, token->slice).str() << ")`";
+        note << " for `"
+             << (token->kind == Token::Forward ? "F"
+                 : token->kind == Token::Again ? "R"
+                                               : "B")
+             << "(" << pieces.op(token->piece).getCoord().with(token->microbatch, token->slice).str() << ")`";
     }
   }
 };

@@ -7,8 +7,8 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// Most values of a role alive at once: slots for weights and gradients, units between F and their last backward for
-/// stashes.
+/// Most values of a role alive at once: slots for weights and gradients, units between F (R, where F keeps nothing but
+/// its inputs) and their last backward for stashes.
 static int64_t countAlive(ArrayRef<SlotLife> lives, Role role) {
   std::vector<std::pair<int64_t, int64_t>> events;
   for (const SlotLife &life : lives) {
@@ -27,13 +27,17 @@ static int64_t countAlive(ArrayRef<SlotLife> lives, Role role) {
 }
 
 static int64_t countStashes(RankOp rank) {
-  int64_t alive = 0, most = 0;
+  llvm::DenseSet<CoordAttr> alive;
+  size_t most = 0;
+  auto isStash = [](Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::stash; };
   for (auto launch : rank.getOps<LaunchOp>()) {
     Phase phase = launch.getUnit().getPhase();
-    if (phase == Phase::F)
-      most = std::max(most, ++alive);
+    bool keeps = !launch.getCallee().ends_with(".F.light") || llvm::any_of(launch.getResults(), isStash);
+    if (phase == Phase::R || (phase == Phase::F && keeps))
+      alive.insert(launch.getUnit().getCoord());
     else if (phase == Phase::B || phase == Phase::W)
-      --alive;
+      alive.erase(launch.getUnit().getCoord());
+    most = std::max<size_t>(most, alive.size());
   }
   return most;
 }

@@ -86,7 +86,7 @@ static Role roleOf(StringRef group) {
       .Case("dact", Role::dact)
       .Cases("weight", "fresh", Role::weight)
       .Cases("grad", "share", Role::grad)
-      .Cases("stash", "pending", Role::stash)
+      .Cases("stash", "kept", "pending", Role::stash)
       .Case("opt", Role::opt)
       .Cases("tokens", "targets", Role::data)
       .Default(Role::stat);

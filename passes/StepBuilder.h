@@ -51,7 +51,9 @@ private:
   int64_t joints = 0; ///< `together`s so far; tasks of one of them have its number as `pipeline.joint`
   llvm::StringMap<Body> bodies;
 
-  llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits
+  llvm::DenseMap<Key, mlir::Value> values;    ///< thing on a rank: a value, or a future until somebody waits
+  llvm::DenseMap<Key, mlir::Value> kept;      ///< by stash: what F keeps of it where R makes the rest
+  llvm::DenseSet<pipeline::CoordAttr> remade; ///< the units with an R
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
@@ -76,7 +78,9 @@ private:
   void output(pipeline::ThingAttr thing, mlir::Value value, mlir::Location loc);
 
   // Actions (CompleteStep.cpp).
-  void readConsumers();
+  void readActions();
+  /// The body of this unit: one of several where it continues a sum, or where R follows.
+  const Body *bodyOf(pipeline::UnitOp op, bool continues);
   mlir::LogicalResult createInputs();
   mlir::LogicalResult buildUnit(pipeline::UnitOp op);
   mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);

@@ -106,6 +106,9 @@ static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
   case What::act:
     fits = phase == Phase::F;
     break;
+  case What::kept:
+    fits = phase == Phase::F;
+    break;
   case What::stash:
     fits = phase == Phase::F || phase == Phase::R;
     break;

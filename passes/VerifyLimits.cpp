@@ -91,11 +91,13 @@ private:
       storage[result] = {type, index};
       extend(lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}][index], result);
     }
-    // Stashes are counted by units: from F to B or W.
+    // Stashes are counted by units: from F to B or W; from R where F keeps nothing but its inputs.
     UnitIdAttr unit = task.getUnit();
     std::pair<Attribute, int64_t> key = {unit.getCoord(), task.getRanks().front()};
-    if (unit.getPhase() == Phase::F)
-      forwards[key] = {position, task};
+    auto isStash = [](Type type) { return cast<ValType>(type).getRole() == Role::stash; };
+    bool keeps = !task.getCallee().ends_with(".F.light") || llvm::any_of(task.getResultTypes(), isStash);
+    if (unit.getPhase() == Phase::R || (unit.getPhase() == Phase::F && keeps))
+      forwards.try_emplace(key, position, task);
     else if (unit.getPhase() == Phase::B || unit.getPhase() == Phase::W)
       if (auto it = forwards.find(key); it != forwards.end())
         lives[{static_cast<int64_t>(Role::stash), key.second}].push_back(

@@ -24,6 +24,18 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
+// A recomputation that comes too late to be of use.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`B(0, 0)` on rank 0 needs `stash(0, 0)`, and its `R` has not run}}
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-note@+1 {{`R(0, 0)` comes later, on rank 0}}
+  pipeline.unit <R stage 0 mb 0> on [0]
+}
+
+// -----
+
 // Two ranks that wait for each other: rank 0 wants the gradient of microbatch 0 before it sends microbatch 1, rank 1
 // wants microbatch 1 before it goes back.
 pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {

@@ -55,3 +55,20 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   // expected-note@+1 {{one of them is kept for its use here}}
   pipeline.task @s0.W <W stage 0 mb 1> on [0]() ties [] : () -> ()
 }
+
+// -----
+
+// A part of the stash that F keeps is a stash from F on, although R makes the rest.
+!s0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0]>
+pipeline.program @partly ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{rank 0 holds 2 stashes at once; the limit is 1}}
+  pipeline.limit stash 1 on [0]
+  %k = pipeline.task @s0.F.light <F stage 0 mb 0> on [0]() ties [-1] : () -> !s0
+  // expected-note@+1 {{the last of them arrives here}}
+  %l = pipeline.task @s0.F.light <F stage 0 mb 1> on [0]() ties [-1] : () -> !s0
+  %a = pipeline.task @s0.R <R stage 0 mb 0> on [0](%k) ties [-1] : (!s0) -> !s0
+  pipeline.task @s0.B <B stage 0 mb 0> on [0](%k, %a) ties [] : (!s0, !s0) -> ()
+  %b = pipeline.task @s0.R <R stage 0 mb 1> on [0](%l) ties [-1] : (!s0) -> !s0
+  // expected-note@+1 {{one of them is kept for its use here}}
+  pipeline.task @s0.B <B stage 0 mb 1> on [0](%l, %b) ties [] : (!s0, !s0) -> ()
+}

@@ -33,3 +33,17 @@ pipeline.program @sum ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   %h = pipeline.task @s0.B <B stage 0 mb 1> on [0](%g) ties [0] : (!g0) -> !g0
   pipeline.output <grad stage 0> %h : !g0
 }
+
+// Where F keeps nothing but its inputs there is a stash from R on: the second is made when the first is used up. What F
+// keeps of it counts from F.
+!s0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0]>
+// CHECK: pipeline.program @forgotten
+pipeline.program @forgotten ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.limit stash 1 on [0]
+  pipeline.task @s0.F.light <F stage 0 mb 0> on [0]() ties [] : () -> ()
+  pipeline.task @s0.F.light <F stage 0 mb 1> on [0]() ties [] : () -> ()
+  %a = pipeline.task @s0.R <R stage 0 mb 0> on [0]() ties [-1] : () -> !s0
+  pipeline.task @s0.B <B stage 0 mb 0> on [0](%a) ties [] : (!s0) -> ()
+  %b = pipeline.task @s0.R <R stage 0 mb 1> on [0]() ties [-1] : () -> !s0
+  pipeline.task @s0.B <B stage 0 mb 1> on [0](%b) ties [] : (!s0) -> ()
+}

@@ -2,9 +2,10 @@
 """Judges schedules by execution: gradients and losses on several ranks against the same model on one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: gradients.py PP_COMPILE FOLDER [--quick | --schedules NAME,..]
-# Every case is compiled by pp-compile from examples/train.pipe, run for one step under `mpirun` or in one process, with
-# buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of its type.
+# usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME,..] [--train FILE.pipe]
+# Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for one step under `mpirun` or in one
+# process, with buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of
+# its type.
 import argparse, os, sys
 import harness
 
@@ -32,9 +33,9 @@ class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
 
-    def compile(self, **values):
+    def compile(self, train=harness.TRAIN, **values):
         path = os.path.join(self.folder, "_".join(str(value) for value in values.values()))
-        return harness.compile_train(self.compiler, path, SMALL | values)
+        return harness.compile_train(self.compiler, path, SMALL | values, train)
 
     def run(self, program, ranks, transport, sends, steps=3):
         result = f"{program}.{transport}.{sends}"
@@ -60,6 +61,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--quick", action="store_true", help="two sizes and two of the four modes a case")
     parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
+    parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--steps", type=int, default=3)
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
@@ -72,8 +74,8 @@ def main():
             single = runner.compile(schedule="single", model=model, ranks=1, microbatches=microbatches,
                                     precision=precision)
             references[key] = runner.run(single, 1, "threads", "rendezvous", arguments.steps)
-        program = runner.compile(schedule=schedule, model=model, ranks=ranks, microbatches=microbatches,
-                                 precision=precision)
+        program = runner.compile(arguments.train, schedule=schedule, model=model, ranks=ranks,
+                                 microbatches=microbatches, precision=precision)
         for transport, sends in [modes[0], modes[1 + number % 2]] if arguments.quick else modes:
             gradients, losses = runner.run(program, ranks, transport, sends, arguments.steps)
             worst, where = difference(gradients, references[key][0])

@@ -30,9 +30,9 @@ def call(command, expect=0, timeout=600, **more):
     return done
 
 
-def compile_train(compiler, path, values):
+def compile_train(compiler, path, values, train=TRAIN):
     defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-    call([compiler, TRAIN, *defines, "-o", path])
+    call([compiler, train, *defines, "-o", path])
     return path
 
 

@@ -1,0 +1,56 @@
+// All ops of a piece in one block, forward then backward, and which of their values its bodies hand to each other.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PIECEGRAPH_H
+#define PP_PASSES_PIECEGRAPH_H
+
+#include "passes/DeriveTasks.h"
+
+namespace pp {
+
+/// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
+class PieceGraph {
+public:
+  PieceGraph(mlir::ModuleOp module, const PieceModel &piece);
+  /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
+  mlir::LogicalResult build(bool first);
+  mlir::LogicalResult writeForward();
+  mlir::LogicalResult writeBackward(bool first);
+  bool hasBackward() const {
+    return piece.runs(pipeline::Phase::B) || piece.runs(pipeline::Phase::I) || piece.runs(pipeline::Phase::W);
+  }
+
+private:
+  mlir::LogicalResult inlinePart(const PartUse &part, llvm::SmallVectorImpl<mlir::Value> &flow);
+  mlir::Value argumentOf(mlir::func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
+  mlir::LogicalResult foldTransposes();
+  mlir::LogicalResult differentiate(bool first);
+  mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
+  void lowerSplits();
+  void eraseDead();
+  void erase(mlir::Operation *op);
+  void rebuildCheap();
+  mlir::Value rebuilt(mlir::Value value, mlir::Operation *before);
+  void collectStash();
+  void splitStash();
+  void collectPending();
+  mlir::LogicalResult writeNamed(const llvm::Twine &phase, llvm::ArrayRef<Group> inputs,
+                                 llvm::ArrayRef<Group> results) {
+    return writeBody(module, piece.loc, (llvm::Twine(piece.prefix) + "." + phase).str(), inputs, results);
+  }
+
+  mlir::ModuleOp module;
+  const PieceModel &piece;
+  Scratch scratch;
+  llvm::SmallVector<mlir::Value> act, tokens, targets, weights, dact, grads; ///< arguments
+  llvm::SmallVector<mlir::Value> actOut, dactOut, gradOut, kept, stash, pending;
+  mlir::Value loss;
+  llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
+  llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts
+  unsigned run = 0;
+  llvm::SetVector<mlir::Value> cheap;             ///< outputs that the backward makes again
+  llvm::DenseMap<mlir::Value, mlir::Value> again; ///< those made again so far
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_PIECEGRAPH_H
