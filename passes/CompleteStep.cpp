@@ -84,11 +84,13 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
   Location loc = op.getLoc();
   for (const BodyGroups::Group &group : body.groups.inputs) {
     Value value;
-    if (group.name == "act")
-      value = get(thing(Role::act, piece - 1, mb, slice), rank, loc);
-    else if (group.name == "dact")
-      value = get(thing(Role::dact, piece + 1, mb, slice), rank, loc);
-    else if (group.name == "stash")
+    if (group.name == "act" || group.name == "dact") {
+      ThingAttr needed =
+          group.name == "act" ? thing(Role::act, piece - 1, mb, slice) : thing(Role::dact, piece + 1, mb, slice);
+      value = get(needed, rank, loc);
+      if (!value)
+        return reportAbsent(op, needed, rank);
+    } else if (group.name == "stash")
       value = get(thing(Role::stash, piece, mb, slice), rank, loc);
     else if (group.name == "kept")
       value = kept.lookup({thing(Role::stash, piece, mb, slice), rank});
@@ -130,7 +132,6 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
     } else if (group.name == "grad") {
       int64_t slices = std::max<int64_t>(program.getSlices(), 1);
       share.value = value;
-      share.origin = op;
       share.contributions.set(mb * slices + std::max<int64_t>(slice, 0));
       shares[{piece, rank}] = {share};
     } else if (group.name == "loss") {
@@ -213,7 +214,7 @@ LogicalResult StepBuilder::readGrad(TransferOp op, int64_t piece, SmallVectorImp
       return emitError(op.getLoc()) << "`" << op.getThing().str() << "` has no weights to have a gradient of";
     share.value = createTask(*zero, updateUnit(piece), from, {}, op.getLoc()).getResult(0);
   }
-  share.origin = op;
+  share.moved = op;
   arriving.push_back(share);
   return success();
 }

@@ -20,34 +20,6 @@ LogicalResult StepBuilder::finish() {
   return createUpdates();
 }
 
-LogicalResult StepBuilder::reportMissing(int64_t piece, const Share &share) {
-  int64_t slices = std::max<int64_t>(program.getSlices(), 1), owner = pieces.owner(piece);
-  llvm::BitVector missing = allContributions();
-  missing.reset(share.contributions);
-  std::string name = pieces.name(piece);
-  for (auto &[where, terms] : shares) {
-    if (where.first != piece || where.second == owner)
-      continue;
-    for (Share &term : terms) {
-      int64_t found = term.contributions.find_first();
-      auto error = emitError(pieces.op(piece).getLoc()) << "`U(" << name << ")` runs on rank " << owner << ", but ";
-      if (found < 0)
-        error << "an empty share of its gradient";
-      else
-        error << "the gradient of microbatch " << found / slices;
-      error << " is left on rank " << where.second << "; this schedule moves `grad(" << name << ")` itself";
-      if (term.origin)
-        error.attachNote(term.origin->getLoc()) << "last touched here" << withLoops(term.origin);
-      error.attachNote(movedGrads[piece]->getLoc()) << "moved here" << withLoops(movedGrads[piece]);
-      return failure();
-    }
-  }
-  auto error = emitError(pieces.op(piece).getLoc())
-               << "`U(" << name << ")` on rank " << owner << " lacks the gradient of ";
-  llvm::interleaveComma(missing.set_bits(), error, [&](unsigned unit) { error << "microbatch " << unit / slices; });
-  return error;
-}
-
 LogicalResult StepBuilder::reduceGradients() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     if (!pieces.hasWeights(piece))

@@ -40,7 +40,7 @@ public:
       finish(action, time);
     }
     if (order.size() != actions.size())
-      return reportStuck(order);
+      return reportStuck();
     Block &body = program.getBody().front();
     for (int64_t action : order)
       actions[action].op->moveBefore(&body, body.end());
@@ -169,16 +169,30 @@ private:
     return "it is on " + PlaceAttr::get(program.getContext(), ranks, Layout::full).str();
   }
 
-  LogicalResult reportStuck(ArrayRef<int64_t> order) {
-    int64_t first = -1;
-    for (size_t rank = 0; rank < lists.size(); ++rank) {
-      if (heads[rank] == lists[rank].size())
-        continue;
-      int64_t head = lists[rank][heads[rank]];
-      bool better = first < 0 || (headsItsLists(head) && !headsItsLists(first)) ||
-                    (headsItsLists(head) == headsItsLists(first) && head < first);
-      first = better ? head : first;
-    }
+  /// True if what it lacks comes later in its own list: then no other rank is to blame.
+  bool blocksItself(int64_t number) {
+    const Token *token = lacks(number);
+    UnitOp unit = token ? maker(*token) : UnitOp();
+    return unit && llvm::any_of(unit.getRanks(),
+                                [&](int64_t rank) { return llvm::is_contained(actions[number].anchors, rank); });
+  }
+
+  /// The action to blame: one that blocks itself, else one that only lacks an input, else one that waits for its turn.
+  int64_t firstBlocked() {
+    auto rankOf = [&](int64_t number) {
+      return std::pair(blocksItself(number) ? 0 : headsItsLists(number) ? 1 : 2, number);
+    };
+    std::optional<std::pair<int, int64_t>> first;
+    for (size_t rank = 0; rank < lists.size(); ++rank)
+      if (heads[rank] < lists[rank].size()) {
+        auto candidate = rankOf(lists[rank][heads[rank]]);
+        first = first ? std::min(*first, candidate) : candidate;
+      }
+    return first->second;
+  }
+
+  LogicalResult reportStuck() {
+    int64_t first = firstBlocked();
     Operation *op = actions[first].op;
     const Token *token = lacks(first);
     auto error = emitError(op->getLoc());
@@ -189,7 +203,8 @@ private:
       reportWeight(error, op, *token);
     else
       reportUnit(error, op, *token);
-    noteOthers(error, first);
+    if (!blocksItself(first))
+      noteOthers(error, first);
     return failure();
   }
 
@@ -235,12 +250,14 @@ private:
       const Token *token = lacks(head);
       auto &note = error.attachNote(op->getLoc());
       note << "rank " << rank << " waits at " << describe(op);
-      if (token && token->kind != Token::Weight)
-        note << " for `"
-             << (token->kind == Token::Forward ? "F"
-                 : token->kind == Token::Again ? "R"
-                                               : "B")
-             << "(" << pieces.op(token->piece).getCoord().with(token->microbatch, token->slice).str() << ")`";
+      if (UnitOp unit = token ? maker(*token) : UnitOp()) {
+        int64_t other = unit.getRanks().front();
+        Operation *before = actions[lists[other][heads[other]]].op;
+        note << " for `" << unit.getUnit().str() << "`";
+        if (before != unit && !before->isAncestor(unit)) // else that rank waits there too, which is told of it
+          note << ", which comes after " << describe(before) << " on rank " << other;
+      }
+      note << withLoops(op);
     }
   }
 };

@@ -165,7 +165,7 @@ Share StepBuilder::takeShare(int64_t piece, int64_t rank, Location loc) {
     Value arrived = waitFor(term.value, loc);
     sum.value = createTask(sumBody(piece), updateUnit(piece), rank, {sum.value, arrived}, loc).getResult(0);
     sum.contributions |= term.contributions;
-    sum.origin = term.origin;
+    sum.moved = term.moved ? term.moved : sum.moved;
   }
   return sum;
 }

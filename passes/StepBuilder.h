@@ -26,7 +26,7 @@ struct Body {
 struct Share {
   mlir::Value value; ///< a value, or a future if it is on its way
   llvm::BitVector contributions;
-  mlir::Operation *origin = nullptr; ///< the action that touched it last, for messages
+  mlir::Operation *moved = nullptr; ///< the transfer that brought it, or part of it, last; for messages
 };
 
 class StepBuilder {
@@ -103,6 +103,9 @@ private:
 
   // The end of the step (FinishStep.cpp).
   mlir::LogicalResult reduceGradients();
+  pipeline::UnitOp contributor(int64_t piece, int64_t contribution);
+  mlir::LogicalResult reportLeft(int64_t piece, int64_t rank, const Share &share);
+  mlir::LogicalResult reportAbsent(pipeline::UnitOp op, pipeline::ThingAttr thing, int64_t rank);
   mlir::LogicalResult reportMissing(int64_t piece, const Share &share);
   mlir::LogicalResult addTiedShares();
   void createNorms();

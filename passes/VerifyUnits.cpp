@@ -4,6 +4,8 @@
 // Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace pp {
 #define GEN_PASS_DEF_VERIFYUNITS
@@ -23,6 +25,8 @@ struct Cell {
 };
 
 struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
+  std::vector<UnitOp> updates; ///< by piece
+
   void runOnOperation() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(verify(program)))
@@ -36,10 +40,11 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     auto cell = [&](int64_t piece, int64_t mb, int64_t slice) -> Cell & {
       return cells[(piece * microbatches + mb) * slices + std::max<int64_t>(slice, 0)];
     };
+    updates.assign(pieces.size(), UnitOp());
     WalkResult walk = program.walk([&](UnitOp op) {
       return failed(record(op, pieces, program, cell)) ? WalkResult::interrupt() : WalkResult::advance();
     });
-    if (walk.wasInterrupted())
+    if (walk.wasInterrupted() || failed(verifyUpdates(program, pieces)))
       return failure();
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       for (int64_t mb = 0; mb < microbatches; ++mb)
@@ -61,7 +66,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
                                       << " ranks, 0 to " << program.getRanks() - 1 << withLoops(op);
     Phase phase = op.getUnit().getPhase();
     if (phase == Phase::U)
-      return success();
+      return recordUpdate(op, pieces, piece);
     if (coord.getMicrobatch() < 0 || coord.getMicrobatch() >= static_cast<int64_t>(program.getMicrobatches()))
       return emitError(op.getLoc()) << "microbatch " << coord.getMicrobatch() << " does not exist; this schedule has "
                                     << program.getMicrobatches() << " microbatches, 0 to "
@@ -76,6 +81,55 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
       return error;
     }
     first = op;
+    return success();
+  }
+
+  //===-- Updates written by hand -------------------------------------------------------------------------------===//
+
+  LogicalResult recordUpdate(UnitOp op, const Pieces &pieces, int64_t piece) {
+    if (UnitOp first = updates[piece]) {
+      auto error = emitError(op.getLoc()) << pieces.describe(piece) << " is updated twice" << withLoops(op);
+      error.attachNote(first.getLoc()) << "first here" << withLoops(first);
+      return error;
+    }
+    updates[piece] = op;
+    int64_t owner = pieces.owner(piece), rank = op.getRanks().front();
+    if (owner < 0 || rank == owner)
+      return success();
+    auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` runs on rank " << rank
+                                        << ", but its optimizer state is on rank " << owner << withLoops(op);
+    error.attachNote(pieces.op(piece).getLoc()) << "placed here";
+    return error;
+  }
+
+  /// No unit that adds to the gradient of a piece stands behind its update in the list of the same rank.
+  LogicalResult verifyUpdates(ProgramOp program, const Pieces &pieces) {
+    llvm::DenseSet<int64_t> updated;
+    std::vector<llvm::SetVector<int64_t>> late(pieces.size());
+    std::vector<UnitOp> first(pieces.size());
+    program.walk([&](UnitOp op) {
+      int64_t piece = pieces.find(op.getUnit().getCoord());
+      Phase phase = op.getUnit().getPhase();
+      if (phase == Phase::U)
+        updated.insert(piece);
+      else if ((phase == Phase::B || phase == Phase::W) && updated.contains(piece) &&
+               op.getRanks() == updates[piece].getRanks()) {
+        late[piece].insert(op.getUnit().getCoord().getMicrobatch());
+        first[piece] = first[piece] ? first[piece] : op;
+      }
+    });
+    for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+      if (!first[piece])
+        continue;
+      UnitOp update = updates[piece];
+      auto error = emitError(update.getLoc()) << "`" << update.getUnit().str() << "` on rank "
+                                              << update.getRanks().front() << " lacks the gradient of ";
+      llvm::interleaveComma(late[piece], error, [&](int64_t mb) { error << "microbatch " << mb; });
+      error << withLoops(update);
+      error.attachNote(first[piece].getLoc())
+          << "`" << first[piece].getUnit().str() << "` adds it later, here" << withLoops(first[piece]);
+      return error;
+    }
     return success();
   }
 

@@ -14,10 +14,10 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {optimiz
   pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1]> owner <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
-  // expected-note@+1 {{moved here}}
+  // expected-note@+1 {{`grad(0)` is moved here}}
   pipeline.transfer <grad stage 0> from <[1]> to <[0]> anchors [1]
   pipeline.unit <F stage 0 mb 1> on [1]
-  // expected-note@+1 {{last touched here}}
+  // expected-note@+1 {{computed here}}
   pipeline.unit <B stage 0 mb 1> on [1]
 }
 
@@ -36,8 +36,7 @@ pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimiz
   pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
-  // expected-note@+2 {{last touched here}}
-  // expected-note@+1 {{moved here}}
+  // expected-note@+1 {{last moved here}}
   pipeline.transfer <grad stage 0> from <[1]> to <[2]> anchors [1]
 }
 
@@ -220,10 +219,37 @@ pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimiz
   pipeline.piece @s0 <stage 0> parts [["first", -1]] at <[0]>
   pipeline.piece @s1 <stage 1> parts [["last", -1]] at <[1]>
   pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-note@+1 {{`act(0, 0)` is moved by hand here, to rank 2; move it to rank 1 too, or leave all its moves to the compiler}}
   pipeline.transfer <act stage 0 mb 0> from <[0]> to <[2]> anchors [0]
   pipeline.unit <F stage 1 mb 0> on [1]
-  // expected-error@+1 {{`B(1, 0)` on rank 1 has no `act` to read there}}
+  // expected-error@+1 {{`B(1, 0)` on rank 1 needs `act(0, 0)`, which is on ranks 0, 2}}
   pipeline.unit <B stage 1 mb 0> on [1]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// The move is right, but stands behind what it is for.
+!x = tensor<1x8x16xf32>
+func.func private @first(%t: tensor<1x8xi32> {nn.data = "tokens"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> !x {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> !x
+  return %0 : !x
+}
+func.func private @last(%x: !x, %t: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<16x32xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.linear %x, %w : (!x, tensor<16x32xf32>) -> tensor<1x8x32xf32>
+  %1 = nn.cross_entropy %0, %t : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %1 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  pipeline.piece @s0 <stage 0> parts [["first", -1]] at <[0]>
+  pipeline.piece @s1 <stage 1> parts [["last", -1]] at <[1]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <F stage 1 mb 0> on [1]
+  // expected-error@+1 {{`B(1, 0)` on rank 1 needs `act(0, 0)`, which is on rank 0}}
+  pipeline.unit <B stage 1 mb 0> on [1]
+  // expected-note@+1 {{`act(0, 0)` is moved by hand here, to rank 1, and only later}}
+  pipeline.transfer <act stage 0 mb 0> from <[0]> to <[1]> anchors [0]
   pipeline.unit <B stage 0 mb 0> on [0]
 }
 

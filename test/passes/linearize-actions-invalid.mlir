@@ -47,7 +47,7 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.unit <F stage 0 mb 1> on [0]
   pipeline.unit <B stage 0 mb 1> on [0]
   pipeline.unit <F stage 1 mb 0> on [1]
-  // expected-note@+1 {{rank 1 waits at `F(1, 1)` for `F(0, 1)`}}
+  // expected-note@+1 {{rank 1 waits at `F(1, 1)` for `F(0, 1)`, which comes after `B(0, 0)` on rank 0}}
   pipeline.unit <F stage 1 mb 1> on [1]
   // expected-note@+1 {{`B(1, 0)` comes later, on rank 1}}
   pipeline.unit <B stage 1 mb 0> on [1]
@@ -67,10 +67,10 @@ pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <F stage 1 mb 1> on [1]
   // expected-note@+2 {{`B(1, 1)` comes later, on rank 1}}
-  // expected-note@+1 {{rank 1 waits at `B(1, 1)` for `B(2, 1)`}}
+  // expected-note@+1 {{rank 1 waits at `B(1, 1)` for `B(2, 1)`, which comes after `F(2, 0)` on rank 2}}
   pipeline.unit <B stage 1 mb 1> on [1]
   pipeline.unit <F stage 1 mb 0> on [1]
-  // expected-note@+1 {{rank 2 waits at `F(2, 0)` for `F(1, 0)`}}
+  // expected-note@+1 {{rank 2 waits at `F(2, 0)` for `F(1, 0)`, which comes after `B(1, 1)` on rank 1}}
   pipeline.unit <F stage 2 mb 0> on [2]
   pipeline.unit <F stage 2 mb 1> on [2]
   pipeline.unit <B stage 2 mb 1> on [2]
@@ -118,4 +118,18 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.transfer <act stage 0 mb 0> from <[0]> to <[1]> anchors [0]
   // expected-note@+1 {{`F(0, 0)` comes later, on rank 0}}
   pipeline.unit <F stage 0 mb 0> on [0]
+}
+
+// -----
+
+// Rank 0 waits for rank 1, which waits for itself: rank 1 is to blame, and nobody else is told of.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  pipeline.piece @s1 <stage 1> parts [["head", -1]] at <[1]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-error@+1 {{`B(1, 0)` on rank 1 needs `stash(1, 0)`, and its `F` has not run}}
+  pipeline.unit <B stage 1 mb 0> on [1]
+  // expected-note@+1 {{`F(1, 0)` comes later, on rank 1}}
+  pipeline.unit <F stage 1 mb 0> on [1]
 }

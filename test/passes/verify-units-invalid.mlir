@@ -155,3 +155,44 @@ pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
   // expected-error@+1 {{`F(0, 0)` names no slice; this schedule has 2 slices, 0 to 1}}
   pipeline.unit <F stage 0 mb 0> on [0]
 }
+
+// -----
+
+// Updates written by hand: twice, ..
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-note@+1 {{first here}}
+  pipeline.unit <U stage 0> on [0]
+  // expected-error@+1 {{stage 0 is updated twice}}
+  pipeline.unit <U stage 0> on [0]
+}
+
+// -----
+
+// .. on a rank that has no optimizer state, ..
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-note@+1 {{placed here}}
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] homes <[0, 1]> owner <[1]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-error@+1 {{`U(0)` runs on rank 0, but its optimizer state is on rank 1}}
+  pipeline.unit <U stage 0> on [0]
+}
+
+// -----
+
+// .. and before the last that its own rank adds; what another rank adds has no order with it.
+pipeline.program @p ranks 2 microbatches 3 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] homes <[0, 1]> owner <[0]>
+  pipeline.unit <F stage 0 mb 0 slice 0> on [0]
+  pipeline.unit <B stage 0 mb 0 slice 0> on [0]
+  // expected-error@+1 {{`U(0)` on rank 0 lacks the gradient of microbatch 0, microbatch 2}}
+  pipeline.unit <U stage 0> on [0]
+  pipeline.unit <B stage 0 mb 1 slice 0> on [1]
+  // expected-note@+1 {{`B(0, 0, 1)` adds it later, here}}
+  pipeline.unit <B stage 0 mb 0 slice 1> on [0]
+  pipeline.unit <W stage 0 mb 2 slice 0> on [0]
+  pipeline.unit <W stage 0 mb 2 slice 1> on [0]
+}
