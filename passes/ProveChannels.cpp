@@ -19,6 +19,7 @@ namespace {
 
 struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(prove(program)))
         return signalPassFailure();

@@ -22,6 +22,7 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
   using ProveProgressBase::ProveProgressBase;
 
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(prove(program)))
         return signalPassFailure();

@@ -102,6 +102,7 @@ private:
 
 struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     Written written;
     for (auto function : getOperation().getOps<func::FuncOp>())
       if (auto ties = function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"))

@@ -134,6 +134,7 @@ private:
 
 struct ProveUnits : public pp::impl::ProveUnitsBase<ProveUnits> {
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(Units(program).prove()))
         signalPassFailure(); // and the next program: each has its own first error

@@ -358,6 +358,7 @@ private:
 
 struct ProveValues : public pp::impl::ProveValuesBase<ProveValues> {
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(ValueProof(getOperation(), program).prove()))
         signalPassFailure(); // and the next program: each has its own first error

@@ -107,6 +107,7 @@ private:
 
 struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>()) {
       auto limits = llvm::to_vector(program.getOps<LimitOp>());
       if (limits.empty())

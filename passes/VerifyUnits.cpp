@@ -28,6 +28,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
   std::vector<UnitOp> updates; ///< by piece
 
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(verify(program)))
         return signalPassFailure();
