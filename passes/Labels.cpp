@@ -25,17 +25,16 @@ static StringRef nameOf(What what) {
 }
 
 std::string Label::str(const Pieces &pieces) const {
-  std::string mb = "microbatch " + std::to_string(microbatch);
   std::string coord = piece < 0 ? "" : pieces.op(piece).getCoord().with(microbatch, slice).str();
   switch (what) {
   case What::nothing:
     return "nothing";
   case What::tokens:
-    return "the tokens of " + mb;
+    return "`data(tokens, " + std::to_string(microbatch) + ")`";
   case What::targets:
-    return "the targets of " + mb;
+    return "`data(targets, " + std::to_string(microbatch) + ")`";
   case What::loss:
-    return "the loss of " + mb;
+    return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:
     return "the norm of the gradients";
   case What::kept:

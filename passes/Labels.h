@@ -42,7 +42,7 @@ struct Label {
   bool operator!=(const Label &other) const { return !(*this == other); }
   /// Whether its terms are counted: see Terms.
   bool isSum() const { return what == What::grad || what == What::share || what == What::norm; }
-  /// As messages say it: `act(0, 2)`, the tokens of microbatch 2, `weight(0)` after its update, ..
+  /// As messages say it: `act(0, 2)`, `data(tokens, 2)`, `weight(0)` after its update, ..
   std::string str(const Pieces &pieces) const;
 };
 

@@ -26,14 +26,14 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   addProofs(manager, proofs);
 }
 
-// Proofs on what will be lowered, after the last transformation. Each relies on those before it: values are followed
-// through messages that match, to programs that end, in slots that keep what was written.
+// Proofs on what will be lowered, after the last transformation: each speaks of programs for which those before hold.
 void pp::addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs) {
   manager.addPass(createProveUnits());
   manager.addPass(createProveChannels());
   manager.addPass(createProveProgress({proofs.channels}));
-  manager.addPass(createProveSlots());
+  // Before the slots: where a wrong value is kept too long, the overlap is only what follows from it.
   manager.addPass(createProveValues());
+  manager.addPass(createProveSlots());
   // Last, for it says nothing about what is computed, only where it fits.
   manager.addPass(createProveMemory({proofs.memoryLimit}));
 }

@@ -94,8 +94,11 @@ private:
       first = launch;
       return success();
     }
-    auto error = emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` runs twice, on rank "
-                                            << rankOf(first) << " and on rank " << rankOf(launch) << withLoops(launch);
+    auto error = emitError(launch.getLoc())
+                 << "`" << launch.getUnit().str() << "` runs twice, on rank " << rankOf(launch);
+    if (rankOf(first) != rankOf(launch))
+      error << " and before that on rank " << rankOf(first);
+    error << withLoops(launch);
     error.attachNote(first.getLoc()) << "first here" << withLoops(first);
     return failure();
   }

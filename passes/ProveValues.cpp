@@ -12,8 +12,9 @@
 // One step is enough for all: it reads nothing that it, or the trainer, did not write, and when it ends every slot that
 // the trainer bound to a weight or an optimizer state holds the updated one. So the next step begins as this one did,
 // one version later, and a copy that stayed old, at a second home or in a ring, is an error at the end of this one.
-// (Executing two steps would show the same a step later, at twice the cost.) prove-slots has shown that slots keep what
-// was written until it is read, prove-progress that the programs end; the order of execution cannot change a label.
+// (Executing two steps would show the same a step later, at twice the cost.) prove-progress has shown that the
+// programs end, prove-slots shows that slots keep what was written until it is read and that nothing is touched on its
+// way; so no order of execution changes a label.
 #include "passes/Execution.h"
 #include "passes/LabelRules.h"
 #include "passes/Passes.h"

@@ -18,6 +18,9 @@ static std::string nameOf(LaunchOp launch) {
   return isPart ? "`" + task.str() + "` of " + unit : unit;
 }
 
+/// ` and 3 more` where a sum lacks, or loses, not one term only.
+static std::string andMore(int64_t count) { return count > 1 ? " and " + std::to_string(count - 1) + " more" : ""; }
+
 /// Who does what is wrong: a launch, the rank that posts, or the ranks that join a sum.
 static std::string subject(Operation *op) {
   if (auto launch = dyn_cast<LaunchOp>(op))
@@ -121,6 +124,8 @@ static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
   case What::grad:
     fits = phase == Phase::B || phase == Phase::W;
     break;
+  case What::fresh:
+    return launch.getCallee().contains(".tie.fresh.") && pieces.find(coord) == pieces.primary(label.piece);
   default:
     break;
   }
@@ -205,7 +210,8 @@ LogicalResult Values::tellMissing(LaunchOp launch, Value grad, int32_t term) con
   Label sum = of(grad).label;
   int64_t rank = rankOf(launch);
   auto error = emitError(launch.getLoc())
-               << subject(launch) << " lacks the gradient of " << termName(sum, term) << withLoops(launch);
+               << subject(launch) << " lacks the gradient of " << termName(sum, term)
+               << andMore(wholeGradient(sum.piece) - termsOf(of(grad)).size()) << withLoops(launch);
   int32_t use = term / unitCount(), unit = term % unitCount();
   Label part = sum;
   part.piece = use == 0 ? sum.piece : sharers[sum.piece][use - 1];
@@ -259,7 +265,8 @@ LogicalResult Values::tellTwice(Operation *op, Value first, Value second, int32_
 LogicalResult Values::tellLost(Operation *op, Value slot) const {
   const SlotState &state = of(slot);
   auto error = emitError(op->getLoc()) << subject(op) << " writes over the gradient of "
-                                       << termName(state.label, termsOf(state).front()) << ", which nothing has taken"
+                                       << termName(state.label, termsOf(state).front())
+                                       << andMore(termsOf(state).size()) << ", which nothing has taken"
                                        << withLoops(op);
   noteWriter(error, slot, "`grad(" + pieces.name(state.label.piece) + ")`");
   return failure();

@@ -12,8 +12,20 @@ pipeline.program @twice ranks 2 microbatches 1 slices 0 attributes {train = {}} 
     pipeline.launch @s0.B <B stage 0 mb 0>() -> () : () -> ()
   }
   pipeline.rank 1 {
-    // expected-error@+1 {{`F(0, 0)` runs twice, on rank 0 and on rank 1}}
+    // expected-error@+1 {{`F(0, 0)` runs twice, on rank 1 and before that on rank 0}}
     pipeline.launch @s0.F <F stage 0 mb 0>() -> () : () -> ()
+  }
+}
+
+// The same backward again on the same rank.
+pipeline.program @again ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.rank 0 {
+    pipeline.launch @s0.F <F stage 0 mb 0>() -> () : () -> ()
+    // expected-note@+1 {{first here}}
+    pipeline.launch @s0.B <B stage 0 mb 0>() -> () : () -> ()
+    // expected-error-re@+1 {{{{^}}`B(0, 0)` runs twice, on rank 0{{$}}}}
+    pipeline.launch @s0.B <B stage 0 mb 0>() -> () : () -> ()
   }
 }
 
@@ -97,7 +109,7 @@ pipeline.program @two_updates ranks 2 microbatches 1 slices 0 attributes {train 
     pipeline.launch @s0.U <U stage 0>() -> () : () -> ()
   }
   pipeline.rank 1 {
-    // expected-error@+1 {{`U(0)` runs twice, on rank 0 and on rank 1}}
+    // expected-error@+1 {{`U(0)` runs twice, on rank 1 and before that on rank 0}}
     pipeline.launch @s0.U <U stage 0>() -> () : () -> ()
   }
 }

@@ -149,10 +149,10 @@ pipeline.program @wrong_weight ranks 1 microbatches 1 slices 0 attributes {train
 pipeline.program @wrong_tokens ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    // expected-note@+1 {{the tokens of microbatch 1 is there when the step begins}}
+    // expected-note@+1 {{`data(tokens, 1)` is there when the step begins}}
     %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 1} : !s
     %g = pipeline.slot grad "g" : !s
-    // expected-error@+1 {{`W(0, 0)` on rank 0 reads the tokens of microbatch 1 where it needs the tokens of microbatch 0}}
+    // expected-error@+1 {{`W(0, 0)` on rank 0 reads `data(tokens, 1)` where it needs `data(tokens, 0)`}}
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
   }
 }
