@@ -4,16 +4,8 @@
 #
 # usage: bench/proofs.py [-c PP_COMPILE] [--million] [-D name=value]..
 # By default the size of compile_time.py, 65536 units; --million: 8192 microbatches, 1048576 units, which takes minutes.
-import argparse, os, re, subprocess, sys, tempfile, time
+import argparse, json, os, subprocess, sys, tempfile, time
 from compile_time import ROOT, SIZES
-
-LINE = re.compile(r"(\d+\.\d+) \( *\d+\.\d+%\)  (?:\s*)(\w+)$")
-
-
-def passes_of(report):
-    """Seconds of each pass, in order, as MLIR's timing prints them (the last column of numbers is wall time)."""
-    found = [match for match in map(LINE.search, report.splitlines()) if match]
-    return {match[2]: float(match[1]) for match in found if match[2] not in ("root", "Total", "Rest")}
 
 
 def main():
@@ -25,26 +17,24 @@ def main():
     sizes = SIZES | (dict(microbatches=8192) if arguments.million else {})
     sizes |= dict(define.split("=", 1) for define in arguments.defines)
     defines = [word for name, value in sizes.items() for word in ("-D", f"{name}={value}")]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [arguments.compiler, os.path.join(ROOT, "examples", "train.pipe"), *defines, "--timing",
+    with tempfile.TemporaryFile("w+") as report, tempfile.TemporaryDirectory() as folder:
+        command = [arguments.compiler, os.path.join(ROOT, "examples", "train.pipe"), *defines, "--prove=json",
                    "--rank=0", "--emit=obj", "-o", os.path.join(folder, "out")]
         start = time.monotonic()
-        with open(os.path.join(folder, "report"), "w+") as report:
-            process = subprocess.Popen(command, stderr=report)
-            _, status, usage = os.wait4(process.pid, 0)
-            total = time.monotonic() - start
-            report.seek(0)
-            text = report.read()
-    if status:
-        raise SystemExit(f"{text}{' '.join(command)}: status {os.waitstatus_to_exitcode(status)}")
-    seconds = passes_of(text)
-    proofs = {name: value for name, value in seconds.items() if name.startswith(("Prove", "Verify"))}
+        process = subprocess.Popen(command, stdout=report)
+        _, status, usage = os.wait4(process.pid, 0)
+        total = time.monotonic() - start
+        if status:
+            raise SystemExit(f"{' '.join(command)}: status {os.waitstatus_to_exitcode(status)}")
+        report.seek(0)
+        proof = json.load(report)
     print(" ".join(f"{name}={value}" for name, value in sizes.items()))
-    print("| pass | seconds | share |\n|---|---:|---:|")
-    for name, value in seconds.items():
-        print(f"| {name} | {value:.2f} | {value / total:.0%} |")
-    print(f"| all proofs (Prove.., Verify..) | {sum(proofs.values()):.2f} | {sum(proofs.values()) / total:.0%} |")
-    print(f"| the whole of `--rank=0 --emit=obj` | {total:.2f} | |")
+    print(", ".join(f"{name} {count}" for name, count in proof["subject"].items()))
+    print("| | seconds | share |\n|---|---:|---:|")
+    for name, seconds in [*((proved["name"], proved["seconds"]) for proved in proof["proofs"] if "seconds" in proved),
+                          ("all proofs", proof["seconds"]["proofs"]), ("all passes", proof["seconds"]["passes"]),
+                          ("`--rank=0 --emit=obj`", total)]:
+        print(f"| {name} | {seconds:.2f} | {seconds / total:.1%} |")
     print(f"\n{usage.ru_utime + usage.ru_stime:.1f} processor seconds, peak {usage.ru_maxrss / 1e3:.0f} MB")
 
 

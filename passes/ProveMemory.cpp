@@ -23,6 +23,7 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
   using ProveMemoryBase::ProveMemoryBase;
 
   void runOnOperation() override {
+    markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(prove(program)))
         return signalPassFailure();
