@@ -1,0 +1,202 @@
+// pp-fuzz: proofs against execution, on random schedules and on their mutants; a verdict must be what really happens.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Every schedule that is drawn is compiled, proved and run for two steps; then mutants of its rank programs are proved
+// and run. What is proved must compute what one rank computes; what is refused must hang, compute something else, or
+// read what nobody wrote, or fall under a stricter rule that Judge.cpp gives a reason for.
+#include "test/fuzz/Judge.h"
+#include "test/fuzz/Mutations.h"
+#include "tools/Config.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/raw_ostream.h"
+#include <atomic>
+#include <thread>
+
+using namespace pp::fuzz;
+namespace cl = llvm::cl;
+
+namespace {
+
+cl::opt<int64_t> caseCount("cases", cl::desc("how many programs to judge"), cl::init(3000));
+cl::opt<uint64_t> seed("seed", cl::desc("what the cases are drawn from"), cl::init(1));
+cl::opt<std::string> only("only", cl::desc("this mutation alone"), cl::value_desc("MUTATION"));
+cl::opt<int64_t> onlyBase("base", cl::desc("the mutants of this schedule alone"), cl::init(-1));
+cl::opt<int> size("size", cl::desc("1: small schedules, 3: up to 5 ranks, 8 stages, 6 microbatches"), cl::init(3));
+cl::opt<int> jobs("jobs", cl::desc("threads"), cl::init(2));
+cl::opt<int> mutants("mutants", cl::desc("mutants of each schedule"), cl::init(12));
+cl::opt<std::string> keep("keep", cl::desc("folder for programs on which verdict and outcome disagree"));
+cl::opt<bool> messages("messages", cl::desc("count the proofs' messages by mutation and outcome"));
+
+/// One schedule and its mutants, first the schedule as it is.
+struct Base {
+  Schedule schedule;
+  std::string error; ///< the compiler refuses it
+  std::vector<Case> cases;
+};
+
+Base judgeBase(Judge &judge, int64_t number) {
+  uint64_t own = pp::hashOf(seed, uint64_t(number));
+  Dice dice(own);
+  Base result;
+  result.schedule = drawSchedule(dice, size);
+  if (!judge.compile(result.schedule, result.error)) {
+    if (result.error.empty())
+      result.error = "refused without a word";
+    return result;
+  }
+  auto add = [&](mlir::ModuleOp module, llvm::StringRef mutation, int64_t mutant) {
+    Case judged = judge.judge(module, pp::hashOf(own, uint64_t(1000 + mutant)), (number + mutant) % 8 == 0);
+    judged.mutation = mutation.str();
+    judged.base = number;
+    judged.mutant = mutant;
+    result.cases.push_back(std::move(judged));
+  };
+  add(*judge.copy(), "none", -1);
+  for (int64_t mutant = 0; mutant < mutants; ++mutant) {
+    Dice own(pp::hashOf(pp::hashOf(seed, uint64_t(number)), uint64_t(mutant)));
+    for (int attempt = 0; attempt < 6; ++attempt) {
+      llvm::StringRef name = only.empty() ? mutationNames()[size_t(own.below(int64_t(mutationNames().size())))]
+                                          : llvm::StringRef(only);
+      auto module = judge.copy();
+      if (!mutate(*module, name, own))
+        continue;
+      add(*module, name, mutant);
+      break;
+    }
+  }
+  return result;
+}
+
+std::vector<Base> judgeAll() {
+  std::vector<Base> bases(onlyBase >= 0 ? 1 : size_t((caseCount + mutants) / (mutants + 1)));
+  std::atomic<int64_t> next = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < jobs; ++i)
+    threads.emplace_back([&] {
+      Judge judge(PP_STDLIB_DIR);
+      for (int64_t number = next++; number < int64_t(bases.size()); number = next++)
+        bases[size_t(number)] = judgeBase(judge, onlyBase >= 0 ? int64_t(onlyBase) : number);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  return bases;
+}
+
+//===-- The report ----------------------------------------------------------------------------------------------===//
+
+constexpr llvm::StringRef truths[] = {"clean", "wrong", "NaN", "hang", "fault", "left over"};
+
+/// Rows by mutation, columns by verdict and outcome.
+void printTable(const std::vector<Base> &bases) {
+  std::map<std::string, std::map<std::string, int>> rows;
+  std::vector<std::string> columns = {"cases", "proved clean", "stricter", "DISAGREE"};
+  for (llvm::StringRef truth : llvm::ArrayRef(truths).drop_front())
+    columns.push_back("refused " + truth.str());
+  for (const Base &base : bases)
+    for (const Case &each : base.cases) {
+      std::string column = !each.agrees()        ? "DISAGREE"
+                           : each.verdict.proved ? "proved clean"
+                           : each.isClean()      ? "stricter"
+                                                 : "refused " + truths[size_t(each.outcome.truth)].str();
+      for (const std::string &row : {each.mutation, std::string("all")}) {
+        ++rows[row][column];
+        ++rows[row]["cases"];
+      }
+    }
+  llvm::outs() << llvm::left_justify("mutation", 18);
+  for (const std::string &column : columns)
+    llvm::outs() << "  " << column;
+  llvm::outs() << "\n";
+  auto print = [&](llvm::StringRef name) {
+    if (!rows.count(name.str()))
+      return;
+    llvm::outs() << llvm::left_justify(name, 18);
+    for (const std::string &column : columns)
+      llvm::outs() << llvm::format("  %*d", int(column.size()), rows[name.str()][column]);
+    llvm::outs() << "\n";
+  };
+  print("none");
+  for (llvm::StringRef name : mutationNames())
+    print(name);
+  print("all");
+}
+
+/// Counts of anything by name, most frequent first is not needed: names in order.
+void printCounts(llvm::StringRef title, const std::map<std::string, int> &counts) {
+  if (counts.empty())
+    return;
+  llvm::outs() << "\n" << title << "\n";
+  for (const auto &[name, count] : counts)
+    llvm::outs() << llvm::format("%7d  ", count) << name << "\n";
+}
+
+void printDisagreement(const Base &base, const Case &each) {
+  llvm::outs() << "\nDISAGREE --seed=" << seed << " --base=" << each.base << ", mutant " << each.mutant << ", "
+               << each.mutation << " of " << base.schedule.kind << " with " << base.schedule.ranks << " ranks, "
+               << base.schedule.stages << " stages, " << base.schedule.microbatches << " microbatches: "
+               << (each.verdict.proved ? "proved" : each.verdict.proof + " refuses it: " + each.verdict.message)
+               << "; it is " << truths[size_t(each.outcome.truth)] << " " << each.outcome.why;
+  if (!each.threads.empty())
+    llvm::outs() << "; between threads: " << each.threads;
+  llvm::outs() << "\n";
+  if (keep.empty())
+    return;
+  std::error_code error = llvm::sys::fs::create_directories(keep);
+  std::string path = keep + "/" + each.mutation + "-" + std::to_string(seed) + "-" + std::to_string(each.base) + "-" +
+                     std::to_string(each.mutant) + ".mlir";
+  llvm::raw_fd_ostream file(path, error);
+  if (error)
+    return;
+  file << "// " << each.mutation << ": " << (each.verdict.proved ? "proved" : each.verdict.message) << "; "
+       << truths[size_t(each.outcome.truth)] << " " << each.outcome.why << "\n";
+  for (llvm::StringRef rest = base.schedule.text; !rest.empty();) {
+    auto [line, more] = rest.split('\n');
+    file << "// | " << line << "\n";
+    rest = more;
+  }
+  file << each.text;
+}
+
+int report(const std::vector<Base> &bases) {
+  int passed = 0, failed = 0;
+  std::map<std::string, int> rules, kinds, said;
+  for (const Base &base : bases) {
+    if (!base.error.empty()) {
+      llvm::outs() << "a legal schedule is refused: " << base.error << "\n" << base.schedule.text << "\n";
+      ++failed;
+      continue;
+    }
+    ++kinds[base.schedule.kind];
+    for (const Case &each : base.cases) {
+      (each.agrees() ? passed : failed) += 1;
+      if (!each.agrees())
+        printDisagreement(base, each);
+      if (!each.rule.empty())
+        ++rules[each.rule];
+      if (!each.verdict.proved)
+        ++said[each.verdict.proof + ", " + truths[size_t(each.outcome.truth)].str() + ": " +
+               shapeOf(each.verdict.message) + (messages ? "   [" + each.mutation + "]" : "")];
+    }
+  }
+  printTable(bases);
+  printCounts("schedules", kinds);
+  printCounts("refused though clean, by a stricter rule", rules);
+  if (messages)
+    printCounts("what the proofs say", said);
+  llvm::outs() << "\n" << passed << " passed, " << failed << " failed\n";
+  return failed == 0 && passed > 0 ? 0 : 1;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+  cl::ParseCommandLineOptions(argc, argv, "pp-fuzz: the proofs of pp against execution\n");
+  if (!only.empty() && !llvm::is_contained(mutationNames(), llvm::StringRef(only))) {
+    llvm::errs() << "pp-fuzz: error: there is no mutation `" << only << "`\n";
+    return 1;
+  }
+  return report(judgeAll());
+}

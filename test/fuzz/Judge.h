@@ -1,0 +1,70 @@
+// Compiles a schedule, asks the proofs about its rank programs or a mutant of them, and runs what they spoke of.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_FUZZ_JUDGE_H
+#define PP_TEST_FUZZ_JUDGE_H
+
+#include "mlir/IR/MLIRContext.h"
+#include "mlir/IR/OwningOpRef.h"
+#include "test/fuzz/Run.h"
+#include "test/fuzz/Schedules.h"
+
+namespace pp::fuzz {
+
+/// What the proofs say.
+struct Verdict {
+  bool proved = true;
+  std::string proof;   ///< the pass that refuses, without `pp-prove-`
+  std::string message; ///< its first error
+};
+
+struct Case {
+  std::string mutation;
+  Verdict verdict;
+  Outcome outcome;
+  std::string threads; ///< what the threads transport said otherwise, empty if it agrees or was not asked
+  std::string rule;    ///< the stricter rule that refuses a program which runs clean
+  int64_t base = 0, mutant = -1;
+  std::string text; ///< the program, where verdict and outcome disagree
+
+  [[nodiscard]] bool isClean() const { return outcome.truth == Truth::Clean; }
+  [[nodiscard]] bool agrees() const {
+    return threads.empty() && (verdict.proved == isClean() || (isClean() && !rule.empty()));
+  }
+};
+
+/// Everything that one thread needs; cases do not depend on each other.
+class Judge {
+public:
+  explicit Judge(std::string stdlib);
+
+  /// Compiles the schedule with the product's pipeline. An error is a failure: all that is drawn is legal.
+  bool compile(const Schedule &schedule, std::string &why);
+  /// A copy of the compiled rank programs.
+  mlir::OwningOpRef<mlir::ModuleOp> copy() { return mlir::ModuleOp(base->clone()); }
+  /// Verdict and outcome; `threads`: the threads transport runs it as well.
+  Case judge(mlir::ModuleOp module, uint64_t seed, bool threads);
+
+private:
+  mlir::OwningOpRef<mlir::ModuleOp> compileText(const std::string &text, std::string &why);
+  Verdict prove(mlir::ModuleOp module);
+  Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);
+
+  std::string stdlib;
+  mlir::MLIRContext context;
+  std::vector<std::string> proofs; ///< the passes `pp-prove-..` of the product's pipeline, in its order
+  KernelTable table;
+  std::map<std::string, Reference> references; ///< by the text of the one-rank program
+  std::string single;
+  mlir::OwningOpRef<mlir::ModuleOp> base;
+  std::unique_ptr<Loader> loader;
+};
+
+/// The stricter rule behind this message, empty if none is documented.
+std::string stricterRule(const std::string &message);
+
+/// The message without its names and numbers.
+std::string shapeOf(const std::string &message);
+
+} // namespace pp::fuzz
+
+#endif // PP_TEST_FUZZ_JUDGE_H

@@ -1,0 +1,219 @@
+// Reads rank programs as lowering does: the same places of values, the same texts for the runtime, but no code.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/fuzz/Load.h"
+#include "dialect/Nn.h"
+#include "lowering/Describe.h"
+#include "passes/PlanBodies.h"
+#include "passes/SlotLives.h"
+
+using namespace mlir;
+using namespace pp::pipeline;
+
+namespace pp::fuzz {
+
+int32_t KernelTable::add(const OpSpec &spec) {
+  std::string key = spec.kernel;
+  for (int64_t dim : spec.dims)
+    key += " " + std::to_string(dim);
+  for (double parameter : spec.params)
+    key += " " + std::to_string(parameter);
+  for (const std::string &flag : spec.flags)
+    key += " " + flag;
+  auto [found, isNew] = numbers.try_emplace(key, int32_t(specs.size()));
+  if (isNew)
+    specs.push_back(spec);
+  return found->second;
+}
+
+const Kernels *KernelTable::prepare() {
+  std::string why;
+  if (prepared == specs.size())
+    return kernels.get();
+  prepared = specs.size();
+  if (Kernels::prepare(specs, kernels, why) != PP_OK)
+    kernels.reset();
+  return kernels.get();
+}
+
+/// The calls of a body with the places that plan-bodies gave its values (lowering/Bodies.cpp reads the same).
+const BodyCode *Loader::body(func::FuncOp function) {
+  auto [found, isNew] = bodies.try_emplace(function.getSymName().str());
+  BodyCode &code = found->second;
+  if (!isNew)
+    return &code;
+  FailureOr<BodyGroups> groups = BodyGroups::get(function);
+  auto places = groups->argumentPlaces(function);
+  int32_t scratch = int32_t(groups->pointers.size());
+  for (Operation &op : function.front().without_terminator()) {
+    for (auto [result, attr] : llvm::zip(op.getResults(), op.getAttrOfType<ArrayAttr>(kBuffersAttr))) {
+      auto pair = cast<ArrayAttr>(attr);
+      places[result] = {cast<IntegerAttr>(pair[0]).getInt(), cast<IntegerAttr>(pair[1]).getInt()};
+    }
+    auto kernel = cast<nn::Kernel>(op);
+    OpSpec spec{kernel.kernelName().str(), pp::Type::F64, {}, {}, {}};
+    llvm::append_range(spec.dims, kernel.dims());
+    llvm::append_range(spec.params, kernel.params());
+    for (StringRef flag : kernel.flags())
+      spec.flags.push_back(flag.str());
+    KernelCall &call = code.emplace_back(KernelCall{table.add(spec), {}});
+    for (mlir::Value value : kernel.pointers()) {
+      auto [pointer, offset] = value ? places.lookup(value) : std::pair<int64_t, int64_t>(-2, 0);
+      call.pointers.push_back({pointer == -2 ? -1 : pointer < 0 ? scratch : int32_t(pointer), offset});
+    }
+  }
+  return &code;
+}
+
+//===-- Dead memory ---------------------------------------------------------------------------------------------===//
+
+/// What a segment leaves behind when it ends, but for the bytes where another one still lives.
+static std::vector<Range> deadAfter(llvm::ArrayRef<SlotLife> lives, const SlotLife &life, Segment segment) {
+  int64_t offset = int64_t(SlotOp(life.op).getOffset().value_or(0));
+  std::vector<Range> ranges = {{offset, offset + life.bytes}};
+  for (const SlotLife &other : lives) {
+    int64_t begin = int64_t(SlotOp(other.op).getOffset().value_or(0)), end = begin + other.bytes;
+    for (Segment theirs : other.segments) {
+      if (theirs.first > segment.last || theirs.last <= segment.last)
+        continue;
+      std::vector<Range> kept;
+      for (Range range : ranges) {
+        if (range.begin < std::min(range.end, begin))
+          kept.push_back({range.begin, std::min(range.end, begin)});
+        if (std::max(range.begin, end) < range.end)
+          kept.push_back({std::max(range.begin, end), range.end});
+      }
+      ranges = kept;
+    }
+  }
+  return ranges;
+}
+
+//===-- Rank programs -------------------------------------------------------------------------------------------===//
+
+namespace {
+
+/// One rank's program while it is read.
+struct Reader {
+  RankOp rank;
+  RankCode &code;
+  std::string &why;
+  llvm::DenseMap<mlir::Value, int64_t> offsets;
+  llvm::DenseMap<mlir::Value, int32_t> messages;
+
+  bool refuse(const std::string &reason) {
+    why = "rank " + std::to_string(rank.getRank()) + ": " + reason;
+    return false;
+  }
+
+  bool addSlot(SlotOp slot) {
+    int64_t offset = int64_t(slot.getOffset().value_or(0));
+    offsets[slot.getSlot()] = offset;
+    int64_t end = offset + payloadOffsets(slot.getSlot().getType().getPayload()).back();
+    return end <= code.tables.arenaBytes || refuse("`" + slot.getLabel().str() + "` lies outside the arena");
+  }
+
+  bool addLaunch(LaunchOp launch, func::FuncOp function, const BodyCode *body) {
+    FailureOr<BodyGroups> groups = BodyGroups::get(function);
+    Step step;
+    step.name = launch.getUnit().str();
+    step.body = body;
+    llvm::SmallVector<mlir::Value> slots(launch.getInputs());
+    llvm::append_range(slots, launch.getResults());
+    if (slots.size() != groups->pointers.size())
+      return refuse("`" + step.name + "` hands over another number of slots than its body takes");
+    for (auto [slot, payload] : llvm::zip(slots, groups->pointers)) {
+      if (cast<SlotType>(slot.getType()).getPayload() != payload)
+        return refuse("`" + step.name + "` hands over a slot of another type than its body takes");
+      step.places.push_back(offsets.lookup(slot));
+    }
+    if (launch.getScratch())
+      step.places.push_back(offsets.lookup(launch.getScratch()));
+    code.steps.push_back(std::move(step));
+    return true;
+  }
+
+  bool addPost(PostOp post, int32_t number, int64_t ranks) {
+    Step step;
+    step.kind = post.getKind() == PostKind::send      ? Step::Kind::Send
+                : post.getKind() == PostKind::receive ? Step::Kind::Receive
+                                                      : Step::Kind::Sum;
+    step.name = post.getThing().str();
+    step.offset = offsets.lookup(post.getSlot());
+    step.bytes = payloadOffsets(post.getSlot().getType().getPayload()).back();
+    step.peer = post.getPeers().front();
+    step.channel = int64_t(post.getChannel().value_or(0));
+    step.group = post.getPeers().vec();
+    step.message = messages[post.getRequest()] = number;
+    for (int64_t peer : step.group)
+      if (peer < 0 || peer >= ranks)
+        return refuse("`" + step.name + "` goes to a rank that does not exist");
+    code.steps.push_back(std::move(step));
+    return true;
+  }
+
+  bool addComplete(CompleteOp complete) {
+    Step step;
+    step.kind = Step::Kind::Complete;
+    step.message = messages.lookup(complete.getRequest());
+    code.steps.push_back(std::move(step));
+    return true;
+  }
+
+  /// Hangs what dies on the steps: `stepAt` gives the steps done when the op at a position of the list is.
+  void addDeaths(llvm::ArrayRef<size_t> stepAt) {
+    std::vector<SlotLife> lives = slotLives(rank);
+    for (const SlotLife &life : lives)
+      for (Segment segment : life.segments)
+        if (size_t(segment.last) < stepAt.size() && stepAt[segment.last] > 0 && life.bytes > 0)
+          llvm::append_range(code.steps[stepAt[segment.last] - 1].dead, deadAfter(lives, life, segment));
+  }
+};
+
+} // namespace
+
+bool Loader::loadRank(RankOp rank, ProgramOp program, const Program &whole, RankCode &code, std::string &why) {
+  SymbolTable symbols(program->getParentOfType<ModuleOp>());
+  Reader reader{rank, code, why, llvm::DenseMap<mlir::Value, int64_t>(), llvm::DenseMap<mlir::Value, int32_t>()};
+  RankText text(rank);
+  code.tables.arenaBytes = int64_t(rank.getArenaBytes().value_or(0));
+  std::vector<size_t> stepAt;
+  for (Operation &op : rank.getBody().front()) {
+    bool fine = true;
+    if (auto slot = dyn_cast<SlotOp>(op)) {
+      fine = reader.addSlot(slot) && succeeded(text.addSlot(slot, program));
+    } else if (auto launch = dyn_cast<LaunchOp>(op)) {
+      auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
+      fine = reader.addLaunch(launch, function, body(function));
+      text.addUnit(launch.getUnit(), 0);
+    } else if (auto post = dyn_cast<PostOp>(op)) {
+      fine = reader.addPost(post, text.addMessage(post), int64_t(program.getRanks()));
+    } else if (auto complete = dyn_cast<CompleteOp>(op)) {
+      fine = reader.addComplete(complete);
+    }
+    if (!fine)
+      return false;
+    stepAt.push_back(code.steps.size());
+  }
+  reader.addDeaths(stepAt);
+  code.tables.rank = int32_t(rank.getRank());
+  if (Status status = readRankProgram(text.take(), whole, code.tables); !status.ok())
+    return reader.refuse(status.message());
+  return true;
+}
+
+bool Loader::load(ModuleOp module, Code &code, std::string &why) {
+  code = {};
+  for (auto program : module.getOps<ProgramOp>()) {
+    FailureOr<std::string> text = describeProgram(program);
+    if (failed(text) || !readProgram(*text, code.program).ok()) {
+      why = "its description cannot be read";
+      return false;
+    }
+    for (auto rank : program.getOps<RankOp>())
+      if (!loadRank(rank, program, code.program, code.ranks.emplace_back(), why))
+        return false;
+  }
+  return true;
+}
+
+} // namespace pp::fuzz

@@ -1,0 +1,213 @@
+// The executor: draws ranks, calls kernels on addresses of their arenas, and carries messages.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/fuzz/Machine.h"
+#include "runtime/kernels/Op.h"
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <limits>
+
+namespace pp::fuzz {
+
+struct Machine::End {
+  size_t rank = 0;
+  char *data = nullptr;
+  int64_t bytes = 0;
+  bool reads = false, writes = false, written = false;
+  Message *message = nullptr;
+};
+
+struct Machine::Message {
+  std::deque<End> ends;
+  size_t expected = 2;
+  bool sums = false, wasRead = false, readsLate = false, writesLate = false;
+  std::vector<double> buffer;
+  [[nodiscard]] bool isMet() const { return ends.size() == expected; }
+};
+
+struct Machine::Lane {
+  std::deque<Message> messages;
+  std::map<int64_t, size_t> posted; ///< by end
+};
+
+void poison(char *begin, int64_t bytes) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (; bytes >= 8; bytes -= 8, begin += 8)
+    memcpy(begin, &nan, 8);
+  memset(begin, 0xff, size_t(bytes));
+}
+
+Machine::Machine(const Code &code, const Kernels &kernels, Adversary adversary, uint64_t seed)
+    : code(code), kernels(kernels), adversary(adversary), dice(seed) {
+  for (const RankCode &rank : code.ranks) {
+    size_t bytes = size_t(std::max<int64_t>(64, (rank.tables.arenaBytes + 63) / 64 * 64));
+    arenas.push_back(static_cast<char *>(std::aligned_alloc(64, bytes)));
+    poison(arenas.back(), int64_t(bytes));
+  }
+}
+
+Machine::~Machine() {
+  for (char *arena : arenas)
+    std::free(arena);
+}
+
+void Machine::fail(Truth truth, const std::string &why) {
+  if (outcome.truth == Truth::Clean)
+    outcome = {truth, why};
+}
+
+Outcome Machine::run(OptimizerScalars optimizer) {
+  scalars = optimizer;
+  outcome = {};
+  lanes.clear();
+  next.assign(code.ranks.size(), 0);
+  blocked.assign(code.ranks.size(), false);
+  requests.assign(code.ranks.size(), {});
+  auto hasEnded = [&](size_t rank) { return next[rank] == code.ranks[rank].steps.size(); };
+  while (outcome.truth == Truth::Clean) {
+    std::vector<size_t> ready, waiting;
+    for (size_t rank = 0; rank < code.ranks.size(); ++rank)
+      if (!hasEnded(rank))
+        (blocked[rank] ? waiting : ready).push_back(rank);
+    if (ready.empty() && waiting.empty())
+      break;
+    if (ready.empty()) {
+      fail(Truth::Hang, "rank " + std::to_string(waiting[0]) + " waits for ever at its step " +
+                            std::to_string(next[waiting[0]]));
+      break;
+    }
+    size_t rank = dice.pick(ready);
+    for (int64_t burst = dice.between(1, 6); burst > 0 && !hasEnded(rank) && !blocked[rank]; --burst)
+      step(rank);
+  }
+  for (size_t rank = 0; rank < requests.size(); ++rank)
+    if (!requests[rank].empty())
+      fail(Truth::LeftOver, "rank " + std::to_string(rank) + " leaves a message open");
+  return outcome;
+}
+
+void Machine::step(size_t rank) {
+  const Step &step = code.ranks[rank].steps[next[rank]];
+  if (step.kind == Step::Kind::Complete) {
+    if (!complete(rank, step)) {
+      blocked[rank] = true;
+      return;
+    }
+  } else if (step.kind == Step::Kind::Launch) {
+    launch(rank, step);
+  } else {
+    post(rank, step);
+  }
+  for (Range range : step.dead)
+    poison(arenas[rank] + range.begin, range.end - range.begin);
+  ++next[rank];
+}
+
+void Machine::launch(size_t rank, const Step &step) {
+  for (const KernelCall &call : *step.body) {
+    const PreparedOp *op = kernels.find(call.op);
+    void *arguments[16] = {};
+    size_t count = 0;
+    for (auto [slot, offset] : call.pointers)
+      arguments[count++] = slot < 0 ? nullptr : arenas[rank] + step.places[size_t(slot)] + offset;
+    arguments[count] = &scalars; // adamw reads them after its pointers
+    if (op->body(*op, arguments) != PP_OK)
+      return fail(Truth::Fault, "a kernel of " + step.name + " fails");
+  }
+}
+
+//===-- Messages ------------------------------------------------------------------------------------------------===//
+
+void Machine::post(size_t rank, const Step &step) {
+  int64_t self = int64_t(rank), end = self;
+  std::vector<int64_t> key;
+  if (step.kind == Step::Kind::Sum) {
+    key = step.group;
+    if (std::find(key.begin(), key.end(), self) == key.end())
+      return fail(Truth::Fault, "a rank joins a sum of others");
+  } else {
+    bool sends = step.kind == Step::Kind::Send;
+    key = {-1, sends ? self : step.peer, sends ? step.peer : self};
+    end = sends ? 0 : 1;
+  }
+  key.push_back(step.channel);
+  Lane &lane = lanes[key];
+  size_t number = lane.posted[end]++;
+  if (lane.messages.size() <= number) {
+    Message &fresh = lane.messages.emplace_back();
+    fresh.sums = step.kind == Step::Kind::Sum;
+    fresh.expected = fresh.sums ? step.group.size() : 2;
+    fresh.readsLate = adversary == Adversary::Late || (adversary == Adversary::Mixed && dice.oneIn(2));
+    fresh.writesLate = fresh.readsLate || adversary == Adversary::Late ||
+                       (adversary == Adversary::Mixed && dice.oneIn(2));
+  }
+  Message &message = lane.messages[number];
+  bool receives = step.kind == Step::Kind::Receive;
+  message.ends.push_back({rank, arenas[rank] + step.offset, step.bytes, !receives, receives || message.sums, false,
+                          &message});
+  requests[rank][step.message] = &message.ends.back();
+  if (receives && adversary != Adversary::Early)
+    poison(message.ends.back().data, step.bytes);
+  if (message.isMet())
+    meet(message);
+}
+
+void Machine::meet(Message &message) {
+  blocked.assign(blocked.size(), false);
+  for (const End &end : message.ends)
+    if (end.bytes != message.ends.front().bytes)
+      return fail(Truth::Fault, "a message of " + std::to_string(message.ends.front().bytes) + " bytes meets one of " +
+                                    std::to_string(end.bytes));
+  if (!message.readsLate)
+    read(message, adversary != Adversary::Early);
+  if (!message.writesLate)
+    for (End &end : message.ends)
+      write(message, end);
+}
+
+void Machine::read(Message &message, bool scribble) {
+  message.wasRead = true;
+  size_t count = size_t(message.ends.front().bytes + 7) / 8;
+  message.buffer.assign(count, 0);
+  if (!message.sums) {
+    for (End &end : message.ends)
+      if (end.reads)
+        memcpy(message.buffer.data(), end.data, size_t(end.bytes));
+    return;
+  }
+  std::vector<End *> members;
+  for (End &end : message.ends)
+    members.push_back(&end);
+  std::sort(members.begin(), members.end(), [](End *a, End *b) { return a->rank < b->rank; });
+  for (End *end : members) {
+    for (size_t i = 0; i < count; ++i)
+      message.buffer[i] += reinterpret_cast<double *>(end->data)[i];
+    if (scribble)
+      poison(end->data, end->bytes);
+  }
+}
+
+void Machine::write(Message &message, End &end) {
+  if (end.writes && !end.written)
+    memcpy(end.data, message.buffer.data(), size_t(end.bytes));
+  end.written = true;
+}
+
+bool Machine::complete(size_t rank, const Step &step) {
+  auto found = requests[rank].find(step.message);
+  if (found == requests[rank].end()) {
+    fail(Truth::Fault, "a message is completed twice");
+    return true;
+  }
+  Message &message = *found->second->message;
+  if (!message.isMet())
+    return false;
+  if (!message.wasRead)
+    read(message, /*scribble=*/true);
+  write(message, *found->second);
+  requests[rank].erase(found);
+  return true;
+}
+
+} // namespace pp::fuzz

@@ -1,0 +1,20 @@
+// Changes proved rank programs in the ways in which compilers and people break them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_FUZZ_MUTATIONS_H
+#define PP_TEST_FUZZ_MUTATIONS_H
+
+#include "dialect/Pipeline.h"
+#include "test/fuzz/Dice.h"
+
+namespace pp::fuzz {
+
+/// Names of all mutations, in the order of the table.
+llvm::ArrayRef<llvm::StringRef> mutationNames();
+
+/// Applies one; false where the program has nothing to which it applies (the module may have changed all the same).
+/// Afterwards every post still stands before its completes and every value is defined.
+bool mutate(mlir::ModuleOp module, llvm::StringRef name, Dice &dice);
+
+} // namespace pp::fuzz
+
+#endif // PP_TEST_FUZZ_MUTATIONS_H

@@ -1,0 +1,32 @@
+// Runs code for two training steps and compares every number that a trainer can see with the one-rank program's.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_FUZZ_RUN_H
+#define PP_TEST_FUZZ_RUN_H
+
+#include "test/fuzz/Load.h"
+
+namespace pp::fuzz {
+
+/// Two, so that what the first step leaves in the wrong place is read by the second.
+inline constexpr int64_t kSteps = 2;
+
+/// Weights, optimizer state, gradients, losses and the gradient norm after each step, by name.
+using Reference = std::vector<std::map<std::string, std::vector<double>>>;
+
+/// Fills what the trainer fills: at step 0 the weights and the optimizer's state, at every step the data.
+void fillInputs(const Program &program, const RankProgram &tables, int64_t step, char *arena);
+OptimizerScalars scalarsOf(int64_t step);
+
+/// Compares what a rank holds after a step.
+Outcome compare(const RankProgram &tables, const char *arena, const Reference &reference, int64_t step);
+
+/// Runs all steps on the executor.
+Outcome run(const Code &code, const Kernels &kernels, Adversary adversary, uint64_t seed, const Reference &reference);
+/// Runs the one-rank program and keeps what it computes.
+Reference record(const Code &code, const Kernels &kernels);
+/// Runs all steps on the runtime's own transport, a thread for each rank.
+Outcome runThreads(const Code &code, const std::vector<OpSpec> &ops, const Reference &reference);
+
+} // namespace pp::fuzz
+
+#endif // PP_TEST_FUZZ_RUN_H

@@ -1,0 +1,302 @@
+// Random stages on random ranks, units in a random order that data allows, weights and gradients that travel.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/fuzz/Schedules.h"
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace pp::fuzz {
+namespace {
+
+std::string number(int64_t value) { return std::to_string(value); }
+std::string pair(int64_t a, int64_t b) { return "(" + number(a) + ", " + number(b) + ")"; }
+
+std::string list(const std::vector<int64_t> &values) {
+  std::string text = "[";
+  for (size_t i = 0; i < values.size(); ++i)
+    text += (i ? ", " : "") + number(values[i]);
+  return text + "]";
+}
+
+/// The model, data and optimizer around a schedule. gpt2 ties its embedding and its head.
+std::string trainText(bool tied, int64_t layers, const std::string &call) {
+  std::string model = tied ? "gpt2(layers = " + number(layers) + ", hidden = 4, heads = 2, vocab = 7, context = 4, ffn = 8)"
+                           : "llama(layers = " + number(layers) + ", hidden = 4, heads = 1, ffn = 6, vocab = 7)";
+  return "\ntrain fuzz {\n  model     " + model + "\n  schedule  " + call +
+         "\n  data      microbatch = 1, sequence = 4\n  optimizer adamw(lr = 0.05)\n  precision f64\n}\n";
+}
+
+Schedule finish(Schedule schedule, bool tied, int64_t layers, const std::string &body, const std::string &call) {
+  std::string model = tied ? "import \"std/models/gpt2.pipe\"\n" : "import \"std/models/llama.pipe\"\n";
+  schedule.text = model + body + trainText(tied, layers, call);
+  schedule.single = model + "import \"std/single.pipe\"\n" +
+                    trainText(tied, layers, "single(microbatches = " + number(schedule.microbatches) + ")");
+  return schedule;
+}
+
+//===-- Drawn unit by unit --------------------------------------------------------------------------------------===//
+
+/// Emits units whose inputs are there, one after the other, until every unit has run once.
+class Generator {
+public:
+  Generator(Dice &dice, int64_t size, bool moving) : dice(dice), moving(moving) {
+    ranks = dice.between(moving ? 2 : 1, size + 2);
+    stages = dice.between(1, size == 1 ? 3 : size == 2 ? 5 : 8);
+    microbatches = dice.between(1, 2 * size);
+    for (int64_t s = 0; s < stages; ++s) {
+      home.push_back(dice.below(ranks));
+      owner.push_back(moving ? dice.below(ranks) : home[s]);
+      holders.push_back({home[s]});
+      if (moving && dice.oneIn(3))
+        holders[s].insert(dice.below(ranks));
+      recomputed.push_back(dice.oneIn(4));
+      splits.push_back(dice.below(3)); // B always, I and W always, drawn for each microbatch
+      gradsMove.push_back(moving && dice.oneIn(2));
+    }
+    shares.resize(stages);
+    homes = holders;
+    where.assign(stages, std::vector<int64_t>(microbatches, -1));
+    done.assign(stages, std::vector<Done>(microbatches));
+    lean = dice.below(3);
+    follow = dice.oneIn(2);
+    grouped = dice.oneIn(2);
+  }
+
+  Schedule run() {
+    bool perRank = !moving && dice.oneIn(2);
+    while (emitOne())
+      ;
+    if (moving)
+      bringHome();
+    Schedule schedule{moving ? "moving" : "lists", "", "", ranks, stages, microbatches};
+    std::string body = "\nschedule fuzz(ranks p, microbatches m) {\n" + pieceText();
+    if (perRank)
+      for (int64_t r = 0; r < ranks; ++r) {
+        body += "  on " + number(r) + " {";
+        for (const Line &line : lines)
+          body += line.rank == r ? " " + line.text : "";
+        body += " }\n";
+      }
+    else
+      for (const Line &line : lines)
+        body += "  " + (line.rank < 0 ? line.text : "on " + number(line.rank) + " { " + line.text + " }") + "\n";
+    return finish(schedule, dice.oneIn(2), stages, body + "}\n",
+                  "fuzz(ranks = " + number(ranks) + ", microbatches = " + number(microbatches) + ")");
+  }
+
+private:
+  struct Done {
+    bool forward = false, again = false, backward = false, half = false, weights = false;
+  };
+  struct Line {
+    int64_t rank; ///< -1: anchored where its text says
+    std::string text;
+  };
+  struct Unit {
+    char phase;
+    int64_t stage, microbatch;
+  };
+
+  Dice &dice;
+  bool moving, follow = false, grouped = false;
+  int64_t ranks = 1, stages = 1, microbatches = 1, lean = 0;
+  std::vector<int64_t> home, owner, splits;
+  std::vector<std::set<int64_t>> holders, homes, shares; ///< by stage: ranks with its weights, with gradient shares
+  std::vector<char> recomputed, gradsMove;
+  std::vector<std::vector<int64_t>> where; ///< rank of a stage's microbatch
+  std::vector<std::vector<Done>> done;
+  std::vector<Line> lines;
+
+  std::string pieceText() {
+    if (!moving)
+      return "  stage s of " + number(stages) + " at " + list(home) + "[s]\n";
+    std::string places = "[";
+    for (int64_t s = 0; s < stages; ++s)
+      places += (s ? ", " : "") + list({homes[s].begin(), homes[s].end()});
+    return "  stage s of " + number(stages) + " weight at " + places + "][s] opt at " + list(owner) + "[s]\n";
+  }
+
+  std::vector<Unit> readyUnits() {
+    std::vector<Unit> ready;
+    for (int64_t s = 0; s < stages; ++s)
+      for (int64_t i = 0; i < microbatches; ++i) {
+        Done &unit = done[s][i];
+        if (!unit.forward) {
+          if (s == 0 || done[s - 1][i].forward)
+            ready.push_back({'F', s, i});
+          continue;
+        }
+        if (!unit.backward && (s + 1 == stages || done[s + 1][i].backward)) {
+          if (recomputed[s] && !unit.again)
+            ready.push_back({'R', s, i});
+          else
+            ready.push_back({'B', s, i});
+        }
+        if (unit.half && !unit.weights)
+          ready.push_back({'W', s, i});
+      }
+    return ready;
+  }
+
+  int64_t rankOf(const Unit &unit) {
+    int64_t &rank = where[unit.stage][unit.microbatch];
+    if (rank < 0)
+      rank = !moving  ? home[unit.stage]
+             : follow ? unit.microbatch % ranks // as WeiPipe: a microbatch stays on its rank
+                      : dice.below(ranks);
+    return rank;
+  }
+
+  bool emitOne() {
+    std::vector<Unit> ready = readyUnits();
+    if (ready.empty())
+      return false;
+    Unit unit = dice.pick(ready);
+    for (int64_t again = 0; again < lean && unit.phase == 'F'; ++again) // lean towards backwards: fewer stashes
+      unit = dice.pick(ready);
+    int64_t rank = rankOf(unit);
+    if (moving)
+      bringWeights(unit.stage, rank);
+    emit(unit, rank);
+    if (moving && dice.oneIn(6))
+      moveSomething();
+    return true;
+  }
+
+  void emit(Unit unit, int64_t rank) {
+    Done &state = done[unit.stage][unit.microbatch];
+    char phase = unit.phase;
+    if (phase == 'B' && (splits[unit.stage] == 1 || (splits[unit.stage] == 2 && dice.oneIn(2))))
+      phase = 'I';
+    state.forward |= phase == 'F';
+    state.again |= phase == 'R';
+    state.backward |= phase == 'B' || phase == 'I';
+    state.half |= phase == 'I';
+    state.weights |= phase == 'W';
+    if (phase == 'B' || phase == 'W')
+      shares[unit.stage].insert(rank);
+    lines.push_back({rank, phase + pair(unit.stage, unit.microbatch)});
+    if (moving && (phase == 'F' || phase == 'B' || phase == 'I') && dice.oneIn(6))
+      relay(unit, phase == 'F', rank);
+  }
+
+  /// What a unit made goes to the rank of its next unit by an explicit move, perhaps over a third.
+  void relay(Unit unit, bool forward, int64_t from) {
+    int64_t next = unit.stage + (forward ? 1 : -1);
+    if (next < 0 || next >= stages)
+      return;
+    int64_t to = rankOf({'F', next, unit.microbatch}), over = dice.below(ranks);
+    if (from == to)
+      return;
+    std::string what = (forward ? "move act" : "move dact") + pair(unit.stage, unit.microbatch) + " from ";
+    if (over != from && over != to) {
+      lines.push_back({-1, what + number(from) + " to " + number(over)});
+      from = over;
+    }
+    lines.push_back({-1, what + number(from) + " to " + number(to)});
+  }
+
+  std::string moveText(const char *thing, int64_t stage, int64_t from, int64_t to) {
+    return std::string("move ") + thing + "(" + number(stage) + ") from " + number(from) + " to " + number(to);
+  }
+
+  int64_t drawFrom(const std::set<int64_t> &set) { return *std::next(set.begin(), dice.below(int64_t(set.size()))); }
+
+  void bringWeights(int64_t stage, int64_t rank) {
+    if (!holders[stage].insert(rank).second)
+      return;
+    std::set<int64_t> others = holders[stage];
+    others.erase(rank);
+    lines.push_back({-1, moveText("weight", stage, drawFrom(others), rank)});
+  }
+
+  /// A few weights and gradient shares change place, in one group or one after the other.
+  void moveSomething() {
+    std::vector<std::string> moves;
+    std::vector<std::pair<int64_t, int64_t>> arriving, shared;
+    for (int64_t s = 0; s < stages; ++s) {
+      int64_t to = dice.below(ranks);
+      if (dice.oneIn(3) && !holders[s].count(to)) {
+        moves.push_back(moveText("weight", s, drawFrom(holders[s]), to));
+        arriving.push_back({s, to});
+      }
+      if (!gradsMove[s] || shares[s].empty() || dice.oneIn(2))
+        continue;
+      int64_t from = drawFrom(shares[s]), target = dice.below(ranks);
+      if (from == target)
+        continue;
+      moves.push_back(moveText("grad", s, from, target));
+      shares[s].erase(from);
+      shared.push_back({s, target});
+    }
+    for (auto [s, to] : arriving)
+      holders[s].insert(to);
+    for (auto [s, to] : shared)
+      shares[s].insert(to);
+    addMoves(moves);
+  }
+
+  void addMoves(const std::vector<std::string> &moves) {
+    if (!grouped || moves.size() < 2) {
+      for (const std::string &move : moves)
+        lines.push_back({-1, move});
+      return;
+    }
+    std::string text = "together {";
+    for (const std::string &move : moves)
+      text += " " + move;
+    lines.push_back({-1, text + " }"});
+  }
+
+  /// The owner updates: it needs the weights, and, as who moves a thing once moves it always, all of the gradient.
+  void bringHome() {
+    for (int64_t s = 0; s < stages; ++s) {
+      bringWeights(s, owner[s]);
+      for (int64_t rank : shares[s])
+        if (gradsMove[s] && rank != owner[s])
+          lines.push_back({-1, moveText("grad", s, rank, owner[s])});
+    }
+  }
+};
+
+//===-- From the library ----------------------------------------------------------------------------------------===//
+
+struct Library {
+  const char *file, *name, *more;
+  int64_t stagesPerRank;
+  bool rounds; ///< microbatches in whole rounds
+};
+
+constexpr Library library[] = {
+    {"weipipe", "weipipe_interleave", "", 1, true}, {"weipipe", "weipipe_naive", "", 1, true},
+    {"wzb1", "wzb1", "", 1, true},                  {"helixpipe", "helixpipe", ", folds = 1", 1, true},
+    {"1f1b", "one_f_one_b", "", 1, false},          {"zb_h", "zb_h", ", k = 2", 1, false},
+    {"interleaved", "interleaved_1f1b", "", 2, true}, {"zb_v", "zb_v", "", 2, false},
+    {"looped_bfs", "looped_bfs", "", 2, false},     {"ring_of_nodes", "ring_of_nodes", "", 1, true},
+};
+
+Schedule fromLibrary(Dice &dice, int64_t size) {
+  const Library &chosen = dice.pick(library);
+  Schedule schedule;
+  schedule.kind = chosen.name;
+  schedule.ranks = dice.between(2, size + 1);
+  if (schedule.kind == "wzb1" || schedule.kind == "ring_of_nodes")
+    schedule.ranks = size < 3 || dice.oneIn(2) ? 2 : 4;
+  schedule.stages = schedule.ranks * chosen.stagesPerRank;
+  int64_t rounds = std::max<int64_t>(1, std::min<int64_t>(3, 6 / schedule.ranks));
+  schedule.microbatches = chosen.rounds ? schedule.ranks * dice.between(1, rounds) : dice.between(schedule.ranks, 6);
+  std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
+                     ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
+  return finish(schedule, dice.oneIn(2), schedule.stages, std::string("import \"std/") + chosen.file + ".pipe\"\n", call);
+}
+
+} // namespace
+
+Schedule drawSchedule(Dice &dice, int64_t size) {
+  int64_t drawn = dice.below(10);
+  if (drawn >= 8)
+    return fromLibrary(dice, size);
+  return Generator(dice, size, drawn >= 4).run();
+}
+
+} // namespace pp::fuzz

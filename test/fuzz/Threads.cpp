@@ -1,0 +1,106 @@
+// The same code on the runtime's transport between threads: the executor must agree with what is shipped.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Transport.h"
+#include "runtime/kernels/Op.h"
+#include "test/fuzz/Run.h"
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+namespace pp::fuzz {
+namespace {
+
+/// One rank, in its own thread from `prepare` on.
+struct RankThread {
+  const Code &code;
+  const RankCode &rank;
+  const std::vector<OpSpec> &ops;
+  const Reference &reference;
+  std::shared_ptr<Meeting> meeting;
+  std::shared_ptr<char> arena; ///< until all have left: a peer may still copy from it
+  Outcome outcome = {};
+
+  void run() {
+    auto transport = makeThreadTransport(meeting, rank.tables.rank);
+    Status status = runSteps(*transport);
+    leave(*meeting, rank.tables.rank, status);
+    if (!status.ok() && outcome.truth == Truth::Clean)
+      outcome = {status.code() == PP_PEER ? Truth::Hang : Truth::Fault, status.message()};
+  }
+
+  Status runSteps(Transport &transport) {
+    std::unique_ptr<Kernels> kernels;
+    std::string why;
+    if (Kernels::prepare(ops, kernels, why) != PP_OK)
+      return internal(why);
+    pp_rank_t state;
+    state.rank = rank.tables.rank;
+    state.ranks = int32_t(code.ranks.size());
+    state.kernels = kernels.get();
+    PP_TRY(transport.prepare(rank.tables));
+    for (int64_t step = 0; step < kSteps; ++step) {
+      fillInputs(code.program, rank.tables, step, arena.get());
+      state.optimizer = scalarsOf(step);
+      for (const Step &each : rank.steps)
+        PP_TRY(runStep(each, state, transport, arena.get()));
+      PP_TRY(transport.sum({}));
+      if (outcome.truth == Truth::Clean)
+        outcome = compare(rank.tables, arena.get(), reference, step);
+      if (transport.outstanding() != 0)
+        return internal("a message was posted and never completed");
+    }
+    return {};
+  }
+
+  Status runStep(const Step &step, pp_rank_t &state, Transport &transport, char *arena) {
+    pp_status_t status = PP_OK;
+    if (step.kind == Step::Kind::Send)
+      status = transport.postSend(state, step.message, arena + step.offset);
+    else if (step.kind == Step::Kind::Receive)
+      status = transport.postReceive(state, step.message, arena + step.offset);
+    else if (step.kind == Step::Kind::Sum)
+      status = transport.postAllReduce(state, step.message, arena + step.offset);
+    else if (step.kind == Step::Kind::Complete)
+      status = transport.complete(state, step.message);
+    for (const KernelCall &call : step.body ? *step.body : BodyCode()) {
+      const PreparedOp *op = state.kernels->find(call.op);
+      void *arguments[16] = {};
+      size_t count = 0;
+      for (auto [slot, offset] : call.pointers)
+        arguments[count++] = slot < 0 ? nullptr : arena + step.places[size_t(slot)] + offset;
+      arguments[count] = &state.optimizer;
+      if (status == PP_OK)
+        status = op->body(*op, arguments);
+    }
+    if (status == PP_OK)
+      for (Range range : step.dead)
+        poison(arena + range.begin, range.end - range.begin);
+    return status == PP_OK ? Status() : Status(status, state.message);
+  }
+};
+
+} // namespace
+
+Outcome runThreads(const Code &code, const std::vector<OpSpec> &ops, const Reference &reference) {
+  TransportOptions options;
+  options.sends = Sends::Rendezvous;
+  auto meeting = makeMeeting(int32_t(code.ranks.size()), options);
+  std::vector<RankThread> ranks;
+  for (const RankCode &rank : code.ranks) {
+    size_t bytes = size_t(std::max<int64_t>(64, (rank.tables.arenaBytes + 63) / 64 * 64));
+    std::shared_ptr<char> arena(static_cast<char *>(std::aligned_alloc(64, bytes)), &std::free);
+    poison(arena.get(), int64_t(bytes));
+    ranks.push_back({code, rank, ops, reference, meeting, arena});
+  }
+  std::vector<std::thread> threads;
+  for (RankThread &rank : ranks)
+    threads.emplace_back([&rank] { rank.run(); });
+  for (std::thread &thread : threads)
+    thread.join();
+  for (const RankThread &rank : ranks)
+    if (rank.outcome.truth != Truth::Clean)
+      return rank.outcome;
+  return {};
+}
+
+} // namespace pp::fuzz
