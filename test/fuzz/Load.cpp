@@ -126,8 +126,13 @@ struct Reader {
         return refuse("`" + step.name + "` hands over a slot of another type than its body takes");
       step.places.push_back(offsets.lookup(slot));
     }
-    if (launch.getScratch())
-      step.places.push_back(offsets.lookup(launch.getScratch()));
+    int64_t scratch = 0, needed = function->getAttrOfType<IntegerAttr>(kScratchAttr).getInt();
+    if (mlir::Value slot = launch.getScratch()) {
+      step.places.push_back(offsets.lookup(slot));
+      scratch = payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back();
+    }
+    if (scratch < needed)
+      return refuse("`" + step.name + "` has too little scratch");
     code.steps.push_back(std::move(step));
     return true;
   }

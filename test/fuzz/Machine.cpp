@@ -78,8 +78,9 @@ Outcome Machine::run(OptimizerScalars optimizer) {
       break;
     }
     size_t rank = dice.pick(ready);
-    for (int64_t burst = dice.between(1, 6); burst > 0 && !hasEnded(rank) && !blocked[rank]; --burst)
-      step(rank);
+    for (int64_t left = dice.between(1, 6); left > 0 && !hasEnded(rank) && !blocked[rank]; --left)
+      if (step(rank); outcome.truth != Truth::Clean)
+        break;
   }
   for (size_t rank = 0; rank < requests.size(); ++rank)
     if (!requests[rank].empty())

@@ -412,9 +412,12 @@ private:
 
   template <typename Rename> bool changeCallee(Rename rename) {
     SymbolTable symbols(module);
+    auto scratchOf = [](func::FuncOp body) { return body->getAttrOfType<IntegerAttr>(kScratchAttr).getInt(); };
     auto renamed = [&](LaunchOp op) {
       std::string name = rename(op.getCallee());
-      return name.empty() ? func::FuncOp() : symbols.lookup<func::FuncOp>(name);
+      auto body = name.empty() ? func::FuncOp() : symbols.lookup<func::FuncOp>(name);
+      bool fits = body && scratchOf(body) <= scratchOf(symbols.lookup<func::FuncOp>(op.getCallee()));
+      return fits ? body : func::FuncOp(); // lowering refuses a launch with too little scratch
     };
     LaunchOp launch = drawLaunch([&](LaunchOp op) { return bool(renamed(op)); });
     if (!launch)

@@ -17,11 +17,11 @@ struct RankThread {
   const std::vector<OpSpec> &ops;
   const Reference &reference;
   std::shared_ptr<Meeting> meeting;
-  std::shared_ptr<char> arena; ///< until all have left: a peer may still copy from it
+  std::shared_ptr<char> arena; ///< this and the transport until all have left: a peer may still copy, or meet a message
+  std::shared_ptr<Transport> transport;
   Outcome outcome = {};
 
   void run() {
-    auto transport = makeThreadTransport(meeting, rank.tables.rank);
     Status status = runSteps(*transport);
     leave(*meeting, rank.tables.rank, status);
     if (!status.ok() && outcome.truth == Truth::Clean)
@@ -90,7 +90,7 @@ Outcome runThreads(const Code &code, const std::vector<OpSpec> &ops, const Refer
     size_t bytes = size_t(std::max<int64_t>(64, (rank.tables.arenaBytes + 63) / 64 * 64));
     std::shared_ptr<char> arena(static_cast<char *>(std::aligned_alloc(64, bytes)), &std::free);
     poison(arena.get(), int64_t(bytes));
-    ranks.push_back({code, rank, ops, reference, meeting, arena});
+    ranks.push_back({code, rank, ops, reference, meeting, arena, makeThreadTransport(meeting, rank.tables.rank)});
   }
   std::vector<std::thread> threads;
   for (RankThread &rank : ranks)
