@@ -128,7 +128,7 @@ Outcome Judge::execute(ModuleOp module, uint64_t seed, bool threads, std::string
     return {Truth::Fault, "a kernel cannot be prepared"};
   const Reference &reference = references[single];
   Outcome outcome;
-  for (Adversary adversary : {Adversary::Early, Adversary::Late, Adversary::Mixed, Adversary::Mixed}) {
+  for (Adversary adversary : {Adversary::Early, Adversary::Eager, Adversary::Late, Adversary::Mixed}) {
     outcome = run(code, *kernels, adversary, seed++, reference);
     if (outcome.truth != Truth::Clean)
       break;

@@ -14,16 +14,18 @@ struct Machine::End {
   size_t rank = 0;
   char *data = nullptr;
   int64_t bytes = 0;
-  bool reads = false, writes = false, written = false;
+  bool reads = false, writes = false;      ///< the transport reads, writes this memory
+  bool taken = false, written = false;     ///< it has
+  std::vector<double> contents;            ///< what it has read
   Message *message = nullptr;
 };
 
 struct Machine::Message {
   std::deque<End> ends;
   size_t expected = 2;
-  bool sums = false, wasRead = false, readsLate = false, writesLate = false;
-  std::vector<double> buffer;
+  enum class When { Post, Meet, Complete } reads = When::Meet, writes = When::Meet;
   [[nodiscard]] bool isMet() const { return ends.size() == expected; }
+  void write(End &end);
 };
 
 struct Machine::Lane {
@@ -113,6 +115,7 @@ void Machine::launch(size_t rank, const Step &step) {
     for (auto [slot, offset] : call.pointers)
       arguments[count++] = slot < 0 ? nullptr : arenas[rank] + step.places[size_t(slot)] + offset;
     arguments[count] = &scalars; // adamw reads them after its pointers
+    scribble(rank);
     if (op->body(*op, arguments) != PP_OK)
       return fail(Truth::Fault, "a kernel of " + step.name + " fails");
   }
@@ -135,23 +138,43 @@ void Machine::post(size_t rank, const Step &step) {
   key.push_back(step.channel);
   Lane &lane = lanes[key];
   size_t number = lane.posted[end]++;
-  if (lane.messages.size() <= number) {
-    Message &fresh = lane.messages.emplace_back();
-    fresh.sums = step.kind == Step::Kind::Sum;
-    fresh.expected = fresh.sums ? step.group.size() : 2;
-    fresh.readsLate = adversary == Adversary::Late || (adversary == Adversary::Mixed && dice.oneIn(2));
-    fresh.writesLate = fresh.readsLate || adversary == Adversary::Late ||
-                       (adversary == Adversary::Mixed && dice.oneIn(2));
-  }
+  if (lane.messages.size() <= number)
+    open(lane.messages.emplace_back(), step);
   Message &message = lane.messages[number];
-  bool receives = step.kind == Step::Kind::Receive;
-  message.ends.push_back({rank, arenas[rank] + step.offset, step.bytes, !receives, receives || message.sums, false,
+  bool receives = step.kind == Step::Kind::Receive, sums = step.kind == Step::Kind::Sum;
+  message.ends.push_back({rank, arenas[rank] + step.offset, step.bytes, !receives, receives || sums, false, false, {},
                           &message});
   requests[rank][step.message] = &message.ends.back();
-  if (receives && adversary != Adversary::Early)
-    poison(message.ends.back().data, step.bytes);
+  if (message.reads == Message::When::Post)
+    take(message.ends.back());
   if (message.isMet())
     meet(message);
+}
+
+void Machine::open(Message &message, const Step &step) {
+  using When = Message::When;
+  message.expected = step.kind == Step::Kind::Sum ? step.group.size() : 2;
+  When drawn[] = {When::Post, When::Meet, When::Complete};
+  message.reads = adversary == Adversary::Early   ? When::Meet
+                  : adversary == Adversary::Eager ? When::Post
+                  : adversary == Adversary::Late  ? When::Complete
+                                                  : dice.pick(drawn);
+  bool late = adversary == Adversary::Mixed ? dice.oneIn(2) : adversary != Adversary::Early;
+  message.writes = late || message.reads == When::Complete ? When::Complete : When::Meet;
+}
+
+void Machine::scribble(size_t rank) {
+  for (auto &[number, end] : requests[rank])
+    if (end->writes && !end->written && end->message->writes == Message::When::Complete && (end->taken || !end->reads))
+      poison(end->data, end->bytes);
+}
+
+void Machine::take(End &end) {
+  if (!end.reads || end.taken)
+    return;
+  end.taken = true;
+  end.contents.resize(size_t(end.bytes + 7) / 8);
+  memcpy(end.contents.data(), end.data, size_t(end.bytes));
 }
 
 void Machine::meet(Message &message) {
@@ -160,39 +183,29 @@ void Machine::meet(Message &message) {
     if (end.bytes != message.ends.front().bytes)
       return fail(Truth::Fault, "a message of " + std::to_string(message.ends.front().bytes) + " bytes meets one of " +
                                     std::to_string(end.bytes));
-  if (!message.readsLate)
-    read(message, adversary != Adversary::Early);
-  if (!message.writesLate)
+  if (message.reads == Message::When::Meet)
     for (End &end : message.ends)
-      write(message, end);
+      take(end);
+  if (message.writes == Message::When::Meet)
+    for (End &end : message.ends)
+      message.write(end);
 }
 
-void Machine::read(Message &message, bool scribble) {
-  message.wasRead = true;
-  size_t count = size_t(message.ends.front().bytes + 7) / 8;
-  message.buffer.assign(count, 0);
-  if (!message.sums) {
-    for (End &end : message.ends)
-      if (end.reads)
-        memcpy(message.buffer.data(), end.data, size_t(end.bytes));
+/// What was sent, or the sum in the order of the ranks.
+void Machine::Message::write(End &end) {
+  if (!end.writes || end.written)
     return;
-  }
-  std::vector<End *> members;
-  for (End &end : message.ends)
-    members.push_back(&end);
-  std::sort(members.begin(), members.end(), [](End *a, End *b) { return a->rank < b->rank; });
-  for (End *end : members) {
-    for (size_t i = 0; i < count; ++i)
-      message.buffer[i] += reinterpret_cast<double *>(end->data)[i];
-    if (scribble)
-      poison(end->data, end->bytes);
-  }
-}
-
-void Machine::write(Message &message, End &end) {
-  if (end.writes && !end.written)
-    memcpy(end.data, message.buffer.data(), size_t(end.bytes));
   end.written = true;
+  std::vector<End *> sources;
+  for (End &source : ends)
+    if (source.reads)
+      sources.push_back(&source);
+  std::sort(sources.begin(), sources.end(), [](End *a, End *b) { return a->rank < b->rank; });
+  std::vector<double> sum = sources.front()->contents;
+  for (size_t k = 1; k < sources.size(); ++k)
+    for (size_t i = 0; i < sum.size(); ++i)
+      sum[i] += sources[k]->contents[i];
+  memcpy(end.data, sum.data(), size_t(end.bytes));
 }
 
 bool Machine::complete(size_t rank, const Step &step) {
@@ -204,9 +217,9 @@ bool Machine::complete(size_t rank, const Step &step) {
   Message &message = *found->second->message;
   if (!message.isMet())
     return false;
-  if (!message.wasRead)
-    read(message, /*scribble=*/true);
-  write(message, *found->second);
+  for (End &end : message.ends)
+    take(end);
+  message.write(*found->second);
   requests[rank].erase(found);
   return true;
 }

@@ -3,7 +3,7 @@
 //
 // A rank that can go on is drawn at random; where none can and not all have ended, the program hangs: decided exactly,
 // not by a clock. What memory nobody may read holds NaN: at the start all that the trainer has not filled, then every
-// slot after its last use, and a slot that is being received into.
+// slot after its last use, and, between any two kernels, a slot that is being received into.
 #ifndef PP_TEST_FUZZ_MACHINE_H
 #define PP_TEST_FUZZ_MACHINE_H
 
@@ -66,11 +66,12 @@ struct Code {
   std::vector<RankCode> ranks;
 };
 
-/// When the transport reads what is sent and writes what is received.
+/// When the transport reads what is sent and writes what is received: any time between post and complete is its right.
 enum class Adversary {
-  Early, ///< both when the second end is posted, as the threads transport does
-  Late,  ///< both when a complete would return otherwise; what is on its way is overwritten meanwhile
-  Mixed  ///< drawn for each message
+  Early,   ///< when the second end is posted, as the threads transport does
+  Eager,   ///< reads when the send is posted, writes at the last moment
+  Late,    ///< both at the last moment
+  Mixed    ///< drawn for each message
 };
 
 class Machine {
@@ -90,10 +91,12 @@ private:
   void step(size_t rank);
   void launch(size_t rank, const Step &step);
   void post(size_t rank, const Step &step);
+  void open(Message &message, const Step &step);
   bool complete(size_t rank, const Step &step);
   void meet(Message &message);
-  static void read(Message &message, bool scribble);
-  static void write(Message &message, End &end);
+  /// Spoils the memory that messages on their way may write; by `Early` they do not.
+  void scribble(size_t rank);
+  static void take(End &end);
   void fail(Truth truth, const std::string &why);
 
   const Code &code;

@@ -241,13 +241,32 @@ public:
   /// Two messages of a lane overtake each other, at one end or at both.
   bool overtake() {
     PostOp a = drawPost([](PostOp) { return true; });
-    PostOp b = a ? drawPost([&](PostOp op) { return op != a && rankOf(op) == rankOf(a) && sameLane(a, op); }) : PostOp();
+    auto next = [&](PostOp op) { return a && rankOf(op) == rankOf(a) && a->isBeforeInBlock(op) && sameLane(a, op); };
+    PostOp b = drawPost(next);
+    for (Operation *between = b ? b->getPrevNode() : nullptr; between != a && b; between = between->getPrevNode())
+      if (auto post = llvm::dyn_cast<PostOp>(between); post && next(post))
+        b = post; // the nearest
     if (!b)
       return false;
     llvm::SmallVector<PostOp> first = endsOf(a), second = endsOf(b);
-    exchange(a, b);
+    overtake(a, b);
     if (dice.oneIn(2) && first.size() == 2 && second.size() == 2)
-      exchange(first[1], second[1]);
+      overtake(first[1], second[1]);
+    return true;
+  }
+
+  /// The trainer finds another piece or microbatch where the program has this one.
+  bool rebind() {
+    auto kind = [](SlotOp op) { return op.getBindingAttr() ? op.getBindingAttr().get("kind") : Attribute(); };
+    SlotOp a = draw<SlotOp>([&](SlotOp op) { return bool(kind(op)); });
+    SlotOp b = draw<SlotOp>([&](SlotOp op) {
+      return a && op != a && kind(op) == kind(a) && op.getSlot().getType() == a.getSlot().getType();
+    });
+    if (!b || a.getBindingAttr() == b.getBindingAttr())
+      return false;
+    DictionaryAttr mine = a.getBindingAttr();
+    a.setBindingAttr(b.getBindingAttr());
+    b.setBindingAttr(mine);
     return true;
   }
 
@@ -279,11 +298,14 @@ public:
     if (!a)
       return false;
     llvm::SmallVector<Operation *> ops = opsOf(rankOf(a));
-    Operation *b = dice.pick(ops);
-    if (a == b)
-      return false;
-    exchange(a, b);
-    return true;
+    for (int attempt = 0; attempt < 8; ++attempt) {
+      Operation *b = dice.pick(ops);
+      exchange(a, b);
+      if (a != b && isDefined())
+        return true;
+      exchange(a, b);
+    }
+    return false;
   }
 
   //===-- Memory ------------------------------------------------------------------------------------------------===//
@@ -377,9 +399,13 @@ private:
     a->moveBefore(block, after ? after->getIterator() : block->end());
   }
 
+  static bool uses(Operation *op, Operation *made) {
+    return llvm::any_of(op->getOperands(), [&](mlir::Value value) { return value.getDefiningOp() == made; });
+  }
+
   bool moveLater(Operation *op) {
     llvm::SmallVector<Operation *> later;
-    for (Operation *next = op ? op->getNextNode() : nullptr; next; next = next->getNextNode())
+    for (Operation *next = op ? op->getNextNode() : nullptr; next && !uses(next, op); next = next->getNextNode())
       later.push_back(next);
     if (later.empty())
       return false;
@@ -389,7 +415,8 @@ private:
 
   bool moveEarlier(Operation *op) {
     llvm::SmallVector<Operation *> earlier;
-    for (Operation *next = op ? op->getPrevNode() : nullptr; next && !llvm::isa<SlotOp>(next); next = next->getPrevNode())
+    for (Operation *next = op ? op->getPrevNode() : nullptr; next && !llvm::isa<SlotOp>(next) && !uses(op, next);
+         next = next->getPrevNode())
       earlier.push_back(next);
     if (earlier.empty())
       return false;
@@ -408,6 +435,16 @@ private:
     if (other)
       op->setOperand(operand, other.getSlot());
     return bool(other);
+  }
+
+  /// The first of two posts goes right behind the second, its completes behind it.
+  static void overtake(PostOp first, PostOp second) {
+    if (second->isBeforeInBlock(first))
+      std::swap(first, second);
+    first->moveAfter(second);
+    for (Operation *user : first.getRequest().getUsers())
+      if (user->isBeforeInBlock(first))
+        user->moveAfter(first);
   }
 
   template <typename Rename> bool changeCallee(Rename rename) {
@@ -558,6 +595,7 @@ constexpr Mutation mutations[] = {
     {"wrong-slot", &Mutator::wrongSlot},
     {"exchange-slots", &Mutator::exchangeSlots},
     {"overtake", &Mutator::overtake},
+    {"rebind", &Mutator::rebind},
     {"shuffle-posts", &Mutator::shufflePosts},
     {"swap-neighbours", &Mutator::swapNeighbours},
     {"swap-any", &Mutator::swapAny},
