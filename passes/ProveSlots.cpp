@@ -1,7 +1,8 @@
 // Proves the memory plan: no two live slots overlap, all lie inside the arena, nothing is touched while in flight.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A sweep over addresses at every instant, independent of how plan-slots chose them (proofs.md 7).
+// A sweep over addresses at every instant, independent of how plan-slots chose them (proofs.md 7). What is posted is
+// completed, once.
 #include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
@@ -41,6 +42,9 @@ public:
       if (failed(fine))
         return failure();
     }
+    for (auto post : rank.getOps<PostOp>())
+      if (failed(proveCompleted(post)))
+        return failure();
     return success();
   }
 
@@ -56,6 +60,23 @@ private:
       return failure();
     (send ? sending : receiving)[post.getSlot()].push_back(post);
     return success();
+  }
+
+  /// What is in flight when the step ends is still so in the next one; the runtime refuses to go on.
+  LogicalResult proveCompleted(PostOp post) {
+    if (post.getRequest().hasOneUse())
+      return success();
+    bool never = post.getRequest().use_empty();
+    auto error = emitError(post.getLoc())
+                 << "`" << post.getThing().str() << "` is posted on rank " << rank.getRank()
+                 << (never ? " and never completed" : " once and completed twice") << withLoops(post);
+    Operation *last = nullptr;
+    for (Operation *user : post.getRequest().getUsers())
+      if (!last || last->isBeforeInBlock(user))
+        last = user;
+    if (last)
+      error.attachNote(last->getLoc()) << "completed again here" << withLoops(last);
+    return failure();
   }
 
   void end(PostOp post) {

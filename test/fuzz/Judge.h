@@ -47,6 +47,8 @@ public:
 private:
   mlir::OwningOpRef<mlir::ModuleOp> compileText(const std::string &text, std::string &why);
   Verdict prove(mlir::ModuleOp module);
+  /// The documented rule behind a refusal of a program that runs clean, empty if there is none.
+  std::string stricterRule(mlir::ModuleOp module, const Verdict &verdict, uint64_t seed);
   Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);
 
   std::string stdlib;
@@ -58,9 +60,6 @@ private:
   mlir::OwningOpRef<mlir::ModuleOp> base;
   std::unique_ptr<Loader> loader;
 };
-
-/// The stricter rule behind this message, empty if none is documented.
-std::string stricterRule(const std::string &message);
 
 /// The message without its names and numbers.
 std::string shapeOf(const std::string &message);

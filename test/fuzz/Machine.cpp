@@ -14,9 +14,9 @@ struct Machine::End {
   size_t rank = 0;
   char *data = nullptr;
   int64_t bytes = 0;
-  bool reads = false, writes = false;      ///< the transport reads, writes this memory
-  bool taken = false, written = false;     ///< it has
-  std::vector<double> contents;            ///< what it has read
+  bool reads = false, writes = false;  ///< the transport reads, writes this memory
+  bool taken = false, written = false; ///< it has
+  std::vector<double> contents;        ///< what it has read
   Message *message = nullptr;
 };
 
@@ -75,8 +75,8 @@ Outcome Machine::run(OptimizerScalars optimizer) {
     if (ready.empty() && waiting.empty())
       break;
     if (ready.empty()) {
-      fail(Truth::Hang, "rank " + std::to_string(waiting[0]) + " waits for ever at its step " +
-                            std::to_string(next[waiting[0]]));
+      fail(Truth::Hang,
+           "rank " + std::to_string(waiting[0]) + " waits for ever at its step " + std::to_string(next[waiting[0]]));
       break;
     }
     size_t rank = dice.pick(ready);
@@ -142,8 +142,8 @@ void Machine::post(size_t rank, const Step &step) {
     open(lane.messages.emplace_back(), step);
   Message &message = lane.messages[number];
   bool receives = step.kind == Step::Kind::Receive, sums = step.kind == Step::Kind::Sum;
-  message.ends.push_back({rank, arenas[rank] + step.offset, step.bytes, !receives, receives || sums, false, false, {},
-                          &message});
+  message.ends.push_back(
+      {rank, arenas[rank] + step.offset, step.bytes, !receives, receives || sums, false, false, {}, &message});
   requests[rank][step.message] = &message.ends.back();
   if (message.reads == Message::When::Post)
     take(message.ends.back());

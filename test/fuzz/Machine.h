@@ -47,13 +47,13 @@ struct Range {
 struct Step {
   enum class Kind { Launch, Send, Receive, Sum, Complete } kind = Kind::Launch;
   std::string name;
-  const BodyCode *body = nullptr;    ///< launch
-  std::vector<int64_t> places;       ///< launch: offsets of its slots, then of its scratch
-  int64_t offset = 0, bytes = 0;     ///< post
-  int64_t peer = -1, channel = 0;    ///< post
-  std::vector<int64_t> group;        ///< sum
-  int32_t message = -1;              ///< post, complete: number on the rank
-  std::vector<Range> dead;           ///< what nobody reads after this step
+  const BodyCode *body = nullptr; ///< launch
+  std::vector<int64_t> places;    ///< launch: offsets of its slots, then of its scratch
+  int64_t offset = 0, bytes = 0;  ///< post
+  int64_t peer = -1, channel = 0; ///< post
+  std::vector<int64_t> group;     ///< sum
+  int32_t message = -1;           ///< post, complete: number on the rank
+  std::vector<Range> dead;        ///< what nobody reads after this step
 };
 
 struct RankCode {
@@ -68,10 +68,10 @@ struct Code {
 
 /// When the transport reads what is sent and writes what is received: any time between post and complete is its right.
 enum class Adversary {
-  Early,   ///< when the second end is posted, as the threads transport does
-  Eager,   ///< reads when the send is posted, writes at the last moment
-  Late,    ///< both at the last moment
-  Mixed    ///< drawn for each message
+  Early, ///< when the second end is posted, as the threads transport does
+  Eager, ///< reads when the send is posted, writes at the last moment
+  Late,  ///< both at the last moment
+  Mixed  ///< drawn for each message
 };
 
 class Machine {

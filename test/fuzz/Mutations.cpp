@@ -27,8 +27,12 @@ public:
 
   //===-- Launches ----------------------------------------------------------------------------------------------===//
 
-  bool dropLaunch() { return drop(drawLaunch([](LaunchOp) { return true; })); }
-  bool dropZero() { return drop(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".zero"); })); }
+  bool dropLaunch() {
+    return drop(drawLaunch([](LaunchOp) { return true; }));
+  }
+  bool dropZero() {
+    return drop(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".zero"); }));
+  }
 
   bool repeatLaunch() {
     LaunchOp launch = drawLaunch([](LaunchOp) { return true; });
@@ -39,10 +43,16 @@ public:
     return dice.oneIn(2) || moveLater(again);
   }
 
-  bool delayLaunch() { return moveLater(drawLaunch([](LaunchOp) { return true; })); }
-  bool hastenLaunch() { return moveEarlier(drawLaunch([](LaunchOp) { return true; })); }
+  bool delayLaunch() {
+    return moveLater(drawLaunch([](LaunchOp) { return true; }));
+  }
+  bool hastenLaunch() {
+    return moveEarlier(drawLaunch([](LaunchOp) { return true; }));
+  }
   /// The update runs before the last gradients are in.
-  bool hastenUpdate() { return moveEarlier(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".U"); })); }
+  bool hastenUpdate() {
+    return moveEarlier(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".U"); }));
+  }
 
   /// The weight pass of a unit runs before the input pass that feeds it, the backward before its forward.
   bool swapPhases() {
@@ -98,11 +108,19 @@ public:
 
   //===-- Messages ----------------------------------------------------------------------------------------------===//
 
-  bool dropMessage() { return dropAll(drawPost([](PostOp) { return true; })); }
+  bool dropMessage() {
+    return dropAll(drawPost([](PostOp) { return true; }));
+  }
   /// An exchange of a ring is left away: a stale weight or a share that stays.
-  bool dropWeight() { return dropAll(drawPost([](PostOp op) { return op.getThing().getRole() == Role::weight; })); }
-  bool dropGrad() { return dropAll(drawPost([](PostOp op) { return op.getThing().getRole() == Role::grad; })); }
-  bool dropPost() { return dropEnd(drawPost([](PostOp) { return true; })); }
+  bool dropWeight() {
+    return dropAll(drawPost([](PostOp op) { return op.getThing().getRole() == Role::weight; }));
+  }
+  bool dropGrad() {
+    return dropAll(drawPost([](PostOp op) { return op.getThing().getRole() == Role::grad; }));
+  }
+  bool dropPost() {
+    return dropEnd(drawPost([](PostOp) { return true; }));
+  }
   bool dropComplete() { return drop(drawComplete()); }
 
   bool repeatComplete() {
@@ -127,16 +145,19 @@ public:
     return bool(post);
   }
 
-  bool delayPost() { return moveLater(drawPost([](PostOp) { return true; })); }
-  bool hastenPost() { return moveEarlier(drawPost([](PostOp) { return true; })); }
+  bool delayPost() {
+    return moveLater(drawPost([](PostOp) { return true; }));
+  }
+  bool hastenPost() {
+    return moveEarlier(drawPost([](PostOp) { return true; }));
+  }
   bool delayComplete() { return moveLater(drawComplete()); }
   bool hastenComplete() { return moveEarlier(drawComplete()); }
 
   /// A gradient leaves before its last contribution is in.
   bool hastenGrad() {
-    return moveEarlier(drawPost([](PostOp op) {
-      return op.getThing().getRole() == Role::grad && op.getKind() == PostKind::send;
-    }));
+    return moveEarlier(
+        drawPost([](PostOp op) { return op.getThing().getRole() == Role::grad && op.getKind() == PostKind::send; }));
   }
 
   /// Blocking calls instead of posts: on one rank, or on all (a ring without groups).

@@ -20,8 +20,9 @@ std::string list(const std::vector<int64_t> &values) {
 
 /// The model, data and optimizer around a schedule. gpt2 ties its embedding and its head.
 std::string trainText(bool tied, int64_t layers, const std::string &call) {
-  std::string model = tied ? "gpt2(layers = " + number(layers) + ", hidden = 4, heads = 2, vocab = 7, context = 4, ffn = 8)"
-                           : "llama(layers = " + number(layers) + ", hidden = 4, heads = 1, ffn = 6, vocab = 7)";
+  std::string model =
+      tied ? "gpt2(layers = " + number(layers) + ", hidden = 4, heads = 2, vocab = 7, context = 4, ffn = 8)"
+           : "llama(layers = " + number(layers) + ", hidden = 4, heads = 1, ffn = 6, vocab = 7)";
   return "\ntrain fuzz {\n  model     " + model + "\n  schedule  " + call +
          "\n  data      microbatch = 1, sequence = 4\n  optimizer adamw(lr = 0.05)\n  precision f64\n}\n";
 }
@@ -268,11 +269,16 @@ struct Library {
 };
 
 constexpr Library library[] = {
-    {"weipipe", "weipipe_interleave", "", 1, true}, {"weipipe", "weipipe_naive", "", 1, true},
-    {"wzb1", "wzb1", "", 1, true},                  {"helixpipe", "helixpipe", ", folds = 1", 1, true},
-    {"1f1b", "one_f_one_b", "", 1, false},          {"zb_h", "zb_h", ", k = 2", 1, false},
-    {"interleaved", "interleaved_1f1b", "", 2, true}, {"zb_v", "zb_v", "", 2, false},
-    {"looped_bfs", "looped_bfs", "", 2, false},     {"ring_of_nodes", "ring_of_nodes", "", 1, true},
+    {"weipipe", "weipipe_interleave", "", 1, true},
+    {"weipipe", "weipipe_naive", "", 1, true},
+    {"wzb1", "wzb1", "", 1, true},
+    {"helixpipe", "helixpipe", ", folds = 1", 1, true},
+    {"1f1b", "one_f_one_b", "", 1, false},
+    {"zb_h", "zb_h", ", k = 2", 1, false},
+    {"interleaved", "interleaved_1f1b", "", 2, true},
+    {"zb_v", "zb_v", "", 2, false},
+    {"looped_bfs", "looped_bfs", "", 2, false},
+    {"ring_of_nodes", "ring_of_nodes", "", 1, true},
 };
 
 Schedule fromLibrary(Dice &dice, int64_t size) {
@@ -287,7 +293,8 @@ Schedule fromLibrary(Dice &dice, int64_t size) {
   schedule.microbatches = chosen.rounds ? schedule.ranks * dice.between(1, rounds) : dice.between(schedule.ranks, 6);
   std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
                      ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
-  return finish(schedule, dice.oneIn(2), schedule.stages, std::string("import \"std/") + chosen.file + ".pipe\"\n", call);
+  return finish(schedule, dice.oneIn(2), schedule.stages, std::string("import \"std/") + chosen.file + ".pipe\"\n",
+                call);
 }
 
 } // namespace

@@ -10,5 +10,5 @@ add_executable(pp-fuzz
   ${CMAKE_CURRENT_LIST_DIR}/Threads.cpp)
 target_link_libraries(pp-fuzz PRIVATE pp-frontend pp-lowering pp-passes pp-runtime)
 target_precompile_headers(pp-fuzz PRIVATE ${CMAKE_SOURCE_DIR}/dialect/Precompiled.h)
-add_test(NAME fuzz-proofs COMMAND pp-fuzz --cases=200)
+add_test(NAME fuzz-proofs COMMAND pp-fuzz --cases=400)
 set_tests_properties(fuzz-proofs PROPERTIES TIMEOUT 300)

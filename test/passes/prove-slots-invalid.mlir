@@ -228,3 +228,34 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
     pipeline.launch @f <F stage 0 mb 2>(%a) -> (%b) : (!s) -> !s
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// A message that is still under way when the step ends.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    // expected-error@+1 {{`act(0, 0)` is posted on rank 0 and never completed}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// A request that is gone when it is waited for a second time.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 {
+    %a = pipeline.slot act "a" offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    // expected-error@+1 {{`act(0, 0)` is posted on rank 0 once and completed twice}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 : !s
+    pipeline.complete %0
+    // expected-note@+1 {{completed again here}}
+    pipeline.complete %0
+  }
+}
