@@ -55,7 +55,7 @@ static LogicalResult writePage(pipeline::ProgramOp program, const Timeline &time
   FailureOr<Timeline> measured = compareOption.empty() ? Timeline() : readMeasured(program, compareOption);
   if (failed(measured))
     return failure();
-  writeReport(program, timeline, compareOption.empty() ? nullptr : &*measured, "", os);
+  writeReport(program, timeline, compareOption.empty() ? nullptr : &*measured, os);
   return success();
 }
 

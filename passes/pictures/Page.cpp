@@ -1,5 +1,6 @@
 // Puts a simulated step, as JSON, into the page that draws it: Page.html, a part of this program.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Proof.h"
 #include "passes/Report.h"
 #include "passes/pictures/Names.h"
 #include "passes/pictures/Pictures.h"
@@ -22,7 +23,7 @@ class Data {
 public:
   Data(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json)
       : program(program), timeline(timeline), json(json), unitNames(program), perTime(timeline.unitTime ? 1e3 : 1e9) {}
-  void write(const Timeline *measured, StringRef proof);
+  void write(const Timeline *measured);
 
 private:
   int64_t ticks(double time) const { return std::llround(time * perTime); }
@@ -215,7 +216,7 @@ void Data::measuredRanks(const Timeline &measured) {
   perTime = planned;
 }
 
-void Data::write(const Timeline *measured, StringRef proof) {
+void Data::write(const Timeline *measured) {
   for (auto [number, flight] : llvm::enumerate(timeline.flights))
     for (PostOp post : flight.posts)
       flightOf[post] = number;
@@ -233,20 +234,17 @@ void Data::write(const Timeline *measured, StringRef proof) {
     json.attributeBegin("stats");
     writeStats(program, timeline, json);
     json.attributeEnd();
-    if (!proof.empty()) {
-      json.attributeBegin("proof");
-      json.rawValue(proof);
-      json.attributeEnd();
-    }
+    json.attributeBegin("proof");
+    json.rawValue([&](llvm::raw_ostream &os) { printProofJson(Proof(program), os); });
+    json.attributeEnd();
   });
 }
 
-void pp::writeReport(ProgramOp program, const Timeline &timeline, const Timeline *measured, StringRef proof,
-                     llvm::raw_ostream &os) {
+void pp::writeReport(ProgramOp program, const Timeline &timeline, const Timeline *measured, llvm::raw_ostream &os) {
   std::string text;
   llvm::raw_string_ostream stream(text);
   llvm::json::OStream json(stream);
-  Data(program, timeline, json).write(measured, proof);
+  Data(program, timeline, json).write(measured);
   auto [before, after] = kPage.split("{{DATA}}");
   os << before;
   for (StringRef rest = text; !rest.empty();) { // `</` would end the page's element, `<\/` is the same string to JSON

@@ -20,9 +20,9 @@ struct PictureOptions {
 void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const PictureOptions &options,
              llvm::raw_ostream &os);
 
-/// One HTML page: timeline, memory, where time goes, links, and what was proved (`proof`, JSON; empty: nothing is said).
-/// `measured` is drawn under the plan where it is not null.
-void writeReport(pipeline::ProgramOp program, const Timeline &timeline, const Timeline *measured, llvm::StringRef proof,
+/// One HTML page: timeline, memory, where time goes, links, and what was proved. `measured` is drawn under the plan
+/// where it is not null.
+void writeReport(pipeline::ProgramOp program, const Timeline &timeline, const Timeline *measured,
                  llvm::raw_ostream &os);
 
 /// Chrome's trace format, for chrome://tracing and Perfetto; a unit of unit time is a millisecond.

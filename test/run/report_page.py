@@ -173,6 +173,8 @@ def main():
             browser.evaluate("byId('theme').click(), byId('theme').click()")
             browser.frame()
             tally.check(browser.evaluate("document.documentElement.dataset.theme") == "light", f"{name}: the button turns the theme")
+            proved = browser.evaluate("[...document.querySelectorAll('#statements tr')].map((row) => row.textContent)")
+            tally.check(any("progress" in row and "no cycle of waits" in row for row in proved), f"{name}: {len(proved) - 1} proofs are told")
             found = browser.complaints()
             tally.check(not found, f"{name}: no complaint, nothing fetched {found[:2] or ''}")
     finally:
