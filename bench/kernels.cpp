@@ -80,11 +80,13 @@ struct Attention {
 };
 
 void benchAttention(const Attention &n, Type type) {
-  std::vector<int64_t> dims = {n.b, n.s, n.heads, n.groups, n.d};
+  std::vector<int64_t> dims = {n.b, n.s, n.heads, n.groups, n.d, 0, n.s, 0};
   Op forward({"attention", type, dims, {}, {"causal"}}), backward({"attention_bwd", type, dims, {}, {"causal"}});
+  Op sums({"attention_delta", type, {n.b, n.s, n.heads, n.d}, {}, {}});
   size_t queries = size_t(n.b * n.s * n.heads * n.d), keys = size_t(n.b * n.s * n.groups * n.d);
   std::vector<float> q = random(queries), k = random(keys), v = random(keys), dout = random(queries);
-  std::vector<float> o(queries), lse(size_t(n.b * n.heads * n.s)), dq(queries), dk(keys), dv(keys);
+  size_t rows = size_t(n.b * n.heads * n.s);
+  std::vector<float> o(queries), lse(rows), delta(rows), dq(queries), dk(keys), dv(keys);
   if (type == Type::Bf16)
     for (auto *values : {&q, &k, &v, &dout})
       for (size_t i = 0; i < values->size(); ++i) {
@@ -92,12 +94,13 @@ void benchAttention(const Attention &n, Type type) {
         std::memcpy(&bits, &(*values)[i], 4);
         reinterpret_cast<uint16_t *>(values->data())[i] = uint16_t(bits >> 16);
       }
+  const void *kv[] = {k.data(), v.data()};
+  void *dkv[] = {dk.data(), dv.data()};
   double reference = sgemmRate();
-  double f =
-      forward.rate(best([&] { pp_attention(&forward.rank, 0, q.data(), k.data(), v.data(), o.data(), lse.data()); }));
+  double f = forward.rate(best([&] { pp_attention(&forward.rank, 0, q.data(), kv, o.data(), lse.data()); }));
   double w = backward.rate(best([&] {
-    pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), k.data(), v.data(), o.data(), lse.data(), dq.data(),
-                     dk.data(), dv.data());
+    pp_attention_delta(&sums.rank, 0, dout.data(), o.data(), delta.data());
+    pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv, dq.data(), dkv);
   }));
   reference = std::max(reference, sgemmRate());
   std::printf("%4s d%-3ld H%-2ld G%-2ld s%-5ld b%-2ld  fwd %6.1f (%3.0f %%)   bwd %6.1f (%3.0f %%)   sgemm %6.1f\n",

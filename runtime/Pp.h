@@ -99,12 +99,21 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, c
 /// dims b s H d offset. params theta. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative).
 int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, void *y);
 
-/// o[b,s,H*d], lse[b,H,s] (acc) of q[b,s,H*d], k, v[b,s,G*d]; softmax of q k^T / sqrt(d). dims b s H G d.
-/// flags: "causal".
-int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *k, const void *v, void *o, void *lse);
-/// dq, dk, dv (written) from do and what the forward read and made. dims, flags as above.
-int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *k, const void *v,
-                         const void *o, const void *lse, void *dq, void *dk, void *dv);
+/// Attention of a run of queries over a list of chunks of keys: softmax of q k^T / sqrt(d) over all of them together.
+/// o[b,s,H*d], lse[b,H,s] (acc) of q[b,s,H*d]; `kv` lists the addresses of k0, v0, k1, v1, .., each [b,length,G*d]. A
+/// query that sees no key has o = 0 and lse = -inf. dims b s H G d position, then length and position of each chunk,
+/// where positions are those of first rows in the sequence. flags: "causal" (a query sees keys up to its position).
+int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *const *kv, void *o, void *lse);
+/// o, lse as if one attention had seen all that the parts saw; `parts` lists o0, lse0, o1, lse1, ..; o == o0 with
+/// lse == lse0 allowed. dims b s H d parts.
+int32_t pp_attention_merge(pp_rank_t *, int32_t op, const void *const *parts, void *o, void *lse);
+/// delta[b,H,s] (acc) = the sum of dout * o over each head's row. dims b s H d.
+int32_t pp_attention_delta(pp_rank_t *, int32_t op, const void *dout, const void *o, void *delta);
+/// dq (+)= and `dkv` (dk0, dv0, dk1, dv1, ..) from some of the chunks, with lse and delta of all together: calls for
+/// different chunks add. dims as above. flags: "causal"; "accumulate" (dq only); "sums": dk, dv in acc;
+/// "accumulate_kv": dk, dv in acc and added to.
+int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *lse, const void *delta,
+                         const void *const *kv, void *dq, void *const *dkv);
 
 /// y = gelu(x), tanh form. dims n. flags: "exact" (erf form).
 int32_t pp_gelu(pp_rank_t *, int32_t op, const void *x, void *y);
@@ -121,6 +130,17 @@ int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 /// is ignored. z, dz in e. dims T V. params scale.
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
+/// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the
+/// target's logit, 0 if it is another column's. dims T n first V.
+int32_t pp_cross_entropy_stats(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *stats);
+/// stats of all columns from those of the parts, in their order; stats == parts[0] allowed. dims T parts.
+int32_t pp_cross_entropy_merge(pp_rank_t *, int32_t op, const void *const *parts, void *stats);
+/// loss[0] (acc) as pp_cross_entropy, from merged stats. dims T. params scale.
+int32_t pp_cross_entropy_loss(pp_rank_t *, int32_t op, const void *stats, const int32_t *targets, void *loss);
+/// The columns' part of dz, from merged stats; dz == z allowed. dims T n first V. params scale.
+int32_t pp_cross_entropy_dz(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, const void *stats,
+                            void *dz);
+
 /// y[T,width] = columns [start, start+width) of x[T,total]. dims T total start width.
 int32_t pp_slice_columns(pp_rank_t *, int32_t op, const void *x, void *y);
 /// columns [start, start+width) of y[T,total] = x[T,width]; the other columns are left. dims T total start width.
@@ -130,8 +150,10 @@ int32_t pp_place_columns(pp_rank_t *, int32_t op, const void *x, void *y);
 int32_t pp_copy(pp_rank_t *, int32_t op, const void *x, void *y);
 /// y = 0, n elements of acc. dims n.
 int32_t pp_zero(pp_rank_t *, int32_t op, void *y);
-/// y += x, n elements of acc. dims n.
+/// y += x, n elements, y of acc, x of e. dims n.
 int32_t pp_accumulate(pp_rank_t *, int32_t op, const void *x, void *y);
+/// y = x rounded, n elements, x of acc, y of e. dims n.
+int32_t pp_round(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// sum[0] (f64) (+)= sum of grad[i]^2 in blocks of 4096 (acc inside a block, f64 over blocks). dims n.
 /// flags: "accumulate".

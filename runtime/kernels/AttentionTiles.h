@@ -18,12 +18,26 @@ template <int lanes, int rows> struct Tiles {
 
   static constexpr int64_t vectors = 3, panel = vectors * lanes, queryBlock = 96;
   static_assert(queryBlock % panel == 0);
-  static constexpr float hidden = -1e30f, log2e = 1.44269504f, ln2 = 0.693147181f;
+  /// A hidden score, and the maximum of a query that has seen nothing yet: it is the larger, so that a query which sees
+  /// no key of a block gives every one of them the weight 2^(hidden - unseen) = 0.
+  static constexpr float hidden = -1e30f, unseen = -1e20f;
+  static constexpr float log2e = 1.44269504f, ln2 = 0.693147181f;
 
   static constexpr int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
   /// Rows of scratch are padded with zeros to whole vectors and tiles.
   static int64_t widthOf(const AttentionShape &shape) { return roundUp(shape.d, lanes > 8 ? lanes : 8); }
-  static int64_t lengthOf(const AttentionShape &shape) { return roundUp(shape.s, 16); }
+  static int64_t lengthOf(int64_t keys) { return roundUp(keys, 16); }
+  static int64_t queriesFrom(const AttentionShape &shape, int64_t q0) {
+    return shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
+  }
+  /// Blocks of queries that carry something from chunk to chunk: those of a kv head's heads, or, where one chunk is all,
+  /// the block at hand.
+  static int64_t blocksKept(const AttentionShape &shape) {
+    return shape.count > 1 ? shape.share() * (roundUp(shape.s, queryBlock) / queryBlock) : 1;
+  }
+  static int64_t blockKept(const AttentionShape &shape, int64_t head, int64_t q0) {
+    return shape.count > 1 ? (head % shape.share() * roundUp(shape.s, queryBlock) + q0) / queryBlock : 0;
+  }
   /// Keys of a block: its rows of K or V and the scores should stay in the first-level cache.
   static int64_t keyBlockOf(const AttentionShape &shape) { return shape.d <= 64 ? 96 : shape.d <= 128 ? 64 : 32; }
 
@@ -154,9 +168,14 @@ template <int lanes, int rows> struct Tiles {
     }
     memset(y + n * width, 0, size_t((length - n) * width) * 4);
   }
+  /// And back; `adds` to what the rows hold.
   template <class E>
-  static void unpackRows(const float *x, int64_t width, E *y, int64_t stride, int64_t n, int64_t d) {
-    for (int64_t t = 0; t < n; ++t)
+  static void unpackRows(const float *x, int64_t width, E *y, int64_t stride, int64_t n, int64_t d, bool adds) {
+    for (int64_t t = 0; t < n && adds; ++t)
+#pragma omp simd
+      for (int64_t c = 0; c < d; ++c)
+        put(y + t * stride, c, get(y + t * stride, c) + x[t * width + c]);
+    for (int64_t t = 0; t < n && !adds; ++t)
 #pragma omp simd
       for (int64_t c = 0; c < d; ++c)
         put(y + t * stride, c, x[t * width + c]);
@@ -195,21 +214,22 @@ template <int lanes, int rows> struct Tiles {
 
   // --- Masks ---------------------------------------------------------------------------------------------------------
 
-  /// Which keys a panel of queries sees: key j is seen by query i if j < s, and j <= i where causal.
+  /// Which keys of a chunk a panel of queries sees: key j is seen by query i if j < length, and j <= first + i where
+  /// causal; `first` counts from the chunk's first key, and is negative for queries that come before it.
   struct Sight {
-    int64_t s, first;
+    int64_t length, first;
     bool causal;
     /// Keys of the block at j0 that some query of the panel sees.
     int64_t keys(int64_t j0, int64_t block) const {
-      int64_t end = causal && first + panel < s ? first + panel : s;
+      int64_t end = causal && first + panel < length ? first + panel : length;
       return end - j0 < block ? end - j0 : block;
     }
-    bool crosses(int64_t key) const { return key + rows > s || (causal && key + rows - 1 > first); }
+    bool crosses(int64_t key) const { return key + rows > length || (causal && key + rows - 1 > first); }
     /// For each row of a stored tile that has hidden keys: value where seen, else `otherwise`.
     [[gnu::noinline]] void hide(float *tile, int64_t stride, int64_t key, float otherwise) const {
       for (int64_t i = 0; i < rows; ++i)
         for (int64_t lane = 0; lane < panel; ++lane) {
-          bool seen = key + i < s && (!causal || key + i <= first + lane);
+          bool seen = key + i < length && (!causal || key + i <= first + lane);
           tile[i * stride + lane] = seen ? tile[i * stride + lane] : otherwise;
         }
     }

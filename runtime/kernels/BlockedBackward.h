@@ -6,7 +6,8 @@
 //   per block of queries and keys: dV += Pt dO, dK += dSt Q                           dot
 //
 // Queries outside, keys inside: dQ is local, dK and dV of one kv head are dense f32 sums that its heads share. L is the
-// forward's log-sum-exp, D the row sums of dO * O. Only P of one block exists, and it is made again from Q and K.
+// log-sum-exp over all keys of the forward, D the row sums of dO * O: with them chunks of keys add, in any grouping.
+// Only P of one block exists, and it is made again from Q and K.
 #ifndef PP_RUNTIME_KERNELS_BLOCKEDBACKWARD_H
 #define PP_RUNTIME_KERNELS_BLOCKEDBACKWARD_H
 
@@ -19,26 +20,33 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
   using Base = Tiles<lanes, rows>;
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
-  using Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::addDot;
+  using Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::addDot, Base::queriesFrom, Base::blocksKept;
+  using Base::blockKept;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 
   struct Packs {
-    float *k, *v, *dk, *dv, *q, *dout, *qt, *doutT, *dqt, *pt, *dst, *lse, *delta, *ones;
+    float *k, *v, *dk, *dv, *q, *dout, *qt, *doutT, *pt, *dst, *lse, *delta, *ones, *dqts;
     Packs(char *scratch, const AttentionShape &shape) {
       float *next = reinterpret_cast<float *>(scratch);
-      int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape) * width;
+      int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape.longest()) * width;
       for (float **part : {&k, &v, &dk, &dv})
         *part = next, next += rowsOfKeys;
-      for (float **part : {&q, &dout, &qt, &doutT, &dqt})
+      for (float **part : {&q, &dout, &qt, &doutT})
         *part = next, next += queryBlock * width;
       for (float **part : {&pt, &dst})
         *part = next, next += roundUp(keyBlockOf(shape), rows) * queryBlock;
       for (float **part : {&lse, &delta, &ones})
         *part = next, next += queryBlock;
+      dqts = next;
     }
-    float *end() const { return ones + queryBlock; }
+    /// dQt of a block of queries, carried from chunk to chunk.
+    float *dqt(const AttentionShape &shape, int64_t block) const { return dqts + block * queryBlock * widthOf(shape); }
   };
+  static int64_t scratchBytes(const AttentionShape &shape) {
+    Packs f(nullptr, shape);
+    return reinterpret_cast<char *>(f.dqt(shape, blocksKept(shape))) - static_cast<char *>(nullptr);
+  }
 
   /// Pt = exp2(K Qt - L): scores never reach memory.
   [[gnu::noinline]] static void weightTile(const float *k, int64_t width, const float *qt, const float *lse,
@@ -77,82 +85,121 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
     }
   }
 
-  /// All panels of a query block against one block of keys.
-  static void backwardBlock(const AttentionShape &shape, const Packs &f, int64_t q0, int64_t queries, int64_t j0) {
+  /// All panels of a query block against one block of keys; the queries begin `lead` keys after the chunk's first.
+  static void backwardBlock(const AttentionShape &shape, const Packs &f, float *dqt, int64_t length, int64_t lead,
+                            int64_t queries, int64_t j0) {
     int64_t width = widthOf(shape), most = 0;
     for (int64_t p = 0; p * panel < queries; ++p) {
-      Sight sight{shape.s, q0 + p * panel, shape.causal};
+      Sight sight{length, lead + p * panel, shape.causal};
       int64_t keys = sight.keys(j0, keyBlockOf(shape));
       if (keys <= 0)
         continue;
       most = keys > most ? keys : most;
       backwardScores(f, p, width, j0, keys, 1 / __builtin_sqrtf(float(shape.d)), sight);
-      addOuter(f.dqt + p * width * panel, f.k + j0 * width, f.dst + p * panel, queryBlock, width, roundUp(keys, rows));
+      addOuter(dqt + p * width * panel, f.k + j0 * width, f.dst + p * panel, queryBlock, width, roundUp(keys, rows));
     }
     int64_t end = roundUp(queries, panel);
     for (int64_t t = 0; t < most; t += rows) {
       // Panels wholly before the key have no scores for it.
-      int64_t from = shape.causal && j0 + t > q0 ? (j0 + t - q0) / panel * panel : 0, at = (j0 + t) * width;
+      int64_t from = shape.causal && j0 + t > lead ? (j0 + t - lead) / panel * panel : 0, at = (j0 + t) * width;
       addDot(f.dv + at, f.pt + t * queryBlock + from, f.dout + from * width, width, end - from);
       addDot(f.dk + at, f.dst + t * queryBlock + from, f.q + from * width, width, end - from);
     }
   }
 
+  /// One head's rows.
   template <class E> struct Head {
-    const E *dout, *q, *o;
-    const float *lse;
+    const E *dout, *q;
+    const float *lse, *delta;
     E *dq;
   };
 
+  /// A query without keys has L = -inf, and weights 2^(S - L) that must be 0.
+  static void packStatistics(const Packs &f, const float *lse, const float *delta, int64_t queries, int64_t packed) {
+    for (int64_t i = 0; i < packed; ++i) {
+      bool real = i < queries;
+      f.ones[i] = 1;
+      f.lse[i] = !real ? 0 : lse[i] > Base::unseen ? log2e * lse[i] : -Base::unseen;
+      f.delta[i] = real ? delta[i] : 0;
+    }
+  }
+
   template <class E>
-  static void backwardQueries(const AttentionShape &shape, const Packs &f, const Head<E> &head, int64_t q0) {
+  static void backwardQueries(const AttentionShape &shape, const Packs &f, float *dqt, const Chunk &chunk,
+                              const Head<E> &head, int64_t q0) {
     int64_t width = widthOf(shape), stride = shape.heads * shape.d, keyBlock = keyBlockOf(shape);
-    int64_t queries = shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
-    int64_t packed = roundUp(queries, panel);
-    int64_t keys = shape.causal ? q0 + queries : shape.s;
+    int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
+    int64_t keys = shape.keysBefore(chunk, q0 + queries);
+    if (keys == 0)
+      return;
     packRows(head.q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
     packRows(head.dout + q0 * stride, stride, queries, shape.d, f.dout, width, packed);
     transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
     transposeBlock(f.dout, packed, width, 1, f.doutT);
-    memset(f.dqt, 0, size_t(packed * width) * 4);
-    for (int64_t i = 0; i < packed; ++i) {
-      bool real = i < queries;
-      f.ones[i] = 1;
-      f.lse[i] = real ? log2e * head.lse[q0 + i] : 0;
-      f.delta[i] = real ? dotRows<E>(head.dout + (q0 + i) * stride, head.o + (q0 + i) * stride, shape.d) : 0;
-    }
+    packStatistics(f, head.lse + q0, head.delta + q0, queries, packed);
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
-      backwardBlock(shape, f, q0, queries, j0);
-    transposeBack(f.dqt, packed, width, f.ones, f.q);
-    unpackRows(f.q, width, head.dq + q0 * stride, stride, queries, shape.d);
+      backwardBlock(shape, f, dqt, chunk.length, shape.lead(chunk) + q0, queries, j0);
+  }
+
+  template <class E>
+  static void finishQueries(const AttentionShape &shape, const Packs &f, const float *dqt, E *dq, int64_t q0,
+                            bool adds) {
+    int64_t width = widthOf(shape), stride = shape.heads * shape.d, queries = queriesFrom(shape, q0);
+    for (int64_t i = 0; i < queryBlock; ++i)
+      f.ones[i] = 1;
+    transposeBack(dqt, roundUp(queries, panel), width, f.ones, f.q);
+    unpackRows(f.q, width, dq + q0 * stride, stride, queries, shape.d, adds);
+  }
+
+  /// dK or dV of a chunk and kv head, from the dense sums to where it belongs.
+  template <class E>
+  static void finishKeys(const PreparedOp &op, const float *sums, const Chunk &chunk, void *to, int64_t at) {
+    AttentionShape shape(op);
+    int64_t width = widthOf(shape), stride = shape.groups * shape.d;
+    if (op.has(Sums) || op.has(AccumulateKv))
+      unpackRows(sums, width, out<float>(to) + at, stride, chunk.length, shape.d, op.has(AccumulateKv));
+    else
+      unpackRows(sums, width, out<E>(to) + at, stride, chunk.length, shape.d, false);
+  }
+
+  /// All heads of one kv head against the packed chunk.
+  template <class E>
+  static void backwardChunk(const PreparedOp &op, const Packs &f, int64_t b, int64_t group, int64_t i,
+                            void *const *arguments) {
+    AttentionShape shape(op);
+    for (int64_t h = group * shape.share(); h < (group + 1) * shape.share(); ++h) {
+      int64_t query = shape.query(b, 0, h), row = shape.statistic(b, 0, h);
+      Head<E> head{in<E>(arguments[0]) + query, in<E>(arguments[1]) + query, in<float>(arguments[2]) + row,
+                   in<float>(arguments[3]) + row, out<E>(arguments[5]) + query};
+      for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock) {
+        float *dqt = f.dqt(shape, blockKept(shape, h, q0));
+        if (i == 0)
+          memset(dqt, 0, size_t(queryBlock * widthOf(shape)) * 4);
+        backwardQueries(shape, f, dqt, shape.chunks[i], head, q0);
+        if (i + 1 == shape.count)
+          finishQueries(shape, f, dqt, head.dq, q0, op.has(Accumulate));
+      }
+    }
   }
 
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
     AttentionShape shape(op);
     Packs f(op.scratch, shape);
-    int64_t width = widthOf(shape), length = lengthOf(shape), share = shape.heads / shape.groups;
+    int64_t width = widthOf(shape), stride = shape.groups * shape.d;
     for (int64_t b = 0; b < shape.batch; ++b)
-      for (int64_t group = 0; group < shape.groups; ++group) {
-        int64_t at = shape.key(b, 0, group), stride = shape.groups * shape.d;
-        packRows(in<E>(arguments[2]) + at, stride, shape.s, shape.d, f.k, width, length);
-        packRows(in<E>(arguments[3]) + at, stride, shape.s, shape.d, f.v, width, length);
-        memset(f.dk, 0, size_t(length * width) * 4);
-        memset(f.dv, 0, size_t(length * width) * 4);
-        for (int64_t h = group * share; h < (group + 1) * share; ++h) {
-          int64_t query = shape.query(b, 0, h);
-          Head<E> head{in<E>(arguments[0]) + query, in<E>(arguments[1]) + query, in<E>(arguments[4]) + query,
-                       in<float>(arguments[5]) + (b * shape.heads + h) * shape.s, out<E>(arguments[6]) + query};
-          for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock)
-            backwardQueries(shape, f, head, q0);
+      for (int64_t group = 0; group < shape.groups; ++group)
+        for (int64_t i = 0; i < shape.count; ++i) {
+          const Chunk &chunk = shape.chunks[i];
+          int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
+          packRows(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
+          packRows(inList<E>(arguments[4], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+          memset(f.dk, 0, size_t(length * width) * 4);
+          memset(f.dv, 0, size_t(length * width) * 4);
+          backwardChunk<E>(op, f, b, group, i, arguments);
+          finishKeys<E>(op, f.dk, chunk, outList<void>(arguments[6], 2 * i), at);
+          finishKeys<E>(op, f.dv, chunk, outList<void>(arguments[6], 2 * i + 1), at);
         }
-        unpackRows(f.dk, width, out<E>(arguments[7]) + at, stride, shape.s, shape.d);
-        unpackRows(f.dv, width, out<E>(arguments[8]) + at, stride, shape.s, shape.d);
-      }
     return PP_OK;
-  }
-
-  static int64_t scratchBytes(const AttentionShape &shape) {
-    return reinterpret_cast<char *>(Packs(nullptr, shape).end()) - static_cast<char *>(nullptr);
   }
 };
 

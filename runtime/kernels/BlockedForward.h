@@ -8,7 +8,8 @@
 //
 // Maximum, exp, sum and rescaling are lane-wise: no horizontal step and no transposed K. Q is packed transposed once
 // per block of queries; K and V of one kv head lie dense in scratch, because rows a head's stride apart share cache
-// sets. Nothing of size s * s exists.
+// sets. Chunks of keys come one after another: what a block of queries carries on (Ot, maximum, sum) stays in scratch,
+// so memory is that of one chunk and one slice of queries; nothing of size s * s exists.
 #ifndef PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
 #define PP_RUNTIME_KERNELS_BLOCKEDFORWARD_H
 
@@ -22,25 +23,36 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
   using Base::storeTile, Base::greater, Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::ln2;
-  using Base::hidden;
+  using Base::hidden, Base::unseen, Base::queriesFrom, Base::blocksKept, Base::blockKept;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 
   struct Packs {
-    float *k, *v, *q, *qt, *ot, *st, *largest, *sum;
+    float *k, *v, *q, *qt, *st, *carried;
     Packs(char *scratch, const AttentionShape &shape) {
       float *next = reinterpret_cast<float *>(scratch);
-      int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape) * width;
+      int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape.longest()) * width;
       for (float **part : {&k, &v})
         *part = next, next += rowsOfKeys;
-      for (float **part : {&q, &qt, &ot})
+      for (float **part : {&q, &qt})
         *part = next, next += queryBlock * width;
       st = next;
-      largest = st + roundUp(keyBlockOf(shape), rows) * panel;
+      carried = st + roundUp(keyBlockOf(shape), rows) * panel;
+    }
+  };
+  /// What a block of queries carries from chunk to chunk; the sums of weights and Ot are relative to the maximum.
+  struct Carried {
+    float *ot, *largest, *sum;
+    Carried(const Packs &f, const AttentionShape &shape, int64_t block) {
+      ot = f.carried + block * queryBlock * (widthOf(shape) + 2);
+      largest = ot + queryBlock * widthOf(shape);
       sum = largest + queryBlock;
     }
-    float *end() const { return sum + queryBlock; }
   };
+  static int64_t scratchBytes(const AttentionShape &shape) {
+    Packs f(nullptr, shape);
+    return reinterpret_cast<char *>(Carried(f, shape, blocksKept(shape)).ot) - static_cast<char *>(nullptr);
+  }
 
   /// A tile of scores, and the panel's running maximum. (Not inlined, like the tiles below: alone they keep every
   /// register for the loop; inside a larger function g++ 12 spills within it.)
@@ -70,8 +82,9 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
   }
 
   /// One panel against one block of keys.
-  static void forwardBlock(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t keys, const Sight &sight) {
-    float *ot = f.ot + p * width * panel, *largest = f.largest + p * panel, *sum = f.sum + p * panel;
+  static void forwardBlock(const Packs &f, const Carried &carried, int64_t p, int64_t width, int64_t j0, int64_t keys,
+                           const Sight &sight) {
+    float *ot = carried.ot + p * width * panel, *largest = carried.largest + p * panel, *sum = carried.sum + p * panel;
     const float *k = f.k + j0 * width, *qt = f.qt + p * width * panel;
     Vector before[vectors], top[vectors], total[vectors] = {};
     for (int n = 0; n < vectors; ++n)
@@ -105,52 +118,69 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
     addOuter(ot, f.v + j0 * width, f.st, panel, width, keys);
   }
 
+  static void begin(const Carried &carried, int64_t packed, int64_t width) {
+    memset(carried.ot, 0, size_t(packed * width) * 4);
+    for (int64_t i = 0; i < packed; ++i)
+      carried.largest[i] = unseen, carried.sum[i] = 0;
+  }
+
+  /// A block of queries (rows of one head, `stride` apart) against the packed chunk.
   template <class E>
-  static void forwardQueries(const AttentionShape &shape, const Packs &f, const E *q, E *o, float *lse, int64_t q0) {
+  static void attendChunk(const AttentionShape &shape, const Packs &f, const Carried &carried, const Chunk &chunk,
+                          const E *q, int64_t q0) {
     int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.heads * shape.d;
-    int64_t queries = shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
-    int64_t packed = roundUp(queries, panel);
-    int64_t keys = shape.causal ? q0 + queries : shape.s;
+    int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
+    int64_t keys = shape.keysBefore(chunk, q0 + queries);
+    if (keys == 0)
+      return;
     packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
     transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
-    memset(f.ot, 0, size_t(packed * width) * 4);
-    for (int64_t i = 0; i < packed; ++i)
-      f.largest[i] = hidden, f.sum[i] = 0;
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
       for (int64_t p = 0; p * panel < queries; ++p) {
-        Sight sight{shape.s, q0 + p * panel, shape.causal};
+        Sight sight{chunk.length, shape.lead(chunk) + q0 + p * panel, shape.causal};
         int64_t seen = sight.keys(j0, keyBlock);
         if (seen > 0)
-          forwardBlock(f, p, width, j0, seen, sight);
+          forwardBlock(f, carried, p, width, j0, seen, sight);
       }
+  }
+
+  /// After the last chunk: divided by the sums; a query that saw no key has o = 0 and lse = -inf.
+  template <class E>
+  static void finish(const AttentionShape &shape, const Packs &f, const Carried &carried, E *o, float *lse,
+                     int64_t q0) {
+    int64_t width = widthOf(shape), stride = shape.heads * shape.d, queries = queriesFrom(shape, q0);
     for (int64_t i = 0; i < queries; ++i) {
-      lse[q0 + i] = ln2 * f.largest[i] + __builtin_logf(f.sum[i]);
-      f.sum[i] = 1 / f.sum[i];
+      bool any = carried.sum[i] > 0;
+      lse[q0 + i] = any ? ln2 * carried.largest[i] + __builtin_logf(carried.sum[i]) : -__builtin_inff();
+      carried.sum[i] = any ? 1 / carried.sum[i] : 0;
     }
-    transposeBack(f.ot, packed, width, f.sum, f.q);
-    unpackRows(f.q, width, o + q0 * stride, stride, queries, shape.d);
+    transposeBack(carried.ot, roundUp(queries, panel), width, carried.sum, f.q);
+    unpackRows(f.q, width, o + q0 * stride, stride, queries, shape.d, false);
   }
 
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
     AttentionShape shape(op);
     Packs f(op.scratch, shape);
-    int64_t width = widthOf(shape), length = lengthOf(shape), share = shape.heads / shape.groups;
+    int64_t width = widthOf(shape), stride = shape.groups * shape.d;
     for (int64_t b = 0; b < shape.batch; ++b)
-      for (int64_t group = 0; group < shape.groups; ++group) {
-        int64_t at = shape.key(b, 0, group), stride = shape.groups * shape.d;
-        packRows(in<E>(arguments[1]) + at, stride, shape.s, shape.d, f.k, width, length);
-        packRows(in<E>(arguments[2]) + at, stride, shape.s, shape.d, f.v, width, length);
-        for (int64_t head = group * share; head < (group + 1) * share; ++head)
-          for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock)
-            forwardQueries(shape, f, in<E>(arguments[0]) + shape.query(b, 0, head),
-                           out<E>(arguments[3]) + shape.query(b, 0, head),
-                           out<float>(arguments[4]) + (b * shape.heads + head) * shape.s, q0);
-      }
+      for (int64_t group = 0; group < shape.groups; ++group)
+        for (int64_t i = 0; i < shape.count; ++i) {
+          const Chunk &chunk = shape.chunks[i];
+          int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
+          packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
+          packRows(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+          for (int64_t head = group * shape.share(); head < (group + 1) * shape.share(); ++head)
+            for (int64_t q0 = 0, query = shape.query(b, 0, head); q0 < shape.s; q0 += queryBlock) {
+              Carried carried(f, shape, blockKept(shape, head, q0));
+              if (i == 0)
+                begin(carried, roundUp(queriesFrom(shape, q0), panel), width);
+              attendChunk(shape, f, carried, chunk, in<E>(arguments[0]) + query, q0);
+              if (i + 1 == shape.count)
+                finish(shape, f, carried, out<E>(arguments[2]) + query,
+                       out<float>(arguments[3]) + shape.statistic(b, 0, head), q0);
+            }
+        }
     return PP_OK;
-  }
-
-  static int64_t scratchBytes(const AttentionShape &shape) {
-    return reinterpret_cast<char *>(Packs(nullptr, shape).end()) - static_cast<char *>(nullptr);
   }
 };
 

@@ -1,4 +1,4 @@
-// Loops over flat arrays: gelu, swiglu, add, copies of columns, zero, accumulate, sum of squares, AdamW.
+// Loops over flat arrays: gelu, swiglu, add, copies of columns, zero, accumulate, round, sum of squares, AdamW.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // `#pragma omp simd` promises no dependence between iterations; iteration i touches index i alone, so every alias that
@@ -132,13 +132,22 @@ template <class E> pp_status_t zero(const PreparedOp &op, void *const *arguments
 }
 
 template <class E> pp_status_t accumulate(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  const A *x = in<A>(arguments[0]);
-  A *y = out<A>(arguments[1]);
+  const E *x = in<E>(arguments[0]);
+  Acc<E> *y = out<Acc<E>>(arguments[1]);
   int64_t n = op.dims[0];
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i)
-    y[i] += x[i];
+    y[i] += get(x, i);
+  return PP_OK;
+}
+
+template <class E> pp_status_t round(const PreparedOp &op, void *const *arguments) {
+  const Acc<E> *x = in<Acc<E>>(arguments[0]);
+  E *y = out<E>(arguments[1]);
+  int64_t n = op.dims[0];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    put(y, i, x[i]);
   return PP_OK;
 }
 

@@ -87,13 +87,21 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *
 
 int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(rope, x, y); }
 
-int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *k, const void *v, void *o, void *lse) {
-  return PP_RUN(attention, q, k, v, o, lse);
+int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *const *kv, void *o, void *lse) {
+  return PP_RUN(attention, q, kv, o, lse);
 }
 
-int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *k, const void *v,
-                         const void *o, const void *lse, void *dq, void *dk, void *dv) {
-  return PP_RUN(attention_bwd, dout, q, k, v, o, lse, dq, dk, dv);
+int32_t pp_attention_merge(pp_rank_t *rank, int32_t op, const void *const *parts, void *o, void *lse) {
+  return PP_RUN(attention_merge, parts, o, lse);
+}
+
+int32_t pp_attention_delta(pp_rank_t *rank, int32_t op, const void *dout, const void *o, void *delta) {
+  return PP_RUN(attention_delta, dout, o, delta);
+}
+
+int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *lse,
+                         const void *delta, const void *const *kv, void *dq, void *const *dkv) {
+  return PP_RUN(attention_bwd, dout, q, lse, delta, kv, dq, dkv);
 }
 
 int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(gelu, x, y); }
@@ -116,6 +124,23 @@ int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32
   return PP_RUN(cross_entropy, z, targets, dz, loss);
 }
 
+int32_t pp_cross_entropy_stats(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *stats) {
+  return PP_RUN(cross_entropy_stats, z, targets, stats);
+}
+
+int32_t pp_cross_entropy_merge(pp_rank_t *rank, int32_t op, const void *const *parts, void *stats) {
+  return PP_RUN(cross_entropy_merge, parts, stats);
+}
+
+int32_t pp_cross_entropy_loss(pp_rank_t *rank, int32_t op, const void *stats, const int32_t *targets, void *loss) {
+  return PP_RUN(cross_entropy_loss, stats, targets, loss);
+}
+
+int32_t pp_cross_entropy_dz(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, const void *stats,
+                            void *dz) {
+  return PP_RUN(cross_entropy_dz, z, targets, stats, dz);
+}
+
 int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(slice_columns, x, y); }
 
 int32_t pp_place_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(place_columns, x, y); }
@@ -125,6 +150,8 @@ int32_t pp_copy(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP
 int32_t pp_zero(pp_rank_t *rank, int32_t op, void *y) { return PP_RUN(zero, y); }
 
 int32_t pp_accumulate(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(accumulate, x, y); }
+
+int32_t pp_round(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(round, x, y); }
 
 int32_t pp_sum_squares(pp_rank_t *rank, int32_t op, const void *grad, double *sum) {
   return PP_RUN(sum_squares, grad, sum);

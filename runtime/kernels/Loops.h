@@ -5,8 +5,10 @@
 
 #include "runtime/kernels/BlockedBackward.h"
 #include "runtime/kernels/BlockedForward.h"
+#include "runtime/kernels/CrossEntropy.h"
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
+#include "runtime/kernels/MergeAttention.h"
 #include "runtime/kernels/PlainAttention.h"
 #include "runtime/kernels/Rows.h"
 
@@ -35,23 +37,30 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::rmsnorm_bwd, rmsnorm_bwd<E>);
   set(Kernel::rope, rope<E>);
   if constexpr (sizeof(E) == 8) {
-    set(Kernel::attention, plainAttention<E>);
-    set(Kernel::attention_bwd, plainAttentionBackward<E>);
+    set(Kernel::attention, plainAttention);
+    set(Kernel::attention_bwd, plainAttentionBackward);
   } else {
     set(Kernel::attention, AttentionForward::run<E>);
     set(Kernel::attention_bwd, AttentionBackward::run<E>);
   }
+  set(Kernel::attention_merge, attention_merge<E>);
+  set(Kernel::attention_delta, attention_delta<E>);
   set(Kernel::gelu, gelu<E>);
   set(Kernel::gelu_bwd, gelu_bwd<E>);
   set(Kernel::swiglu, swiglu<E>);
   set(Kernel::swiglu_bwd, swiglu_bwd<E>);
   set(Kernel::add, add<E>);
   set(Kernel::cross_entropy, cross_entropy<E>);
+  set(Kernel::cross_entropy_stats, cross_entropy_stats<E>);
+  set(Kernel::cross_entropy_merge, cross_entropy_merge<E>);
+  set(Kernel::cross_entropy_loss, cross_entropy_loss<E>);
+  set(Kernel::cross_entropy_dz, cross_entropy_dz<E>);
   set(Kernel::slice_columns, slice_columns<E>);
   set(Kernel::place_columns, place_columns<E>);
   set(Kernel::copy, copy<E>);
   set(Kernel::zero, zero<E>);
   set(Kernel::accumulate, accumulate<E>);
+  set(Kernel::round, round<E>);
   set(Kernel::sum_squares, sum_squares<E>);
   set(Kernel::adamw, adamw<E>);
 }
@@ -63,11 +72,12 @@ int64_t loopScratch(const PreparedOp &op) {
   case Kernel::linear_dw:
     return op.type == Type::F64 ? doubleGemmBytes : 0;
   case Kernel::attention:
-    return op.type == Type::F64 ? plainAttentionBytes<double>(AttentionShape(op))
+    return op.type == Type::F64 ? plainAttentionBytes(AttentionShape(op))
                                 : AttentionForward::scratchBytes(AttentionShape(op));
   case Kernel::attention_bwd:
-    return op.type == Type::F64 ? plainAttentionBytes<double>(AttentionShape(op))
-                                : AttentionBackward::scratchBytes(AttentionShape(op));
+    return op.type == Type::F64 ? 0 : AttentionBackward::scratchBytes(AttentionShape(op));
+  case Kernel::attention_merge:
+    return mergeBytes(op);
   default:
     return 0;
   }

@@ -18,9 +18,12 @@ enum OpFlag : uint32_t {
   Causal = 32,
   Exact = 64,
   Decay = 128,
+  Sums = 256,
+  AccumulateKv = 512,
 };
 
-/// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h.
+/// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
+/// attention and attention_bwd are followed by a length and a position for each chunk of keys.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -37,19 +40,26 @@ enum OpFlag : uint32_t {
   X(rmsnorm_rebuild, 2, 0, 0)                                                                                          \
   X(rmsnorm_bwd, 2, 0, Accumulate)                                                                                     \
   X(rope, 5, 1, Pair | Inverse)                                                                                        \
-  X(attention, 5, 0, Causal)                                                                                           \
-  X(attention_bwd, 5, 0, Causal)                                                                                       \
+  X(attention, 6, 0, Causal)                                                                                           \
+  X(attention_merge, 5, 0, 0)                                                                                          \
+  X(attention_delta, 4, 0, 0)                                                                                          \
+  X(attention_bwd, 6, 0, Causal | Accumulate | Sums | AccumulateKv)                                                    \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
   X(swiglu, 1, 0, 0)                                                                                                   \
   X(swiglu_bwd, 1, 0, 0)                                                                                               \
   X(add, 1, 0, 0)                                                                                                      \
   X(cross_entropy, 2, 1, 0)                                                                                            \
+  X(cross_entropy_stats, 4, 0, 0)                                                                                      \
+  X(cross_entropy_merge, 2, 0, 0)                                                                                      \
+  X(cross_entropy_loss, 1, 1, 0)                                                                                       \
+  X(cross_entropy_dz, 4, 1, 0)                                                                                         \
   X(slice_columns, 4, 0, 0)                                                                                            \
   X(place_columns, 4, 0, 0)                                                                                            \
   X(copy, 1, 0, 0)                                                                                                     \
   X(zero, 1, 0, 0)                                                                                                     \
   X(accumulate, 1, 0, 0)                                                                                               \
+  X(round, 1, 0, 0)                                                                                                    \
   X(sum_squares, 1, 0, Accumulate)                                                                                     \
   X(adamw, 1, 0, Decay)
 
@@ -66,16 +76,23 @@ inline constexpr int kernelCount = 0 PP_FOR_EACH_KERNEL(PP_ONE);
 /// Runs one op; `arguments` are the C ABI's pointers in their order (adamw: then the rank's OptimizerScalars).
 using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
 
+/// Keys that lie together, and where the first of them stands in the sequence.
+struct Chunk {
+  int64_t length, position;
+};
+
 struct PreparedOp {
   Kernel kernel;
   Type type;
   uint32_t flags = 0;
-  int64_t dims[5] = {};
+  int64_t dims[6] = {};
   double params[1] = {};
   Body body = nullptr;
   Gemm *gemm = nullptr;          ///< linear, linear_dx, linear_dw in f32 and bf16
   const void *cosines = nullptr; ///< rope: [s][d/2] in acc
   const void *sines = nullptr;
+  const Chunk *chunks = nullptr; ///< attention, attention_bwd
+  int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
 
   bool has(OpFlag flag) const { return flags & flag; }

@@ -8,94 +8,89 @@
 namespace {
 using namespace pp;
 
-template <class A> int64_t plainAttentionBytes(const AttentionShape &shape) {
-  return int64_t(sizeof(A)) * (2 * shape.s + 2 * shape.s * shape.d + shape.d);
+/// The scores of one query against all chunks, one after another, and its output.
+int64_t plainAttentionBytes(const AttentionShape &shape) {
+  return int64_t(sizeof(double)) * (shape.allKeys() + shape.d);
 }
 
-template <class E> PP_INLINE void addScaled(Acc<E> *sum, Acc<E> factor, const E *x, int64_t d) {
+PP_INLINE void addScaled(double *sum, double factor, const double *x, int64_t d) {
 #pragma omp simd
   for (int64_t c = 0; c < d; ++c)
-    sum[c] += factor * get(x, c);
+    sum[c] += factor * x[c];
 }
 
-template <class E> pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
+/// Scores of one query into `scores`; gives their maximum, -inf without keys.
+inline double plainScores(const AttentionShape &shape, const double *q, const void *kv, int64_t b, int64_t group,
+                          int64_t t, double *scores) {
+  double largest = -__builtin_inf(), scale = 1 / squareRoot(double(shape.d));
+  for (int64_t i = 0; i < shape.count; ++i) {
+    const double *k = inList<double>(kv, 2 * i) + shape.key(shape.chunks[i], b, 0, group);
+    for (int64_t j = 0; j < shape.keysBefore(shape.chunks[i], t + 1); ++j, ++scores) {
+      *scores = scale * dotRows<double>(q, k + j * shape.groups * shape.d, shape.d);
+      largest = *scores > largest ? *scores : largest;
+    }
+  }
+  return largest;
+}
+
+inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) {
   AttentionShape shape(op);
-  const E *q = in<E>(arguments[0]), *k = in<E>(arguments[1]), *v = in<E>(arguments[2]);
-  E *o = out<E>(arguments[3]);
-  A *lse = out<A>(arguments[4]);
-  A *scores = reinterpret_cast<A *>(op.scratch), *sum = scores + shape.s;
-  int64_t d = shape.d;
-  A scale = A(1) / squareRoot(A(d));
+  double *scores = reinterpret_cast<double *>(op.scratch), *sum = scores + shape.allKeys();
   for (int64_t b = 0; b < shape.batch; ++b)
     for (int64_t head = 0; head < shape.heads; ++head)
       for (int64_t t = 0; t < shape.s; ++t) {
-        int64_t group = head / (shape.heads / shape.groups), keys = shape.keysOf(t), at = shape.query(b, t, head);
-        A largest = -__builtin_inf(), total = 0;
-        for (int64_t j = 0; j < keys; ++j) {
-          scores[j] = scale * dotRows<E>(q + at, k + shape.key(b, j, group), d);
-          largest = scores[j] > largest ? scores[j] : largest;
+        int64_t group = head / shape.share(), at = shape.query(b, t, head);
+        double largest = plainScores(shape, in<double>(arguments[0]) + at, arguments[1], b, group, t, scores);
+        double total = 0;
+        const double *score = scores;
+        memset(sum, 0, size_t(shape.d) * sizeof(double));
+        for (int64_t i = 0; i < shape.count; ++i) {
+          const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group);
+          for (int64_t j = 0; j < shape.keysBefore(shape.chunks[i], t + 1); ++j) {
+            double weight = exponential(*score++ - largest);
+            total += weight;
+            addScaled(sum, weight, v + j * shape.groups * shape.d, shape.d);
+          }
         }
-        memset(sum, 0, size_t(d) * sizeof(A));
-        for (int64_t j = 0; j < keys; ++j) {
-          A weight = exponential(scores[j] - largest);
-          total += weight;
-          addScaled<E>(sum, weight, v + shape.key(b, j, group), d);
-        }
-        for (int64_t c = 0; c < d; ++c)
-          put(o + at, c, sum[c] / total);
-        lse[(b * shape.heads + head) * shape.s + t] = largest + logarithm(total);
+        for (int64_t c = 0; c < shape.d; ++c)
+          out<double>(arguments[2])[at + c] = total > 0 ? sum[c] / total : 0;
+        out<double>(arguments[3])[shape.statistic(b, t, head)] = largest + logarithm(total);
       }
   return PP_OK;
 }
 
-/// One query's part of the backward; dk, dv are the group's sums [s][d], dq is that query's.
-template <class E> struct PlainQuery {
-  const E *q, *k, *v, *o, *dout;
-  Acc<E> lse;
-  int64_t keys, stride;
-};
-
-template <class E>
-PP_INLINE void plainQueryBackward(const PlainQuery<E> &p, Acc<E> *dq, Acc<E> *dk, Acc<E> *dv, int64_t d) {
-  using A = Acc<E>;
-  A scale = A(1) / squareRoot(A(d)), delta = dotRows<E>(p.dout, p.o, d);
-  for (int64_t j = 0; j < p.keys; ++j) {
-    A weight = exponential(scale * dotRows<E>(p.q, p.k + j * p.stride, d) - p.lse);
-    A slope = scale * weight * (dotRows<E>(p.dout, p.v + j * p.stride, d) - delta);
-    addScaled<E>(dv + j * d, weight, p.dout, d);
-    addScaled<E>(dk + j * d, slope, p.q, d);
-    addScaled<E>(dq, slope, p.k + j * p.stride, d);
+/// One query against one chunk; all sums go straight to where they belong.
+inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, int64_t b, int64_t t, int64_t head,
+                               void *const *arguments, int64_t i) {
+  int64_t at = shape.query(b, t, head), row = shape.statistic(b, t, head), d = shape.d;
+  const double *dout = in<double>(arguments[0]) + at, *q = in<double>(arguments[1]) + at;
+  double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row], *dq = out<double>(arguments[5]) + at;
+  double scale = 1 / squareRoot(double(d));
+  for (int64_t j = 0; j < shape.keysBefore(chunk, t + 1); ++j) {
+    int64_t key = shape.key(chunk, b, j, head / shape.share());
+    const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + key;
+    double weight = lse > -__builtin_inf() ? exponential(scale * dotRows<double>(q, k, d) - lse) : 0;
+    double slope = scale * weight * (dotRows<double>(dout, v, d) - delta);
+    addScaled(outList<double>(arguments[6], 2 * i) + key, slope, q, d);
+    addScaled(outList<double>(arguments[6], 2 * i + 1) + key, weight, dout, d);
+    addScaled(dq, slope, k, d);
   }
 }
 
-template <class E> pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
+inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arguments) {
   AttentionShape shape(op);
-  const E *dout = in<E>(arguments[0]), *q = in<E>(arguments[1]), *k = in<E>(arguments[2]), *v = in<E>(arguments[3]);
-  const E *o = in<E>(arguments[4]);
-  const A *lse = in<A>(arguments[5]);
-  int64_t d = shape.d, s = shape.s, share = shape.heads / shape.groups;
-  A *dk = reinterpret_cast<A *>(op.scratch), *dv = dk + s * d, *dq = dv + s * d;
-  for (int64_t b = 0; b < shape.batch; ++b)
-    for (int64_t group = 0; group < shape.groups; ++group) {
-      memset(dk, 0, size_t(2 * s * d) * sizeof(A));
-      for (int64_t head = group * share; head < (group + 1) * share; ++head)
-        for (int64_t t = 0; t < s; ++t) {
-          int64_t at = shape.query(b, t, head), base = shape.key(b, 0, group);
-          memset(dq, 0, size_t(d) * sizeof(A));
-          plainQueryBackward<E>({q + at, k + base, v + base, o + at, dout + at, lse[(b * shape.heads + head) * s + t],
-                                 shape.keysOf(t), shape.groups * d},
-                                dq, dk, dv, d);
-          for (int64_t c = 0; c < d; ++c)
-            put(out<E>(arguments[6]) + at, c, dq[c]);
-        }
-      for (int64_t t = 0; t < s; ++t)
-        for (int64_t c = 0; c < d; ++c) {
-          put(out<E>(arguments[7]) + shape.key(b, t, group), c, dk[t * d + c]);
-          put(out<E>(arguments[8]) + shape.key(b, t, group), c, dv[t * d + c]);
-        }
-    }
+  if (!op.has(Accumulate))
+    memset(arguments[5], 0, size_t(shape.batch * shape.s * shape.heads * shape.d) * sizeof(double));
+  for (int64_t i = 0; i < shape.count; ++i) {
+    const Chunk &chunk = shape.chunks[i];
+    for (int64_t part = 2 * i; part < 2 * i + 2 && !op.has(AccumulateKv); ++part)
+      memset(outList<double>(arguments[6], part), 0,
+             size_t(shape.batch * chunk.length * shape.groups * shape.d) * sizeof(double));
+    for (int64_t b = 0; b < shape.batch; ++b)
+      for (int64_t head = 0; head < shape.heads; ++head)
+        for (int64_t t = 0; t < shape.s; ++t)
+          plainQueryBackward(shape, chunk, b, t, head, arguments, i);
+  }
   return PP_OK;
 }
 

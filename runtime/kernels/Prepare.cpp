@@ -1,6 +1,7 @@
-// Prepares a rank's ops: checks them, picks the ISA, creates the products, fills the rope tables, sizes the scratch.
+// Prepares a rank's ops: picks the ISA, creates the products, fills the rope tables, sizes the scratch.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Gemm.h"
+#include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cblas.h>
 #include <cmath>
@@ -9,103 +10,10 @@
 #include <dlfcn.h>
 #include <mutex>
 #include <new>
-#include <optional>
 
 using namespace pp;
 
 namespace {
-
-struct KernelFacts {
-  const char *name;
-  size_t dims, params;
-  uint32_t flags;
-};
-constexpr KernelFacts kernelFacts[] = {
-#define PP_FACTS(name, dims, params, flags) {#name, dims, params, flags},
-    PP_FOR_EACH_KERNEL(PP_FACTS)
-#undef PP_FACTS
-};
-
-constexpr struct {
-  const char *name;
-  OpFlag flag;
-} flagNames[] = {{"transposed", Transposed}, {"accumulate", Accumulate}, {"bias", WithBias}, {"pair", Pair},
-                 {"inverse", Inverse},       {"causal", Causal},         {"exact", Exact},   {"decay", Decay}};
-
-std::optional<Kernel> findKernel(const std::string &name) {
-  for (int i = 0; i < kernelCount; ++i)
-    if (name == kernelFacts[i].name)
-      return Kernel(i);
-  return std::nullopt;
-}
-
-std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
-
-/// What a kernel asks of its dims beyond their number; empty when they are fine.
-std::string checkDims(const PreparedOp &op) {
-  const int64_t *d = op.dims;
-  switch (op.kernel) {
-  case Kernel::attention:
-  case Kernel::attention_bwd:
-    return d[2] % d[3] ? std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads" : "";
-  case Kernel::rope:
-    return d[3] % 2 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
-  case Kernel::positions:
-  case Kernel::positions_dw:
-    return d[3] + d[1] > d[4] ? "positions " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[1] - 1) +
-                                    " do not fit a context of " + std::to_string(d[4])
-                              : "";
-  case Kernel::slice_columns:
-  case Kernel::place_columns:
-    return d[2] + d[3] > d[1] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[3] - 1) +
-                                    " do not fit a width of " + std::to_string(d[1])
-                              : "";
-  default:
-    return "";
-  }
-}
-
-/// Dims that may be zero: offsets and starts.
-bool mayBeZero(Kernel kernel, size_t i) {
-  if (kernel == Kernel::positions || kernel == Kernel::positions_dw)
-    return i == 3;
-  if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
-    return i == 2;
-  return kernel == Kernel::rope && i == 4;
-}
-
-/// Turns a spec into an op with its flags, dims and params; empty on success, else what is wrong.
-std::string readSpec(const OpSpec &spec, PreparedOp &op) {
-  std::optional<Kernel> kernel = findKernel(spec.kernel);
-  if (!kernel)
-    return "there is no such kernel";
-  op.kernel = *kernel;
-  op.type = spec.type;
-  const KernelFacts &facts = kernelFacts[int(*kernel)];
-  if (int(spec.type) > 2)
-    return "unsupported type number " + std::to_string(int(spec.type));
-  if (spec.dims.size() != facts.dims)
-    return "expected " + counted(facts.dims, "dim") + ", got " + std::to_string(spec.dims.size());
-  if (spec.params.size() != facts.params)
-    return "expected " + counted(facts.params, "param") + ", got " + std::to_string(spec.params.size());
-  for (size_t i = 0; i < facts.dims; ++i) {
-    if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
-      return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
-    op.dims[i] = spec.dims[i];
-  }
-  for (size_t i = 0; i < facts.params; ++i)
-    op.params[i] = spec.params[i];
-  for (const std::string &name : spec.flags) {
-    uint32_t flag = 0;
-    for (const auto &known : flagNames)
-      if (name == known.name)
-        flag = known.flag & facts.flags;
-    if (!flag)
-      return "it takes no flag `" + name + "`";
-    op.flags |= flag;
-  }
-  return checkDims(op);
-}
 
 /// cos and sin of position * theta^(-2j/d), [s][d/2] each, computed in f64 because f32 products of large positions are
 /// wrong by whole degrees.
@@ -176,6 +84,7 @@ struct Kernels::State {
   std::vector<PreparedOp> ops;
   std::vector<std::unique_ptr<Gemm>> gemms;
   std::vector<std::unique_ptr<RopeTable>> tables;
+  std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   std::unique_ptr<char, AlignedFree> scratch;
   int64_t scratchBytes = 0, tableBytes = 0;
 
@@ -212,7 +121,7 @@ void Kernels::State::prepareRope(PreparedOp &op) {
 }
 
 pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why) {
-  why = readSpec(spec, op);
+  why = readSpec(spec, op, chunks.emplace_back());
   if (!why.empty())
     return PP_INVALID;
   op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
@@ -259,56 +168,3 @@ const PreparedOp *Kernels::find(int32_t op) const {
 int64_t Kernels::scratchBytes() const { return state->scratchBytes + state->tableBytes; }
 
 const char *Kernels::isa() { return isaTable().name; }
-
-double Kernels::flops(const OpSpec &spec) {
-  PreparedOp op;
-  if (!readSpec(spec, op).empty())
-    return 0;
-  double size = 1, d[5];
-  for (size_t i = 0; i < 5; ++i)
-    d[i] = double(op.dims[i]);
-  for (size_t i = 0; i < spec.dims.size(); ++i)
-    size *= d[i];
-  double pairs = d[0] * d[2] * (op.has(Causal) ? d[1] * (d[1] + 1) / 2 : d[1] * d[1]);
-  switch (op.kernel) {
-  case Kernel::linear:
-  case Kernel::linear_dx:
-  case Kernel::linear_dw:
-    return 2 * size;
-  case Kernel::attention:
-    return 4 * pairs * d[4];
-  case Kernel::attention_bwd:
-    return 10 * pairs * d[4];
-  case Kernel::rope:
-    return 3 * d[0] * d[1] * d[2] * d[3];
-  case Kernel::layernorm:
-  case Kernel::rmsnorm:
-  case Kernel::cross_entropy:
-    return 8 * size;
-  case Kernel::layernorm_bwd:
-  case Kernel::rmsnorm_bwd:
-    return 12 * size;
-  case Kernel::layernorm_rebuild:
-  case Kernel::rmsnorm_rebuild:
-    return 3 * size;
-  case Kernel::gelu:
-  case Kernel::swiglu:
-    return 10 * size;
-  case Kernel::gelu_bwd:
-  case Kernel::swiglu_bwd:
-  case Kernel::adamw:
-    return 15 * size;
-  case Kernel::add:
-  case Kernel::accumulate:
-  case Kernel::bias_dw:
-    return size;
-  case Kernel::sum_squares:
-    return 2 * size;
-  case Kernel::embedding_dw:
-    return d[0] * d[1];
-  case Kernel::positions_dw:
-    return d[0] * d[1] * d[2];
-  default:
-    return 0; // copies
-  }
-}

@@ -1,4 +1,4 @@
-// Loops over rows: norms, rope, embedding, positions, bias gradient, cross-entropy.
+// Loops over rows: norms, rope, embedding, positions, bias gradient.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_ROWS_H
 #define PP_RUNTIME_KERNELS_ROWS_H
@@ -249,49 +249,6 @@ template <class E> pp_status_t bias_dw(const PreparedOp &op, void *const *argume
     memset(db, 0, size_t(n) * sizeof(A));
   for (int64_t t = 0; t < op.dims[0]; ++t)
     addRow<E>(in<E>(arguments[0]) + t * n, db, n);
-  return PP_OK;
-}
-
-// --- Cross-entropy ---
-
-/// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z). Where e
-/// is acc the second pass leaves exp in dz; bf16 computes it twice, because a value is rounded once.
-template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  const int32_t *targets = in<int32_t>(arguments[1]);
-  int64_t vocabulary = op.dims[1];
-  double loss = 0;
-  A scale = A(op.params[0]);
-  for (int64_t t = 0; t < op.dims[0]; ++t) {
-    const E *z = in<E>(arguments[0]) + t * vocabulary;
-    E *dz = out<E>(arguments[2]) + t * vocabulary;
-    int32_t target = targets[t];
-    if (target >= vocabulary)
-      return PP_INVALID;
-    if (target < 0) {
-      memset(dz, 0, size_t(vocabulary) * sizeof(E));
-      continue;
-    }
-    A largest = get(z, 0), logit = get(z, target), sum = 0;
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < vocabulary; ++i)
-      largest = get(z, i) > largest ? get(z, i) : largest;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < vocabulary; ++i) {
-      A power = exponential(get(z, i) - largest);
-      sum += power;
-      if constexpr (sizeof(E) == sizeof(A))
-        put(dz, i, power);
-    }
-    A factor = scale / sum;
-    loss += double(largest - logit) + double(logarithm(sum));
-    A share = exponential(logit - largest) / sum;
-#pragma omp simd
-    for (int64_t i = 0; i < vocabulary; ++i)
-      put(dz, i, factor * (sizeof(E) == sizeof(A) ? get(dz, i) : exponential(get(z, i) - largest)));
-    put(dz, target, scale * (share - A(1)));
-  }
-  *out<A>(arguments[3]) = A(op.params[0] * loss);
   return PP_OK;
 }
 

@@ -127,11 +127,14 @@ inline void expectNear(const Values &got, const Values &expected, double toleran
   ASSERT_EQ(got.size(), expected.size()) << what;
   double largest = 1e-2; // below it the error counts absolutely
   for (double value : expected)
-    largest = std::max(largest, std::fabs(value));
+    if (std::isfinite(value))
+      largest = std::max(largest, std::fabs(value));
   double worst = 0;
   size_t where = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    double error = std::isfinite(got[i]) ? std::fabs(got[i] - expected[i]) / largest : 1e30;
+    double error = got[i] == expected[i]   ? 0 // infinities included
+                   : std::isfinite(got[i]) ? std::fabs(got[i] - expected[i]) / largest
+                                           : 1e30;
     if (error > worst)
       worst = error, where = i;
   }

@@ -92,7 +92,7 @@ TEST(KernelsElementwise, Swiglu) {
     }
 }
 
-TEST(KernelsElementwise, AddAndAccumulate) {
+TEST(KernelsElementwise, AddAccumulateRound) {
   for (Type type : allTypes) {
     size_t n = 77;
     Values x = rounded(type, random(n, 1)), y = rounded(type, random(n, 2)), sum(n);
@@ -108,12 +108,14 @@ TEST(KernelsElementwise, AddAndAccumulate) {
     expectEqual(overY.get(), rounded(type, sum), "over y");
 
     Type acc = accOf(type);
-    Values a = rounded(acc, random(n, 3)), b = rounded(acc, random(n, 4));
-    Array total(acc, b);
-    OneOp("accumulate", type, {int64_t(n)})(pp_accumulate, Array(acc, a), total);
+    Values b = rounded(acc, random(n, 4));
+    Array total(acc, b), narrow(type, n);
+    OneOp("accumulate", type, {int64_t(n)})(pp_accumulate, Array(type, x), total);
     for (size_t i = 0; i < n; ++i)
-      sum[i] = a[i] + b[i];
+      sum[i] = x[i] + b[i];
     expectEqual(total.get(), rounded(acc, sum), "accumulate");
+    OneOp("round", type, {int64_t(n)})(pp_round, total, narrow);
+    expectEqual(narrow.get(), rounded(type, total.get()), "round");
   }
 }
 

@@ -29,8 +29,16 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
   EXPECT_EQ(refusal({"linear", Type::F32, {1, 0, 2}, {}, {}}), "op 1 `linear`: dim 1 is 0");
   EXPECT_EQ(refusal({"add", Type::F32, {1}, {}, {"causal"}}), "op 1 `add`: it takes no flag `causal`");
   EXPECT_EQ(refusal({"add", Type(7), {1}, {}, {}}), "op 1 `add`: unsupported type number 7");
-  EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 6, 4, 16}, {}, {}}),
+  EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 6, 4, 16, 0, 8, 0}, {}, {}}),
             "op 1 `attention`: 6 heads are no multiple of 4 kv heads");
+  EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0}, {}, {}}),
+            "op 1 `attention`: expected 6 dims and two for each chunk, got 6");
+  EXPECT_EQ(refusal({"attention_bwd", Type::F32, {1, 8, 4, 4, 16, 0, 8}, {}, {}}),
+            "op 1 `attention_bwd`: expected 6 dims and two for each chunk, got 7");
+  EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0, 8, 0, 0, 8}, {}, {}}), "op 1 `attention`: dim 8 is 0");
+  EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0, 8, -1}, {}, {}}), "op 1 `attention`: dim 7 is -1");
+  EXPECT_EQ(refusal({"cross_entropy_dz", Type::F32, {4, 8, 12, 16}, {1}, {}}),
+            "op 1 `cross_entropy_dz`: columns 12 to 19 do not fit a vocabulary of 16");
   EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 2, 7, 0}, {1e4}, {}}),
             "op 1 `rope`: a head of width 7 has no pairs; expected an even width");
   EXPECT_EQ(refusal({"positions", Type::F32, {1, 8, 4, 9, 16}, {}, {}}),
@@ -60,8 +68,11 @@ TEST(KernelsPrepare, TokenOutsideTheVocabularyFails) {
 
 TEST(KernelsPrepare, CountsFlops) {
   EXPECT_EQ(Kernels::flops({"linear", Type::F32, {2, 3, 5}, {}, {}}), 60);
-  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {2, 4, 6, 3, 8}, {}, {"causal"}}), 4.0 * 2 * 6 * 10 * 8);
-  EXPECT_EQ(Kernels::flops({"attention_bwd", Type::F32, {2, 4, 6, 3, 8}, {}, {}}), 10.0 * 2 * 6 * 16 * 8);
+  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {2, 4, 6, 3, 8, 0, 4, 0}, {}, {"causal"}}), 4.0 * 2 * 6 * 10 * 8);
+  EXPECT_EQ(Kernels::flops({"attention_bwd", Type::F32, {2, 4, 6, 3, 8, 0, 4, 0}, {}, {}}), 10.0 * 2 * 6 * 16 * 8);
+  // Queries 7 to 10: 3 keys before them all, keys 8 to 12 seen by 0, 1, 2, 3 of them.
+  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {1, 4, 2, 1, 8, 7, 3, 0, 5, 8}, {}, {"causal"}}),
+            4.0 * 2 * (4 * 3 + 0 + 1 + 2 + 3) * 8);
   EXPECT_EQ(Kernels::flops({"nothing", Type::F32, {}, {}, {}}), 0);
 }
 
@@ -86,10 +97,11 @@ TEST(KernelsPrepare, RanksAsThreadsAgree) {
     threads.emplace_back([&, r] {
       Array x(Type::F32, random(size_t(n.t * n.k), 1)), w(Type::F32, random(size_t(n.k * n.n), 2));
       Array y(Type::F32, size_t(n.t * n.n)), lse(Type::F32, size_t(n.t * 4)), o(Type::F32, size_t(n.t * n.n));
-      OneOp linear("linear", Type::F32, {n.t, n.k, n.n}), attention("attention", Type::F32, {1, n.t, 4, 4, n.n / 4});
+      OneOp linear("linear", Type::F32, {n.t, n.k, n.n}), attention("attention", Type::F32, {1, n.t, 4, 4, n.n / 4, 0, n.t, 0});
+      const void *kv[] = {y, y};
       for (int i = 0; i < 20; ++i) {
         linear(pp_linear, x, w, nullptr, y);
-        attention(pp_attention, y, y, y, o, lse);
+        attention(pp_attention, y, kv, o, lse);
       }
       results[size_t(r)] = o.get();
     });

@@ -14,8 +14,11 @@ struct Results {
 };
 
 struct WideCase {
-  std::vector<int64_t> dims; // b s H G d
+  std::vector<int64_t> dims; // b s H G d, then position and one chunk of keys
   bool causal;
+  WideCase(std::vector<int64_t> sizes, bool causal) : dims(std::move(sizes)), causal(causal) {
+    dims.insert(dims.end(), {0, dims[1], 0});
+  }
   size_t queries() const { return size_t(dims[0] * dims[1] * dims[2] * dims[4]); }
   size_t keys() const { return size_t(dims[0] * dims[1] * dims[3] * dims[4]); }
   size_t rows() const { return size_t(dims[0] * dims[1] * dims[2]); }
@@ -25,9 +28,11 @@ template <class Forward, class Backward>
 Results compute(const WideCase &c, Type type, Forward forward, Backward backward) {
   Array q(type, random(c.queries(), 1)), k(type, random(c.keys(), 2)), v(type, random(c.keys(), 3));
   Array dout(type, random(c.queries(), 4)), o(type, c.queries()), lse(Type::F32, c.rows());
-  Array dq(type, c.queries()), dk(type, c.keys()), dv(type, c.keys());
-  forward(q, k, v, o, lse);
-  backward(dout, q, k, v, o, lse, dq, dk, dv);
+  Array dq(type, c.queries()), dk(type, c.keys()), dv(type, c.keys()), delta(Type::F32, random(c.rows(), 5));
+  const void *kv[] = {k, v};
+  void *dkv[] = {dk, dv};
+  forward(q.data(), kv, o.data(), lse.data());
+  backward(dout.data(), q.data(), lse.data(), delta.data(), kv, dq.data(), dkv);
   return {o.get(), lse.get(), dq.get(), dk.get(), dv.get()};
 }
 
@@ -35,7 +40,10 @@ template <int lanes, int tileRows, class E> Results computeWith(const WideCase &
   using Forward = BlockedForward<lanes, tileRows>;
   using Backward = BlockedBackward<lanes, tileRows>;
   PreparedOp op{};
-  std::copy(c.dims.begin(), c.dims.end(), op.dims);
+  std::copy_n(c.dims.begin(), 6, op.dims);
+  Chunk chunk{c.dims[6], c.dims[7]};
+  op.chunks = &chunk;
+  op.chunkCount = 1;
   op.type = type;
   op.flags = c.causal ? uint32_t(Causal) : 0;
   AttentionShape shape(op);
@@ -43,12 +51,12 @@ template <int lanes, int tileRows, class E> Results computeWith(const WideCase &
   op.scratch = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 63) / 64 * 64));
   Results results = compute(
       c, type,
-      [&](auto &...arrays) {
-        void *arguments[] = {arrays.data()...};
+      [&](auto... pointers) {
+        void *arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
         EXPECT_EQ(Forward::template run<E>(op, arguments), PP_OK);
       },
-      [&](auto &...arrays) {
-        void *arguments[] = {arrays.data()...};
+      [&](auto... pointers) {
+        void *arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
         EXPECT_EQ(Backward::template run<E>(op, arguments), PP_OK);
       });
   std::free(op.scratch);
@@ -59,8 +67,8 @@ Results computeHere(const WideCase &c, Type type) {
   std::vector<std::string> flags = c.causal ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
   OneOp forward("attention", type, c.dims, {}, flags), backward("attention_bwd", type, c.dims, {}, flags);
   return compute(
-      c, type, [&](auto &...arrays) { forward(pp_attention, arrays...); },
-      [&](auto &...arrays) { backward(pp_attention_bwd, arrays...); });
+      c, type, [&](auto... pointers) { forward(pp_attention, pointers...); },
+      [&](auto... pointers) { backward(pp_attention_bwd, pointers...); });
 }
 
 template <int lanes, int tileRows> void compareWith() {

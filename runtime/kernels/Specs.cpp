@@ -1,0 +1,193 @@
+// Checks the specs of ops against what their kernels take, in words for each mistake, and counts their arithmetic.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/kernels/Specs.h"
+#include <algorithm>
+#include <optional>
+
+using namespace pp;
+
+namespace {
+
+struct KernelFacts {
+  const char *name;
+  size_t dims, params;
+  uint32_t flags;
+};
+constexpr KernelFacts kernelFacts[] = {
+#define PP_FACTS(name, dims, params, flags) {#name, dims, params, flags},
+    PP_FOR_EACH_KERNEL(PP_FACTS)
+#undef PP_FACTS
+};
+
+constexpr struct {
+  const char *name;
+  OpFlag flag;
+} flagNames[] = {{"transposed", Transposed}, {"accumulate", Accumulate}, {"bias", WithBias}, {"pair", Pair},
+                 {"inverse", Inverse},       {"causal", Causal},         {"exact", Exact},   {"decay", Decay},
+                 {"sums", Sums},             {"accumulate_kv", AccumulateKv}};
+
+std::optional<Kernel> findKernel(const std::string &name) {
+  for (int i = 0; i < kernelCount; ++i)
+    if (name == kernelFacts[i].name)
+      return Kernel(i);
+  return std::nullopt;
+}
+
+std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
+
+/// What a kernel asks of its dims beyond their number; empty when they are fine.
+std::string checkDims(const PreparedOp &op) {
+  const int64_t *d = op.dims;
+  switch (op.kernel) {
+  case Kernel::attention:
+  case Kernel::attention_bwd:
+    return d[2] % d[3] ? std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads" : "";
+  case Kernel::rope:
+    return d[3] % 2 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
+  case Kernel::positions:
+  case Kernel::positions_dw:
+    return d[3] + d[1] > d[4] ? "positions " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[1] - 1) +
+                                    " do not fit a context of " + std::to_string(d[4])
+                              : "";
+  case Kernel::cross_entropy_stats:
+  case Kernel::cross_entropy_dz:
+    return d[2] + d[1] > d[3] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[1] - 1) +
+                                    " do not fit a vocabulary of " + std::to_string(d[3])
+                              : "";
+  case Kernel::slice_columns:
+  case Kernel::place_columns:
+    return d[2] + d[3] > d[1] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[3] - 1) +
+                                    " do not fit a width of " + std::to_string(d[1])
+                              : "";
+  default:
+    return "";
+  }
+}
+
+bool takesChunks(Kernel kernel) { return kernel == Kernel::attention || kernel == Kernel::attention_bwd; }
+
+/// Dims that may be zero: offsets, positions and starts.
+bool mayBeZero(Kernel kernel, size_t i) {
+  if (kernel == Kernel::positions || kernel == Kernel::positions_dw)
+    return i == 3;
+  if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
+    return i == 2;
+  if (takesChunks(kernel))
+    return i >= 5 && i % 2;
+  if (kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz)
+    return i == 2;
+  return kernel == Kernel::rope && i == 4;
+}
+
+} // namespace
+
+std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks) {
+  std::optional<Kernel> kernel = findKernel(spec.kernel);
+  if (!kernel)
+    return "there is no such kernel";
+  op.kernel = *kernel;
+  op.type = spec.type;
+  const KernelFacts &facts = kernelFacts[int(*kernel)];
+  if (int(spec.type) > 2)
+    return "unsupported type number " + std::to_string(int(spec.type));
+  bool lists = takesChunks(*kernel);
+  if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % 2 : spec.dims.size() != facts.dims)
+    return "expected " + counted(facts.dims, "dim") + (lists ? " and two for each chunk" : "") + ", got " +
+           std::to_string(spec.dims.size());
+  if (spec.params.size() != facts.params)
+    return "expected " + counted(facts.params, "param") + ", got " + std::to_string(spec.params.size());
+  for (size_t i = 0; i < spec.dims.size(); ++i)
+    if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
+      return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
+  std::copy_n(spec.dims.begin(), facts.dims, op.dims);
+  for (size_t i = facts.dims; i < spec.dims.size(); i += 2)
+    chunks.push_back({spec.dims[i], spec.dims[i + 1]});
+  op.chunks = chunks.data();
+  op.chunkCount = int64_t(chunks.size());
+  for (size_t i = 0; i < facts.params; ++i)
+    op.params[i] = spec.params[i];
+  for (const std::string &name : spec.flags) {
+    uint32_t flag = 0;
+    for (const auto &known : flagNames)
+      if (name == known.name)
+        flag = known.flag & facts.flags;
+    if (!flag)
+      return "it takes no flag `" + name + "`";
+    op.flags |= flag;
+  }
+  return checkDims(op);
+}
+
+/// Pairs of a query and a key that it sees.
+static double visiblePairs(const PreparedOp &op) {
+  int64_t pairs = 0;
+  for (int64_t i = 0; i < op.chunkCount; ++i) {
+    int64_t length = op.chunks[i].length, lead = op.dims[5] - op.chunks[i].position;
+    for (int64_t t = 0; t < op.dims[1]; ++t)
+      pairs += op.has(Causal) ? std::clamp<int64_t>(t + lead + 1, 0, length) : length;
+  }
+  return double(pairs);
+}
+
+double Kernels::flops(const OpSpec &spec) {
+  PreparedOp op;
+  std::vector<Chunk> chunks;
+  if (!readSpec(spec, op, chunks).empty())
+    return 0;
+  double size = 1, d[6];
+  for (size_t i = 0; i < 6; ++i)
+    d[i] = double(op.dims[i]);
+  for (size_t i = 0; i < spec.dims.size(); ++i)
+    size *= double(spec.dims[i]);
+  double pairs = d[0] * d[2] * visiblePairs(op);
+  switch (op.kernel) {
+  case Kernel::linear:
+  case Kernel::linear_dx:
+  case Kernel::linear_dw:
+    return 2 * size;
+  case Kernel::attention:
+    return 4 * pairs * d[4];
+  case Kernel::attention_bwd:
+    return 10 * pairs * d[4];
+  case Kernel::rope:
+    return 3 * d[0] * d[1] * d[2] * d[3];
+  case Kernel::attention_merge:
+  case Kernel::attention_delta:
+    return 2 * size;
+  case Kernel::layernorm:
+  case Kernel::rmsnorm:
+  case Kernel::cross_entropy:
+    return 8 * size;
+  case Kernel::cross_entropy_stats:
+    return 5 * d[0] * d[1];
+  case Kernel::cross_entropy_dz:
+    return 3 * d[0] * d[1];
+  case Kernel::cross_entropy_merge:
+    return 5 * size;
+  case Kernel::layernorm_bwd:
+  case Kernel::rmsnorm_bwd:
+    return 12 * size;
+  case Kernel::layernorm_rebuild:
+  case Kernel::rmsnorm_rebuild:
+    return 3 * size;
+  case Kernel::gelu:
+  case Kernel::swiglu:
+    return 10 * size;
+  case Kernel::gelu_bwd:
+  case Kernel::swiglu_bwd:
+  case Kernel::adamw:
+    return 15 * size;
+  case Kernel::add:
+  case Kernel::accumulate:
+  case Kernel::bias_dw:
+    return size;
+  case Kernel::sum_squares:
+    return 2 * size;
+  case Kernel::embedding_dw:
+    return d[0] * d[1];
+  case Kernel::positions_dw:
+    return d[0] * d[1] * d[2];
+  default:
+    return 0; // copies
+  }
+}

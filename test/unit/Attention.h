@@ -1,0 +1,211 @@
+// A run of queries and its chunks of keys: the dense definition of attention in f64, and the kernels' answer to compare.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_UNIT_ATTENTION_H
+#define PP_TEST_UNIT_ATTENTION_H
+
+#include "runtime/kernels/Op.h"
+#include "test/unit/Kernels.h"
+#include <numeric>
+
+namespace pp::test {
+
+/// The shape of one call. Without chunks given: one, of as many keys as queries, that begins where they do.
+struct Slice {
+  int64_t b, s, heads, groups, d;
+  bool causal;
+  int64_t position;
+  std::vector<Chunk> chunks;
+  Slice(int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal, int64_t position = 0,
+        std::vector<Chunk> given = {})
+      : b(b), s(s), heads(heads), groups(groups), d(d), causal(causal), position(position), chunks(std::move(given)) {
+    if (chunks.empty())
+      chunks = {{s, position}};
+  }
+  size_t queries() const { return size_t(b * s * heads * d); }
+  size_t keys(size_t chunk) const { return size_t(b * chunks[chunk].length * groups * d); }
+  size_t rows() const { return size_t(b * heads * s); }
+  bool sees(int64_t t, const Chunk &chunk, int64_t j) const { return !causal || chunk.position + j <= position + t; }
+  std::vector<int64_t> dims() const {
+    std::vector<int64_t> dims = {b, s, heads, groups, d, position};
+    for (const Chunk &chunk : chunks)
+      dims.insert(dims.end(), {chunk.length, chunk.position});
+    return dims;
+  }
+  std::vector<std::string> flags(std::vector<std::string> more = {}) const {
+    if (causal)
+      more.push_back("causal");
+    return more;
+  }
+  std::string text() const {
+    std::string text = causal ? "causal" : "full";
+    for (int64_t dim : dims())
+      text += " " + std::to_string(dim);
+    return text;
+  }
+};
+
+/// k and v of every chunk.
+struct Keys {
+  std::vector<Values> k, v;
+};
+inline Keys randomKeys(const Slice &n, Type type, uint32_t seed, double scale = 1) {
+  Keys keys;
+  for (size_t i = 0; i < n.chunks.size(); ++i) {
+    keys.k.push_back(rounded(type, random(n.keys(i), seed + 2 * uint32_t(i), scale)));
+    keys.v.push_back(rounded(type, random(n.keys(i), seed + 2 * uint32_t(i) + 1)));
+  }
+  return keys;
+}
+
+struct Output {
+  Values o, lse;
+};
+struct Gradients {
+  Values dq;
+  std::vector<Values> dk, dv;
+};
+
+/// One query's softmax over all the keys that it sees, as (chunk, offset of the key's row in it, weight).
+struct Seen {
+  size_t chunk, row;
+  double weight;
+};
+inline std::vector<Seen> softmax(const Slice &n, const Values &q, const Keys &keys, size_t b, size_t t, size_t head,
+                                 double &lse) {
+  std::vector<Seen> seen;
+  size_t d = size_t(n.d), at = ((b * size_t(n.s) + t) * size_t(n.heads) + head) * d;
+  double largest = -INFINITY, sum = 0;
+  for (size_t i = 0; i < n.chunks.size(); ++i)
+    for (size_t j = 0; j < size_t(n.chunks[i].length); ++j) {
+      if (!n.sees(int64_t(t), n.chunks[i], int64_t(j)))
+        continue;
+      size_t row = ((b * size_t(n.chunks[i].length) + j) * size_t(n.groups) + head / size_t(n.heads / n.groups)) * d;
+      double score = std::inner_product(&q[at], &q[at] + d, &keys.k[i][row], 0.0) / std::sqrt(double(d));
+      seen.push_back({i, row, score});
+      largest = std::max(largest, score);
+    }
+  for (Seen &key : seen)
+    sum += key.weight = std::exp(key.weight - largest);
+  for (Seen &key : seen)
+    key.weight /= sum;
+  lse = seen.empty() ? -INFINITY : largest + std::log(sum);
+  return seen;
+}
+
+/// The dense definition; with dout also the textbook gradients of it.
+inline Output reference(const Slice &n, const Values &q, const Keys &keys, const Values *dout = nullptr,
+                        Gradients *gradients = nullptr) {
+  Output output{Values(n.queries()), Values(n.rows())};
+  if (gradients) {
+    gradients->dq.assign(n.queries(), 0);
+    for (size_t i = 0; i < n.chunks.size(); ++i)
+      gradients->dk.emplace_back(n.keys(i), 0), gradients->dv.emplace_back(n.keys(i), 0);
+  }
+  size_t d = size_t(n.d);
+  double scale = 1 / std::sqrt(double(d));
+  for (size_t b = 0; b < size_t(n.b); ++b)
+    for (size_t head = 0; head < size_t(n.heads); ++head)
+      for (size_t t = 0; t < size_t(n.s); ++t) {
+        size_t at = ((b * size_t(n.s) + t) * size_t(n.heads) + head) * d;
+        double delta = 0;
+        std::vector<Seen> seen =
+            softmax(n, q, keys, b, t, head, output.lse[(b * size_t(n.heads) + head) * size_t(n.s) + t]);
+        for (const Seen &key : seen)
+          for (size_t c = 0; c < d; ++c)
+            output.o[at + c] += key.weight * keys.v[key.chunk][key.row + c];
+        if (!gradients)
+          continue;
+        auto dp = [&](const Seen &key) {
+          return std::inner_product(&(*dout)[at], &(*dout)[at] + d, &keys.v[key.chunk][key.row], 0.0);
+        };
+        for (const Seen &key : seen)
+          delta += key.weight * dp(key);
+        for (const Seen &key : seen) {
+          double slope = scale * key.weight * (dp(key) - delta);
+          for (size_t c = 0; c < d; ++c) {
+            gradients->dv[key.chunk][key.row + c] += key.weight * (*dout)[at + c];
+            gradients->dq[at + c] += slope * keys.k[key.chunk][key.row + c];
+            gradients->dk[key.chunk][key.row + c] += slope * q[at + c];
+          }
+        }
+      }
+  return output;
+}
+
+/// Arrays and the list of their addresses that a kernel takes.
+struct ArrayList {
+  std::vector<Array> arrays;
+  std::vector<void *> addresses;
+  void add(Array array) {
+    arrays.push_back(std::move(array));
+    addresses.clear();
+    for (Array &each : arrays)
+      addresses.push_back(each.data());
+  }
+  const void *const *inputs() const { return addresses.data(); }
+  void *const *outputs() const { return addresses.data(); }
+};
+inline ArrayList listOf(Type type, const Keys &keys) {
+  ArrayList list;
+  for (size_t i = 0; i < keys.k.size(); ++i) {
+    list.add(Array(type, keys.k[i]));
+    list.add(Array(type, keys.v[i]));
+  }
+  return list;
+}
+
+inline Output forward(const Slice &n, Type type, const Values &q, const Keys &keys) {
+  Array o(type, n.queries()), lse(accOf(type), n.rows());
+  ArrayList kv = listOf(type, keys);
+  OneOp("attention", type, n.dims(), {}, n.flags())(pp_attention, Array(type, q), kv.inputs(), o, lse);
+  return {o.get(), lse.get()};
+}
+
+inline Values delta(const Slice &n, Type type, const Values &dout, const Values &o) {
+  Array sums(accOf(type), n.rows());
+  OneOp("attention_delta", type, {n.b, n.s, n.heads, n.d})(pp_attention_delta, Array(type, dout), Array(type, o), sums);
+  return sums.get();
+}
+
+/// All gradients of the listed chunks; `total` is of all chunks together, these or more.
+inline Gradients backward(const Slice &n, Type type, const Values &dout, const Values &q, const Keys &keys,
+                          const Output &total) {
+  Array dq(type, n.queries());
+  ArrayList kv = listOf(type, keys), dkv;
+  for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
+    dkv.add(Array(type, n.keys(i / 2)));
+  OneOp("attention_bwd", type, n.dims(), {}, n.flags())(
+      pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
+      Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs());
+  Gradients gradients{dq.get(), {}, {}};
+  for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
+    (i % 2 ? gradients.dv : gradients.dk).push_back(dkv.arrays[i].get());
+  return gradients;
+}
+
+/// bf16 gradients start from an o that was rounded.
+inline double gradientTolerance(Type type) { return type == Type::Bf16 ? 2e-2 : toleranceOf(type); }
+
+inline void expectNear(const Gradients &got, const Gradients &expected, double tolerance) {
+  expectNear(got.dq, expected.dq, tolerance, "dq");
+  for (size_t i = 0; i < expected.dk.size(); ++i) {
+    expectNear(got.dk[i], expected.dk[i], tolerance, "dk of chunk " + std::to_string(i));
+    expectNear(got.dv[i], expected.dv[i], tolerance, "dv of chunk " + std::to_string(i));
+  }
+}
+
+/// One call over all chunks, forward and backward, against the dense definition.
+inline void compare(const Slice &n, Type type, double scale = 1) {
+  SCOPED_TRACE(n.text() + " " + nameOf(type));
+  Values q = rounded(type, random(n.queries(), 1, scale)), dout = rounded(type, random(n.queries(), 2));
+  Keys keys = randomKeys(n, type, 3, scale);
+  Gradients expected;
+  Output want = reference(n, q, keys, &dout, &expected), got = forward(n, type, q, keys);
+  expectNear(got.o, want.o, toleranceOf(type), "o");
+  expectNear(got.lse, want.lse, toleranceOf(accOf(type)), "lse");
+  expectNear(backward(n, type, dout, q, keys, got), expected, gradientTolerance(type));
+}
+
+} // namespace pp::test
+
+#endif // PP_TEST_UNIT_ATTENTION_H

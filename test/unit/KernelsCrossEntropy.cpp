@@ -1,0 +1,143 @@
+// Cross-entropy against its definition in f64 and finite differences: whole rows, and shards of the vocabulary.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+#include <numeric>
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+Values lossReference(const Values &z, const std::vector<int32_t> &targets, double scale) {
+  size_t rows = targets.size(), vocabulary = z.size() / rows;
+  double loss = 0;
+  for (size_t t = 0; t < rows; ++t) {
+    if (targets[t] < 0)
+      continue;
+    double largest = -1e300, sum = 0;
+    for (size_t i = 0; i < vocabulary; ++i)
+      largest = std::max(largest, z[t * vocabulary + i]);
+    for (size_t i = 0; i < vocabulary; ++i)
+      sum += std::exp(z[t * vocabulary + i] - largest);
+    loss += scale * (largest + std::log(sum) - z[t * vocabulary + size_t(targets[t])]);
+  }
+  return {loss};
+}
+
+} // namespace
+
+TEST(KernelsCrossEntropy, WholeRows) {
+  for (Type type : allTypes)
+    for (int64_t vocabulary : {3, 50}) {
+      std::vector<int32_t> targets = {2, 0, -1, 1};
+      Values z = rounded(type, random(targets.size() * size_t(vocabulary), 1, 3));
+      z[0] += 60; // far apart logits
+      z = rounded(type, z);
+      double scale = 0.25;
+      Array dz(type, z), loss(accOf(type), 1); // dz over z
+      OneOp("cross_entropy", type, {int64_t(targets.size()), vocabulary}, {scale})(pp_cross_entropy, dz, targets, dz,
+                                                                                   loss);
+      expectNear(loss.get(), lossReference(z, targets, scale), toleranceOf(accOf(type)) / 10, "loss");
+      Values expected = finiteDifferences([&](const Values &v) { return lossReference(v, targets, scale); }, z, {1});
+      expectNear(dz.get(), expected, std::max(1e-8, toleranceOf(type)), nameOf(type));
+    }
+}
+
+namespace {
+
+/// Rows of logits over a vocabulary cut in shards of any widths.
+struct ShardedLoss {
+  Type type;
+  std::vector<int64_t> widths;
+  std::vector<int32_t> targets;
+  double scale;
+  int64_t vocabulary() const { return std::accumulate(widths.begin(), widths.end(), int64_t(0)); }
+  int64_t tokens() const { return int64_t(targets.size()); }
+  Values columns(const Values &z, int64_t first, int64_t width) const {
+    Values part;
+    for (int64_t t = 0; t < tokens(); ++t)
+      part.insert(part.end(), z.begin() + t * vocabulary() + first, z.begin() + t * vocabulary() + first + width);
+    return part;
+  }
+  std::vector<int64_t> dims(int64_t first, int64_t width) const { return {tokens(), width, first, vocabulary()}; }
+
+  Values stats(const Values &z, int64_t first, int64_t width) const {
+    Array stats(accOf(type), size_t(3 * tokens()));
+    OneOp("cross_entropy_stats", type, dims(first, width))(pp_cross_entropy_stats,
+                                                           Array(type, columns(z, first, width)), targets, stats);
+    return stats.get();
+  }
+  Values merged(const Values &z) const {
+    std::vector<Array> parts;
+    std::vector<const void *> addresses;
+    for (int64_t first = 0; int64_t width : widths) {
+      parts.emplace_back(accOf(type), stats(z, first, width));
+      first += width;
+    }
+    for (const Array &part : parts)
+      addresses.push_back(part.data());
+    Array stats(accOf(type), size_t(3 * tokens()));
+    OneOp op("cross_entropy_merge", type, {tokens(), int64_t(parts.size())});
+    op(pp_cross_entropy_merge, addresses.data(), stats);
+    op(pp_cross_entropy_merge, addresses.data(), parts[0]); // over the first part
+    expectEqual(parts[0].get(), stats.get(), "stats in place");
+    return stats.get();
+  }
+};
+
+void compareShards(const ShardedLoss &n, uint32_t seed) {
+  SCOPED_TRACE(nameOf(n.type) + std::string(" seed ") + std::to_string(seed));
+  Values z = random(size_t(n.tokens() * n.vocabulary()), seed, 3);
+  z[seed % z.size()] += 60; // one shard far above the others
+  z = rounded(n.type, z);
+  Array stats(accOf(n.type), n.merged(z)), loss(accOf(n.type), 1);
+  OneOp("cross_entropy_loss", n.type, {n.tokens()}, {n.scale})(pp_cross_entropy_loss, stats, n.targets, loss);
+  double tolerance = toleranceOf(accOf(n.type));
+  expectNear(loss.get(), lossReference(z, n.targets, n.scale), tolerance / 10, "loss");
+  Values expected = finiteDifferences([&](const Values &v) { return lossReference(v, n.targets, n.scale); }, z, {1});
+  for (int64_t first = 0; int64_t width : n.widths) {
+    Array dz(n.type, n.columns(z, first, width)); // dz over z
+    OneOp("cross_entropy_dz", n.type, n.dims(first, width), {n.scale})(pp_cross_entropy_dz, dz, n.targets, stats, dz);
+    expectNear(dz.get(), n.columns(expected, first, width), std::max(1e-8, toleranceOf(n.type)),
+               "dz from column " + std::to_string(first));
+    first += width;
+  }
+}
+
+} // namespace
+
+/// Targets in and out of every shard, ignored ones, shards of one column and of many.
+TEST(KernelsCrossEntropy, ShardsOfTheVocabulary) {
+  for (Type type : allTypes)
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
+      std::mt19937 generator(seed);
+      auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(generator); };
+      ShardedLoss n{type, {}, {}, 0.125 * seed};
+      for (int left = pick(1, 5); left; --left)
+        n.widths.push_back(pick(1, 40));
+      int last = int(n.vocabulary()) - 1;
+      n.targets = {0, last, -1, pick(0, last), pick(0, last), pick(0, last)};
+      compareShards(n, seed);
+    }
+}
+
+/// One shard is the whole: the same gradient as in one pass, up to the order of its roundings.
+TEST(KernelsCrossEntropy, OneShardEqualsWholeRows) {
+  ShardedLoss n{Type::F32, {50}, {2, 0, -1, 49}, 0.25};
+  Values z = rounded(Type::F32, random(200, 1, 3));
+  Array dz(Type::F32, 200), whole(Type::F32, 200), loss(Type::F32, 1);
+  OneOp("cross_entropy", Type::F32, {4, 50}, {0.25})(pp_cross_entropy, Array(Type::F32, z), n.targets, whole, loss);
+  OneOp("cross_entropy_dz", Type::F32, n.dims(0, 50), {0.25})(pp_cross_entropy_dz, Array(Type::F32, z), n.targets,
+                                                              Array(Type::F32, n.merged(z)), dz);
+  expectNear(dz.get(), whole.get(), 1e-7, "dz");
+}
+
+TEST(KernelsCrossEntropy, TargetOutsideTheVocabularyFails) {
+  OneOp op("cross_entropy_stats", Type::F32, {1, 4, 4, 12});
+  float z[4] = {}, stats[3];
+  int32_t inAnother = 11, outside = 12;
+  EXPECT_EQ(pp_cross_entropy_stats(&op.rank, 0, z, &inAnother, stats), PP_OK);
+  EXPECT_EQ(stats[2], 0);
+  EXPECT_EQ(pp_cross_entropy_stats(&op.rank, 0, z, &outside, stats), PP_INVALID);
+  EXPECT_EQ(op.rank.message, "op 0 `cross_entropy_stats` met a token or target outside its vocabulary");
+}
