@@ -19,6 +19,11 @@ struct Tie {
   unsigned result, operand;
 };
 
+/// `count` pointers of a kernel call from number `first` on.
+struct Run {
+  unsigned first, count;
+};
+
 /// The type of sums over elements of this type: f64 for f64, else f32.
 mlir::Type sumType(mlir::Type element);
 

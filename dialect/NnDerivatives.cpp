@@ -95,18 +95,6 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-LogicalResult AttentionOp::differentiate(Gradients &gradients) {
-  Value dout = gradients.get(getO());
-  if (!dout)
-    return success();
-  auto backward = gradients.builder.create<AttentionBwdOp>(getLoc(), dout, getQ(), getK(), getV(), getO(), getLse(),
-                                                           getHeads(), getKvHeads(), getCausal());
-  gradients.add(getLoc(), getQ(), backward.getDq());
-  gradients.add(getLoc(), getK(), backward.getDk());
-  gradients.add(getLoc(), getV(), backward.getDv());
-  return success();
-}
-
 bool GeluOp::isCheap() { return true; }
 
 LogicalResult GeluOp::differentiate(Gradients &gradients) {
@@ -149,15 +137,5 @@ LogicalResult SplitOp::differentiate(Gradients &gradients) {
     placed = gradients.builder.create<PlaceColumnsOp>(getLoc(), gradient, placed, i * width, total);
   }
   gradients.add(getLoc(), getX(), placed);
-  return success();
-}
-
-LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
-  if (gradients.loss)
-    return emitError("a second `cross_entropy` in one model; a step has one loss");
-  auto scale = gradients.builder.getF64FloatAttr(gradients.lossScale);
-  auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale);
-  gradients.loss = backward.getLoss();
-  gradients.add(getLoc(), getZ(), backward.getDz());
   return success();
 }

@@ -36,6 +36,8 @@ def Nn_Kernel : OpInterface<"Kernel"> {
     InterfaceMethod<"tensors in the order of the kernel's pointers, null where one is absent",
                     "::llvm::SmallVector<::mlir::Value>", "pointers", (ins), "",
                     [{ return ::pp::nn::operandsThenResults($_op.getOperation()); }]>,
+    InterfaceMethod<"runs of those pointers that the kernel takes as one list of addresses each",
+                    "::llvm::SmallVector<::pp::nn::Run>", "lists", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"floating-point operations that are executed (causal pairs only)", "double", "flops">,
   ];
 }
@@ -162,14 +164,6 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def AttentionOp : Nn_ForwardOp<"attention", ["flags"]> {
-  let summary = "softmax(q k^T / sqrt(d)) v of each head; keeps the log-sum-exp of each row";
-  let description = [{ `kv_heads` heads of k and v, each read by heads / kv_heads heads of q; 0: as many as heads. }];
-  let arguments = (ins Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal);
-  let results = (outs Nn_Tensor:$o, Nn_Tensor:$lse);
-  let assemblyFormat = "$q `,` $k `,` $v attr-dict `:` functional-type(operands, results)";
-}
-
 def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "gelu, the tanh form; `exact` is the erf form, another function";
   let arguments = (ins Nn_Tensor:$x, Nn_Flag:$exact);
@@ -197,13 +191,6 @@ def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let arguments = (ins Nn_Tensor:$x, I64Attr:$parts);
   let results = (outs Variadic<Nn_Tensor>:$columns);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
-}
-
-def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
-  let summary = "sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz too";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets);
-  let results = (outs Nn_Tensor:$loss);
-  let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
 //===-- Backward ------------------------------------------------------------------------------------------------===//
@@ -278,16 +265,6 @@ def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"]> {
   }];
 }
 
-def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["flags"]> {
-  let summary = "gradients of an attention";
-  let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$k, Nn_Tensor:$v, Nn_Tensor:$o, Nn_Tensor:$lse,
-                       I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal);
-  let results = (outs Nn_Tensor:$dq, Nn_Tensor:$dk, Nn_Tensor:$dv);
-  let assemblyFormat = [{
-    $dout `,` $q `,` $k `,` $v `,` $o `,` $lse attr-dict `:` functional-type(operands, results)
-  }];
-}
-
 def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
   let summary = "gradient of a gelu's input";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Flag:$exact);
@@ -302,14 +279,6 @@ def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", [], [Nn_InPlace]> {
   let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
   let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
-}
-
-def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"], [Nn_InPlace]> {
-  let summary = "loss and gradient of the logits in one pass, both times `scale`";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale);
-  let results = (outs Nn_Tensor:$dz, Nn_Tensor:$loss);
-  let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
-  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
 //===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
@@ -343,10 +312,17 @@ def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<[]>]> {
 }
 
 def AccumulateOp : Nn_AccOp<"accumulate", [], [Nn_WeightGradient]> {
-  let summary = "acc + x, in acc";
+  let summary = "acc + x, in the type of sums, which x need not have";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `into` $acc attr-dict `:` functional-type(operands, results)";
+}
+
+def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
+  let summary = "a sum rounded, once it is complete";
+  let arguments = (ins Nn_Tensor:$x, TypeAttrOf<AnyTypeOf<[F32, BF16, F64]>>:$element);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `to` $element attr-dict `:` functional-type(operands, results)";
 }
 
 def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags"]> {
@@ -367,5 +343,8 @@ def AdamwOp : Nn_KernelOp<"adamw", ["flags", "elementType", "pointers"],
     $grad (`norm` $norm^)? `into` $w `,` $m `,` $v (`,` $master^)? attr-dict `:` functional-type(operands, results)
   }];
 }
+
+include "dialect/NnAttentionOps.td"
+include "dialect/NnLossOps.td"
 
 #endif // PP_DIALECT_NNOPS_TD

@@ -105,6 +105,11 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, uns
     // Argument 0 is the rank, the last one the scratch memory.
     arguments.push_back(chain.address(chain.argument(pointer < 0 ? pointers + 1 : pointer + 1), offset));
   }
+  for (nn::Run run : llvm::reverse(kernel.lists())) {
+    Value list = chain.list(ArrayRef(arguments).slice(run.first, run.count));
+    arguments.erase(arguments.begin() + run.first, arguments.begin() + run.first + run.count);
+    arguments.insert(arguments.begin() + run.first, list);
+  }
   chain.callRuntime(op.getLoc(), "pp_" + entry.kernel, text.addOp(entry), arguments);
   return success();
 }

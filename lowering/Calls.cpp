@@ -55,6 +55,21 @@ Value CallChain::null() {
   return calls.builder.create<LLVM::ZeroOp>(function.getLoc(), calls.pointer);
 }
 
+Value CallChain::list(ValueRange addresses) {
+  OpBuilder &builder = calls.builder;
+  Location loc = function.getLoc();
+  builder.setInsertionPointToStart(&function.getBody().front());
+  Value count =
+      builder.create<LLVM::ConstantOp>(loc, builder.getI32IntegerAttr(static_cast<int32_t>(addresses.size())));
+  Value list = builder.create<LLVM::AllocaOp>(loc, calls.pointer, calls.pointer, count);
+  for (auto [i, each] : llvm::enumerate(addresses)) {
+    Value place = address(list, static_cast<int64_t>(i * sizeof(void *)));
+    builder.setInsertionPointToEnd(current);
+    builder.create<LLVM::StoreOp>(loc, each, place);
+  }
+  return list;
+}
+
 void CallChain::call(Location loc, LLVM::LLVMFuncOp callee, ValueRange arguments) {
   OpBuilder &builder = calls.builder;
   if (!exit) {

@@ -38,6 +38,8 @@ public:
   /// `base + bytes`, computed where it is used: a value kept over a thousand calls would only be spilled.
   mlir::Value address(mlir::Value base, int64_t bytes);
   mlir::Value null();
+  /// An array of addresses on the stack.
+  mlir::Value list(mlir::ValueRange addresses);
 
   /// Calls one of our own functions.
   void call(mlir::Location loc, mlir::LLVM::LLVMFuncOp callee, mlir::ValueRange arguments);

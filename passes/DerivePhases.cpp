@@ -63,7 +63,8 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   if (taken < flow.size())
     return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << taken << " of the " << flow.size()
                                     << " values of the part before it";
-  bool late = llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp>(op); });
+  bool late =
+      llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op); });
   run += !use.again;
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   for (Operation &op : part.front().without_terminator()) {

@@ -188,10 +188,15 @@ static bool clipsGradients(ProgramOp program) {
 
 /// 1 / tokens of a step, if the parts end in a loss: its targets are one microbatch's.
 static double lossScale(const PieceModel &model, int64_t microbatches) {
+  auto scaleOf = [&](Value targets) {
+    return 1.0 / (static_cast<double>(microbatches) * cast<RankedTensorType>(targets.getType()).getNumElements());
+  };
   for (PartUse part : model.parts)
-    for (auto loss : part.function.getOps<nn::CrossEntropyOp>())
-      return 1.0 /
-             (static_cast<double>(microbatches) * cast<RankedTensorType>(loss.getTargets().getType()).getNumElements());
+    for (Operation &op : part.function.front())
+      if (auto loss = dyn_cast<nn::CrossEntropyOp>(op))
+        return scaleOf(loss.getTargets());
+      else if (auto sharded = dyn_cast<nn::CrossEntropyLossOp>(op))
+        return scaleOf(sharded.getTargets());
   return 1.0;
 }
 

@@ -17,10 +17,10 @@ extern "C" {
 /// Why a call failed. The text is in the rank (`Rank::fail`), built where the fact was known.
 typedef enum pp_status_t {
   PP_OK = 0,
-  PP_INVALID = 1,  ///< the user's input is wrong (file, flag, size)
-  PP_IO = 2,       ///< the operating system refused
-  PP_PEER = 3,     ///< another rank failed, ended or is overdue
-  PP_INTERNAL = 4  ///< a library refused what the compiler promised would work
+  PP_INVALID = 1, ///< the user's input is wrong (file, flag, size)
+  PP_IO = 2,      ///< the operating system refused
+  PP_PEER = 3,    ///< another rank failed, ended or is overdue
+  PP_INTERNAL = 4 ///< a library refused what the compiler promised would work
 } pp_status_t;
 
 /// One rank while it runs: its prepared ops, its transport, its scalars (opaque to emitted code).

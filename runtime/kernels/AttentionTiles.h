@@ -72,8 +72,8 @@ template <int lanes, int rows> struct Tiles {
       PP_UNROLL
       for (int i = 0; i < rows; ++i)
         PP_UNROLL
-        for (int n = 0; n < width; ++n)
-          tile[i][n] += a[i * aStride + c] * right[n];
+      for (int n = 0; n < width; ++n)
+        tile[i][n] += a[i * aStride + c] * right[n];
     }
   }
 
@@ -90,8 +90,8 @@ template <int lanes, int rows> struct Tiles {
       PP_UNROLL
       for (int i = 0; i < rows; ++i)
         PP_UNROLL
-        for (int n = 0; n < width; ++n)
-          tile[i][n] += a[k * aStride + i] * right[n];
+      for (int n = 0; n < width; ++n)
+        tile[i][n] += a[k * aStride + i] * right[n];
     }
   }
 
@@ -99,23 +99,22 @@ template <int lanes, int rows> struct Tiles {
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
-      for (int n = 0; n < width; ++n)
-        tile[i][n] = Vector{};
+    for (int n = 0; n < width; ++n)
+      tile[i][n] = Vector{};
   }
   template <int width> PP_INLINE static void loadTile(Vector (&tile)[rows][width], const float *c, int64_t stride) {
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
-      for (int n = 0; n < width; ++n)
-        tile[i][n] = load(c + i * stride + n * lanes);
+    for (int n = 0; n < width; ++n)
+      tile[i][n] = load(c + i * stride + n * lanes);
   }
-  template <int width>
-  PP_INLINE static void storeTile(const Vector (&tile)[rows][width], float *c, int64_t stride) {
+  template <int width> PP_INLINE static void storeTile(const Vector (&tile)[rows][width], float *c, int64_t stride) {
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
-      for (int n = 0; n < width; ++n)
-        store(c + i * stride + n * lanes, tile[i][n]);
+    for (int n = 0; n < width; ++n)
+      store(c + i * stride + n * lanes, tile[i][n]);
   }
 
   /// c[width][panel] += a^T b over `depth` keys: Ot += V^T P and dQt += K^T dSt.
@@ -197,8 +196,7 @@ template <int lanes, int rows> struct Tiles {
       }
   }
   /// And back, each lane by its factor.
-  [[gnu::noinline]] static void transposeBack(const float *x, int64_t n, int64_t width, const float *factor,
-                                              float *y) {
+  [[gnu::noinline]] static void transposeBack(const float *x, int64_t n, int64_t width, const float *factor, float *y) {
     for (int64_t q = 0; q < n; q += lanes)
       for (int64_t c = 0; c < width; c += 4) {
         Vector part[4];

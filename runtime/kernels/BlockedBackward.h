@@ -18,10 +18,10 @@ using namespace pp;
 
 template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
   using Base = Tiles<lanes, rows>;
+  using Base::blockKept;
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
   using Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::addDot, Base::queriesFrom, Base::blocksKept;
-  using Base::blockKept;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 
@@ -57,8 +57,8 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
-      for (int n = 0; n < vectors; ++n)
-        store(pt + i * queryBlock + n * lanes, exp2(tile[i][n] - load(lse + n * lanes)));
+    for (int n = 0; n < vectors; ++n)
+      store(pt + i * queryBlock + n * lanes, exp2(tile[i][n] - load(lse + n * lanes)));
   }
   /// dSt = scale * Pt * (V dOt - D).
   [[gnu::noinline]] static void slopeTile(const float *v, int64_t width, const float *doutT, const float *delta,
@@ -69,9 +69,9 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
-      for (int n = 0; n < vectors; ++n)
-        store(dst + i * queryBlock + n * lanes,
-              scale * load(pt + i * queryBlock + n * lanes) * (tile[i][n] - load(delta + n * lanes)));
+    for (int n = 0; n < vectors; ++n)
+      store(dst + i * queryBlock + n * lanes,
+            scale * load(pt + i * queryBlock + n * lanes) * (tile[i][n] - load(delta + n * lanes)));
   }
   /// Pt and dSt of a panel against a block of keys; hidden scores may exceed L, so they are cleared after exp.
   static void backwardScores(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t keys, float scale,

@@ -21,9 +21,9 @@ using namespace pp;
 template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
   using Base = Tiles<lanes, rows>;
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
+  using Base::hidden, Base::unseen, Base::queriesFrom, Base::blocksKept, Base::blockKept;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
   using Base::storeTile, Base::greater, Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::ln2;
-  using Base::hidden, Base::unseen, Base::queriesFrom, Base::blocksKept, Base::blockKept;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 

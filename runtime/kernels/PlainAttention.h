@@ -64,7 +64,8 @@ inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, 
                                void *const *arguments, int64_t i) {
   int64_t at = shape.query(b, t, head), row = shape.statistic(b, t, head), d = shape.d;
   const double *dout = in<double>(arguments[0]) + at, *q = in<double>(arguments[1]) + at;
-  double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row], *dq = out<double>(arguments[5]) + at;
+  double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row],
+         *dq = out<double>(arguments[5]) + at;
   double scale = 1 / squareRoot(double(d));
   for (int64_t j = 0; j < shape.keysBefore(chunk, t + 1); ++j) {
     int64_t key = shape.key(chunk, b, j, head / shape.share());

@@ -22,9 +22,16 @@ constexpr KernelFacts kernelFacts[] = {
 constexpr struct {
   const char *name;
   OpFlag flag;
-} flagNames[] = {{"transposed", Transposed}, {"accumulate", Accumulate}, {"bias", WithBias}, {"pair", Pair},
-                 {"inverse", Inverse},       {"causal", Causal},         {"exact", Exact},   {"decay", Decay},
-                 {"sums", Sums},             {"accumulate_kv", AccumulateKv}};
+} flagNames[] = {{"transposed", Transposed},
+                 {"accumulate", Accumulate},
+                 {"bias", WithBias},
+                 {"pair", Pair},
+                 {"inverse", Inverse},
+                 {"causal", Causal},
+                 {"exact", Exact},
+                 {"decay", Decay},
+                 {"sums", Sums},
+                 {"accumulate_kv", AccumulateKv}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)

@@ -117,3 +117,167 @@ func.func @master(%w: tensor<16xbf16>, %g: tensor<16xf32>) {
       -> (tensor<16xbf16>, tensor<16xf32>, tensor<16xf32>)
   return
 }
+
+// -----
+
+func.func @odd(%q: tensor<2x8x16xf32>, %k: tensor<2x6x16xf32>) {
+  // expected-error@+2 {{`attention` expects k and v of one chunk or more, got 3 tensors}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %k, %k {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x6x16xf32>, tensor<2x6x16xf32>, tensor<2x6x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @chunk_width(%q: tensor<2x8x16xf32>, %k: tensor<2x6x16xf32>, %m: tensor<2x6x8xf32>) {
+  // expected-error@+2 {{`attention` expects q's head width 4 to be k's, got 2}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %k, %m, %m {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x6x16xf32>, tensor<2x6x16xf32>, tensor<2x6x8xf32>, tensor<2x6x8xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @chunk_batch(%q: tensor<2x8x16xf32>, %k: tensor<1x6x16xf32>) {
+  // expected-error@+2 {{`attention` expects q's batch 2 to be k's, got 1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %k {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<1x6x16xf32>, tensor<1x6x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @chunk_pair(%q: tensor<2x8x16xf32>, %k: tensor<2x6x16xf32>, %v: tensor<2x5x16xf32>) {
+  // expected-error@+2 {{`attention` expects k and v of one shape and type, got 'tensor<2x6x16xf32>' and 'tensor<2x5x16xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %v {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x6x16xf32>, tensor<2x5x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @offsets(%q: tensor<2x8x16xf32>, %k: tensor<2x6x16xf32>) {
+  // expected-error@+2 {{`attention` expects as many kv_offsets as chunks of keys, got 2 for 1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %k {heads = 4 : i64, kv_offsets = array<i64: 0, 6>} : (tensor<2x8x16xf32>, tensor<2x6x16xf32>, tensor<2x6x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @before(%q: tensor<2x8x16xf32>, %k: tensor<2x6x16xf32>) {
+  // expected-error@+2 {{`attention` expects kv_offsets of at least 0, got -1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %k {heads = 4 : i64, kv_offsets = array<i64: -1>} : (tensor<2x8x16xf32>, tensor<2x6x16xf32>, tensor<2x6x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @negative(%q: tensor<2x8x16xf32>, %k: tensor<2x6x16xf32>) {
+  // expected-error@+2 {{`attention` expects an offset of at least 0, got -4}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %k, %k {heads = 4 : i64, offset = -4 : i64} : (tensor<2x8x16xf32>, tensor<2x6x16xf32>, tensor<2x6x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @no_lse(%q: tensor<2x8x16xf32>, %l: tensor<2x4x8xf32>) {
+  // expected-error@+2 {{`attention_merge` expects o and lse of each part, got 3 tensors}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %m = nn.attention_merge %q, %l, %q {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x4x8xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @other_lse(%q: tensor<2x8x16xbf16>, %l: tensor<2x4x8xbf16>) {
+  // expected-error@+2 {{`attention_merge` expects lse as 'tensor<2x4x8xf32>', got 'tensor<2x4x8xbf16>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %m = nn.attention_merge %q, %l {heads = 4 : i64} : (tensor<2x8x16xbf16>, tensor<2x4x8xbf16>) -> (tensor<2x8x16xbf16>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @other_part(%q: tensor<2x8x16xf32>, %p: tensor<2x7x16xf32>, %l: tensor<2x4x8xf32>) {
+  // expected-error@+2 {{`attention_merge` expects the first o and every other of one shape and type, got 'tensor<2x8x16xf32>' and 'tensor<2x7x16xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %m = nn.attention_merge %q, %l, %p, %l {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x4x8xf32>, tensor<2x7x16xf32>, tensor<2x4x8xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @delta(%q: tensor<2x8x16xf32>, %l: tensor<2x2x8xf32>) {
+  // expected-error@+2 {{`attention_bwd` expects lse as 'tensor<2x4x8xf32>', got 'tensor<2x2x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %g:3 = nn.attention_bwd %q, %q, %l, %l, %q, %q {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x2x8xf32>, tensor<2x2x8xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>)
+  return
+}
+
+// -----
+
+func.func @sums(%q: tensor<2x8x16xbf16>, %l: tensor<2x4x8xf32>, %s: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`attention_bwd` adds dk and dv only in the type of sums; expected `sums`}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %g:3 = nn.attention_bwd %q, %q, %l, %l, %q, %q into_kv %s, %s {heads = 4 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>,
+         tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xbf16>, tensor<2x8x16xf32>, tensor<2x8x16xf32>)
+  return
+}
+
+// -----
+
+func.func @few_sums(%q: tensor<2x8x16xf32>, %l: tensor<2x4x8xf32>) {
+  // expected-error@+2 {{`attention_bwd` expects a sum for each k and v, got 1 for 2}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %g:3 = nn.attention_bwd %q, %q, %l, %l, %q, %q into_kv %q {heads = 4 : i64, sums = true} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>)
+  return
+}
+
+// -----
+
+func.func @rounded(%x: tensor<4xf32>) {
+  // expected-error@+2 {{`round` makes 'f64' of sums in 'f64', got 'f32'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.round %x to f64 : (tensor<4xf32>) -> tensor<4xf64>
+  return
+}
+
+// -----
+
+func.func @shard(%z: tensor<2x8x16xf32>, %t: tensor<2x8xi32>) {
+  // expected-error@+2 {{`cross_entropy_stats` expects columns of a vocabulary of 40, got 32 to 48}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %s = nn.cross_entropy_stats %z, %t {first = 32 : i64, vocab = 40 : i64} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<2x8x3xf32>
+  return
+}
+
+// -----
+
+func.func @statistics(%s: tensor<2x8x2xf32>, %t: tensor<2x8xi32>) {
+  // expected-error@+2 {{`cross_entropy_loss` expects 3 statistics in each row, got 2}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %l = nn.cross_entropy_loss %s, %t : (tensor<2x8x2xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  return
+}
+
+// -----
+
+func.func @other_rows(%s: tensor<2x8x3xf32>, %p: tensor<2x9x3xf32>) {
+  // expected-error@+2 {{`cross_entropy_merge` expects the first part and every other of one shape and type, got 'tensor<2x8x3xf32>' and 'tensor<2x9x3xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %m = nn.cross_entropy_merge %s, %p : (tensor<2x8x3xf32>, tensor<2x9x3xf32>) -> tensor<2x8x3xf32>
+  return
+}
+
+// -----
+
+func.func @not_merged(%z: tensor<2x8x16xf32>, %t: tensor<2x8xi32>, %s: tensor<2x4x3xf32>) {
+  // expected-error@+2 {{`cross_entropy_dz` expects the statistics as 'tensor<2x8x3xf32>', got 'tensor<2x4x3xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %d = nn.cross_entropy_dz %z, %t, %s {vocab = 16 : i64, scale = 1.0 : f64} : (tensor<2x8x16xf32>, tensor<2x8xi32>, tensor<2x4x3xf32>) -> tensor<2x8x16xf32>
+  return
+}

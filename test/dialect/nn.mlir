@@ -43,7 +43,7 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
 // Gradients: sums continue `into` a tensor; sums are f32 for bf16.
 // CHECK-LABEL: func.func @backward
 func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<16xbf16>, %stat: tensor<2x8xf32>,
-                    %lse: tensor<2x4x8xf32>, %dw: tensor<16x16xf32>, %db: tensor<16xf32>, %tokens: tensor<2x8xi32>) {
+                    %dw: tensor<16x16xf32>, %db: tensor<16xf32>, %tokens: tensor<2x8xi32>) {
   // CHECK: nn.linear_dx %[[X:.*]], %{{.*}} into %[[X]] : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>)
   %0 = nn.linear_dx %x, %w into %x : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
   // CHECK: nn.linear_dw %[[X]], %[[X]] : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<16x16xf32>
@@ -69,10 +69,6 @@ func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<
   // CHECK: nn.rmsnorm_bwd %[[X]], %[[X]], %{{.*}} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<16xf32>)
   %9:2 = nn.rmsnorm_bwd %x, %x, %g, %stat
       : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>) -> (tensor<2x8x16xbf16>, tensor<16xf32>)
-  // CHECK: nn.attention_bwd %[[X]]{{.*}} {causal = true, heads = 4 : i64}
-  %10:3 = nn.attention_bwd %x, %x, %x, %x, %x, %lse {causal = true, heads = 4 : i64}
-      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>,
-         tensor<2x4x8xf32>) -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
   // CHECK: nn.gelu_bwd %[[X]], %[[X]]
   %11 = nn.gelu_bwd %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
   // CHECK: nn.swiglu_bwd %[[X]], %[[X]], %[[X]]
@@ -106,5 +102,51 @@ func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16
   // CHECK: nn.adamw %{{.*}} into %{{.*}}, %{{.*}}, %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>
   %7:3 = nn.adamw %4 into %dw, %dw, %3 : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
       -> (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+  return
+}
+
+// Attention over chunks of keys: parts and their merge, and gradients that go on into sums.
+// CHECK-LABEL: func.func @chunks
+func.func @chunks(%q: tensor<2x8x16xbf16>, %k: tensor<2x6x8xbf16>, %m: tensor<2x8x8xbf16>, %sum: tensor<2x6x8xf32>) {
+  // CHECK: nn.attention %[[Q:.*]], %[[K:.*]], %[[K]], %[[M:.*]], %[[M]] {causal = true, heads = 4 : i64, kv_heads = 2 : i64, offset = 6 : i64} :
+  %o, %lse = nn.attention %q, %k, %k, %m, %m {causal = true, heads = 4 : i64, kv_heads = 2 : i64, offset = 6 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x6x8xbf16>, tensor<2x6x8xbf16>, tensor<2x8x8xbf16>, tensor<2x8x8xbf16>)
+     -> (tensor<2x8x16xbf16>, tensor<2x4x8xf32>)
+  // CHECK: nn.attention %[[Q]], %[[K]], %[[K]] {heads = 4 : i64, kv_heads = 2 : i64, kv_offsets = array<i64: 14>} :
+  %p, %l = nn.attention %q, %k, %k {heads = 4 : i64, kv_heads = 2 : i64, kv_offsets = array<i64: 14>}
+      : (tensor<2x8x16xbf16>, tensor<2x6x8xbf16>, tensor<2x6x8xbf16>) -> (tensor<2x8x16xbf16>, tensor<2x4x8xf32>)
+  // CHECK: nn.attention_merge %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} {heads = 4 : i64} :
+  %w, %all = nn.attention_merge %o, %lse, %p, %l {heads = 4 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x4x8xf32>, tensor<2x8x16xbf16>, tensor<2x4x8xf32>)
+     -> (tensor<2x8x16xbf16>, tensor<2x4x8xf32>)
+  // CHECK: %[[D:.*]] = nn.attention_delta %[[Q]], %{{.*}} {heads = 4 : i64} : {{.*}} -> tensor<2x4x8xf32>
+  %d = nn.attention_delta %q, %w {heads = 4 : i64} : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x4x8xf32>
+  // CHECK: %[[DQ:.*]], %{{.*}} = nn.attention_bwd %[[Q]], %[[Q]], %{{.*}}, %[[D]], %[[K]], %[[K]] {heads = 4 : i64, {{.*}}} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<2x6x8xbf16>, tensor<2x6x8xbf16>)
+  %0:3 = nn.attention_bwd %q, %q, %all, %d, %k, %k {heads = 4 : i64, kv_heads = 2 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x6x8xbf16>, tensor<2x6x8xbf16>)
+     -> (tensor<2x8x16xbf16>, tensor<2x6x8xbf16>, tensor<2x6x8xbf16>)
+  // CHECK: nn.attention_bwd %[[Q]], {{.*}} into %[[DQ]] into_kv %{{.*}}, %{{.*}} {{{.*}}sums = true} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<2x6x8xf32>, tensor<2x6x8xf32>)
+  %1:3 = nn.attention_bwd %q, %q, %all, %d, %k, %k into %0#0 into_kv %sum, %sum {heads = 4 : i64, kv_heads = 2 : i64, sums = true}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x4x8xf32>, tensor<2x4x8xf32>, tensor<2x6x8xbf16>, tensor<2x6x8xbf16>,
+         tensor<2x8x16xbf16>, tensor<2x6x8xf32>, tensor<2x6x8xf32>) -> (tensor<2x8x16xbf16>, tensor<2x6x8xf32>, tensor<2x6x8xf32>)
+  // CHECK: nn.round %{{.*}} to bf16 : (tensor<2x6x8xf32>) -> tensor<2x6x8xbf16>
+  %2 = nn.round %1#1 to bf16 : (tensor<2x6x8xf32>) -> tensor<2x6x8xbf16>
+  // CHECK: nn.accumulate %{{.*}} into %{{.*}} : (tensor<2x6x8xbf16>, tensor<2x6x8xf32>) -> tensor<2x6x8xf32>
+  %3 = nn.accumulate %2 into %sum : (tensor<2x6x8xbf16>, tensor<2x6x8xf32>) -> tensor<2x6x8xf32>
+  return
+}
+
+// Cross-entropy over shards of the vocabulary.
+// CHECK-LABEL: func.func @shards
+func.func @shards(%z: tensor<2x8x16xbf16>, %targets: tensor<2x8xi32>) {
+  // CHECK: %[[S:.*]] = nn.cross_entropy_stats %[[Z:.*]], %[[T:.*]] {first = 16 : i64, vocab = 48 : i64} : {{.*}} -> tensor<2x8x3xf32>
+  %s = nn.cross_entropy_stats %z, %targets {first = 16 : i64, vocab = 48 : i64} : (tensor<2x8x16xbf16>, tensor<2x8xi32>) -> tensor<2x8x3xf32>
+  // CHECK: %[[M:.*]] = nn.cross_entropy_merge %[[S]], %[[S]], %[[S]] :
+  %m = nn.cross_entropy_merge %s, %s, %s : (tensor<2x8x3xf32>, tensor<2x8x3xf32>, tensor<2x8x3xf32>) -> tensor<2x8x3xf32>
+  // CHECK: nn.cross_entropy_loss %[[M]], %[[T]] {scale = 5.000000e-01 : f64} : {{.*}} -> tensor<1xf32>
+  %l = nn.cross_entropy_loss %m, %targets {scale = 0.5 : f64} : (tensor<2x8x3xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  // CHECK: nn.cross_entropy_dz %[[Z]], %[[T]], %[[M]] {first = 16 : i64, scale = 5.000000e-01 : f64, vocab = 48 : i64} : {{.*}} -> tensor<2x8x16xbf16>
+  %dz = nn.cross_entropy_dz %z, %targets, %m {first = 16 : i64, scale = 0.5 : f64, vocab = 48 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x8xi32>, tensor<2x8x3xf32>) -> tensor<2x8x16xbf16>
   return
 }

@@ -46,9 +46,9 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK-NEXT: return %[[O]], %[[X]], %[[SAVED]], %[[LSE]] :
 // CHECK: func.func private @attn0.B(
 // CHECK-SAME: pipeline.inputs = {{\[}}["act", 2], ["stash", 2], ["dact", 2]], pipeline.results = {{\[}}["dact", 2]]
-// CHECK: %[[DQ:[a-z0-9]+]], %[[DK:.*]], %[[DV:.*]] = nn.attention_bwd
-// CHECK-NEXT: %[[SUM:.*]] = nn.add %[[DQ]], %[[DK]]
-// CHECK-NEXT: nn.add %[[SUM]], %[[DV]]
+// CHECK: %[[DQ:[a-z0-9]+]], %[[DKV:.*]]:2 = nn.attention_bwd
+// CHECK-NEXT: %[[SUM:.*]] = nn.add %[[DQ]], %[[DKV]]#0
+// CHECK-NEXT: nn.add %[[SUM]], %[[DKV]]#1
 // CHECK-NOT: @attn0.{{U|norm|zero|B.first}}
 
 // With R there is an F that saves nothing; R makes u again and leaves out the last linear.

@@ -71,12 +71,13 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK-NEXT: %[[DY:[a-z0-9]+]], %[[HAND:.*]] = nn.rmsnorm_bwd %[[DN]], {{.*}} into %[[COPY]]
 // CHECK-NEXT: nn.accumulate %[[HAND]] into
 // CHECK-NEXT: nn.linear_dw {{.*}}, %[[DY]] into
-// CHECK-NEXT: nn.linear_dx %[[DY]]
-// CHECK-NEXT: %{{.*}}, %[[DK:.*]], %[[DV:.*]] = nn.attention_bwd
-// CHECK-NEXT: nn.rope %[[DK]] {heads = 2 : i64, inverse = true}
+// CHECK-NEXT: %[[DO:.*]] = nn.linear_dx %[[DY]]
+// CHECK-NEXT: %[[DELTA:.*]] = nn.attention_delta %[[DO]]
+// CHECK-NEXT: %{{.*}}, %[[DKV:.*]]:2 = nn.attention_bwd %[[DO]], {{.*}}, %[[DELTA]],
+// CHECK-NEXT: nn.rope %[[DKV]]#0 {heads = 2 : i64, inverse = true}
 // CHECK-NEXT: nn.rope {{.*}} {heads = 4 : i64, inverse = true}
 // CHECK-NEXT: %[[A:.*]] = nn.rmsnorm_rebuild %arg0
-// CHECK-NEXT: nn.linear_dw %[[A]], %[[DV]]
+// CHECK-NEXT: nn.linear_dw %[[A]], %[[DKV]]#1
 // CHECK: nn.rmsnorm_bwd {{.*}} into %[[DY]]
 
 // The first backward of a step writes its gradients: no operand to add to.

@@ -107,5 +107,6 @@ TEST(KernelsAttention, Deterministic) {
     y.insert(y.end(), x.begin(), x.end());
     return y;
   };
-  expectEqual(forward(two, Type::F32, twice(q), {{twice(keys.k[0])}, {twice(keys.v[0])}}).o, twice(f.o), "second sequence");
+  expectEqual(forward(two, Type::F32, twice(q), {{twice(keys.k[0])}, {twice(keys.v[0])}}).o, twice(f.o),
+              "second sequence");
 }

@@ -11,7 +11,9 @@ namespace {
 /// all keys, so that some see nothing.
 Slice randomSlice(uint32_t seed) {
   std::mt19937 generator(seed);
-  auto pick = [&](int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(generator); };
+  auto pick = [&](int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(generator);
+  };
   int64_t groups = pick(1, 2), share = pick(1, 3);
   Slice n(pick(1, 2), pick(1, 130), groups * share, groups, pick(1, 70), pick(0, 3) > 0, pick(0, 150));
   n.chunks.clear();
@@ -58,15 +60,16 @@ struct Accumulators {
 
 /// Adds what chunks [from, to) of the slice give, or writes it: dq by `adds`, dk and dv by `addsKv`.
 void addBackward(const Slice &n, const Keys &keys, size_t from, size_t to, Type type, const Values &q,
-                 const Values &dout, const Values &lse, const Values &delta, Accumulators &sums, bool adds, bool addsKv) {
+                 const Values &dout, const Values &lse, const Values &delta, Accumulators &sums, bool adds,
+                 bool addsKv) {
   auto [part, partKeys] = chunksOf(n, keys, from, to);
   ArrayList kv = listOf(type, partKeys);
   std::vector<std::string> flags = part.flags({addsKv ? "accumulate_kv" : "sums"});
   if (adds)
     flags.push_back("accumulate");
-  OneOp("attention_bwd", type, part.dims(), {}, flags)(
-      pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), lse), Array(accOf(type), delta),
-      kv.inputs(), sums.dq, sums.dkv.outputs() + 2 * from);
+  OneOp("attention_bwd", type, part.dims(), {}, flags)(pp_attention_bwd, Array(type, dout), Array(type, q),
+                                                       Array(accOf(type), lse), Array(accOf(type), delta), kv.inputs(),
+                                                       sums.dq, sums.dkv.outputs() + 2 * from);
 }
 
 void expectGradients(const Accumulators &sums, const Gradients &expected, const Accumulators *old, double tolerance) {

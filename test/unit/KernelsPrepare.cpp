@@ -97,7 +97,8 @@ TEST(KernelsPrepare, RanksAsThreadsAgree) {
     threads.emplace_back([&, r] {
       Array x(Type::F32, random(size_t(n.t * n.k), 1)), w(Type::F32, random(size_t(n.k * n.n), 2));
       Array y(Type::F32, size_t(n.t * n.n)), lse(Type::F32, size_t(n.t * 4)), o(Type::F32, size_t(n.t * n.n));
-      OneOp linear("linear", Type::F32, {n.t, n.k, n.n}), attention("attention", Type::F32, {1, n.t, 4, 4, n.n / 4, 0, n.t, 0});
+      OneOp linear("linear", Type::F32, {n.t, n.k, n.n}),
+          attention("attention", Type::F32, {1, n.t, 4, 4, n.n / 4, 0, n.t, 0});
       const void *kv[] = {y, y};
       for (int i = 0; i < 20; ++i) {
         linear(pp_linear, x, w, nullptr, y);

@@ -1,0 +1,59 @@
+// Cross-entropy: over whole rows of logits, or over shards of the vocabulary through their statistics.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NNLOSSOPS_TD
+#define PP_DIALECT_NNLOSSOPS_TD
+
+def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+  let summary = "sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz too";
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets);
+  let results = (outs Nn_Tensor:$loss);
+  let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
+}
+
+def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"], [Nn_InPlace]> {
+  let summary = "loss and gradient of the logits in one pass, both times `scale`";
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale);
+  let results = (outs Nn_Tensor:$dz, Nn_Tensor:$loss);
+  let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats"> {
+  let summary = "largest logit, sum of exp(z - largest), target's logit or 0, of the columns of z in each row";
+  let description = [{
+    z holds columns [first, first + width) of the logits over a vocabulary of `vocab`; targets count in the whole.
+  }];
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Offset:$first, I64Attr:$vocab);
+  let results = (outs Nn_Tensor:$stats);
+  let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
+}
+
+def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["lists"], [Nn_InPlace]> {
+  let summary = "the statistics of whole rows from those of all shards, summed in their order";
+  let arguments = (ins Variadic<Nn_Tensor>:$parts);
+  let results = (outs Nn_Tensor:$stats);
+  let assemblyFormat = "$parts attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params"]> {
+  let summary = "`scale` times the sum over tokens of log(sum) + largest - logit, from the statistics of whole rows";
+  let description = [{
+    Its derivative makes dz of each shard whose statistics are made in this function; the loss itself is counted where
+    this op stands.
+  }];
+  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale);
+  let results = (outs Nn_Tensor:$loss);
+  let assemblyFormat = "$stats `,` $targets attr-dict `:` functional-type(operands, results)";
+}
+
+def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params"], [Nn_InPlace]> {
+  let summary = "gradient of a shard's logits times `scale`, from the statistics of whole rows";
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Tensor:$stats, Nn_Offset:$first, I64Attr:$vocab,
+                       F64Attr:$scale);
+  let results = (outs Nn_Tensor:$dz);
+  let assemblyFormat = "$z `,` $targets `,` $stats attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+#endif // PP_DIALECT_NNLOSSOPS_TD
