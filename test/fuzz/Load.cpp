@@ -55,11 +55,13 @@ const BodyCode *Loader::body(func::FuncOp function) {
     llvm::append_range(spec.params, kernel.params());
     for (StringRef flag : kernel.flags())
       spec.flags.push_back(flag.str());
-    KernelCall &call = code.emplace_back(KernelCall{table.add(spec), {}});
+    KernelCall &call = code.emplace_back(KernelCall{table.add(spec), {}, {}});
     for (mlir::Value value : kernel.pointers()) {
       auto [pointer, offset] = value ? places.lookup(value) : std::pair<int64_t, int64_t>(-2, 0);
       call.pointers.push_back({pointer == -2 ? -1 : pointer < 0 ? scratch : int32_t(pointer), offset});
     }
+    for (nn::Run run : kernel.lists())
+      call.lists.push_back({run.first, run.count});
   }
   return &code;
 }

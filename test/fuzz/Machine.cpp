@@ -107,16 +107,29 @@ void Machine::step(size_t rank) {
   ++next[rank];
 }
 
+KernelArguments::KernelArguments(const KernelCall &call, const Step &step, char *arena, const void *scalars) {
+  size_t count = 0, next = 0;
+  for (size_t i = 0; i < call.pointers.size(); ++i) {
+    auto [slot, offset] = call.pointers[i];
+    addresses[i] = slot < 0 ? nullptr : arena + step.places[size_t(slot)] + offset;
+  }
+  for (auto [first, length] : call.lists) {
+    while (next < first)
+      values[count++] = addresses[next++];
+    values[count++] = addresses + first;
+    next += length;
+  }
+  while (next < call.pointers.size())
+    values[count++] = addresses[next++];
+  values[count] = const_cast<void *>(scalars);
+}
+
 void Machine::launch(size_t rank, const Step &step) {
   for (const KernelCall &call : *step.body) {
     const PreparedOp *op = kernels.find(call.op);
-    void *arguments[16] = {};
-    size_t count = 0;
-    for (auto [slot, offset] : call.pointers)
-      arguments[count++] = slot < 0 ? nullptr : arenas[rank] + step.places[size_t(slot)] + offset;
-    arguments[count] = &scalars; // adamw reads them after its pointers
+    KernelArguments arguments(call, step, arenas[rank], &scalars);
     scribble(rank);
-    if (op->body(*op, arguments) != PP_OK)
+    if (op->body(*op, arguments.values) != PP_OK)
       return fail(Truth::Fault, "a kernel of " + step.name + " fails");
   }
 }

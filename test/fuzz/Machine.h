@@ -32,9 +32,11 @@ struct Outcome {
 };
 
 /// One kernel of a body: its number in the table of ops, and per pointer the launch's slot (-1: null) and an offset.
+/// `lists` are the runs of pointers (first, count) that the kernel takes as one list each.
 struct KernelCall {
   int32_t op;
   std::vector<std::pair<int32_t, int64_t>> pointers;
+  std::vector<std::pair<size_t, size_t>> lists;
 };
 using BodyCode = std::vector<KernelCall>;
 
@@ -54,6 +56,13 @@ struct Step {
   std::vector<int64_t> group;     ///< sum
   int32_t message = -1;           ///< post, complete: number on the rank
   std::vector<Range> dead;        ///< what nobody reads after this step
+};
+
+/// What a kernel's function is called with: addresses in the arena, lists of them, and the scalars adamw reads last.
+struct KernelArguments {
+  KernelArguments(const KernelCall &call, const Step &step, char *arena, const void *scalars);
+  KernelArguments(const KernelArguments &) = delete;
+  void *addresses[32] = {}, *values[16] = {};
 };
 
 struct RankCode {

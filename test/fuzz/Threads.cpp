@@ -64,13 +64,9 @@ struct RankThread {
       status = transport.complete(state, step.message);
     for (const KernelCall &call : step.body ? *step.body : BodyCode()) {
       const PreparedOp *op = state.kernels->find(call.op);
-      void *arguments[16] = {};
-      size_t count = 0;
-      for (auto [slot, offset] : call.pointers)
-        arguments[count++] = slot < 0 ? nullptr : arena + step.places[size_t(slot)] + offset;
-      arguments[count] = &state.optimizer;
+      KernelArguments arguments(call, step, arena, &state.optimizer);
       if (status == PP_OK)
-        status = op->body(*op, arguments);
+        status = op->body(*op, arguments.values);
     }
     if (status == PP_OK)
       for (Range range : step.dead)

@@ -35,8 +35,8 @@ func.func private @f(%q: !q, %k0: !k, %v0: !k, %k1: !k, %v1: !k) -> (!q, !l) att
 
 // The sums are written where they are read: the results' list is that of the arguments.
 // CHECK-LABEL: define internal i32 @b(ptr %0, ptr %1, ptr %2, ptr %3, ptr %4, ptr %5)
-// CHECK-DAG:     %[[DKV:.*]] = alloca ptr, i32 2
-// CHECK-DAG:     %[[KV2:.*]] = alloca ptr, i32 2
+// CHECK:         %[[KV2:.*]] = alloca ptr, i32 2
+// CHECK:         %[[DKV:.*]] = alloca ptr, i32 2
 // CHECK-DAG:     store ptr %2, ptr %[[KV2]]
 // CHECK-DAG:     store ptr %3, ptr %[[DKV]]
 // CHECK:         call i32 @pp_attention_bwd(ptr %0, i32 2, ptr %1, ptr %1, ptr %{{.*}}, ptr %{{.*}}, ptr %[[KV2]], ptr %4, ptr %[[DKV]])

@@ -19,7 +19,7 @@ func.func private @second(%x: !x, %k0: !x, %v0: !x, %wk: !w {nn.weight = {name =
 // CHECK: func.func private @s0.B(
 // CHECK-SAME: -> (tensor<1x8x16xbf16>, tensor<1x8x16xf32>, tensor<1x8x16xf32>, tensor<16x16xf32>)
 // CHECK: %[[D:.*]] = nn.attention_delta %[[DO:.*]], %{{.*}}
-// CHECK-NEXT: %{{.*}}, %[[DKV:.*]]:4 = nn.attention_bwd %[[DO]], {{.*}}, %[[D]], %arg1, %arg2, {{.*}} {causal = true, heads = 4 : i64, offset = 8 : i64, sums = true}
+// CHECK: %{{.*}}, %[[DKV:.*]]:4 = nn.attention_bwd %[[DO]], {{.*}}, %[[D]], %arg1, %arg2, {{.*}} {causal = true, heads = 4 : i64, offset = 8 : i64, sums = true}
 // CHECK-DAG: %[[DK:.*]] = nn.round %[[DKV]]#2 to bf16
 // CHECK-DAG: %[[DV:.*]] = nn.round %[[DKV]]#3 to bf16
 // CHECK: nn.gelu_bwd %[[DV]]
