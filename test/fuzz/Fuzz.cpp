@@ -37,6 +37,29 @@ struct Base {
   std::vector<Case> cases;
 };
 
+/// Two mutants of what the schedule's author wrote. Most are refused before there is anything to run; what compiles must
+/// run clean, or the proofs must see it.
+template <typename Add> void judgeActions(Judge &judge, Base &base, int64_t number, Add add) {
+  for (int64_t mutant = mutants; mutant < mutants + 2; ++mutant) {
+    Dice dice(pp::hashOf(pp::hashOf(seed, uint64_t(number)), uint64_t(mutant)));
+    Schedule schedule = base.schedule;
+    std::string name = mutateActions(schedule, dice), why;
+    if (name.empty())
+      continue;
+    if (judge.compile(schedule, why)) {
+      add(*judge.copy(), name, mutant);
+      base.cases.back().schedule = schedule.text();
+      continue;
+    }
+    Case refused;
+    refused.mutation = name;
+    refused.verdict = {false, false, "compiler", why};
+    refused.base = number;
+    refused.mutant = mutant;
+    base.cases.push_back(refused);
+  }
+}
+
 Base judgeBase(Judge &judge, int64_t number) {
   uint64_t own = pp::hashOf(seed, uint64_t(number));
   Dice dice(own);
@@ -67,11 +90,13 @@ Base judgeBase(Judge &judge, int64_t number) {
       break;
     }
   }
+  if (only.empty())
+    judgeActions(judge, result, number, add);
   return result;
 }
 
 std::vector<Base> judgeAll() {
-  std::vector<Base> bases(onlyBase >= 0 ? 1 : size_t((caseCount + mutants) / (mutants + 1)));
+  std::vector<Base> bases(onlyBase >= 0 ? 1 : size_t((caseCount + mutants + 2) / (mutants + 3)));
   std::atomic<int64_t> next = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < jobs; ++i)
@@ -92,15 +117,16 @@ constexpr llvm::StringRef truths[] = {"clean", "wrong", "NaN", "hang", "fault", 
 /// Rows by mutation, columns by verdict and outcome.
 void printTable(const std::vector<Base> &bases) {
   std::map<std::string, std::map<std::string, int>> rows;
-  std::vector<std::string> columns = {"cases", "proved clean", "stricter", "DISAGREE"};
+  std::vector<std::string> columns = {"cases", "proved clean", "stricter", "DISAGREE", "not compiled"};
   for (llvm::StringRef truth : llvm::ArrayRef(truths).drop_front())
     columns.push_back("refused " + truth.str());
   for (const Base &base : bases)
     for (const Case &each : base.cases) {
-      std::string column = !each.agrees()        ? "DISAGREE"
-                           : each.verdict.proved ? "proved clean"
-                           : each.isClean()      ? "stricter"
-                                                 : "refused " + truths[size_t(each.outcome.truth)].str();
+      std::string column = !each.agrees()           ? "DISAGREE"
+                           : !each.verdict.compiled ? "not compiled"
+                           : each.verdict.proved    ? "proved clean"
+                           : each.isClean()         ? "stricter"
+                                                    : "refused " + truths[size_t(each.outcome.truth)].str();
       for (const std::string &row : {each.mutation, std::string("all")}) {
         ++rows[row][column];
         ++rows[row]["cases"];
@@ -121,6 +147,9 @@ void printTable(const std::vector<Base> &bases) {
   print("none");
   for (llvm::StringRef name : mutationNames())
     print(name);
+  for (auto &[name, row] : rows)
+    if (name.find(' ') != std::string::npos) // of actions
+      print(name);
   print("all");
 }
 
@@ -152,7 +181,8 @@ void printDisagreement(const Base &base, const Case &each) {
     return;
   file << "// " << each.mutation << ": " << (each.verdict.proved ? "proved" : each.verdict.message) << "; "
        << truths[size_t(each.outcome.truth)] << " " << each.outcome.why << "\n";
-  for (llvm::StringRef rest = base.schedule.text; !rest.empty();) {
+  std::string text = each.schedule.empty() ? base.schedule.text() : each.schedule;
+  for (llvm::StringRef rest = text; !rest.empty();) {
     auto [line, more] = rest.split('\n');
     file << "// | " << line << "\n";
     rest = more;
@@ -165,7 +195,7 @@ int report(const std::vector<Base> &bases) {
   std::map<std::string, int> rules, kinds, said;
   for (const Base &base : bases) {
     if (!base.error.empty()) {
-      llvm::outs() << "a legal schedule is refused: " << base.error << "\n" << base.schedule.text << "\n";
+      llvm::outs() << "a legal schedule is refused: " << base.error << "\n" << base.schedule.text() << "\n";
       ++failed;
       continue;
     }
@@ -177,8 +207,8 @@ int report(const std::vector<Base> &bases) {
       if (!each.rule.empty())
         ++rules[each.rule];
       if (!each.verdict.proved)
-        ++said[each.verdict.proof + ", " + truths[size_t(each.outcome.truth)].str() + ": " +
-               shapeOf(each.verdict.message) + (messages ? "   [" + each.mutation + "]" : "")];
+        ++said[each.verdict.proof + (each.verdict.compiled ? ", " + truths[size_t(each.outcome.truth)].str() : "") +
+               ": " + shapeOf(each.verdict.message) + (messages ? "   [" + each.mutation + "]" : "")];
     }
   }
   printTable(bases);

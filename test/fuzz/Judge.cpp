@@ -90,6 +90,8 @@ Judge::Judge(std::string stdlib) : stdlib(std::move(stdlib)), context(MLIRContex
   for (Pass &pass : manager.getPasses())
     if (pass.getArgument().starts_with("pp-prove-"))
       proofs.push_back(pass.getArgument().str());
+    else
+      passes += (passes.empty() ? "" : ",") + pass.getArgument().str();
 }
 
 OwningOpRef<ModuleOp> Judge::compileText(const std::string &text, std::string &why) {
@@ -104,8 +106,7 @@ OwningOpRef<ModuleOp> Judge::compileText(const std::string &text, std::string &w
   options.stdlibDir = stdlib;
   OwningOpRef<ModuleOp> module = importPipe(sources, &context, options);
   PassManager manager(&context);
-  buildPipeline(manager);
-  if (!module || failed(manager.run(*module)))
+  if (!module || failed(parsePassPipeline(passes, manager)) || failed(manager.run(*module)))
     return {};
   return module;
 }
@@ -124,7 +125,7 @@ bool Judge::compile(const Schedule &schedule, std::string &why) {
       return false;
     }
   }
-  base = compileText(schedule.text, why);
+  base = compileText(schedule.text(), why);
   loader = std::make_unique<Loader>(table);
   return bool(base);
 }

@@ -12,7 +12,7 @@ namespace pp::fuzz {
 
 /// What the proofs say.
 struct Verdict {
-  bool proved = true;
+  bool compiled = true, proved = true;
   std::string proof;   ///< the pass that refuses, without `pp-prove-`
   std::string message; ///< its first error
 };
@@ -24,11 +24,14 @@ struct Case {
   std::string threads; ///< what the threads transport said otherwise, empty if it agrees or was not asked
   std::string rule;    ///< the stricter rule that refuses a program which runs clean
   int64_t base = 0, mutant = -1;
-  std::string text; ///< the program, where verdict and outcome disagree
+  std::string text;     ///< the program, where verdict and outcome disagree
+  std::string schedule; ///< the `.pipe` text of a mutant of actions
 
   [[nodiscard]] bool isClean() const { return outcome.truth == Truth::Clean; }
   [[nodiscard]] bool agrees() const {
-    return threads.empty() && (verdict.proved == isClean() || (isClean() && !rule.empty()));
+    if (mutation == "none") // all that is drawn is legal
+      return threads.empty() && verdict.proved && isClean();
+    return !verdict.compiled || (threads.empty() && (verdict.proved == isClean() || (isClean() && !rule.empty())));
   }
 };
 
@@ -37,7 +40,7 @@ class Judge {
 public:
   explicit Judge(std::string stdlib);
 
-  /// Compiles the schedule with the product's pipeline. An error is a failure: all that is drawn is legal.
+  /// Compiles the schedule to rank programs with the product's pipeline, up to its proofs.
   bool compile(const Schedule &schedule, std::string &why);
   /// A copy of the compiled rank programs.
   mlir::OwningOpRef<mlir::ModuleOp> copy() { return mlir::ModuleOp(base->clone()); }
@@ -53,7 +56,8 @@ private:
 
   std::string stdlib;
   mlir::MLIRContext context;
-  std::vector<std::string> proofs; ///< the passes `pp-prove-..` of the product's pipeline, in its order
+  std::string passes;              ///< the product's pipeline up to its proofs
+  std::vector<std::string> proofs; ///< its passes `pp-prove-..`, in its order
   KernelTable table;
   std::map<std::string, Reference> references; ///< by the text of the one-rank program
   std::string single;

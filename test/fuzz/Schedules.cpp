@@ -27,9 +27,10 @@ std::string trainText(bool tied, int64_t layers, const std::string &call) {
          "\n  data      microbatch = 1, sequence = 4\n  optimizer adamw(lr = 0.05)\n  precision f64\n}\n";
 }
 
-Schedule finish(Schedule schedule, bool tied, int64_t layers, const std::string &body, const std::string &call) {
+Schedule finish(Schedule schedule, bool tied, int64_t layers, const std::string &call) {
   std::string model = tied ? "import \"std/models/gpt2.pipe\"\n" : "import \"std/models/llama.pipe\"\n";
-  schedule.text = model + body + trainText(tied, layers, call);
+  schedule.head = model + schedule.head;
+  schedule.tail += trainText(tied, layers, call);
   schedule.single = model + "import \"std/single.pipe\"\n" +
                     trainText(tied, layers, "single(microbatches = " + number(schedule.microbatches) + ")");
   return schedule;
@@ -69,29 +70,22 @@ public:
       ;
     if (moving)
       bringHome();
-    Schedule schedule{moving ? "moving" : "lists", "", "", ranks, stages, microbatches};
-    std::string body = "\nschedule fuzz(ranks p, microbatches m) {\n" + pieceText();
-    if (perRank)
-      for (int64_t r = 0; r < ranks; ++r) {
-        body += "  on " + number(r) + " {";
-        for (const Line &line : lines)
-          body += line.rank == r ? " " + line.text : "";
-        body += " }\n";
-      }
-    else
-      for (const Line &line : lines)
-        body += "  " + (line.rank < 0 ? line.text : "on " + number(line.rank) + " { " + line.text + " }") + "\n";
-    return finish(schedule, dice.oneIn(2), stages, body + "}\n",
+    Schedule schedule;
+    schedule.kind = moving ? "moving" : "lists";
+    schedule.head = "\nschedule fuzz(ranks p, microbatches m) {\n" + pieceText();
+    schedule.tail = "}\n";
+    schedule.ranks = ranks;
+    schedule.stages = stages;
+    schedule.microbatches = microbatches;
+    schedule.perRank = perRank;
+    schedule.actions = lines;
+    return finish(schedule, dice.oneIn(2), stages,
                   "fuzz(ranks = " + number(ranks) + ", microbatches = " + number(microbatches) + ")");
   }
 
 private:
   struct Done {
     bool forward = false, again = false, backward = false, half = false, weights = false;
-  };
-  struct Line {
-    int64_t rank; ///< -1: anchored where its text says
-    std::string text;
   };
   struct Unit {
     char phase;
@@ -106,7 +100,7 @@ private:
   std::vector<char> recomputed, gradsMove;
   std::vector<std::vector<int64_t>> where; ///< rank of a stage's microbatch
   std::vector<std::vector<Done>> done;
-  std::vector<Line> lines;
+  std::vector<Schedule::Action> lines;
 
   std::string pieceText() {
     if (!moving)
@@ -293,11 +287,56 @@ Schedule fromLibrary(Dice &dice, int64_t size) {
   schedule.microbatches = chosen.rounds ? schedule.ranks * dice.between(1, rounds) : dice.between(schedule.ranks, 6);
   std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
                      ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
-  return finish(schedule, dice.oneIn(2), schedule.stages, std::string("import \"std/") + chosen.file + ".pipe\"\n",
-                call);
+  schedule.head = std::string("import \"std/") + chosen.file + ".pipe\"\n";
+  return finish(schedule, dice.oneIn(2), schedule.stages, call);
 }
 
 } // namespace
+
+std::string Schedule::text() const {
+  std::string body;
+  for (int64_t r = 0; perRank && r < ranks; ++r) {
+    body += "  on " + number(r) + " {";
+    for (const Action &action : actions)
+      body += action.rank == r ? " " + action.text : "";
+    body += " }\n";
+  }
+  for (const Action &action : perRank ? std::vector<Action>() : actions)
+    body += "  " + (action.rank < 0 ? action.text : "on " + number(action.rank) + " { " + action.text + " }") + "\n";
+  return head + body + tail;
+}
+
+std::string mutateActions(Schedule &schedule, Dice &dice) {
+  auto &actions = schedule.actions;
+  if (actions.size() < 2)
+    return "";
+  int64_t count = int64_t(actions.size()), first = dice.below(count), second = dice.below(count);
+  Schedule::Action &a = actions[size_t(first)], &b = actions[size_t(second)], copy = a;
+  switch (dice.below(6)) {
+  case 0:
+    actions.erase(actions.begin() + first);
+    return "action lost";
+  case 1:
+    actions.insert(actions.begin() + second, copy);
+    return "action twice";
+  case 2:
+    std::swap(a, actions[size_t((first + 1) % count)]);
+    return "actions swapped";
+  case 3:
+    std::swap(a, b);
+    return "actions swapped";
+  case 4: // what one unit should do, another does too
+    if (a.rank < 0 || b.rank < 0)
+      return "";
+    std::swap(a.text, b.text);
+    return "units exchanged";
+  default:
+    if (a.rank < 0)
+      return "";
+    a.rank = dice.below(schedule.ranks);
+    return "unit on another rank";
+  }
+}
 
 Schedule drawSchedule(Dice &dice, int64_t size) {
   int64_t drawn = dice.below(10);
