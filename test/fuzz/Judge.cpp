@@ -18,44 +18,72 @@ namespace {
 /// A rule under which a program is refused though it happens to run clean.
 struct Rule {
   const char *name, *proof, *shape;
-  bool unused; ///< holds only if the program runs clean without the unit that the message names
+  enum class If {
+    Any,
+    Unused, ///< the program runs clean without the unit that the message names
+    Shared  ///< it does not when every slot has bytes of its own
+  } holds;
 };
 constexpr Rule rules[] = {
     // The second run writes what the first wrote. It costs time, and nobody meant it.
-    {"a unit that runs again makes the same again", "units", "runs twice", false},
+    {"a unit that runs again makes the same again", "units", "runs twice", Rule::If::Any},
     // The forward of a stage with recomputation whose activation nobody takes: its stash is made anew by R.
-    {"a unit that does not run made nothing that is used", "units", "no rank runs", false},
+    {"a unit that does not run made nothing that is used", "units", "no rank runs", Rule::If::Any},
     {"a unit that reads the wrong thing makes nothing that is used", "values", "from a slot that nothing has written",
-     true},
-    {"a unit that reads the wrong thing makes nothing that is used", "values", "where it needs", true},
+     Rule::If::Unused},
+    {"a unit that reads the wrong thing makes nothing that is used", "values", "where it needs", Rule::If::Unused},
+    // Another name for bytes that hold the right value, by luck of this plan of memory.
+    {"a wrong slot lies where the right one does", "values", "", Rule::If::Shared},
     // The same message or unit twice: the second gradient is equal to the one that it replaces.
-    {"a gradient is written over by an equal one", "values", "which nothing has taken", false},
+    {"a gradient is written over by an equal one", "values", "which nothing has taken", Rule::If::Any},
     // A launch that runs twice, or a thing that arrives twice: while the first copy travels, an equal one is written.
-    {"what is in flight is written over by an equal one", "slots", "writes `..` while it is in flight", false},
-    {"what is in flight is written over by an equal one", "slots", "receives over `..` while", false},
+    {"what is in flight is written over by an equal one", "slots", "writes `..` while it is in flight", Rule::If::Any},
+    {"what is in flight is written over by an equal one", "slots", "receives over `..` while", Rule::If::Any},
     // Two names for the same bytes that mean the same value, a value that nobody reads any more, or the memory of a send
     // whose receiver must already have it: true by luck of this plan or of other ranks, and false after the next change.
-    {"two slots share bytes when it does no harm", "slots", "overlaps", false},
+    {"two slots share bytes when it does no harm", "slots", "overlaps", Rule::If::Any},
 };
 } // namespace
 
+/// The program without the launches of this unit; null if it has none.
+static OwningOpRef<ModuleOp> withoutUnit(ModuleOp module, llvm::StringRef unit) {
+  OwningOpRef<ModuleOp> without = ModuleOp(module->clone());
+  llvm::SmallVector<pipeline::LaunchOp> launches;
+  without->walk([&](pipeline::LaunchOp launch) {
+    if (launch.getUnit().str() == unit)
+      launches.push_back(launch);
+  });
+  for (pipeline::LaunchOp launch : launches)
+    launch.erase();
+  return launches.empty() ? OwningOpRef<ModuleOp>() : std::move(without);
+}
+
+/// The program with a plan in which no two slots share a byte.
+static OwningOpRef<ModuleOp> withoutSharing(ModuleOp module) {
+  OwningOpRef<ModuleOp> apart = ModuleOp(module->clone());
+  apart->walk([&](pipeline::RankOp rank) {
+    uint64_t bytes = 0;
+    for (auto slot : rank.getOps<pipeline::SlotOp>()) {
+      slot.setOffset(bytes);
+      bytes += uint64_t(pipeline::payloadOffsets(slot.getSlot().getType().getPayload()).back());
+    }
+    rank.setArenaBytes(bytes);
+  });
+  return apart;
+}
+
 std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_t seed) {
   std::string shape = shapeOf(verdict.message), ignored;
+  auto isClean = [&](ModuleOp other) { return execute(other, seed, /*threads=*/false, ignored).truth == Truth::Clean; };
   for (const Rule &rule : rules) {
     if (verdict.proof != rule.proof || shape.find(rule.shape) == std::string::npos)
       continue;
-    if (!rule.unused)
+    if (rule.holds == Rule::If::Any)
+      return rule.name;
+    if (rule.holds == Rule::If::Shared && !isClean(*withoutSharing(module)))
       return rule.name;
     llvm::StringRef unit = llvm::StringRef(verdict.message).split('`').second.split('`').first;
-    OwningOpRef<ModuleOp> without = ModuleOp(module->clone());
-    llvm::SmallVector<pipeline::LaunchOp> launches;
-    without->walk([&](pipeline::LaunchOp launch) {
-      if (launch.getUnit().str() == unit)
-        launches.push_back(launch);
-    });
-    for (pipeline::LaunchOp launch : launches)
-      launch.erase();
-    if (!launches.empty() && execute(*without, seed, /*threads=*/false, ignored).truth == Truth::Clean)
+    if (auto without = withoutUnit(module, unit); rule.holds == Rule::If::Unused && without && isClean(*without))
       return rule.name;
   }
   return "";
