@@ -21,6 +21,7 @@ struct Rule {
   enum class If {
     Any,
     Unused, ///< the program runs clean without the unit that the message names
+    Unread, ///< the program runs clean without what this rank sends to one of the others under the name last mentioned
     Shared  ///< it does not when every slot has bytes of its own
   } holds;
 };
@@ -32,6 +33,8 @@ constexpr Rule rules[] = {
     {"a unit that reads the wrong thing makes nothing that is used", "values", "from a slot that nothing has written",
      Rule::If::Unused},
     {"a unit that reads the wrong thing makes nothing that is used", "values", "where it needs", Rule::If::Unused},
+    // A copy of a weight that no unit reads any more.
+    {"a message that carries the wrong thing goes where nobody reads it", "values", "sends", Rule::If::Unread},
     // Another name for bytes that hold the right value, by luck of this plan of memory.
     {"a wrong slot lies where the right one does", "values", "", Rule::If::Shared},
     // The same message or unit twice: the second gradient is equal to the one that it replaces.
@@ -58,6 +61,40 @@ static OwningOpRef<ModuleOp> withoutUnit(ModuleOp module, llvm::StringRef unit) 
   return launches.empty() ? OwningOpRef<ModuleOp>() : std::move(without);
 }
 
+/// The program without what one rank sends to another under this name.
+static OwningOpRef<ModuleOp> withoutMessages(ModuleOp module, int64_t from, int64_t to, llvm::StringRef thing) {
+  OwningOpRef<ModuleOp> without = ModuleOp(module->clone());
+  llvm::SmallVector<pipeline::PostOp> ends;
+  without->walk([&](pipeline::PostOp post) {
+    int64_t self = int64_t(post->getParentOfType<pipeline::RankOp>().getRank()), peer = post.getPeers().front();
+    bool sends = post.getKind() == pipeline::PostKind::send, receives = post.getKind() == pipeline::PostKind::receive;
+    if (post.getThing().str() == thing &&
+        ((sends && self == from && peer == to) || (receives && self == to && peer == from)))
+      ends.push_back(post);
+  });
+  for (pipeline::PostOp post : ends) {
+    for (Operation *user : llvm::make_early_inc_range(post.getRequest().getUsers()))
+      user->erase();
+    post.erase();
+  }
+  return ends.empty() ? OwningOpRef<ModuleOp>() : std::move(without);
+}
+
+/// Some rank gets from this one, under this name, what nobody reads.
+bool Judge::isUnread(ModuleOp module, const std::string &message, uint64_t seed) {
+  llvm::StringRef text = message;
+  int64_t from = 0;
+  std::string ignored;
+  if (!text.consume_front("rank ") || text.consumeInteger(10, from))
+    return false;
+  llvm::StringRef thing = text.rsplit('`').first.rsplit('`').second;
+  for (int64_t to = 0; to < 8; ++to)
+    if (auto without = withoutMessages(module, from, to, thing);
+        without && execute(*without, seed, /*threads=*/false, ignored).truth == Truth::Clean)
+      return true;
+  return false;
+}
+
 /// The program with a plan in which no two slots share a byte.
 static OwningOpRef<ModuleOp> withoutSharing(ModuleOp module) {
   OwningOpRef<ModuleOp> apart = ModuleOp(module->clone());
@@ -81,6 +118,8 @@ std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_
     if (rule.holds == Rule::If::Any)
       return rule.name;
     if (rule.holds == Rule::If::Shared && !isClean(*withoutSharing(module)))
+      return rule.name;
+    if (rule.holds == Rule::If::Unread && isUnread(module, verdict.message, seed))
       return rule.name;
     llvm::StringRef unit = llvm::StringRef(verdict.message).split('`').second.split('`').first;
     if (auto without = withoutUnit(module, unit); rule.holds == Rule::If::Unused && without && isClean(*without))

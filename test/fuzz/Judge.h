@@ -52,6 +52,7 @@ private:
   Verdict prove(mlir::ModuleOp module);
   /// The documented rule behind a refusal of a program that runs clean, empty if there is none.
   std::string stricterRule(mlir::ModuleOp module, const Verdict &verdict, uint64_t seed);
+  bool isUnread(mlir::ModuleOp module, const std::string &message, uint64_t seed);
   Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);
 
   std::string stdlib;
