@@ -13,7 +13,9 @@
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include "passes/SlotLives.h"
+#include <map>
 #include <numeric>
+#include <queue>
 
 namespace pp {
 #define GEN_PASS_DEF_PLANSLOTS
@@ -29,6 +31,12 @@ namespace {
 struct Layout {
   std::vector<int64_t> offsets;
   int64_t bytes = 0;
+
+  explicit Layout(size_t slots) : offsets(slots, 0) {}
+  void place(size_t slot, int64_t offset, int64_t size) {
+    offsets[slot] = offset;
+    bytes = std::max(bytes, offset + size);
+  }
 };
 
 bool meet(const SlotLife &a, const SlotLife &b) {
@@ -39,47 +47,100 @@ bool meet(const SlotLife &a, const SlotLife &b) {
   return false;
 }
 
-/// First fit in the given order; `byStart`: it is sorted by start, so slots that have ended never matter again.
-Layout firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, bool byStart) {
-  Layout layout;
-  layout.offsets.assign(lives.size(), 0);
-  std::vector<size_t> placed; // candidates for conflicts; the dead are dropped when ordered by start
+using Range = std::pair<int64_t, int64_t>;
+
+/// The lowest place from `begin` on that none of the sorted ranges overlaps.
+int64_t lowestFree(int64_t begin, int64_t bytes, ArrayRef<Range> taken) {
+  for (auto [first, end] : taken)
+    if (first < begin + bytes && begin < end)
+      begin = end;
+  return begin;
+}
+
+/// First fit in the given order, each slot among all those placed before it.
+void firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, Layout &layout) {
+  for (auto [i, slot] : llvm::enumerate(order)) {
+    SmallVector<Range> taken;
+    for (size_t other : order.take_front(i))
+      if (meet(lives[slot], lives[other]))
+        taken.push_back({layout.offsets[other], layout.offsets[other] + lives[other].bytes});
+    llvm::sort(taken);
+    layout.place(slot, lowestFree(0, lives[slot].bytes, taken), lives[slot].bytes);
+  }
+}
+
+/// What is free while a sweep goes from start to start: gaps by offset, few however many slots are alive.
+class FreeRanges {
+public:
+  int64_t take(int64_t bytes, ArrayRef<Range> alsoTaken) {
+    for (auto [begin, end] : gaps) {
+      int64_t offset = lowestFree(begin, bytes, alsoTaken);
+      if (offset + bytes > end)
+        continue;
+      Range gap(begin, end);
+      gaps.erase(begin);
+      if (gap.first < offset)
+        gaps[gap.first] = offset;
+      if (offset + bytes < gap.second)
+        gaps[offset + bytes] = gap.second;
+      return offset;
+    }
+    llvm_unreachable("the last gap has no end");
+  }
+  void release(int64_t begin, int64_t end) {
+    auto after = gaps.lower_bound(begin);
+    if (after != gaps.end() && after->first == end) {
+      end = after->second;
+      after = gaps.erase(after);
+    }
+    if (after != gaps.begin() && std::prev(after)->second == begin)
+      std::prev(after)->second = end;
+    else
+      gaps[begin] = end;
+  }
+
+private:
+  std::map<int64_t, int64_t> gaps = {{0, std::numeric_limits<int64_t>::max()}}; // begin -> end
+};
+
+/// First fit by start for slots of one segment, around those that are placed: a sweep, in n log n.
+void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<size_t> placed, Layout &layout) {
+  FreeRanges free;
+  using Ending = std::pair<int64_t, size_t>; // last position, slot
+  std::priority_queue<Ending, std::vector<Ending>, std::greater<Ending>> alive;
   for (size_t slot : order) {
     const SlotLife &life = lives[slot];
-    if (byStart)
-      llvm::erase_if(placed,
-                     [&](size_t other) { return lives[other].segments.back().last < life.segments.front().first; });
-    SmallVector<std::pair<int64_t, int64_t>> taken;
+    if (life.bytes == 0)
+      continue;
+    for (; !alive.empty() && alive.top().first < life.segments.front().first; alive.pop()) {
+      size_t ended = alive.top().second;
+      free.release(layout.offsets[ended], layout.offsets[ended] + lives[ended].bytes);
+    }
+    SmallVector<Range> taken;
     for (size_t other : placed)
       if (meet(life, lives[other]))
         taken.push_back({layout.offsets[other], layout.offsets[other] + lives[other].bytes});
     llvm::sort(taken);
-    int64_t offset = 0;
-    for (auto [begin, end] : taken) {
-      if (offset + life.bytes <= begin)
-        break;
-      offset = std::max(offset, end);
-    }
-    layout.offsets[slot] = offset;
-    layout.bytes = std::max(layout.bytes, offset + life.bytes);
-    placed.push_back(slot);
+    layout.place(slot, free.take(life.bytes, taken), life.bytes);
+    alive.push({life.segments.back().last, slot});
   }
-  return layout;
 }
 
 Layout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
+  // Slots that live in several segments first: they are few, and everything else fits around them.
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
-  // Slots that live in several segments first: they are few, and everything else fits around them.
-  llvm::stable_sort(order, [&](size_t a, size_t b) {
-    bool manyA = lives[a].segments.size() > 1, manyB = lives[b].segments.size() > 1;
-    return manyA != manyB ? manyA : lives[a].segments.front().first < lives[b].segments.front().first;
-  });
-  Layout best = firstFit(lives, order, true);
+  auto single =
+      std::stable_partition(order.begin(), order.end(), [&](size_t slot) { return lives[slot].segments.size() > 1; });
+  ArrayRef<size_t> all(order), homes = all.take_front(single - order.begin());
+  Layout best(lives.size());
+  firstFit(lives, homes, best);
+  firstFitByStart(lives, all.drop_front(homes.size()), homes, best);
   if (best.bytes == largestLiveSum || lives.size() > 4000) // quadratic below
     return best;
   llvm::stable_sort(order, [&](size_t a, size_t b) { return lives[a].bytes > lives[b].bytes; });
-  Layout bySize = firstFit(lives, order, false);
+  Layout bySize(lives.size());
+  firstFit(lives, order, bySize);
   return bySize.bytes < best.bytes ? bySize : best;
 }
 

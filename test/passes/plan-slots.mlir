@@ -96,3 +96,26 @@ pipeline.program @scratch ranks 1 microbatches 1 slices 0 attributes {train = {}
     pipeline.launch @f <B stage 0 mb 0>(%a) -> () scratch %u : (!s) -> () scratch !big
   }
 }
+
+// Two slots that are written anew, one after the other, share a place; what lives beside the first lies apart from it.
+// CHECK-LABEL: pipeline.program @anew
+// CHECK: pipeline.rank 0 arena 128
+pipeline.program @anew ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // CHECK: pipeline.slot act "early" offset 0
+    %a = pipeline.slot act "early" : !s
+    // CHECK: pipeline.slot act "late" offset 0
+    %b = pipeline.slot act "late" : !s
+    // CHECK: pipeline.slot act "beside" offset 64
+    %c = pipeline.slot act "beside" : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    pipeline.launch @f <F stage 0 mb 1>() -> (%c) : () -> !s
+    pipeline.launch @f <F stage 0 mb 2>(%a, %c) -> () : (!s, !s) -> ()
+    pipeline.launch @f <F stage 0 mb 3>() -> (%a) : () -> !s
+    pipeline.launch @f <F stage 0 mb 4>(%a) -> () : (!s) -> ()
+    pipeline.launch @f <F stage 0 mb 5>() -> (%b) : () -> !s
+    pipeline.launch @f <F stage 0 mb 6>(%b) -> () : (!s) -> ()
+    pipeline.launch @f <F stage 0 mb 7>() -> (%b) : () -> !s
+    pipeline.launch @f <F stage 0 mb 8>(%b) -> () : (!s) -> ()
+  }
+}
