@@ -59,8 +59,8 @@ LogicalResult StepBuilder::reportLeft(int64_t piece, int64_t rank, const Share &
   if (share.moved)
     error.attachNote(share.moved->getLoc()) << "last moved here" << withLoops(share.moved);
   else
-    error.attachNote(movedGrads[piece]->getLoc()) << "`grad(" << name << ")` is moved here"
-                                                  << withLoops(movedGrads[piece]);
+    error.attachNote(movedGrads[piece]->getLoc())
+        << "`grad(" << name << ")` is moved here" << withLoops(movedGrads[piece]);
   return failure();
 }
 
