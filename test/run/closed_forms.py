@@ -2,7 +2,7 @@
 """Holds the simulator against the closed forms of the papers, exactly, in unit time (F 1, B 2, I 1, W 1), 2 to 16 ranks."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: closed_forms.py PP_COMPILE FOLDER
+# usage: closed_forms.py PP_COMPILE FOLDER [SCHEDULE..]
 # A row of FORMS says for one schedule which microbatches to try on p ranks, and what must come out: numbers of the whole
 # program (p, m) -> number, and of rank r (p, m, r) -> number. `bubble` is checked for all from makespan and work.
 import fractions, json, os, sys
@@ -12,28 +12,38 @@ SIZES = dict(hidden=4, heads=1, kv_heads=1, ffn=4, vocab=4, sequence=2, microbat
 
 
 class Form:
+    """None: no closed form. `idle` is the longest wait inside a rank's span by p, `top` the most stashes on any rank."""
+
     def __init__(self, schedule, microbatches, makespan, span, barrier=lambda p, m: 0, defines={}, ranks=range(2, 17),
-                 layers=lambda p: p, work=lambda m: 3 * m, **peaks):
+                 layers=lambda p: p, work=lambda m: 3 * m, idle=None, top=None, **peaks):
         self.schedule, self.microbatches, self.defines, self.ranks, self.layers = schedule, microbatches, defines, ranks, layers
         self.makespan, self.span, self.barrier, self.work, self.peaks = makespan, span, barrier, work, peaks
+        self.idle, self.top = idle, top
 
     def sizes(self):
         return [(p, m) for p in self.ranks for m in self.microbatches(p)]
 
     def errors(self, p, m, stats):
         """What differs: name, expected, got."""
-        makespan, work = self.makespan(p, m), self.work(m)
-        whole = {"makespan": makespan, "step": makespan, "span": max(self.span(p, m, r) for r in range(p))}
-        pairs = [(name, value, stats[name]) for name, value in whole.items()]
-        pairs.append(("bubble", float(fractions.Fraction(makespan - work, makespan)), round(stats["bubble"], 12)))
-        pairs.append(("cost of the barrier", self.barrier(p, m), stats["barrier_cost"]))
-        for r, rank in enumerate(stats["per_rank"]):
-            pairs += [(f"rank {r}: busy", work, rank["busy"]), (f"rank {r}: idle", makespan - work, rank["idle"]),
+        makespan, work, ranks = self.makespan and self.makespan(p, m), self.work(m), stats["per_rank"]
+        pairs = []
+        if makespan is not None:
+            pairs += [("makespan", makespan, stats["makespan"]), ("step", makespan, stats["step"])]
+            pairs.append(("bubble", float(fractions.Fraction(makespan - work, makespan)), round(stats["bubble"], 12)))
+        if self.barrier:
+            pairs.append(("cost of the barrier", self.barrier(p, m), stats["barrier_cost"]))
+        if self.idle:
+            pairs.append(("longest wait", self.idle[p], max(rank["span"] for rank in ranks) - work))
+        if self.top:
+            pairs.append(("stash", self.top(p), max(rank["peak_values"]["stash"] for rank in ranks)))
+        for r, rank in enumerate(ranks):
+            idle = stats["makespan"] - work
+            pairs += [(f"rank {r}: busy", work, rank["busy"]), (f"rank {r}: idle", idle, rank["idle"]),
                       (f"rank {r}: span", self.span(p, m, r), rank["span"]),
-                      (f"rank {r}: idle by cause", makespan - work, sum(rank["idle_by_cause"].values()))]
-            pairs += [(f"rank {r}: {role}", peak(p, m, r), rank["peak_values"][role]) for role, peak in self.peaks.items()
-                      if peak(p, m, r) is not None]
-        return [f"{name}: expected {expected}, got {got}" for name, expected, got in pairs if abs(expected - got) > 1e-11]
+                      (f"rank {r}: idle by cause", idle, sum(rank["idle_by_cause"].values()))]
+            pairs += [(f"rank {r}: {role}", peak(p, m, r), rank["peak_values"][role]) for role, peak in self.peaks.items()]
+        return [f"{name}: expected {expected}, got {got}" for name, expected, got in pairs
+                if expected is not None and abs(expected - got) > 1e-11]
 
 
 # weight_passing.md section 8 (stage-level F 1 and BW 2): from two rounds on as 1F1B; in one round no rank ever has both.
@@ -54,14 +64,41 @@ FORMS = (
     Form("weipipe_interleave", lambda p: (p, 2 * p, 3 * p), interleave,
          lambda p, m, r: interleave(p, m) - 2 * (p - 1) + r,
          stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if m > p else None, grad=lambda p, m, r: 2),
+    # Narayanan et al. 2021, interleaved: (p-1)/(vm) of the work, with v stages a rank of unit time each. The warm-up is 2 (p-1-r)
+    # + (v-1) p forwards, all of them with one group of microbatches.
+    *(Form("interleaved", lambda p: (p, 2 * p), lambda p, m, v=v: 3 * (v * m + p - 1),
+           lambda p, m, r, v=v: None, defines=dict(chunks=v), layers=lambda p, v=v: v * p, work=lambda m, v=v: 3 * v * m,
+           ranks=ranks, stash=lambda p, m, r, v=v: m * v if m == p else min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1))
+      for v, ranks in ((1, (2, 5)), (2, range(2, 17)), (3, (2, 3, 8)), (4, (4, 7)))),
+    # Lamy-Poirier 2023: the same bubble, all stashes at once.
+    Form("looped_bfs", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
+         layers=lambda p: 2 * p, work=lambda m: 6 * m, stash=lambda p, m, r: 2 * m),
+    # Qi et al. 2023 (zero_bubble.md B.2): rank r starts at r and ends with all others; ZB-H2's ranks never wait once they began.
+    Form("zb_h1", lambda p: (p, 2 * p + 1), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m + p - 1 - r,
+         stash=lambda p, m, r: p),
+    Form("zb_h2", lambda p: (2 * p - 1, 3 * p), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m,
+         barrier=lambda p, m: p - 1, stash=lambda p, m, r: 2 * p - 1),
+    # Qi et al. 2024 (B.3): two stages of unit time a rank, no wait inside a rank's span, the memory of 1F1B.
+    Form("zb_v", lambda p: (2 * p - 1, 3 * p), lambda p, m: 6 * m + p - 1, lambda p, m, r: 6 * m,
+         barrier=lambda p, m: p - 1, layers=lambda p: 2 * p, work=lambda m: 6 * m, stash=lambda p, m, r: 2 * p),
+    # B.4: peaks, and the longest wait inside a span for m = 3p, of the paper's algorithm for p = 2, 3, 4, 5, 6, 8, 16.
+    *(Form(name, lambda p: (3 * p,), None, lambda p, m, r: None, idle=idle, barrier=None, layers=lambda p: 2 * p,
+           work=lambda m: 6 * m, ranks=idle, top=peak)
+      for name, peak, idle in (("v_half", lambda p: p + 2 - p % 2, {2: 1, 3: 5, 4: 5, 5: 11, 6: 11, 8: 17, 16: 41}),
+                               ("v_min", lambda p: 2 * -(-(p + 2) // 3), {2: 3, 3: 5, 4: 11, 5: 15, 6: 17, 8: 27, 16: 59}))),
+    # DeepSeek 2025, a pair of F and B one after the other: as ZB-V, one chunk more on the ranks that begin with pairs.
+    Form("dualpipe_v", lambda p: (2 * p, 2 * p + 1), lambda p, m: 6 * m + p - 1, lambda p, m, r: None,
+         barrier=None, layers=lambda p: 2 * p, work=lambda m: 6 * m, top=lambda p: 2 * p + 1),
 )
 
 
 def main():
-    compiler, folder = sys.argv[1:3]
+    compiler, folder, *chosen = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
     for form in FORMS:
+        if chosen and form.schedule not in chosen:
+            continue
         wrong = []
         for p, m in form.sizes():
             values = SIZES | dict(schedule=form.schedule, ranks=p, microbatches=m, layers=form.layers(p)) | form.defines
