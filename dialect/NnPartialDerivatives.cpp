@@ -1,8 +1,8 @@
 // Derivatives of what is computed in parts: attentions that are merged, and a loss over shards of the vocabulary.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   o = merge(attention(q, kv0), attention(q, kv1))      the gradient of each part needs the whole only as lse and delta:
-//   delta = sum dout o, of the merged o                  dq, dkv0 = bwd(dout, q, lse, delta, kv0), and so for kv1
+//   o = merge(attention(q, kv0), attention(q, kv1))    the gradient of a part needs the whole only as lse and delta:
+//   delta = sum dout o, of the merged o                dq, dkv0 = bwd(dout, q, lse, delta, kv0), and so for kv1
 //
 // So it is the merge that makes the gradients of its parts, whose own o and lse nothing reads. A part that is no
 // attention of this function came from another rank, and is differentiated there.

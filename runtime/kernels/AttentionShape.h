@@ -8,8 +8,8 @@
 namespace {
 using namespace pp;
 
-/// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come in
-/// chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
+/// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come
+/// in chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
 struct AttentionShape {
   int64_t batch, s, heads, groups, d, position, count;
   const Chunk *chunks;

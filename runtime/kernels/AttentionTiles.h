@@ -30,8 +30,8 @@ template <int lanes, int rows> struct Tiles {
   static int64_t queriesFrom(const AttentionShape &shape, int64_t q0) {
     return shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
   }
-  /// Blocks of queries that carry something from chunk to chunk: those of a kv head's heads, or, where one chunk is all,
-  /// the block at hand.
+  /// Blocks of queries that carry something from chunk to chunk: those of a kv head's heads, or, where one chunk is
+  /// all, the block at hand.
   static int64_t blocksKept(const AttentionShape &shape) {
     return shape.count > 1 ? shape.share() * (roundUp(shape.s, queryBlock) / queryBlock) : 1;
   }
