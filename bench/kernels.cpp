@@ -108,6 +108,63 @@ void benchAttention(const Attention &n, Type type) {
               100 * w / reference, reference);
 }
 
+/// Slice i of a sequence against its chunks 0 to i, all n slices in turn: the pairs of the whole sequence, in parts of
+/// memory; beside it the whole in one call, and the last slice by one call a chunk and a merge.
+void benchSlices(int64_t s, int64_t n, int64_t heads, int64_t groups, int64_t d) {
+  int64_t length = s / n;
+  std::vector<float> q = random(size_t(s * heads * d)), k = random(size_t(s * groups * d)), dout = q, o(q), dq(q),
+                     dkv(k);
+  std::vector<float> lse(size_t(heads * s)), delta(lse), part(q), partLse(lse);
+  std::vector<const void *> kv;
+  std::vector<void *> sums;
+  std::vector<int64_t> dims = {1, length, heads, groups, d, 0};
+  std::vector<std::unique_ptr<Op>> forward, backward;
+  for (int64_t i = 0; i < n; ++i) {
+    kv.insert(kv.end(), 2, k.data() + i * length * groups * d);
+    sums.insert(sums.end(), 2, dkv.data() + i * length * groups * d);
+    dims[5] = i * length;
+    dims.insert(dims.end(), {length, i * length});
+    forward.push_back(std::make_unique<Op>(OpSpec{"attention", Type::F32, dims, {}, {"causal"}}));
+    backward.push_back(std::make_unique<Op>(OpSpec{"attention_bwd", Type::F32, dims, {}, {"causal", "accumulate_kv"}}));
+  }
+  std::vector<int64_t> all = {1, s, heads, groups, d, 0, s, 0};
+  Op whole({"attention", Type::F32, all, {}, {"causal"}}),
+      wholeBackward({"attention_bwd", Type::F32, all, {}, {"causal"}});
+  Op one({"attention", Type::F32, {1, length, heads, groups, d, s, length, 0}, {}, {}});
+  Op merge({"attention_merge", Type::F32, {1, length, heads, d, 2}, {}, {}});
+  double wholeForward = best([&] { pp_attention(&whole.rank, 0, q.data(), kv.data(), o.data(), lse.data()); });
+  double wholeBack = best([&] {
+    pp_attention_bwd(&wholeBackward.rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv.data(), dq.data(),
+                     sums.data());
+  });
+  double slicesForward = best([&] {
+    for (auto &op : forward)
+      pp_attention(&op->rank, 0, q.data(), kv.data(), o.data(), lse.data());
+  });
+  double slicesBack = best([&] {
+    for (auto &op : backward)
+      pp_attention_bwd(&op->rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv.data(), dq.data(),
+                       sums.data());
+  });
+  double last = best([&] { pp_attention(&forward.back()->rank, 0, q.data(), kv.data(), o.data(), lse.data()); });
+  const void *parts[] = {o.data(), lse.data(), part.data(), partLse.data()};
+  double merged = best([&] {
+    for (int64_t i = 0; i < n; ++i) {
+      pp_attention(&one.rank, 0, q.data(), kv.data() + 2 * i, i ? part.data() : o.data(),
+                   i ? partLse.data() : lse.data());
+      if (i)
+        pp_attention_merge(&merge.rank, 0, parts, o.data(), lse.data());
+    }
+  });
+  // The last slice sees all of its own chunk in the second form, half of it in the first.
+  double more = one.rate(1) * double(n) / forward.back()->rate(1);
+  std::printf(" f32 d%-3ld H%-2ld G%-2ld s%-5ld in %2ld slices: rate of the whole's, fwd %3.0f %%, bwd %3.0f %%; last "
+              "slice, call "
+              "a chunk and merge %3.0f %%\n",
+              d, heads, groups, s, n, 100 * wholeForward / slicesForward, 100 * wholeBack / slicesBack,
+              100 * last / merged * more);
+}
+
 void attention() {
   std::printf("attention, causal, GFLOP/s (share of sgemm 1024^3), %s\n", Kernels::isa());
   for (int64_t s : {128, 256, 512, 768, 1024, 1536, 2048, 3072})
@@ -120,6 +177,8 @@ void attention() {
     benchAttention({1, s, 8, 2, 64}, Type::F32);
   for (int64_t s : {256, 1024})
     benchAttention({1, s, 6, 6, 64}, Type::Bf16);
+  for (int64_t n : {2, 4, 8})
+    benchSlices(2048, n, 8, 2, 64);
 }
 
 void benchGemm(int64_t t, int64_t k, int64_t n) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/BlockedBackward.h"
 #include "runtime/kernels/BlockedForward.h"
-#include "test/unit/Kernels.h"
+#include "test/unit/Attention.h"
 #include <cstdlib>
 
 using namespace pp::test;
@@ -10,47 +10,40 @@ using namespace pp::test;
 namespace {
 
 struct Results {
-  Values o, lse, dq, dk, dv;
-};
-
-struct WideCase {
-  std::vector<int64_t> dims; // b s H G d, then position and one chunk of keys
-  bool causal;
-  WideCase(std::vector<int64_t> sizes, bool causal) : dims(std::move(sizes)), causal(causal) {
-    dims.insert(dims.end(), {0, dims[1], 0});
-  }
-  size_t queries() const { return size_t(dims[0] * dims[1] * dims[2] * dims[4]); }
-  size_t keys() const { return size_t(dims[0] * dims[1] * dims[3] * dims[4]); }
-  size_t rows() const { return size_t(dims[0] * dims[1] * dims[2]); }
+  Values o, lse, dq;
+  std::vector<Values> dkv;
 };
 
 template <class Forward, class Backward>
-Results compute(const WideCase &c, Type type, Forward forward, Backward backward) {
-  Array q(type, random(c.queries(), 1)), k(type, random(c.keys(), 2)), v(type, random(c.keys(), 3));
-  Array dout(type, random(c.queries(), 4)), o(type, c.queries()), lse(Type::F32, c.rows());
-  Array dq(type, c.queries()), dk(type, c.keys()), dv(type, c.keys()), delta(Type::F32, random(c.rows(), 5));
-  const void *kv[] = {k, v};
-  void *dkv[] = {dk, dv};
-  forward(q.data(), kv, o.data(), lse.data());
-  backward(dout.data(), q.data(), lse.data(), delta.data(), kv, dq.data(), dkv);
-  return {o.get(), lse.get(), dq.get(), dk.get(), dv.get()};
+Results compute(const Slice &n, Type type, Forward forward, Backward backward) {
+  Array q(type, random(n.queries(), 1)), dout(type, random(n.queries(), 2)), o(type, n.queries());
+  Array lse(Type::F32, n.rows()), delta(Type::F32, random(n.rows(), 3)), dq(type, n.queries());
+  ArrayList kv = listOf(type, randomKeys(n, type, 4)), dkv;
+  for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
+    dkv.add(Array(type, n.keys(i / 2)));
+  forward(q.data(), kv.inputs(), o.data(), lse.data());
+  backward(dout.data(), q.data(), lse.data(), delta.data(), kv.inputs(), dq.data(), dkv.outputs());
+  Results results{o.get(), lse.get(), dq.get(), {}};
+  for (const Array &each : dkv.arrays)
+    results.dkv.push_back(each.get());
+  return results;
 }
 
-template <int lanes, int tileRows, class E> Results computeWith(const WideCase &c, Type type) {
+template <int lanes, int tileRows, class E> Results computeWith(const Slice &n, Type type) {
   using Forward = BlockedForward<lanes, tileRows>;
   using Backward = BlockedBackward<lanes, tileRows>;
   PreparedOp op{};
-  std::copy_n(c.dims.begin(), 6, op.dims);
-  Chunk chunk{c.dims[6], c.dims[7]};
-  op.chunks = &chunk;
-  op.chunkCount = 1;
+  std::vector<int64_t> dims = n.dims();
+  std::copy_n(dims.begin(), 6, op.dims);
+  op.chunks = n.chunks.data();
+  op.chunkCount = int64_t(n.chunks.size());
   op.type = type;
-  op.flags = c.causal ? uint32_t(Causal) : 0;
+  op.flags = n.causal ? uint32_t(Causal) : 0;
   AttentionShape shape(op);
   int64_t bytes = std::max(Forward::scratchBytes(shape), Backward::scratchBytes(shape));
   op.scratch = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 63) / 64 * 64));
   Results results = compute(
-      c, type,
+      n, type,
       [&](auto... pointers) {
         void *arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
         EXPECT_EQ(Forward::template run<E>(op, arguments), PP_OK);
@@ -63,29 +56,30 @@ template <int lanes, int tileRows, class E> Results computeWith(const WideCase &
   return results;
 }
 
-Results computeHere(const WideCase &c, Type type) {
-  std::vector<std::string> flags = c.causal ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
-  OneOp forward("attention", type, c.dims, {}, flags), backward("attention_bwd", type, c.dims, {}, flags);
+Results computeHere(const Slice &n, Type type) {
+  OneOp forward("attention", type, n.dims(), {}, n.flags()), backward("attention_bwd", type, n.dims(), {}, n.flags());
   return compute(
-      c, type, [&](auto... pointers) { forward(pp_attention, pointers...); },
+      n, type, [&](auto... pointers) { forward(pp_attention, pointers...); },
       [&](auto... pointers) { backward(pp_attention_bwd, pointers...); });
 }
 
 template <int lanes, int tileRows> void compareWith() {
-  for (const WideCase &c :
-       {WideCase{{1, 1, 1, 1, 5}, true}, WideCase{{1, 48, 1, 1, 16}, true}, WideCase{{2, 100, 4, 2, 64}, true},
-        WideCase{{1, 211, 2, 1, 40}, false}, WideCase{{1, 290, 1, 1, 128}, true}, WideCase{{1, 145, 1, 1, 200}, true}})
+  for (const Slice &n : {Slice(1, 1, 1, 1, 5, true), Slice(1, 48, 1, 1, 16, true), Slice(2, 100, 4, 2, 64, true),
+                         Slice(1, 211, 2, 1, 40, false), Slice(1, 290, 1, 1, 128, true), Slice(1, 145, 1, 1, 200, true),
+                         // Chunks in front of the queries, across them, and behind some.
+                         Slice(1, 150, 4, 2, 40, true, 120, {{70, 0}, {83, 70}, {61, 153}, {20, 260}}),
+                         Slice(2, 37, 2, 1, 64, true, 10, {{90, 30}, {5, 0}})})
     for (Type type : {Type::F32, Type::Bf16}) {
-      SCOPED_TRACE(nameOf(type) + std::string(" ") + std::to_string(c.dims[1]));
-      Results here = computeHere(c, type);
-      Results wide = type == Type::F32 ? computeWith<lanes, tileRows, float>(c, type)
-                                       : computeWith<lanes, tileRows, Bf16>(c, type);
+      SCOPED_TRACE(nameOf(type) + std::string(" ") + n.text());
+      Results here = computeHere(n, type);
+      Results wide = type == Type::F32 ? computeWith<lanes, tileRows, float>(n, type)
+                                       : computeWith<lanes, tileRows, Bf16>(n, type);
       double tolerance = type == Type::F32 ? 1e-5 : 1e-2;
       expectNear(wide.o, here.o, tolerance, "o");
       expectNear(wide.lse, here.lse, 1e-5, "lse");
       expectNear(wide.dq, here.dq, tolerance, "dq");
-      expectNear(wide.dk, here.dk, tolerance, "dk");
-      expectNear(wide.dv, here.dv, tolerance, "dv");
+      for (size_t i = 0; i < here.dkv.size(); ++i)
+        expectNear(wide.dkv[i], here.dkv[i], tolerance, "dk, dv " + std::to_string(i));
     }
 }
 
