@@ -259,13 +259,19 @@ struct Train {
   ArrayRef<RecomputeStatement *> recomputes;
 };
 
+struct Cluster {
+  Name name;
+  ArrayRef<Parameter> parameters;
+  ArrayRef<Option> options;
+};
+
 struct File {
   std::vector<Name> imports;
   std::vector<const Function *> functions;
   std::vector<const Schedule *> schedules;
   std::vector<const Model *> models;
   std::vector<const Train *> trains;
-  std::vector<const Train *> clusters;
+  std::vector<const Cluster *> clusters;
 };
 
 } // namespace pp

@@ -24,6 +24,7 @@ struct ModelOutline {
 
 struct ScheduleSizes {
   int64_t ranks = 1, microbatches = 1, slices = 0;
+  int64_t ranksPerNode = 0; ///< 0: all on one
 };
 
 class Elaborator : public Evaluator {

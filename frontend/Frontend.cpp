@@ -86,7 +86,8 @@ private:
   LogicalResult declare(const File &file) {
     declared.trains.insert(declared.trains.end(), file.trains.begin(), file.trains.end());
     return success(succeeded(add(declared.functions, file.functions)) &&
-                   succeeded(add(declared.schedules, file.schedules)) && succeeded(add(declared.models, file.models)));
+                   succeeded(add(declared.schedules, file.schedules)) && succeeded(add(declared.models, file.models)) &&
+                   succeeded(add(declared.clusters, file.clusters)));
   }
 
   Source &source;
@@ -109,6 +110,10 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
   bool drawn = loader.declared.trains.empty() || !options.schedule.empty();
   if (drawn && loader.declared.models.empty() &&
       failed(loader.loadImport({"std/models/llama.pipe", loader.declared.begin}, "")))
+    return nullptr;
+  auto isWanted = [&](const Cluster *cluster) { return cluster->name.text == options.cluster; };
+  if (!options.cluster.empty() && none_of(loader.declared.clusters, isWanted) &&
+      failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))
     return nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(source.location(loader.declared.begin));
   if (failed(elaborateProgram(source, loader.declared, options, *module)) || failed(mlir::verify(*module)))

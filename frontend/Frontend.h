@@ -17,6 +17,8 @@ struct FrontendOptions {
   std::vector<std::pair<std::string, std::string>> defines;
   /// Draw this schedule instead of what `train` says.
   std::string schedule;
+  /// Run on this cluster, of the file or of the library, instead of the one that `train` names.
+  std::string cluster;
   /// Where `import "std/.."` looks.
   std::string stdlibDir;
   /// Evaluation steps that a schedule may take.

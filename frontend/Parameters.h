@@ -7,7 +7,8 @@
 
 namespace pp {
 
-/// A `-D name=value`, once it is known whose it is: `model`, `schedule`, `data`, `optimizer` or `train`.
+/// A `-D name=value`, once it is known whose it is: `model`, `schedule`, `cluster`, `data`, `optimizer` or
+/// `train`.
 struct Override {
   std::string name; // as given
   Value value;
@@ -19,7 +20,7 @@ Value readOverride(Source &source, StringRef text);
 
 /// What has parameters: `schedule one_f_one_b`.
 struct Callee {
-  StringRef kind; // schedule, model, train
+  StringRef kind; // schedule, model, cluster, train
   Name name;
   ArrayRef<Parameter> parameters;
 

@@ -34,7 +34,7 @@ private:
     else if (take("train"))
       file.trains.push_back(train());
     else if (take("cluster"))
-      file.clusters.push_back(train());
+      file.clusters.push_back(cluster());
     else if (at("import"))
       fail(peek().at, "imports stand before everything else in a file");
     else
@@ -175,6 +175,22 @@ private:
     expect("}");
     node->options = keep(ArrayRef<Option>(options));
     node->recomputes = keep(ArrayRef<RecomputeStatement *>(recomputes));
+    allowsNumbers = allowsLabels = allowsWords = false;
+    return node;
+  }
+
+  const Cluster *cluster() {
+    allowsNumbers = allowsLabels = allowsWords = true;
+    auto *node = make<Cluster>();
+    node->name = expectName();
+    if (at("("))
+      node->parameters = parameters(/*roles=*/false);
+    expect("{");
+    SmallVector<Option> options;
+    while (!at("}") && !ended())
+      options.push_back(option());
+    expect("}");
+    node->options = keep(ArrayRef<Option>(options));
     allowsNumbers = allowsLabels = allowsWords = false;
     return node;
   }

@@ -1,5 +1,6 @@
 // Stages and parts: what the schedule cuts the model into, and where each piece lives.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Cluster.h"
 #include "frontend/Elaborator.h"
 
 using namespace llvm;
@@ -38,7 +39,7 @@ FailureOr<Value> Elaborator::predefined(StringRef name) {
     if (!family.name.empty() && family.name == name)
       return Value(PieceName{family.name, -1});
   if (name == "nodes")
-    return Value(Value::List{upTo(sizes.ranks)});
+    return nodesOf(sizes.ranks, sizes.ranksPerNode);
   return failure();
 }
 

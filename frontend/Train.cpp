@@ -1,6 +1,7 @@
 // Binds a training program and elaborates it: the options of `train`, the command line's overrides, the defaults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
+#include "frontend/Cluster.h"
 #include "frontend/Elaborator.h"
 #include "frontend/Model.h"
 #include "frontend/Parameters.h"
@@ -14,21 +15,33 @@ using mlir::LogicalResult;
 using mlir::success;
 
 namespace {
-/// Evaluates arguments and defaults; the defaults of a schedule may speak of the model's layers.
+/// Evaluates arguments and defaults; the defaults of a schedule may speak of the model's layers and of the cluster.
 class ArgumentEvaluator : public Evaluator {
 public:
   using Evaluator::Evaluator;
-  int64_t layers = 0;
+  int64_t layers = 0, ranksPerNode = 0;
+  const Schedule *schedule = nullptr; ///< whose parameters `scope` binds, one after the other
+  Scope *scope = nullptr;
 
 private:
   FailureOr<Value> predefined(StringRef name) override {
-    if (name != "layers" || !layers)
-      return failure();
-    return Value(layers);
+    if (name == "layers" && layers)
+      return Value(layers);
+    if (const Value *ranks = name == "nodes" ? this->ranks() : nullptr)
+      return nodesOf(*ranks->asInt(), ranksPerNode);
+    return failure();
   }
   void addNames(SmallVectorImpl<StringRef> &names) override {
     if (layers)
       names.push_back("layers");
+    if (ranks())
+      names.push_back("nodes");
+  }
+  const Value *ranks() {
+    for (const Parameter &parameter : schedule ? schedule->parameters : ArrayRef<Parameter>())
+      if (Binding *bound = parameter.role == "ranks" ? scope->find(parameter.name.text) : nullptr)
+        return &bound->value;
+    return nullptr;
   }
 };
 
@@ -49,7 +62,7 @@ public:
 
   LogicalResult run() {
     readDefines();
-    if (failed(pickTrain()) || failed(pickCallees()) || failed(resolveOverrides()))
+    if (failed(pickTrain()) || failed(pickCallees()) || failed(pickCluster()) || failed(resolveOverrides()))
       return failure();
     if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
       return failure();
@@ -57,6 +70,10 @@ public:
     if (failed(outline))
       return failure();
     evaluator.layers = outline->layers;
+    if (failed(readCluster()))
+      return failure();
+    evaluator.schedule = schedule;
+    evaluator.scope = &scheduleScope;
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
     if (failed(readSettings("data", dataSettings)) || failed(readSettings("optimizer", optimizerSettings)) ||
@@ -107,8 +124,6 @@ private:
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
                               "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known));
-      if (option.name.text == "cluster")
-        return evaluator.fail(option.name.at, "`cluster` is not supported yet");
       if (const Option *first = find(option.name.text); first != &option)
         return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
                               "first given here");
@@ -178,6 +193,35 @@ private:
     return success();
   }
 
+  // Of the command line, else of `train`, else none.
+  LogicalResult pickCluster() {
+    if (!options.cluster.empty()) {
+      clusterAt = declared.begin;
+      return find(declared.clusters, "cluster", {options.cluster, declared.begin}, cluster);
+    }
+    if (!find("cluster"))
+      return success();
+    FailureOr<const Expr *> call = callOf("cluster");
+    if (failed(call) || failed(find(declared.clusters, "cluster", {(*call)->name, (*call)->at}, cluster)))
+      return failure();
+    clusterCall = *call;
+    clusterAt = (*call)->at;
+    return success();
+  }
+
+  LogicalResult readCluster() {
+    if (!cluster)
+      return success();
+    if (failed(bindParameters(evaluator, calleeOf(*cluster), clusterCall, trainScope, overrides, clusterScope)))
+      return failure();
+    FailureOr<ClusterOutline> read = outlineCluster(evaluator, *cluster, clusterScope, source.context);
+    if (failed(read))
+      return failure();
+    clusterOutline = *read;
+    evaluator.ranksPerNode = read->ranksPerNode;
+    return success();
+  }
+
   // A schedule alone is drawn with the first model at hand, small where nothing is said about it.
   LogicalResult pickDrawnModel() {
     if (declared.models.empty())
@@ -193,6 +237,7 @@ private:
 
   Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
+  Callee calleeOf(const Cluster &one) { return {"cluster", one.name, one.parameters}; }
 
   //===-- The command line --------------------------------------------------------------------------------------===//
 
@@ -212,8 +257,10 @@ private:
     given.owner = owner;
     given.parameter = name;
     std::string prefix = "-D " + given.name + ": ";
-    if (owner == "schedule" || owner == "model") {
-      Callee callee = owner == "model" ? calleeOf(*model) : calleeOf(*schedule);
+    if (owner == "schedule" || owner == "model" || (owner == "cluster" && cluster)) {
+      Callee callee = owner == "model"     ? calleeOf(*model)
+                      : owner == "cluster" ? calleeOf(*cluster)
+                                           : calleeOf(*schedule);
       if (callee.find(name))
         return success();
       if (train && !train->parameters.empty() && !StringRef(given.name).contains('.'))
@@ -225,10 +272,13 @@ private:
     if (owner == "data" || owner == "optimizer")
       return checkSetting(at, prefix, owner, name,
                           owner == "data" ? ArrayRef(dataSettings) : ArrayRef(optimizerSettings));
-    static const StringRef owners[] = {"schedule", "model", "data", "optimizer"};
+    static const StringRef owners[] = {"schedule", "model", "data", "optimizer", "cluster"};
+    if (owner == "cluster")
+      return evaluator.fail(at, prefix + "this program names no cluster");
     if (owner == "train")
       return evaluator.fail(at, prefix + "this train has no parameter `" + name + "`");
-    return evaluator.fail(at, prefix + "expected one of schedule, model, data, optimizer before the dot, got `" +
+    return evaluator.fail(at, prefix +
+                                  "expected one of schedule, model, cluster, data, optimizer before the dot, got `" +
                                   owner + "`" + didYouMean(owner, owners));
   }
 
@@ -357,9 +407,14 @@ private:
       else if (parameter.role == "slices")
         sizes.slices = count;
     }
+    if (cluster && failed(checkRoom(evaluator, clusterOutline, sizes.ranks, precision, clusterAt)))
+      return failure();
+    sizes.ranksPerNode = clusterOutline.ranksPerNode;
     auto program = builder.create<pipeline::ProgramOp>(source.location(schedule->name.at),
                                                        train ? train->name.text : schedule->name.text, sizes.ranks,
                                                        sizes.microbatches, sizes.slices, trainAttr(outline.layers));
+    if (cluster)
+      program->setAttr("cluster", clusterOutline.attribute);
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     for (const RecomputeStatement *recompute : train ? train->recomputes : ArrayRef<RecomputeStatement *>())
@@ -378,8 +433,11 @@ private:
   const Train *train = nullptr;
   const Model *model = nullptr;
   const Schedule *schedule = nullptr;
-  const Expr *modelCall = nullptr, *scheduleCall = nullptr;
-  Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr};
+  const Cluster *cluster = nullptr;
+  const Expr *modelCall = nullptr, *scheduleCall = nullptr, *clusterCall = nullptr;
+  SMLoc clusterAt; ///< where it is chosen
+  ClusterOutline clusterOutline;
+  Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
   Setting dataSettings[2] = {{"microbatch", 1, true}, {"sequence", 64, true}};
   Setting optimizerSettings[9] = {{"lr", 1e-3, false},      {"beta1", 0.9, false},        {"beta2", 0.95, false},
                                   {"epsilon", 1e-8, false}, {"weight_decay", 0.1, false}, {"clip", 1.0, false},

@@ -15,6 +15,7 @@ struct Declarations {
   std::vector<const Schedule *> schedules;
   std::vector<const Model *> models;
   std::vector<const Train *> trains;
+  std::vector<const Cluster *> clusters;
   SMLoc begin; // of the main file
 };
 

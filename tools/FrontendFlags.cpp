@@ -19,6 +19,8 @@ cl::list<std::string> defines("D", cl::Prefix, cl::value_desc("name=value"), cl:
                               cl::desc("give a parameter of the schedule, model or train program a value"));
 cl::opt<std::string> schedule("schedule", cl::desc("compile this schedule of the file instead of its train program"),
                               cl::value_desc("name"), cl::cat(pp::frontendFlags()));
+cl::opt<std::string> cluster("cluster", cl::desc("run on this cluster, of the file or of std/clusters.pipe"),
+                             cl::value_desc("name"), cl::cat(pp::frontendFlags()));
 cl::opt<std::string> stdlibDir("stdlib", cl::desc("folder of the standard library"), cl::cat(pp::frontendFlags()));
 } // namespace
 
@@ -44,6 +46,7 @@ static std::string findStdlib() {
 FailureOr<pp::FrontendOptions> pp::frontendOptions() {
   FrontendOptions options;
   options.schedule = schedule;
+  options.cluster = cluster;
   options.stdlibDir = findStdlib();
   for (StringRef define : defines) {
     auto [name, value] = define.split('=');

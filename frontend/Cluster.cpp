@@ -1,0 +1,191 @@
+// Clusters: what their options are called, which of them must be there, and whether a program fits.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Cluster.h"
+
+using namespace llvm;
+using namespace pp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+
+namespace {
+/// A number that a cluster may give: alone (`memory 80e9`, no label) or by its label (`inside bandwidth = 200e9`).
+struct Figure {
+  StringRef option, label;
+  enum Kind { Count, Bytes, Speed, Time, Share } kind;
+  bool required; ///< where its option is given, and the option itself if it is a number alone
+  std::optional<double> value = std::nullopt;
+};
+
+class Reader {
+public:
+  Reader(Evaluator &evaluator, const Cluster &cluster, Scope &scope, mlir::MLIRContext *context)
+      : evaluator(evaluator), cluster(cluster), scope(scope), builder(context) {}
+
+  FailureOr<ClusterOutline> run() {
+    for (const Option &option : cluster.options)
+      if (failed(checkName(option)) || failed(read(option)))
+        return failure();
+    for (Figure &figure : figures) {
+      bool expected = figure.label.empty() || figure.option == "device" || find(figure.option);
+      if (figure.required && expected && !figure.value)
+        return missing(figure);
+    }
+    return outline();
+  }
+
+private:
+  const Option *find(StringRef name) {
+    auto found = find_if(cluster.options, [&](const Option &option) { return option.name.text == name; });
+    return found == cluster.options.end() ? nullptr : found;
+  }
+
+  LogicalResult missing(const Figure &figure) {
+    if (figure.label.empty())
+      return evaluator.fail(cluster.name.at, "cluster `" + cluster.name.text + "` lacks `" + figure.option + " " +
+                                                 (figure.kind == Figure::Bytes ? "<bytes of a rank>" : "<of a node>") +
+                                                 "`");
+    const Option *option = find(figure.option);
+    return evaluator.fail(option ? option->name.at : cluster.name.at, "cluster `" + cluster.name.text + "` lacks `" +
+                                                                          figure.label + "` of `" + figure.option +
+                                                                          "`");
+  }
+
+  LogicalResult checkName(const Option &option) {
+    SmallVector<StringRef> names;
+    for (const Figure &figure : figures)
+      names.push_back(figure.option);
+    if (!is_contained(names, option.name.text))
+      return evaluator.fail(option.name.at,
+                            "`cluster` has no option `" + option.name.text + "`" + didYouMean(option.name.text, names));
+    if (const Option *first = find(option.name.text); first != &option)
+      return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
+                            "first given here");
+    return success();
+  }
+
+  LogicalResult read(const Option &option) {
+    StringRef name = option.name.text;
+    bool alone = find_if(figures, [&](Figure &figure) { return figure.option == name; })->label.empty();
+    if (alone && option.value)
+      return set(name, "", option.value);
+    if (alone || option.labels.empty())
+      return evaluator.fail(option.name.at, "expected `" + name + (alone ? " <number>`" : " name = <number>, ..`"));
+    for (auto [label, value] : zip(option.labels, option.values)) {
+      SmallVector<StringRef> labels;
+      for (const Figure &figure : figures)
+        if (figure.option == name)
+          labels.push_back(figure.label);
+      if (!is_contained(labels, label.text))
+        return evaluator.fail(label.at,
+                              "`" + name + "` has no option `" + label.text + "`" + didYouMean(label.text, labels));
+      if (failed(set(name, label.text, value)))
+        return failure();
+    }
+    return success();
+  }
+
+  LogicalResult set(StringRef option, StringRef label, const Expr *expr) {
+    Figure &figure = *find_if(figures, [&](Figure &one) { return one.option == option && one.label == label; });
+    FailureOr<Value> value = evaluator.evaluate(expr, scope);
+    if (failed(value))
+      return failure();
+    double number = value->asInt() ? *value->asInt() : value->asNumber() ? *value->asNumber() : -1;
+    static constexpr const char *expected[] = {"an int of at least 1", "a number of bytes of at least 1",
+                                               "a number above 0", "a number of seconds of at least 0",
+                                               "a share above 0, up to 1"};
+    bool right = figure.kind == Figure::Count   ? value->asInt() && number >= 1
+                 : figure.kind == Figure::Bytes ? number >= 1 && number < 9e18
+                 : figure.kind == Figure::Time  ? number >= 0
+                 : figure.kind == Figure::Share ? number > 0 && number <= 1
+                                                : number > 0;
+    StringRef shown = label.empty() ? option : label;
+    if (!right)
+      return evaluator.fail(expr->at,
+                            Twine("expected ") + expected[figure.kind] + " for `" + shown + "`, got " + value->text());
+    if (figure.value)
+      return evaluator.fail(expr->at, "`" + shown + "` is given twice");
+    figure.value = number;
+    return success();
+  }
+
+  double valueOf(StringRef option) {
+    return find_if(figures, [&](Figure &one) { return one.option == option; })->value.value_or(0);
+  }
+
+  ClusterOutline outline() {
+    SmallVector<mlir::NamedAttribute> entries = {
+        builder.getNamedAttr("name", builder.getStringAttr(cluster.name.text)),
+        builder.getNamedAttr("ranks_per_node", builder.getI64IntegerAttr(valueOf("ranks"))),
+        builder.getNamedAttr("memory", builder.getI64IntegerAttr(valueOf("memory")))};
+    for (StringRef option : {"device", "efficiency", "inside", "between"}) {
+      SmallVector<mlir::NamedAttribute> inner;
+      for (const Figure &figure : figures)
+        if (figure.option == option && figure.value)
+          inner.push_back(builder.getNamedAttr(figure.label, builder.getF64FloatAttr(*figure.value)));
+      if (!inner.empty())
+        entries.push_back(builder.getNamedAttr(option, builder.getDictionaryAttr(inner)));
+    }
+    return {cluster.name, static_cast<int64_t>(valueOf("ranks")), static_cast<int64_t>(valueOf("nodes")),
+            builder.getDictionaryAttr(entries)};
+  }
+
+  Evaluator &evaluator;
+  const Cluster &cluster;
+  Scope &scope;
+  mlir::Builder builder;
+  Figure figures[16] = {{"nodes", "", Figure::Count, false},
+                        {"ranks", "", Figure::Count, true},
+                        {"memory", "", Figure::Bytes, true},
+                        {"device", "f32", Figure::Speed, false},
+                        {"device", "bf16", Figure::Speed, false},
+                        {"device", "f64", Figure::Speed, false},
+                        {"device", "bandwidth", Figure::Speed, true},
+                        {"device", "launch", Figure::Time, false},
+                        {"efficiency", "gemm", Figure::Share, false},
+                        {"efficiency", "attention", Figure::Share, false},
+                        {"efficiency", "bandwidth", Figure::Share, false},
+                        {"inside", "bandwidth", Figure::Speed, true},
+                        {"inside", "latency", Figure::Time, false},
+                        {"between", "bandwidth", Figure::Speed, true},
+                        {"between", "latency", Figure::Time, false},
+                        {"between", "nics", Figure::Count, false}};
+};
+} // namespace
+
+FailureOr<ClusterOutline> pp::outlineCluster(Evaluator &evaluator, const Cluster &cluster, Scope &scope,
+                                             mlir::MLIRContext *context) {
+  return Reader(evaluator, cluster, scope, context).run();
+}
+
+LogicalResult pp::checkRoom(Evaluator &evaluator, const ClusterOutline &cluster, int64_t ranks, StringRef precision,
+                            SMLoc at) {
+  std::string name = ("cluster `" + cluster.name.text + "`").str(), note = "it is described here";
+  if (cluster.nodes && ranks > cluster.nodes * cluster.ranksPerNode)
+    return evaluator.fail(at,
+                          "the schedule has " + Twine(ranks) + " ranks; " + name + " has " +
+                              Twine(cluster.nodes * cluster.ranksPerNode) + ", " + Twine(cluster.ranksPerNode) +
+                              " on each of " + Twine(cluster.nodes) + (cluster.nodes == 1 ? " node" : " nodes"),
+                          cluster.name.at, note);
+  if (!cluster.attribute.getAs<mlir::DictionaryAttr>("device").get(precision))
+    return evaluator.fail(at, name + " does not say how fast its devices are in " + precision, cluster.name.at, note);
+  bool crosses = ranks > cluster.ranksPerNode, meets = ranks > 1 && cluster.ranksPerNode > 1;
+  if (crosses && !cluster.attribute.get("between"))
+    return evaluator.fail(at, Twine(ranks) + " ranks take more than one node of " + name + ", which has no `between`",
+                          cluster.name.at, note);
+  if (meets && !cluster.attribute.get("inside"))
+    return evaluator.fail(at, name + " has several ranks on a node and no `inside`", cluster.name.at, note);
+  return success();
+}
+
+Value pp::nodesOf(int64_t ranks, int64_t ranksPerNode) {
+  Value::List nodes;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (nodes.empty() || (ranksPerNode && rank % ranksPerNode == 0))
+      nodes.push_back(Value(Value::List()));
+    nodes.back().ownItems().push_back(Value(rank));
+  }
+  return Value(std::move(nodes));
+}
