@@ -59,9 +59,11 @@ int32_t RankText::addOp(const KernelEntry &entry) {
   return found->second;
 }
 
-int32_t RankText::addUnit(UnitIdAttr unit, double flops) {
+int32_t RankText::addUnit(LaunchOp launch, double flops) {
+  UnitIdAttr unit = launch.getUnit();
   tables->units.push_back({{"name", unit.cell()},
                            {"phase", stringifyPhase(unit.getPhase()).str()},
+                           {"task", launch.getCallee().str()},
                            {"microbatch", unit.getCoord().getMicrobatch()},
                            {"flops", flops}});
   return static_cast<int32_t>(tables->units.size() - 1);

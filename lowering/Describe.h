@@ -26,7 +26,7 @@ public:
 
   /// Equal entries share one number.
   int32_t addOp(const KernelEntry &entry);
-  int32_t addUnit(pipeline::UnitIdAttr unit, double flops);
+  int32_t addUnit(pipeline::LaunchOp launch, double flops);
   int32_t addMessage(pipeline::PostOp post);
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.
   mlir::LogicalResult addSlot(pipeline::SlotOp slot, pipeline::ProgramOp program);

@@ -90,7 +90,7 @@ LogicalResult RankLowering::lower(LaunchOp launch) {
   if (!body || failed(body->checkLaunch(launch)))
     return failure();
   CallChain &chain = this->chain();
-  int32_t unit = text.addUnit(launch.getUnit(), body->flops);
+  int32_t unit = text.addUnit(launch, body->flops);
   chain.callRuntime(launch.getLoc(), "pp_begin_unit", unit);
   SmallVector<Value> arguments = {chain.argument(0)};
   for (ValueRange slots : {ValueRange(launch.getInputs()), ValueRange(launch.getResults())})

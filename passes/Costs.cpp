@@ -18,6 +18,25 @@ Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
   return route;
 }
 
+Ring pp::ringOf(PostKind kind, double members) {
+  switch (kind) {
+  case PostKind::send:
+  case PostKind::receive:
+    return {1, 1};
+  case PostKind::all_reduce: // reduce-scatter, then all-gather
+    return {2 * (members - 1) / members, 2 * (members - 1)};
+  }
+  return {1, 1};
+}
+
+std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
+  if (choice == "cluster" || (choice.empty() && program->hasAttr("cluster")))
+    return makeClusterCosts(program);
+  if (choice == "units" || choice.empty())
+    return std::make_unique<UnitCosts>();
+  return makeMeasuredCosts(program, choice);
+}
+
 double UnitCosts::of(int64_t, LaunchOp launch) const {
   switch (launch.getUnit().getPhase()) {
   case Phase::F:

@@ -4,12 +4,16 @@
 #define PP_PASSES_COSTS_H
 
 #include "dialect/Pipeline.h"
+#include <memory>
 
 namespace pp {
 
 /// The way of one message: it has its links to itself for `transfer`, and is there `latency` later.
 struct Route {
   double latency = 0, transfer = 0;
+  /// Where ranks move the bytes themselves: what the post of the last end takes, that of another, and how much later
+  /// than the arrival a rank that already waits goes on.
+  double lastPost = 0, post = 0, wake = 0;
   llvm::SmallVector<std::string, 2> links; ///< names; two messages that share one go one after the other
 };
 
@@ -34,6 +38,21 @@ struct UnitCosts : CostModel {
   double of(int64_t rank, pipeline::LaunchOp launch) const override;
   bool isUnitTime() const override { return true; }
 };
+
+/// A collective as a ring of its members: how many times its bytes pass every link, in how many steps after each other.
+struct Ring {
+  double volume, steps;
+};
+Ring ringOf(pipeline::PostKind kind, double members);
+
+/// By the program's attribute `cluster`; null after an error.
+std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);
+
+/// By a profile that an emitted program wrote; null after an error, and where the profile lacks what the program does.
+std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::StringRef path);
+
+/// `units`, `cluster` or the path of a profile; empty: by the program's cluster if it has one, else units. Null after an error.
+std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRef choice);
 
 } // namespace pp
 

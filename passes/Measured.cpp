@@ -67,7 +67,7 @@ void Reader::readSlice(const llvm::json::Object &event) {
     steps[*pid].push_back(slice);
   else if (*category == "recv" || *category == "sum")
     arrivals[*pid].push_back(slice);
-  else if (*category == "idle" || symbolizePhase(*category))
+  else if (*category == "idle" || *category == "post" || symbolizePhase(*category))
     compute[*pid].push_back(slice);
 }
 
@@ -136,7 +136,7 @@ LogicalResult Reader::readSpans(RankOp rank) {
   RankTimeline &record = timeline.ranks[rank.getRank()];
   std::vector<const Slice *> units;
   for (const Slice &slice : compute[rank.getRank()])
-    if (slice.category != "idle" && inStep(rank.getRank(), slice))
+    if (symbolizePhase(slice.category) && inStep(rank.getRank(), slice))
       units.push_back(&slice);
   llvm::stable_sort(units, [](const Slice *a, const Slice *b) { return a->start < b->start; });
   bool working = false;
@@ -160,21 +160,26 @@ LogicalResult Reader::readSpans(RankOp rank) {
   return success();
 }
 
-/// A wait is for the sender until the message is ready, and for its way from then on.
+/// A wait is for the sender until the message is ready, and for its way from then on; so is the time that posts take.
 void Reader::readIdles(int64_t rank) {
   RankTimeline &record = timeline.ranks[rank];
+  double last = record.spans.empty() ? 0 : record.spans.back().end;
   for (const Slice &slice : compute[rank]) {
-    if (slice.category != "idle" || !inStep(rank, slice))
+    if (symbolizePhase(slice.category) || !inStep(rank, slice))
       continue;
     int64_t flight = slice.message > 0 && slice.message <= messages ? slice.message - 1 : -1;
     double start = seconds(slice.start), end = seconds(slice.end);
-    double ready = flight < 0 ? start : std::clamp(timeline.flights[flight].ready, start, end);
+    double ready =
+        flight < 0 || slice.category == "post" ? start : std::clamp(timeline.flights[flight].ready, start, end);
     bool early = record.spans.empty() || start < record.spans.front().start;
     if (ready > start)
       record.idles.push_back({start, ready, early ? IdleCause::imbalance : IdleCause::dependency, flight});
     if (end > ready)
       record.idles.push_back({ready, end, IdleCause::communication, flight});
+    last = std::max(last, end);
   }
+  if (timeline.step > last)
+    record.idles.push_back({last, timeline.step, IdleCause::imbalance, -1});
 }
 
 FailureOr<Timeline> Reader::read() {
@@ -184,8 +189,9 @@ FailureOr<Timeline> Reader::read() {
   for (auto rank : program.getOps<RankOp>()) {
     if (failed(readSpans(rank)))
       return failure();
-    readIdles(rank.getRank());
   }
+  for (auto rank : program.getOps<RankOp>()) // when the end of the step is known
+    readIdles(rank.getRank());
   return std::move(timeline);
 }
 

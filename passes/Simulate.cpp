@@ -1,8 +1,8 @@
 // Runs rank programs in time order: tasks on their ranks' streams, messages on links, waits by cause.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank runs its list in order. Posts take no time; a launch takes what the cost model says; a complete waits for its
-// message. A message is ready when its last end is posted, and starts as soon as its links are free: of those that wait
+// A rank runs its list in order. A launch takes what the cost model says, a post too where the rank moves the bytes itself
+// (else nothing); a complete waits for its message. A message is ready when its last end is posted, and starts as soon as its links are free: of those that wait
 // for a link, the one that was ready first. A link carries one message at a time: the sum of what it carries is the same
 // as if they shared it, and the order within an edge stays that of its lane.
 #include "passes/Simulate.h"
@@ -71,7 +71,7 @@ private:
   void advance(int64_t number);
   bool nextStep(Stream &stream);
   double launch(int64_t number, LaunchOp op);
-  void post(int64_t number, PostOp op);
+  double post(int64_t number, PostOp op);
   bool complete(int64_t number, PostOp op);
   int64_t flightOf(int64_t number, PostOp op);
   void startReady();
@@ -141,11 +141,15 @@ void Engine::advance(int64_t number) {
   stream.clock = now;
   while (stream.next < stream.ops.size() || nextStep(stream)) {
     Operation *op = stream.ops[stream.next];
-    if (auto sent = dyn_cast<PostOp>(op))
-      post(number, sent);
-    else if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
+    double cost = 0;
+    if (auto sent = dyn_cast<PostOp>(op)) {
+      cost = post(number, sent);
+      idle(number, now, now + cost, IdleCause::communication, posted.lookup(sent));
+    }
+    if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
       return;
-    double cost = isa<LaunchOp>(op) ? launch(number, cast<LaunchOp>(op)) : 0;
+    if (auto task = dyn_cast<LaunchOp>(op))
+      cost = launch(number, task);
     stream.clock = now + cost;
     ++stream.next;
     record.times.push_back(stream.clock);
@@ -205,9 +209,10 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
   return lane.flights[k];
 }
 
-void Engine::post(int64_t number, PostOp op) {
+/// What it takes of the rank's time.
+double Engine::post(int64_t number, PostOp op) {
   if (isSkipped(op))
-    return;
+    return 0;
   int64_t index = posted[op] = flightOf(number, op);
   Flight &flight = timeline.flights[index];
   bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
@@ -217,10 +222,11 @@ void Engine::post(int64_t number, PostOp op) {
   flight.posts.insert(flight.posts.begin() + place, op);
   flight.ranks.insert(flight.ranks.begin() + place, number);
   if (flight.posts.size() < (isCollective(op) ? op.getPeers().size() : 2))
-    return;
+    return messages[index].route.post;
   flight.ready = now;
   if (!ready.empty() || !start(index))
     ready.push_back(index);
+  return messages[index].route.lastPost;
 }
 
 void Engine::startReady() {
@@ -235,12 +241,12 @@ bool Engine::start(int64_t index) {
   if (llvm::any_of(message.links, [&](int64_t link) { return freeFrom[link] > now; }))
     return false;
   flight.start = now;
-  flight.end = now + route.transfer + route.latency;
+  flight.end = now + route.lastPost + route.transfer + route.latency;
   for (int64_t number : message.links) {
     LinkLoad &link = timeline.links[number];
     ++link.messages;
     link.bytes += flight.bytes;
-    link.busy += route.transfer;
+    link.busy += route.lastPost + route.transfer;
     freeFrom[number] = now + route.transfer;
   }
   if (flight.end == now)
@@ -267,12 +273,13 @@ bool Engine::complete(int64_t number, PostOp op) {
 
 void Engine::wake(int64_t number, int64_t index) {
   const Flight &flight = timeline.flights[index];
+  double wake = messages[index].route.wake;
   double since = streams[number].clock;
   IdleCause early = !streams[number].working ? IdleCause::imbalance : IdleCause::dependency;
   idle(number, since, flight.ready, early, index);
   idle(number, std::max(since, flight.ready), flight.start, IdleCause::headOfLine, index);
-  idle(number, std::max(since, flight.start), flight.end, IdleCause::communication, index);
-  push(now, Kind::resume, number);
+  idle(number, std::max(since, flight.start), flight.end + wake, IdleCause::communication, index);
+  push(now + wake, Kind::resume, number);
 }
 
 void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64_t flight) {

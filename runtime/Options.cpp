@@ -89,6 +89,7 @@ const std::vector<OptionSpec> &allOptions() {
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
       pathOption("log", "FILE", "one JSON line a step", &Options::log),
       pathOption("trace", "FILE", "what every rank did when, in Chrome's trace format", &Options::trace),
+      pathOption("profile", "FILE", "what tasks and messages took, for pp-compile --costs", &Options::profile),
       {"sends", "KIND",
        "buffered: a send may be done before its receive is posted; rendezvous: never\n"
        "(default: as MPI decides by size; rendezvous with --in-process)",

@@ -11,9 +11,9 @@
 namespace pp {
 
 struct Options {
-  std::string data, load, save, resume, grads, log, trace; ///< paths; empty: not asked for
-  std::optional<int64_t> steps;                            ///< the last step; absent: 20, or the resumed run's
-  std::optional<int64_t> stopAt;                           ///< end earlier, as if interrupted
+  std::string data, load, save, resume, grads, log, trace, profile; ///< paths; empty: not asked for
+  std::optional<int64_t> steps;                                     ///< the last step; absent: 20, or the resumed run's
+  std::optional<int64_t> stopAt;                                    ///< end earlier, as if interrupted
   std::optional<double> lr;
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;

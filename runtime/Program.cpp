@@ -139,7 +139,7 @@ void readOps(const json &root, RankProgram &rank) {
                         entry.value("dims", std::vector<int64_t>()), entry.value("params", std::vector<double>()),
                         entry.value("flags", std::vector<std::string>())});
   for (const json &entry : listOf(root, "units"))
-    rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),
+    rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()), entry.value("task", std::string()),
                           entry.value("microbatch", int64_t(-1)), entry.value("flops", 0.0)});
 }
 

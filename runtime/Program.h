@@ -11,7 +11,7 @@
 // json of a rank:
 //   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576},
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"]}],
-//    "units":    [{"name": "0F0", "phase": "F", "microbatch": 0, "flops": 1e6}],
+//    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6}],
 //    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)"},
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
@@ -50,6 +50,7 @@ namespace pp {
 struct UnitSpec {
   std::string name;
   std::string phase;
+  std::string task; ///< the body that it runs
   int64_t microbatch = -1;
   double flops = 0;
 };

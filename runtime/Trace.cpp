@@ -22,31 +22,6 @@ using Kind = MessageSpec::Kind;
 
 std::string quoted(const std::string &name) { return nlohmann::json(name).dump(); }
 
-/// The numbers of messages by rank and number on it: from 1, sends and sums in the order of ranks and of their lists.
-std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &ranks) {
-  // By the ends of a lane, its channel, and the place in it.
-  std::map<std::tuple<std::vector<int32_t>, int32_t, int64_t>, int64_t> known;
-  std::vector<std::vector<int64_t>> numbers(ranks.size());
-  for (bool receives : {false, true})
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const std::vector<MessageSpec> &messages = ranks[rank].program->messages;
-      std::map<std::pair<std::vector<int32_t>, int32_t>, int64_t> counts;
-      numbers[rank].resize(messages.size());
-      for (size_t i = 0; i < messages.size(); ++i) {
-        const MessageSpec &message = messages[i];
-        if ((message.kind == Kind::Receive) != receives)
-          continue;
-        std::vector<int32_t> ends = message.group;
-        if (message.kind != Kind::AllReduce)
-          ends = receives ? std::vector<int32_t>{message.peer, int32_t(rank)}
-                          : std::vector<int32_t>{int32_t(rank), message.peer};
-        int64_t place = counts[{ends, message.channel}]++;
-        numbers[rank][i] = known.try_emplace({ends, message.channel, place}, int64_t(known.size()) + 1).first->second;
-      }
-    }
-  return numbers;
-}
-
 class Writer {
 public:
   Writer(FILE *file, const std::vector<RankTrace> &ranks)
@@ -198,6 +173,30 @@ void Writer::write() {
 }
 
 } // namespace
+
+std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &ranks) {
+  // By the ends of a lane, its channel, and the place in it.
+  std::map<std::tuple<std::vector<int32_t>, int32_t, int64_t>, int64_t> known;
+  std::vector<std::vector<int64_t>> numbers(ranks.size());
+  for (bool receives : {false, true})
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      const std::vector<MessageSpec> &messages = ranks[rank].program->messages;
+      std::map<std::pair<std::vector<int32_t>, int32_t>, int64_t> counts;
+      numbers[rank].resize(messages.size());
+      for (size_t i = 0; i < messages.size(); ++i) {
+        const MessageSpec &message = messages[i];
+        if ((message.kind == Kind::Receive) != receives)
+          continue;
+        std::vector<int32_t> ends = message.group;
+        if (message.kind != Kind::AllReduce)
+          ends = receives ? std::vector<int32_t>{message.peer, int32_t(rank)}
+                          : std::vector<int32_t>{int32_t(rank), message.peer};
+        int64_t place = counts[{ends, message.channel}]++;
+        numbers[rank][i] = known.try_emplace({ends, message.channel, place}, int64_t(known.size()) + 1).first->second;
+      }
+    }
+  return numbers;
+}
 
 Status writeTrace(const std::string &path, const std::vector<RankTrace> &ranks) {
   FILE *file = fopen(path.c_str(), "wb");

@@ -76,6 +76,9 @@ struct RankTrace {
   int64_t shift = 0;
 };
 
+/// The numbers of messages by rank and number on it: from 1, sends and sums in the order of ranks and of their lists.
+[[nodiscard]] std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &ranks);
+
 /// Writes Chrome's trace format: one process a rank, units on one line of it and messages on another.
 Status writeTrace(const std::string &path, const std::vector<RankTrace> &ranks);
 

@@ -1,6 +1,7 @@
 // Runs one rank: inputs of the step, the emitted step, the loss of all ranks; files and terminal between steps.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Trainer.h"
+#include "runtime/Profile.h"
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -86,7 +87,9 @@ Status Trainer::makeReady() {
   rank.kernels = kernels.get();
   PP_TRY(fillArena());
   sums.resize(whole.microbatches + 2 * whole.ranks);
-  if (!options.trace.empty()) {
+  if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
+    return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
+  if (!options.trace.empty() || !options.profile.empty()) {
     size_t perStep = program->units.size() + 2 * program->messages.size() + 1;
     trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
   }
@@ -128,7 +131,10 @@ Status Trainer::mapArena() {
 
 Status Trainer::checkOutputs() {
   RankMemory view = memory();
-  for (auto [option, path] : {std::pair("grads", &options.grads), {"log", &options.log}, {"trace", &options.trace}})
+  for (auto [option, path] : {std::pair("grads", &options.grads),
+                              {"log", &options.log},
+                              {"trace", &options.trace},
+                              {"profile", &options.profile}})
     if (!path->empty())
       PP_TRY(checkFile(option, *path));
   if (!options.save.empty())
@@ -309,10 +315,20 @@ Status Trainer::finish() {
     }
     fflush(stdout);
   }
-  return options.trace.empty() ? Status() : finishTrace();
+  return options.trace.empty() && options.profile.empty() ? Status() : finishTrace();
 }
 
 Status Trainer::finishTrace() {
+  std::vector<RankTrace> traces(whole.ranks);
+  PP_TRY(gatherTraces(traces));
+  if (speaks() && !options.trace.empty())
+    PP_TRY(writeTrace(options.trace, traces));
+  return speaks() && !options.profile.empty() ? writeProfile(options.profile, whole, transport.name(), traces)
+                                              : Status();
+}
+
+/// On rank 0: the events of all ranks.
+Status Trainer::gatherTraces(std::vector<RankTrace> &traces) {
   std::vector<double> facts(3 * whole.ranks);
   facts[3 * rank.rank] = double(trace.size());
   facts[3 * rank.rank + 1] = transport.now() * 1e9 - double(Trace::now());
@@ -320,7 +336,6 @@ Status Trainer::finishTrace() {
   PP_TRY(transport.sum(facts));
   if (!speaks())
     return trace.size() ? transport.send(0, trace.data(), trace.size() * sizeof(Trace::Event)) : Status();
-  std::vector<RankTrace> traces(whole.ranks);
   double dropped = 0;
   for (int32_t other = 0; other < whole.ranks; ++other) {
     RankTrace &its = traces[other];
@@ -335,7 +350,7 @@ Status Trainer::finishTrace() {
   }
   if (dropped > 0)
     printf("remark: the trace lacks the last %.0f events; a rank keeps %zu\n", dropped, maxTraceEvents);
-  return writeTrace(options.trace, traces);
+  return {};
 }
 
 } // namespace pp

@@ -50,6 +50,7 @@ private:
   Status report(int64_t step, const Summary &summary);
   Status finish();
   Status finishTrace();
+  Status gatherTraces(std::vector<RankTrace> &traces);
   /// All ranks hear whether one of them failed; from here on they end in order.
   Status settle(Status mine);
   Status printHeader();

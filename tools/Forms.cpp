@@ -3,6 +3,7 @@
 #include "tools/Forms.h"
 #include "lowering/Lowering.h"
 #include "mlir/Support/FileUtilities.h"
+#include "passes/Compare.h"
 #include "passes/Measured.h"
 #include "passes/Passes.h"
 #include "passes/Report.h"
@@ -41,7 +42,11 @@ cl::opt<Form> form(
                clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
-cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace, drawn under the plan (report)"),
+cl::opt<std::string>
+    costsOption("costs",
+                cl::desc("what the simulator counts in: units, cluster (default where there is one), or a profile"),
+                cl::value_desc("units|cluster|FILE.json"), cl::cat(compileOptions()));
+cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
@@ -51,12 +56,16 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 Form pp::requestedForm() { return form; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 
-static LogicalResult writePage(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
-  FailureOr<Timeline> measured = compareOption.empty() ? Timeline() : readMeasured(program, compareOption);
-  if (failed(measured))
+/// The step as simulated with the costs that the command line asks for.
+static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
+  std::unique_ptr<CostModel> costs = makeCosts(program, costsOption);
+  if (!costs)
     return failure();
-  writeReport(program, timeline, compareOption.empty() ? nullptr : &*measured, os);
-  return success();
+  return simulate(program, *costs);
+}
+
+static bool isSimulated() {
+  return llvm::is_contained({Form::Svg, Form::Report, Form::Trace, Form::Stats}, form.getValue());
 }
 
 static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
@@ -69,6 +78,13 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
     return success();
   }
   for (auto program : module.getOps<pipeline::ProgramOp>()) {
+    bool compares = !compareOption.empty();
+    FailureOr<Timeline> timeline = compares || isSimulated() ? timelineOf(program) : Timeline();
+    if (failed(timeline))
+      return failure();
+    FailureOr<Timeline> measured = compares ? readMeasured(program, compareOption) : Timeline();
+    if (failed(measured))
+      return failure();
     switch (form) {
     case Form::Tasks:
       printTasks(program, os);
@@ -80,17 +96,19 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       drawTimeline(program, os);
       break;
     case Form::Svg:
-      drawSvg(program, simulate(program, UnitCosts()), {messagesOption, memoryOption}, os);
+      drawSvg(program, *timeline, {messagesOption, memoryOption}, os);
       break;
     case Form::Report:
-      if (failed(writePage(program, simulate(program, UnitCosts()), os)))
-        return failure();
+      writeReport(program, *timeline, compares ? &*measured : nullptr, os);
+      break;
+    case Form::Exe: // with --compare alone
+      printComparison(*timeline, *measured, os);
       break;
     case Form::Trace:
-      writeTrace(program, simulate(program, UnitCosts()), os);
+      writeTrace(program, *timeline, os);
       break;
     case Form::Stats:
-      printStats(program, simulate(program, UnitCosts()), os);
+      printStats(program, *timeline, os);
       break;
     default:
       module.print(os, OpPrintingFlags().enableDebugInfo(false));
@@ -118,14 +136,18 @@ LogicalResult pp::writeForm(ModuleOp module, StringRef source, llvm::raw_ostream
   if (rankOption >= 0 && form != Form::Actions && form != Form::Pipeline && !llvm::is_contained(ranks, rankOption))
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
                  " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
+  bool compares = !compareOption.empty();
+  if (compares && form != Form::Report && isFormRequested())
+    return usage("--compare draws under the plan with --emit=report, and prints a table without --emit");
   StringRef named = output.empty() ? llvm::sys::path::stem(source) : StringRef(output);
-  if (form == Form::Exe)
+  if (form == Form::Exe && !compares)
     return emitExecutable(module, runtimeLibrary, named);
   if (form == Form::Obj)
     return writeObjects(module);
   if (form == Form::Chakra) {
     for (auto program : module.getOps<pipeline::ProgramOp>())
-      if (failed(writeChakra(program, simulate(program, UnitCosts()), named)))
+      if (FailureOr<Timeline> timeline = timelineOf(program);
+          failed(timeline) || failed(writeChakra(program, *timeline, named)))
         return failure();
     return success();
   }

@@ -26,7 +26,7 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     // CHECK-NEXT: "params":[10000.0],
     // CHECK-NEXT: "flags":["pair"]}],
     // Units carry their bodies' flops.
-    // CHECK-NEXT: "units":[{"name":"0F3","phase":"F","microbatch":3,"flops":1024.0}],
+    // CHECK-NEXT: "units":[{"name":"0F3","phase":"F","task":"s0.F","microbatch":3,"flops":1024.0}],
     %x = pipeline.slot act "x" offset 8192 : !pipeline.slot<tuple<!x>>
     %y = pipeline.slot act "y" offset 8448 : !pipeline.slot<tuple<!x>>
     pipeline.launch @s0.F <F stage 0 mb 3>(%x) -> (%y) : (!pipeline.slot<tuple<!x>>) -> (!pipeline.slot<tuple<!x>>)
