@@ -4,8 +4,9 @@
 #
 # usage: bench/lowering.py --python INTERPRETER [-b FOLDER_OF_TOOLS] [--sizes RANKSxMICROBATCHES,..] [--rounds N]
 # INTERPRETER can import torch (and numpy). PyTorch builds interleaved 1F1B and ZB-V, two stages a rank, and writes them as
-# CSV; that is imported, so both lower the same rows. Best of `rounds`, taken in turn, wall time, one thread; the model is
-# small, for its size costs nothing here. `placed` is what _add_send_recv does: units in one order, messages between them
+# CSV; that is imported, so both lower the same rows. Best of `rounds`, taken in turn; one thread each, processor time (of
+# ours: a pass's share of the wall time of a run, times the processor time of that run), so that other work on the machine
+# matters little. The model is small, for its size costs nothing here. `placed` is what _add_send_recv does: units in one order, messages between them
 # (verify-units, linearize-actions, complete-step). `proved` is all passes: also memory, the programs of the ranks, and the
 # proofs that they can neither deadlock nor read what is not there, which PyTorch does not give.
 import argparse, json, os, subprocess, sys, tempfile
@@ -25,9 +26,9 @@ schedule = get_schedule_class(name)([stage, stage], microbatches)
 order = {rank: [a for a in row if a is not None] for rank, row in schedule.pipeline_order.items()}
 with open(path, "w", newline="") as file:
     csv.writer(file).writerows(order[rank] for rank in sorted(order))
-start = time.perf_counter()
+start = time.process_time()
 _add_send_recv(order, lambda s: schedule.stage_index_to_group_rank[s], 2 * ranks)
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 
@@ -61,13 +62,19 @@ class Case:
 
     def ours(self):
         """Seconds in the passes that place messages, and in all passes."""
-        done = call(self.tool("pp-opt"), self.path + ".mlir", "--pp-all", "--mlir-disable-threading", "--mlir-timing",
-                    "--mlir-timing-display=list", "--mlir-output-format=json", "-o", os.devnull)
-        times = {}
-        for entry in json.loads(done.stderr):
-            times[entry["name"]] = entry["wall"]["duration"]
-        passes = sum(times.values()) - sum(times.get(name, 0) for name in ("root", "Total", "Parser", "Output", "Rest"))
-        return sum(times[name] for name in PLACED), passes
+        command = [self.tool("pp-opt"), self.path + ".mlir", "--pp-all", "--mlir-disable-threading", "--mlir-timing",
+                   "--mlir-timing-display=list", "--mlir-output-format=json", "-o", os.devnull]
+        with open(self.path + ".json", "w+") as report:
+            process = subprocess.Popen(command, stderr=report)
+            _, status, usage = os.wait4(process.pid, 0)
+            report.seek(0)
+            text = report.read()
+        if status:
+            raise SystemExit(text[-2000:])
+        wall = {entry["name"]: entry["wall"]["duration"] for entry in json.loads(text)}
+        scale = (usage.ru_utime + usage.ru_stime) / wall["Total"]
+        rest = sum(wall.get(name, 0) for name in ("root", "Total", "Parser", "Output", "Rest"))
+        return scale * sum(wall[name] for name in PLACED), scale * (sum(wall.values()) - rest)
 
 
 def main():
