@@ -4,7 +4,7 @@
 #
 # usage: report_page.py PP_COMPILE FOLDER [--keep-pictures]
 # Ends with 77, which ctest calls skipped, where there is no Chromium. It is driven over its debugging pipe.
-import base64, json, os, select, shutil, subprocess, sys, time
+import base64, json, os, select, shutil, subprocess, sys, tempfile, time
 import harness
 
 CASES = [("1f1b", 4, 8), ("zb_v", 4, 8), ("weipipe_interleave", 4, 8), ("interleaved", 8, 32), ("1f1b", 32, 128)]
@@ -146,7 +146,7 @@ def main():
         return 77
     tally = harness.Tally()
     os.makedirs(folder, exist_ok=True)
-    browser = Browser(executable, os.path.join(folder, "profile"))
+    browser = Browser(executable, tempfile.mkdtemp(dir=folder))
     try:
         for schedule, ranks, microbatches in CASES:
             name = f"{schedule}-{ranks}x{microbatches}"
@@ -158,7 +158,10 @@ def main():
             browser.call("Emulation.setDeviceMetricsOverride", width=1400, height=1000, deviceScaleFactor=1, mobile=False)
             browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
             browser.call("Page.navigate", url="file://" + page)
+            until = time.time() + 60
             while not browser.evaluate("document.readyState === 'complete' && location.protocol === 'file:'"):
+                if time.time() > until:
+                    raise TimeoutError(f"{page} is not loaded")
                 time.sleep(0.05)
             browser.frame()
             use(browser, tally, name, ranks, stats["makespan"])
@@ -178,7 +181,7 @@ def main():
             found = browser.complaints()
             tally.check(not found, f"{name}: no complaint, nothing fetched {found[:2] or ''}")
     finally:
-        browser.process.terminate()
+        browser.process.kill()
         browser.process.wait()
     return tally.close()
 
