@@ -53,7 +53,7 @@ template <typename Add> void judgeActions(Judge &judge, Base &base, int64_t numb
     }
     Case refused;
     refused.mutation = name;
-    refused.verdict = {false, false, "compiler", why};
+    refused.verdict = {false, false, "compiler", why, std::nullopt};
     refused.base = number;
     refused.mutant = mutant;
     base.cases.push_back(refused);

@@ -21,7 +21,7 @@ struct Rule {
   enum class If {
     Any,
     Unused, ///< the program runs clean without the unit that the message names
-    Unread, ///< the program runs clean without what this rank sends to one of the others under the name last mentioned
+    Unread, ///< the program runs clean without the message at which the error stands
     Shared  ///< it does not when every slot has bytes of its own
   } holds;
 };
@@ -33,6 +33,8 @@ constexpr Rule rules[] = {
     {"a unit that reads the wrong thing makes nothing that is used", "values", "from a slot that nothing has written",
      Rule::If::Unused},
     {"a unit that reads the wrong thing makes nothing that is used", "values", "where it needs", Rule::If::Unused},
+    // Two pieces on one rank: the sum of the squares is the same whichever comes first.
+    {"the terms of the norm change places", "values", "`norm` of", Rule::If::Any},
     // A copy of a weight that no unit reads any more.
     {"a message that carries the wrong thing goes where nobody reads it", "values", "sends", Rule::If::Unread},
     // Another name for bytes that hold the right value, by luck of this plan of memory.
@@ -61,15 +63,12 @@ static OwningOpRef<ModuleOp> withoutUnit(ModuleOp module, llvm::StringRef unit) 
   return launches.empty() ? OwningOpRef<ModuleOp>() : std::move(without);
 }
 
-/// The program without what one rank sends to another under this name.
-static OwningOpRef<ModuleOp> withoutMessages(ModuleOp module, int64_t from, int64_t to, llvm::StringRef thing) {
+/// The program without the message that was written at this place (both its ends were); null if it has none.
+static OwningOpRef<ModuleOp> withoutMessage(ModuleOp module, Location loc) {
   OwningOpRef<ModuleOp> without = ModuleOp(module->clone());
   llvm::SmallVector<pipeline::PostOp> ends;
   without->walk([&](pipeline::PostOp post) {
-    int64_t self = int64_t(post->getParentOfType<pipeline::RankOp>().getRank()), peer = post.getPeers().front();
-    bool sends = post.getKind() == pipeline::PostKind::send, receives = post.getKind() == pipeline::PostKind::receive;
-    if (post.getThing().str() == thing &&
-        ((sends && self == from && peer == to) || (receives && self == to && peer == from)))
+    if (post.getLoc() == loc)
       ends.push_back(post);
   });
   for (pipeline::PostOp post : ends) {
@@ -78,21 +77,6 @@ static OwningOpRef<ModuleOp> withoutMessages(ModuleOp module, int64_t from, int6
     post.erase();
   }
   return ends.empty() ? OwningOpRef<ModuleOp>() : std::move(without);
-}
-
-/// Some rank gets from this one, under this name, what nobody reads.
-bool Judge::isUnread(ModuleOp module, const std::string &message, uint64_t seed) {
-  llvm::StringRef text = message;
-  int64_t from = 0;
-  std::string ignored;
-  if (!text.consume_front("rank ") || text.consumeInteger(10, from))
-    return false;
-  llvm::StringRef thing = text.rsplit('`').first.rsplit('`').second;
-  for (int64_t to = 0; to < 8; ++to)
-    if (auto without = withoutMessages(module, from, to, thing);
-        without && execute(*without, seed, /*threads=*/false, ignored).truth == Truth::Clean)
-      return true;
-  return false;
 }
 
 /// The program with a plan in which no two slots share a byte.
@@ -113,16 +97,19 @@ std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_
   std::string shape = shapeOf(verdict.message), ignored;
   auto isClean = [&](ModuleOp other) { return execute(other, seed, /*threads=*/false, ignored).truth == Truth::Clean; };
   for (const Rule &rule : rules) {
-    if (verdict.proof != rule.proof || shape.find(rule.shape) == std::string::npos)
+    bool says = shape.find(rule.shape) != std::string::npos || verdict.message.find(rule.shape) == 0;
+    if (verdict.proof != rule.proof || !says)
       continue;
     if (rule.holds == Rule::If::Any)
       return rule.name;
     if (rule.holds == Rule::If::Shared && !isClean(*withoutSharing(module)))
       return rule.name;
-    if (rule.holds == Rule::If::Unread && isUnread(module, verdict.message, seed))
+    auto without = rule.holds == Rule::If::Unread ? withoutMessage(module, *verdict.at) : nullptr;
+    if (without && isClean(*without))
       return rule.name;
     llvm::StringRef unit = llvm::StringRef(verdict.message).split('`').second.split('`').first;
-    if (auto without = withoutUnit(module, unit); rule.holds == Rule::If::Unused && without && isClean(*without))
+    without = rule.holds == Rule::If::Unused ? withoutUnit(module, unit) : nullptr;
+    if (without && isClean(*without))
       return rule.name;
   }
   return "";
@@ -200,8 +187,10 @@ bool Judge::compile(const Schedule &schedule, std::string &why) {
 Verdict Judge::prove(ModuleOp module) {
   Verdict verdict;
   ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
-    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && verdict.message.empty())
+    if (diagnostic.getSeverity() == DiagnosticSeverity::Error && verdict.message.empty()) {
       verdict.message = diagnostic.str();
+      verdict.at = diagnostic.getLocation();
+    }
     return success();
   });
   for (const std::string &proof : proofs) {

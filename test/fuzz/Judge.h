@@ -13,8 +13,9 @@ namespace pp::fuzz {
 /// What the proofs say.
 struct Verdict {
   bool compiled = true, proved = true;
-  std::string proof;   ///< the pass that refuses, without `pp-prove-`
-  std::string message; ///< its first error
+  std::string proof;                               ///< the pass that refuses, without `pp-prove-`
+  std::string message;                             ///< its first error
+  std::optional<mlir::Location> at = std::nullopt; ///< and where it stands
 };
 
 struct Case {
@@ -52,7 +53,6 @@ private:
   Verdict prove(mlir::ModuleOp module);
   /// The documented rule behind a refusal of a program that runs clean, empty if there is none.
   std::string stricterRule(mlir::ModuleOp module, const Verdict &verdict, uint64_t seed);
-  bool isUnread(mlir::ModuleOp module, const std::string &message, uint64_t seed);
   Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);
 
   std::string stdlib;

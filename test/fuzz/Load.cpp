@@ -144,6 +144,8 @@ struct Reader {
     step.kind = post.getKind() == PostKind::send      ? Step::Kind::Send
                 : post.getKind() == PostKind::receive ? Step::Kind::Receive
                                                       : Step::Kind::Sum;
+    if (step.kind == Step::Kind::Sum && post.getKind() != PostKind::all_reduce)
+      return refuse("`" + step.name + "` is a message that the executor does not know");
     step.name = post.getThing().str();
     step.offset = offsets.lookup(post.getSlot());
     step.bytes = payloadOffsets(post.getSlot().getType().getPayload()).back();

@@ -92,6 +92,7 @@ Outcome Machine::run(OptimizerScalars optimizer) {
 
 void Machine::step(size_t rank) {
   const Step &step = code.ranks[rank].steps[next[rank]];
+  scribble(rank);
   if (step.kind == Step::Kind::Complete) {
     if (!complete(rank, step)) {
       blocked[rank] = true;
@@ -185,6 +186,7 @@ void Machine::scribble(size_t rank) {
 void Machine::take(End &end) {
   if (!end.reads || end.taken)
     return;
+  scribble(end.rank);
   end.taken = true;
   end.contents.resize(size_t(end.bytes + 7) / 8);
   memcpy(end.contents.data(), end.data, size_t(end.bytes));

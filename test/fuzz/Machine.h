@@ -105,7 +105,7 @@ private:
   void meet(Message &message);
   /// Spoils the memory that messages on their way may write; by `Early` they do not.
   void scribble(size_t rank);
-  static void take(End &end);
+  void take(End &end);
   void fail(Truth truth, const std::string &why);
 
   const Code &code;

@@ -168,6 +168,21 @@ public:
       any |= block(rank);
     return any;
   }
+  /// Blocking, and every rank sends before it receives: a ring without groups.
+  bool blockSendsFirst() {
+    bool any = false;
+    for (RankOp rank : ranks)
+      for (PostOp post : llvm::SmallVector<PostOp>(rank.getOps<PostOp>()))
+        for (Operation *before = post->getPrevNode(); before && post.getKind() == PostKind::send;
+             before = post->getPrevNode()) {
+          auto receive = llvm::dyn_cast<PostOp>(before);
+          if (!receive || receive.getKind() != PostKind::receive)
+            break;
+          exchange(receive, post);
+          any = true;
+        }
+    return any && blockAll();
+  }
   /// Blocking, but even ranks send first and odd ones receive first: legal for a ring.
   bool blockEvenOdd() {
     for (RankOp rank : ranks)
@@ -608,6 +623,7 @@ constexpr Mutation mutations[] = {
     {"hasten-grad", &Mutator::hastenGrad},
     {"block-rank", &Mutator::blockRank},
     {"block-all", &Mutator::blockAll},
+    {"block-sends-first", &Mutator::blockSendsFirst},
     {"block-even-odd", &Mutator::blockEvenOdd},
     {"receive-late", &Mutator::receiveLate},
     {"misroute", &Mutator::misroute},

@@ -62,6 +62,12 @@ public:
     lean = dice.below(3);
     follow = dice.oneIn(2);
     grouped = dice.oneIn(2);
+    // R written by the author, or put in by `recompute`, for whole stages or for parts inside them.
+    if (dice.oneIn(3)) {
+      recomputed.assign(size_t(stages), false);
+      const char *drawn[] = {"pre", "post", "attn", "pre, post", "qkv, attn", "stage(0)", "stage(0), post"};
+      recompute = std::string("  recompute ") + dice.pick(drawn) + "\n";
+    }
   }
 
   Schedule run() {
@@ -72,7 +78,7 @@ public:
       bringHome();
     Schedule schedule;
     schedule.kind = moving ? "moving" : "lists";
-    schedule.head = "\nschedule fuzz(ranks p, microbatches m) {\n" + pieceText();
+    schedule.head = "\nschedule fuzz(ranks p, microbatches m) {\n" + pieceText() + recompute;
     schedule.tail = "}\n";
     schedule.ranks = ranks;
     schedule.stages = stages;
@@ -101,6 +107,7 @@ private:
   std::vector<std::vector<int64_t>> where; ///< rank of a stage's microbatch
   std::vector<std::vector<Done>> done;
   std::vector<Schedule::Action> lines;
+  std::string recompute;
 
   std::string pieceText() {
     if (!moving)
@@ -271,6 +278,9 @@ constexpr Library library[] = {
     {"zb_h", "zb_h", ", k = 2", 1, false},
     {"interleaved", "interleaved_1f1b", "", 2, true},
     {"zb_v", "zb_v", "", 2, false},
+    {"gpipe", "gpipe", "", 1, false},
+    {"v_half", "v_half", "", 2, false},
+    {"1f1b_recompute", "one_f_one_b_recompute", ", attention = false", 1, false},
     {"looped_bfs", "looped_bfs", "", 2, false},
     {"ring_of_nodes", "ring_of_nodes", "", 1, true},
 };
