@@ -193,7 +193,7 @@ bool Loader::loadRank(RankOp rank, ProgramOp program, const Program &whole, Rank
     } else if (auto launch = dyn_cast<LaunchOp>(op)) {
       auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
       fine = reader.addLaunch(launch, function, body(function));
-      text.addUnit(launch.getUnit(), 0);
+      text.addUnit(launch, 0);
     } else if (auto post = dyn_cast<PostOp>(op)) {
       fine = reader.addPost(post, text.addMessage(post), int64_t(program.getRanks()));
     } else if (auto complete = dyn_cast<CompleteOp>(op)) {
