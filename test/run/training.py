@@ -17,6 +17,8 @@ def main():
         program = harness.compile_train(compiler, os.path.join(folder, schedule), SIZES | dict(schedule=schedule))
         base = [*harness.launch(program, 4, transport), "--data", text]
         path = lambda end: os.path.join(folder, schedule + end)
+        if os.path.exists(path(".rest")):  # a resumed run adds to its log
+            os.remove(path(".rest"))
         said = harness.call([*base, "--steps", "200", "--log", path(".whole"), "--save", path(".ckpt.whole")]).stdout
         memory = [tuple(map(int, row)) for row in re.findall(r"^ +[0-9]+ +([0-9]+) +([0-9]+) +[0-9]+ ", said, re.M)]
         # Pages of the arena that the run touched: all but the gaps that alignment leaves.
