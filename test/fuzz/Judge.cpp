@@ -20,7 +20,7 @@ struct Rule {
   const char *name, *proof, *shape;
   enum class If {
     Any,
-    Unused, ///< the program runs clean without the unit that the message names
+    Unused, ///< the program runs clean without a launch of the unit that the message names, or without one of its inputs
     Unread, ///< the program runs clean without the message at which the error stands
     Shared  ///< it does not when every slot has bytes of its own
   } holds;
@@ -32,7 +32,8 @@ constexpr Rule rules[] = {
     {"a unit that does not run made nothing that is used", "units", "no rank runs", Rule::If::Any},
     {"a unit that reads the wrong thing makes nothing that is used", "values", "from a slot that nothing has written",
      Rule::If::Unused},
-    {"a unit that reads the wrong thing makes nothing that is used", "values", "where it needs", Rule::If::Unused},
+    // Or the kernels that read it make what nobody takes, as the R of a norm that is rebuilt from its statistics.
+    {"a unit has the wrong thing where nothing comes of it", "values", "", Rule::If::Unused},
     // Two pieces on one rank: the sum of the squares is the same whichever comes first.
     {"the terms of the norm change places", "values", "`norm` of", Rule::If::Any},
     // A copy of a weight that no unit reads any more.
@@ -50,17 +51,35 @@ constexpr Rule rules[] = {
 };
 } // namespace
 
-/// The program without the launches of this unit; null if it has none.
-static OwningOpRef<ModuleOp> withoutUnit(ModuleOp module, llvm::StringRef unit) {
-  OwningOpRef<ModuleOp> without = ModuleOp(module->clone());
-  llvm::SmallVector<pipeline::LaunchOp> launches;
-  without->walk([&](pipeline::LaunchOp launch) {
-    if (launch.getUnit().str() == unit)
-      launches.push_back(launch);
-  });
-  for (pipeline::LaunchOp launch : launches)
-    launch.erase();
-  return launches.empty() ? OwningOpRef<ModuleOp>() : std::move(without);
+using Changed = llvm::SmallVector<OwningOpRef<ModuleOp>>;
+
+/// The programs without one launch of this unit, and those in which one of its launches reads NaN instead of one input.
+static Changed withoutUse(ModuleOp module, llvm::StringRef unit) {
+  Changed changed;
+  auto launchesOf = [&](ModuleOp program) {
+    llvm::SmallVector<pipeline::LaunchOp> launches;
+    program.walk([&](pipeline::LaunchOp launch) {
+      if (launch.getUnit().str() == unit)
+        launches.push_back(launch);
+    });
+    return launches;
+  };
+  for (auto [i, launch] : llvm::enumerate(launchesOf(module))) {
+    launchesOf(*changed.emplace_back(ModuleOp(module->clone())))[i].erase();
+    for (unsigned input = 0; input < launch.getInputs().size(); ++input) {
+      pipeline::LaunchOp blind = launchesOf(*changed.emplace_back(ModuleOp(module->clone())))[i];
+      auto rank = blind->getParentOfType<pipeline::RankOp>();
+      auto old = blind.getInputs()[input].getDefiningOp<pipeline::SlotOp>();
+      auto fresh = llvm::cast<pipeline::SlotOp>(old->clone());
+      blind->getBlock()->push_front(fresh);
+      fresh.removeBindingAttr();
+      fresh.setOffset(*rank.getArenaBytes());
+      rank.setArenaBytes(*rank.getArenaBytes() +
+                         uint64_t(pipeline::payloadOffsets(old.getSlot().getType().getPayload()).back()));
+      blind->setOperand(input, fresh.getSlot());
+    }
+  }
+  return changed;
 }
 
 /// The program without the message that was written at this place (both its ends were); null if it has none.
@@ -96,20 +115,21 @@ static OwningOpRef<ModuleOp> withoutSharing(ModuleOp module) {
 std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_t seed) {
   std::string shape = shapeOf(verdict.message), ignored;
   auto isClean = [&](ModuleOp other) { return execute(other, seed, /*threads=*/false, ignored).truth == Truth::Clean; };
+  // What is asked of the program is asked of it with slots of their own, so that luck does not come twice.
+  OwningOpRef<ModuleOp> apart = withoutSharing(module);
+  llvm::StringRef unit = llvm::StringRef(verdict.message).rsplit(" on rank").first;
+  unit = unit.rsplit('`').first.rsplit('`').second;
   for (const Rule &rule : rules) {
     bool says = shape.find(rule.shape) != std::string::npos || verdict.message.find(rule.shape) == 0;
     if (verdict.proof != rule.proof || !says)
       continue;
-    if (rule.holds == Rule::If::Any)
-      return rule.name;
-    if (rule.holds == Rule::If::Shared && !isClean(*withoutSharing(module)))
-      return rule.name;
-    auto without = rule.holds == Rule::If::Unread ? withoutMessage(module, *verdict.at) : nullptr;
-    if (without && isClean(*without))
-      return rule.name;
-    llvm::StringRef unit = llvm::StringRef(verdict.message).split('`').second.split('`').first;
-    without = rule.holds == Rule::If::Unused ? withoutUnit(module, unit) : nullptr;
-    if (without && isClean(*without))
+    Changed changed;
+    if (rule.holds == Rule::If::Unused)
+      changed = withoutUse(*apart, unit);
+    if (auto without = rule.holds == Rule::If::Unread ? withoutMessage(*apart, *verdict.at) : nullptr)
+      changed.push_back(std::move(without));
+    if (rule.holds == Rule::If::Any || (rule.holds == Rule::If::Shared && !isClean(*apart)) ||
+        llvm::any_of(changed, [&](OwningOpRef<ModuleOp> &other) { return isClean(*other); }))
       return rule.name;
   }
   return "";
