@@ -348,6 +348,10 @@ std::optional<Verb> MoveOp::getVerb() {
   auto from = cast<ValType>(getValue().getType()), to = getTarget();
   bool oneFrom = from.getRanks().size() == 1, oneTo = to.getRanks().size() == 1;
   Layout a = from.getLayout(), b = to.getLayout();
+  if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::full && b == Layout::host)
+    return Verb::to_host;
+  if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::host && b == Layout::full)
+    return Verb::from_host;
   if (a == Layout::full && b == Layout::full)
     return oneTo ? Verb::p2p : Verb::broadcast;
   if (a == Layout::partial && b == Layout::full)
@@ -361,6 +365,12 @@ std::optional<Verb> MoveOp::getVerb() {
   if (a == Layout::shard && b == Layout::shard)
     return Verb::all_to_all;
   return std::nullopt;
+}
+
+bool PostOp::isHost() {
+  auto rank = (*this)->getParentOfType<RankOp>();
+  return rank && getKind() != PostKind::all_reduce &&
+         getPeers() == ArrayRef<int64_t>(static_cast<int64_t>(rank.getRank()));
 }
 
 LogicalResult MoveOp::verify() {

@@ -42,7 +42,8 @@ def Pipeline_Layout : Pipeline_I32Enum<"Layout", "how the ranks of a value share
 def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two places", [
   I32EnumAttrCase<"p2p", 0>, I32EnumAttrCase<"broadcast", 1>, I32EnumAttrCase<"reduce", 2>,
   I32EnumAttrCase<"all_gather", 3>, I32EnumAttrCase<"reduce_scatter", 4>, I32EnumAttrCase<"all_reduce", 5>,
-  I32EnumAttrCase<"all_to_all", 6>, I32EnumAttrCase<"scatter", 7>, I32EnumAttrCase<"gather", 8>]>;
+  I32EnumAttrCase<"all_to_all", 6>, I32EnumAttrCase<"scatter", 7>, I32EnumAttrCase<"gather", 8>,
+  I32EnumAttrCase<"to_host", 9>, I32EnumAttrCase<"from_host", 10>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
   I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>]>;

@@ -154,22 +154,23 @@ def SplitOp : Pipeline_Op<"piece_of"> {
 
 def RankOp : Pipeline_Op<"rank", [HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
   let summary = "the program of one rank: slots, launches, posts, completes, in order";
-  let arguments = (ins I64Attr:$rank, OptionalAttr<I64Attr>:$arena_bytes);
+  let arguments = (ins I64Attr:$rank, OptionalAttr<I64Attr>:$arena_bytes, OptionalAttr<I64Attr>:$host_bytes);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat = "$rank (`arena` $arena_bytes^)? attr-dict-with-keyword $body";
+  let assemblyFormat = "$rank (`arena` $arena_bytes^)? (`host` $host_bytes^)? attr-dict-with-keyword $body";
 }
 
 def SlotOp : Pipeline_Op<"slot", [Named]> {
-  let summary = "a place in the rank's arena";
+  let summary = "a place in the rank's arena, or in its host memory";
   let description = [{
     `binding` says what the trainer finds in it before or after the step: {kind = "weight" | "opt" | "grad", piece,
     save}, {kind = "tokens" | "targets" | "loss", microbatch}, {kind = "norm"}; absent for what lives inside the step.
-    `offset` is given by plan-slots. `label` names the value in messages.
+    `offset` is given by plan-slots. `label` names the value in messages. `host`: it lies in the rank's second arena, where
+    only messages of the rank to itself go.
   }];
   let arguments = (ins Pipeline_Role:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
-                       OptionalAttr<DictionaryAttr>:$binding);
+                       OptionalAttr<DictionaryAttr>:$binding, UnitAttr:$host);
   let results = (outs Pipeline_SlotType:$slot);
-  let assemblyFormat = "$role $label (`offset` $offset^)? (`binding` $binding^)? attr-dict `:` type($slot)";
+  let assemblyFormat = "$role $label (`host` $host^)? (`offset` $offset^)? (`binding` $binding^)? attr-dict `:` type($slot)";
 }
 
 def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
@@ -191,13 +192,17 @@ def PostOp : Pipeline_Op<"post"> {
   let summary = "one rank's side of a message; does not block";
   let description = [{
     `channel` orders messages between two ranks: the k-th send on a channel meets the k-th receive. For all_reduce,
-    `peers` is the whole group and the sum is in place.
+    `peers` is the whole group and the sum is in place. A message of a rank to itself goes to its host memory or back.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$channel, OptionalAttr<I64Attr>:$group);
   let results = (outs Pipeline_RequestType:$request);
   let assemblyFormat = [{
     $kind $thing $slot `with` $peers (`channel` $channel^)? (`group` $group^)? attr-dict `:` type($slot)
+  }];
+  let extraClassDeclaration = [{
+    /// One end of a rank's message to itself: to its host memory, or back.
+    bool isHost();
   }];
 }
 

@@ -120,7 +120,7 @@ private:
         builder.getNamedAttr("name", builder.getStringAttr(cluster.name.text)),
         builder.getNamedAttr("ranks_per_node", builder.getI64IntegerAttr(valueOf("ranks"))),
         builder.getNamedAttr("memory", builder.getI64IntegerAttr(valueOf("memory")))};
-    for (StringRef option : {"device", "efficiency", "inside", "between"}) {
+    for (StringRef option : {"device", "efficiency", "inside", "between", "host"}) {
       SmallVector<mlir::NamedAttribute> inner;
       for (const Figure &figure : figures)
         if (figure.option == option && figure.value)
@@ -136,7 +136,7 @@ private:
   const Cluster &cluster;
   Scope &scope;
   mlir::Builder builder;
-  Figure figures[16] = {{"nodes", "", Figure::Count, false},
+  Figure figures[18] = {{"nodes", "", Figure::Count, false},
                         {"ranks", "", Figure::Count, true},
                         {"memory", "", Figure::Bytes, true},
                         {"device", "f32", Figure::Speed, false},
@@ -151,7 +151,9 @@ private:
                         {"inside", "latency", Figure::Time, false},
                         {"between", "bandwidth", Figure::Speed, true},
                         {"between", "latency", Figure::Time, false},
-                        {"between", "nics", Figure::Count, false}};
+                        {"between", "nics", Figure::Count, false},
+                        {"host", "bandwidth", Figure::Speed, true},
+                        {"host", "latency", Figure::Time, false}};
 };
 } // namespace
 

@@ -39,9 +39,14 @@ static Json toJson(Attribute attr) {
   return nullptr;
 }
 
+int64_t pp::hostBegin(RankOp rank) { return llvm::alignTo(rank.getArenaBytes().value_or(0), 4096); }
+
 RankText::RankText(RankOp rank) : tables(std::make_unique<Tables>()) {
   tables->head["rank"] = rank.getRank();
-  tables->head["arena_bytes"] = rank.getArenaBytes().value_or(0);
+  int64_t host = rank.getHostBytes().value_or(0);
+  tables->head["arena_bytes"] = host ? hostBegin(rank) + host : static_cast<int64_t>(rank.getArenaBytes().value_or(0));
+  if (host)
+    tables->head["host_bytes"] = host;
   if (auto peak = rank->getAttrOfType<DictionaryAttr>("peak"))
     tables->head["peak"] = toJson(peak);
 }
@@ -92,6 +97,8 @@ int32_t RankText::addMessage(PostOp post) {
             {"peer", post.getPeers().empty() ? -1 : post.getPeers().front()},
             {"channel", post.getChannel().value_or(0)},
             {"bytes", payloadOffsets(post.getSlot().getType().getPayload()).back()}};
+  if (post.isHost())
+    json["host"] = true;
   json["label"] = post.getThing().str();
   tables->messages.push_back(std::move(json));
   return static_cast<int32_t>(tables->messages.size() - 1);

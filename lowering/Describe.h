@@ -9,6 +9,9 @@
 
 namespace pp {
 
+/// Where a rank's host memory begins in its block of memory: behind the arena, on a page of its own.
+int64_t hostBegin(pipeline::RankOp rank);
+
 /// One kernel call as the runtime prepares it: an entry of the rank's `ops`.
 struct KernelEntry {
   std::string kernel; ///< name without `pp_`

@@ -130,7 +130,8 @@ LogicalResult RankLowering::lower(Operation &op) {
   if (auto slot = dyn_cast<SlotOp>(op)) {
     if (!slot.getOffset())
       return slot.emitOpError("has no offset; plan-slots gives it one");
-    offsets[slot.getSlot()] = static_cast<int64_t>(*slot.getOffset());
+    offsets[slot.getSlot()] =
+        static_cast<int64_t>(*slot.getOffset()) + (slot.getHost() ? hostBegin(slot->getParentOfType<RankOp>()) : 0);
     return text.addSlot(slot, program);
   }
   if (auto launch = dyn_cast<LaunchOp>(op))

@@ -118,6 +118,7 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
     for (int64_t rank : op.getTo().getRanks())
       action.makes.push_back({Token::Weight, piece, -1, -1, rank});
     break;
+  case Role::stash:
   case Role::act:
     action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     break;

@@ -3,8 +3,10 @@
 //
 // An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both at
 // the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
-// device; between nodes a message takes a NIC at both ends, which the ranks of the node share.
+// device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
+// the ranks of the node share.
 #include "dialect/NnBytes.h"
+#include "passes/Actions.h"
 #include "passes/Costs.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -66,6 +68,13 @@ private:
 
   /// Adds the links from one rank to another to the route.
   void cross(int64_t from, int64_t to, double bytes, Route &route, llvm::StringMap<double> &loads) const {
+    if (from == kHost || to == kHost) {
+      route.latency = figure("host", "latency", 0);
+      std::string rank = "rank " + std::to_string(std::max(from, to));
+      route.links.push_back(rank + (to == kHost ? " to host" : " from host"));
+      loads[route.links.back()] = bytes / figure("host", "bandwidth", 1);
+      return;
+    }
     bool inside = from / ranksPerNode == to / ranksPerNode;
     StringRef option = inside ? "inside" : "between";
     route.latency = std::max(route.latency, figure(option, "latency", 0));
@@ -91,8 +100,18 @@ private:
 } // namespace
 
 std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program) {
-  if (auto cluster = program->getAttrOfType<DictionaryAttr>("cluster"))
-    return std::make_unique<ClusterCosts>(program, cluster);
-  program.emitError("costs by cluster need one: `cluster NAME` in `train`, or --cluster=NAME");
-  return nullptr;
+  auto cluster = program->getAttrOfType<DictionaryAttr>("cluster");
+  if (!cluster) {
+    program.emitError("costs by cluster need one: `cluster NAME` in `train`, or --cluster=NAME");
+    return nullptr;
+  }
+  for (auto rank : program.getOps<RankOp>())
+    for (auto post : rank.getOps<PostOp>())
+      if (post.isHost() && !cluster.contains("host")) {
+        emitError(post.getLoc()) << "`" << post.getThing().str() << "` goes to host memory, and cluster `"
+                                 << cluster.getAs<StringAttr>("name").getValue() << "` has no `host` that says how fast"
+                                 << withLoops(post);
+        return nullptr;
+      }
+  return std::make_unique<ClusterCosts>(program, cluster);
 }

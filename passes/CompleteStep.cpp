@@ -93,7 +93,7 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
     } else if (group.name == "stash")
       value = get(thing(Role::stash, piece, mb, slice), rank, loc);
     else if (group.name == "kept")
-      value = kept.lookup({thing(Role::stash, piece, mb, slice), rank});
+      value = get(kept, thing(Role::stash, piece, mb, slice), rank, loc);
     else if (group.name == "pending")
       value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
     else if (group.name == "weight")
@@ -102,6 +102,11 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
       value = dataInput(group.name, mb, rank, group.payload);
     else if (group.name == "grad")
       continue; // the share, placed by the caller
+    Key stash = {thing(Role::stash, piece, mb, slice), rank};
+    bool isStash = group.name == "kept" || group.name == "stash";
+    if (!value && isStash && (hostKept.contains(stash) || hostValues.contains(stash)))
+      return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << stash.first.str()
+                            << "`, which is in host memory" << withLoops(op);
     if (!value)
       return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " has no `" << group.name
                             << "` to read there" << withLoops(op);
@@ -184,74 +189,7 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   return success();
 }
 
-//===-- Transfers -----------------------------------------------------------------------------------------------===//
-
-LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
-  auto unsupported = [&](StringRef what) {
-    return emitError(op.getLoc()) << "`move " << op.getThing().str() << "` " << what << ", which is not supported yet"
-                                  << withLoops(op);
-  };
-  if (!op.getFrom())
-    return unsupported("gathers shares from all ranks");
-  for (PlaceAttr place : {*op.getFrom(), op.getTo()}) {
-    if (place.getLayout() != Layout::full)
-      return unsupported("involves " + place.str());
-    if (place.getRanks().size() != 1)
-      return unsupported("is a collective over " + place.str());
-  }
-  Role role = op.getThing().getRole();
-  if (role != Role::weight && role != Role::grad && role != Role::act && role != Role::dact)
-    return unsupported("moves a " + stringifyRole(role).str());
-  return success();
-}
-
-LogicalResult StepBuilder::readGrad(TransferOp op, int64_t piece, SmallVectorImpl<Share> &arriving) {
-  int64_t from = op.getFrom()->getRanks().front();
-  Share share = takeShare(piece, from, op.getLoc());
-  if (!share.value) { // zeros are sent: the ring keeps turning before the first backward
-    const Body *zero = findBody(piece, "zero");
-    if (!zero)
-      return emitError(op.getLoc()) << "`" << op.getThing().str() << "` has no weights to have a gradient of";
-    share.value = createTask(*zero, updateUnit(piece), from, {}, op.getLoc()).getResult(0);
-  }
-  share.moved = op;
-  arriving.push_back(share);
-  return success();
-}
-
-LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
-  // All reads before all writes.
-  SmallVector<Share> arriving;
-  for (TransferOp op : ops) {
-    int64_t piece = pieces.find(op.getThing().getCoord());
-    if (failed(verifyTransfer(op)))
-      return failure();
-    if (op.getThing().getRole() == Role::grad) {
-      if (failed(readGrad(op, piece, arriving)))
-        return failure();
-      continue;
-    }
-    int64_t from = op.getFrom()->getRanks().front();
-    Value value = get(op.getThing(), from, op.getLoc());
-    if (!value)
-      return emitError(op.getLoc()) << "`" << op.getThing().str() << "` is not on rank " << from << ", which sends it"
-                                    << withLoops(op);
-    arriving.push_back({value, {}, op});
-  }
-  IntegerAttr group = builder.getI64IntegerAttr(groups++);
-  for (auto [op, share] : llvm::zip(ops, arriving)) {
-    int64_t to = op.getTo().getRanks().front();
-    share.value = createMove(op.getThing(), share.value, to, op.getLoc(), group);
-  }
-  for (auto [op, share] : llvm::zip(ops, arriving)) {
-    int64_t to = op.getTo().getRanks().front();
-    if (op.getThing().getRole() == Role::grad)
-      shares[{pieces.find(op.getThing().getCoord()), to}].push_back(share);
-    else
-      values[{op.getThing(), to}] = share.value;
-  }
-  return success();
-}
+//===-- All actions ---------------------------------------------------------------------------------------------===//
 
 LogicalResult StepBuilder::buildActions() {
   readActions();

@@ -10,7 +10,8 @@ using namespace pp::pipeline;
 Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
   Route route;
   if (kind == PostKind::send) {
-    route.links.push_back(std::to_string(ranks[0]) + ">" + std::to_string(ranks[1]));
+    auto name = [](int64_t rank) { return rank == kHost ? "host" : std::to_string(rank); };
+    route.links.push_back(name(ranks[0]) + ">" + name(ranks[1]));
     return route;
   }
   for (size_t i = 0; i < ranks.size(); ++i)

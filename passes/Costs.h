@@ -17,13 +17,16 @@ struct Route {
   llvm::SmallVector<std::string, 2> links; ///< names; two messages that share one go one after the other
 };
 
+/// In place of a rank: the host memory of the rank at the message's other end.
+constexpr int64_t kHost = -1;
+
 /// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
 class CostModel {
 public:
   virtual ~CostModel() = default;
   /// How long this launch takes on this rank.
   virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
-  /// `ranks` are sender and receiver (`kind` is send), or the members of a collective.
+  /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective.
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;
   /// True where times are multiples of a unit and not seconds.
   virtual bool isUnitTime() const { return false; }

@@ -75,9 +75,14 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
   std::iota(ready.begin(), ready.end(), 0);
 }
 
+/// In place of a channel, for the two ends of a rank's messages to itself.
+static constexpr int64_t kHostSend = -1, kHostReceive = -2;
+
 Execution::LaneKey Execution::laneOf(int64_t rank, PostOp post) const {
   auto [from, to, channel, members] = pathOf(rank, post);
   Role role = post.getThing().getRole();
+  if (from == to && !members) // to the host and back: the two ends do not stand behind each other
+    return {rank, from, to, post.getKind() == PostKind::send ? kHostSend : kHostReceive, nullptr};
   switch (map) {
   case ChannelMap::rank:
     return {rank, 0, 0, 0, nullptr};
@@ -121,6 +126,8 @@ int64_t Execution::countLanes() const {
   bool shared = map == ChannelMap::pair || map == ChannelMap::edge;
   for (auto &entry : laneNumbers) {
     LaneKey key = entry.first;
+    if (std::get<3>(key) == kHostReceive) // counted as its send
+      continue;
     if (shared)
       std::get<0>(key) = 0;
     distinct.insert(key);

@@ -7,8 +7,8 @@
 //         |  |A0..|A2.....|A4..|                   first fit by start, lowest address first
 //         |  |   |A1..|A3...|                      -> position
 //
-// Two orders are tried, by start (good for the regular lives of a pipeline) and, if that needs more than the largest
-// live sum, by size; the smaller arena wins.
+// First fit by start is right for the regular lives of a pipeline; if it needs more than the largest live sum, which no
+// plan can go below, ImprovePlan.cpp tries others. Slots in host memory are planned by themselves, in an arena of their own.
 #include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
@@ -28,11 +28,8 @@ using namespace pp::pipeline;
 
 namespace {
 
-struct Layout {
-  std::vector<int64_t> offsets;
-  int64_t bytes = 0;
-
-  explicit Layout(size_t slots) : offsets(slots, 0) {}
+struct Layout : SlotLayout {
+  explicit Layout(size_t slots) { offsets.assign(slots, 0); }
   void place(size_t slot, int64_t offset, int64_t size) {
     offsets[slot] = offset;
     bytes = std::max(bytes, offset + size);
@@ -126,7 +123,7 @@ void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<
   }
 }
 
-Layout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
+SlotLayout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
   // Slots that live in several segments first: they are few, and everything else fits around them.
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
@@ -138,10 +135,7 @@ Layout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
   firstFitByStart(lives, all.drop_front(homes.size()), homes, best);
   if (best.bytes == largestLiveSum || lives.size() > 4000) // quadratic below
     return best;
-  llvm::stable_sort(order, [&](size_t a, size_t b) { return lives[a].bytes > lives[b].bytes; });
-  Layout bySize(lives.size());
-  firstFit(lives, order, bySize);
-  return bySize.bytes < best.bytes ? bySize : best;
+  return improvePlan(lives, largestLiveSum, std::move(best));
 }
 
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
@@ -150,13 +144,22 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
       parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [](RankOp rank) { planRank(rank); });
   }
 
+  static void setOffsets(ArrayRef<SlotLife> lives, const SlotLayout &layout) {
+    for (auto [life, offset] : llvm::zip(lives, layout.offsets))
+      SlotOp(life.op).setOffsetAttr(IntegerAttr::get(IntegerType::get(SlotOp(life.op).getContext(), 64), offset));
+  }
+
   static void planRank(RankOp rank) {
     Builder builder(rank.getContext());
     std::vector<SlotLife> lives = slotLives(rank);
     Peak peak = peakOf(rank, lives);
-    Layout layout = plan(lives, peak.bytes);
-    for (auto [life, offset] : llvm::zip(lives, layout.offsets))
-      life.op.setOffsetAttr(builder.getI64IntegerAttr(offset));
+    SlotLayout layout = plan(lives, peak.bytes);
+    setOffsets(lives, layout);
+    std::vector<SlotLife> hostLives = slotLives(rank, /*host=*/true);
+    SlotLayout host = plan(hostLives, peakOf(rank, hostLives).bytes);
+    setOffsets(hostLives, host);
+    if (host.bytes > 0)
+      rank.setHostBytesAttr(builder.getI64IntegerAttr(host.bytes));
     for (auto slot : rank.getOps<SlotOp>())
       if (!slot.getOffset()) // never touched
         slot.setOffsetAttr(builder.getI64IntegerAttr(0));
@@ -165,6 +168,8 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
     for (auto [role, bytes] : peak.byRole)
       entries.push_back(builder.getNamedAttr(role, builder.getI64IntegerAttr(bytes)));
     entries.push_back(builder.getNamedAttr("total", builder.getI64IntegerAttr(layout.bytes)));
+    if (host.bytes > 0)
+      entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(host.bytes)));
     entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(peak.bytes)));
     rank->setAttr("peak", builder.getDictionaryAttr(entries));
   }

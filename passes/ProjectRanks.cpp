@@ -51,7 +51,7 @@ public:
         step.push_back(&op);
     builder.setInsertionPointToEnd(&body);
     for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
-      auto op = builder.create<RankOp>(program.getLoc(), rank, IntegerAttr());
+      auto op = builder.create<RankOp>(program.getLoc(), rank, IntegerAttr(), IntegerAttr());
       op.getBody().emplaceBlock();
       ranks.push_back({op, {}});
     }
@@ -95,9 +95,9 @@ private:
   //===-- Slots -------------------------------------------------------------------------------------------------===//
 
   Value createSlot(int64_t rank, Role role, StringRef label, TupleType payload, Location loc,
-                   DictionaryAttr binding = {}) {
+                   DictionaryAttr binding = {}, bool host = false) {
     auto type = SlotType::get(program.getContext(), payload);
-    return at(rank).create<SlotOp>(loc, type, role, label, IntegerAttr(), binding);
+    return at(rank).create<SlotOp>(loc, type, role, label, IntegerAttr(), binding, host);
   }
 
   DictionaryAttr binding(StringRef kind, ArrayRef<NamedAttribute> more) {
@@ -142,8 +142,9 @@ private:
 
   Value slotOf(Value value, int64_t rank, StringRef label, Location loc) {
     Value &slot = slots[{value, rank}];
+    ValType type = typeOf(value);
     if (!slot)
-      slot = createSlot(rank, typeOf(value).getRole(), label, typeOf(value).getPayload(), loc);
+      slot = createSlot(rank, type.getRole(), label, type.getPayload(), loc, {}, type.getLayout() == Layout::host);
     return slot;
   }
 
@@ -225,7 +226,7 @@ private:
     Verb verb = *move.getVerb();
     if (verb == Verb::all_reduce)
       return projectAllReduce(move);
-    if (verb != Verb::p2p)
+    if (verb != Verb::p2p && verb != Verb::to_host && verb != Verb::from_host) // the last two: to the rank itself
       return move.emitOpError() << "is a " << stringifyVerb(verb) << ", which is not supported yet";
     int64_t from = rankOf(move.getValue()), to = move.getTarget().getRanks().front();
     int64_t group = move.getGroup() ? *move.getGroup() : -1;
@@ -241,7 +242,7 @@ private:
     ranks[from].posted.push_back({sent, source, group, true});
     bool unwaited = target == move.getFuture();
     Value slot = unwaited ? createSlot(to, move.getTarget().getRole(), move.getThing().str(),
-                                       move.getTarget().getPayload(), move.getLoc())
+                                       move.getTarget().getPayload(), move.getLoc(), {}, verb == Verb::to_host)
                           : slotOf(target, to, move.getThing().str(), move.getLoc());
     finishSends(to, slot);
     Value received = at(to).create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,

@@ -131,18 +131,22 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
     for (auto program : getOperation().getOps<ProgramOp>()) {
       std::atomic<int64_t> slots = 0, segments = 0;
       if (failed(failableParallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [&](RankOp rank) {
-            std::vector<SlotLife> lives = slotLives(rank);
-            slots += lives.size();
-            for (const SlotLife &life : lives)
-              segments += life.segments.size();
-            return success(succeeded(proveDisjoint(rank, lives)) && succeeded(Flights(rank, written).prove()));
+            for (bool host : {false, true}) {
+              std::vector<SlotLife> lives = slotLives(rank, host);
+              slots += lives.size();
+              for (const SlotLife &life : lives)
+                segments += life.segments.size();
+              if (failed(proveDisjoint(rank, lives, (host ? rank.getHostBytes() : rank.getArenaBytes()).value_or(0))))
+                return failure();
+            }
+            return Flights(rank, written).prove();
           })))
         return signalPassFailure();
       recordProof(program, "slots", {{"slots", slots.load()}, {"lives", segments.load()}});
     }
   }
 
-  static LogicalResult proveDisjoint(RankOp rank, ArrayRef<SlotLife> lives) {
+  static LogicalResult proveDisjoint(RankOp rank, ArrayRef<SlotLife> lives, int64_t arena) {
     struct Event {
       int64_t position;
       bool begins;
@@ -165,9 +169,9 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
         live.erase(begin);
         continue;
       }
-      if (end > static_cast<int64_t>(rank.getArenaBytes().value_or(0)))
+      if (end > arena)
         return emitError(slot.getLoc()) << "`" << slot.getLabel() << "` ends at byte " << end << " of an arena of "
-                                        << rank.getArenaBytes().value_or(0);
+                                        << arena;
       auto after = live.lower_bound(begin);
       if (after != live.end() && after->first < end)
         return reportOverlap(rank, slot, after->second->op, event.position);

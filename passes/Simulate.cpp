@@ -73,6 +73,7 @@ private:
   double launch(int64_t number, LaunchOp op);
   double post(int64_t number, PostOp op);
   bool complete(int64_t number, PostOp op);
+  static std::vector<int64_t> endsOf(int64_t number, PostOp op);
   int64_t flightOf(int64_t number, PostOp op);
   void startReady();
   bool start(int64_t flight);
@@ -182,11 +183,19 @@ double Engine::launch(int64_t number, LaunchOp op) {
 
 //===-- Messages ------------------------------------------------------------------------------------------------===//
 
+/// Sender and receiver, or the members. Of what a rank sends itself one is its host memory.
+std::vector<int64_t> Engine::endsOf(int64_t number, PostOp op) {
+  bool sends = op.getKind() == PostKind::send;
+  if (isCollective(op))
+    return std::vector<int64_t>(op.getPeers());
+  int64_t peer = op.isHost() ? kHost : op.getPeers().front();
+  bool starts = op.isHost() ? sends != op.getSlot().getDefiningOp<SlotOp>().getHost() : sends;
+  return starts ? std::vector<int64_t>{number, peer} : std::vector<int64_t>{peer, number};
+}
+
 int64_t Engine::flightOf(int64_t number, PostOp op) {
   bool sends = op.getKind() == PostKind::send;
-  std::vector<int64_t> ends(op.getPeers());
-  if (!isCollective(op))
-    ends = sends ? std::vector<int64_t>{number, ends[0]} : std::vector<int64_t>{ends[0], number};
+  std::vector<int64_t> ends = endsOf(number, op);
   Lane &lane = lanes[{ends, op.getChannel().value_or(0)}];
   size_t k = lane.posted[isCollective(op) ? number : sends ? -1 : -2]++;
   if (k == lane.flights.size()) {

@@ -14,7 +14,7 @@ namespace {
 
 class Reader {
 public:
-  explicit Reader(RankOp rank) : rank(rank) {}
+  Reader(RankOp rank, bool host) : rank(rank), host(host) {}
 
   std::vector<SlotLife> run() {
     int64_t position = 0;
@@ -24,7 +24,8 @@ public:
     for (auto &[value, life] : lives) {
       if (livesToEnd(life.op))
         life.segments.back().last = position;
-      all.push_back(life);
+      if (life.op.getHost() == host)
+        all.push_back(life);
     }
     llvm::stable_sort(
         all, [](const SlotLife &a, const SlotLife &b) { return a.segments.front().first < b.segments.front().first; });
@@ -33,6 +34,7 @@ public:
 
 private:
   RankOp rank;
+  bool host;
   llvm::MapVector<Value, SlotLife> lives;
 
   static StringRef kind(SlotOp slot) {
@@ -91,7 +93,7 @@ private:
 
 } // namespace
 
-std::vector<SlotLife> pp::slotLives(RankOp rank) { return Reader(rank).run(); }
+std::vector<SlotLife> pp::slotLives(RankOp rank, bool host) { return Reader(rank, host).run(); }
 
 Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
   int64_t length = rank.getBody().front().getOperations().size();

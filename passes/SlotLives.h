@@ -20,8 +20,9 @@ struct SlotLife {
 };
 
 /// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
-/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end.
-std::vector<SlotLife> slotLives(pipeline::RankOp rank);
+/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. `host`: of
+/// the slots in the rank's host memory instead.
+std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false);
 
 /// The role and bytes of the largest sum of live slots, and where it is reached.
 struct Peak {
@@ -34,6 +35,14 @@ Peak peakOf(pipeline::RankOp rank, llvm::ArrayRef<SlotLife> lives);
 
 /// An instant as messages say it: `B(0, 3)`, `arrival of act(0, 3)`, `start of the step`.
 std::string describeInstant(mlir::Operation *op);
+
+/// Offsets by life, and where the last ends.
+struct SlotLayout {
+  std::vector<int64_t> offsets;
+  int64_t bytes = 0;
+};
+/// A plan no larger than `first`; `bound` is the largest live sum, which none can go below (ImprovePlan.cpp).
+SlotLayout improvePlan(llvm::ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first);
 
 } // namespace pp
 

@@ -30,7 +30,20 @@ static int64_t countStashes(RankOp rank) {
   llvm::DenseSet<CoordAttr> alive;
   size_t most = 0;
   auto isStash = [](Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::stash; };
-  for (auto launch : rank.getOps<LaunchOp>()) {
+  // To the host and back: the stash is on the device until it is sent, and from when it is received.
+  auto isHere = [](PostOp post) {
+    return post.getThing().getRole() == Role::stash && !post.getSlot().getDefiningOp<SlotOp>().getHost();
+  };
+  for (Operation &op : rank.getBody().front()) {
+    if (auto complete = dyn_cast<CompleteOp>(op))
+      if (auto post = complete.getRequest().getDefiningOp<PostOp>(); post.getKind() == PostKind::send && isHere(post))
+        alive.erase(post.getThing().getCoord());
+    if (auto post = dyn_cast<PostOp>(op); post && post.getKind() == PostKind::receive && isHere(post))
+      alive.insert(post.getThing().getCoord());
+    most = std::max<size_t>(most, alive.size());
+    auto launch = dyn_cast<LaunchOp>(op);
+    if (!launch)
+      continue;
     Phase phase = launch.getUnit().getPhase();
     bool keeps = !launch.getCallee().ends_with(".F.light") || llvm::any_of(launch.getResults(), isStash);
     if (phase == Phase::R || (phase == Phase::F && keeps))
@@ -76,13 +89,17 @@ static void printPeak(const RankTimeline &rank, llvm::json::OStream &json) {
 }
 
 static void printTraffic(RankOp rank, llvm::json::OStream &json) {
-  int64_t sent = 0, received = 0, bytes = 0;
+  int64_t sent = 0, received = 0, bytes = 0, hostBytes = 0;
   llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
   for (auto post : rank.getOps<PostOp>()) {
+    int64_t size = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+    if (post.isHost()) {
+      hostBytes += post.getKind() == PostKind::send ? size : 0;
+      continue;
+    }
     received += post.getKind() == PostKind::receive;
     if (post.getKind() != PostKind::send)
       continue;
-    int64_t size = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
     auto &entry = byRole[stringifyRole(post.getThing().getRole())];
     ++entry.first;
     entry.second += size;
@@ -94,6 +111,8 @@ static void printTraffic(RankOp rank, llvm::json::OStream &json) {
       json.attribute(role, entry.second);
     json.attribute("total", bytes);
   });
+  if (hostBytes)
+    json.attribute("bytes_to_and_from_host", hostBytes);
   json.attributeObject("messages_sent_by_role", [&] {
     for (auto [role, entry] : byRole)
       json.attribute(role, entry.first);

@@ -65,18 +65,17 @@ Value StepBuilder::waitFor(Value value, Location loc) {
   return value;
 }
 
-Value StepBuilder::get(ThingAttr thing, int64_t rank, Location loc) {
-  auto it = values.find({thing, rank});
-  if (it == values.end())
-    return {};
-  Value value = waitFor(it->second, loc);
-  values[{thing, rank}] = value;
-  return value;
+Value StepBuilder::get(llvm::DenseMap<Key, Value> &map, ThingAttr thing, int64_t rank, Location loc) {
+  auto it = map.find({thing, rank});
+  return it == map.end() ? Value() : it->second = waitFor(it->second, loc);
 }
 
-Value StepBuilder::createMove(ThingAttr thing, Value value, int64_t to, Location loc, IntegerAttr group) {
+Value StepBuilder::createMove(ThingAttr thing, Value value, int64_t to, Location loc, IntegerAttr group,
+                              Layout layout) {
   auto from = cast<ValType>(value.getType());
-  auto target = FutureType::get(program.getContext(), typeOn(from.getRole(), from.getPayload(), to));
+  MLIRContext *context = program.getContext();
+  auto target = FutureType::get(
+      context, ValType::get(context, from.getRole(), from.getPayload(), PlaceAttr::get(context, {to}, layout)));
   return builder.create<MoveOp>(loc, target, thing, value, group);
 }
 

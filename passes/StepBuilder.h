@@ -51,9 +51,10 @@ private:
   int64_t joints = 0; ///< `together`s so far; tasks of one of them have its number as `pipeline.joint`
   llvm::StringMap<Body> bodies;
 
-  llvm::DenseMap<Key, mlir::Value> values;    ///< thing on a rank: a value, or a future until somebody waits
-  llvm::DenseMap<Key, mlir::Value> kept;      ///< by stash: what F keeps of it where R makes the rest
-  llvm::DenseSet<pipeline::CoordAttr> remade; ///< the units with an R
+  llvm::DenseMap<Key, mlir::Value> values;               ///< thing on a rank: a value, or a future until somebody waits
+  llvm::DenseMap<Key, mlir::Value> kept;                 ///< by stash: what F keeps of it where R makes the rest
+  llvm::DenseMap<Key, mlir::Value> hostValues, hostKept; ///< the same two in the rank's host memory
+  llvm::DenseSet<pipeline::CoordAttr> remade;            ///< the units with an R
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
@@ -70,9 +71,10 @@ private:
   // Values.
   mlir::Value addInput(pipeline::ThingAttr thing, pipeline::ValType type, llvm::StringRef data = "");
   mlir::Value waitFor(mlir::Value valueOrFuture, mlir::Location loc);
-  mlir::Value get(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
+  mlir::Value get(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc) { return get(values, thing, rank, loc); }
+  mlir::Value get(llvm::DenseMap<Key, mlir::Value> &map, pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
   mlir::Value createMove(pipeline::ThingAttr thing, mlir::Value value, int64_t to, mlir::Location loc,
-                         mlir::IntegerAttr group = {});
+                         mlir::IntegerAttr group = {}, pipeline::Layout layout = pipeline::Layout::full);
   pipeline::TaskOp createTask(const Body &body, pipeline::UnitIdAttr unit, int64_t rank, mlir::ValueRange inputs,
                               mlir::Location loc);
   void output(pipeline::ThingAttr thing, mlir::Value value, mlir::Location loc);
@@ -86,7 +88,10 @@ private:
   mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);
   void recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
   mlir::Value dataInput(llvm::StringRef kind, int64_t mb, int64_t rank, mlir::TupleType payload);
+
+  // Moves (CompleteMoves.cpp).
   mlir::LogicalResult buildTransfers(llvm::MutableArrayRef<pipeline::TransferOp> ops);
+  mlir::LogicalResult buildOffload(pipeline::TransferOp op);
   mlir::LogicalResult verifyTransfer(pipeline::TransferOp op);
   mlir::LogicalResult readGrad(pipeline::TransferOp op, int64_t piece, llvm::SmallVectorImpl<Share> &arriving);
 

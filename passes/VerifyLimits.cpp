@@ -33,6 +33,8 @@ public:
         readTask(task);
       else if (auto input = dyn_cast<InputOp>(op))
         begin(input.getValue(), 0, &op);
+      else if (auto move = dyn_cast<MoveOp>(op))
+        readOffload(move);
       else if (auto wait = dyn_cast<WaitOp>(op))
         begin(wait.getValue(), positions[wait.getFuture().getDefiningOp()], wait.getFuture().getDefiningOp());
     }
@@ -77,6 +79,19 @@ private:
     storage[value] = {type, static_cast<int64_t>(list.size())};
     list.push_back({first, first, born, born});
     extend(list.back(), value);
+  }
+
+  /// A stash on the host does not count: it lives until it is sent there, and again from where it is sent back.
+  void readOffload(MoveOp move) {
+    std::pair<Attribute, int64_t> key = {move.getThing().getCoord(), move.getTarget().getRanks().front()};
+    if (*move.getVerb() == Verb::from_host)
+      forwards.try_emplace(key, positions[move], move);
+    auto it = forwards.find(key);
+    if (*move.getVerb() != Verb::to_host || it == forwards.end())
+      return;
+    lives[{static_cast<int64_t>(Role::stash), key.second}].push_back(
+        {it->second.first, positions[move], it->second.second, move});
+    forwards.erase(it);
   }
 
   void readTask(TaskOp task) {

@@ -39,10 +39,17 @@ static bool isStageMessage(PostOp post) {
   return (role == Role::act || role == Role::dact) && post.getThing().getCoord().isStage();
 }
 
-static std::string messageCell(PostOp post) {
+/// A stage and one next to it; not the part that stands before the first stage or after the last.
+static bool isBetweenStages(PostOp post, const Pieces &pieces) {
+  int64_t piece = pieces.find(post.getThing().getCoord());
+  int64_t reader = piece + (post.getThing().getRole() == Role::act ? 1 : -1);
+  return isStageMessage(post) && reader >= 0 && reader < pieces.size() && pieces.op(reader).getCoord().isStage();
+}
+
+static std::string messageCell(PostOp post, const Pieces &pieces) {
   ThingAttr thing = post.getThing();
   CoordAttr coord = thing.getCoord();
-  if (isStageMessage(post))
+  if (isBetweenStages(post, pieces))
     return stageMessage(post, post.getKind() == PostKind::send ? "SEND_" : "RECV_");
   std::string name = stringifyRole(thing.getRole()).str();
   if (thing.getRole() == Role::stat)
@@ -54,18 +61,19 @@ static std::string messageCell(PostOp post) {
   if (coord.getMicrobatch() >= 0)
     name += "." + std::to_string(coord.getMicrobatch());
   char sign = post.getKind() == PostKind::send ? '>' : post.getKind() == PostKind::receive ? '<' : '+';
-  std::string peers;
-  for (int64_t peer : post.getPeers())
+  std::string peers = post.isHost() ? "host" : "";
+  for (int64_t peer : post.isHost() ? ArrayRef<int64_t>() : post.getPeers())
     peers += (peers.empty() ? "" : ":") + std::to_string(peer);
   return name + sign + peers;
 }
 
 void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
+  Pieces pieces(program);
   for (auto rank : program.getOps<RankOp>()) {
     std::vector<std::string> cells;
     for (Operation &op : rank.getBody().front()) {
-      if (auto post = dyn_cast<PostOp>(op))
-        cells.push_back(messageCell(post));
+      if (auto post = dyn_cast<PostOp>(op); post && !post.getSlot().getDefiningOp<SlotOp>().getHost())
+        cells.push_back(messageCell(post, pieces));
       if (auto launch = dyn_cast<LaunchOp>(op); launch && isWork(launch))
         cells.push_back(launch.getUnit().cell());
     }

@@ -92,8 +92,10 @@ MessageSpec readMessage(const json &entry, const Program &program, int32_t rank)
     message.peer = entry.at("peer").get<int32_t>();
     message.bytes = entry.at("bytes").get<int64_t>();
     message.group = {message.peer};
-    if (message.peer == rank)
-      throw Unfit(text("message `", message.label, "` goes from rank ", rank, " to itself"));
+    message.host = entry.value("host", false);
+    if (message.host != (message.peer == rank))
+      throw Unfit(text("message `", message.label, "` goes from rank ", rank, " to ",
+                       message.peer == rank ? "itself, and not to its host memory" : "another's host memory"));
   } else {
     throw Unfit(text("message kind `", kind, "` is none of send, receive, all_reduce"));
   }
@@ -139,8 +141,9 @@ void readOps(const json &root, RankProgram &rank) {
                         entry.value("dims", std::vector<int64_t>()), entry.value("params", std::vector<double>()),
                         entry.value("flags", std::vector<std::string>())});
   for (const json &entry : listOf(root, "units"))
-    rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()), entry.value("task", std::string()),
-                          entry.value("microbatch", int64_t(-1)), entry.value("flops", 0.0)});
+    rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),
+                          entry.value("task", std::string()), entry.value("microbatch", int64_t(-1)),
+                          entry.value("flops", 0.0)});
 }
 
 void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
@@ -180,6 +183,7 @@ void readProgramRoot(const json &root, Program &program) {
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.rank = root.at("rank").get<int32_t>();
   rank.arenaBytes = root.at("arena_bytes").get<int64_t>();
+  rank.hostBytes = root.value("host_bytes", int64_t(0));
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});
@@ -214,6 +218,8 @@ std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : typ
 std::string describe(const MessageSpec &message) {
   if (message.kind == MessageSpec::Kind::AllReduce)
     return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
+  if (message.host)
+    return text("`", message.label, "` between host memory and device (", message.bytes, " bytes)");
   return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
               " (", message.bytes, " bytes, channel ", message.channel, ")");
 }

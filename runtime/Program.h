@@ -59,6 +59,7 @@ struct MessageSpec {
   enum class Kind : uint8_t { Send, Receive, AllReduce };
   Kind kind = Kind::Send;
   int32_t peer = -1;          ///< sends and receives
+  bool host = false;          ///< between the rank and its own host memory
   std::vector<int32_t> group; ///< all-reduces, ascending
   int32_t channel = 0;
   int64_t bytes = 0; ///< all-reduces too: count elements of `type`
@@ -113,7 +114,8 @@ struct PeakSpec {
 /// What the JSON of one rank says.
 struct RankProgram {
   int32_t rank = 0;
-  int64_t arenaBytes = 0;
+  int64_t arenaBytes = 0;      ///< all of the rank's block of memory
+  int64_t hostBytes = 0;       ///< at its end: what the schedule moves to host memory
   std::vector<PeakSpec> peaks; ///< by role, and `total`
   std::vector<OpSpec> ops;
   std::vector<UnitSpec> units;

@@ -140,9 +140,10 @@ void Writer::names(size_t rank) {
   for (const auto &[place, last] : free)
     if (int32_t line = place.second; place.first == rank)
       name(rank, line,
-           line > 2 * all ? "sums"
-           : line % 2     ? text("send to ", line / 2)
-                          : text("receive from ", line / 2 - 1));
+           line > 2 * all                 ? "sums"
+           : size_t(line - 1) / 2 == rank ? line % 2 ? "host memory: sent" : "host memory: received"
+           : line % 2                     ? text("send to ", line / 2)
+                                          : text("receive from ", line / 2 - 1));
   name(rank, 2 + 2 * all, "steps");
 }
 

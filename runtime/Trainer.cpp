@@ -280,16 +280,16 @@ Status Trainer::printHeader() {
   return {};
 }
 
-/// Pages of the arena that the run has touched.
+/// Pages of the arena that the run has touched, host memory apart.
 int64_t Trainer::usedBytes() const {
   if (!arena)
     return 0;
-  int64_t page = sysconf(_SC_PAGESIZE);
-  std::vector<unsigned char> resident((program->arenaBytes + page - 1) / page);
-  if (mincore(arena, program->arenaBytes, resident.data()) != 0)
+  int64_t page = sysconf(_SC_PAGESIZE), device = program->arenaBytes - program->hostBytes;
+  std::vector<unsigned char> resident((device + page - 1) / page);
+  if (mincore(arena, device, resident.data()) != 0)
     return -1;
   int64_t pages = std::count_if(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
-  return std::min(pages * page, program->arenaBytes);
+  return std::min(pages * page, program->hostBytes ? program->plannedPeak() : device);
 }
 
 Status Trainer::finish() {

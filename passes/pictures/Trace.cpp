@@ -98,9 +98,10 @@ void Writer::names(int64_t rank) {
   };
   line(0, "compute");
   for (auto [number, end] : lineEnds[rank])
-    line(number, number > 2 * ranks ? "sums"
-                 : number % 2       ? "send to " + std::to_string(number / 2)
-                                    : "receive from " + std::to_string(number / 2 - 1));
+    line(number, number > 2 * ranks         ? "sums"
+                 : (number - 1) / 2 == rank ? number % 2 ? "host memory: sent" : "host memory: received"
+                 : number % 2               ? "send to " + std::to_string(number / 2)
+                                            : "receive from " + std::to_string(number / 2 - 1));
 }
 
 void Writer::unit(int64_t rank, const Span &span) {

@@ -259,3 +259,45 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
     pipeline.complete %0
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Host memory is an arena of its own: two slots there may not meet either; those of the device do not count.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 64 host 64 {
+    %a = pipeline.slot stash "a" offset 0 : !s
+    // expected-note@+1 {{`b` is here}}
+    %b = pipeline.slot stash "b" host offset 0 : !s
+    // expected-error@+1 {{`c` overlaps `b` on rank 0 at position 7}}
+    %c = pipeline.slot stash "c" host offset 0 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    %0 = pipeline.post send <stash stage 0 mb 0> %a with [0] channel 0 : !s
+    %1 = pipeline.post receive <stash stage 0 mb 0> %b with [0] channel 0 : !s
+    %2 = pipeline.post send <stash stage 0 mb 1> %a with [0] channel 0 : !s
+    %3 = pipeline.post receive <stash stage 0 mb 1> %c with [0] channel 0 : !s
+    pipeline.complete %0
+    pipeline.complete %1
+    pipeline.complete %2
+    pipeline.complete %3
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// And it has an end of its own.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 arena 256 host 64 {
+    %a = pipeline.slot stash "a" offset 0 : !s
+    // expected-error@+1 {{`b` ends at byte 128 of an arena of 64}}
+    %b = pipeline.slot stash "b" host offset 64 : !s
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
+    %0 = pipeline.post send <stash stage 0 mb 0> %a with [0] channel 0 : !s
+    %1 = pipeline.post receive <stash stage 0 mb 0> %b with [0] channel 0 : !s
+    pipeline.complete %0
+    pipeline.complete %1
+  }
+}

@@ -47,3 +47,20 @@ pipeline.program @forgotten ranks 1 microbatches 2 slices 0 attributes {train = 
   %b = pipeline.task @s0.R <R stage 0 mb 1> on [0]() ties [-1] : () -> !s0
   pipeline.task @s0.B <B stage 0 mb 1> on [0](%b) ties [] : (!s0) -> ()
 }
+
+// A stash in host memory does not count: it is there until it leaves, and from when it comes back.
+!h0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0] host>
+// CHECK: pipeline.program @offloaded
+pipeline.program @offloaded ranks 1 microbatches 3 slices 0 attributes {train = {}} {
+  pipeline.limit stash 2 on [0]
+  %a = pipeline.task @s0.F <F stage 0 mb 0> on [0]() ties [-1] : () -> !s0
+  %fa = pipeline.move <stash stage 0 mb 0> %a : !s0 -> <!h0>
+  %b = pipeline.task @s0.F <F stage 0 mb 1> on [0]() ties [-1] : () -> !s0
+  %c = pipeline.task @s0.F <F stage 0 mb 2> on [0]() ties [-1] : () -> !s0
+  pipeline.task @s0.B <B stage 0 mb 2> on [0](%c) ties [] : (!s0) -> ()
+  %ha = pipeline.wait %fa : <!h0> -> !h0
+  %ga = pipeline.move <stash stage 0 mb 0> %ha : !h0 -> <!s0>
+  pipeline.task @s0.B <B stage 0 mb 1> on [0](%b) ties [] : (!s0) -> ()
+  %ra = pipeline.wait %ga : <!s0> -> !s0
+  pipeline.task @s0.B <B stage 0 mb 0> on [0](%ra) ties [] : (!s0) -> ()
+}

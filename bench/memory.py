@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Prints planned memory over the largest live set, which no plan can go below, for schedules of examples/train.pipe."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: bench/memory.py [-c PP_COMPILE] [-D name=value].. [SCHEDULE..]
+# Without names: every schedule that trains. The rank with the largest ratio is shown; above 1.02 the exit status is 1.
+import argparse, json, os, subprocess, sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SCHEDULES = ("single", "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+             "dualpipe_v", "weipipe_interleave", "weipipe_naive", "wzb1", "helixpipe")
+SIZES = ((2, 4), (4, 8), (8, 16))
+
+
+def ratios(compiler, schedule, ranks, microbatches, defines):
+    values = [f"schedule={schedule}", f"ranks={ranks}", f"microbatches={microbatches}", f"layers={2 * ranks}", *defines]
+    command = [compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=stats"]
+    done = subprocess.run(command + [word for value in values for word in ("-D", value)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{schedule}: {done.stderr}")
+    for rank in json.loads(done.stdout)["per_rank"]:
+        peak = rank["peak_bytes"]
+        yield peak["total"] / peak["live"], rank["rank"], peak["total"], peak["live"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-c", "--compiler", default=os.path.join(ROOT, "build", "bin", "pp-compile"))
+    parser.add_argument("-D", dest="defines", action="append", default=[], metavar="name=value")
+    parser.add_argument("schedules", nargs="*", default=SCHEDULES, metavar="SCHEDULE")
+    arguments = parser.parse_args()
+    worst = 0
+    print("| schedule | ranks | microbatches | ratio | rank | planned B | live B |\n|---|" + "---:|" * 6)
+    for schedule in arguments.schedules:
+        for ranks, microbatches in SIZES:
+            ratio, rank, planned, live = max(ratios(arguments.compiler, schedule, ranks, microbatches, arguments.defines))
+            print(f"| `{schedule}` | {ranks} | {microbatches} | {ratio:.4f} | {rank} | {planned} | {live} |", flush=True)
+            worst = max(worst, ratio)
+    print(f"largest ratio {worst:.4f}")
+    return int(worst > 1.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
