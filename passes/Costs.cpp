@@ -1,6 +1,9 @@
 // Prices tasks and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Costs.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace pp;
@@ -35,6 +38,8 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
     return makeClusterCosts(program);
   if (choice == "units" || choice.empty())
     return std::make_unique<UnitCosts>();
+  if (choice.contains('='))
+    return makePartCosts(program, choice);
   return makeMeasuredCosts(program, choice);
 }
 
@@ -54,4 +59,66 @@ double UnitCosts::of(int64_t, LaunchOp launch) const {
     return 0;
   }
   return 0;
+}
+
+//===-- By parts ------------------------------------------------------------------------------------------------===//
+
+namespace {
+class PartCosts : public CostModel {
+public:
+  PartCosts(ProgramOp program, const llvm::StringMap<double> &parts) {
+    for (auto piece : program.getOps<PieceOp>()) {
+      auto &[all, again] = costs[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
+      for (Attribute entry : piece.getParts()) {
+        auto name = cast<StringAttr>(cast<ArrayAttr>(entry)[0]);
+        double cost = parts.lookup(name);
+        all += cost;
+        if (!piece.getRecomputeAttr() || llvm::is_contained(piece.getRecomputeAttr(), name))
+          again += cost;
+      }
+    }
+  }
+  bool isUnitTime() const override { return true; }
+
+  double of(int64_t, LaunchOp launch) const override {
+    CoordAttr coord = launch.getUnit().getCoord();
+    auto [all, again] = costs.lookup({coord.getPart(), coord.getIndex()});
+    switch (launch.getUnit().getPhase()) {
+    case Phase::B:
+      return 2 * all;
+    case Phase::R:
+      return again;
+    case Phase::U:
+      return 0;
+    default:
+      return all;
+    }
+  }
+
+private:
+  /// By piece: all its parts, and those that R runs again.
+  llvm::DenseMap<std::pair<Attribute, int64_t>, std::pair<double, double>> costs;
+};
+} // namespace
+
+std::unique_ptr<CostModel> pp::makePartCosts(ProgramOp program, StringRef costs) {
+  llvm::StringSet<> known;
+  for (auto piece : program.getOps<PieceOp>())
+    for (Attribute entry : piece.getParts())
+      known.insert(cast<StringAttr>(cast<ArrayAttr>(entry)[0]));
+  llvm::StringMap<double> parts;
+  for (StringRef entry : llvm::split(costs, ',')) {
+    auto [name, text] = entry.split('=');
+    double cost = 0;
+    if (text.getAsDouble(cost) || cost < 0) {
+      emitError(program.getLoc()) << "expected PART=NUMBER in the costs, got `" << entry << "`";
+      return nullptr;
+    }
+    if (!known.contains(name)) {
+      emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
+      return nullptr;
+    }
+    parts[name] = cost;
+  }
+  return std::make_unique<PartCosts>(program, parts);
 }

@@ -54,7 +54,12 @@ std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);
 /// By a profile that an emitted program wrote; null after an error, and where the profile lacks what the program does.
 std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::StringRef path);
 
-/// `units`, `cluster` or the path of a profile; empty: by the program's cluster if it has one, else units. Null after an error.
+/// By parts of the model, `pre=1,attn=3,post=2`: what each costs forward, backward twice that, its halves and R once. Parts
+/// that are not named take no time. Null after an error.
+std::unique_ptr<CostModel> makePartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
+
+/// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else units.
+/// Null after an error.
 std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRef choice);
 
 } // namespace pp

@@ -42,10 +42,9 @@ cl::opt<Form> form(
                clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
-cl::opt<std::string>
-    costsOption("costs",
-                cl::desc("what the simulator counts in: units, cluster (default where there is one), or a profile"),
-                cl::value_desc("units|cluster|FILE.json"), cl::cat(compileOptions()));
+cl::opt<std::string> costsOption(
+    "costs", cl::desc("what the simulator counts in: units, cluster (default where there is one), parts, or a profile"),
+    cl::value_desc("units|cluster|PART=N,..|FILE.json"), cl::cat(compileOptions()));
 cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
