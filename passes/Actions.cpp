@@ -35,6 +35,11 @@ bool Pieces::hasWeights(int64_t piece) const {
   return op.getWeightsAttr() && !op.getWeightsAttr().empty();
 }
 
+bool Pieces::mayHaveWeights(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return !op.getWeightsAttr() || !op.getWeightsAttr().empty();
+}
+
 int64_t Pieces::primary(int64_t piece) const {
   auto weightsOf = [&](int64_t of) {
     PieceOp op = ops[of];
@@ -95,7 +100,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const DenseSet<CoordAttr> 
     if (slice >= 0 && slice + 1 < slices)
       need(Token::Backward, piece, slice + 1);
   }
-  if (phase != Phase::W && phase != Phase::U)
+  if (phase != Phase::W && phase != Phase::U && pieces.mayHaveWeights(piece))
     for (int64_t rank : op.getRanks())
       action.needs.push_back({Token::Weight, piece, -1, -1, rank});
   if (phase == Phase::F)

@@ -29,6 +29,8 @@ public:
   int64_t owner(int64_t piece) const;
   /// Whether derive-tasks gave it weights.
   bool hasWeights(int64_t piece) const;
+  /// The same, or not known before derive-tasks.
+  bool mayHaveWeights(int64_t piece) const;
   /// The piece that owns the first tied weight of this one; -1 if it has none.
   int64_t primary(int64_t piece) const;
   /// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.

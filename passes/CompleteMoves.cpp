@@ -96,7 +96,7 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
   for (auto [op, share] : llvm::zip_equal(sent, arriving)) {
     int64_t to = op.getTo().getRanks().front();
     if (op.getThing().getRole() == Role::grad)
-      shares[{pieces.find(op.getThing().getCoord()), to}].push_back(share);
+      addShare(pieces.find(op.getThing().getCoord()), to, share, op.getLoc());
     else
       values[{op.getThing(), to}] = share.value;
   }

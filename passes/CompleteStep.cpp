@@ -22,15 +22,27 @@ using namespace pp::pipeline;
 
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
+bool StepBuilder::readsActivation(int64_t piece, Phase phase) {
+  const Body *body = findBody(piece, stringifyPhase(phase));
+  return body && body->input("act");
+}
+
 void StepBuilder::readActions() {
+  llvm::DenseMap<Key, Operation *> makers; // by activation: its R
   program.walk([&](UnitOp op) {
     CoordAttr coord = op.getUnit().getCoord();
     int64_t piece = pieces.find(coord), rank = op.getRanks().front();
     Phase phase = op.getUnit().getPhase();
+    if (piece > 0 && readsActivation(piece, phase))
+      if (Operation *maker =
+              makers.lookup({thing(Role::act, piece - 1, coord.getMicrobatch(), coord.getSlice()), rank}))
+        readAgain.insert(maker);
     if (phase == Phase::F && piece > 0)
       consumers[thing(Role::act, piece - 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
-    if (phase == Phase::R)
+    if (phase == Phase::R) {
       remade.insert(coord);
+      makers[{thing(Role::act, piece, coord.getMicrobatch(), coord.getSlice()), rank}] = op;
+    }
     if ((phase == Phase::B || phase == Phase::I) && piece + 1 < pieces.size())
       consumers[thing(Role::dact, piece + 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
   });
@@ -152,8 +164,10 @@ const Body *StepBuilder::bodyOf(UnitOp op, bool continues) {
   std::string suffix = stringifyPhase(phase).str();
   if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece) && !continues)
     suffix += ".first";
-  const Body *light = phase == Phase::F && remade.contains(coord) ? findBody(piece, "F.light") : nullptr;
-  return light ? light : findBody(piece, suffix);
+  const Body *special = phase == Phase::F && remade.contains(coord) ? findBody(piece, "F.light")
+                        : readAgain.contains(op)                    ? findBody(piece, "R.act")
+                                                                    : nullptr;
+  return special ? special : findBody(piece, suffix);
 }
 
 LogicalResult StepBuilder::buildUnit(UnitOp op) {

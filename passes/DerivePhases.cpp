@@ -108,6 +108,7 @@ LogicalResult PieceGraph::build(bool first) {
   lowerSplits();
   eraseDead();
   rebuildCheap();
+  saveInputs();
   collectStash();
   if (piece.runs(Phase::R))
     splitStash();
@@ -210,7 +211,11 @@ LogicalResult PieceGraph::writeForward() {
   if (failed(writeNamed("F.light", inputs, {{"act", actOut}, {"kept", kept}})))
     return failure();
   inputs.push_back({"kept", kept});
-  return writeNamed("R", inputs, {{"stash", stash}});
+  if (failed(writeNamed("R", inputs, {{"stash", stash}})))
+    return failure();
+  // For units that read the activation of a piece after its R: then it need not wait for them.
+  bool isWhole = llvm::all_of(piece.parts, [](const PartUse &part) { return part.again; });
+  return isWhole && !actOut.empty() ? writeNamed("R.act", inputs, {{"act", actOut}, {"stash", stash}}) : success();
 }
 
 LogicalResult PieceGraph::writeBackward(bool first) {

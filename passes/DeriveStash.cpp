@@ -55,6 +55,24 @@ Value PieceGraph::rebuilt(Value value, Operation *before) {
   return again[value] = op->getResult(0);
 }
 
+// Where the backward reads a part only of what came in, as in `return attention(q, k, v), x`, F saves that part: what it
+// just passes on must not wait with it.
+void PieceGraph::saveInputs() {
+  auto isLater = [&](OpOperand &use) {
+    return !forward.contains(use.getOwner()) || (piece.runs(Phase::R) && runs.contains(use.getOwner()));
+  };
+  auto isNeeded = [&](Value value) { return llvm::any_of(value.getUses(), isLater); };
+  if (llvm::all_of(act, isNeeded) || llvm::none_of(act, isNeeded))
+    return;
+  OpBuilder builder = OpBuilder::atBlockBegin(&scratch.block());
+  for (Value value : act)
+    if (isNeeded(value)) {
+      auto copy = builder.create<nn::CopyOp>(piece.loc, value.getType(), value, Value());
+      forward.insert(copy);
+      value.replaceUsesWithIf(copy.getY(), [&](OpOperand &use) { return use.getOwner() != copy && isLater(use); });
+    }
+}
+
 void PieceGraph::collectStash() {
   llvm::SetVector<Value> saved;
   for (Operation &op : scratch.block())

@@ -28,6 +28,7 @@ static constexpr BodyRule bodyRules[] = {
     {"F", Phase::F},
     {"F.light", Phase::F},
     {"R", Phase::R},
+    {"R.act", Phase::R},
     {"I", Phase::I},
     {"B", Phase::B, Adds::Unit},
     {"B.first", Phase::B, Adds::Unit},

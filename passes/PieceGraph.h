@@ -30,6 +30,7 @@ private:
   void erase(mlir::Operation *op);
   void rebuildCheap();
   mlir::Value rebuilt(mlir::Value value, mlir::Operation *before);
+  void saveInputs();
   void collectStash();
   void splitStash();
   void collectPending();

@@ -168,3 +168,11 @@ Share StepBuilder::takeShare(int64_t piece, int64_t rank, Location loc) {
   }
   return sum;
 }
+
+void StepBuilder::addShare(int64_t piece, int64_t rank, Share share, Location loc) {
+  if (auto it = shares.find({piece, rank}); it != shares.end() && it->second.size() > 1) {
+    Share sum = takeShare(piece, rank, loc);
+    shares[{piece, rank}] = {sum};
+  }
+  shares[{piece, rank}].push_back(std::move(share));
+}

@@ -55,6 +55,7 @@ private:
   llvm::DenseMap<Key, mlir::Value> kept;                 ///< by stash: what F keeps of it where R makes the rest
   llvm::DenseMap<Key, mlir::Value> hostValues, hostKept; ///< the same two in the rank's host memory
   llvm::DenseSet<pipeline::CoordAttr> remade;            ///< the units with an R
+  llvm::DenseSet<mlir::Operation *> readAgain;           ///< the R whose rank reads the activation after them
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
@@ -81,6 +82,8 @@ private:
 
   // Actions (CompleteStep.cpp).
   void readActions();
+  /// Whether units of this phase read the activation that comes in.
+  bool readsActivation(int64_t piece, pipeline::Phase phase);
   /// The body of this unit: one of several where it continues a sum, or where R follows.
   const Body *bodyOf(pipeline::UnitOp op, bool continues);
   mlir::LogicalResult createInputs();
@@ -98,6 +101,8 @@ private:
   // Gradient shares.
   /// The rank's whole share of a piece's gradient as one value, arrivals waited for and added; null if empty.
   Share takeShare(int64_t piece, int64_t rank, mlir::Location loc);
+  /// One more term on its way to this rank. Of those before it all have been added: no more than one waits in a slot.
+  void addShare(int64_t piece, int64_t rank, Share share, mlir::Location loc);
   /// `@s0.sum(grad, share) -> grad`: adds what arrived to what is here.
   const Body &sumBody(int64_t piece);
   /// `@s0.copy(weight) -> weight`: the new version to its home, where the update ran on a copy that travelled.

@@ -37,15 +37,17 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK-NEXT: %[[X:.*]] = nn.copy %arg0
 // CHECK-NEXT: return %[[A]], %[[X]], %[[R]] :
 
-// o is both sent on and saved; q arrives as `act` and is read there. Three gradients of one value are summed.
+// o is both sent on and saved; q, of the two values that arrive the one that the backward reads, is saved, so that x need
+// not wait with it. Three gradients of one value are summed.
 // CHECK: func.func private @attn0.F(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 2]], pipeline.results = {{\[}}["act", 2], ["stash", 2]]
+// CHECK-SAME: pipeline.inputs = {{\[}}["act", 2]], pipeline.results = {{\[}}["act", 2], ["stash", 3]]
+// CHECK-NEXT: %[[Q:.*]] = nn.copy %arg0
 // CHECK-NEXT: %[[O:[a-z0-9]+]], %[[LSE:.*]] = nn.attention %arg0, %arg0, %arg0
 // CHECK-NEXT: %[[X:.*]] = nn.copy %arg1
 // CHECK-NEXT: %[[SAVED:.*]] = nn.copy %[[O]]
-// CHECK-NEXT: return %[[O]], %[[X]], %[[SAVED]], %[[LSE]] :
+// CHECK-NEXT: return %[[O]], %[[X]], %[[Q]], %[[SAVED]], %[[LSE]] :
 // CHECK: func.func private @attn0.B(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 2], ["stash", 2], ["dact", 2]], pipeline.results = {{\[}}["dact", 2]]
+// CHECK-SAME: pipeline.inputs = {{\[}}["stash", 3], ["dact", 2]], pipeline.results = {{\[}}["dact", 2]]
 // CHECK: %[[DQ:[a-z0-9]+]], %[[DKV:.*]]:2 = nn.attention_bwd
 // CHECK-NEXT: %[[SUM:.*]] = nn.add %[[DQ]], %[[DKV]]#0
 // CHECK-NEXT: nn.add %[[SUM]], %[[DKV]]#1

@@ -94,3 +94,13 @@ pipeline.program @slices ranks 2 microbatches 1 slices 2 attributes {train = {}}
 // CHECK-NEXT: unit <F stage 0 mb 0 slice 1>
 // CHECK-NEXT: unit <B stage 0 mb 0 slice 1>
 // CHECK-NEXT: unit <B stage 0 mb 0 slice 0>
+
+// A piece of which derive-tasks knows that it has no weights runs on any rank.
+// CHECK-LABEL: pipeline.program @free
+pipeline.program @free ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @attn0 <part "attn" 0> parts [["attn", 0]] {weights = []}
+  pipeline.unit <F part "attn" 0 mb 0> on [0]
+  pipeline.unit <F part "attn" 0 mb 1> on [1]
+}
+// CHECK:      unit <F part "attn" 0 mb 0> on [0]
+// CHECK-NEXT: unit <F part "attn" 0 mb 1> on [1]
