@@ -1,4 +1,4 @@
-// Prices by a profile that an emitted program has written: the medians of its tasks and messages.
+// Prices by a profile that an emitted program has written: the means of its tasks and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // runtime/Profile.h says what the file holds. Here a rank's own thread moves the bytes: between threads whoever posts
@@ -15,7 +15,7 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// Medians in seconds.
+/// Means in seconds.
 struct MessageTimes {
   double post = 0, lastPost = 0, arrival = 0;
   MessageTimes plus(const MessageTimes &other, double factor) const {
@@ -88,9 +88,9 @@ void MeasuredCosts::addTask(const llvm::json::Object &entry) {
   int64_t rank = entry.getInteger("rank").value_or(0);
   std::string task = entry.getString("task").value_or("").str();
   std::string phase = "phase " + entry.getString("phase").value_or("").str();
-  double median = entry.getNumber("median").value_or(0), count = entry.getNumber("count").value_or(1);
+  double mean = entry.getNumber("mean").value_or(0), count = entry.getNumber("count").value_or(1);
   for (const auto &key : {std::pair(rank, task), std::pair(int64_t(-1), task), std::pair(rank, phase)}) {
-    tasks[key].first += median * count;
+    tasks[key].first += mean * count;
     tasks[key].second += count;
   }
 }

@@ -1,4 +1,4 @@
-// Sums up the events of all ranks: each task body and each size of message by its median.
+// Sums up the events of all ranks: each task body and each size of message, over the steps of usual length.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Profile.h"
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace pp {
 namespace {
@@ -39,6 +40,7 @@ struct MessageSamples {
 class Summary {
 public:
   explicit Summary(const std::vector<RankTrace> &ranks) : ranks(ranks), numbers(numberMessages(ranks)) {
+    chooseSteps();
     for (size_t rank = 0; rank < ranks.size(); ++rank)
       collect(rank);
     for (const auto &[which, ends] : messages)
@@ -48,13 +50,11 @@ public:
 
   Json json() {
     Json out;
-    Samples seconds;
-    for (auto &[step, span] : steps)
-      seconds.push_back(double(span.second - span.first) * 1e-9);
-    out["steps"] = seconds.size();
+    out["steps"] = steps.size();
+    out["of_steps"] = allSteps;
     out["warm_up"] = profileWarmUp;
-    if (!seconds.empty())
-      out["seconds"] = median(seconds);
+    if (!steps.empty())
+      out["seconds"] = mean(seconds);
     out["dispatch"] = events ? std::max(0.0, double(rest) * 1e-9 / double(events)) : 0;
     out["tasks"] = Json::array();
     for (auto &[key, samples] : tasks) {
@@ -70,13 +70,14 @@ public:
       for (auto [name, samples] :
            {std::pair("post", &its.post), {"last_post", &its.lastPost}, {"arrival", &its.arrival}})
         if (!samples->empty())
-          entry[name] = median(*samples);
+          entry[name] = mean(*samples);
       out["messages"].push_back(entry);
     }
     return out;
   }
 
 private:
+  void chooseSteps();
   void collect(size_t rank);
   void summarize(const std::vector<End> &ends, MessageSamples &into);
 
@@ -86,16 +87,40 @@ private:
   std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages;      ///< by step and number
   std::map<int64_t, std::pair<bool, int64_t>> sizeOf;                    ///< of a message: is it a sum, and its bytes
   std::map<std::pair<bool, int64_t>, MessageSamples> sizes;
-  std::map<int32_t, std::pair<int64_t, int64_t>> steps; ///< first begin and last end
-  int64_t rest = 0, events = 0;                         ///< nanoseconds beside the events, and the events
+  std::set<int64_t> steps;      ///< that are summed up
+  Samples seconds;              ///< that these took
+  size_t allSteps = 0;          ///< after the warm-up
+  int64_t rest = 0, events = 0; ///< nanoseconds beside the events, and the events
 };
+
+/// The middle half of the steps by what they took: a mean over these is not moved by a step in which the machine did
+/// something else, and, unlike medians of tasks, means add up to the step.
+void Summary::chooseSteps() {
+  std::map<int64_t, std::pair<int64_t, int64_t>> spans; // first begin and last end
+  for (const RankTrace &rank : ranks)
+    for (const Trace::Event &event : rank.events)
+      if (event.kind == Trace::Kind::Step) {
+        int64_t start = event.start + rank.shift, stop = event.stop + rank.shift;
+        auto [span, isNew] = spans.try_emplace(event.number, start, stop);
+        span->second = {std::min(span->second.first, start), std::max(span->second.second, stop)};
+      }
+  std::vector<std::pair<int64_t, int64_t>> byLength;
+  for (const auto &[step, span] : spans)
+    byLength.push_back({span.second - span.first, step});
+  byLength.erase(byLength.begin(), byLength.begin() + std::min<int64_t>(profileWarmUp, int64_t(byLength.size())));
+  std::sort(byLength.begin(), byLength.end());
+  allSteps = byLength.size();
+  for (size_t i = allSteps / 4; i < allSteps - allSteps / 4; ++i) {
+    steps.insert(byLength[i].second);
+    seconds.push_back(double(byLength[i].first) * 1e-9);
+  }
+}
 
 /// A rank's events are in order, and a step's own comes after all of the step.
 void Summary::collect(size_t rank) {
   const RankProgram &program = *ranks[rank].program;
   std::vector<Trace::Event> pending;
   std::vector<End> open(numbers[rank].size());
-  int64_t step = 0;
   for (Trace::Event event : ranks[rank].events) {
     event.start += ranks[rank].shift;
     event.stop += ranks[rank].shift;
@@ -103,9 +128,7 @@ void Summary::collect(size_t rank) {
       pending.push_back(event);
       continue;
     }
-    if (step++ >= profileWarmUp) {
-      auto [span, isNew] = steps.try_emplace(event.number, event.start, event.stop);
-      span->second = {std::min(span->second.first, event.start), std::max(span->second.second, event.stop)};
+    if (steps.count(event.number)) {
       rest += event.stop - event.start;
       for (const Trace::Event &its : pending) {
         size_t number = size_t(its.number);
@@ -119,7 +142,7 @@ void Summary::collect(size_t rank) {
         } else {
           open.at(number).wait = its;
           const MessageSpec &message = program.messages[number];
-          messages[{step, numbers[rank][number]}].push_back(open[number]);
+          messages[{event.number, numbers[rank][number]}].push_back(open[number]);
           sizeOf[numbers[rank][number]] = {message.kind == MessageSpec::Kind::AllReduce, message.bytes};
         }
       }

@@ -1,7 +1,8 @@
-// What tasks and messages of a run took, for `pp-compile --costs`: medians over the steps after the first.
+// What tasks and messages of a run took, for `pp-compile --costs`: means over its steps of usual length.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// {"program": "example", "schedule": "one_f_one_b", "ranks": 2, "transport": "threads" | "mpi", "steps": 18, "warm_up": 2,
+// {"program": "example", "schedule": "one_f_one_b", "ranks": 2, "transport": "threads" | "mpi",
+//  "steps": 10, "of_steps": 18, "warm_up": 2,      the middle half of those after the warm-up, by what they took
 //  "seconds": 0.071,        a step: from the first rank's begin to the last one's end
 //  "dispatch": 1.2e-7,      of a rank's step what is neither task, post nor wait, for each of these
 //  "tasks":    [{"task": "s0.F", "phase": "F", "rank": 0, "count": 144, "median": 1.1e-3, "mean": 1.2e-3}],

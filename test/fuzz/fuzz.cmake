@@ -4,6 +4,8 @@ add_executable(pp-fuzz
   ${CMAKE_CURRENT_LIST_DIR}/Judge.cpp
   ${CMAKE_CURRENT_LIST_DIR}/Load.cpp
   ${CMAKE_CURRENT_LIST_DIR}/Machine.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/MutateMessages.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/MutateTasks.cpp
   ${CMAKE_CURRENT_LIST_DIR}/Mutations.cpp
   ${CMAKE_CURRENT_LIST_DIR}/Run.cpp
   ${CMAKE_CURRENT_LIST_DIR}/Schedules.cpp

@@ -1,0 +1,233 @@
+// Mutations of launches and memory; names say what is done, the comment which real mistake it stands for.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/PlanBodies.h"
+#include "test/fuzz/Mutant.h"
+#include "llvm/ADT/STLExtras.h"
+#include <map>
+
+using namespace mlir;
+using namespace pp::pipeline;
+
+namespace pp::fuzz {
+namespace {
+
+class TaskMutant : public Mutant {
+public:
+  using Mutant::Mutant;
+
+  //===-- Launches ----------------------------------------------------------------------------------------------===//
+
+  bool dropLaunch() {
+    return drop(drawLaunch([](LaunchOp) { return true; }));
+  }
+  bool dropZero() {
+    return drop(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".zero"); }));
+  }
+
+  bool repeatLaunch() {
+    LaunchOp launch = drawLaunch([](LaunchOp) { return true; });
+    if (!launch)
+      return false;
+    Operation *again = launch->clone();
+    launch->getBlock()->getOperations().insertAfter(launch->getIterator(), again);
+    return dice.oneIn(2) || moveLater(again);
+  }
+
+  bool delayLaunch() {
+    return moveLater(drawLaunch([](LaunchOp) { return true; }));
+  }
+  bool hastenLaunch() {
+    return moveEarlier(drawLaunch([](LaunchOp) { return true; }));
+  }
+  /// The update runs before the last gradients are in.
+  bool hastenUpdate() {
+    return moveEarlier(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".U"); }));
+  }
+
+  /// The weight pass of a unit runs before the input pass that feeds it, the backward before its forward.
+  bool swapPhases() {
+    LaunchOp later = drawLaunch([](LaunchOp op) { return op.getUnit().getPhase() != Phase::U; });
+    if (!later)
+      return false;
+    llvm::SmallVector<LaunchOp> others;
+    for (auto launch : rankOf(later).getOps<LaunchOp>())
+      if (launch != later && launch.getUnit().getCoord() == later.getUnit().getCoord())
+        others.push_back(launch);
+    if (others.empty())
+      return false;
+    exchange(later, dice.pick(others));
+    return true;
+  }
+
+  /// Another microbatch's stash, another version's weights: a slot of the same type.
+  bool wrongInput() {
+    LaunchOp launch = drawLaunch([](LaunchOp op) { return !op.getInputs().empty(); });
+    return launch && replaceSlot(launch, unsigned(dice.below(int64_t(launch.getInputs().size()))));
+  }
+
+  bool wrongResult() {
+    LaunchOp launch = drawLaunch([](LaunchOp op) { return !op.getResults().empty(); });
+    return launch && replaceSlot(launch, unsigned(launch.getInputs().size() +
+                                                  size_t(dice.below(int64_t(launch.getResults().size())))));
+  }
+
+  /// The inputs of two units of one kind are exchanged: microbatches mixed up.
+  bool exchangeInputs() {
+    LaunchOp a = drawLaunch([](LaunchOp op) { return !op.getInputs().empty(); });
+    if (!a)
+      return false;
+    LaunchOp b = drawLaunch(
+        [&](LaunchOp op) { return op != a && op->getBlock() == a->getBlock() && op.getCallee() == a.getCallee(); });
+    if (!b)
+      return false;
+    unsigned i = unsigned(dice.below(int64_t(a.getInputs().size())));
+    mlir::Value mine = a->getOperand(i), theirs = b->getOperand(i);
+    a->setOperand(i, theirs);
+    b->setOperand(i, mine);
+    return mine != theirs;
+  }
+
+  /// A later contribution overwrites the sum: the body for the first one is used.
+  bool firstForLater() {
+    return changeCallee([](llvm::StringRef name) { return name.ends_with(".first") ? "" : (name + ".first").str(); });
+  }
+  /// The first contribution is added to what nobody has cleared.
+  bool laterForFirst() {
+    return changeCallee([](llvm::StringRef name) { return name.consume_back(".first") ? name.str() : ""; });
+  }
+
+  //===-- Any operation -----------------------------------------------------------------------------------------===//
+
+  bool swapNeighbours() {
+    Operation *op = drawOp();
+    if (!op || !op->getNextNode())
+      return false;
+    exchange(op, op->getNextNode());
+    return true;
+  }
+
+  bool swapAny() {
+    Operation *a = drawOp();
+    if (!a)
+      return false;
+    llvm::SmallVector<Operation *> ops = opsOf(rankOf(a));
+    for (int attempt = 0; attempt < 8; ++attempt) {
+      Operation *b = dice.pick(ops);
+      exchange(a, b);
+      if (a != b && isDefined())
+        return true;
+      exchange(a, b);
+    }
+    return false;
+  }
+
+  //===-- Memory ------------------------------------------------------------------------------------------------===//
+
+  /// A slot lies where another one does.
+  bool overlapSlots() {
+    SlotOp slot = drawSlot(), other = drawSlot();
+    if (!slot || rankOf(slot) != rankOf(other) || slot.getOffset() == other.getOffset())
+      return false;
+    slot.setOffset(*other.getOffset());
+    return true;
+  }
+  bool moveSlot() {
+    SlotOp slot = drawSlot();
+    if (!slot)
+      return false;
+    int64_t lines = std::max<int64_t>(1, int64_t(rankOf(slot).getArenaBytes().value_or(0)) / 64);
+    slot.setOffset(uint64_t(64 * dice.below(lines)));
+    return true;
+  }
+  bool shrinkArena() {
+    RankOp rank = dice.pick(ranks);
+    if (rank.getArenaBytes().value_or(0) < 64)
+      return false;
+    rank.setArenaBytes(*rank.getArenaBytes() - 64);
+    return true;
+  }
+
+  /// The trainer finds another piece or microbatch where the program has this one.
+  bool rebind() {
+    auto kind = [](SlotOp op) { return op.getBindingAttr() ? op.getBindingAttr().get("kind") : Attribute(); };
+    SlotOp a = draw<SlotOp>([&](SlotOp op) { return bool(kind(op)); });
+    SlotOp b = draw<SlotOp>([&](SlotOp op) {
+      return a && op != a && kind(op) == kind(a) && op.getSlot().getType() == a.getSlot().getType();
+    });
+    if (!b || a.getBindingAttr() == b.getBindingAttr())
+      return false;
+    DictionaryAttr mine = a.getBindingAttr();
+    a.setBindingAttr(b.getBindingAttr());
+    b.setBindingAttr(mine);
+    return true;
+  }
+
+private:
+  template <typename Rename> bool changeCallee(Rename rename) {
+    SymbolTable symbols(module);
+    auto scratchOf = [](func::FuncOp body) { return body->getAttrOfType<IntegerAttr>(kScratchAttr).getInt(); };
+    auto renamed = [&](LaunchOp op) {
+      std::string name = rename(op.getCallee());
+      auto body = name.empty() ? func::FuncOp() : symbols.lookup<func::FuncOp>(name);
+      bool fits = body && scratchOf(body) <= scratchOf(symbols.lookup<func::FuncOp>(op.getCallee()));
+      return fits ? body : func::FuncOp(); // lowering refuses a launch with too little scratch
+    };
+    LaunchOp launch = drawLaunch([&](LaunchOp op) { return bool(renamed(op)); });
+    if (!launch)
+      return false;
+    // Both bodies name their groups; each group keeps its slot.
+    FailureOr<BodyGroups> before = BodyGroups::get(symbols.lookup<func::FuncOp>(launch.getCallee())),
+                          after = BodyGroups::get(renamed(launch));
+    std::map<std::string, mlir::Value> slots;
+    llvm::SmallVector<mlir::Value> handed(launch.getInputs());
+    llvm::append_range(handed, launch.getResults());
+    for (const auto *groups : {&before->inputs, &before->results})
+      for (const BodyGroups::Group &group : *groups)
+        slots[group.name] = handed[size_t(group.pointer)];
+    llvm::SmallVector<mlir::Value> inputs, results, scratch;
+    for (const BodyGroups::Group &group : after->inputs)
+      inputs.push_back(slots[group.name]);
+    for (auto [group, tie] : llvm::zip(after->results, after->ties))
+      if (tie < 0)
+        results.push_back(slots[group.name]);
+    if (llvm::is_contained(inputs, mlir::Value()) || llvm::is_contained(results, mlir::Value()))
+      return false;
+    OpBuilder builder(launch);
+    builder.create<LaunchOp>(launch.getLoc(), renamed(launch).getSymName(), launch.getUnit(), inputs, results,
+                             launch.getScratch());
+    launch.erase();
+    return true;
+  }
+};
+
+template <bool (TaskMutant::*change)()> bool apply(ModuleOp module, Dice &dice) {
+  TaskMutant mutant(module, dice);
+  return (mutant.*change)() && mutant.isDefined();
+}
+
+constexpr Mutation mutations[] = {
+    {"drop-launch", apply<&TaskMutant::dropLaunch>},
+    {"drop-zero", apply<&TaskMutant::dropZero>},
+    {"repeat-launch", apply<&TaskMutant::repeatLaunch>},
+    {"delay-launch", apply<&TaskMutant::delayLaunch>},
+    {"hasten-launch", apply<&TaskMutant::hastenLaunch>},
+    {"hasten-update", apply<&TaskMutant::hastenUpdate>},
+    {"swap-phases", apply<&TaskMutant::swapPhases>},
+    {"wrong-input", apply<&TaskMutant::wrongInput>},
+    {"wrong-result", apply<&TaskMutant::wrongResult>},
+    {"exchange-inputs", apply<&TaskMutant::exchangeInputs>},
+    {"first-for-later", apply<&TaskMutant::firstForLater>},
+    {"later-for-first", apply<&TaskMutant::laterForFirst>},
+    {"rebind", apply<&TaskMutant::rebind>},
+    {"swap-neighbours", apply<&TaskMutant::swapNeighbours>},
+    {"swap-any", apply<&TaskMutant::swapAny>},
+    {"overlap-slots", apply<&TaskMutant::overlapSlots>},
+    {"move-slot", apply<&TaskMutant::moveSlot>},
+    {"shrink-arena", apply<&TaskMutant::shrinkArena>},
+};
+
+} // namespace
+
+llvm::ArrayRef<Mutation> taskMutations() { return mutations; }
+
+} // namespace pp::fuzz
