@@ -305,7 +305,7 @@ def CopyOp : Nn_AccOp<"copy"> {
 }
 
 def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<[]>]> {
-  let summary = "zeros, in acc";
+  let summary = "zeros, of any type";
   let arguments = (ins);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "attr-dict `:` type($y)";

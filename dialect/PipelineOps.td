@@ -19,7 +19,7 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
   let summary = "one training step of a schedule, at one of the three levels";
   let description = [{
     `train` holds what the trainer needs and the compiler does not: {model, schedule, batch, sequence, vocab, precision,
-    optimizer = {..}}. `slices` is 0 where the schedule has no slices.
+    gradients, optimizer = {..}}. `slices` is 0 where the schedule has no slices.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train);

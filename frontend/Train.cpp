@@ -77,7 +77,7 @@ public:
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
     if (failed(readSettings("data", dataSettings)) || failed(readSettings("optimizer", optimizerSettings)) ||
-        failed(readPrecision()))
+        failed(readPrecisions()))
       return failure();
     return elaborate(*outline);
   }
@@ -119,7 +119,7 @@ private:
     }
     if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
       return failure();
-    static const StringRef known[] = {"model", "schedule", "data", "optimizer", "precision", "cluster"};
+    static const StringRef known[] = {"model", "schedule", "data", "optimizer", "precision", "gradients", "cluster"};
     for (const Option &option : train->options) {
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
@@ -340,13 +340,14 @@ private:
     return success();
   }
 
-  LogicalResult readPrecision() {
-    const Option *written = find("precision");
+  /// `precision bf16`, of weights and activations; `gradients bf16`, that of weights' gradients between tasks.
+  LogicalResult readPrecision(StringRef option, StringRef &precision) {
+    const Option *written = find(option);
     if (!written)
       return success();
     const Expr *expr = written->value;
     if (!expr || expr->kind != Expr::Variable)
-      return evaluator.fail(written->name.at, "expected a precision after `precision`: f32, bf16 or f64");
+      return evaluator.fail(written->name.at, "expected a precision after `" + option + "`: f32, bf16 or f64");
     precision = expr->name;
     if (Binding *given = trainScope.find(expr->name))
       precision = given->value.asString() ? *given->value.asString() : "";
@@ -355,6 +356,19 @@ private:
     static const StringRef known[] = {"f32", "bf16", "f64"};
     return evaluator.fail(expr->at, "`" + precision + "` is no precision; there are f32, bf16 and f64" +
                                         didYouMean(precision, known));
+  }
+
+  /// Sums are f32, of f64 f64; between tasks, and on the wire, a gradient may have the type of its weight.
+  LogicalResult readPrecisions() {
+    if (failed(readPrecision("precision", precision)))
+      return failure();
+    StringRef sums = precision == "f64" ? "f64" : "f32";
+    gradients = sums;
+    if (failed(readPrecision("gradients", gradients)) || gradients == sums || gradients == precision)
+      return success(gradients == sums || gradients == precision);
+    return evaluator.fail(find("gradients")->value->at, "gradients of " + precision + " weights are " +
+                                                            (precision == sums ? "" : precision + " or ") + sums +
+                                                            ", got " + gradients);
   }
 
   //===-- The module --------------------------------------------------------------------------------------------===//
@@ -384,7 +398,8 @@ private:
         {string("name", train ? train->name.text : schedule->name.text), string("model", model->name.text),
          string("schedule", schedule->name.text), count("layers", layers), count("batch", dataSettings[0].value),
          count("sequence", dataSettings[1].value), count("vocab", intOf(modelScope, "vocab")),
-         string("precision", precision), builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
+         string("precision", precision), string("gradients", gradients),
+         builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
   }
 
   LogicalResult elaborate(const ModelOutline &outline) {
@@ -442,7 +457,7 @@ private:
   Setting optimizerSettings[9] = {{"lr", 1e-3, false},      {"beta1", 0.9, false},        {"beta2", 0.95, false},
                                   {"epsilon", 1e-8, false}, {"weight_decay", 0.1, false}, {"clip", 1.0, false},
                                   {"warmup", 0, true},      {"decay_steps", 0, true},     {"min_lr", 0.1, false}};
-  StringRef precision = "f32";
+  StringRef precision = "f32", gradients = "f32";
 };
 } // namespace
 

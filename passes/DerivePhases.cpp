@@ -132,12 +132,12 @@ LogicalResult PieceGraph::differentiate(bool first) {
   types.clear();
   for (Value weight : weights) {
     auto type = cast<RankedTensorType>(weight.getType());
-    types.push_back(type.clone(nn::sumType(type.getElementType())));
+    types.push_back(piece.gradType(type));
   }
   grads = scratch.addArguments(types);
   if (!first)
     for (auto [weight, grad] : llvm::zip(weights, grads))
-      gradients.set(weight, grad);
+      gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));
   for (Operation *op : llvm::reverse(ops)) {
     auto differentiable = dyn_cast<nn::Differentiable>(op);
     if (!differentiable)
@@ -159,10 +159,27 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   for (auto [weight, grad] : llvm::zip(weights, grads)) {
     Value sum = gradients.get(weight);
     if (!sum) // nothing reads the weight
-      sum = gradients.builder.create<nn::ZeroOp>(piece.loc, grad.getType());
-    gradOut.push_back(sum);
+      sum = gradients.builder.create<nn::ZeroOp>(piece.loc, sumsOf(weight.getType()));
+    gradSums.push_back(sum);
+    gradOut.push_back(roundGrad(gradients.builder, piece.loc, sum, grad.getType()));
   }
+  if (piece.rounds)
+    sumOneByOne();
   return success();
+}
+
+/// A gradient is widened right before it is added to and rounded right after, so that no more than one is in scratch.
+void PieceGraph::sumOneByOne() {
+  for (auto [grad, sum, rounded] : llvm::zip(grads, gradSums, gradOut)) {
+    if (Operation *last = sum.getDefiningOp(); last && rounded != sum)
+      rounded.getDefiningOp()->moveAfter(last);
+    for (Operation *widened : grad.getUsers()) {
+      Operation *first =
+          *llvm::min_element(widened->getUsers(), [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+      widened->moveBefore(first);
+      widened->getOperand(1).getDefiningOp()->moveBefore(widened);
+    }
+  }
 }
 
 void PieceGraph::lowerSplits() {

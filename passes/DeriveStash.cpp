@@ -116,13 +116,17 @@ void PieceGraph::splitStash() {
 void PieceGraph::collectPending() {
   DenseSet<Value> crossing;
   auto isWeightOp = [](Operation *op) { return op && op->hasTrait<nn::WeightGradient>(); };
-  for (Value grad : gradOut)
-    if (grad.getDefiningOp() && !isWeightOp(grad.getDefiningOp()) && !isa<nn::ZeroOp>(grad.getDefiningOp()))
-      crossing.insert(grad); // a hand that is the whole sum
+  auto crosses = [&](Value value) {
+    Operation *op = value.getDefiningOp();
+    return op && !isWeightOp(op) && !isa<nn::ZeroOp>(op);
+  };
+  for (Value sum : gradSums)
+    if (crosses(sum))
+      crossing.insert(sum); // a hand that is the whole sum
   for (Operation &op : scratch.block())
     if (isWeightOp(&op))
       for (Value operand : op.getOperands())
-        if (operand.getDefiningOp() && !isWeightOp(operand.getDefiningOp()))
+        if (crosses(operand))
           crossing.insert(operand);
   for (Operation &op : scratch.block()) // one order for I, W and W.first
     for (Value result : op.getResults())

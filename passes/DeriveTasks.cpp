@@ -216,6 +216,7 @@ LogicalResult PieceTable::derive() {
       member->op.setBodiesAttr(builder.getStringAttr(model.prefix));
     }
     model.clips = clipsGradients(program);
+    model.rounds = stringOf(program.getTrain(), "gradients") == "bf16";
     model.lossScale = lossScale(model, program.getMicrobatches());
     if (failed(derivePhases(module, model)) || failed(deriveUpdates(module, model)))
       return failure();

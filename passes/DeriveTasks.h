@@ -44,6 +44,9 @@ struct PieceModel {
   unsigned phases = 0;  ///< bit p set: units of phase p are in the program
   double lossScale = 1; ///< 1 / tokens of the step, for a piece with the loss
   bool clips = false;   ///< updates read the norm of all gradients
+  bool rounds = false;  ///< gradients are kept and travel in the weights' type, not in that of sums
+  /// Of the gradient of a weight of this type.
+  mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
 };
 
@@ -70,6 +73,13 @@ public:
 /// that nothing reads are left out. Sets the attributes by which later passes know the groups.
 mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, llvm::StringRef name,
                               llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results);
+
+/// A tensor of this shape in the type of sums.
+mlir::RankedTensorType sumsOf(mlir::Type tensor);
+
+/// A gradient in the type of sums, in memory of its own if it is kept in another; and the sum in the type it is kept in.
+mlir::Value widenGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value grad);
+mlir::Value roundGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value sum, mlir::Type kept);
 
 /// F, B, I, W, R of a piece, as far as the program runs them.
 mlir::LogicalResult derivePhases(mlir::ModuleOp module, const PieceModel &piece);

@@ -35,7 +35,25 @@ private:
 };
 } // namespace
 
-static RankedTensorType inSums(RankedTensorType type) { return type.clone(nn::sumType(type.getElementType())); }
+RankedTensorType pp::sumsOf(Type tensor) {
+  auto type = cast<RankedTensorType>(tensor);
+  return type.clone(nn::sumType(type.getElementType()));
+}
+
+RankedTensorType PieceModel::gradType(RankedTensorType weight) const { return rounds ? weight : sumsOf(weight); }
+
+Value pp::widenGrad(OpBuilder &builder, Location loc, Value grad) {
+  if (grad.getType() == sumsOf(grad.getType()))
+    return grad;
+  Value zero = builder.create<nn::ZeroOp>(loc, sumsOf(grad.getType()));
+  return builder.create<nn::AccumulateOp>(loc, grad, zero);
+}
+
+Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
+  if (sum.getType() == kept)
+    return sum;
+  return builder.create<nn::RoundOp>(loc, sum, TypeAttr::get(cast<RankedTensorType>(kept).getElementType()));
+}
 
 /// Tensors of the optimizer state of one weight: m, v, and for bf16 the master copy.
 static unsigned stateCount(RankedTensorType weight) { return weight.getElementType().isBF16() ? 3 : 2; }
@@ -46,11 +64,11 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
   for (const PieceWeight &weight : piece.weights) {
     RankedTensorType type = weight.attr.getType();
     weightTypes.push_back(type);
-    gradTypes.push_back(inSums(type));
+    gradTypes.push_back(piece.gradType(type));
     if (weight.isTied())
       freshTypes.push_back(type);
     else
-      stateTypes.append(stateCount(type), inSums(type));
+      stateTypes.append(stateCount(type), sumsOf(type));
   }
   weights = scratch.addArguments(weightTypes);
   grads = scratch.addArguments(gradTypes);
@@ -63,7 +81,7 @@ LogicalResult Updates::writeNorm(bool first) {
   Value sum = first ? Value() : norm[0];
   for (auto [i, grad] : llvm::enumerate(grads))
     if (!isTied(i))
-      sum = builder.create<nn::SumSquaresOp>(piece.loc, grad, sum);
+      sum = builder.create<nn::SumSquaresOp>(piece.loc, widenGrad(builder, piece.loc, grad), sum);
   if (!sum)
     sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
   return writeBodyNamed(first ? "norm.first" : "norm", {{"grad", grads, "", true}, {"norm", norm}},
@@ -80,10 +98,10 @@ LogicalResult Updates::writeUpdate() {
     }
     RankedTensorType type = piece.weights[i].attr.getType();
     unsigned count = stateCount(type);
-    auto update =
-        builder.create<nn::AdamwOp>(piece.loc, grads[i], piece.clips ? norm[0] : Value(), weight, states[state],
-                                    states[state + 1], count == 3 ? states[state + 2] : Value(),
-                                    /*decay=*/type.getRank() >= 2);
+    Value grad = widenGrad(builder, piece.loc, grads[i]);
+    auto update = builder.create<nn::AdamwOp>(piece.loc, grad, piece.clips ? norm[0] : Value(), weight, states[state],
+                                              states[state + 1], count == 3 ? states[state + 2] : Value(),
+                                              /*decay=*/type.getRank() >= 2);
     newWeights.push_back(update.getNewW());
     llvm::append_range(newStates, update->getResults().drop_front());
     state += count;
@@ -110,7 +128,9 @@ LogicalResult Updates::writeTies() {
     SmallVector<Value> sums = grads, arriving, values;
     for (unsigned i : sharer.weights) {
       arriving.append(scratch.addArguments({grads[i].getType()}));
-      sums[i] = builder.create<nn::AccumulateOp>(piece.loc, arriving.back(), sums[i]);
+      Value sum = widenGrad(builder, piece.loc, sums[i]);
+      sum = builder.create<nn::AccumulateOp>(piece.loc, arriving.back(), sum);
+      sums[i] = roundGrad(builder, piece.loc, sum, grads[i].getType());
       values.push_back(weights[i]);
     }
     if (failed(

@@ -25,6 +25,7 @@ private:
   mlir::LogicalResult foldTransposes();
   mlir::LogicalResult differentiate(bool first);
   mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
+  void sumOneByOne();
   void lowerSplits();
   void eraseDead();
   void erase(mlir::Operation *op);
@@ -43,7 +44,7 @@ private:
   const PieceModel &piece;
   Scratch scratch;
   llvm::SmallVector<mlir::Value> act, tokens, targets, weights, dact, grads; ///< arguments
-  llvm::SmallVector<mlir::Value> actOut, dactOut, gradOut, kept, stash, pending;
+  llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
   mlir::Value loss;
   llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
   llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/StepBuilder.h"
 #include "dialect/Nn.h"
+#include "passes/DeriveTasks.h"
 
 using namespace mlir;
 using namespace pp;
@@ -140,7 +141,9 @@ const Body &StepBuilder::sumBody(int64_t piece) {
   return makeBody((*pieces.op(piece).getBodies() + ".sum").str(), {"grad", "share"},
                   findBody(piece, "U")->input("grad")->payload, "grad", 0,
                   [&](OpBuilder &inner, ValueRange row) -> Value {
-                    return inner.create<nn::AccumulateOp>(module.getLoc(), row[0].getType(), row[1], row[0]);
+                    Value sum = widenGrad(inner, module.getLoc(), row[0]);
+                    sum = inner.create<nn::AccumulateOp>(module.getLoc(), sum.getType(), row[1], sum);
+                    return roundGrad(inner, module.getLoc(), sum, row[0].getType());
                   });
 }
 

@@ -148,7 +148,7 @@ int32_t pp_place_columns(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// y = x, n elements of e. dims n.
 int32_t pp_copy(pp_rank_t *, int32_t op, const void *x, void *y);
-/// y = 0, n elements of acc. dims n.
+/// y = 0, n elements of e. dims n.
 int32_t pp_zero(pp_rank_t *, int32_t op, void *y);
 /// y += x, n elements, y of acc, x of e. dims n.
 int32_t pp_accumulate(pp_rank_t *, int32_t op, const void *x, void *y);

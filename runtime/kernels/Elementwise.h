@@ -127,7 +127,7 @@ template <class E> pp_status_t copy(const PreparedOp &op, void *const *arguments
 }
 
 template <class E> pp_status_t zero(const PreparedOp &op, void *const *arguments) {
-  memset(arguments[0], 0, size_t(op.dims[0]) * sizeof(Acc<E>));
+  memset(arguments[0], 0, size_t(op.dims[0]) * sizeof(E));
   return PP_OK;
 }
 

@@ -55,8 +55,11 @@ def read_safetensors(path):
     for name, entry in json.loads(data[8:8 + length]).items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            values = array.array({"F32": "f", "F64": "d"}[entry["dtype"]])
-            values.frombytes(data[8 + length + begin:8 + length + end])
+            raw = data[8 + length + begin:8 + length + end]
+            if entry["dtype"] == "BF16":  # the upper half of an f32
+                raw = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
+            values = array.array({"BF16": "f", "F32": "f", "F64": "d"}[entry["dtype"]])
+            values.frombytes(raw)
             tensors[name] = (entry["shape"], values)
     return tensors
 

@@ -133,7 +133,7 @@ TEST(KernelsElementwise, ColumnsCopyZero) {
     OneOp("place_columns", type, dims)(pp_place_columns, y, whole);
     expectEqual(whole.get(), placed, "place");
 
-    Array copied(type, t * total), cleared(accOf(type), t);
+    Array copied(type, t * total), cleared(type, Values(t, 1));
     OneOp("copy", type, {int64_t(t * total)})(pp_copy, Array(type, x), copied);
     expectEqual(copied.get(), x, "copy");
     OneOp("zero", type, {int64_t(t)})(pp_zero, cleared);

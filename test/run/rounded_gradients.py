@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Judges `gradients bf16`: what is summed task by task and rounded in between, against sums in f32 on one rank."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: rounded_gradients.py PP_COMPILE FOLDER
+# Of m microbatches every partial sum is rounded once, by at most 2^-9 of it, and so are those of tied weights' shares: the
+# bound is (m + 1) 2^-8 of the largest gradient of the tensor. A body that loses a term is off by 1/m, one that is not
+# rounded at all by nothing; both fail. The messages of a ring, two weights and a gradient a turn, shrink from 8 to 6 bytes.
+import os, sys
+import harness
+from gradients import SMALL, difference
+
+INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs", "rounded.pipe")
+M = 8
+
+
+def run(compiler, folder, text, schedule, ranks, gradients, model):
+    values = dict(schedule=schedule, ranks=ranks, gradients=gradients, microbatches=M, model=model)
+    path = os.path.join(folder, "_".join(map(str, values.values())))
+    harness.compile_train(compiler, path, SMALL | values, INPUTS)
+    harness.call([path, "--in-process", "--sends=rendezvous", "--data", text, "--steps", "3", "--grads", path + ".grads",
+                  "--log", path + ".jsonl"])
+    grads = {name: values for name, (_, values) in harness.read_safetensors(path + ".grads").items()}
+    return grads, [line["loss"] for line in harness.read_log(path + ".jsonl")]
+
+
+def main():
+    compiler, folder = sys.argv[1:]
+    tally, text = harness.Tally(), harness.write_text(folder)
+    for model in ("llama", "gpt2"):
+        grads, losses = run(compiler, folder, text, "single", 1, "f32", model)
+        for schedule, ranks in (("1f1b", 2), ("zb_h1", 4), ("weipipe", 4), ("single", 1)):
+            ours, our_losses = run(compiler, folder, text, schedule, ranks, "bf16", model)
+            worst, where = difference(ours, grads)
+            drift = max(abs(a - b) / b for a, b in zip(our_losses, losses))
+            good = 1e-4 < worst <= (M + 1) / 256 and our_losses[0] == losses[0] and drift < 1e-3
+            tally.check(good, f"{model} {schedule} on {ranks}: gradients {worst:.1e} ({where}), losses {drift:.1e}")
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
