@@ -19,6 +19,14 @@ Value pp::readOverride(Source &source, StringRef text) {
     return Value(number);
   if (text == "true" || text == "false")
     return Value(text == "true");
+  if (StringRef inside = text; inside.consume_front("[") && inside.consume_back("]")) {
+    Value::List items;
+    SmallVector<StringRef> words;
+    inside.split(words, ',', -1, /*KeepEmpty=*/false);
+    for (StringRef word : words)
+      items.push_back(readOverride(source, word.trim()));
+    return Value(std::move(items));
+  }
   return Value(source.intern(text));
 }
 
@@ -102,8 +110,14 @@ private:
 
   LogicalResult check(const Parameter &parameter, const Value &value, SMLoc at) {
     StringRef shown = parameter.role.empty() ? parameter.name.text : parameter.role;
+    auto counts = [](const Value &item) { return item.asInt() && *item.asInt() >= 1; };
+    if (parameter.role == "slices" && value.asList()) { // their lengths
+      if (value.asList()->empty() || !all_of(*value.asList(), counts))
+        return evaluator.fail(at, "`slices` must be an int or a list of lengths, each at least 1, got " + value.text());
+      return success();
+    }
     if (!parameter.role.empty()) {
-      if (!value.asInt() || *value.asInt() < 1)
+      if (!counts(value))
         return evaluator.fail(at, "`" + shown + "` must be an int of at least 1, got " + value.text());
       return success();
     }

@@ -402,6 +402,25 @@ private:
          builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
   }
 
+  /// Where the lengths of the slices are given, those; the schedule itself counts slices.
+  FailureOr<SmallVector<int64_t>> countSlices() {
+    SmallVector<int64_t> lengths;
+    int64_t total = 0;
+    for (const Parameter &parameter : schedule->parameters) {
+      Binding *bound = parameter.role == "slices" ? scheduleScope.find(parameter.name.text) : nullptr;
+      if (!bound || !bound->value.asList())
+        continue;
+      for (const Value &length : *bound->value.asList())
+        total += lengths.emplace_back(*length.asInt());
+      if (total != int64_t(dataSettings[1].value))
+        return evaluator.fail(parameter.name.at, "the slices " + bound->value.text() + " hold " + Twine(total) +
+                                                     " tokens; a sequence has " +
+                                                     Twine(int64_t(dataSettings[1].value)));
+      bound->value = Value(int64_t(lengths.size()));
+    }
+    return lengths;
+  }
+
   LogicalResult elaborate(const ModelOutline &outline) {
     if (intOf(modelScope, "vocab") < 1)
       return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
@@ -413,6 +432,9 @@ private:
     if (failed(buildModel(source, evaluator, *model, modelScope, shape, builder)))
       return failure();
     ScheduleSizes sizes;
+    FailureOr<SmallVector<int64_t>> lengths = countSlices();
+    if (failed(lengths))
+      return failure();
     for (const Parameter &parameter : schedule->parameters) {
       int64_t count = intOf(scheduleScope, parameter.name.text);
       if (parameter.role == "ranks")
@@ -430,6 +452,8 @@ private:
                                                        sizes.microbatches, sizes.slices, trainAttr(outline.layers));
     if (cluster)
       program->setAttr("cluster", clusterOutline.attribute);
+    if (!lengths->empty())
+      program->setAttr("slice_lengths", builder.getDenseI64ArrayAttr(*lengths));
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     for (const RecomputeStatement *recompute : train ? train->recomputes : ArrayRef<RecomputeStatement *>())

@@ -234,7 +234,12 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
                             : addGrads(Bound(slot), weights, tables->grads);
   }
   if (kind == "tokens" || kind == "targets") {
-    tables->inputs.push_back({{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}});
+    Json input = {{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}};
+    if (auto first = binding.getAs<IntegerAttr>("first")) { // a slice of the sequences
+      input["first"] = first.getInt();
+      input["length"] = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0)).getDimSize(1);
+    }
+    tables->inputs.push_back(std::move(input));
   } else if (kind == "loss") {
     auto type = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
     tables->losses.push_back(

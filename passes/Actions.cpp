@@ -77,6 +77,18 @@ std::string pp::withLoops(Operation *op) {
   return values.empty() ? "" : ", with " + values;
 }
 
+SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
+  auto attr = program.getTrain().getAs<IntegerAttr>("sequence");
+  int64_t sequence = attr ? attr.getInt() : 0, slices = std::max<int64_t>(program.getSlices(), 1);
+  auto given = program->getAttrOfType<DenseI64ArrayAttr>("slice_lengths");
+  SmallVector<int64_t> starts = {0};
+  for (int64_t k = 0; k < slices; ++k) {
+    int64_t equal = sequence / slices + (k < sequence % slices);
+    starts.push_back(starts.back() + (given && k < given.size() ? given[k] : equal));
+  }
+  return starts;
+}
+
 static void readUnit(UnitOp op, const Pieces &pieces, const DenseSet<CoordAttr> &remade, Action &action) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
@@ -125,12 +137,13 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
     break;
   case Role::stash:
   case Role::act:
+  case Role::kv:
     action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     break;
   case Role::dact:
     action.needs.push_back({Token::Backward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     break;
-  default: // a gradient share may be empty; stash, kv and others are made on the spot
+  default: // a gradient share may be empty; stash and others are made on the spot
     break;
   }
   action.anchors.append(op.getAnchors().begin(), op.getAnchors().end());

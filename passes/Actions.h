@@ -56,6 +56,10 @@ struct Action {
   int64_t duration = 0; ///< unit time: F 1, B 2, I 1, W 1, R 1, transfers 0
 };
 
+/// Where each slice of a sequence begins, and at last where it ends; as equal as they can be, or as `slice_lengths` of
+/// the program says. Without slices the whole sequence.
+llvm::SmallVector<int64_t> sliceStarts(pipeline::ProgramOp program);
+
 /// All actions in emission order.
 std::vector<Action> readActions(pipeline::ProgramOp program, const Pieces &pieces);
 

@@ -46,7 +46,7 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
   }
   if (isOffload(op))
     return success();
-  if (role != Role::weight && role != Role::grad && role != Role::act && role != Role::dact)
+  if (!llvm::is_contained({Role::weight, Role::grad, Role::act, Role::dact, Role::kv, Role::dkv}, role))
     return unsupported("moves a " + stringifyRole(role).str());
   return success();
 }

@@ -78,10 +78,10 @@ LogicalResult StepBuilder::createInputs() {
   return success();
 }
 
-Value StepBuilder::dataInput(StringRef kind, int64_t mb, int64_t rank, TupleType payload) {
+Value StepBuilder::dataInput(StringRef kind, CoordAttr unit, int64_t rank, TupleType payload) {
   MLIRContext *context = program.getContext();
-  // One thing per kind and microbatch: `tokens` and `targets` are told apart by the part of the coordinate.
-  auto coord = CoordAttr::get(context, builder.getStringAttr(kind), -1, mb, -1);
+  // One thing per kind, microbatch and slice: `tokens` and `targets` are told apart by the part of the coordinate.
+  auto coord = CoordAttr::get(context, builder.getStringAttr(kind), -1, unit.getMicrobatch(), unit.getSlice());
   ThingAttr data = ThingAttr::get(context, Role::data, coord);
   Value &value = values[{data, rank}];
   if (!value)
@@ -102,6 +102,11 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
       value = get(needed, rank, loc);
       if (!value)
         return reportAbsent(op, needed, rank);
+    } else if (group.kind() == "kv" || group.kind() == "dkv") {
+      ThingAttr needed = thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk());
+      value = get(needed, rank, loc);
+      if (!value)
+        return reportAbsent(op, needed, rank);
     } else if (group.name == "stash")
       value = get(thing(Role::stash, piece, mb, slice), rank, loc);
     else if (group.name == "kept")
@@ -111,7 +116,7 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
     else if (group.name == "weight")
       value = get(thing(Role::weight, piece), rank, loc);
     else if (group.name == "tokens" || group.name == "targets")
-      value = dataInput(group.name, mb, rank, group.payload);
+      value = dataInput(group.name, coord, rank, group.payload);
     else if (group.name == "grad")
       continue; // the share, placed by the caller
     Key stash = {thing(Role::stash, piece, mb, slice), rank};
@@ -142,6 +147,8 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
           values[{made, to}] = createMove(made, value, to, op.getLoc());
     } else if (group.name == "stash") {
       values[{thing(Role::stash, piece, mb, slice), rank}] = value;
+    } else if (group.kind() == "kv" || group.kind() == "dkv") {
+      values[{thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk()), rank}] = value;
     } else if (group.name == "kept") {
       kept[{thing(Role::stash, piece, mb, slice), rank}] = value;
     } else if (group.name == "pending") {
@@ -164,10 +171,11 @@ const Body *StepBuilder::bodyOf(UnitOp op, bool continues) {
   std::string suffix = stringifyPhase(phase).str();
   if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece) && !continues)
     suffix += ".first";
-  const Body *special = phase == Phase::F && remade.contains(coord) ? findBody(piece, "F.light")
-                        : readAgain.contains(op)                    ? findBody(piece, "R.act")
+  std::string slice = coord.getSlice() < 0 ? "" : "." + std::to_string(coord.getSlice());
+  const Body *special = phase == Phase::F && remade.contains(coord) ? findBody(piece, "F.light" + slice)
+                        : readAgain.contains(op)                    ? findBody(piece, "R.act" + slice)
                                                                     : nullptr;
-  return special ? special : findBody(piece, suffix);
+  return special ? special : findBody(piece, suffix + slice);
 }
 
 LogicalResult StepBuilder::buildUnit(UnitOp op) {

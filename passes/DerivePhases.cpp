@@ -11,15 +11,14 @@
 //
 // The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). W
 // takes copies of what it reads of the stash (O-linear's input, 1A a layer), so that I frees the stash.
-#include "mlir/IR/IRMapping.h"
 #include "passes/PieceGraph.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece)
-    : module(module), piece(piece), scratch(module, piece.loc) {
+PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice)
+    : module(module), piece(piece), slice(slice), scratch(module, piece.loc), kv(slice.number + 1) {
   SmallVector<Type> types;
   for (const PieceWeight &weight : piece.weights)
     types.push_back(weight.attr.getType());
@@ -37,7 +36,7 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
     return {};
   SmallVector<Value> &values = data == "tokens" ? tokens : targets;
   if (values.empty())
-    values = scratch.addArguments({part.getArgumentTypes()[number]});
+    values = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)});
   return values.front();
 }
 
@@ -48,16 +47,18 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   IRMapping mapping;
   for (auto [i, argument] : llvm::enumerate(part.getArguments())) {
     Value value = argumentOf(part, i, weightsSeen, use);
+    bool isWeight = part.getArgAttr(i, "nn.weight") != nullptr;
+    Type type = isWeight ? argument.getType() : slice.typeIn(argument.getType(), slice.number);
     if (!value && begins)
-      value = act.emplace_back(scratch.addArguments({argument.getType()}).front());
+      value = act.emplace_back(scratch.addArguments({type}).front());
     else if (!value && taken < flow.size())
       value = flow[taken++];
     if (!value)
       return emitError(part.getLoc()) << "part `" << part.getName()
                                       << "` reads more values than the part before it gives";
-    if (value.getType() != argument.getType())
-      return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << argument.getType()
-                                      << " as argument " << i << ", got " << value.getType();
+    if (value.getType() != type)
+      return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << type << " as argument " << i
+                                      << ", got " << value.getType();
     mapping.map(argument, value);
   }
   if (taken < flow.size())
@@ -68,12 +69,14 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   run += !use.again;
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   for (Operation &op : part.front().without_terminator()) {
-    Operation *copy = builder.clone(op, mapping);
+    FailureOr<Operation *> copy = slice.isWhole() ? builder.clone(op, mapping) : cloneSliced(builder, op, mapping);
+    if (failed(copy))
+      return failure();
     if (late)
       continue;
-    forward.insert(copy);
+    forward.insert(*copy);
     if (use.again)
-      runs[copy] = run;
+      runs[*copy] = run;
   }
   flow.clear();
   if (!late)
@@ -138,6 +141,8 @@ LogicalResult PieceGraph::differentiate(bool first) {
   if (!first)
     for (auto [weight, grad] : llvm::zip(weights, grads))
       gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));
+  if (failed(seedChunks(gradients)))
+    return failure();
   for (Operation *op : llvm::reverse(ops)) {
     auto differentiable = dyn_cast<nn::Differentiable>(op);
     if (!differentiable)
@@ -150,6 +155,7 @@ LogicalResult PieceGraph::differentiate(bool first) {
 
 LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first) {
   loss = gradients.loss;
+  collectChunks(gradients);
   for (auto [i, value] : llvm::enumerate(act)) {
     dactOut.push_back(gradients.get(value));
     if (!dactOut.back())
@@ -188,13 +194,15 @@ void PieceGraph::lowerSplits() {
     int64_t start = 0;
     for (Value column : split.getColumns()) {
       int64_t width = cast<RankedTensorType>(column.getType()).getShape().back();
-      auto slice = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
+      auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
       if (forward.contains(split))
-        forward.insert(slice);
+        forward.insert(run);
       if (auto it = runs.find(split); it != runs.end())
-        runs.try_emplace(slice, it->second);
-      column.replaceAllUsesWith(slice.getY());
-      std::replace(actOut.begin(), actOut.end(), column, Value(slice.getY()));
+        runs.try_emplace(run, it->second);
+      column.replaceAllUsesWith(run.getY());
+      std::replace(actOut.begin(), actOut.end(), column, Value(run.getY()));
+      if (!kv.empty())
+        std::replace(kv.back().begin(), kv.back().end(), column, Value(run.getY()));
       start += width;
     }
     erase(split);
@@ -211,6 +219,9 @@ void PieceGraph::eraseDead() {
   DenseSet<Value> wanted;
   for (const SmallVector<Value> *values : {&actOut, &dactOut, &gradOut})
     wanted.insert(values->begin(), values->end());
+  for (const auto *chunks : {&kv, &dkvOut})
+    for (const SmallVector<Value> &values : *chunks)
+      wanted.insert(values.begin(), values.end());
   wanted.insert(loss);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(scratch.block())))
     if (op.use_empty() && llvm::none_of(op.getResults(), [&](Value value) { return wanted.contains(value); }))
@@ -220,13 +231,23 @@ void PieceGraph::eraseDead() {
 //===-- Bodies --------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::writeForward() {
-  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"weight", weights}};
-  if (failed(writeNamed("F", inputs, {{"act", actOut}, {"kept", kept}, {"stash", stash}})))
+  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results = {{"act", actOut}};
+  SmallVector<Group> chunks = chunkGroups("kv", kv);
+  if (!chunks.empty())
+    results.push_back(chunks.back());
+  inputs.append(chunks.begin(), chunks.empty() ? chunks.end() : chunks.end() - 1);
+  inputs.push_back({"weight", weights});
+  results.push_back({"kept", kept});
+  results.push_back({"stash", stash});
+  if (failed(writeNamed("F", inputs, results)))
     return failure();
   if (!piece.runs(Phase::R) || stash.empty())
     return success();
-  if (failed(writeNamed("F.light", inputs, {{"act", actOut}, {"kept", kept}})))
+  results.pop_back();
+  if (failed(writeNamed("F.light", inputs, results)))
     return failure();
+  if (!chunks.empty())
+    inputs.push_back(chunks.back());
   inputs.push_back({"kept", kept});
   if (failed(writeNamed("R", inputs, {{"stash", stash}})))
     return failure();
@@ -240,25 +261,31 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (loss)
     losses.push_back(loss);
   StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
-  SmallVector<Group> inputs = {{"act", act},     {"tokens", tokens},  {"targets", targets}, {"kept", kept},
-                               {"stash", stash}, {"weight", weights}, {"dact", dact}};
+  SmallVector<Group> inputs = {{"act", act},   {"tokens", tokens}, {"targets", targets},
+                               {"kept", kept}, {"stash", stash},   {"weight", weights}};
+  inputs.append(chunkGroups("kv", kv));
+  inputs.append(chunkGroups("dkv", dkv));
+  inputs.push_back({"dact", dact});
+  SmallVector<Group> results = chunkGroups("dkv", dkvOut, /*tied=*/!dkv.empty());
+  results.insert(results.begin(), Group{"dact", dactOut});
+  auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
+    groups.append(more.begin(), more.end());
+    return groups;
+  };
   if (piece.runs(Phase::I) && !first &&
-      failed(writeNamed("I", inputs, {{"dact", dactOut}, {"pending", pending}, {"loss", losses}})))
+      failed(writeNamed("I", inputs, with(results, {{"pending", pending}, {"loss", losses}}))))
     return failure();
-  if (piece.runs(Phase::B)) {
-    SmallVector<Group> all = inputs;
-    all.push_back({"grad", grads});
-    if (failed(writeNamed("B" + suffix, all, {{"dact", dactOut}, {"grad", gradOut, tie.str()}, {"loss", losses}})))
-      return failure();
-  }
+  if (piece.runs(Phase::B) && failed(writeNamed("B" + suffix, with(inputs, {{"grad", grads}}),
+                                                with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
+    return failure();
   if (!piece.runs(Phase::W) || piece.weights.empty())
     return success();
   SmallVector<Group> given = {{"act", act}, {"tokens", tokens}, {"pending", pending}, {"dact", dact}, {"grad", grads}};
   return writeNamed("W" + suffix, given, {{"grad", gradOut, tie.str()}});
 }
 
-LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece) {
-  PieceGraph next(module, piece);
+LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice) {
+  PieceGraph next(module, piece, slice);
   if (failed(next.build(/*first=*/false)) || failed(next.writeForward()))
     return failure();
   if (!next.hasBackward())
@@ -267,6 +294,6 @@ LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece) {
     return failure();
   if (piece.weights.empty()) // nothing to add to: B is B.first
     return success();
-  PieceGraph first(module, piece);
+  PieceGraph first(module, piece, slice);
   return success(succeeded(first.build(/*first=*/true)) && succeeded(first.writeBackward(/*first=*/true)));
 }

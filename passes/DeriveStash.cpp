@@ -28,7 +28,7 @@ void PieceGraph::rebuildCheap() {
     bool can = differentiable && differentiable.isCheap() && llvm::all_of(op.getOperands(), [&](Value operand) {
                  return isa<BlockArgument>(operand) || there.contains(operand);
                });
-    if (can && readLater(op.getResult(0)))
+    if (can && readLater(op.getResult(0)) && !isOwnChunk(op.getResult(0)))
       cheap.insert(op.getResult(0));
   }
   SmallVector<Operation *> backward;
@@ -78,7 +78,8 @@ void PieceGraph::collectStash() {
   for (Operation &op : scratch.block())
     if (forward.contains(&op))
       for (Value result : op.getResults())
-        if (llvm::any_of(result.getUsers(), [&](Operation *user) { return !forward.contains(user); }))
+        if (!isOwnChunk(result) &&
+            llvm::any_of(result.getUsers(), [&](Operation *user) { return !forward.contains(user); }))
           saved.insert(result);
   stash = saved.takeVector();
 }
@@ -100,7 +101,7 @@ void PieceGraph::splitStash() {
       keep.insert(value);
   while (!open.empty()) {
     Value value = open.pop_back_val();
-    if (isa<BlockArgument>(value) || !seen.insert(value).second)
+    if (isa<BlockArgument>(value) || isOwnChunk(value) || !seen.insert(value).second)
       continue;
     if (isKept(value))
       keep.insert(value);

@@ -6,6 +6,7 @@
 //         piece @s1 parts [["pre", 1], ..]                            func @s1.F, ..
 //         piece @s2 parts [["pre", 2], ..]                            piece @s2 .. bodies "s1" {weights = [..]}
 #include "passes/DeriveTasks.h"
+#include "passes/Actions.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -33,10 +34,12 @@ private:
   WeightAttr weightOf(DictionaryAttr declared, StringRef part, int64_t layer, Type type, bool tied);
   LogicalResult readSharers();
   void readPhases();
+  LogicalResult readSlices();
 
   ModuleOp module;
   ProgramOp program;
   std::vector<Entry> entries;
+  SmallVector<SequenceSlice> slices;
   llvm::StringMap<unsigned> owners; ///< of shared weights: the first piece that uses them
 };
 } // namespace
@@ -165,10 +168,31 @@ void PieceTable::readPhases() {
     entry.model.phases = phases.lookup(entry.op.getSymName());
 }
 
+LogicalResult PieceTable::readSlices() {
+  int64_t count = program.getSlices();
+  if (count == 0) {
+    slices.emplace_back();
+    return success();
+  }
+  auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");
+  if (!sequence)
+    return emitError(program.getLoc()) << "this program has slices, but its `train` has no `sequence` to cut";
+  SmallVector<int64_t> starts = sliceStarts(program);
+  if (starts.back() != sequence.getInt())
+    return emitError(program.getLoc()) << "the slices hold " << starts.back() << " tokens; a sequence has "
+                                       << sequence.getInt();
+  for (int64_t k = 0; k < count; ++k) {
+    slices.push_back({k, count, starts});
+    if (starts[k + 1] <= starts[k])
+      return emitError(program.getLoc()) << "slice " << k << " of " << count << " is empty; a sequence has "
+                                         << sequence.getInt() << " tokens";
+  }
+  return success();
+}
+
 LogicalResult PieceTable::read() {
-  if (program.getSlices() > 0)
-    return emitError(program.getLoc()) << "tasks on slices of the sequence are not derived yet; this program has "
-                                       << program.getSlices() << " slices";
+  if (failed(readSlices()))
+    return failure();
   for (auto [i, op] : llvm::enumerate(program.getBody().getOps<PieceOp>()))
     if (failed(readPiece(op, i)))
       return failure();
@@ -218,7 +242,10 @@ LogicalResult PieceTable::derive() {
     model.clips = clipsGradients(program);
     model.rounds = stringOf(program.getTrain(), "gradients") == "bf16";
     model.lossScale = lossScale(model, program.getMicrobatches());
-    if (failed(derivePhases(module, model)) || failed(deriveUpdates(module, model)))
+    for (const SequenceSlice &slice : slices)
+      if (failed(derivePhases(module, model, slice)))
+        return failure();
+    if (failed(deriveUpdates(module, model)))
       return failure();
   }
   return success();

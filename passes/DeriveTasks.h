@@ -34,6 +34,21 @@ struct Sharer {
   llvm::SmallVector<unsigned> weights; ///< the owner's weights, in the sharer's order
 };
 
+/// The tokens of a sequence that a unit works on: all of them, or those of one of several slices.
+struct SequenceSlice {
+  int64_t number = -1, count = 0;    ///< -1: the whole sequence
+  llvm::SmallVector<int64_t> starts; ///< of all slices; at last the end of the sequence
+
+  bool isWhole() const { return number < 0; }
+  bool isLast() const { return number + 1 == count; }
+  int64_t start() const { return isWhole() ? 0 : starts[number]; }
+  int64_t length(int64_t slice) const { return starts[slice + 1] - starts[slice]; }
+  /// The type of an activation, of tokens or targets in slice `of`: [batch, length, ..].
+  mlir::Type typeIn(mlir::Type whole, int64_t of) const;
+  /// What the names of its bodies end in.
+  std::string suffix() const { return isWhole() ? "" : "." + std::to_string(number); }
+};
+
 /// What a body class is derived from.
 struct PieceModel {
   std::string prefix;
@@ -81,8 +96,8 @@ mlir::RankedTensorType sumsOf(mlir::Type tensor);
 mlir::Value widenGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value grad);
 mlir::Value roundGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value sum, mlir::Type kept);
 
-/// F, B, I, W, R of a piece, as far as the program runs them.
-mlir::LogicalResult derivePhases(mlir::ModuleOp module, const PieceModel &piece);
+/// F, B, I, W, R of a piece on a slice, as far as the program runs them.
+mlir::LogicalResult derivePhases(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice);
 
 /// U, norm, zero and what moves the gradients and values of tied weights.
 mlir::LogicalResult deriveUpdates(mlir::ModuleOp module, const PieceModel &piece);

@@ -8,20 +8,14 @@ using namespace pp;
 using namespace pp::pipeline;
 
 static constexpr GroupRule groupRules[] = {
-    {"act", What::act, Span::Unit, -1},
-    {"dact", What::dact, Span::Unit, +1},
-    {"kept", What::kept, Span::Unit},
-    {"stash", What::stash, Span::Unit},
-    {"pending", What::pending, Span::Unit},
-    {"tokens", What::tokens, Span::Microbatch},
-    {"targets", What::targets, Span::Microbatch},
-    {"weight", What::weight, Span::Piece},
-    {"opt", What::opt, Span::Piece},
-    {"fresh", What::fresh, Span::Piece},
-    {"grad", What::grad, Span::Piece},
-    {"share", What::share, Span::Piece},
-    {"norm", What::norm, Span::Step},
-    {"loss", What::loss, Span::Unit},
+    {"act", What::act, Span::Unit, -1},       {"dact", What::dact, Span::Unit, +1},
+    {"kept", What::kept, Span::Unit},         {"stash", What::stash, Span::Unit},
+    {"pending", What::pending, Span::Unit},   {"kv", What::kv, Span::Chunk},
+    {"dkv", What::dkv, Span::Chunk},          {"tokens", What::tokens, Span::Tokens},
+    {"targets", What::targets, Span::Tokens}, {"weight", What::weight, Span::Piece},
+    {"opt", What::opt, Span::Piece},          {"fresh", What::fresh, Span::Piece},
+    {"grad", What::grad, Span::Piece},        {"share", What::share, Span::Piece},
+    {"norm", What::norm, Span::Step},         {"loss", What::loss, Span::Unit},
 };
 
 static constexpr BodyRule bodyRules[] = {
@@ -48,7 +42,7 @@ static constexpr BodyRule bodyRules[] = {
 ArrayRef<What> pp::cargoOf(Role role) {
   static constexpr What acts[] = {What::act}, dacts[] = {What::dact}, weights[] = {What::weight, What::fresh},
                         grads[] = {What::grad, What::share}, stashes[] = {What::kept, What::stash, What::pending},
-                        states[] = {What::opt}, stats[] = {What::norm};
+                        states[] = {What::opt}, stats[] = {What::norm}, chunks[] = {What::kv}, sums[] = {What::dkv};
   switch (role) {
   case Role::act:
     return acts;
@@ -64,16 +58,17 @@ ArrayRef<What> pp::cargoOf(Role role) {
     return states;
   case Role::stat:
     return stats;
+  case Role::kv:
+    return chunks;
+  case Role::dkv:
+    return sums;
   default:
     return {};
   }
 }
 
-const GroupRule *BodyLabels::find(What what, bool input) const {
-  for (const GroupRule *group : input ? inputs : results)
-    if (group->what == what)
-      return group;
-  return nullptr;
+bool BodyLabels::has(What what, bool input) const {
+  return llvm::any_of(input ? inputs : results, [&](const BodyGroup &group) { return group->what == what; });
 }
 
 static const GroupRule *findGroup(StringRef name) {
@@ -81,10 +76,10 @@ static const GroupRule *findGroup(StringRef name) {
   return it == std::end(groupRules) ? nullptr : it;
 }
 
-/// Cuts `s0.tie.in.1` into the piece's prefix, the rule of `tie.in`, and 1.
+/// Cuts `s0.tie.in.1` into the piece's prefix, the rule of `tie.in`, and 1; `s0.F.2` into `s0`, that of `F`, and 2.
 static bool readName(StringRef callee, BodyLabels &labels) {
   StringRef name = callee, digits = name.substr(name.rfind('.') + 1);
-  if (!digits.getAsInteger(10, labels.tie))
+  if (!digits.getAsInteger(10, labels.number))
     name = name.drop_back(digits.size() + 1);
   auto *rule = llvm::find_if(bodyRules, [&](const BodyRule &rule) {
     return name.ends_with(rule.name) && name.drop_back(rule.name.size()).ends_with(".");
@@ -104,12 +99,12 @@ FailureOr<BodyLabels> BodyLabels::get(ModuleOp module, LaunchOp launch) {
   FailureOr<BodyGroups> groups = BodyGroups::get(function);
   if (failed(groups))
     return failure();
-  auto bind = [&](ArrayRef<BodyGroups::Group> named, SmallVectorImpl<const GroupRule *> &rules) -> LogicalResult {
+  auto bind = [&](ArrayRef<BodyGroups::Group> named, SmallVectorImpl<BodyGroup> &rules) -> LogicalResult {
     for (const BodyGroups::Group &group : named) {
       // A sum's share is a gradient of the piece itself; the gradient of tied weights has a payload of its own.
       bool plain = labels.rule->adds == Adds::Share && group.name == "share";
-      rules.push_back(findGroup(plain ? "grad" : StringRef(group.name)));
-      if (!rules.back())
+      rules.push_back({findGroup(plain ? "grad" : group.kind()), static_cast<int32_t>(group.chunk())});
+      if (!rules.back().rule)
         return emitError(launch.getLoc())
                << "no rule says what group `" << group.name << "` of `@" << launch.getCallee() << "` holds";
     }

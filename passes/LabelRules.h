@@ -7,8 +7,9 @@
 
 namespace pp {
 
-/// Which coordinates of the unit the labels of a group have.
-enum class Span : uint8_t { Step, Microbatch, Piece, Unit };
+/// Which coordinates of the unit the labels of a group have. `Tokens`: microbatch and slice; `Chunk`: those of the unit,
+/// but for the slice, which is the number in the group's name.
+enum class Span : uint8_t { Step, Tokens, Piece, Unit, Chunk };
 
 struct GroupRule {
   llvm::StringLiteral name;
@@ -17,11 +18,18 @@ struct GroupRule {
   int32_t from = 0; ///< an input comes from the piece so much further on in the model
 };
 
+/// A group of a body.
+struct BodyGroup {
+  const GroupRule *rule;
+  int32_t chunk; ///< the 2 of `kv.2`, else -1
+  const GroupRule *operator->() const { return rule; }
+};
+
 /// What a body does to the terms of a sum.
 enum class Adds : uint8_t { Nothing, Unit, None, Share, Tied, Norm };
 
 struct BodyRule {
-  llvm::StringLiteral name; ///< behind the prefix of the piece, without the number of `tie.in.0`
+  llvm::StringLiteral name; ///< behind the prefix of the piece, without the number of `tie.in.0` and `F.0`
   pipeline::Phase phase;
   Adds adds = Adds::Nothing; ///< `None`: a sum without terms
   bool whole = false;        ///< the gradient that it reads has all its terms
@@ -32,11 +40,11 @@ struct BodyRule {
 struct BodyLabels {
   std::string prefix; ///< of the piece that it belongs to
   const BodyRule *rule = nullptr;
-  int64_t tie = -1; ///< the k of `tie.in.k` and `tie.fresh.k`
-  llvm::SmallVector<const GroupRule *> inputs, results;
+  int64_t number = -1; ///< the k of `tie.in.k` and `tie.fresh.k`, the slice of `F.2`
+  llvm::SmallVector<BodyGroup> inputs, results;
   llvm::SmallVector<int64_t> ties; ///< per result the input whose slot it takes over, or -1
 
-  const GroupRule *find(What what, bool input) const;
+  bool has(What what, bool input) const;
 
   /// Reads the body's name and groups; a body or group without a rule is an error: nothing is proved by silence.
   static mlir::FailureOr<BodyLabels> get(mlir::ModuleOp module, pipeline::LaunchOp launch);

@@ -11,6 +11,10 @@ static StringRef nameOf(What what) {
     return "act";
   case What::dact:
     return "dact";
+  case What::kv:
+    return "kv";
+  case What::dkv:
+    return "dkv";
   case What::stash:
     return "stash";
   case What::weight:
@@ -26,13 +30,14 @@ static StringRef nameOf(What what) {
 
 std::string Label::str(const Pieces &pieces) const {
   std::string coord = piece < 0 ? "" : pieces.op(piece).getCoord().with(microbatch, slice).str();
+  std::string data = std::to_string(microbatch) + (slice < 0 ? "" : ", " + std::to_string(slice));
   switch (what) {
   case What::nothing:
     return "nothing";
   case What::tokens:
-    return "`data(tokens, " + std::to_string(microbatch) + ")`";
+    return "`data(tokens, " + data + ")`";
   case What::targets:
-    return "`data(targets, " + std::to_string(microbatch) + ")`";
+    return "`data(targets, " + data + ")`";
   case What::loss:
     return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:

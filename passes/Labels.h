@@ -10,11 +10,13 @@
 namespace pp {
 
 /// Kinds of values. `fresh` and `share` are what pieces with tied weights exchange: new values and gradients of theirs.
-/// `kept` is what F keeps of a stash of which R makes the rest.
+/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys.
 enum class What : uint8_t {
   nothing,
   act,
   dact,
+  kv,
+  dkv,
   kept,
   stash,
   pending,
@@ -41,7 +43,7 @@ struct Label {
   }
   bool operator!=(const Label &other) const { return !(*this == other); }
   /// Whether its terms are counted: see Terms.
-  bool isSum() const { return what == What::grad || what == What::share || what == What::norm; }
+  bool isSum() const { return what == What::grad || what == What::share || what == What::norm || what == What::dkv; }
   /// As messages say it: `act(0, 2)`, `data(tokens, 2)`, `weight(0)` after its update, ..
   std::string str(const Pieces &pieces) const;
 };

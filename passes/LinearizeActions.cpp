@@ -227,7 +227,11 @@ private:
     UnitOp unit = maker(token);
     auto waiter = dyn_cast<UnitOp>(op);
     bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
-    StringRef thing = token.kind == Token::Backward ? "dact" : own ? "stash" : "act";
+    bool isChunk = own && token.slice != waiter.getUnit().getCoord().getSlice();
+    StringRef thing = token.kind == Token::Backward ? (isChunk ? "dkv" : "dact")
+                      : isChunk                     ? "kv"
+                      : own                         ? "stash"
+                                                    : "act";
     std::string coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice).str();
     StringRef phase = token.kind == Token::Forward ? "`F`" : token.kind == Token::Again ? "`R`" : "backward";
     error << "needs `" << thing << "(" << coord << ")`, and its " << phase << " has not run" << withLoops(op);

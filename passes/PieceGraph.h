@@ -3,6 +3,7 @@
 #ifndef PP_PASSES_PIECEGRAPH_H
 #define PP_PASSES_PIECEGRAPH_H
 
+#include "mlir/IR/IRMapping.h"
 #include "passes/DeriveTasks.h"
 
 namespace pp {
@@ -10,7 +11,7 @@ namespace pp {
 /// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
 class PieceGraph {
 public:
-  PieceGraph(mlir::ModuleOp module, const PieceModel &piece);
+  PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice);
   /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
   mlir::LogicalResult build(bool first);
   mlir::LogicalResult writeForward();
@@ -22,6 +23,15 @@ public:
 private:
   mlir::LogicalResult inlinePart(const PartUse &part, llvm::SmallVectorImpl<mlir::Value> &flow);
   mlir::Value argumentOf(mlir::func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
+  // DeriveSlices.cpp: the ops as one slice of the sequence sees them.
+  mlir::FailureOr<mlir::Operation *> cloneSliced(mlir::OpBuilder &builder, mlir::Operation &op, mlir::IRMapping &map);
+  mlir::LogicalResult addChunks(nn::AttentionOp attention, llvm::SmallVectorImpl<mlir::Value> &operands);
+  mlir::LogicalResult seedChunks(nn::Gradients &gradients);
+  void collectChunks(nn::Gradients &gradients);
+  bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }
+  llvm::SmallVector<Group> chunkGroups(llvm::StringRef name, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
+                                       bool tied = false) const;
+
   mlir::LogicalResult foldTransposes();
   mlir::LogicalResult differentiate(bool first);
   mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
@@ -37,15 +47,20 @@ private:
   void collectPending();
   mlir::LogicalResult writeNamed(const llvm::Twine &phase, llvm::ArrayRef<Group> inputs,
                                  llvm::ArrayRef<Group> results) {
-    return writeBody(module, piece.loc, (llvm::Twine(piece.prefix) + "." + phase).str(), inputs, results);
+    return writeBody(module, piece.loc, (llvm::Twine(piece.prefix) + "." + phase + slice.suffix()).str(), inputs,
+                     results);
   }
 
   mlir::ModuleOp module;
   const PieceModel &piece;
+  const SequenceSlice &slice;
   Scratch scratch;
   llvm::SmallVector<mlir::Value> act, tokens, targets, weights, dact, grads; ///< arguments
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
   mlir::Value loss;
+  /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those
+  /// with this one's part.
+  llvm::SmallVector<llvm::SmallVector<mlir::Value>> kv, dkv, dkvOut;
   llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
   llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts
   unsigned run = 0;

@@ -21,6 +21,11 @@ using namespace pp::pipeline;
 
 //===-- Groups --------------------------------------------------------------------------------------------------===//
 
+int64_t BodyGroups::Group::chunk() const {
+  int64_t number = -1;
+  return StringRef(name).split('.').second.getAsInteger(10, number) ? -1 : number;
+}
+
 static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
                                 SmallVectorImpl<BodyGroups::Group> &groups) {
   auto list = body->getAttrOfType<ArrayAttr>(attr);

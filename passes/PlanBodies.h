@@ -22,6 +22,12 @@ struct BodyGroups {
     unsigned first = 0; ///< its first argument or returned value
     mlir::TupleType payload;
     int64_t pointer = -1; ///< its pointer in the signature; a result tied to an input has the input's
+
+    /// `kv` of `kv.2`, else the name; and the 2, the slice whose keys these are, else -1.
+    llvm::StringRef kind() const {
+      return chunk() < 0 ? llvm::StringRef(name) : llvm::StringRef(name).split('.').first;
+    }
+    int64_t chunk() const;
   };
   llvm::SmallVector<Group> inputs, results;
   llvm::SmallVector<int64_t> ties;             ///< per result group: the input group whose slot it takes over, or -1

@@ -12,6 +12,7 @@
 // cycle (deadlock_and_nccl.md F.3).
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "passes/PlanBodies.h"
 #include "llvm/ADT/MapVector.h"
 
 namespace pp {
@@ -106,6 +107,10 @@ private:
     return builder.getDictionaryAttr(entries);
   }
 
+  NamedAttribute entry(StringRef name, int64_t number) {
+    return builder.getNamedAttr(name, builder.getI64IntegerAttr(number));
+  }
+
   NamedAttribute pieceEntry(CoordAttr coord) {
     return builder.getNamedAttr("piece", FlatSymbolRefAttr::get(program.getContext(), coord.pieceName()));
   }
@@ -115,8 +120,11 @@ private:
     int64_t rank = rankOf(input.getValue());
     DictionaryAttr bound;
     if (thing.getRole() == Role::data) {
-      bound = binding(*input.getData(),
-                      builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(thing.getCoord().getMicrobatch())));
+      int64_t slice = thing.getCoord().getSlice();
+      SmallVector<NamedAttribute> entries = {entry("microbatch", thing.getCoord().getMicrobatch())};
+      if (slice >= 0)
+        entries.append({entry("slice", slice), entry("first", sliceStarts(program)[slice])});
+      bound = binding(*input.getData(), entries);
     } else {
       bool save = thing.getRole() == Role::opt || pieces.homes(pieces.find(thing.getCoord())).front() == rank;
       bound = binding(stringifyRole(thing.getRole()),
@@ -185,6 +193,19 @@ private:
     return success();
   }
 
+  /// `act(0, 1)`: what the task makes. Gradients of keys are of a slice of their own.
+  std::string labelOf(TaskOp task, OpResult result) {
+    CoordAttr coord = task.getUnit().getCoord();
+    auto body = symbols.lookup<func::FuncOp>(task.getCallee());
+    if (auto groups = body ? body->getAttrOfType<ArrayAttr>("pipeline.results") : ArrayAttr()) {
+      BodyGroups::Group group;
+      group.name = cast<StringAttr>(cast<ArrayAttr>(groups[result.getResultNumber()])[0]).str();
+      if (group.chunk() >= 0)
+        coord = coord.with(coord.getMicrobatch(), group.chunk());
+    }
+    return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
+  }
+
   LogicalResult projectTask(TaskOp task) {
     int64_t rank = task.getRanks().front();
     SmallVector<Value> inputs, results, scratch;
@@ -196,8 +217,7 @@ private:
         slots[{result, rank}] = inputs[tie];
         continue;
       }
-      std::string label = (stringifyRole(typeOf(result).getRole()) + "(" + task.getUnit().getCoord().str() + ")").str();
-      Value slot = slotOf(result, rank, label, task.getLoc());
+      Value slot = slotOf(result, rank, labelOf(task, cast<OpResult>(result)), task.getLoc());
       finishSends(rank, slot);
       results.push_back(slot);
     }
@@ -283,8 +303,7 @@ private:
     else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
       slot.setBindingAttr(binding("norm", {}));
     else if (thing.getRole() == Role::stat)
-      slot.setBindingAttr(binding(
-          "loss", builder.getNamedAttr("microbatch", builder.getI64IntegerAttr(thing.getCoord().getMicrobatch()))));
+      slot.setBindingAttr(binding("loss", entry("microbatch", thing.getCoord().getMicrobatch())));
   }
 };
 

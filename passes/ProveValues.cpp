@@ -129,6 +129,8 @@ private:
       label.piece = numbers.lookup(piece);
     if (auto microbatch = binding.getAs<IntegerAttr>("microbatch"))
       label.microbatch = microbatch.getInt();
+    if (auto slice = binding.getAs<IntegerAttr>("slice"))
+      label.slice = slice.getInt();
     if (kind->before)
       values.of(slot).label = label;
     label.updated = kind->before;
@@ -184,27 +186,29 @@ private:
       return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
                                         << writes << "; this launch gives " << launch.getInputs().size() << " and "
                                         << launch.getResults().size();
+    bool isSlice = launch.getUnit().getPhase() == Phase::U || unit.body.number == coord.getSlice();
     if (unit.piece >= 0 && values.pieces.op(unit.piece).getBodies() == StringRef(unit.body.prefix) &&
-        unit.body.rule->phase == launch.getUnit().getPhase())
+        unit.body.rule->phase == launch.getUnit().getPhase() && isSlice)
       return unit;
     return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` on rank " << rankOf(launch) << " runs `@"
                                       << launch.getCallee() << "`, which is not its body" << withLoops(launch);
   }
 
-  Label labelOf(const Unit &unit, const GroupRule &group, bool input) const {
+  Label labelOf(const Unit &unit, const BodyGroup &group, bool input) const {
     Label label;
-    label.what = group.what;
-    if (group.span == Span::Piece || group.span == Span::Unit)
-      label.piece = unit.piece + (input ? group.from : 0);
-    if (group.span == Span::Microbatch || group.span == Span::Unit)
+    label.what = group->what;
+    bool ofUnit = group->span == Span::Unit || group->span == Span::Chunk;
+    if (group->span == Span::Piece || ofUnit)
+      label.piece = unit.piece + (input ? group->from : 0);
+    if (group->span == Span::Tokens || ofUnit) {
       label.microbatch = unit.coord.getMicrobatch();
-    if (group.span == Span::Unit)
-      label.slice = unit.coord.getSlice();
-    if (group.what == What::weight || group.what == What::opt)
+      label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
+    }
+    if (group->what == What::weight || group->what == What::opt)
       label.updated = !input || unit.body.rule->updated;
-    if ((group.what == What::share && input) || (group.what == What::fresh && !input)) {
+    if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
       ArrayRef<int64_t> sharers = values.sharers[unit.piece];
-      label.piece = unit.body.tie < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.tie] : -1;
+      label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
     }
     return label;
   }
@@ -216,7 +220,7 @@ private:
     Value grad, share, norm;
     for (auto [slot, group] : llvm::zip(launch.getInputs(), unit->body.inputs)) {
       SlotState &state = values.of(slot);
-      if (Label wanted = labelOf(*unit, *group, true); state.label != wanted || state.arriving)
+      if (Label wanted = labelOf(*unit, group, true); state.label != wanted || state.arriving)
         return values.tellWrongRead(launch, slot, wanted);
       ++reads;
       weightReads += group->what == What::weight;
@@ -226,6 +230,8 @@ private:
         share = slot;
       else if (group->what == What::grad)
         grad = slot;
+      else if (group->what == What::dkv && failed(addToChunk(launch, unit->coord.getSlice(), slot)))
+        return failure();
     }
     if (failed(checkWhole(launch, *unit, grad, norm)))
       return failure();
@@ -234,13 +240,26 @@ private:
                    succeeded(writeResults(launch, *unit, made)));
   }
 
+  /// A slice adds its part to the gradient of keys that it saw, after all slices behind it; the keys' own adds last.
+  LogicalResult addToChunk(LaunchOp launch, int32_t slice, Value slot) {
+    SlotState &state = values.of(slot);
+    Terms &sum = values.terms[state.terms];
+    for (int32_t later = slice + 1; later < static_cast<int32_t>(program.getSlices()); ++later)
+      if (!sum.contains(later))
+        return values.tellChunkLacks(launch, slot, later);
+    if (auto twice = sum.add(slice))
+      return values.tellTwice(launch, slot, slot, *twice);
+    state.taken = state.label.slice == slice;
+    return success();
+  }
+
   /// What must have all its terms when it is read.
   LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
     if (!unit.body.rule->whole)
       return success();
     if (auto missing = values.termsOf(values.of(grad)).firstMissing(values.wholeGradient(unit.piece)))
       return values.tellMissing(launch, grad, *missing);
-    bool isUpdate = unit.body.find(What::weight, /*input=*/true);
+    bool isUpdate = unit.body.has(What::weight, /*input=*/true);
     if (int64_t piece = norm && isUpdate ? values.missingInNorm(values.termsOf(values.of(norm))) : -1; piece >= 0)
       return values.tellNormLacks(launch, norm, piece);
     values.of(grad).taken |= isUpdate;
@@ -254,7 +273,7 @@ private:
     std::optional<int32_t> twice;
     switch (unit.body.rule->adds) {
     case Adds::Nothing:
-      if (unit.body.find(What::share, /*input=*/false))
+      if (unit.body.has(What::share, /*input=*/false))
         made = sum;
       return success();
     case Adds::None:
@@ -268,7 +287,7 @@ private:
     case Adds::Share:
     case Adds::Tied:
       twice = sum.add(values.termsOf(values.of(share)),
-                      unit.body.rule->adds == Adds::Tied ? values.unitCount() * (1 + unit.body.tie) : 0);
+                      unit.body.rule->adds == Adds::Tied ? values.unitCount() * (1 + unit.body.number) : 0);
       values.of(share).taken = true;
     }
     return twice ? values.tellTwice(launch, into, share ? share : grad, *twice) : success();
@@ -277,10 +296,11 @@ private:
   LogicalResult writeResults(LaunchOp launch, const Unit &unit, const Terms &made) {
     auto results = launch.getResults().begin();
     for (auto [group, tie] : llvm::zip(unit.body.results, unit.body.ties)) {
-      Label label = labelOf(unit, *group, false);
+      Label label = labelOf(unit, group, false);
       makesLosses |= label.what == What::loss;
       if (tie < 0) {
-        if (failed(write(*results++, label, launch, made)))
+        bool isChunk = label.what == What::dkv;
+        if (failed(write(*results++, label, launch, isChunk ? Terms(unit.coord.getSlice()) : made)))
           return failure();
         continue;
       }
@@ -295,7 +315,7 @@ private:
 
   LogicalResult write(Value slot, Label label, Operation *writer, const Terms &made = {}) {
     SlotState &state = values.of(slot);
-    bool isGradient = state.label.what == What::grad || state.label.what == What::share;
+    bool isGradient = state.label.isSum() && state.label.what != What::norm;
     if (isGradient && !state.taken && !values.termsOf(state).empty())
       return values.tellLost(writer, slot);
     state.label = label;

@@ -45,7 +45,7 @@ static int64_t countStashes(RankOp rank) {
     if (!launch)
       continue;
     Phase phase = launch.getUnit().getPhase();
-    bool keeps = !launch.getCallee().ends_with(".F.light") || llvm::any_of(launch.getResults(), isStash);
+    bool keeps = !launch.getCallee().contains(".F.light") || llvm::any_of(launch.getResults(), isStash);
     if (phase == Phase::R || (phase == Phase::F && keeps))
       alive.insert(launch.getUnit().getCoord());
     else if (phase == Phase::B || phase == Phase::W)

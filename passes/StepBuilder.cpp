@@ -80,6 +80,7 @@ Value StepBuilder::createMove(ThingAttr thing, Value value, int64_t to, Location
   return builder.create<MoveOp>(loc, target, thing, value, group);
 }
 
+/// The kind of a group: `kv` of `kv.2`.
 static Role roleOf(StringRef group) {
   return llvm::StringSwitch<Role>(group)
       .Case("act", Role::act)
@@ -88,6 +89,8 @@ static Role roleOf(StringRef group) {
       .Cases("grad", "share", Role::grad)
       .Cases("stash", "kept", "pending", Role::stash)
       .Case("opt", Role::opt)
+      .Case("kv", Role::kv)
+      .Case("dkv", Role::dkv)
       .Cases("tokens", "targets", Role::data)
       .Default(Role::stat);
 }
@@ -95,7 +98,7 @@ static Role roleOf(StringRef group) {
 TaskOp StepBuilder::createTask(const Body &body, UnitIdAttr unit, int64_t rank, ValueRange inputs, Location loc) {
   SmallVector<Type> types;
   for (const BodyGroups::Group &group : body.groups.results)
-    types.push_back(typeOn(roleOf(group.name), group.payload, rank));
+    types.push_back(typeOn(roleOf(group.kind()), group.payload, rank));
   StringRef callee = const_cast<func::FuncOp &>(body.function).getName();
   return builder.create<TaskOp>(loc, types, callee, unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs);
 }

@@ -90,7 +90,7 @@ private:
   mlir::LogicalResult buildUnit(pipeline::UnitOp op);
   mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);
   void recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
-  mlir::Value dataInput(llvm::StringRef kind, int64_t mb, int64_t rank, mlir::TupleType payload);
+  mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
 
   // Moves (CompleteMoves.cpp).
   mlir::LogicalResult buildTransfers(llvm::MutableArrayRef<pipeline::TransferOp> ops);

@@ -6,7 +6,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// An input that the schedule moves itself, and not to where it is read.
+/// An input that the schedule moves itself, and not to where it is read; keys of a slice that ran elsewhere.
 LogicalResult StepBuilder::reportAbsent(UnitOp op, ThingAttr thing, int64_t rank) {
   SmallVector<int64_t> ranks;
   for (int64_t other = 0; other < static_cast<int64_t>(program.getRanks()); ++other)
@@ -24,6 +24,10 @@ LogicalResult StepBuilder::reportAbsent(UnitOp op, ThingAttr thing, int64_t rank
     else
       note << "; move it to rank " << rank << " too, or leave all its moves to the compiler";
     note << withLoops(move);
+  } else if (thing.getRole() == Role::kv || thing.getRole() == Role::dkv) {
+    error.attachNote(pieces.op(pieces.find(thing.getCoord())).getLoc())
+        << "slices read the keys of those before them; run all slices of a microbatch on one rank, or move `"
+        << thing.str() << "` to rank " << rank;
   }
   return failure();
 }

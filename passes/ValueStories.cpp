@@ -118,6 +118,13 @@ static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
   case What::dact:
     fits = phase == Phase::B || phase == Phase::I;
     break;
+  case What::kv:
+    fits = phase == Phase::F;
+    break;
+  case What::dkv: // begun by the last slice that saw these keys
+    fits = phase == Phase::B || phase == Phase::I;
+    return fits && pieces.find(coord) == label.piece && coord.getMicrobatch() == label.microbatch &&
+           coord.getSlice() > label.slice;
   case What::pending:
     fits = phase == Phase::I;
     break;
@@ -170,6 +177,8 @@ void Values::noteWhereIs(InFlightDiagnostic &error, Label wanted, LaunchOp reade
 std::string Values::termName(const Label &sum, int32_t term) const {
   if (sum.what == What::norm)
     return pieces.describe(term);
+  if (sum.what == What::dkv)
+    return "slice " + std::to_string(term);
   ProgramOp op = program;
   int32_t unit = term % unitCount(), use = term / unitCount(), slices = std::max<int64_t>(op.getSlices(), 1);
   std::string name = "microbatch " + std::to_string(unit / slices);
@@ -241,6 +250,21 @@ LogicalResult Values::tellMissing(LaunchOp launch, Value grad, int32_t term) con
   return failure();
 }
 
+LogicalResult Values::tellChunkLacks(LaunchOp launch, Value sum, int32_t slice) const {
+  const Label &label = of(sum).label;
+  auto error = emitError(launch.getLoc()) << subject(launch) << " reads " << label.str(pieces)
+                                          << " without the part of slice " << slice << withLoops(launch);
+  noteWriter(error, sum, "it");
+  LaunchOp maker = findLaunch([&](LaunchOp other) {
+    CoordAttr coord = other.getUnit().getCoord();
+    return makes(other, label, pieces) && coord.getSlice() == slice;
+  });
+  if (maker)
+    error.attachNote(maker.getLoc()) << "`" << maker.getUnit().str() << "` adds it here, on " << onRank(maker)
+                                     << withLoops(maker);
+  return failure();
+}
+
 LogicalResult Values::tellNormLacks(LaunchOp launch, Value norm, int64_t piece) const {
   auto error = emitError(launch.getLoc()) << subject(launch) << " clips by a norm without the gradient of "
                                           << pieces.describe(piece) << withLoops(launch);
@@ -268,7 +292,9 @@ LogicalResult Values::tellLost(Operation *op, Value slot) const {
                                        << termName(state.label, termsOf(state).front())
                                        << andMore(termsOf(state).size()) << ", which nothing has taken"
                                        << withLoops(op);
-  noteWriter(error, slot, "`grad(" + pieces.name(state.label.piece) + ")`");
+  noteWriter(error, slot,
+             state.label.what == What::dkv ? state.label.str(pieces)
+                                           : "`grad(" + pieces.name(state.label.piece) + ")`");
   return failure();
 }
 

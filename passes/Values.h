@@ -41,6 +41,8 @@ struct Values {
   using Result = mlir::LogicalResult;
   Result tellWrongRead(pipeline::LaunchOp launch, mlir::Value slot, Label wanted) const;
   Result tellMissing(pipeline::LaunchOp launch, mlir::Value grad, int32_t term) const;
+  /// The gradient of a chunk of keys is added to, or used, before this later slice has added its part.
+  Result tellChunkLacks(pipeline::LaunchOp launch, mlir::Value sum, int32_t slice) const;
   Result tellNormLacks(pipeline::LaunchOp launch, mlir::Value norm, int64_t piece) const;
   /// The launch or post adds a term that both slots hold.
   Result tellTwice(mlir::Operation *op, mlir::Value first, mlir::Value second, int32_t term) const;

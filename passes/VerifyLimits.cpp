@@ -110,7 +110,7 @@ private:
     UnitIdAttr unit = task.getUnit();
     std::pair<Attribute, int64_t> key = {unit.getCoord(), task.getRanks().front()};
     auto isStash = [](Type type) { return cast<ValType>(type).getRole() == Role::stash; };
-    bool keeps = !task.getCallee().ends_with(".F.light") || llvm::any_of(task.getResultTypes(), isStash);
+    bool keeps = !task.getCallee().contains(".F.light") || llvm::any_of(task.getResultTypes(), isStash);
     if (unit.getPhase() == Phase::R || (unit.getPhase() == Phase::F && keeps))
       forwards.try_emplace(key, position, task);
     else if (unit.getPhase() == Phase::B || unit.getPhase() == Phase::W)

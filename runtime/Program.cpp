@@ -122,7 +122,10 @@ void checkInside(const RankProgram &rank, const Program &program) {
   for (const TensorSpec &grad : rank.grads)
     checkInside(rank, grad.name, grad.offset, grad.bytes());
   for (const InputSpec &input : rank.inputs) {
-    checkInside(rank, input.targets ? "targets" : "tokens", input.offset, program.batch * program.sequence * 4);
+    if (input.first < 0 || input.length < 1 || input.first + input.length > program.sequence)
+      throw Unfit(text("input holds tokens ", input.first, " to ", input.first + input.length, " of a sequence of ",
+                       program.sequence));
+    checkInside(rank, input.targets ? "targets" : "tokens", input.offset, program.batch * input.length * 4);
     if (input.microbatch < 0 || input.microbatch >= program.microbatches)
       throw Unfit(text("input of microbatch ", input.microbatch, " of ", program.microbatches));
   }
@@ -200,8 +203,8 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
     auto kind = entry.at("kind").get<std::string>();
     if (kind != "tokens" && kind != "targets")
       throw Unfit(text("input kind `", kind, "` is none of tokens, targets"));
-    rank.inputs.push_back(
-        {kind == "targets", entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>()});
+    rank.inputs.push_back({kind == "targets", entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
+                           entry.value("first", int64_t(0)), entry.value("length", program.sequence)});
   }
   for (const json &entry : listOf(root, "losses"))
     rank.losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),

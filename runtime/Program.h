@@ -19,14 +19,15 @@
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master", "shape": [128], "type": "f32",
 //                  "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
-//    "inputs":   [{"kind": "tokens" | "targets", "microbatch": 0, "offset": 4096}],
+//    "inputs":   [{"kind": "tokens" | "targets", "microbatch": 0, "offset": 4096, "first": 64, "length": 32}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
 // over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
 // checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
 // the weight's owner; for bf16 `master` holds the f32 master. Grads are complete after the step, and lie on the owner.
-// Inputs are i32[batch, sequence], written by the trainer before each step. A loss is one scalar already scaled, so
+// Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
+// trainer before each step. A loss is one scalar already scaled, so
 // that the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all
 // gradients.
 #ifndef PP_RUNTIME_PROGRAM_H
@@ -98,6 +99,7 @@ struct InputSpec {
   bool targets = false;
   int64_t microbatch = 0;
   int64_t offset = 0;
+  int64_t first = 0, length = 0; ///< the tokens of each sequence that it holds
 };
 
 struct LossSpec {

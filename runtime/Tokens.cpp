@@ -80,14 +80,17 @@ Status Tokens::readHeader(const std::string &path, bool check) {
 
 int32_t Tokens::at(int64_t position) const { return words ? words[position] : bytes[position]; }
 
-void Tokens::read(int64_t n, bool targets, int32_t *out) const {
+void Tokens::read(int64_t n, bool targets, int32_t *out, int64_t first, int64_t count) const {
+  count = count < 0 ? sequence - first : count;
+  first += targets;
   if (random) {
-    for (int64_t i = 0; i < sequence; ++i)
-      out[i] = int32_t(hashOf(seed, uint64_t(n) * uint64_t(sequence + 1) + uint64_t(i + targets)) % uint64_t(vocab));
+    uint64_t begin = uint64_t(n) * uint64_t(sequence + 1) + uint64_t(first);
+    for (int64_t i = 0; i < count; ++i)
+      out[i] = int32_t(hashOf(seed, begin + uint64_t(i)) % uint64_t(vocab));
     return;
   }
-  int64_t start = n % windows() * sequence + targets;
-  for (int64_t i = 0; i < sequence; ++i)
+  int64_t start = n % windows() * sequence + first;
+  for (int64_t i = 0; i < count; ++i)
     out[i] = at(start + i);
 }
 

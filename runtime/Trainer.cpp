@@ -185,7 +185,7 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   for (const InputSpec &input : program->inputs)
     for (int64_t row = 0; row < whole.batch; ++row)
       tokens.read((step - 1) * whole.sequencesPerStep() + input.microbatch * whole.batch + row, input.targets,
-                  reinterpret_cast<int32_t *>(arena + input.offset) + row * whole.sequence);
+                  reinterpret_cast<int32_t *>(arena + input.offset) + row * input.length, input.first, input.length);
   const OptimizerSpec &given = whole.optimizer;
   summary.lr = learningRate(given, state.lr, step, state.steps);
   rank.optimizer = {summary.lr, given.beta1, given.beta2, given.epsilon, given.weightDecay, given.clip, step};

@@ -287,3 +287,24 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {optimiz
   // expected-remark@+1 {{`U(0)` runs at the end of the step: its clipping needs the norm of every gradient}}
   pipeline.unit <U stage 0> on [0]
 }
+
+// -----
+
+// The second slice runs where the keys of the first are not.
+func.func private @attn(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  %k = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  %v = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  %o, %lse = nn.attention %x, %k, %v {heads = 4 : i64, causal = true} : (tensor<1x8x16xf32>, tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> (tensor<1x8x16xf32>, tensor<1x4x8xf32>)
+  return %o : tensor<1x8x16xf32>
+}
+func.func private @first(%t: tensor<1x8xi32> {nn.data = "tokens"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1x8x16xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  return %0 : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 2 microbatches 1 slices 2 attributes {train = {sequence = 8 : i64}} {
+  // expected-note@+1 {{slices read the keys of those before them; run all slices of a microbatch on one rank, or move `kv(0, 0, 0)` to rank 1}}
+  pipeline.piece @s0 <stage 0> parts [["first", -1], ["attn", 0]] homes <[0, 1]> owner <[0]>
+  pipeline.unit <F stage 0 mb 0 slice 0> on [0]
+  // expected-error@+1 {{`F(0, 0, 1)` on rank 1 needs `kv(0, 0, 0)`, which is on rank 0}}
+  pipeline.unit <F stage 0 mb 0 slice 1> on [1]
+}

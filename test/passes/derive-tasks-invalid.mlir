@@ -15,9 +15,69 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
   return %x : tensor<1x8x16xf32>
 }
-// expected-error@+1 {{tasks on slices of the sequence are not derived yet; this program has 4 slices}}
+// expected-error@+1 {{this program has slices, but its `train` has no `sequence` to cut}}
 pipeline.program @p ranks 1 microbatches 1 slices 4 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]]
+}
+
+// -----
+
+func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  return %x : tensor<1x8x16xf32>
+}
+// expected-error@+1 {{slice 8 of 9 is empty; a sequence has 8 tokens}}
+pipeline.program @q ranks 1 microbatches 1 slices 9 attributes {train = {sequence = 8 : i64}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+}
+
+// -----
+
+// Lengths that somebody gave.
+func.func private @a(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  return %x : tensor<1x8x16xf32>
+}
+// expected-error@+1 {{the slices hold 9 tokens; a sequence has 8}}
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {slice_lengths = array<i64: 4, 5>, train = {sequence = 8 : i64}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+}
+
+// -----
+
+func.func private @attn(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  %k = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  %v = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  // expected-error@+1 {{an `attention` that is not causal needs the keys of later slices; such a model cannot run in slices}}
+  %o, %lse = nn.attention %x, %k, %v {heads = 4 : i64} : (tensor<1x8x16xf32>, tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> (tensor<1x8x16xf32>, tensor<1x4x8xf32>)
+  return %o : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {sequence = 8 : i64}} {
+  pipeline.piece @s0 <stage 0> parts [["attn", 0]]
+}
+
+// -----
+
+func.func private @attn(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  // expected-error@+1 {{on slices, `attention` alone may read its keys and values: their gradients are summed over slices}}
+  %k = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  %v = nn.gelu %x : (tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  %o, %lse = nn.attention %x, %k, %v {heads = 4 : i64, causal = true} : (tensor<1x8x16xf32>, tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> (tensor<1x8x16xf32>, tensor<1x4x8xf32>)
+  %y = nn.add %o, %k : (tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+  return %y : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {sequence = 8 : i64}} {
+  pipeline.piece @s0 <stage 0> parts [["attn", 0]]
+  pipeline.unit <B stage 0 mb 0 slice 1> on [0]
+}
+
+// -----
+
+func.func private @attn(%q: tensor<1x8x16xf32>, %k: tensor<1x8x16xf32>, %v: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
+  // expected-error@+1 {{on slices, keys are kept where they are made; the part that makes them must be in the same piece}}
+  %o, %lse = nn.attention %q, %k, %v {heads = 4 : i64, causal = true} : (tensor<1x8x16xf32>, tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> (tensor<1x8x16xf32>, tensor<1x4x8xf32>)
+  return %o : tensor<1x8x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {sequence = 8 : i64}} {
+  pipeline.piece @s0 <stage 0> parts [["attn", 0]]
 }
 
 // -----

@@ -86,6 +86,17 @@ FORMS = (
            work=lambda m: 6 * m, ranks=idle, top=peak)
       for name, peak, idle in (("v_half", lambda p: p + 2 - p % 2, {2: 1, 3: 5, 4: 5, 5: 11, 6: 11, 8: 17, 16: 41}),
                                ("v_min", lambda p: 2 * -(-(p + 2) // 3), {2: 3, 3: 5, 4: 11, 5: 15, 6: 17, 8: 27, 16: 59}))),
+    # Li et al. 2021 and SlimPipe (helix_slim.md 2.3, 3), n slices, v chunks: (p-1)/(nm) and (p-1)/(nvm) of the work; all slices
+    # at once, and nv + 2(p-1-r) slices of a stage.
+    *(Form("terapipe", lambda p: (1, 3), lambda p, m, n=n: 3 * (n * m + p - 1), lambda p, m, r: None,
+           defines=dict(slices=n, sequence=16), ranks=(2, 4, 7), work=lambda m, n=n: 3 * n * m,
+           stash=lambda p, m, r, n=n: n * m) for n in (1, 4, 16)),
+    *(Form(schedule, lambda p: (1, 2, 5), lambda p, m, n=n, v=v: 3 * (n * v * m + p - 1), lambda p, m, r: None,
+           defines=dict(slices=n, chunks=v, sequence=16), ranks=ranks, layers=lambda p, v=v: v * p,
+           work=lambda m, n=n, v=v: 3 * n * v * m,
+           stash=lambda p, m, r, n=n, v=v: min(n * m * v, n * v + 2 * (p - 1 - r)))
+      for schedule, v, n, ranks in (("slimpipe", 1, 4, (2, 3, 4)), ("slimpipe", 1, 9, (2, 4, 5)), ("slimpipe", 1, 16, (4, 8)),
+                                    ("slimpipe_interleaved", 2, 8, (2, 4, 8)), ("slimpipe_interleaved", 3, 12, (3, 4)))),
     # DeepSeek 2025, a pair of F and B one after the other: as ZB-V, one chunk more on the ranks that begin with pairs.
     Form("dualpipe_v", lambda p: (2 * p, 2 * p + 1), lambda p, m: 6 * m + p - 1, lambda p, m, r: None,
          barrier=None, layers=lambda p: 2 * p, work=lambda m: 6 * m, top=lambda p: 2 * p + 1),

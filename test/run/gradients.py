@@ -2,7 +2,7 @@
 """Judges schedules by execution: gradients and losses on several ranks against the same model on one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME,..] [--train FILE.pipe]
+# usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME,..] [--train FILE.pipe] [-D NAME=VALUE]..
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for one step under `mpirun` or in one
 # process, with buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of
 # its type.
@@ -63,9 +63,12 @@ def main():
     parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
     parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="of the model and the data, or of the schedules alone")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
+    defines = dict(define.split("=", 1) for define in arguments.D)
+    SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL})
     modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
     for number, case in enumerate(cases(arguments.quick, arguments.schedules.split(","))):
         model, precision, ranks, microbatches, schedule = case
@@ -75,7 +78,7 @@ def main():
                                     precision=precision)
             references[key] = runner.run(single, 1, "threads", "rendezvous", arguments.steps)
         program = runner.compile(arguments.train, schedule=schedule, model=model, ranks=ranks,
-                                 microbatches=microbatches, precision=precision)
+                                 microbatches=microbatches, precision=precision, **defines)
         for transport, sends in [modes[0], modes[1 + number % 2]] if arguments.quick else modes:
             gradients, losses = runner.run(program, ranks, transport, sends, arguments.steps)
             worst, where = difference(gradients, references[key][0])

@@ -1,0 +1,117 @@
+// Writes a piece's ops as one slice of the sequence sees them: its tokens' positions, and the keys of the slices before it.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Keys and values of a slice stay where they were made, a chunk for each slice (`kv.0`, `kv.1`, ..): slice k attends the
+// chunks 0 to k. Their gradients are sums over slices, made by the last slice and gone through by the others in reverse:
+//
+//   F.2  reads kv.0 kv.1         makes kv.2                    (slice 2 of 3)
+//   B.2  reads kv.0 kv.1 kv.2    makes dkv.0 dkv.1
+//   B.1  reads kv.0 kv.1         adds to dkv.0, and to dkv.1, which is whole then and goes on into the layers' weights
+#include "passes/PieceGraph.h"
+
+using namespace mlir;
+using namespace pp;
+
+Type SequenceSlice::typeIn(Type whole, int64_t of) const {
+  auto type = dyn_cast<RankedTensorType>(whole);
+  if (isWhole() || !type || type.getRank() < 2 || type.getDimSize(1) != starts.back())
+    return whole;
+  SmallVector<int64_t> shape(type.getShape());
+  shape[1] = length(of);
+  return RankedTensorType::get(shape, type.getElementType());
+}
+
+FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op, IRMapping &map) {
+  SmallVector<Value> operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return map.lookup(value); });
+  NamedAttrList attributes(op.getAttrs());
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  if (attention && failed(addChunks(attention, operands)))
+    return failure();
+  if (attention || isa<nn::RopeOp, nn::PositionsOp>(op)) {
+    auto offset = attributes.get("offset");
+    int64_t own = offset ? cast<IntegerAttr>(offset).getInt() : 0;
+    attributes.set("offset", builder.getI64IntegerAttr(own + slice.start()));
+  }
+  FailureOr<Operation *> made =
+      nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
+  if (succeeded(made))
+    for (auto [result, sliced] : llvm::zip(op.getResults(), (*made)->getResults()))
+      map.map(result, sliced);
+  return made;
+}
+
+/// Puts the chunks of the slices before this one in front of its own k and v.
+LogicalResult PieceGraph::addChunks(nn::AttentionOp attention, SmallVectorImpl<Value> &operands) {
+  if (operands.size() != 3 || attention.getKvOffsets() || attention.getOffset())
+    return attention.emitError("on slices, `attention` expects the keys of one whole sequence");
+  if (!attention.getCausal())
+    return attention.emitError("an `attention` that is not causal needs the keys of later slices; such a model cannot "
+                               "run in slices");
+  SmallVector<Value> own = {operands[1], operands[2]};
+  for (Value value : own)
+    if (isa<BlockArgument>(value))
+      return attention.emitError(
+          "on slices, keys are kept where they are made; the part that makes them must be in the "
+          "same piece");
+  operands.truncate(1);
+  for (int64_t k = 0; k < slice.number; ++k) {
+    SmallVector<Type> types = {slice.typeIn(attention.getKv()[0].getType(), k),
+                               slice.typeIn(attention.getKv()[1].getType(), k)};
+    llvm::append_range(kv[k], scratch.addArguments(types));
+    operands.append(kv[k].end() - 2, kv[k].end());
+  }
+  operands.append(own);
+  kv.back().append(own);
+  return success();
+}
+
+/// Behind the last slice the gradients of all chunks begin with what later slices gave them.
+LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
+  if (slice.isWhole())
+    return success();
+  for (Value value : kv.back())
+    if (!value.hasOneUse())
+      return emitError(value.getLoc()) << "on slices, `attention` alone may read its keys and values: their gradients "
+                                          "are summed over slices";
+  if (slice.isLast())
+    return success();
+  for (const SmallVector<Value> &chunk : kv) {
+    SmallVector<Type> types;
+    for (Value value : chunk) {
+      auto type = cast<RankedTensorType>(value.getType());
+      types.push_back(type.clone(nn::sumType(type.getElementType())));
+    }
+    dkv.push_back(scratch.addArguments(types));
+    for (auto [value, sum] : llvm::zip(chunk, dkv.back()))
+      gradients.set(value, sum);
+  }
+  return success();
+}
+
+/// What an op makes of a sum by adding to it in place.
+static Value continued(Value sum) {
+  for (OpOperand &use : sum.getUses())
+    if (auto inPlace = dyn_cast<nn::InPlace>(use.getOwner()))
+      for (nn::Tie tie : inPlace.getRequiredTies())
+        if (tie.operand == use.getOperandNumber())
+          return use.getOwner()->getResult(tie.result);
+  return sum;
+}
+
+void PieceGraph::collectChunks(nn::Gradients &gradients) {
+  for (const SmallVector<Value> &sums : dkv)
+    dkvOut.push_back(llvm::map_to_vector(sums, continued));
+  if (dkv.empty() && slice.number > 0)
+    for (const SmallVector<Value> &chunk : ArrayRef(kv).drop_back())
+      dkvOut.push_back(llvm::map_to_vector(chunk, [&](Value value) { return gradients.get(value); }));
+}
+
+SmallVector<Group> PieceGraph::chunkGroups(StringRef name, ArrayRef<SmallVector<Value>> chunks, bool tied) const {
+  SmallVector<Group> groups;
+  for (auto [k, values] : llvm::enumerate(chunks)) {
+    std::string full = (name + "." + Twine(k)).str();
+    if (!values.empty())
+      groups.push_back({full, values, tied ? full : ""});
+  }
+  return groups;
+}
