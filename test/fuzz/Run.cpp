@@ -14,10 +14,10 @@ static const double *doubles(const char *arena, int64_t offset) {
 
 /// Every microbatch of every step begins with its own number, so that no two are equal.
 static void fillTokens(const Program &program, const InputSpec &input, int64_t step, char *arena) {
-  int64_t number = step * program.microbatches + input.microbatch, length = program.sequence;
+  int64_t number = step * program.microbatches + input.microbatch;
   auto *out = reinterpret_cast<int32_t *>(arena + input.offset);
-  for (int64_t i = 0; i < length; ++i) {
-    int64_t place = i + input.targets;
+  for (int64_t i = 0; i < input.length; ++i) {
+    int64_t place = input.first + i + input.targets;
     uint64_t drawn = hashOf(uint64_t(number), uint64_t(place));
     out[i] = int32_t((place == 0   ? uint64_t(number)
                       : place == 1 ? uint64_t(number / program.vocab)
