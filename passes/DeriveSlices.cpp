@@ -77,10 +77,8 @@ LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
     return success();
   for (const SmallVector<Value> &chunk : kv) {
     SmallVector<Type> types;
-    for (Value value : chunk) {
-      auto type = cast<RankedTensorType>(value.getType());
-      types.push_back(type.clone(nn::sumType(type.getElementType())));
-    }
+    for (Value value : chunk)
+      types.push_back(sumsOf(value.getType()));
     dkv.push_back(scratch.addArguments(types));
     for (auto [value, sum] : llvm::zip(chunk, dkv.back()))
       gradients.set(value, sum);
