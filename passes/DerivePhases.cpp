@@ -144,6 +144,11 @@ LogicalResult PieceGraph::differentiate(bool first) {
   if (failed(seedChunks(gradients)))
     return failure();
   for (Operation *op : llvm::reverse(ops)) {
+    if (auto copy = dyn_cast<nn::CopyOp>(op)) { // of keys that came in an activation
+      if (Value gradient = gradients.get(copy.getY()))
+        gradients.add(op->getLoc(), copy.getX(), gradient);
+      continue;
+    }
     auto differentiable = dyn_cast<nn::Differentiable>(op);
     if (!differentiable)
       return op->emitError() << "`" << op->getName().stripDialect() << "` has no derivative";

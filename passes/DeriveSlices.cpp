@@ -25,7 +25,7 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   SmallVector<Value> operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return map.lookup(value); });
   NamedAttrList attributes(op.getAttrs());
   auto attention = dyn_cast<nn::AttentionOp>(op);
-  if (attention && failed(addChunks(attention, operands)))
+  if (attention && failed(addChunks(builder, attention, operands)))
     return failure();
   if (attention || isa<nn::RopeOp, nn::PositionsOp>(op)) {
     auto offset = attributes.get("offset");
@@ -41,18 +41,18 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
 }
 
 /// Puts the chunks of the slices before this one in front of its own k and v.
-LogicalResult PieceGraph::addChunks(nn::AttentionOp attention, SmallVectorImpl<Value> &operands) {
+LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attention, SmallVectorImpl<Value> &operands) {
   if (operands.size() != 3 || attention.getKvOffsets() || attention.getOffset())
     return attention.emitError("on slices, `attention` expects the keys of one whole sequence");
   if (!attention.getCausal())
     return attention.emitError("an `attention` that is not causal needs the keys of later slices; such a model cannot "
                                "run in slices");
   SmallVector<Value> own = {operands[1], operands[2]};
-  for (Value value : own)
-    if (isa<BlockArgument>(value))
-      return attention.emitError(
-          "on slices, keys are kept where they are made; the part that makes them must be in the "
-          "same piece");
+  for (Value &value : own)
+    if (isa<BlockArgument>(value)) { // of an activation from another piece, which does not wait for later slices
+      value = builder.create<nn::CopyOp>(attention.getLoc(), value, Value());
+      forward.insert(value.getDefiningOp());
+    }
   operands.truncate(1);
   for (int64_t k = 0; k < slice.number; ++k) {
     SmallVector<Type> types = {slice.typeIn(attention.getKv()[0].getType(), k),

@@ -25,7 +25,8 @@ private:
   mlir::Value argumentOf(mlir::func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
   // DeriveSlices.cpp: the ops as one slice of the sequence sees them.
   mlir::FailureOr<mlir::Operation *> cloneSliced(mlir::OpBuilder &builder, mlir::Operation &op, mlir::IRMapping &map);
-  mlir::LogicalResult addChunks(nn::AttentionOp attention, llvm::SmallVectorImpl<mlir::Value> &operands);
+  mlir::LogicalResult addChunks(mlir::OpBuilder &builder, nn::AttentionOp attention,
+                                llvm::SmallVectorImpl<mlir::Value> &operands);
   mlir::LogicalResult seedChunks(nn::Gradients &gradients);
   void collectChunks(nn::Gradients &gradients);
   bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }

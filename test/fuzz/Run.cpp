@@ -52,8 +52,11 @@ template <typename Visit> static void visitAll(const RankProgram &tables, const 
     visit(state.kind + " of " + state.name, doubles(arena, state.offset), state.elements());
   for (const TensorSpec &grad : tables.grads)
     visit("grad " + grad.name, doubles(arena, grad.offset), grad.elements());
+  std::map<int64_t, double> losses; // every slice of a microbatch has one
   for (const LossSpec &loss : tables.losses)
-    visit("loss " + std::to_string(loss.microbatch), doubles(arena, loss.offset), 1);
+    losses[loss.microbatch] += *doubles(arena, loss.offset);
+  for (auto &[microbatch, loss] : losses)
+    visit("loss " + std::to_string(microbatch), &loss, 1);
   if (tables.normOffset >= 0)
     visit("norm", doubles(arena, tables.normOffset), 1);
 }

@@ -283,6 +283,8 @@ constexpr Library library[] = {
     {"1f1b_recompute", "one_f_one_b_recompute", ", attention = false", 1, false},
     {"looped_bfs", "looped_bfs", "", 2, false},
     {"ring_of_nodes", "ring_of_nodes", "", 1, true},
+    {"terapipe", "terapipe", ", slices = 2", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 3, exchange = false, vocabulary = false", 1, false},
 };
 
 Schedule fromLibrary(Dice &dice, int64_t size) {

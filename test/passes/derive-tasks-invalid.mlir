@@ -71,17 +71,6 @@ pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {sequenc
 
 // -----
 
-func.func private @attn(%q: tensor<1x8x16xf32>, %k: tensor<1x8x16xf32>, %v: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
-  // expected-error@+1 {{on slices, keys are kept where they are made; the part that makes them must be in the same piece}}
-  %o, %lse = nn.attention %q, %k, %v {heads = 4 : i64, causal = true} : (tensor<1x8x16xf32>, tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> (tensor<1x8x16xf32>, tensor<1x4x8xf32>)
-  return %o : tensor<1x8x16xf32>
-}
-pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {sequence = 8 : i64}} {
-  pipeline.piece @s0 <stage 0> parts [["attn", 0]]
-}
-
-// -----
-
 func.func private @wide(%x: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
   return %x : tensor<1x8x16xf32>
 }
