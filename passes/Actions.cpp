@@ -1,6 +1,7 @@
 // Reads the actions of a schedule: what each unit and transfer waits for, and what it brings about.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Actions.h"
+#include "passes/Costs.h"
 
 using namespace mlir;
 using namespace pp;
@@ -61,17 +62,6 @@ int64_t Pieces::tieNumber(int64_t piece) const {
   return number;
 }
 
-int64_t pp::unitTime(Phase phase) {
-  switch (phase) {
-  case Phase::B:
-    return 2;
-  case Phase::U:
-    return 0;
-  default:
-    return 1;
-  }
-}
-
 std::string pp::withLoops(Operation *op) {
   std::string values = loopValues(op->getLoc());
   return values.empty() ? "" : ", with " + values;
@@ -89,11 +79,12 @@ SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
   return starts;
 }
 
-static void readUnit(UnitOp op, const Pieces &pieces, const DenseSet<CoordAttr> &remade, Action &action) {
+static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, const DenseSet<CoordAttr> &remade,
+                     Action &action) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
-  action.duration = std::max(action.duration, unitTime(phase));
+  action.duration = std::max(action.duration, times.of(op.getUnit()));
   auto need = [&](Token::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
   if (phase == Phase::F) {
     if (piece > 0)
@@ -151,6 +142,7 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
 
 std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   std::vector<Action> actions;
+  UnitTimes times(program);
   DenseSet<CoordAttr> remade;
   program.walk([&](UnitOp unit) {
     if (unit.getUnit().getPhase() == Phase::R)
@@ -162,7 +154,7 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
     Action action{&op, {}, {}, {}, 0};
     op.walk([&](Operation *inner) {
       if (auto unit = dyn_cast<UnitOp>(inner))
-        readUnit(unit, pieces, remade, action);
+        readUnit(unit, pieces, times, remade, action);
       if (auto transfer = dyn_cast<TransferOp>(inner))
         readTransfer(transfer, pieces, action);
     });

@@ -53,7 +53,7 @@ struct Action {
   mlir::Operation *op;
   llvm::SmallVector<int64_t, 2> anchors; ///< the ranks in whose lists it stands
   llvm::SmallVector<Token, 3> needs, makes;
-  int64_t duration = 0; ///< unit time: F 1, B 2, I 1, W 1, R 1, transfers 0
+  double duration = 0; ///< of its longest unit; transfers 0
 };
 
 /// Where each slice of a sequence begins, and at last where it ends; as equal as they can be, or as `slice_lengths` of
@@ -62,9 +62,6 @@ llvm::SmallVector<int64_t> sliceStarts(pipeline::ProgramOp program);
 
 /// All actions in emission order.
 std::vector<Action> readActions(pipeline::ProgramOp program, const Pieces &pieces);
-
-/// Unit time of a phase: F, I, W, R 1, B 2, U 0.
-int64_t unitTime(pipeline::Phase phase);
 
 /// `, with r = 1, i = 3`, or nothing: the end of a message about an action inside loops.
 std::string withLoops(mlir::Operation *op);

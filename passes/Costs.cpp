@@ -2,12 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Costs.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
+
+namespace {
+class PartCosts : public CostModel {
+public:
+  explicit PartCosts(ProgramOp program) : times(program) {}
+  double of(int64_t rank, LaunchOp launch) const override;
+  bool isUnitTime() const override { return true; }
+
+private:
+  UnitTimes times;
+};
+} // namespace
 
 /// Free, on a lane of its own for each directed edge.
 Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
@@ -38,8 +49,10 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
     return makeClusterCosts(program);
   if (choice == "units" || choice.empty())
     return std::make_unique<UnitCosts>();
+  if (choice.contains('=') && failed(setPartCosts(program, choice)))
+    return nullptr;
   if (choice.contains('='))
-    return makePartCosts(program, choice);
+    return std::make_unique<PartCosts>(program);
   return makeMeasuredCosts(program, choice);
 }
 
@@ -63,62 +76,55 @@ double UnitCosts::of(int64_t, LaunchOp launch) const {
 
 //===-- By parts ------------------------------------------------------------------------------------------------===//
 
-namespace {
-class PartCosts : public CostModel {
-public:
-  PartCosts(ProgramOp program, const llvm::StringMap<double> &parts) {
-    for (auto piece : program.getOps<PieceOp>()) {
-      auto &[all, again] = costs[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
-      for (Attribute entry : piece.getParts()) {
-        auto name = cast<StringAttr>(cast<ArrayAttr>(entry)[0]);
-        double cost = parts.lookup(name);
-        all += cost;
-        if (!piece.getRecomputeAttr() || llvm::is_contained(piece.getRecomputeAttr(), name))
-          again += cost;
+static StringAttr partName(Attribute entry) { return cast<StringAttr>(cast<ArrayAttr>(entry)[0]); }
+
+UnitTimes::UnitTimes(ProgramOp program) {
+  auto costs = program->getAttrOfType<DictionaryAttr>("costs");
+  byPart = costs != nullptr;
+  for (auto piece : program.getOps<PieceOp>()) {
+    auto &[all, again] = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
+    all = again = byPart ? 0 : 1;
+    for (Attribute entry : piece.getParts())
+      if (auto cost = byPart ? costs.getAs<FloatAttr>(partName(entry)) : FloatAttr()) {
+        bool isAgain = !piece.getRecomputeAttr() || llvm::is_contained(piece.getRecomputeAttr(), partName(entry));
+        all += cost.getValueAsDouble();
+        again += isAgain ? cost.getValueAsDouble() : 0;
       }
-    }
   }
-  bool isUnitTime() const override { return true; }
+}
 
-  double of(int64_t, LaunchOp launch) const override {
-    CoordAttr coord = launch.getUnit().getCoord();
-    auto [all, again] = costs.lookup({coord.getPart(), coord.getIndex()});
-    switch (launch.getUnit().getPhase()) {
-    case Phase::B:
-      return 2 * all;
-    case Phase::R:
-      return again;
-    case Phase::U:
-      return 0;
-    default:
-      return all;
-    }
+double UnitTimes::of(UnitIdAttr unit) const {
+  auto [all, again] = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  switch (unit.getPhase()) {
+  case Phase::B:
+    return 2 * all;
+  case Phase::R:
+    return again;
+  case Phase::U:
+    return 0;
+  default:
+    return all;
   }
+}
 
-private:
-  /// By piece: all its parts, and those that R runs again.
-  llvm::DenseMap<std::pair<Attribute, int64_t>, std::pair<double, double>> costs;
-};
-} // namespace
+double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit()); }
 
-std::unique_ptr<CostModel> pp::makePartCosts(ProgramOp program, StringRef costs) {
+LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
   llvm::StringSet<> known;
   for (auto piece : program.getOps<PieceOp>())
     for (Attribute entry : piece.getParts())
-      known.insert(cast<StringAttr>(cast<ArrayAttr>(entry)[0]));
-  llvm::StringMap<double> parts;
+      known.insert(partName(entry));
+  Builder builder(program.getContext());
+  NamedAttrList parts;
   for (StringRef entry : llvm::split(costs, ',')) {
     auto [name, text] = entry.split('=');
     double cost = 0;
-    if (text.getAsDouble(cost) || cost < 0) {
-      emitError(program.getLoc()) << "expected PART=NUMBER in the costs, got `" << entry << "`";
-      return nullptr;
-    }
-    if (!known.contains(name)) {
-      emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
-      return nullptr;
-    }
-    parts[name] = cost;
+    if (text.getAsDouble(cost) || cost < 0)
+      return emitError(program.getLoc()) << "expected PART=NUMBER in the costs, got `" << entry << "`";
+    if (!known.contains(name))
+      return emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
+    parts.set(name, builder.getF64FloatAttr(cost));
   }
-  return std::make_unique<PartCosts>(program, parts);
+  program->setAttr("costs", parts.getDictionary(program.getContext()));
+  return success();
 }

@@ -54,9 +54,22 @@ std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);
 /// By a profile that an emitted program wrote; null after an error, and where the profile lacks what the program does.
 std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::StringRef path);
 
-/// By parts of the model, `pre=1,attn=3,post=2`: what each costs forward, backward twice that, its halves and R once. Parts
-/// that are not named take no time. Null after an error.
-std::unique_ptr<CostModel> makePartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
+/// Writes the costs of parts of the model, `pre=1,attn=3,post=2`, into the program's attribute `costs`.
+mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
+
+/// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts that the
+/// unit runs, B twice that. Parts that are not named take no time.
+class UnitTimes {
+public:
+  explicit UnitTimes(pipeline::ProgramOp program);
+  double of(pipeline::UnitIdAttr unit) const;
+  bool areByPart() const { return byPart; }
+
+private:
+  bool byPart;
+  /// By piece: all its parts, and those that R runs again.
+  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, std::pair<double, double>> pieces;
+};
 
 /// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else units.
 /// Null after an error.

@@ -10,7 +10,7 @@
 // An action may go when it heads the list of every rank it is anchored on and its inputs exist; then its start in unit
 // time is known and never changes, so a priority queue gives the order in O(n log n). Time order matters: messages are
 // posted in sending order, which keeps receive buffers few and any lane layout free of cycles (deadlock_and_nccl.md
-// F.3).
+// F.3). Where the program has costs of parts, they are the clock.
 #include "passes/Actions.h"
 #include "passes/Passes.h"
 #include <queue>
@@ -53,10 +53,11 @@ private:
   std::vector<Action> actions;
   std::vector<std::vector<int64_t>> lists; // by rank: actions in emission order
   std::vector<size_t> heads;               // by rank: the first action of the list that has not gone
-  std::vector<int64_t> clocks, unmet, earliest;
-  DenseMap<Token, int64_t> made;                    // token -> when
+  std::vector<int64_t> unmet;
+  std::vector<double> clocks, earliest;
+  DenseMap<Token, double> made;                     // token -> when
   DenseMap<Token, SmallVector<int64_t, 1>> waiting; // token -> actions that lack it
-  using Entry = std::pair<int64_t, int64_t>;
+  using Entry = std::pair<double, int64_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> ready;
 
   void start() {
@@ -89,15 +90,15 @@ private:
   void meet(int64_t action) {
     if (--unmet[action] > 0)
       return;
-    int64_t time = earliest[action];
+    double time = earliest[action];
     for (int64_t rank : actions[action].anchors)
       time = std::max(time, clocks[rank]);
     ready.push({time, action});
   }
 
-  void finish(int64_t number, int64_t time) {
+  void finish(int64_t number, double time) {
     const Action &action = actions[number];
-    int64_t end = time + action.duration;
+    double end = time + action.duration;
     for (const Token &token : action.makes) {
       if (!made.try_emplace(token, end).second)
         continue;

@@ -9,8 +9,10 @@
 // Both sides post where the move stands; the receiver completes where the wait stands. The sender, and a receiver that
 // waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is about
 // to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot close a
-// cycle (deadlock_and_nccl.md F.3).
+// cycle (deadlock_and_nccl.md F.3). Where the program has costs of parts, whose units may be of very different length, a
+// send waits for as long as the longest of them: the receiver may have begun one just before.
 #include "passes/Actions.h"
+#include "passes/Costs.h"
 #include "passes/Passes.h"
 #include "passes/PlanBodies.h"
 #include "llvm/ADT/MapVector.h"
@@ -29,8 +31,9 @@ namespace {
 /// A message that this rank has posted and not completed.
 struct Posted {
   Value request, slot;
-  int64_t group; ///< of the user's `together`, -1 for an inferred move
-  bool unwaited; ///< no `wait` says when: sends, and what arrives but is never used
+  int64_t group;   ///< of the user's `together`, -1 for an inferred move
+  bool unwaited;   ///< no `wait` says when: sends, and what arrives but is never used
+  double time = 0; ///< what the rank has run since then
 };
 
 /// One rank's program while it grows.
@@ -42,7 +45,8 @@ struct RankProgram {
 class Projector {
 public:
   Projector(ModuleOp module, ProgramOp program)
-      : module(module), program(program), pieces(program), builder(program.getContext()), symbols(module) {}
+      : module(module), program(program), pieces(program), times(program), builder(program.getContext()),
+        symbols(module) {}
 
   LogicalResult run() {
     Block &body = program.getBody().front();
@@ -50,6 +54,8 @@ public:
     for (Operation &op : body)
       if (!isa<PieceOp>(op))
         step.push_back(&op);
+    for (auto task : body.getOps<TaskOp>())
+      patience = times.areByPart() ? std::max(patience, times.of(task.getUnit())) : 0;
     builder.setInsertionPointToEnd(&body);
     for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
       auto op = builder.create<RankOp>(program.getLoc(), rank, IntegerAttr(), IntegerAttr());
@@ -76,6 +82,8 @@ private:
   ModuleOp module;
   ProgramOp program;
   Pieces pieces;
+  UnitTimes times;
+  double patience = 0; ///< how long a send may be on its way
   OpBuilder builder;
   SymbolTable symbols;
   std::vector<RankProgram> ranks;
@@ -234,7 +242,9 @@ private:
                                             scratch.empty() ? Value() : scratch.front());
     if (Attribute joint = task->getAttr("pipeline.joint"))
       launch->setAttr("pipeline.joint", joint);
-    completeWhere(ranks[rank], [](const Posted &posted) { return posted.unwaited; });
+    for (Posted &posted : ranks[rank].posted)
+      posted.time += times.of(task.getUnit());
+    completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.time >= patience; });
     return success();
   }
 
@@ -250,7 +260,7 @@ private:
       return move.emitOpError() << "is a " << stringifyVerb(verb) << ", which is not supported yet";
     int64_t from = rankOf(move.getValue()), to = move.getTarget().getRanks().front();
     int64_t group = move.getGroup() ? *move.getGroup() : -1;
-    if (group >= 0)
+    if (group >= 0 && patience == 0)
       for (int64_t rank : {from, to})
         completeWhere(ranks[rank], [&](const Posted &posted) {
           return posted.unwaited && posted.group >= 0 && posted.group < group;

@@ -55,6 +55,13 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 Form pp::requestedForm() { return form; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 
+LogicalResult pp::setCosts(ModuleOp module) {
+  for (auto program : module.getOps<pipeline::ProgramOp>())
+    if (StringRef(costsOption).contains('=') && failed(setPartCosts(program, costsOption)))
+      return failure();
+  return success();
+}
+
 /// The step as simulated with the costs that the command line asks for.
 static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
   std::unique_ptr<CostModel> costs = makeCosts(program, costsOption);

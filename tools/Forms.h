@@ -19,6 +19,9 @@ Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
 
+/// Costs of parts, if --costs gives them, as the programs' own: messages are posted in the order that they lead to.
+mlir::LogicalResult setCosts(mlir::ModuleOp module);
+
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
 /// the name of the source.
 llvm::LogicalResult writeForm(mlir::ModuleOp module, llvm::StringRef source, llvm::raw_ostream &os);

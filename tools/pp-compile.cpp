@@ -29,6 +29,8 @@ cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `
 LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times) {
   if (pp::requestedForm() == pp::Form::Actions)
     return success();
+  if (failed(pp::setCosts(module)))
+    return failure();
   PassManager manager(module.getContext());
   manager.addInstrumentation(pp::timePasses(times));
   if (pp::programRanks(module).empty()) {

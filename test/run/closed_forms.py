@@ -12,13 +12,14 @@ SIZES = dict(hidden=4, heads=1, kv_heads=1, ffn=4, vocab=4, sequence=2, microbat
 
 
 class Form:
-    """None: no closed form. `idle` is the longest wait inside a rank's span by p, `top` the most stashes on any rank."""
+    """None: no closed form. `idle` is the longest wait inside a rank's span by p, `top` the most stashes on any rank, `costs`
+    what the simulator counts in."""
 
     def __init__(self, schedule, microbatches, makespan, span, barrier=lambda p, m: 0, defines={}, ranks=range(2, 17),
-                 layers=lambda p: p, work=lambda m: 3 * m, idle=None, top=None, **peaks):
+                 layers=lambda p: p, work=lambda m: 3 * m, idle=None, top=None, costs="units", **peaks):
         self.schedule, self.microbatches, self.defines, self.ranks, self.layers = schedule, microbatches, defines, ranks, layers
         self.makespan, self.span, self.barrier, self.work, self.peaks = makespan, span, barrier, work, peaks
-        self.idle, self.top = idle, top
+        self.idle, self.top, self.costs = idle, top, costs
 
     def sizes(self):
         return [(p, m) for p in self.ranks for m in self.microbatches(p)]
@@ -49,6 +50,14 @@ class Form:
 # weight_passing.md section 8 (stage-level F 1 and BW 2): from two rounds on as 1F1B; in one round no rank ever has both.
 def interleave(p, m):
     return 3 * (m + p - 1) if m > p else 5 * p - 2
+
+
+# HelixPipe (helix_slim.md 4.2) with pre 1, attention 3, post 2, so u = 3, and B twice F: what a rank computes for k layers of
+# each rank, and the bubble added to it.
+def helix(bubble, k=1, folds=1, again=0, ranks=range(2, 9), **defines):
+    return Form("helixpipe", lambda p: (folds * p, 2 * folds * p), lambda p, m: k * m * (18 + again) + bubble(p),
+                lambda p, m, r: None, barrier=None, defines=dict(folds=folds, **defines), ranks=ranks,
+                layers=lambda p: k * p, work=lambda m: k * m * (18 + again), costs="pre=1,attn=3,post=2")
 
 
 FORMS = (
@@ -100,13 +109,43 @@ FORMS = (
     # DeepSeek 2025, a pair of F and B one after the other: as ZB-V, one chunk more on the ranks that begin with pairs.
     Form("dualpipe_v", lambda p: (2 * p, 2 * p + 1), lambda p, m: 6 * m + p - 1, lambda p, m, r: None,
          barrier=None, layers=lambda p: 2 * p, work=lambda m: 6 * m, top=lambda p: 2 * p + 1),
+    # HelixPipe: 3 (p-1) u one by one, whatever the number of layers and loops, weights shipped or not. The paper counts 4 (p-1) u
+    # with recomputation after the gradient has come; R runs before here, which saves one pre.
+    helix(lambda p: 9 * (p - 1)), helix(lambda p: 9 * (p - 1), k=2, ranks=(2, 4), ship="false"),
+    helix(lambda p: 12 * (p - 1) - 1, again=3, ranks=(2, 4, 8), forget="true"),
+    # Two-fold: the paper's 6 (p-1) u and 8 (p-1) u are bounds, for pairs that move as one. With messages after each fold it is
+    # 3 u and 4 u for two ranks, 6 (p-2) u and 8 (p-2) u + u from four on, again less one pre with recomputation.
+    helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4, 5, 6, 8)),
+    helix(lambda p: (12 if p == 2 else 24 * (p - 2) + 3) - 1, folds=2, again=3, ranks=(2, 4, 8), forget="true"),
+    helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4), cached="true"),
 )
+
+
+# helix_slim.md 1.6: what one more microbatch adds to the stash and to the activations of every rank, in activations of a layer,
+# where only {a, o} of an attention and {x, o} of a unit are kept, or {q, k, v, o} where the weights are not shipped.
+def helix_memory(compiler):
+    hidden, heads, tokens = 64, 4, 64
+    for ranks, layers, ship in ((2, 2, "true"), (4, 8, "true"), (4, 4, "false")):
+        bytes_of = []
+        for microbatches in (2 * ranks, 4 * ranks):
+            values = dict(schedule="helixpipe", model="gpt2", hidden=hidden, heads=heads, ffn=256, vocab=64, sequence=32,
+                          microbatch=2, ranks=ranks, layers=layers, ship=ship, forget="true", microbatches=microbatches)
+            defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+            stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", *defines]).stdout)
+            bytes_of.append([[rank["peak_bytes"][role] for role in ("stash", "act")] for rank in stats["per_rank"]])
+        added = 2 * ranks * layers // ranks  # layers' worth of microbatches on a rank
+        lse = 4 * tokens * heads
+        expected = [added * ((2 if ship == "true" else 4) * 4 * tokens * hidden + lse), added * 2 * 4 * tokens * hidden]
+        found = [[more - less for less, more in zip(*pair)] for pair in zip(*bytes_of)]
+        yield found == [expected] * ranks, f"helixpipe: bytes, {ranks} ranks, {layers} layers, ship {ship}: {found}, {expected}"
 
 
 def main():
     compiler, folder, *chosen = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
+    for good, text in helix_memory(compiler) if not chosen or "helixpipe" in chosen else ():
+        tally.check(good, text)
     for form in FORMS:
         if chosen and form.schedule not in chosen:
             continue
@@ -114,7 +153,7 @@ def main():
         for p, m in form.sizes():
             values = SIZES | dict(schedule=form.schedule, ranks=p, microbatches=m, layers=form.layers(p)) | form.defines
             defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-            stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", *defines]).stdout)
+            stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", f"--costs={form.costs}", *defines]).stdout)
             wrong += [f"p = {p}, m = {m}: {error}" for error in form.errors(p, m, stats)]
         for line in wrong[:10]:
             print("     " + line)
