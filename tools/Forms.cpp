@@ -45,6 +45,9 @@ cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by r
 cl::opt<std::string> costsOption(
     "costs", cl::desc("what the simulator counts in: units, cluster (default where there is one), parts, or a profile"),
     cl::value_desc("units|cluster|PART=N,..|FILE.json"), cl::cat(compileOptions()));
+cl::opt<std::string>
+    orderOption("order", cl::desc("costs of parts of the model for the order of messages; else those of --costs"),
+                cl::value_desc("PART=N,.."), cl::cat(compileOptions()));
 cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
@@ -56,8 +59,10 @@ Form pp::requestedForm() { return form; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 
 LogicalResult pp::setCosts(ModuleOp module) {
+  StringRef costs = orderOption.empty() ? StringRef(costsOption) : StringRef(orderOption);
+  bool given = !orderOption.empty() || costs.contains('=');
   for (auto program : module.getOps<pipeline::ProgramOp>())
-    if (StringRef(costsOption).contains('=') && failed(setPartCosts(program, costsOption)))
+    if (given && failed(setPartCosts(program, costs)))
       return failure();
   return success();
 }

@@ -19,7 +19,7 @@ Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
 
-/// Costs of parts, if --costs gives them, as the programs' own: messages are posted in the order that they lead to.
+/// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they lead to.
 mlir::LogicalResult setCosts(mlir::ModuleOp module);
 
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
