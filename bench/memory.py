@@ -7,8 +7,8 @@
 import argparse, json, os, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SCHEDULES = ("single", "gpipe", "1f1b", "interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
-             "dualpipe_v", "weipipe_interleave", "weipipe_naive", "wzb1", "helixpipe")
+SCHEDULES = ("single", "gpipe", "gpipe_offload", "1f1b", "1f1b_recompute", "interleaved", "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+             "dualpipe_v", "weipipe_interleave", "weipipe_naive", "wzb1", "wzb2", "helixpipe")
 SIZES = ((2, 4), (4, 8), (8, 16))
 
 

@@ -123,7 +123,7 @@ void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<
   }
 }
 
-SlotLayout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
+SlotLayout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum, int64_t work) {
   // Slots that live in several segments first: they are few, and everything else fits around them.
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
@@ -133,30 +133,34 @@ SlotLayout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum) {
   Layout best(lives.size());
   firstFit(lives, homes, best);
   firstFitByStart(lives, all.drop_front(homes.size()), homes, best);
-  if (best.bytes == largestLiveSum || lives.size() > 4000) // quadratic below
-    return best;
-  return improvePlan(lives, largestLiveSum, std::move(best));
+  return best.bytes == largestLiveSum ? best : improvePlan(lives, largestLiveSum, std::move(best), work);
 }
 
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   void runOnOperation() override {
-    for (auto program : getOperation().getOps<ProgramOp>())
-      parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [](RankOp rank) { planRank(rank); });
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      int64_t work = std::min<int64_t>(kRankWork, kProgramWork / std::max<int64_t>(program.getRanks(), 1));
+      parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()),
+                      [&](RankOp rank) { planRank(rank, work); });
+    }
   }
+
+  /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program.
+  static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
   static void setOffsets(ArrayRef<SlotLife> lives, const SlotLayout &layout) {
     for (auto [life, offset] : llvm::zip(lives, layout.offsets))
       SlotOp(life.op).setOffsetAttr(IntegerAttr::get(IntegerType::get(SlotOp(life.op).getContext(), 64), offset));
   }
 
-  static void planRank(RankOp rank) {
+  static void planRank(RankOp rank, int64_t work) {
     Builder builder(rank.getContext());
     std::vector<SlotLife> lives = slotLives(rank);
     Peak peak = peakOf(rank, lives);
-    SlotLayout layout = plan(lives, peak.bytes);
+    SlotLayout layout = plan(lives, peak.bytes, work);
     setOffsets(lives, layout);
     std::vector<SlotLife> hostLives = slotLives(rank, /*host=*/true);
-    SlotLayout host = plan(hostLives, peakOf(rank, hostLives).bytes);
+    SlotLayout host = plan(hostLives, peakOf(rank, hostLives).bytes, work);
     setOffsets(hostLives, host);
     if (host.bytes > 0)
       rank.setHostBytesAttr(builder.getI64IntegerAttr(host.bytes));

@@ -41,8 +41,9 @@ struct SlotLayout {
   std::vector<int64_t> offsets;
   int64_t bytes = 0;
 };
-/// A plan no larger than `first`; `bound` is the largest live sum, which none can go below (ImprovePlan.cpp).
-SlotLayout improvePlan(llvm::ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first);
+/// A plan no larger than `first`; `bound` is the largest live sum, which none can go below; `work` is how many slots it may
+/// look at (ImprovePlan.cpp).
+SlotLayout improvePlan(llvm::ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first, int64_t work);
 
 } // namespace pp
 
