@@ -26,7 +26,9 @@ struct ProofOptions {
 };
 
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.
-void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, const ProofOptions &proofs = {});
+/// `fuse`: I and W side by side become B where nobody sees the difference (FuseUnits.cpp).
+void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, const ProofOptions &proofs = {},
+                   bool fuse = true);
 /// Its last part: the proofs of planned rank programs.
 void addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs);
 

@@ -21,6 +21,14 @@ def VerifyUnits : PpPass<"verify-units"> {
   let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];
 }
 
+def FuseUnits : PpPass<"fuse-units"> {
+  let summary = "an I and the W right behind it become B, where no message stands between them";
+  let description = [{
+    `unit I(0, 3); unit W(0, 3)` ~~> `unit B(0, 3)`, if the backward of the piece before runs on the same rank, or there is
+    none, and the schedule does not move the piece's gradient. `pp-compile --fuse=false` leaves this pass out.
+  }];
+}
+
 def LinearizeActions : PpPass<"linearize-actions"> {
   let summary = "merge the ranks' lists into one order in which every input is there";
   let description = [{

@@ -4,9 +4,12 @@
 
 using namespace pp;
 
-void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs) {
+void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs, bool fuse) {
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
+  // Halves of a backward that nothing keeps apart cost memory and time, so that there are fewer bodies to derive.
+  if (fuse)
+    manager.addPass(createFuseUnits());
   // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
   manager.addPass(createDeriveTasks());
   // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
