@@ -274,6 +274,8 @@ constexpr Library library[] = {
     {"weipipe", "weipipe_naive", "", 1, true},
     {"wzb1", "wzb1", "", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1", 1, true},
+    {"helixpipe", "helixpipe", ", folds = 1, ship = false, forget = true", 1, true},
+    {"helixpipe", "helixpipe", ", folds = 1, cached = true, forget = true", 1, true},
     {"1f1b", "one_f_one_b", "", 1, false},
     {"zb_h", "zb_h", ", k = 2", 1, false},
     {"interleaved", "interleaved_1f1b", "", 2, true},
