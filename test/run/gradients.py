@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME,..] [--train FILE.pipe] [-D NAME=VALUE]..
+#                     [--recompute PARTS]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for one step under `mpirun` or in one
 # process, with buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of
 # its type.
-import argparse, os, sys
+import argparse, os, re, shutil, sys
 import harness
 
 TOLERANCE = {"f32": 1e-5, "f64": 1e-11}
@@ -32,10 +33,23 @@ def difference(ours, theirs):
 class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
+        self.options = ()
 
     def compile(self, train=harness.TRAIN, **values):
         path = os.path.join(self.folder, "_".join(str(value) for value in values.values()))
-        return harness.compile_train(self.compiler, path, SMALL | values, train)
+        return harness.compile_train(self.compiler, path, SMALL | values, train, self.options)
+
+    def forget(self, parts):
+        """From now on every schedule of the library says `recompute PARTS` behind its stages."""
+        library = os.path.join(self.folder, "stdlib")
+        shutil.copytree(os.path.join(harness.ROOT, "stdlib"), library, dirs_exist_ok=True)
+        for name in os.listdir(library):
+            if name.endswith(".pipe") and name != "single.pipe":  # the reference
+                with open(os.path.join(library, name), "r+") as file:
+                    text = re.sub(r"^( *)stage \w+ of .*$(?!\n *(weight|opt|layers) )", rf"\g<0>\n\1recompute {parts}", file.read(), flags=re.M)
+                    file.seek(0)
+                    file.write(text)
+        self.options = (f"--stdlib={library}",)
 
     def run(self, program, ranks, transport, sends, steps=3):
         result = f"{program}.{transport}.{sends}"
@@ -62,11 +76,14 @@ def main():
     parser.add_argument("--quick", action="store_true", help="two sizes and two of the four modes a case")
     parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
     parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
+    parser.add_argument("--recompute", metavar="PARTS", help="in all stages of the library's schedules")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="of the model and the data, or of the schedules alone")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
+    if arguments.recompute:
+        runner.forget(arguments.recompute)
     defines = dict(define.split("=", 1) for define in arguments.D)
     SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL})
     modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]

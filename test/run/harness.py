@@ -30,9 +30,9 @@ def call(command, expect=0, timeout=600, **more):
     return done
 
 
-def compile_train(compiler, path, values, train=TRAIN):
+def compile_train(compiler, path, values, train=TRAIN, options=()):
     defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-    call([compiler, train, *defines, "-o", path])
+    call([compiler, train, *defines, *options, "-o", path])
     return path
 
 
