@@ -229,13 +229,16 @@ private:
     auto waiter = dyn_cast<UnitOp>(op);
     bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
     bool isChunk = own && token.slice != waiter.getUnit().getCoord().getSlice();
-    StringRef thing = token.kind == Token::Backward ? (isChunk ? "dkv" : "dact")
-                      : isChunk                     ? "kv"
-                      : own                         ? "stash"
-                                                    : "act";
+    StringRef thing = token.kind == Token::Backward ? "dact" : isChunk ? "kv" : own ? "stash" : "act";
     std::string coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice).str();
     StringRef phase = token.kind == Token::Forward ? "`F`" : token.kind == Token::Again ? "`R`" : "backward";
-    error << "needs `" << thing << "(" << coord << ")`, and its " << phase << " has not run" << withLoops(op);
+    if (isChunk && token.kind == Token::Backward)
+      error << "needs dkv from slice " << token.slice << ", whose backward has not run";
+    else if (auto transfer = dyn_cast<TransferOp>(op))
+      error << "needs `" << transfer.getThing().str() << "`, and its " << phase << " has not run";
+    else
+      error << "needs `" << thing << "(" << coord << ")`, and its " << phase << " has not run";
+    error << withLoops(op);
     if (unit)
       error.attachNote(unit.getLoc()) << "`" << unit.getUnit().str() << "` comes later, on rank "
                                       << unit.getRanks().front() << withLoops(unit);

@@ -133,3 +133,40 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   // expected-note@+1 {{`F(1, 0)` comes later, on rank 1}}
   pipeline.unit <F stage 1 mb 0> on [1]
 }
+
+// -----
+
+// Slices go forward in order: a slice reads the keys of those before it.
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  // expected-error@+1 {{`F(0, 0, 1)` on rank 0 needs `kv(0, 0, 0)`, and its `F` has not run}}
+  pipeline.unit <F stage 0 mb 0 slice 1> on [0]
+  // expected-note@+1 {{`F(0, 0, 0)` comes later, on rank 0}}
+  pipeline.unit <F stage 0 mb 0 slice 0> on [0]
+}
+
+// -----
+
+// And backward in reverse: the gradient of its own keys is whole only then.
+pipeline.program @p ranks 1 microbatches 1 slices 3 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0 slice 0> on [0]
+  pipeline.unit <F stage 0 mb 0 slice 1> on [0]
+  pipeline.unit <F stage 0 mb 0 slice 2> on [0]
+  // expected-error@+1 {{`B(0, 0, 0)` on rank 0 needs dkv from slice 1, whose backward has not run}}
+  pipeline.unit <B stage 0 mb 0 slice 0> on [0]
+  // expected-note@+1 {{`B(0, 0, 1)` comes later, on rank 0}}
+  pipeline.unit <B stage 0 mb 0 slice 1> on [0]
+  pipeline.unit <B stage 0 mb 0 slice 2> on [0]
+}
+
+// -----
+
+// Keys moved by hand before they are made.
+pipeline.program @p ranks 2 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  // expected-error@+1 {{`move kv(0, 0, 0)` on rank 0 needs `kv(0, 0, 0)`, and its `F` has not run}}
+  pipeline.transfer <kv stage 0 mb 0 slice 0> from <[0]> to <[1]> anchors [0]
+  // expected-note@+1 {{`F(0, 0, 0)` comes later, on rank 0}}
+  pipeline.unit <F stage 0 mb 0 slice 0> on [0]
+}
