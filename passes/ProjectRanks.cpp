@@ -90,6 +90,7 @@ private:
   DenseMap<std::pair<Value, int64_t>, Value> slots; // (value, rank) -> slot
   DenseMap<std::pair<Attribute, int64_t>, Value> homes;
   DenseMap<std::pair<Value, int64_t>, Value> requests; // (future, rank) -> request
+  DenseMap<Value, Value> returning; // future of what comes back from the host -> the request of its sending end
 
   static ValType typeOf(Value value) { return cast<ValType>(value.getType()); }
   static int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
@@ -269,8 +270,12 @@ private:
     Value source = slots.lookup({move.getValue(), from});
     Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source,
                                          ArrayRef<int64_t>(to), channel, move.getGroupAttr());
-    ranks[from].posted.push_back({sent, source, group, true});
     bool unwaited = target == move.getFuture();
+    // Of what comes back from the host both ends are here; to wait for its sending end would end the prefetch early.
+    bool comesBack = verb == Verb::from_host && !unwaited;
+    if (comesBack)
+      returning[move.getFuture()] = sent;
+    ranks[from].posted.push_back({sent, source, group, !comesBack});
     Value slot = unwaited ? createSlot(to, move.getTarget().getRole(), move.getThing().str(),
                                        move.getTarget().getPayload(), move.getLoc(), {}, verb == Verb::to_host)
                           : slotOf(target, to, move.getThing().str(), move.getLoc());
@@ -298,8 +303,10 @@ private:
   void projectWait(WaitOp wait) {
     auto move = wait.getFuture().getDefiningOp<MoveOp>();
     for (int64_t rank : typeOf(wait.getValue()).getRanks()) {
-      Value request = requests.lookup({wait.getFuture(), rank});
-      completeWhere(ranks[rank], [&](const Posted &posted) { return posted.request == request; });
+      Value request = requests.lookup({wait.getFuture(), rank}), sent = returning.lookup(wait.getFuture());
+      completeWhere(ranks[rank], [&](const Posted &posted) {
+        return posted.request == request || (sent && posted.request == sent);
+      });
       if (*move.getVerb() == Verb::all_reduce) // in place
         slots[{wait.getValue(), rank}] = slots.lookup({move.getValue(), rank});
     }
