@@ -272,6 +272,38 @@ SmallVector<int64_t> pp::pipeline::payloadOffsets(TupleType payload) {
   return offsets;
 }
 
+/// Elements between two places where tensors may be cut: kAlignment bytes of the shortest type.
+static constexpr int64_t kCutUnit = kAlignment / 2;
+
+SmallVector<SmallVector<ElementRange>> pp::pipeline::cutPayload(TypeRange tensors, int64_t shards) {
+  int64_t units = 0, unit = 0;
+  auto unitsOf = [](Type type) { return llvm::divideCeil(cast<RankedTensorType>(type).getNumElements(), kCutUnit); };
+  for (Type type : tensors)
+    units += unitsOf(type);
+  SmallVector<SmallVector<ElementRange>> cut(shards);
+  for (auto [i, type] : llvm::enumerate(tensors)) {
+    int64_t elements = cast<RankedTensorType>(type).getNumElements(), begin = 0;
+    for (int64_t left = unitsOf(type); left > 0;) {
+      int64_t shard = ((unit + 1) * shards - 1) / units,
+              end = (shard + 1) * units / shards; // the shard that has the unit
+      int64_t taken = std::min(left, end - unit), count = std::min(taken * kCutUnit, elements - begin);
+      cut[shard].push_back({static_cast<unsigned>(i), begin, count});
+      begin += count;
+      left -= taken;
+      unit += taken;
+    }
+  }
+  return cut;
+}
+
+TupleType pp::pipeline::shardPayload(TupleType whole, ArrayRef<ElementRange> ranges) {
+  SmallVector<Type> types;
+  for (ElementRange range : ranges)
+    types.push_back(
+        RankedTensorType::get({range.count}, cast<RankedTensorType>(whole.getType(range.tensor)).getElementType()));
+  return TupleType::get(whole.getContext(), types);
+}
+
 int64_t ValType::getBytes() const {
   int64_t bytes = payloadOffsets(getPayload()).back();
   return getLayout() == Layout::shard ? llvm::divideCeil(bytes, getRanks().size()) : bytes;
@@ -384,9 +416,92 @@ LogicalResult MoveOp::verify() {
 }
 
 LogicalResult WaitOp::verify() {
-  Type expected = cast<FutureType>(getFuture().getType()).getValue();
-  if (getValue().getType() != expected)
-    return emitOpError() << "gives " << getValue().getType() << ", the future holds " << expected;
+  ValType expected = cast<FutureType>(getFuture().getType()).getValue(), given = cast<ValType>(getValue().getType());
+  bool own = given.getLayout() == Layout::full && given.getRole() == expected.getRole() &&
+             given.getRanks().size() == 1 && llvm::is_contained(expected.getRanks(), given.getRanks().front());
+  bool copy = expected.getLayout() == Layout::full && given.getPayload() == expected.getPayload();
+  if (given != expected && !(own && (copy || expected.getLayout() == Layout::shard)))
+    return emitOpError() << "gives " << given << ", the future holds " << expected;
+  return success();
+}
+
+int64_t PostOp::getSelf() { return (*this)->getParentOfType<RankOp>().getRank(); }
+
+SmallVector<int64_t> PostOp::ringOrder() {
+  SmallVector<int64_t> order(getPeers());
+  if (getRoot()) {
+    auto *root = llvm::find(order, static_cast<int64_t>(*getRoot()));
+    std::rotate(order.begin(), getKind() == PostKind::reduce ? root + 1 : root, order.end());
+  }
+  return order;
+}
+
+StringRef PostOp::jointName() {
+  return getKind() == PostKind::broadcast ? "broadcast" : getKind() == PostKind::all_gather ? "gather" : "sum";
+}
+
+Value PostOp::readSlot() {
+  bool isRoot = getRoot() && static_cast<int64_t>(*getRoot()) == getSelf();
+  switch (getKind()) {
+  case PostKind::receive:
+    return {};
+  case PostKind::broadcast:
+    return isRoot ? getSlot() : Value();
+  case PostKind::all_gather:
+    return getShard();
+  default:
+    return getSlot();
+  }
+}
+
+Value PostOp::writtenSlot() {
+  bool isRoot = getRoot() && static_cast<int64_t>(*getRoot()) == getSelf();
+  switch (getKind()) {
+  case PostKind::send:
+    return {};
+  case PostKind::broadcast:
+    return isRoot ? Value() : getSlot();
+  case PostKind::reduce:
+    return isRoot ? getSlot() : Value();
+  case PostKind::reduce_scatter:
+    return getShard();
+  default:
+    return getSlot();
+  }
+}
+
+/// The cuts go through the whole, and this rank's shard has its part of it.
+static LogicalResult verifyCuts(PostOp post) {
+  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
+  ArrayRef<int64_t> cuts = *post.getCuts(), peers = post.getPeers();
+  if (cuts.size() != peers.size() + 1 || cuts.front() != 0 || !llvm::is_sorted(cuts))
+    return post.emitOpError() << "has " << cuts.size() << " cuts; expected " << peers.size() + 1
+                              << ", ascending from 0";
+  if (cuts.back() != bytesOf(post.getSlot()))
+    return post.emitOpError() << "cuts " << cuts.back() << " bytes; the whole has " << bytesOf(post.getSlot());
+  auto *self = llvm::find(peers, post.getSelf());
+  if (self == peers.end())
+    return post.emitOpError() << "is not for rank " << post.getSelf() << ", where it stands";
+  int64_t mine = cuts[self - peers.begin() + 1] - cuts[self - peers.begin()];
+  if (mine != bytesOf(post.getShard()))
+    return post.emitOpError() << "has a shard of " << bytesOf(post.getShard()) << " bytes; between its cuts are "
+                              << mine;
+  return success();
+}
+
+LogicalResult PostOp::verify() {
+  bool shards = getKind() == PostKind::all_gather || getKind() == PostKind::reduce_scatter;
+  if (shards != bool(getShard()) || shards != getCuts().has_value())
+    return emitOpError() << stringifyPostKind(getKind()) << (shards ? " needs a shard and cuts" : " has no shard");
+  if (shards && failed(verifyCuts(*this)))
+    return failure();
+  bool rooted = getKind() == PostKind::broadcast || getKind() == PostKind::reduce;
+  if (rooted != getRoot().has_value())
+    return emitOpError() << stringifyPostKind(getKind()) << (rooted ? " needs a root" : " has no root");
+  if (isCollective() && !llvm::is_sorted(getPeers()))
+    return emitOpError("lists the members of a collective in ascending order");
+  if (rooted && !llvm::is_contained(getPeers(), static_cast<int64_t>(*getRoot())))
+    return emitOpError() << "has root " << *getRoot() << ", which is not a member";
   return success();
 }
 

@@ -29,6 +29,18 @@ inline constexpr int64_t kAlignment = 64;
 /// Where the tensors of a payload begin, and, last, the bytes of the whole, all multiples of kAlignment.
 llvm::SmallVector<int64_t> payloadOffsets(mlir::TupleType payload);
 
+/// A run of elements of one tensor of a payload.
+struct ElementRange {
+  unsigned tensor;
+  int64_t begin, count;
+};
+
+/// Cuts a payload in shards of equal length, but for multiples of 32 elements: so a cut is at the same elements for
+/// weights in 16 bits and for their sums in 32, and each shard's tensors lie in the whole as in a payload of their own.
+llvm::SmallVector<llvm::SmallVector<ElementRange>> cutPayload(mlir::TypeRange tensors, int64_t shards);
+/// What one shard of a payload holds: a tensor for each of its ranges.
+mlir::TupleType shardPayload(mlir::TupleType whole, llvm::ArrayRef<ElementRange> ranges);
+
 /// Bytes of one tensor, not rounded.
 int64_t tensorBytes(mlir::RankedTensorType type);
 

@@ -46,7 +46,9 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
   I32EnumAttrCase<"to_host", 9>, I32EnumAttrCase<"from_host", 10>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
-  I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>]>;
+  I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>,
+  I32EnumAttrCase<"broadcast", 3>, I32EnumAttrCase<"reduce", 4>, I32EnumAttrCase<"all_gather", 5>,
+  I32EnumAttrCase<"reduce_scatter", 6>]>;
 
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 

@@ -128,6 +128,9 @@ def MoveOp : Pipeline_Op<"move", [Named]> {
 
 def WaitOp : Pipeline_Op<"wait", [Named]> {
   let summary = "the value of a move, there from here on";
+  let description = [{
+    Of what comes to several ranks each may wait for its own copy, or its own shard: the value then is on that rank alone.
+  }];
   let arguments = (ins Pipeline_FutureType:$future);
   let results = (outs Pipeline_ValType:$value);
   let assemblyFormat = "$future attr-dict `:` type($future) `->` type($value)";
@@ -192,16 +195,35 @@ def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
 def PostOp : Pipeline_Op<"post"> {
   let summary = "one rank's side of a message; does not block";
   let description = [{
-    `channel` orders messages between two ranks: the k-th send on a channel meets the k-th receive. For all_reduce,
-    `peers` is the whole group and the sum is in place. A message of a rank to itself goes to its host memory or back.
+    `channel` orders messages between two ranks: the k-th send on a channel meets the k-th receive. A message of a rank
+    to itself goes to its host memory or back. For a collective `peers` is the whole group, in ascending order; it works
+    in place. all_reduce: every slot gets the sum. reduce: the slot of `root` gets it. broadcast: every other slot gets
+    what that of `root` holds. all_gather and reduce_scatter have the rank's shard beside the whole: bytes `cuts[k]` to
+    `cuts[k + 1]` of it for the k-th member. all_gather: every slot gets what the members' `shard`s hold, one after the
+    other. reduce_scatter: every `shard` gets its range of the slots' sum.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
-                       DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$channel, OptionalAttr<I64Attr>:$group);
+                       Optional<Pipeline_SlotType>:$shard, DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$root,
+                       OptionalAttr<DenseI64ArrayAttr>:$cuts, OptionalAttr<I64Attr>:$channel,
+                       OptionalAttr<I64Attr>:$group);
   let results = (outs Pipeline_RequestType:$request);
   let assemblyFormat = [{
-    $kind $thing $slot `with` $peers (`channel` $channel^)? (`group` $group^)? attr-dict `:` type($slot)
+    $kind $thing $slot (`shard` $shard^)? `with` $peers (`root` $root^)? (`cuts` $cuts^)? (`channel` $channel^)?
+    (`group` $group^)? attr-dict `:` type($slot) (`shard` type($shard)^)?
   }];
+  let hasVerifier = 1;
   let extraClassDeclaration = [{
+    bool isCollective() { return getKind() != PostKind::send && getKind() != PostKind::receive; }
+    /// The rank whose program it stands in.
+    int64_t getSelf();
+    /// The members of a collective as a ring: of a broadcast from its root on, of a reduce up to it.
+    ::llvm::SmallVector<int64_t> ringOrder();
+    /// What a collective makes: `sum`, `broadcast` or `gather`.
+    ::llvm::StringRef jointName();
+    /// The slot of which the message takes what it holds when it is posted; null if none.
+    ::mlir::Value readSlot();
+    /// The slot that holds something new once it is complete, maybe the same one; null if none.
+    ::mlir::Value writtenSlot();
     /// One end of a rank's message to itself: to its host memory, or back.
     bool isHost();
   }];

@@ -74,24 +74,28 @@ int32_t RankText::addUnit(LaunchOp launch, double flops) {
   return static_cast<int32_t>(tables->units.size() - 1);
 }
 
-// A payload with gaps is summed as one run of elements, gaps included: nobody reads them.
-static Json allReduceOf(PostOp post) {
+// A payload with gaps is sent or summed as one run of elements, gaps included: nobody reads them.
+static Json collectiveOf(PostOp post) {
   TupleType payload = post.getSlot().getType().getPayload();
   auto first = cast<RankedTensorType>(payload.getType(0));
   int64_t count = first.getNumElements();
-  if (payload.size() > 1)
+  if (payload.size() > 1 || post.getShard())
     count = payloadOffsets(payload).back() / std::max<int64_t>(1, first.getElementTypeBitWidth() / 8);
-  return {{"kind", "all_reduce"},
-          {"group", std::vector<int64_t>(post.getPeers().begin(), post.getPeers().end())},
-          {"channel", post.getChannel().value_or(0)},
-          {"count", count},
-          {"type", typeName(first.getElementType())}};
+  Json json = {{"kind", stringifyPostKind(post.getKind()).str()},
+               {"root", post.getRoot() ? static_cast<int64_t>(*post.getRoot()) : -1},
+               {"group", std::vector<int64_t>(post.getPeers().begin(), post.getPeers().end())},
+               {"channel", post.getChannel().value_or(0)},
+               {"count", count},
+               {"type", typeName(first.getElementType())}};
+  if (auto cuts = post.getCuts())
+    json["cuts"] = std::vector<int64_t>(cuts->begin(), cuts->end());
+  return json;
 }
 
 int32_t RankText::addMessage(PostOp post) {
   Json json;
-  if (post.getKind() == PostKind::all_reduce)
-    json = allReduceOf(post);
+  if (post.isCollective())
+    json = collectiveOf(post);
   else
     json = {{"kind", stringifyPostKind(post.getKind()).str()},
             {"peer", post.getPeers().empty() ? -1 : post.getPeers().front()},
@@ -107,7 +111,7 @@ int32_t RankText::addMessage(PostOp post) {
 //===-- Slots ---------------------------------------------------------------------------------------------------===//
 
 static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset) {
-  Json json = {{"name", weight.getName().str()}, {"shape", type.getShape().vec()}};
+  Json json = {{"name", weight.getName().str()}, {"shape", weight.getType().getShape().vec()}};
   json["type"] = typeName(type.getElementType());
   json["offset"] = offset;
   return json;
@@ -122,15 +126,15 @@ static Json weightJson(WeightAttr weight, int64_t offset, bool save) {
   return json;
 }
 
-/// The weights of the piece that the slot is bound to, in order; null and an error if there is none.
-static ArrayAttr boundWeights(SlotOp slot, ProgramOp program) {
+/// The piece that the slot is bound to; null and an error if there is none or it has no weights.
+static PieceOp boundPiece(SlotOp slot, ProgramOp program) {
   auto name = slot.getBindingAttr().getAs<FlatSymbolRefAttr>("piece");
   if (!name)
     return slot.emitOpError("has a binding without a piece"), nullptr;
   for (auto piece : program.getOps<PieceOp>())
     if (piece.getSymName() == name.getValue()) {
-      if (ArrayAttr weights = piece.getWeightsAttr())
-        return weights;
+      if (piece.getWeightsAttr())
+        return piece;
       break;
     }
   slot.emitOpError() << "is bound to piece `" << name.getValue() << "`, which is not there or has no weights";
@@ -150,24 +154,43 @@ struct Bound {
   SlotOp slot;
   SmallVector<int64_t> offsets;
   size_t next = 0;
+  bool isShard = false;
+  std::vector<std::pair<WeightAttr, ElementRange>> tensors; ///< of a shard the ranges that it has, else all whole
 
-  explicit Bound(SlotOp slot) : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {}
+  Bound(SlotOp slot, ArrayAttr weights, int64_t shards)
+      : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {
+    auto shard = slot.getBindingAttr().getAs<IntegerAttr>("shard");
+    SmallVector<Type> types;
+    for (auto weight : weights.getAsRange<WeightAttr>())
+      types.push_back(weight.getType());
+    auto cut = cutPayload(types, shard ? shards : 1);
+    for (ElementRange range : cut[shard ? shard.getInt() : 0])
+      tensors.push_back({cast<WeightAttr>(weights[range.tensor]), range});
+    isShard = bool(shard);
+  }
 
   /// The next tensor of the payload; null and an error if the payload has no more or it has another shape.
-  RankedTensorType take(WeightAttr weight) {
+  RankedTensorType take(WeightAttr weight, ElementRange range) {
     TupleType payload = slot.getSlot().getType().getPayload();
     if (next == payload.size())
       return slot.emitOpError() << "holds " << payload.size() << " tensors, too few for `" << weight.getName().strref()
                                 << "`",
              nullptr;
     auto type = cast<RankedTensorType>(payload.getType(next++));
-    if (type.getShape() != weight.getType().getShape())
+    ArrayRef<int64_t> shape = isShard ? ArrayRef(range.count) : weight.getType().getShape();
+    if (type.getShape() != shape)
       return slot.emitOpError() << "holds " << type << " where `" << weight.getName().strref() << "` has "
                                 << weight.getType(),
              nullptr;
     return type;
   }
   int64_t offset() { return static_cast<int64_t>(*slot.getOffset()) + offsets[next - 1]; }
+  /// Of a shard the file's tensor is the whole one, and the slot has `count` elements of it from `begin` on.
+  Json describe(Json json, ElementRange range) {
+    if (isShard)
+      json.update({{"begin", range.begin}, {"count", range.count}});
+    return json;
+  }
   LogicalResult finish() {
     TupleType payload = slot.getSlot().getType().getPayload();
     if (next != payload.size())
@@ -177,42 +200,42 @@ struct Bound {
 };
 } // namespace
 
-static LogicalResult addWeights(Bound bound, ArrayAttr weights, Json &list) {
+static LogicalResult addWeights(Bound bound, Json &list) {
   auto save = bound.slot.getBindingAttr().getAs<BoolAttr>("save");
-  for (auto weight : weights.getAsRange<WeightAttr>()) {
-    if (!bound.take(weight))
+  for (auto [weight, range] : bound.tensors) {
+    if (!bound.take(weight, range))
       return failure();
-    list.push_back(weightJson(weight, bound.offset(), save && save.getValue()));
+    list.push_back(bound.describe(weightJson(weight, bound.offset(), save && save.getValue()), range));
   }
   return bound.finish();
 }
 
-static LogicalResult addState(Bound bound, ArrayAttr weights, Json &list) {
-  for (auto weight : weights.getAsRange<WeightAttr>()) {
+static LogicalResult addState(Bound bound, Json &list) {
+  for (auto [weight, range] : bound.tensors) {
     if (weight.getTied())
       continue;
     for (StringRef kind : stateKinds(weight)) {
-      RankedTensorType type = bound.take(weight);
+      RankedTensorType type = bound.take(weight, range);
       if (!type)
         return failure();
       Json json = tensorJson(weight, type, bound.offset());
       json["kind"] = kind.str();
-      list.push_back(std::move(json));
+      list.push_back(bound.describe(std::move(json), range));
     }
   }
   return bound.finish();
 }
 
-static LogicalResult addGrads(Bound bound, ArrayAttr weights, Json &list) {
-  for (auto weight : weights.getAsRange<WeightAttr>()) {
-    RankedTensorType type = bound.take(weight);
+static LogicalResult addGrads(Bound bound, Json &list) {
+  for (auto [weight, range] : bound.tensors) {
+    RankedTensorType type = bound.take(weight, range);
     if (!type)
       return failure();
     if (weight.getTied()) // its share is summed on the owner; what stays here is no whole gradient
       continue;
     Json json = tensorJson(weight, type, bound.offset());
     json["transposed"] = weight.getTransposed();
-    list.push_back(std::move(json));
+    list.push_back(bound.describe(std::move(json), range));
   }
   return bound.finish();
 }
@@ -226,12 +249,13 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
   auto number = binding.getAs<IntegerAttr>("microbatch");
   int64_t microbatch = number ? number.getInt() : -1, offset = static_cast<int64_t>(*slot.getOffset());
   if (kind == "weight" || kind == "opt" || kind == "grad") {
-    ArrayAttr weights = boundWeights(slot, program);
-    if (!weights)
+    PieceOp piece = boundPiece(slot, program);
+    if (!piece)
       return failure();
-    return kind == "weight" ? addWeights(Bound(slot), weights, tables->weights)
-           : kind == "opt"  ? addState(Bound(slot), weights, tables->state)
-                            : addGrads(Bound(slot), weights, tables->grads);
+    Bound bound(slot, piece.getWeightsAttr(), piece.getOwner() ? piece.getOwner()->getRanks().size() : 1);
+    return kind == "weight" ? addWeights(bound, tables->weights)
+           : kind == "opt"  ? addState(bound, tables->state)
+                            : addGrads(bound, tables->grads);
   }
   if (kind == "tokens" || kind == "targets") {
     Json input = {{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}};

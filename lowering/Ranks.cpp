@@ -118,11 +118,15 @@ LogicalResult RankLowering::lower(PostOp post) {
     return post.emitOpError("expected a peer, got none");
   CallChain &chain = this->chain();
   FailureOr<Value> address = slotAddress(post, post.getSlot());
-  if (failed(address))
+  FailureOr<Value> shard = post.getShard() ? slotAddress(post, post.getShard()) : chain.null();
+  if (failed(address) || failed(shard))
     return failure();
   int32_t message = text.addMessage(post);
   messages[post.getRequest()] = message;
-  chain.callRuntime(post.getLoc(), ("pp_post_" + stringifyPostKind(post.getKind())).str(), message, *address);
+  if (post.isCollective())
+    chain.callRuntime(post.getLoc(), "pp_post_collective", message, {*address, *shard});
+  else
+    chain.callRuntime(post.getLoc(), ("pp_post_" + stringifyPostKind(post.getKind())).str(), message, *address);
   return success();
 }
 

@@ -25,10 +25,22 @@ ArrayRef<int64_t> Pieces::homes(int64_t piece) const {
   return place ? place.getRanks() : ArrayRef<int64_t>();
 }
 
+bool Pieces::homesAreShards(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
+  return place && place.getLayout() == Layout::shard;
+}
+
 int64_t Pieces::owner(int64_t piece) const {
   PieceOp op = ops[piece];
   PlaceAttr place = op.getOwnerAttr() ? op.getOwnerAttr() : op.getAtAttr();
   return place && place.getRanks().size() == 1 ? place.getRanks().front() : -1;
+}
+
+ArrayRef<int64_t> Pieces::shards(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getOwnerAttr() ? op.getOwnerAttr() : op.getAtAttr();
+  return place && place.getLayout() == Layout::shard ? place.getRanks() : ArrayRef<int64_t>();
 }
 
 bool Pieces::hasWeights(int64_t piece) const {
@@ -122,7 +134,8 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
   case Role::weight:
     if (op.getFrom())
       for (int64_t rank : op.getFromAttr().getRanks())
-        action.needs.push_back({Token::Weight, piece, -1, -1, rank});
+        action.needs.push_back(
+            {op.getFrom()->getLayout() == Layout::shard ? Token::Shard : Token::Weight, piece, -1, -1, rank});
     for (int64_t rank : op.getTo().getRanks())
       action.makes.push_back({Token::Weight, piece, -1, -1, rank});
     break;

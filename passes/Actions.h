@@ -25,8 +25,13 @@ public:
   }
   /// Where the weights are when a step begins; empty for pieces without a place.
   llvm::ArrayRef<int64_t> homes(int64_t piece) const;
-  /// The rank that updates the piece, -1 if none.
+  /// Whether no home has all of the weights.
+  bool homesAreShards(int64_t piece) const;
+  /// The rank that updates the piece, -1 if none or several.
   int64_t owner(int64_t piece) const;
+  /// The ranks over which weights, gradient and optimizer state of the piece are cut; empty if they are whole.
+  llvm::ArrayRef<int64_t> shards(int64_t piece) const;
+  bool isSharded(int64_t piece) const { return !shards(piece).empty(); }
   /// Whether derive-tasks gave it weights.
   bool hasWeights(int64_t piece) const;
   /// The same, or not known before derive-tasks.
@@ -43,7 +48,7 @@ private:
 
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
 struct Token {
-  enum Kind : int64_t { Forward, Backward, Weight, Again } kind; ///< Again: R has run
+  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again } kind; ///< Again: R has run
   int64_t piece, microbatch, slice, rank;
   std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
 };

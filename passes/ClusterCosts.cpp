@@ -31,18 +31,24 @@ public:
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
     Route route;
-    llvm::StringMap<double> loads; // of each link, in bytes over its speed
+    llvm::StringMap<Load> loads; // by link
     Ring ring = ringOf(kind, ranks.size());
-    size_t hops = kind == PostKind::send ? 1 : ranks.size();
-    for (size_t i = 0; i < hops; ++i)
-      cross(ranks[i], ranks[(i + 1) % ranks.size()], ring.volume * bytes, route, loads);
+    for (size_t i = 0; i < ring.hops; ++i)
+      cross(ranks[i], ranks[(i + 1) % ranks.size()], ring.volume, bytes, route, loads);
     route.latency *= ring.steps;
     for (auto &load : loads)
-      route.transfer = std::max(route.transfer, load.getValue());
+      route.transfer = std::max(route.transfer, load.getValue().seconds);
+    for (const std::string &link : route.links)
+      route.volumes.push_back(loads[link].volume);
     return route;
   }
 
 private:
+  /// What one message is to a link: how many times its bytes pass it, and how long that takes.
+  struct Load {
+    double volume = 0, seconds = 0;
+  };
+
   double figure(StringRef option, StringRef label, double otherwise) const {
     auto figures = cluster.getAs<DictionaryAttr>(option);
     auto value = figures ? figures.getAs<FloatAttr>(label) : FloatAttr();
@@ -67,12 +73,12 @@ private:
   }
 
   /// Adds the links from one rank to another to the route.
-  void cross(int64_t from, int64_t to, double bytes, Route &route, llvm::StringMap<double> &loads) const {
+  void cross(int64_t from, int64_t to, double volume, double bytes, Route &route, llvm::StringMap<Load> &loads) const {
     if (from == kHost || to == kHost) {
       route.latency = figure("host", "latency", 0);
       std::string rank = "rank " + std::to_string(std::max(from, to));
       route.links.push_back(rank + (to == kHost ? " to host" : " from host"));
-      loads[route.links.back()] = bytes / figure("host", "bandwidth", 1);
+      loads[route.links.back()] = {volume, volume * bytes / figure("host", "bandwidth", 1)};
       return;
     }
     bool inside = from / ranksPerNode == to / ranksPerNode;
@@ -80,10 +86,11 @@ private:
     route.latency = std::max(route.latency, figure(option, "latency", 0));
     for (auto [rank, way] : {std::pair(from, " out"), std::pair(to, " in")}) {
       std::string name = (inside ? "rank " + std::to_string(rank) : nicOf(rank)) + way;
-      double &load = loads[name];
-      if (load == 0)
+      Load &load = loads[name];
+      if (load.volume == 0)
         route.links.push_back(name);
-      load += bytes / figure(option, "bandwidth", 1);
+      load.volume += volume;
+      load.seconds += volume * bytes / figure(option, "bandwidth", 1);
     }
   }
 

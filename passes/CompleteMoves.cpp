@@ -35,15 +35,17 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
     return emitError(op.getLoc()) << "`move " << op.getThing().str() << "` " << what << ", which is not supported yet"
                                   << withLoops(op);
   };
-  if (!op.getFrom())
-    return unsupported("gathers shares from all ranks");
   Role role = op.getThing().getRole();
-  for (PlaceAttr place : {*op.getFrom(), op.getTo()}) {
-    if (place.getLayout() != Layout::full && !(place.getLayout() == Layout::host && role == Role::stash))
+  bool sums = role == Role::grad && op.getFrom() && op.getFrom()->getRanks().size() > 1;
+  if (sums && roundsGradients(pieces.find(op.getThing().getCoord())))
+    return unsupported("sums gradients in bf16 over ranks");
+  if (involvesShards(op))
+    return verifyShards(op);
+  for (PlaceAttr place : {op.getFromAttr(), op.getTo()})
+    if (place && place.getLayout() != Layout::full && !(place.getLayout() == Layout::host && role == Role::stash))
       return unsupported("involves " + place.str());
-    if (place.getRanks().size() != 1)
-      return unsupported("is a collective over " + place.str());
-  }
+  if (role == Role::grad && op.getTo().getRanks().size() != 1)
+    return unsupported("adds a gradient up on " + op.getTo().str());
   if (isOffload(op))
     return success();
   if (!llvm::is_contained({Role::weight, Role::grad, Role::act, Role::dact, Role::kv, Role::dkv}, role))
@@ -51,54 +53,108 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
   return success();
 }
 
-LogicalResult StepBuilder::readGrad(TransferOp op, int64_t piece, SmallVectorImpl<Share> &arriving) {
-  int64_t from = op.getFrom()->getRanks().front();
-  Share share = takeShare(piece, from, op.getLoc());
-  if (!share.value) { // zeros are sent: the ring keeps turning before the first backward
-    const Body *zero = findBody(piece, "zero");
-    if (!zero)
-      return emitError(op.getLoc()) << "`" << op.getThing().str() << "` has no weights to have a gradient of";
-    share.value = createTask(*zero, updateUnit(piece), from, {}, op.getLoc()).getResult(0);
-  }
+/// The empty share of a gradient.
+Value StepBuilder::createZero(int64_t piece, int64_t rank, Location loc) {
+  const Body *zero = findBody(piece, "zero");
+  if (!zero)
+    return emitError(loc) << "`grad(" << pieces.name(piece) << ")` has no weights to have a gradient of", Value();
+  return createTask(*zero, updateUnit(piece), rank, {}, loc).getResult(0);
+}
+
+/// Takes the shares away from where they are. Of one rank: what is sent, zeros if it has none, so that a ring keeps
+/// turning before the first backward. Of several: their sum, which one collective makes on the rank it goes to.
+FailureOr<Share> StepBuilder::readGrad(TransferOp op) {
+  int64_t piece = pieces.find(op.getThing().getCoord());
+  SmallVector<int64_t> from;
+  if (op.getFrom())
+    llvm::append_range(from, op.getFrom()->getRanks());
+  else
+    for (auto &[where, terms] : shares)
+      if (where.first == piece)
+        from.push_back(where.second);
+  if (from.size() != 1)
+    return reduceShares(op, from);
+  Share share = takeShare(piece, from.front(), op.getLoc());
+  if (!share.value && !(share.value = createZero(piece, from.front(), op.getLoc())))
+    return failure();
   share.moved = op;
-  arriving.push_back(share);
-  return success();
+  return share;
+}
+
+/// The sum is made in place, so the rank it goes to takes part, with zeros if it has nothing.
+FailureOr<Share> StepBuilder::reduceShares(TransferOp op, SmallVector<int64_t> from) {
+  int64_t piece = pieces.find(op.getThing().getCoord()), to = op.getTo().getRanks().front();
+  if (!llvm::is_contained(from, to))
+    from.push_back(to);
+  Share sum{{}, llvm::BitVector(allContributions().size()), op};
+  std::vector<Value> terms;
+  SmallVector<int64_t> members;
+  for (int64_t rank : from) {
+    Share share = takeShare(piece, rank, op.getLoc());
+    if (!share.value && rank == to && !(share.value = createZero(piece, to, op.getLoc())))
+      return failure();
+    if (!share.value)
+      continue;
+    terms.push_back(share.value);
+    members.push_back(rank);
+    sum.contributions |= share.contributions;
+  }
+  sum.value = terms.front();
+  if (terms.size() == 1)
+    return sum;
+  MLIRContext *context = program.getContext();
+  auto group = ValType::get(context, Role::grad, cast<ValType>(sum.value.getType()).getPayload(),
+                            PlaceAttr::get(context, members, Layout::partial));
+  sum.value = builder.create<JoinOp>(op.getLoc(), group, terms);
+  return sum;
+}
+
+FailureOr<Share> StepBuilder::readThing(TransferOp op) {
+  if (involvesShards(op)) {
+    int64_t piece = pieces.find(op.getThing().getCoord());
+    return op.getThing().getRole() == Role::grad ? joinShares(piece, op.getLoc())
+                                                 : Share{joinShards(piece, op.getLoc()), {}, op};
+  }
+  if (op.getThing().getRole() == Role::grad)
+    return readGrad(op);
+  int64_t from = op.getFrom()->getRanks().front();
+  Value value = get(values, op.getThing(), from, op.getLoc());
+  if (!value)
+    return emitError(op.getLoc()) << "`" << op.getThing().str() << "` is not on rank " << from << ", which sends it"
+                                  << withLoops(op);
+  return Share{value, {}, op};
 }
 
 LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
   // All reads before all writes.
-  SmallVector<Share> arriving;
+  SmallVector<std::pair<TransferOp, Share>> arriving;
   for (TransferOp op : ops) {
-    int64_t piece = pieces.find(op.getThing().getCoord());
     if (failed(verifyTransfer(op)) || (isOffload(op) && failed(buildOffload(op))))
       return failure();
     if (isOffload(op))
       continue;
-    if (op.getThing().getRole() == Role::grad) {
-      if (failed(readGrad(op, piece, arriving)))
-        return failure();
-      continue;
-    }
-    int64_t from = op.getFrom()->getRanks().front();
-    Value value = get(op.getThing(), from, op.getLoc());
-    if (!value)
-      return emitError(op.getLoc()) << "`" << op.getThing().str() << "` is not on rank " << from << ", which sends it"
-                                    << withLoops(op);
-    arriving.push_back({value, {}, op});
+    FailureOr<Share> share = readThing(op);
+    if (failed(share))
+      return failure();
+    arriving.push_back({op, *share});
   }
+  for (auto &[op, share] : arriving) // what came before is added up before more of it is on its way
+    if (PieceRank where(pieces.find(op.getThing().getCoord()), op.getTo().getRanks().front());
+        op.getThing().getRole() == Role::grad && shares.count(where) && shares[where].size() > 1)
+      shares[where] = {takeShare(where.first, where.second, op.getLoc())};
   IntegerAttr group = builder.getI64IntegerAttr(groups++);
-  SmallVector<TransferOp> sent;
-  llvm::copy_if(ops, std::back_inserter(sent), [](TransferOp op) { return !isOffload(op); });
-  for (auto [op, share] : llvm::zip_equal(sent, arriving)) {
-    int64_t to = op.getTo().getRanks().front();
-    share.value = createMove(op.getThing(), share.value, to, op.getLoc(), group);
-  }
-  for (auto [op, share] : llvm::zip_equal(sent, arriving)) {
-    int64_t to = op.getTo().getRanks().front();
-    if (op.getThing().getRole() == Role::grad)
-      addShare(pieces.find(op.getThing().getCoord()), to, share, op.getLoc());
-    else
-      values[{op.getThing(), to}] = share.value;
-  }
+  for (auto &[op, share] : arriving) // a sum of one share may be where it goes already
+    if (cast<ValType>(share.value.getType()).getPlace() != op.getTo())
+      share.value = createMove(op.getThing(), share.value, op.getTo(), op.getLoc(), group);
+  for (auto &[op, share] : arriving)
+    for (int64_t to : op.getTo().getRanks())
+      if (op.getTo().getLayout() == Layout::shard) {
+        addShards(pieces.find(op.getThing().getCoord()), share);
+        break;
+      } else if (op.getThing().getRole() == Role::grad) {
+        addShare(pieces.find(op.getThing().getCoord()), to, share, op.getLoc());
+      } else if (involvesShards(op) || to != op.getFrom()->getRanks().front()) { // its copy stays what it was
+        values[{op.getThing(), to}] = share.value;
+      }
   return success();
 }

@@ -63,6 +63,11 @@ LogicalResult StepBuilder::createInputs() {
     if (pieces.homes(piece).empty())
       return emitError(op.getLoc()) << "no rank holds the weights of " << pieces.describe(piece)
                                     << "; give it a place with `at` or `weight at`";
+    if (pieces.isSharded(piece)) {
+      if (failed(createShardInputs(piece)))
+        return failure();
+      continue;
+    }
     if (pieces.owner(piece) < 0)
       return emitError(op.getLoc()) << pieces.describe(piece)
                                     << " has no `opt` place of one rank, so no rank can update it";

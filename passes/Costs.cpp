@@ -23,25 +23,31 @@ private:
 /// Free, on a lane of its own for each directed edge.
 Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
   Route route;
-  if (kind == PostKind::send) {
-    auto name = [](int64_t rank) { return rank == kHost ? "host" : std::to_string(rank); };
-    route.links.push_back(name(ranks[0]) + ">" + name(ranks[1]));
-    return route;
+  auto name = [](int64_t rank) { return rank == kHost ? "host" : std::to_string(rank); };
+  Ring ring = ringOf(kind, ranks.size());
+  for (size_t i = 0; i < ring.hops; ++i) {
+    route.links.push_back(name(ranks[i]) + ">" + name(ranks[(i + 1) % ranks.size()]));
+    route.volumes.push_back(ring.volume);
   }
-  for (size_t i = 0; i < ranks.size(); ++i)
-    route.links.push_back(std::to_string(ranks[i]) + ">" + std::to_string(ranks[(i + 1) % ranks.size()]));
   return route;
 }
 
-Ring pp::ringOf(PostKind kind, double members) {
+Ring pp::ringOf(PostKind kind, size_t members) {
+  double others = members - 1;
   switch (kind) {
   case PostKind::send:
   case PostKind::receive:
-    return {1, 1};
+    return {1, 1, 1};
   case PostKind::all_reduce: // reduce-scatter, then all-gather
-    return {2 * (members - 1) / members, 2 * (members - 1)};
+    return {2 * others / members, 2 * others, members};
+  case PostKind::all_gather:
+  case PostKind::reduce_scatter:
+    return {others / members, others, members};
+  case PostKind::broadcast: // a chain, cut so finely that all of it is busy at once
+  case PostKind::reduce:
+    return {1, others, members - 1};
   }
-  return {1, 1};
+  return {1, 1, 1};
 }
 
 std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {

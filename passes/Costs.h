@@ -15,6 +15,7 @@ struct Route {
   /// than the arrival a rank that already waits goes on.
   double lastPost = 0, post = 0, wake = 0;
   llvm::SmallVector<std::string, 2> links; ///< names; two messages that share one go one after the other
+  llvm::SmallVector<double, 2> volumes;    ///< how many times the bytes of the message pass each link
 };
 
 /// In place of a rank: the host memory of the rank at the message's other end.
@@ -26,7 +27,8 @@ public:
   virtual ~CostModel() = default;
   /// How long this launch takes on this rank.
   virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
-  /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective.
+  /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a ring
+  /// (PostOp::ringOrder).
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;
   /// True where times are multiples of a unit and not seconds.
   virtual bool isUnitTime() const { return false; }
@@ -42,11 +44,13 @@ struct UnitCosts : CostModel {
   bool isUnitTime() const override { return true; }
 };
 
-/// A collective as a ring of its members: how many times its bytes pass every link, in how many steps after each other.
+/// A collective as a ring of its members: how many times its bytes pass every link, in how many steps after each other,
+/// and over how many of the links from each member to the next.
 struct Ring {
   double volume, steps;
+  size_t hops;
 };
-Ring ringOf(pipeline::PostKind kind, double members);
+Ring ringOf(pipeline::PostKind kind, size_t members);
 
 /// By the program's attribute `cluster`; null after an error.
 std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);

@@ -148,8 +148,8 @@ private:
   std::string quote(int64_t number) const {
     const auto &ends = message(number).ends;
     PostOp post = ends.front().post;
-    if (post.getKind() == PostKind::all_reduce)
-      return "the sum of " + quote(post);
+    if (post.isCollective())
+      return ("the " + post.jointName() + " of ").str() + quote(post);
     int64_t other = post.getPeers().front();
     bool send = post.getKind() == PostKind::send;
     return quote(post) + " from " + name(send ? ends.front().rank : other) + " to " +
@@ -171,7 +171,7 @@ private:
   }
 
   std::string lane(int64_t rank, PostOp post) const {
-    if (post.getKind() == PostKind::all_reduce && map != ChannelMap::rank && map != ChannelMap::direction)
+    if (post.isCollective() && map != ChannelMap::rank && map != ChannelMap::direction)
       return "the lane of that group";
     switch (map) {
     case ChannelMap::rank:
@@ -221,7 +221,7 @@ private:
       return text + " for its whole group, of which " + quote(number) + " lacks, " + because(number, next);
     if (!isMessage(next) && post.getKind() == PostKind::receive)
       return text + ", which " + name(next.number) + " has not sent";
-    if (!isMessage(next) && post.getKind() == PostKind::all_reduce)
+    if (!isMessage(next) && post.isCollective())
       return text + ", which " + name(next.number) + " has not joined";
     return text + ", " + because(number, next);
   }
@@ -232,7 +232,7 @@ private:
       return "sends " + quote(post) + " to " + peer + " and waits";
     if (post.getKind() == PostKind::receive)
       return "waits for " + quote(post) + " from " + peer;
-    return "waits for the sum of " + quote(post);
+    return ("waits for the " + post.jointName() + " of ").str() + quote(post);
   }
 
   /// The last unit that a rank has run, where it stands now.
@@ -292,14 +292,15 @@ private:
     return endOn(execution.element(element).messages.front(), rank).post;
   }
 
-  /// Nothing between the two places touches its slot; a sum keeps its place, for all members share it.
+  /// Nothing between the two places touches its slot; a collective keeps its place, for all members share it.
   static bool mayMove(PostOp post, Operation *before) {
-    if (post.getKind() == PostKind::all_reduce)
+    if (post.isCollective())
       return false;
     for (Operation *op = post->getPrevNode(); op; op = op->getPrevNode()) {
       auto complete = dyn_cast<CompleteOp>(op);
-      Value other = complete ? complete.getRequest().getDefiningOp<PostOp>().getSlot() : Value();
-      if (llvm::is_contained(op->getOperands(), post.getSlot()) || other == post.getSlot())
+      Operation *toucher = complete ? complete.getRequest().getDefiningOp() : op;
+      if (llvm::any_of(post->getOperands(),
+                       [&](Value slot) { return llvm::is_contained(toucher->getOperands(), slot); }))
         return false;
       if (op == before)
         return true;

@@ -112,6 +112,10 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
 LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   entries.push_back({op, PieceModel{op.getSymName().str(), op.getLoc(), {}, {}, {}}, ""});
   Entry &entry = entries.back();
+  if (PlaceAttr owner = op.getOwnerAttr(); owner && owner.getLayout() == Layout::shard) {
+    entry.model.shards = owner.getRanks().size();
+    entry.key += "in " + std::to_string(entry.model.shards) + " ";
+  }
   llvm::StringMap<unsigned> known;
   for (Attribute attr : op.getParts()) {
     auto part = dyn_cast<ArrayAttr>(attr);

@@ -3,11 +3,13 @@
 //
 //   @p.norm   grad, norm -> norm      sums of squares of the weights that this piece owns
 //   @p.U      weight, grad, opt -> ..  AdamW for each of them; a tied weight takes the owner's new value (`fresh`)
+//   @p.U.k, norm.k  the same on the k-th shard of a piece whose weights are cut over ranks
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
 #include "passes/DeriveTasks.h"
 
 using namespace mlir;
 using namespace pp;
+using namespace pp::pipeline;
 
 namespace {
 /// The groups of one piece as arguments of a scratch function.
@@ -21,6 +23,7 @@ private:
   LogicalResult writeUpdate();
   LogicalResult writeZero();
   LogicalResult writeTies();
+  LogicalResult writeShard(ArrayRef<ElementRange> ranges, const std::string &number);
   LogicalResult writeBodyNamed(const Twine &suffix, ArrayRef<Group> inputs, ArrayRef<Group> results) {
     return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + suffix).str(), inputs, results);
   }
@@ -141,7 +144,45 @@ LogicalResult Updates::writeTies() {
   return success();
 }
 
+/// The runs of the weights and sums that one rank holds, each a tensor of its own.
+LogicalResult Updates::writeShard(ArrayRef<ElementRange> ranges, const std::string &number) {
+  SmallVector<Value> mine, sums, state, newWeights, newStates;
+  Value first, more = norm[0];
+  for (ElementRange range : ranges) {
+    RankedTensorType whole = piece.weights[range.tensor].attr.getType();
+    auto type = RankedTensorType::get({range.count}, whole.getElementType());
+    Value weight = scratch.addArguments({type})[0], kept = scratch.addArguments({piece.gradType(type)})[0];
+    SmallVector<Value> old = scratch.addArguments(SmallVector<Type>(stateCount(type), sumsOf(type)));
+    Value grad = widenGrad(builder, piece.loc, kept);
+    auto update = builder.create<nn::AdamwOp>(piece.loc, grad, piece.clips ? norm[0] : Value(), weight, old[0], old[1],
+                                              old.size() == 3 ? old[2] : Value(), /*decay=*/whole.getRank() >= 2);
+    first = builder.create<nn::SumSquaresOp>(piece.loc, grad, first);
+    more = builder.create<nn::SumSquaresOp>(piece.loc, grad, more);
+    mine.push_back(weight);
+    sums.push_back(kept);
+    llvm::append_range(state, old);
+    newWeights.push_back(update.getNewW());
+    llvm::append_range(newStates, update->getResults().drop_front());
+  }
+  if (failed(writeBodyNamed("norm.first." + number, {{"grad", sums, "", true}}, {{"norm", {first}}})) ||
+      failed(writeBodyNamed("norm." + number, {{"grad", sums, "", true}, {"norm", norm}}, {{"norm", {more}, "norm"}})))
+    return failure();
+  return writeBodyNamed("U." + number, {{"weight", mine}, {"grad", sums}, {"opt", state}, {"norm", norm}},
+                        {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+}
+
 LogicalResult Updates::write() {
+  SmallVector<Type> types;
+  for (const PieceWeight &weight : piece.weights)
+    types.push_back(weight.attr.getType());
+  auto cut = piece.shards > 0 ? cutPayload(types, piece.shards) : SmallVector<SmallVector<ElementRange>>();
+  for (auto [k, ranges] : llvm::enumerate(cut)) {
+    if (ranges.empty())
+      return emitError(piece.loc) << "`" << piece.prefix << "` is too small to be cut over " << piece.shards
+                                  << " ranks";
+    if (failed(writeShard(ranges, std::to_string(k))))
+      return failure();
+  }
   return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
                  succeeded(writeZero()) && succeeded(writeTies()));
 }

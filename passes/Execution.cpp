@@ -26,13 +26,13 @@ StringRef pp::stringifyChannelMap(ChannelMap map) {
 
 bool Execution::Message::isComplete() const {
   PostOp post = ends.front().post;
-  return ends.size() == (post.getKind() == PostKind::all_reduce ? post.getPeers().size() : 2);
+  return ends.size() == (post.isCollective() ? post.getPeers().size() : 2);
 }
 
-/// The directed edge of a message and its channel, or the members of a sum.
+/// The directed edge of a message and its channel, or the members of a collective.
 static std::tuple<int64_t, int64_t, int64_t, const void *> pathOf(int64_t rank, PostOp post) {
   int64_t peer = post.getPeers().front(), channel = post.getChannel().value_or(0);
-  if (post.getKind() == PostKind::all_reduce)
+  if (post.isCollective())
     return {0, 0, channel, post.getPeersAttr().getAsOpaquePointer()};
   bool send = post.getKind() == PostKind::send;
   return {send ? rank : peer, send ? peer : rank, channel, nullptr};
@@ -44,12 +44,13 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
   for (auto rank : program.getOps<RankOp>()) {
     int64_t self = lists.size();
     auto &list = lists.emplace_back();
-    llvm::DenseMap<Ordinal, int64_t> counts; // the last tells sends from receives of one path
+    llvm::DenseMap<Ordinal, int64_t> counts; // the last tells sends from receives
     llvm::DenseMap<Operation *, Step> posts;
     for (Operation &op : rank.getBody().front()) {
       if (auto post = dyn_cast<PostOp>(op)) {
         auto path = pathOf(self, post);
-        int64_t k = counts[std::tuple_cat(path, std::tuple(static_cast<int64_t>(post.getKind())))]++;
+        int64_t side = post.isCollective() ? -1 : static_cast<int64_t>(post.getKind()); // whatever kind: one lane
+        int64_t k = counts[std::tuple_cat(path, std::tuple(side))]++;
         auto [it, added] = numbers.try_emplace(std::tuple_cat(path, std::tuple(k)), messages.size());
         if (added)
           messages.emplace_back();

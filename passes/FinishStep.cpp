@@ -24,6 +24,11 @@ LogicalResult StepBuilder::reduceGradients() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     if (!pieces.hasWeights(piece))
       continue;
+    if (pieces.isSharded(piece)) {
+      if (failed(reduceToShards(piece)))
+        return failure();
+      continue;
+    }
     int64_t owner = pieces.owner(piece);
     Location loc = pieces.op(piece).getLoc();
     if (!movedGrads.count(piece))
@@ -37,7 +42,7 @@ LogicalResult StepBuilder::reduceGradients() {
     Share sum = takeShare(piece, owner, loc);
     bool leftover = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
     if (!sum.value || !sum.contributions.all() || leftover)
-      return reportMissing(piece, sum);
+      return reportMissing(piece, owner, sum);
     finalGrads[piece] = sum.value;
   }
   return success();
@@ -70,6 +75,10 @@ void StepBuilder::createNorms() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     if (!pieces.hasWeights(piece))
       continue;
+    if (pieces.isSharded(piece)) {
+      createShardNorms(piece);
+      continue;
+    }
     int64_t owner = pieces.owner(piece);
     Location loc = pieces.op(piece).getLoc();
     Value &norm = norms[owner];
@@ -110,10 +119,10 @@ void StepBuilder::createNorms() {
 
 LogicalResult StepBuilder::createUpdates() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (pieces.hasWeights(piece) && failed(createUpdate(piece)))
+    if (pieces.hasWeights(piece) && failed(pieces.isSharded(piece) ? updateShards(piece) : createUpdate(piece)))
       return failure();
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (pieces.hasWeights(piece))
+    if (pieces.hasWeights(piece) && !pieces.isSharded(piece))
       returnWeights(piece);
   return success();
 }

@@ -51,7 +51,9 @@ std::string Label::str(const Pieces &pieces) const {
   case What::share:
     return "the gradient of the tied weights of " + pieces.describe(piece);
   default:
-    return ("`" + nameOf(what) + "(" + coord + ")`" + (updated ? " after its update" : "")).str();
+    return ((shard >= 0 ? "shard " + std::to_string(shard) + " of `" : "`") + nameOf(what) + "(" + coord + ")`" +
+            (updated ? " after its update" : ""))
+        .str();
   }
 }
 

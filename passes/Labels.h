@@ -36,10 +36,11 @@ struct Label {
   What what = What::nothing;
   bool updated = false;
   int32_t piece = -1, microbatch = -1, slice = -1;
+  int32_t shard = -1; ///< -1: the whole
 
   bool operator==(const Label &other) const {
     return what == other.what && updated == other.updated && piece == other.piece && microbatch == other.microbatch &&
-           slice == other.slice;
+           slice == other.slice && shard == other.shard;
   }
   bool operator!=(const Label &other) const { return !(*this == other); }
   /// Whether its terms are counted: see Terms.

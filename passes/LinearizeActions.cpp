@@ -68,7 +68,7 @@ private:
     earliest.assign(actions.size(), 0);
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       for (int64_t rank : pieces.homes(piece))
-        made[{Token::Weight, piece, -1, -1, rank}] = 0;
+        made[{pieces.homesAreShards(piece) ? Token::Shard : Token::Weight, piece, -1, -1, rank}] = 0;
     for (auto [i, action] : llvm::enumerate(actions)) {
       for (int64_t rank : action.anchors)
         lists[rank].push_back(i);
@@ -142,6 +142,8 @@ private:
     return "the `together` of " + first;
   }
 
+  static bool isWeight(const Token &token) { return token.kind == Token::Weight || token.kind == Token::Shard; }
+
   /// The unit that would make this token, if there is one.
   UnitOp maker(const Token &token) {
     UnitOp found;
@@ -151,8 +153,8 @@ private:
       bool makes = token.kind == Token::Forward ? phase == Phase::F
                    : token.kind == Token::Again ? phase == Phase::R
                                                 : phase == Phase::B || phase == Phase::I;
-      if (token.kind != Token::Weight && makes && pieces.find(coord) == token.piece &&
-          coord.getMicrobatch() == token.microbatch && coord.getSlice() == token.slice)
+      if (!isWeight(token) && makes && pieces.find(coord) == token.piece && coord.getMicrobatch() == token.microbatch &&
+          coord.getSlice() == token.slice)
         found = unit;
     });
     return found;
@@ -165,6 +167,8 @@ private:
       if (entry.first.kind == Token::Weight && entry.first.piece == piece)
         ranks.push_back(entry.first.rank);
     llvm::sort(ranks);
+    if (ranks.empty() && pieces.homesAreShards(piece))
+      return "it is cut over " + PlaceAttr::get(program.getContext(), pieces.homes(piece), Layout::full).str();
     if (ranks.empty())
       return "no rank holds it";
     return "it is on " + PlaceAttr::get(program.getContext(), ranks, Layout::full).str();
@@ -200,7 +204,7 @@ private:
     error << describe(op) << " on " << placeOf(first) << " ";
     if (!token)
       error << "waits for its turn on another rank" << withLoops(op);
-    else if (token->kind == Token::Weight)
+    else if (isWeight(*token))
       reportWeight(error, op, *token);
     else
       reportUnit(error, op, *token);
@@ -214,14 +218,14 @@ private:
   }
 
   void reportWeight(InFlightDiagnostic &error, Operation *op, const Token &token) {
-    error << "needs `weight(" << pieces.name(token.piece) << ")`, which is not on rank " << token.rank << "; "
-          << whereWeightIs(token.piece) << withLoops(op);
+    error << "needs " << (token.kind == Token::Shard ? "a shard of " : "") << "`weight(" << pieces.name(token.piece)
+          << ")`, which is not on rank " << token.rank << "; " << whereWeightIs(token.piece) << withLoops(op);
     auto &note = error.attachNote(pieces.op(token.piece).getLoc());
     if (pieces.homes(token.piece).empty())
       note << "declared without a place here";
     else
-      note << "placed here; run it there, or `move weight(" << pieces.name(token.piece) << ")` to rank " << token.rank
-           << " first";
+      note << "placed here; " << (pieces.homesAreShards(token.piece) ? "" : "run it there, or ") << "`move weight("
+           << pieces.name(token.piece) << ")` to rank " << token.rank << " first";
   }
 
   void reportUnit(InFlightDiagnostic &error, Operation *op, const Token &token) {

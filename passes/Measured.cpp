@@ -65,7 +65,7 @@ void Reader::readSlice(const llvm::json::Object &event) {
     slice.message = arguments->getInteger("message").value_or(0);
   if (*category == "step")
     steps[*pid].push_back(slice);
-  else if (*category == "recv" || *category == "sum")
+  else if (llvm::is_contained({"recv", "sum", "broadcast", "gather"}, *category))
     arrivals[*pid].push_back(slice);
   else if (*category == "idle" || *category == "post" || symbolizePhase(*category))
     compute[*pid].push_back(slice);

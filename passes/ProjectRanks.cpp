@@ -90,7 +90,8 @@ private:
   DenseMap<std::pair<Value, int64_t>, Value> slots; // (value, rank) -> slot
   DenseMap<std::pair<Attribute, int64_t>, Value> homes;
   DenseMap<std::pair<Value, int64_t>, Value> requests; // (future, rank) -> request
-  DenseMap<Value, Value> returning; // future of what comes back from the host -> the request of its sending end
+  DenseMap<Value, Value> returning;   // future of what comes back from the host -> the request of its sending end
+  DenseMap<Attribute, int64_t> lanes; // members of collectives -> number
 
   static ValType typeOf(Value value) { return cast<ValType>(value.getType()); }
   static int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
@@ -124,6 +125,15 @@ private:
     return builder.getNamedAttr("piece", FlatSymbolRefAttr::get(program.getContext(), coord.pieceName()));
   }
 
+  /// Which shard of a piece that is cut the rank has.
+  void addShard(int64_t piece, int64_t rank, SmallVectorImpl<NamedAttribute> &entries) {
+    SmallVector<int64_t> shards(pieces.shards(piece));
+    llvm::sort(shards);
+    if (!shards.empty())
+      entries.push_back(
+          builder.getNamedAttr("shard", builder.getI64IntegerAttr(llvm::find(shards, rank) - shards.begin())));
+  }
+
   Value createInput(InputOp input) {
     ThingAttr thing = input.getThing();
     int64_t rank = rankOf(input.getValue());
@@ -135,9 +145,12 @@ private:
         entries.append({entry("slice", slice), entry("first", sliceStarts(program)[slice])});
       bound = binding(*input.getData(), entries);
     } else {
-      bool save = thing.getRole() == Role::opt || pieces.homes(pieces.find(thing.getCoord())).front() == rank;
-      bound = binding(stringifyRole(thing.getRole()),
-                      {pieceEntry(thing.getCoord()), builder.getNamedAttr("save", builder.getBoolAttr(save))});
+      int64_t piece = pieces.find(thing.getCoord());
+      bool save = thing.getRole() == Role::opt || pieces.isSharded(piece) || pieces.homes(piece).front() == rank;
+      SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord()),
+                                             builder.getNamedAttr("save", builder.getBoolAttr(save))};
+      addShard(piece, rank, entries);
+      bound = binding(stringifyRole(thing.getRole()), entries);
     }
     ValType type = typeOf(input.getValue());
     Value slot = createSlot(rank, type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bound);
@@ -255,8 +268,12 @@ private:
       if (auto wait = dyn_cast<WaitOp>(user))
         target = wait.getValue();
     Verb verb = *move.getVerb();
-    if (verb == Verb::all_reduce)
-      return projectAllReduce(move);
+    if (verb == Verb::all_reduce || verb == Verb::reduce)
+      return projectSum(move);
+    if (verb == Verb::broadcast)
+      return projectBroadcast(move);
+    if (verb == Verb::all_gather || verb == Verb::reduce_scatter)
+      return projectShards(move);
     if (verb != Verb::p2p && verb != Verb::to_host && verb != Verb::from_host) // the last two: to the rank itself
       return move.emitOpError() << "is a " << stringifyVerb(verb) << ", which is not supported yet";
     int64_t from = rankOf(move.getValue()), to = move.getTarget().getRanks().front();
@@ -268,8 +285,9 @@ private:
         });
     auto channel = builder.getI64IntegerAttr(from * program.getRanks() + to);
     Value source = slots.lookup({move.getValue(), from});
-    Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source,
-                                         ArrayRef<int64_t>(to), channel, move.getGroupAttr());
+    Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source, Value(),
+                                         ArrayRef<int64_t>(to), IntegerAttr(), DenseI64ArrayAttr(), channel,
+                                         move.getGroupAttr());
     bool unwaited = target == move.getFuture();
     // Of what comes back from the host both ends are here; to wait for its sending end would end the prefetch early.
     bool comesBack = verb == Verb::from_host && !unwaited;
@@ -281,21 +299,91 @@ private:
                           : slotOf(target, to, move.getThing().str(), move.getLoc());
     finishSends(to, slot);
     Value received = at(to).create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,
-                                           ArrayRef<int64_t>(from), channel, move.getGroupAttr());
+                                           Value(), ArrayRef<int64_t>(from), IntegerAttr(), DenseI64ArrayAttr(),
+                                           channel, move.getGroupAttr());
     ranks[to].posted.push_back({received, slot, group, unwaited});
     requests[{move.getFuture(), to}] = received;
     return success();
   }
 
-  LogicalResult projectAllReduce(MoveOp move) {
+  /// All collectives of a group are one lane: whatever their kind, its members join them in one order. Every group has
+  /// a channel of its own, after those of the directed edges.
+  Value postCollective(MoveOp move, PostKind kind, int64_t rank, Value slot, ArrayRef<int64_t> group, IntegerAttr root,
+                       Value shard = {}, DenseI64ArrayAttr cuts = {}) {
+    SmallVector<int64_t> members(group);
+    llvm::sort(members);
+    int64_t number = lanes.try_emplace(builder.getDenseI64ArrayAttr(members), lanes.size()).first->second;
+    auto channel = builder.getI64IntegerAttr(program.getRanks() * program.getRanks() + number);
+    auto post = at(rank).create<PostOp>(move.getLoc(), requestType(), kind, move.getThing(), slot, shard, members, root,
+                                        cuts, channel, IntegerAttr());
+    // The whole that is scattered is free as soon as what is sent may be.
+    bool waits = post.writtenSlot() && kind != PostKind::reduce_scatter;
+    bool waited = waits && llvm::any_of(move.getFuture().getUsers(), [&](Operation *user) {
+                    auto wait = dyn_cast<WaitOp>(user);
+                    return wait && llvm::is_contained(typeOf(wait.getValue()).getRanks(), rank);
+                  });
+    ranks[rank].posted.push_back({post, slot, -1, !waited});
+    requests[{move.getFuture(), rank}] = post;
+    return post;
+  }
+
+  /// In place: the sum is where the share of each member, or of the root, was.
+  LogicalResult projectSum(MoveOp move) {
     ValType type = typeOf(move.getValue());
-    auto channel = builder.getI64IntegerAttr(program.getRanks() * program.getRanks());
+    bool toOne = *move.getVerb() == Verb::reduce;
+    int64_t root = move.getTarget().getRanks().front();
+    if (toOne && !llvm::is_contained(type.getRanks(), root))
+      return move.emitOpError() << "sums on rank " << root << ", which has no share";
     for (int64_t rank : type.getRanks()) {
       Value slot = slots.lookup({move.getValue(), rank});
-      Value request = at(rank).create<PostOp>(move.getLoc(), requestType(), PostKind::all_reduce, move.getThing(), slot,
-                                              type.getRanks(), channel, IntegerAttr());
-      ranks[rank].posted.push_back({request, slot, -1, false});
-      requests[{move.getFuture(), rank}] = request;
+      if (!toOne || rank == root)
+        finishSends(rank, slot);
+      postCollective(move, toOne ? PostKind::reduce : PostKind::all_reduce, rank, slot, type.getRanks(),
+                     toOne ? builder.getI64IntegerAttr(root) : IntegerAttr());
+    }
+    return success();
+  }
+
+  /// The root keeps what it has; every other member receives into a slot of its own.
+  LogicalResult projectBroadcast(MoveOp move) {
+    int64_t root = rankOf(move.getValue());
+    SmallVector<int64_t> members(move.getTarget().getRanks());
+    if (!llvm::is_contained(members, root))
+      members.push_back(root);
+    for (int64_t rank : members) {
+      Value slot = slots.lookup({move.getValue(), root});
+      if (rank != root) {
+        slot = createSlot(rank, move.getTarget().getRole(), move.getThing().str(), move.getTarget().getPayload(),
+                          move.getLoc());
+        slots[{move.getFuture(), rank}] = slot;
+      }
+      postCollective(move, PostKind::broadcast, rank, slot, members, builder.getI64IntegerAttr(root));
+    }
+    return success();
+  }
+
+  /// Each member has its shard and the whole: one is read, the other written into a slot of its own.
+  LogicalResult projectShards(MoveOp move) {
+    ValType from = typeOf(move.getValue()), to = move.getTarget();
+    bool gathers = to.getLayout() == Layout::full;
+    SmallVector<int64_t> members(from.getRanks()), others(to.getRanks()), cuts = {0};
+    llvm::sort(members);
+    llvm::sort(others);
+    if (members != others)
+      return move.emitOpError() << "goes from " << from.getPlace().str() << " to " << to.getPlace().str()
+                                << "; expected the same ranks";
+    SmallVector<TupleType> payloads;
+    for (ArrayRef<ElementRange> ranges : cutPayload(from.getPayload().getTypes(), members.size())) {
+      payloads.push_back(shardPayload(from.getPayload(), ranges));
+      cuts.push_back(cuts.back() + payloadOffsets(payloads.back()).back());
+    }
+    for (auto [rank, payload] : llvm::zip(members, payloads)) {
+      Value given = slots.lookup({move.getValue(), rank});
+      Value made =
+          createSlot(rank, to.getRole(), move.getThing().str(), gathers ? to.getPayload() : payload, move.getLoc());
+      slots[{move.getFuture(), rank}] = made;
+      postCollective(move, gathers ? PostKind::all_gather : PostKind::reduce_scatter, rank, gathers ? made : given,
+                     members, IntegerAttr(), gathers ? given : made, builder.getDenseI64ArrayAttr(cuts));
     }
     return success();
   }
@@ -307,7 +395,10 @@ private:
       completeWhere(ranks[rank], [&](const Posted &posted) {
         return posted.request == request || (sent && posted.request == sent);
       });
-      if (*move.getVerb() == Verb::all_reduce) // in place
+      Verb verb = *move.getVerb();
+      if (verb == Verb::broadcast || verb == Verb::all_gather || verb == Verb::reduce_scatter)
+        slots[{wait.getValue(), rank}] = slots.lookup({move.getFuture(), rank});
+      else if (verb == Verb::all_reduce || verb == Verb::reduce) // in place
         slots[{wait.getValue(), rank}] = slots.lookup({move.getValue(), rank});
     }
   }
@@ -315,9 +406,11 @@ private:
   void projectOutput(OutputOp output) {
     ThingAttr thing = output.getThing();
     auto slot = slots.lookup({output.getValue(), rankOf(output.getValue())}).getDefiningOp<SlotOp>();
-    if (thing.getRole() == Role::grad)
-      slot.setBindingAttr(binding("grad", pieceEntry(thing.getCoord())));
-    else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
+    if (thing.getRole() == Role::grad) {
+      SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord())};
+      addShard(pieces.find(thing.getCoord()), rankOf(output.getValue()), entries);
+      slot.setBindingAttr(binding("grad", entries));
+    } else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
       slot.setBindingAttr(binding("norm", {}));
     else if (thing.getRole() == Role::stat)
       slot.setBindingAttr(binding("loss", entry("microbatch", thing.getCoord().getMicrobatch())));

@@ -70,7 +70,7 @@ std::unique_ptr<PassInstrumentation> pp::timePasses(PassTimes &times) { return s
 static std::vector<Fact> describe(ProgramOp program) {
   llvm::MapVector<Phase, int64_t> units;
   std::map<Role, int64_t> messages;
-  int64_t launches = 0, sends = 0, sums = 0, bytes = 0;
+  int64_t launches = 0, sends = 0, collectives = 0, bytes = 0;
   for (auto rank : program.getOps<RankOp>())
     for (Operation &op : rank.getBody().front()) {
       if (auto launch = dyn_cast<LaunchOp>(op)) {
@@ -80,8 +80,8 @@ static std::vector<Fact> describe(ProgramOp program) {
       auto post = dyn_cast<PostOp>(op);
       if (!post || post.getKind() == PostKind::receive)
         continue;
-      if (post.getKind() == PostKind::all_reduce) {
-        sums += post.getPeers().front() == static_cast<int64_t>(rank.getRank());
+      if (post.isCollective()) {
+        collectives += post.getPeers().front() == static_cast<int64_t>(rank.getRank());
         continue;
       }
       ++sends;
@@ -96,7 +96,7 @@ static std::vector<Fact> describe(ProgramOp program) {
   for (auto [role, count] : messages)
     facts.push_back({stringifyRole(role), count});
   facts.push_back({"bytes sent", bytes});
-  facts.push_back({"sums over groups", sums});
+  facts.push_back({"collectives", collectives});
   return facts;
 }
 

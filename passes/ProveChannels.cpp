@@ -1,4 +1,4 @@
-// Proves that on every channel the k-th send is the k-th receive, and that members of a group join the same sums.
+// Proves that on every channel the k-th send is the k-th receive, and that members of a group join the same collectives.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // NCCL and MPI channels carry no names: a receive takes whatever comes next (proofs.md 5).
@@ -86,15 +86,16 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
       bool lacking = k >= mine.size();
       if (lacking || k >= theirs.size()) {
         PostOp alone = lacking ? theirs[k] : mine[k];
-        return emitError(alone.getLoc()) << "rank " << (lacking ? member : first) << " joins the sum of `"
-                                         << alone.getThing().str() << "`, and rank " << (lacking ? first : member)
-                                         << " never does" << withLoops(alone);
+        return emitError(alone.getLoc()) << "rank " << (lacking ? member : first) << " joins the " << alone.jointName()
+                                         << " of `" << alone.getThing().str() << "`, and rank "
+                                         << (lacking ? first : member) << " never does" << withLoops(alone);
       }
       if (agree(mine[k], theirs[k]))
         continue;
       auto error = emitError(mine[k].getLoc())
-                   << "rank " << first << " joins the sum of " << tell(mine[k], theirs[k]) << ", where rank " << member
-                   << " joins that of " << tell(theirs[k], mine[k]) << withLoops(mine[k]);
+                   << "rank " << first << " joins the " << mine[k].jointName() << " of " << tell(mine[k], theirs[k])
+                   << ", where rank " << member << " joins the " << theirs[k].jointName() << " of "
+                   << tell(theirs[k], mine[k]) << withLoops(mine[k]);
       error.attachNote(theirs[k].getLoc()) << "joined here" << withLoops(theirs[k]);
       return failure();
     }
@@ -102,14 +103,19 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
   }
 
   static bool agree(PostOp a, PostOp b) {
-    return a.getThing() == b.getThing() && a.getSlot().getType() == b.getSlot().getType();
+    return a.getThing() == b.getThing() && a.getSlot().getType() == b.getSlot().getType() &&
+           (!a.isCollective() || (a.getKind() == b.getKind() && a.getRoot() == b.getRoot()));
   }
 
-  /// What is sent; where both ends name the same thing, how large it is here.
+  /// What is sent; where both ends name the same thing, how large it is here, or where it comes from or goes to.
   static std::string tell(PostOp post, PostOp other) {
     std::string name = "`" + post.getThing().str() + "`";
     if (post.getThing() != other.getThing())
       return name;
+    if (post.getSlot().getType() == other.getSlot().getType())
+      return name + (!post.getRoot() ? " on every rank"
+                                     : (post.getKind() == PostKind::broadcast ? " from rank " : " on rank ") +
+                                           std::to_string(*post.getRoot()));
     std::string text;
     llvm::raw_string_ostream os(text);
     os << name << " as `" << cast<SlotType>(post.getSlot().getType()).getPayload() << "`";

@@ -54,11 +54,16 @@ private:
   llvm::DenseMap<Value, SmallVector<PostOp, 2>> receiving, sending; // a slot may be sent to several ranks at once
 
   LogicalResult begin(PostOp post) {
-    bool send = post.getKind() == PostKind::send;
-    if (failed(free(post, post.getSlot(), receiving, "posts")) ||
-        (!send && failed(free(post, post.getSlot(), sending, "receives over"))))
+    Value read = post.readSlot(), written = post.writtenSlot();
+    for (Value slot : {read, written})
+      if (slot && failed(free(post, slot, receiving, "posts")))
+        return failure();
+    if (written && failed(free(post, written, sending, "receives over")))
       return failure();
-    (send ? sending : receiving)[post.getSlot()].push_back(post);
+    if (written)
+      receiving[written].push_back(post);
+    if (read && read != written)
+      sending[read].push_back(post);
     return success();
   }
 
@@ -80,8 +85,9 @@ private:
   }
 
   void end(PostOp post) {
-    auto &flights = post.getKind() == PostKind::send ? sending : receiving;
-    llvm::erase(flights[post.getSlot()], post);
+    for (auto *flights : {&receiving, &sending})
+      for (Value slot : post->getOperands())
+        llvm::erase((*flights)[slot], post);
   }
 
   LogicalResult prove(LaunchOp launch) {

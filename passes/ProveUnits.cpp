@@ -29,7 +29,10 @@ class Units {
 public:
   explicit Units(ProgramOp program)
       : program(program), pieces(program), slices(std::max<int64_t>(program.getSlices(), 1)),
-        cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {}
+        cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {
+    for (int64_t piece = 0; piece < pieces.size(); ++piece)
+      updates[piece].resize(std::max<size_t>(1, pieces.shards(piece).size()));
+  }
 
   LogicalResult prove() {
     for (auto rank : program.getOps<RankOp>())
@@ -37,14 +40,17 @@ public:
         if (failed(record(launch)))
           return failure();
     for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-      if (pieces.hasWeights(piece) && !updates[piece])
-        return emitError(pieces.op(piece).getLoc()) << "no rank updates the weights of " << pieces.describe(piece);
+      for (auto [shard, update] : llvm::enumerate(updates[piece]))
+        if (pieces.hasWeights(piece) && !update)
+          return emitError(pieces.op(piece).getLoc())
+                 << "no rank updates " << (pieces.isSharded(piece) ? "shard " + std::to_string(shard) + " of " : "")
+                 << "the weights of " << pieces.describe(piece);
       for (int64_t mb = 0; mb < static_cast<int64_t>(program.getMicrobatches()); ++mb)
         for (int64_t slice = 0; slice < slices; ++slice)
           if (failed(proveCell(piece, mb, slice)))
             return failure();
     }
-    int64_t updated = llvm::count_if(updates, [](LaunchOp update) { return static_cast<bool>(update); });
+    int64_t updated = llvm::count_if(updates, [](auto &shards) { return static_cast<bool>(shards.front()); });
     recordProof(program, "units", {{"units", counted}, {"updates", updated}});
     return success();
   }
@@ -54,8 +60,8 @@ private:
   Pieces pieces;
   int64_t slices;
   std::vector<Cell> cells;
-  std::vector<LaunchOp> updates;
-  int64_t counted = 0; ///< units other than U and R
+  std::vector<SmallVector<LaunchOp, 1>> updates; ///< by piece, then by shard
+  int64_t counted = 0;                           ///< units other than U and R
 
   static int64_t rankOf(LaunchOp launch) { return launch->getParentOfType<RankOp>().getRank(); }
 
@@ -70,15 +76,24 @@ private:
     if (piece < 0)
       return emitError(launch.getLoc()) << "`" << launch.getUnit().str()
                                         << "` names a piece that this schedule does not have" << withLoops(launch);
-    if (phase == Phase::R || (phase == Phase::U && !launch.getCallee().ends_with(".U")))
+    if (phase == Phase::R)
       return success();
     if (phase == Phase::U)
-      return recordOnce(updates[piece], launch);
+      return recordUpdate(updates[piece], launch);
     if (failed(proveRange("microbatch", "es", coord.getMicrobatch(), program.getMicrobatches(), launch)) ||
         (program.getSlices() > 0 && failed(proveRange("slice", "s", coord.getSlice(), slices, launch))))
       return failure();
     ++counted;
     return recordOnce(cell(piece, coord.getMicrobatch(), coord.getSlice())[phase], launch);
+  }
+
+  /// `@s0.U`, or `@s0.U.1` for shard 1; what else belongs to an update may run more often.
+  static LogicalResult recordUpdate(MutableArrayRef<LaunchOp> shards, LaunchOp launch) {
+    StringRef name = launch.getCallee();
+    size_t shard = 0;
+    if (auto [front, digits] = name.rsplit('.'); !digits.getAsInteger(10, shard))
+      name = front;
+    return name.ends_with(".U") && shard < shards.size() ? recordOnce(shards[shard], launch) : success();
   }
 
   static LogicalResult proveRange(StringRef what, StringRef plural, int64_t number, int64_t count, LaunchOp launch) {

@@ -60,18 +60,32 @@ public:
       result = execute(launch);
   }
   void posted(int64_t rank, PostOp post) override {
-    if (succeeded(result) && post.getKind() != PostKind::send)
-      result = post.getKind() == PostKind::receive ? write(post.getSlot(), Label(), post) : success();
-    values.of(post.getSlot()).arriving |= post.getKind() != PostKind::send;
+    Value written = post.writtenSlot();
+    if (succeeded(result) && written && written != post.readSlot())
+      result = write(written, Label(), post);
+    if (written)
+      values.of(written).arriving = true;
   }
   void delivered(ArrayRef<std::pair<int64_t, PostOp>> ends) override {
     PostOp first = ends.front().second;
-    if (succeeded(result))
-      result = first.getKind() == PostKind::send ? deliver(first, ends[1].second) : sum(ends);
+    if (failed(result))
+      return;
+    if (first.jointName() == "sum" && first.isCollective()) {
+      result = sum(ends);
+      return;
+    }
+    if (first.getKind() == PostKind::all_gather) {
+      result = gather(ends);
+      return;
+    }
+    auto *source = llvm::find_if(ends, [](auto &end) { return bool(PostOp(end.second).readSlot()); });
+    for (auto [rank, post] : ends)
+      if (succeeded(result) && post != source->second)
+        result = deliver(source->second, post);
   }
   void completed(int64_t rank, PostOp post) override {
-    if (post.getKind() != PostKind::send)
-      values.of(post.getSlot()).arriving = false;
+    if (Value written = post.writtenSlot())
+      values.of(written).arriving = false;
   }
 
 private:
@@ -131,6 +145,8 @@ private:
       label.microbatch = microbatch.getInt();
     if (auto slice = binding.getAs<IntegerAttr>("slice"))
       label.slice = slice.getInt();
+    if (auto shard = binding.getAs<IntegerAttr>("shard"))
+      label.shard = shard.getInt();
     if (kind->before)
       values.of(slot).label = label;
     label.updated = kind->before;
@@ -206,6 +222,8 @@ private:
     }
     if (group->what == What::weight || group->what == What::opt)
       label.updated = !input || unit.body.rule->updated;
+    if (group->span == Span::Piece)
+      label.shard = unit.body.shard();
     if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
       ArrayRef<int64_t> sharers = values.sharers[unit.piece];
       label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
@@ -282,7 +300,7 @@ private:
       twice = sum.add(values.unitNumber(unit.coord));
       break;
     case Adds::Norm:
-      twice = sum.add(unit.piece);
+      twice = sum.add(values.normTerm(unit.piece, unit.body.shard()));
       break;
     case Adds::Share:
     case Adds::Tied:
@@ -361,7 +379,8 @@ private:
     PostOp first = ends.front().second;
     for (auto [rank, post] : ends) {
       const SlotState &state = values.of(post.getSlot());
-      if (!isCargo(state.label, post.getThing()) || !state.label.isSum() ||
+      bool scatters = post.getKind() == PostKind::reduce_scatter;
+      if (!isCargo(state.label, post.getThing()) || !state.label.isSum() || (scatters && state.label.shard >= 0) ||
           state.label != values.of(first.getSlot()).label)
         return values.tellWrongSend(post);
       if (auto twice = total.add(values.termsOf(state)))
@@ -370,9 +389,38 @@ private:
             return values.tellTwice(post, holder.getSlot(), post.getSlot(), *twice);
     }
     for (auto [rank, post] : ends) {
-      setTerms(values.of(post.getSlot()), total);
-      values.of(post.getSlot()).writer = post;
+      SlotState &given = values.of(post.getSlot());
+      Value written = post.writtenSlot();
+      given.taken |= written != post.getSlot();
+      if (!written)
+        continue;
+      SlotState &state = values.of(written);
+      state.label = given.label;
+      if (written != post.getSlot())
+        state.label.shard = memberOf(post);
+      setTerms(state, total);
+      state.writer = post;
     }
+    return success();
+  }
+
+  /// Which of the members of a collective the rank is.
+  static int32_t memberOf(PostOp post) { return llvm::find(post.getPeers(), post.getSelf()) - post.getPeers().begin(); }
+
+  /// The k-th member gives the k-th shard of one and the same version.
+  LogicalResult gather(ArrayRef<std::pair<int64_t, PostOp>> ends) {
+    PostOp first = ends.front().second;
+    Label whole = values.of(first.getShard()).label;
+    whole.shard = -1;
+    for (auto [rank, post] : ends) {
+      const SlotState &state = values.of(post.getShard());
+      Label wanted = whole;
+      wanted.shard = memberOf(post);
+      if (state.arriving || !isCargo(state.label, post.getThing()) || state.label != wanted)
+        return values.tellWrongSend(post);
+    }
+    for (auto [rank, post] : ends)
+      values.of(post.getSlot()).label = whole;
     return success();
   }
 };

@@ -6,6 +6,7 @@
 // for a link, the one that was ready first. A link carries one message at a time: the sum of what it carries is the same
 // as if they shared it, and the order within an edge stays that of its lane.
 #include "passes/Simulate.h"
+#include <cmath>
 #include <map>
 #include <queue>
 
@@ -81,8 +82,7 @@ private:
   void wake(int64_t number, int64_t flight);
   void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
   void push(double time, Kind kind, int64_t number) { events.push({time, order++, kind, number}); }
-  bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && isCollective(op); }
-  static bool isCollective(PostOp op) { return op.getKind() != PostKind::send && op.getKind() != PostKind::receive; }
+  bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && op.isCollective(); }
 
   const CostModel &costs;
   int64_t steps;
@@ -186,7 +186,7 @@ double Engine::launch(int64_t number, LaunchOp op) {
 /// Sender and receiver, or the members. Of what a rank sends itself one is its host memory.
 std::vector<int64_t> Engine::endsOf(int64_t number, PostOp op) {
   bool sends = op.getKind() == PostKind::send;
-  if (isCollective(op))
+  if (op.isCollective())
     return std::vector<int64_t>(op.getPeers());
   int64_t peer = op.isHost() ? kHost : op.getPeers().front();
   bool starts = op.isHost() ? sends != op.getSlot().getDefiningOp<SlotOp>().getHost() : sends;
@@ -197,14 +197,15 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
   bool sends = op.getKind() == PostKind::send;
   std::vector<int64_t> ends = endsOf(number, op);
   Lane &lane = lanes[{ends, op.getChannel().value_or(0)}];
-  size_t k = lane.posted[isCollective(op) ? number : sends ? -1 : -2]++;
+  size_t k = lane.posted[op.isCollective() ? number : sends ? -1 : -2]++;
   if (k == lane.flights.size()) {
     lane.flights.push_back(timeline.flights.size());
     Flight &made = timeline.flights.emplace_back();
     made.posted = now;
     made.bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
     Message &message = messages.emplace_back();
-    message.route = costs.route(isCollective(op) ? op.getKind() : PostKind::send, ends, made.bytes);
+    message.route = op.isCollective() ? costs.route(op.getKind(), op.ringOrder(), made.bytes)
+                                      : costs.route(PostKind::send, ends, made.bytes);
     for (const std::string &name : message.route.links) {
       auto [link, isNew] = links.insert({name, links.size()});
       if (isNew) {
@@ -225,12 +226,12 @@ double Engine::post(int64_t number, PostOp op) {
   int64_t index = posted[op] = flightOf(number, op);
   Flight &flight = timeline.flights[index];
   bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
-  size_t place = isCollective(op) ? llvm::lower_bound(flight.ranks, number) - flight.ranks.begin()
-                 : first          ? 0
-                                  : flight.ranks.size();
+  size_t place = op.isCollective() ? llvm::lower_bound(flight.ranks, number) - flight.ranks.begin()
+                 : first           ? 0
+                                   : flight.ranks.size();
   flight.posts.insert(flight.posts.begin() + place, op);
   flight.ranks.insert(flight.ranks.begin() + place, number);
-  if (flight.posts.size() < (isCollective(op) ? op.getPeers().size() : 2))
+  if (flight.posts.size() < (op.isCollective() ? op.getPeers().size() : 2))
     return messages[index].route.post;
   flight.ready = now;
   if (!ready.empty() || !start(index))
@@ -251,10 +252,10 @@ bool Engine::start(int64_t index) {
     return false;
   flight.start = now;
   flight.end = now + route.lastPost + route.transfer + route.latency;
-  for (int64_t number : message.links) {
+  for (auto [number, volume] : llvm::zip_equal(message.links, route.volumes)) {
     LinkLoad &link = timeline.links[number];
     ++link.messages;
-    link.bytes += flight.bytes;
+    link.bytes += std::llround(volume * flight.bytes);
     link.busy += route.lastPost + route.transfer;
     freeFrom[number] = now + route.transfer;
   }

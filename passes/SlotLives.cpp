@@ -81,12 +81,13 @@ private:
       if (launch.getScratch())
         write(launch.getScratch(), position);
     } else if (auto post = dyn_cast<PostOp>(op)) {
-      if (post.getKind() == PostKind::receive)
-        write(post.getSlot(), position);
-      else
-        touch(post.getSlot(), position);
+      if (Value slot = post.readSlot())
+        touch(slot, position);
+      if (Value slot = post.writtenSlot(); slot && slot != post.readSlot())
+        write(slot, position);
     } else if (auto complete = dyn_cast<CompleteOp>(op)) {
-      touch(complete.getRequest().getDefiningOp<PostOp>().getSlot(), position);
+      for (Value slot : complete.getRequest().getDefiningOp()->getOperands())
+        touch(slot, position);
     }
   }
 };
@@ -143,6 +144,6 @@ std::string pp::describeInstant(Operation *op) {
   auto post = dyn_cast<PostOp>(op);
   if (!post)
     return "start of the step";
-  StringRef what = post.getKind() == PostKind::send ? "send" : post.getKind() == PostKind::receive ? "receive" : "sum";
+  StringRef what = post.isCollective() ? post.jointName() : stringifyPostKind(post.getKind());
   return (what + " of " + post.getThing().str()).str();
 }

@@ -9,10 +9,14 @@ using namespace pp::pipeline;
 
 /// Most values of a role alive at once: slots for weights and gradients, units between F (R, where F keeps nothing but
 /// its inputs) and their last backward for stashes.
-static int64_t countAlive(ArrayRef<SlotLife> lives, Role role) {
+static int64_t countAlive(RankOp rank, ArrayRef<SlotLife> lives, Role role) {
+  llvm::DenseSet<Operation *> shards; // no values of their own
+  for (auto post : rank.getOps<PostOp>())
+    if (post.getShard())
+      shards.insert(post.getShard().getDefiningOp());
   std::vector<std::pair<int64_t, int64_t>> events;
   for (const SlotLife &life : lives) {
-    if (SlotOp(life.op).getRole() != role)
+    if (SlotOp(life.op).getRole() != role || shards.contains(life.op))
       continue;
     for (Segment segment : life.segments) {
       events.push_back({segment.first, 1});
@@ -88,6 +92,52 @@ static void printPeak(const RankTimeline &rank, llvm::json::OStream &json) {
   });
 }
 
+/// Bytes that come to the rank from others, each member's straight from it.
+static int64_t bytesReceived(PostOp post) {
+  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
+  TupleType payload = post.getSlot().getType().getPayload();
+  int64_t others = post.getPeers().size() - 1, size = bytesOf(post.getSlot());
+  if (post.isCollective() && !post.getShard() && payload.size() == 1) // no more than its elements are sent
+    size = tensorBytes(cast<RankedTensorType>(payload.getType(0)));
+  switch (post.getKind()) {
+  case PostKind::send:
+    return 0;
+  case PostKind::receive:
+    return post.isHost() ? 0 : size;
+  case PostKind::broadcast:
+    return post.writtenSlot() ? size : 0;
+  case PostKind::reduce:
+    return post.writtenSlot() ? others * size : 0;
+  case PostKind::all_reduce:
+    return others * size;
+  case PostKind::all_gather:
+    return size - bytesOf(post.getShard());
+  case PostKind::reduce_scatter:
+    return others * bytesOf(post.getShard());
+  }
+  return 0;
+}
+
+static void printCollectives(RankOp rank, llvm::json::OStream &json) {
+  std::map<PostKind, int64_t> joined;
+  int64_t bytes = 0;
+  double chunks = 0; // weights and gradients of whole pieces, as papers on weight passing count
+  for (auto post : rank.getOps<PostOp>()) {
+    joined[post.getKind()] += post.isCollective();
+    int64_t received = bytesReceived(post);
+    bytes += received;
+    if (post.getThing().getRole() == Role::weight || post.getThing().getRole() == Role::grad)
+      chunks += double(received) / payloadOffsets(post.getSlot().getType().getPayload()).back();
+  }
+  json.attributeObject("collectives_joined", [&] {
+    for (auto [kind, count] : joined)
+      if (count > 0)
+        json.attribute(stringifyPostKind(kind), count);
+  });
+  json.attribute("bytes_received", bytes);
+  json.attribute("chunks_received", chunks);
+}
+
 static void printTraffic(RankOp rank, llvm::json::OStream &json) {
   int64_t sent = 0, received = 0, bytes = 0, hostBytes = 0;
   llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
@@ -121,6 +171,7 @@ static void printTraffic(RankOp rank, llvm::json::OStream &json) {
                                          [](LaunchOp launch) { return launch.getUnit().getPhase() != Phase::U; }));
   json.attribute("messages_sent", sent);
   json.attribute("messages_received", received);
+  printCollectives(rank, json);
 }
 
 static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream &json) {
@@ -139,10 +190,10 @@ static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream
   printPeak(record, json);
   json.attributeObject("peak_values", [&] {
     json.attribute("stash", countStashes(rank));
-    json.attribute("weight", countAlive(lives, Role::weight));
-    json.attribute("grad", countAlive(lives, Role::grad));
-    json.attribute("act", countAlive(lives, Role::act));
-    json.attribute("dact", countAlive(lives, Role::dact));
+    json.attribute("weight", countAlive(rank, lives, Role::weight));
+    json.attribute("grad", countAlive(rank, lives, Role::grad));
+    json.attribute("act", countAlive(rank, lives, Role::act));
+    json.attribute("dact", countAlive(rank, lives, Role::dact));
   });
   printTraffic(rank, json);
   json.objectEnd();

@@ -68,16 +68,24 @@ Value StepBuilder::waitFor(Value value, Location loc) {
 
 Value StepBuilder::get(llvm::DenseMap<Key, Value> &map, ThingAttr thing, int64_t rank, Location loc) {
   auto it = map.find({thing, rank});
-  return it == map.end() ? Value() : it->second = waitFor(it->second, loc);
+  if (it == map.end())
+    return {};
+  auto future = dyn_cast<FutureType>(it->second.getType());
+  if (future && future.getValue().getRanks().size() > 1) // this rank's copy of a broadcast
+    return it->second =
+               builder.create<WaitOp>(loc, typeOn(thing.getRole(), future.getValue().getPayload(), rank), it->second);
+  return it->second = waitFor(it->second, loc);
 }
 
 Value StepBuilder::createMove(ThingAttr thing, Value value, int64_t to, Location loc, IntegerAttr group,
                               Layout layout) {
+  return createMove(thing, value, PlaceAttr::get(program.getContext(), {to}, layout), loc, group);
+}
+
+Value StepBuilder::createMove(ThingAttr thing, Value value, PlaceAttr to, Location loc, IntegerAttr group) {
   auto from = cast<ValType>(value.getType());
-  MLIRContext *context = program.getContext();
-  auto target = FutureType::get(
-      context, ValType::get(context, from.getRole(), from.getPayload(), PlaceAttr::get(context, {to}, layout)));
-  return builder.create<MoveOp>(loc, target, thing, value, group);
+  auto target = ValType::get(program.getContext(), from.getRole(), from.getPayload(), to);
+  return builder.create<MoveOp>(loc, FutureType::get(program.getContext(), target), thing, value, group);
 }
 
 /// The kind of a group: `kv` of `kv.2`.
@@ -140,14 +148,23 @@ const Body &StepBuilder::makeBody(std::string name, ArrayRef<StringRef> inputs, 
   return bodies[name] = {function, *BodyGroups::get(function)};
 }
 
+static Value accumulate(OpBuilder &inner, ValueRange row) {
+  Value sum = widenGrad(inner, row[0].getLoc(), row[0]);
+  sum = inner.create<nn::AccumulateOp>(row[0].getLoc(), sum.getType(), row[1], sum);
+  return roundGrad(inner, row[0].getLoc(), sum, row[0].getType());
+}
+
 const Body &StepBuilder::sumBody(int64_t piece) {
   return makeBody((*pieces.op(piece).getBodies() + ".sum").str(), {"grad", "share"},
-                  findBody(piece, "U")->input("grad")->payload, "grad", 0,
-                  [&](OpBuilder &inner, ValueRange row) -> Value {
-                    Value sum = widenGrad(inner, module.getLoc(), row[0]);
-                    sum = inner.create<nn::AccumulateOp>(module.getLoc(), sum.getType(), row[1], sum);
-                    return roundGrad(inner, module.getLoc(), sum, row[0].getType());
-                  });
+                  findBody(piece, "U")->input("grad")->payload, "grad", 0, accumulate);
+}
+
+const Body &StepBuilder::sumShardBody(int64_t piece, int64_t rank) {
+  const Body *update = findShardBody(piece, "U", rank);
+  func::FuncOp function = update->function;
+  StringRef number = function.getName().rsplit('.').second;
+  return makeBody((*pieces.op(piece).getBodies() + ".sum." + number).str(), {"grad", "share"},
+                  update->input("grad")->payload, "grad", 0, accumulate);
 }
 
 const Body &StepBuilder::copyBody(int64_t piece) {

@@ -61,6 +61,8 @@ private:
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
   std::map<int64_t, mlir::Operation *> movedGrads;              ///< pieces whose grad the schedule itself moves
   std::map<int64_t, mlir::Value> finalGrads, norms, newWeights; ///< by piece, by rank, by piece
+  std::map<PieceRank, mlir::Value> shardWeights, shardGrads;    ///< of pieces that are cut over ranks
+  std::map<PieceRank, llvm::SmallVector<Share, 2>> shardShares; ///< terms of a shard's gradient
 
   // Things, places, types.
   pipeline::ThingAttr thing(pipeline::Role role, int64_t piece, int64_t mb = -1, int64_t slice = -1);
@@ -76,6 +78,8 @@ private:
   mlir::Value get(llvm::DenseMap<Key, mlir::Value> &map, pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
   mlir::Value createMove(pipeline::ThingAttr thing, mlir::Value value, int64_t to, mlir::Location loc,
                          mlir::IntegerAttr group = {}, pipeline::Layout layout = pipeline::Layout::full);
+  mlir::Value createMove(pipeline::ThingAttr thing, mlir::Value value, pipeline::PlaceAttr to, mlir::Location loc,
+                         mlir::IntegerAttr group);
   pipeline::TaskOp createTask(const Body &body, pipeline::UnitIdAttr unit, int64_t rank, mlir::ValueRange inputs,
                               mlir::Location loc);
   void output(pipeline::ThingAttr thing, mlir::Value value, mlir::Location loc);
@@ -96,7 +100,26 @@ private:
   mlir::LogicalResult buildTransfers(llvm::MutableArrayRef<pipeline::TransferOp> ops);
   mlir::LogicalResult buildOffload(pipeline::TransferOp op);
   mlir::LogicalResult verifyTransfer(pipeline::TransferOp op);
-  mlir::LogicalResult readGrad(pipeline::TransferOp op, int64_t piece, llvm::SmallVectorImpl<Share> &arriving);
+  mlir::Value createZero(int64_t piece, int64_t rank, mlir::Location loc);
+  mlir::FailureOr<Share> readThing(pipeline::TransferOp op);
+  mlir::FailureOr<Share> readGrad(pipeline::TransferOp op);
+  mlir::FailureOr<Share> reduceShares(pipeline::TransferOp op, llvm::SmallVector<int64_t> from);
+  bool involvesShards(pipeline::TransferOp op);
+  bool roundsGradients(int64_t piece);
+  mlir::LogicalResult verifyShards(pipeline::TransferOp op);
+
+  // Pieces cut over ranks (CompleteShards.cpp).
+  mlir::LogicalResult createShardInputs(int64_t piece);
+  /// The shards of a weight as one value.
+  mlir::Value joinShards(int64_t piece, mlir::Location loc);
+  /// What every rank of the piece has of its gradient, zeros where that is nothing, as one value of partial sums.
+  Share joinShares(int64_t piece, mlir::Location loc);
+  void addShards(int64_t piece, Share sum);
+  Share takeShard(int64_t piece, int64_t rank, mlir::Location loc);
+  const Body *findShardBody(int64_t piece, llvm::StringRef name, int64_t rank);
+  mlir::LogicalResult reduceToShards(int64_t piece);
+  void createShardNorms(int64_t piece);
+  mlir::LogicalResult updateShards(int64_t piece);
 
   // Gradient shares.
   /// The rank's whole share of a piece's gradient as one value, arrivals waited for and added; null if empty.
@@ -105,6 +128,7 @@ private:
   void addShare(int64_t piece, int64_t rank, Share share, mlir::Location loc);
   /// `@s0.sum(grad, share) -> grad`: adds what arrived to what is here.
   const Body &sumBody(int64_t piece);
+  const Body &sumShardBody(int64_t piece, int64_t rank);
   /// `@s0.copy(weight) -> weight`: the new version to its home, where the update ran on a copy that travelled.
   const Body &copyBody(int64_t piece);
   const Body &makeBody(std::string name, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
@@ -116,7 +140,7 @@ private:
   pipeline::UnitOp contributor(int64_t piece, int64_t contribution);
   mlir::LogicalResult reportLeft(int64_t piece, int64_t rank, const Share &share);
   mlir::LogicalResult reportAbsent(pipeline::UnitOp op, pipeline::ThingAttr thing, int64_t rank);
-  mlir::LogicalResult reportMissing(int64_t piece, const Share &share);
+  mlir::LogicalResult reportMissing(int64_t piece, int64_t owner, const Share &share);
   mlir::LogicalResult addTiedShares();
   void createNorms();
   mlir::LogicalResult createUpdates();

@@ -50,8 +50,11 @@ UnitOp StepBuilder::contributor(int64_t piece, int64_t contribution) {
 LogicalResult StepBuilder::reportLeft(int64_t piece, int64_t rank, const Share &share) {
   int64_t found = share.contributions.find_first();
   std::string name = pieces.name(piece);
-  auto error = emitError(pieces.op(piece).getLoc())
-               << "`U(" << name << ")` runs on rank " << pieces.owner(piece) << ", but ";
+  auto error =
+      emitError(pieces.op(piece).getLoc())
+      << "`U(" << name << ")` runs on "
+      << (pieces.isSharded(piece) ? pieces.op(piece).getOwner()->str() : "rank " + std::to_string(pieces.owner(piece)))
+      << ", but ";
   if (found < 0)
     error << "an empty share of its gradient";
   else
@@ -68,10 +71,10 @@ LogicalResult StepBuilder::reportLeft(int64_t piece, int64_t rank, const Share &
   return failure();
 }
 
-LogicalResult StepBuilder::reportMissing(int64_t piece, const Share &share) {
-  int64_t slices = std::max<int64_t>(program.getSlices(), 1), owner = pieces.owner(piece);
+LogicalResult StepBuilder::reportMissing(int64_t piece, int64_t owner, const Share &share) {
+  int64_t slices = std::max<int64_t>(program.getSlices(), 1);
   for (auto &[where, terms] : shares)
-    if (where.first == piece && where.second != owner && !terms.empty())
+    if (where.first == piece && (where.second != owner || pieces.isSharded(piece)) && !terms.empty())
       return reportLeft(piece, where.second, terms.front());
   llvm::BitVector missing = allContributions();
   missing.reset(share.contributions);

@@ -21,16 +21,16 @@ static std::string nameOf(LaunchOp launch) {
 /// ` and 3 more` where a sum lacks, or loses, not one term only.
 static std::string andMore(int64_t count) { return count > 1 ? " and " + std::to_string(count - 1) + " more" : ""; }
 
-/// Who does what is wrong: a launch, the rank that posts, or the ranks that join a sum.
+/// Who does what is wrong: a launch, the rank that posts, or the ranks that join a collective.
 static std::string subject(Operation *op) {
   if (auto launch = dyn_cast<LaunchOp>(op))
     return nameOf(launch) + " on " + onRank(op);
   auto post = cast<PostOp>(op);
-  if (post.getKind() != PostKind::all_reduce)
+  if (!post.isCollective())
     return onRank(op);
   std::string text;
   llvm::raw_string_ostream os(text);
-  os << "the sum over ranks ";
+  os << "the " << post.jointName() << " over ranks ";
   llvm::interleaveComma(post.getPeers(), os);
   return text;
 }
@@ -41,6 +41,9 @@ Values::Values(ProgramOp program) : program(program), pieces(program), sharers(p
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);
+  norms.push_back(0);
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    norms.push_back(norms.back() + std::max<int64_t>(1, pieces.shards(piece).size()));
   for (auto rank : program.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>())
       slots[slot] = {};
@@ -58,8 +61,9 @@ int32_t Values::unitNumber(CoordAttr coord) const {
 
 int64_t Values::missingInNorm(const Terms &norm) const {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (pieces.hasWeights(piece) && !norm.contains(piece))
-      return piece;
+    for (int32_t term = norms[piece]; pieces.hasWeights(piece) && term < norms[piece + 1]; ++term)
+      if (!norm.contains(term))
+        return piece;
   return -1;
 }
 
@@ -97,7 +101,7 @@ void Values::noteWriter(InFlightDiagnostic &error, Value slot, StringRef subject
   else if (auto post = cast<PostOp>(writer); post.getKind() == PostKind::receive)
     note << " came to " << onRank(writer) << " here, from rank " << post.getPeers().front();
   else
-    note << " comes from the sum that " << onRank(writer) << " joined here";
+    note << " comes from the " << post.jointName() << " that " << onRank(writer) << " joined here";
   note << withLoops(writer);
 }
 
@@ -176,7 +180,7 @@ void Values::noteWhereIs(InFlightDiagnostic &error, Label wanted, LaunchOp reade
 
 std::string Values::termName(const Label &sum, int32_t term) const {
   if (sum.what == What::norm)
-    return pieces.describe(term);
+    return pieces.describe(llvm::upper_bound(norms, term) - norms.begin() - 1);
   if (sum.what == What::dkv)
     return "slice " + std::to_string(term);
   ProgramOp op = program;
@@ -269,7 +273,7 @@ LogicalResult Values::tellNormLacks(LaunchOp launch, Value norm, int64_t piece) 
   auto error = emitError(launch.getLoc()) << subject(launch) << " clips by a norm without the gradient of "
                                           << pieces.describe(piece) << withLoops(launch);
   SlotOp holder = findSlot([&](const SlotState &state) {
-    return state.label.what == What::norm && &state != &of(norm) && termsOf(state).contains(piece);
+    return state.label.what == What::norm && &state != &of(norm) && termsOf(state).contains(norms[piece]);
   });
   if (holder)
     noteWriter(error, holder, "a sum with it is on " + onRank(holder) + ", which");
@@ -299,17 +303,20 @@ LogicalResult Values::tellLost(Operation *op, Value slot) const {
 }
 
 LogicalResult Values::tellWrongSend(PostOp send) const {
-  const SlotState &state = of(send.getSlot());
-  bool collective = send.getKind() == PostKind::all_reduce;
+  const SlotState &state = of(send.readSlot());
+  bool collective = send.isCollective();
+  StringRef joint = send.jointName();
   auto error = emitError(send.getLoc()) << onRank(send);
   if (state.label.what == What::nothing || (state.arriving && !collective)) {
-    error << (collective ? " joins the sum of `" : " sends `") << send.getThing().str() << "` before "
-          << (state.arriving && !collective ? "it has arrived" : "anything has written it") << withLoops(send);
+    error << (collective ? " joins the " + joint + " of `" : llvm::Twine(" sends `")).str() << send.getThing().str()
+          << "` before " << (state.arriving && !collective ? "it has arrived" : "anything has written it")
+          << withLoops(send);
     return failure();
   }
   error << (collective ? " gives " : " sends ") << state.label.str(pieces)
-        << (collective ? " to the sum of `" : " as `") << send.getThing().str() << "`" << withLoops(send);
-  noteWriter(error, send.getSlot(), state.label.str(pieces));
+        << (collective ? " to the " + joint + " of `" : llvm::Twine(" as `")).str() << send.getThing().str() << "`"
+        << withLoops(send);
+  noteWriter(error, send.readSlot(), state.label.str(pieces));
   return failure();
 }
 
@@ -323,7 +330,8 @@ LogicalResult Values::tellAtEnd(SlotOp slot, Label wanted) const {
     error << "nothing has written " << name << " on " << onRank(slot) << " for the trainer";
   } else if (state.label == wanted) {
     bool isNorm = wanted.what == What::norm;
-    int64_t lacks = isNorm ? missingInNorm(termsOf(state)) : *termsOf(state).firstMissing(wholeGradient(wanted.piece));
+    int64_t lacks =
+        isNorm ? norms[missingInNorm(termsOf(state))] : *termsOf(state).firstMissing(wholeGradient(wanted.piece));
     error << name << " on " << onRank(slot) << " lacks " << termName(wanted, lacks);
   } else if (state.label == old) {
     error << onRank(slot) << " still holds " << old.str(pieces) << " as the step found it, and the next step reads it";

@@ -27,7 +27,9 @@ struct Values {
   int32_t unitNumber(pipeline::CoordAttr coord) const;
   /// The terms of a whole gradient: its own units', then those of each piece that shares its weights.
   int32_t wholeGradient(int64_t piece) const { return unitCount() * (1 + sharers[piece].size()); }
-  /// The first piece with weights whose gradient a norm lacks; -1 if none.
+  /// A norm's term of a piece's gradient, or of one of its shards.
+  int32_t normTerm(int64_t piece, int64_t shard) const { return norms[piece] + std::max<int64_t>(shard, 0); }
+  /// The first piece with weights whose gradient, or a shard of it, a norm lacks; -1 if none.
   int64_t missingInNorm(const Terms &norm) const;
 
   pipeline::ProgramOp program;
@@ -35,6 +37,7 @@ struct Values {
   std::vector<llvm::SmallVector<int64_t, 1>> sharers; ///< per piece those that use its weights too
   llvm::DenseMap<mlir::Value, SlotState> slots;
   std::vector<Terms> terms;
+  std::vector<int32_t> norms; ///< per piece its first term in a norm; behind the last one, the end
 
   //===-- Stories: each is one error with its notes, and failure ------------------------------------------------===//
 

@@ -28,6 +28,9 @@ class Lives {
 public:
   explicit Lives(ProgramOp program) {
     number(program);
+    for (auto join : program.getOps<JoinOp>()) // a shard is no weight and no gradient: it is not counted
+      if (cast<ValType>(join.getValue().getType()).getLayout() == Layout::shard)
+        shards.insert(join.getValues().begin(), join.getValues().end());
     for (Operation &op : program.getBody().front()) {
       if (auto task = dyn_cast<TaskOp>(op))
         readTask(task);
@@ -35,7 +38,9 @@ public:
         begin(input.getValue(), 0, &op);
       else if (auto move = dyn_cast<MoveOp>(op))
         readOffload(move);
-      else if (auto wait = dyn_cast<WaitOp>(op))
+      else if (auto wait = dyn_cast<WaitOp>(op); wait && isShard(wait))
+        shards.insert(wait.getValue());
+      else if (wait)
         begin(wait.getValue(), positions[wait.getFuture().getDefiningOp()], wait.getFuture().getDefiningOp());
     }
   }
@@ -45,6 +50,7 @@ public:
 private:
   DenseMap<Operation *, int64_t> positions; // moves of one `together` share a position
   std::map<std::pair<int64_t, int64_t>, std::vector<Life>> lives;
+  DenseSet<Value> shards;
   DenseMap<Value, std::pair<ValType, int64_t>> storage; // value -> index of the life it continues
   DenseMap<std::pair<Attribute, int64_t>, std::pair<int64_t, Operation *>> forwards;
 
@@ -63,6 +69,10 @@ private:
     }
   }
 
+  static bool isShard(WaitOp wait) {
+    return cast<FutureType>(wait.getFuture().getType()).getValue().getLayout() == Layout::shard;
+  }
+
   void extend(Life &life, Value value) {
     for (Operation *user : value.getUsers())
       if (positions[user] > life.last && !isa<OutputOp>(user)) {
@@ -73,7 +83,7 @@ private:
 
   void begin(Value value, int64_t first, Operation *born) {
     auto type = cast<ValType>(value.getType());
-    if (type.getRole() == Role::stash || type.getRanks().size() != 1)
+    if (type.getRole() == Role::stash || type.getRanks().size() != 1 || shards.contains(value))
       return;
     auto &list = lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}];
     storage[value] = {type, static_cast<int64_t>(list.size())};
@@ -97,6 +107,10 @@ private:
   void readTask(TaskOp task) {
     int64_t position = positions[task];
     for (auto [result, tie] : llvm::zip(task.getResults(), task.getTies())) {
+      if (tie >= 0 && shards.contains(task.getInputs()[tie])) {
+        shards.insert(result);
+        continue;
+      }
       auto taken = tie < 0 ? storage.end() : storage.find(task.getInputs()[tie]);
       if (taken == storage.end()) {
         begin(result, position, task);

@@ -32,9 +32,9 @@ extern "C" int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data)
   return status;
 }
 
-extern "C" int32_t pp_post_all_reduce(pp_rank_t *rank, int32_t message, void *data) {
+extern "C" int32_t pp_post_collective(pp_rank_t *rank, int32_t message, void *data, void *shard) {
   int64_t start = Trace::now();
-  pp_status_t status = rank->transport->postAllReduce(*rank, message, data);
+  pp_status_t status = rank->transport->postCollective(*rank, message, data, shard);
   rank->trace->posted(message, start);
   return status;
 }

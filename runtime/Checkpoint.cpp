@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sys/statvfs.h>
+#include <tuple>
 #include <unistd.h>
 
 namespace fs = std::filesystem;
@@ -71,10 +72,20 @@ Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Hel
   } else {
     collect(memory.program, kind, transposed, out);
   }
-  std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) { return a.name < b.name; });
-  for (size_t i = 1; i < out.size(); ++i)
-    if (out[i].name == out[i - 1].name)
+  std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) {
+    return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
+  });
+  // Each tensor once, or its shards one after the other.
+  for (size_t i = 0; everyRank && i < out.size(); ++i) {
+    bool continues = i > 0 && out[i].name == out[i - 1].name;
+    int64_t reached = continues ? out[i - 1].tensor.begin + out[i - 1].tensor.elements() : 0;
+    if (out[i].tensor.begin < reached)
       return internal("ranks ", out[i - 1].rank, " and ", out[i].rank, " both hand in `", out[i].name, "`");
+    bool ends = i + 1 == out.size() || out[i + 1].name != out[i].name;
+    if (out[i].tensor.begin > reached ||
+        (ends && out[i].tensor.begin + out[i].tensor.elements() < out[i].tensor.wholeElements()))
+      return internal("no rank hands in all of `", out[i].name, "`");
+  }
   return {};
 }
 
@@ -172,27 +183,32 @@ Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path
   bool writer = memory.program.rank == 0;
   std::vector<Held> held;
   PP_TRY(plan(memory, kind, writer, held));
-  std::vector<char> buffer;
   if (!writer) {
-    for (const Held &each : held) {
-      buffer.resize(each.tensor.bytes());
-      toFileLayout(each.tensor, memory.arena, buffer.data());
-      PP_TRY(memory.transport.send(0, buffer.data(), buffer.size()));
-    }
+    for (const Held &each : held)
+      PP_TRY(memory.transport.send(0, memory.arena + each.tensor.offset, size_t(each.tensor.bytes())));
     return {};
   }
   metadata["format"] = "pt";
   std::vector<FileTensor> entries;
   for (const Held &each : held)
-    entries.push_back({each.name, fileType(each.tensor.type), fileShape(each.tensor)});
+    if (each.tensor.begin == 0)
+      entries.push_back({each.name, fileType(each.tensor.type), fileShape(each.tensor)});
   SafeTensorsWriter file;
   PP_TRY(file.open(path, entries, metadata));
+  std::vector<char> whole, buffer;
   for (const Held &each : held) {
-    buffer.resize(each.tensor.bytes());
+    const TensorSpec &tensor = each.tensor;
+    size_t size = elementBytes(tensor.type);
+    whole.resize(size_t(tensor.wholeElements()) * size);
+    char *to = whole.data() + size_t(tensor.begin) * size;
     if (each.rank == memory.program.rank)
-      toFileLayout(each.tensor, memory.arena, buffer.data());
+      memcpy(to, memory.arena + tensor.offset, size_t(tensor.bytes()));
     else
-      PP_TRY(memory.transport.receive(each.rank, buffer.data(), buffer.size()));
+      PP_TRY(memory.transport.receive(each.rank, to, size_t(tensor.bytes())));
+    if (tensor.begin + tensor.elements() < tensor.wholeElements()) // more of its shards come
+      continue;
+    buffer.resize(whole.size());
+    toFileLayout(tensor, whole.data(), buffer.data());
     PP_TRY(file.write(buffer.data(), buffer.size()));
   }
   return file.finish();

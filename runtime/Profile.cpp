@@ -66,7 +66,7 @@ public:
     }
     out["messages"] = Json::array();
     for (auto &[size, its] : sizes) {
-      Json entry = {{"kind", size.first ? "all_reduce" : "p2p"}, {"bytes", size.second}, {"count", its.count}};
+      Json entry = {{"kind", size.first}, {"bytes", size.second}, {"count", its.count}};
       for (auto [name, samples] :
            {std::pair("post", &its.post), {"last_post", &its.lastPost}, {"arrival", &its.arrival}})
         if (!samples->empty())
@@ -85,8 +85,8 @@ private:
   std::vector<std::vector<int64_t>> numbers;
   std::map<std::tuple<size_t, std::string, std::string>, Samples> tasks; ///< by rank, task and phase
   std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages;      ///< by step and number
-  std::map<int64_t, std::pair<bool, int64_t>> sizeOf;                    ///< of a message: is it a sum, and its bytes
-  std::map<std::pair<bool, int64_t>, MessageSamples> sizes;
+  std::map<int64_t, std::pair<std::string, int64_t>> sizeOf;             ///< of a message: kind and bytes
+  std::map<std::pair<std::string, int64_t>, MessageSamples> sizes;
   std::set<int64_t> steps;      ///< that are summed up
   Samples seconds;              ///< that these took
   size_t allSteps = 0;          ///< after the warm-up
@@ -143,7 +143,8 @@ void Summary::collect(size_t rank) {
           open.at(number).wait = its;
           const MessageSpec &message = program.messages[number];
           messages[{event.number, numbers[rank][number]}].push_back(open[number]);
-          sizeOf[numbers[rank][number]] = {message.kind == MessageSpec::Kind::AllReduce, message.bytes};
+          std::string kind(message.isCollective() ? kindName(message.kind) : "p2p");
+          sizeOf[numbers[rank][number]] = {kind, message.bytes};
         }
       }
     }

@@ -41,6 +41,11 @@ void readTensor(const json &entry, TensorSpec &tensor) {
   for (int64_t extent : tensor.shape)
     if (extent <= 0)
       throw Unfit(text("`", tensor.name, "` has extent ", extent));
+  tensor.begin = entry.value("begin", int64_t(0));
+  tensor.count = entry.value("count", int64_t(-1));
+  if (tensor.count >= 0 && (tensor.begin < 0 || tensor.begin + tensor.count > tensor.wholeElements()))
+    throw Unfit(text("`", tensor.name, "` has ", tensor.wholeElements(), " elements, and its shard ends at ",
+                     tensor.begin + tensor.count));
   if (tensor.transposed && tensor.shape.size() != 2)
     throw Unfit(text("`", tensor.name, "` is transposed but has ", tensor.shape.size(), " dimensions, not 2"));
 }
@@ -71,24 +76,51 @@ StateSpec readState(const json &entry) {
   return state;
 }
 
+constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",    "broadcast",
+                                        "reduce", "all_gather", "reduce_scatter"}; // as MessageSpec::Kind
+
+void readCollective(const json &entry, int32_t rank, MessageSpec &message) {
+  const std::string_view kind = kindName(message.kind);
+  auto isMember = [&](int32_t member) {
+    return std::find(message.group.begin(), message.group.end(), member) != message.group.end();
+  };
+  message.group = entry.at("group").get<std::vector<int32_t>>();
+  std::sort(message.group.begin(), message.group.end());
+  message.count = entry.at("count").get<int64_t>();
+  message.type = elementType(entry.value("type", std::string("f64")));
+  message.bytes = message.count * static_cast<int64_t>(elementBytes(message.type));
+  if (jointName(message) == "sum" && message.type == Type::Bf16)
+    throw Unfit(text(kind, " `", message.label, "` sums bf16; only f32 and f64 are summed"));
+  if (!isMember(rank))
+    throw Unfit(text(kind, " `", message.label, "` does not hold its own rank ", rank));
+  if (message.isSharded()) {
+    message.cuts = entry.at("cuts").get<std::vector<int64_t>>();
+    if (message.cuts.size() != message.group.size() + 1 || message.cuts.front() != 0 ||
+        !std::is_sorted(message.cuts.begin(), message.cuts.end()) || message.cuts.back() != message.bytes)
+      throw Unfit(text(kind, " `", message.label, "` of ", message.bytes, " bytes is not cut for ",
+                       message.group.size(), " ranks"));
+  }
+  if (message.isSharded() || message.kind == MessageSpec::Kind::AllReduce)
+    return;
+  message.root = entry.at("root").get<int32_t>();
+  if (!isMember(message.root))
+    throw Unfit(text(kind, " `", message.label, "` does not hold its root ", message.root));
+}
+
 MessageSpec readMessage(const json &entry, const Program &program, int32_t rank) {
   MessageSpec message;
   auto kind = entry.at("kind").get<std::string>();
   message.channel = entry.value("channel", 0);
   message.label = entry.value("label", std::string());
-  if (kind == "all_reduce") {
-    message.kind = MessageSpec::Kind::AllReduce;
-    message.group = entry.at("group").get<std::vector<int32_t>>();
-    std::sort(message.group.begin(), message.group.end());
-    message.count = entry.at("count").get<int64_t>();
-    message.type = elementType(entry.value("type", std::string("f64")));
-    message.bytes = message.count * static_cast<int64_t>(elementBytes(message.type));
-    if (message.type == Type::Bf16)
-      throw Unfit(text("all-reduce `", message.label, "` sums bf16; only f32 and f64 are summed"));
-    if (std::find(message.group.begin(), message.group.end(), rank) == message.group.end())
-      throw Unfit(text("all-reduce `", message.label, "` does not hold its own rank ", rank));
-  } else if (kind == "send" || kind == "receive") {
-    message.kind = kind == "send" ? MessageSpec::Kind::Send : MessageSpec::Kind::Receive;
+  auto known = std::find(std::begin(messageKinds), std::end(messageKinds), kind);
+  if (known == std::end(messageKinds))
+    throw Unfit(text("message kind `", kind,
+                     "` is none of send, receive, all_reduce, broadcast, reduce, all_gather, "
+                     "reduce_scatter"));
+  message.kind = MessageSpec::Kind(known - std::begin(messageKinds));
+  if (message.isCollective()) {
+    readCollective(entry, rank, message);
+  } else {
     message.peer = entry.at("peer").get<int32_t>();
     message.bytes = entry.at("bytes").get<int64_t>();
     message.group = {message.peer};
@@ -96,8 +128,6 @@ MessageSpec readMessage(const json &entry, const Program &program, int32_t rank)
     if (message.host != (message.peer == rank))
       throw Unfit(text("message `", message.label, "` goes from rank ", rank, " to ",
                        message.peer == rank ? "itself, and not to its host memory" : "another's host memory"));
-  } else {
-    throw Unfit(text("message kind `", kind, "` is none of send, receive, all_reduce"));
   }
   for (int32_t member : message.group)
     if (member < 0 || member >= program.ranks)
@@ -218,16 +248,55 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
 
 std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : "bf16"; }
 
+std::string_view kindName(MessageSpec::Kind kind) { return messageKinds[size_t(kind)]; }
+
+std::string_view jointName(const MessageSpec &message) {
+  return message.kind == MessageSpec::Kind::Broadcast   ? "broadcast"
+         : message.kind == MessageSpec::Kind::AllGather ? "gather"
+                                                        : "sum";
+}
+
+int64_t bytesIn(const MessageSpec &message, int32_t rank) {
+  using Kind = MessageSpec::Kind;
+  int64_t others = int64_t(message.group.size()) - 1, own = 0;
+  if (message.isSharded()) {
+    size_t member = size_t(std::find(message.group.begin(), message.group.end(), rank) - message.group.begin());
+    own = message.cuts[member + 1] - message.cuts[member];
+  }
+  switch (message.kind) {
+  case Kind::Send:
+    return 0;
+  case Kind::Receive:
+    return message.host ? 0 : message.bytes;
+  case Kind::AllReduce:
+    return others * message.bytes;
+  case Kind::Broadcast:
+    return message.root == rank ? 0 : message.bytes;
+  case Kind::Reduce:
+    return message.root == rank ? others * message.bytes : 0;
+  case Kind::AllGather:
+    return message.bytes - own;
+  case Kind::ReduceScatter:
+    return others * own;
+  }
+  return 0;
+}
+
 std::string describe(const MessageSpec &message) {
   if (message.kind == MessageSpec::Kind::AllReduce)
     return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
   if (message.host)
     return text("`", message.label, "` between host memory and device (", message.bytes, " bytes)");
+  if (message.isSharded())
+    return text("the ", kindName(message.kind), " of `", message.label, "` over ", message.group.size(), " ranks");
+  if (message.isCollective())
+    return text("the ", kindName(message.kind), " of `", message.label, "` over ", message.group.size(),
+                " ranks, root ", message.root);
   return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
               " (", message.bytes, " bytes, channel ", message.channel, ")");
 }
 
-int64_t TensorSpec::elements() const {
+int64_t TensorSpec::wholeElements() const {
   int64_t product = 1;
   for (int64_t extent : shape)
     product *= extent;

@@ -13,7 +13,9 @@
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"]}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6}],
 //    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)"},
-//                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"}],
+//                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},
+//                 {"kind": "broadcast" | "reduce", "group": [0, 1], "root": 1, "channel": 7, "count": 64, ...},
+//                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master", "shape": [128], "type": "f32",
@@ -29,7 +31,8 @@
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
 // trainer before each step. A loss is one scalar already scaled, so
 // that the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all
-// gradients.
+// gradients. Where a piece is cut over ranks, weights, state and grads have `begin` and `count` too: `shape` is that of the
+// whole tensor, and at `offset` lie `count` elements of it from `begin` on.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 
@@ -57,18 +60,28 @@ struct UnitSpec {
 };
 
 struct MessageSpec {
-  enum class Kind : uint8_t { Send, Receive, AllReduce };
+  enum class Kind : uint8_t { Send, Receive, AllReduce, Broadcast, Reduce, AllGather, ReduceScatter };
   Kind kind = Kind::Send;
   int32_t peer = -1;          ///< sends and receives
   bool host = false;          ///< between the rank and its own host memory
-  std::vector<int32_t> group; ///< all-reduces, ascending
+  std::vector<int32_t> group; ///< collectives, ascending
+  int32_t root = -1;          ///< broadcasts and reduces
+  std::vector<int64_t> cuts;  ///< gathers and scatters: the k-th member's shard is bytes cuts[k] to cuts[k + 1]
   int32_t channel = 0;
-  int64_t bytes = 0; ///< all-reduces too: count elements of `type`
+  int64_t bytes = 0; ///< collectives too: count elements of `type`
   int64_t count = 0;
   Type type = Type::F32;
   std::string label;
+  [[nodiscard]] bool isCollective() const { return kind != Kind::Send && kind != Kind::Receive; }
+  [[nodiscard]] bool isSharded() const { return kind == Kind::AllGather || kind == Kind::ReduceScatter; }
 };
 
+/// `send`, .. `reduce`: the kind as the json has it.
+std::string_view kindName(MessageSpec::Kind kind);
+/// What a collective makes: `sum`, `broadcast` or `gather`.
+std::string_view jointName(const MessageSpec &message);
+/// Bytes that come to this rank from others in a message, each member's straight from it.
+[[nodiscard]] int64_t bytesIn(const MessageSpec &message, int32_t rank);
 /// The message as errors name it.
 [[nodiscard]] std::string describe(const MessageSpec &message);
 
@@ -79,7 +92,9 @@ struct TensorSpec {
   bool transposed = false;    ///< a checkpoint stores [out, in]
   Type type = Type::F32;
   int64_t offset = 0;
-  [[nodiscard]] int64_t elements() const;
+  int64_t begin = 0, count = -1; ///< what of it lies here; -1: all
+  [[nodiscard]] int64_t wholeElements() const;
+  [[nodiscard]] int64_t elements() const { return count < 0 ? wholeElements() : count; }
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
 };
 

@@ -17,7 +17,7 @@ class Trace;     // runtime/Trace.h: times of units and waits
 /// What AdamW reads besides its arrays; set by the trainer before each step.
 struct OptimizerScalars {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0;
-  double clip = 0; ///< largest global gradient norm; 0: no clipping
+  double clip = 0;  ///< largest global gradient norm; 0: no clipping
   int64_t step = 1; ///< 1 for the first
 };
 

@@ -49,7 +49,7 @@ private:
   }
   double micros(int64_t time) const { return double(time - first) * 1e-3; }
   int32_t lineOf(const MessageSpec &message) const {
-    return message.kind == Kind::AllReduce ? 1 + 2 * all : 1 + 2 * message.peer + (message.kind == Kind::Receive);
+    return message.isCollective() ? 1 + 2 * all : 1 + 2 * message.peer + (message.kind == Kind::Receive);
   }
 
   FILE *file;
@@ -111,11 +111,9 @@ void Writer::message(int64_t id, const End &end, int64_t ready, int64_t done) {
   bool sends = message.kind == Kind::Send, receives = message.kind == Kind::Receive;
   double &last = free[{end.rank, line}], start = std::max(last, micros(std::min(ready, done)));
   last = std::max(start + 1, micros(done));
-  slice(end.rank, line, message.label,
-        sends      ? "send"
-        : receives ? "recv"
-                   : "sum",
-        start, last, text("\"message\":", id, ",\"bytes\":", message.bytes, ",\"channel\":", message.channel));
+  std::string category(sends ? "send" : receives ? "recv" : jointName(message));
+  slice(end.rank, line, message.label, category.c_str(), start, last,
+        text("\"message\":", id, ",\"bytes\":", message.bytes, ",\"channel\":", message.channel));
   if (!sends && !receives)
     return;
   char time[48];
@@ -189,7 +187,7 @@ std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &r
         if ((message.kind == Kind::Receive) != receives)
           continue;
         std::vector<int32_t> ends = message.group;
-        if (message.kind != Kind::AllReduce)
+        if (!message.isCollective())
           ends = receives ? std::vector<int32_t>{message.peer, int32_t(rank)}
                           : std::vector<int32_t>{int32_t(rank), message.peer};
         int64_t place = counts[{ends, message.channel}]++;

@@ -293,7 +293,7 @@ int64_t Trainer::usedBytes() const {
 }
 
 Status Trainer::finish() {
-  constexpr int columns = 7;
+  constexpr int columns = 8;
   std::vector<double> table(columns * whole.ranks);
   const Trace::Sums &spent = trace.sums();
   double *row = table.data() + columns * rank.rank;
@@ -304,14 +304,15 @@ Status Trainer::finish() {
   row[4] = double(spent.waits);
   row[5] = double(spent.posts);
   row[6] = double(spent.steps);
+  row[7] = double(transport.received()) / double(lastStep - state.step);
   PP_TRY(transport.sum(table));
   if (speaks()) {
-    printf("rank  planned peak B     used B  scratch B   kernels   waiting  messages  dispatch\n");
+    printf("rank  planned peak B     used B  scratch B  received B/step   kernels   waiting  messages  dispatch\n");
     for (int32_t other = 0; other < whole.ranks; ++other) {
       const double *its = table.data() + columns * other;
       double all = std::max(its[6], 1.0) / 100;
-      printf("%4d %15.0f %10.0f %10.0f %8.2f%% %8.2f%% %8.2f%% %8.2f%%\n", other, its[0], its[1], its[2], its[3] / all,
-             its[4] / all, its[5] / all, (its[6] - its[3] - its[4] - its[5]) / all);
+      printf("%4d %15.0f %10.0f %10.0f %16.0f %8.2f%% %8.2f%% %8.2f%% %8.2f%%\n", other, its[0], its[1], its[2], its[7],
+             its[3] / all, its[4] / all, its[5] / all, (its[6] - its[3] - its[4] - its[5]) / all);
     }
     fflush(stdout);
   }

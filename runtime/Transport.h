@@ -31,10 +31,13 @@ public:
 
   virtual pp_status_t postSend(pp_rank_t &rank, int32_t message, const void *data) = 0;
   virtual pp_status_t postReceive(pp_rank_t &rank, int32_t message, void *data) = 0;
-  virtual pp_status_t postAllReduce(pp_rank_t &rank, int32_t message, void *data) = 0;
+  /// `shard`: of a gather or scatter the rank's own range, else null.
+  virtual pp_status_t postCollective(pp_rank_t &rank, int32_t message, void *data, void *shard) = 0;
   virtual pp_status_t complete(pp_rank_t &rank, int32_t message) = 0;
   /// Messages posted and not yet completed; must be 0 after a step.
   [[nodiscard]] virtual int64_t outstanding() const = 0;
+  /// Bytes of messages of steps that have come from other ranks so far.
+  [[nodiscard]] int64_t received() const { return receivedBytes; }
 
   // --- Between steps -------------------------------------------------------------------------------------------------
 
@@ -51,6 +54,9 @@ public:
   [[nodiscard]] virtual double now() const = 0;
   /// `mpi`, `threads`.
   [[nodiscard]] virtual std::string_view name() const = 0;
+
+protected:
+  int64_t receivedBytes = 0;
 };
 
 /// All ranks of an in-process run meet here.

@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <mpi.h>
 #include <sched.h>
+#include <tuple>
 #include <unistd.h>
 
 namespace pp {
@@ -32,7 +34,7 @@ public:
   Status prepare(const RankProgram &program) override;
   pp_status_t postSend(pp_rank_t &state, int32_t message, const void *data) override;
   pp_status_t postReceive(pp_rank_t &state, int32_t message, void *data) override;
-  pp_status_t postAllReduce(pp_rank_t &state, int32_t message, void *data) override;
+  pp_status_t postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) override;
   pp_status_t complete(pp_rank_t &state, int32_t message) override;
   int64_t outstanding() const override { return posted; }
   Status send(int32_t to, const void *data, size_t bytes) override;
@@ -44,19 +46,25 @@ public:
   std::string_view name() const override { return "mpi"; }
 
 private:
-  /// One message of the step; a sum is one send and one receive for each other member.
+  /// One message of the step; a collective is one send and one receive for each other member, as far as it needs them.
   struct Bound {
     const MessageSpec *message = nullptr;
     std::vector<MPI_Request> requests;
-    void *data = nullptr;    ///< of a sum
-    std::vector<char> parts; ///< of a sum: what the other members have
+    void *data = nullptr;    ///< of a collective: where its sum goes
+    size_t member = 0;       ///< of a collective: which one this rank is
+    std::vector<char> parts; ///< of a sum that this rank gets: what the other members have
     int count = 0;
     MPI_Datatype type = MPI_BYTE;
     bool active = false;
+
+    /// What is the k-th member's in a collective: its shard, or all.
+    [[nodiscard]] int64_t bytesOf(size_t k) const {
+      return message->isSharded() ? message->cuts[k + 1] - message->cuts[k] : message->bytes;
+    }
   };
 
   Status bind(Bound &bound, const MessageSpec &message, int tagLimit);
-  Bound *take(pp_rank_t &state, int32_t message, MessageSpec::Kind kind);
+  Bound *take(pp_rank_t &state, int32_t message, bool (*fits)(const MessageSpec &));
   pp_status_t check(pp_rank_t &state, int code, const MessageSpec &message);
   Status await(MPI_Request *requests, int count, MPI_Status *statuses, const std::string *what,
                const MessageSpec *message);
@@ -88,21 +96,24 @@ Status MpiTransport::open() {
   return {};
 }
 
+/// So many bytes as MPI counts them; -1 where they are too many.
+std::pair<int, MPI_Datatype> sized(int64_t bytes) {
+  bool words = bytes % 8 == 0;
+  int64_t count = words ? bytes / 8 : bytes;
+  return {count > INT_MAX ? -1 : int(count), words ? MPI_INT64_T : MPI_BYTE};
+}
+
 Status MpiTransport::bind(Bound &bound, const MessageSpec &message, int tagLimit) {
   bound.message = &message;
-  bool sum = message.kind == MessageSpec::Kind::AllReduce;
-  bound.requests.assign(sum ? 2 * (message.group.size() - 1) : 1, MPI_REQUEST_NULL);
-  int64_t count = sum ? message.count : message.bytes;
-  bound.type = sum ? (message.type == Type::F64 ? MPI_DOUBLE : MPI_FLOAT) : MPI_BYTE;
-  if (!sum && count > INT_MAX && count % 64 == 0) { // more than a count can say: longer elements
-    count /= 8;
-    bound.type = MPI_INT64_T;
-  }
-  if (count > INT_MAX)
-    return invalid("message ", describe(message), " is too long for MPI: ", count, " elements, at most ", INT_MAX);
-  bound.count = int(count);
-  if (sum)
-    bound.parts.resize(message.bytes * (message.group.size() - 1));
+  bound.requests.assign(message.isCollective() ? 2 * (message.group.size() - 1) : 1, MPI_REQUEST_NULL);
+  std::tie(bound.count, bound.type) = sized(message.bytes);
+  if (bound.count < 0)
+    return invalid("message ", describe(message), " is too long for MPI: ", message.bytes, " bytes");
+  if (message.isCollective())
+    bound.member = std::find(message.group.begin(), message.group.end(), rank) - message.group.begin();
+  bool sum = message.isCollective() && jointName(message) == "sum";
+  if (sum && (message.kind != MessageSpec::Kind::Reduce || message.root == rank))
+    bound.parts.resize(bound.bytesOf(bound.member) * (message.group.size() - 1));
   if (message.channel < 0 || message.channel > tagLimit)
     return invalid("message ", describe(message), " needs channel ", message.channel, ", but this MPI has tags 0 to ",
                    tagLimit);
@@ -124,9 +135,8 @@ Status MpiTransport::prepare(const RankProgram &program) {
   return {};
 }
 
-MpiTransport::Bound *MpiTransport::take(pp_rank_t &state, int32_t message, MessageSpec::Kind kind) {
-  if (message < 0 || size_t(message) >= bounds.size() || bounds[message].message->kind != kind ||
-      bounds[message].active) {
+MpiTransport::Bound *MpiTransport::take(pp_rank_t &state, int32_t message, bool (*fits)(const MessageSpec &)) {
+  if (message < 0 || size_t(message) >= bounds.size() || !fits(*bounds[message].message) || bounds[message].active) {
     (void)state.fail(PP_INTERNAL, text("message ", message, " of ", bounds.size(),
                                        " cannot be posted here: it is unknown, of another kind, or still under way"));
     return nullptr;
@@ -141,7 +151,7 @@ pp_status_t MpiTransport::check(pp_rank_t &state, int code, const MessageSpec &m
 }
 
 pp_status_t MpiTransport::postSend(pp_rank_t &state, int32_t message, const void *data) {
-  Bound *bound = take(state, message, MessageSpec::Kind::Send);
+  Bound *bound = take(state, message, [](const MessageSpec &spec) { return spec.kind == MessageSpec::Kind::Send; });
   if (!bound)
     return PP_INTERNAL;
   const MessageSpec &spec = *bound->message;
@@ -151,7 +161,7 @@ pp_status_t MpiTransport::postSend(pp_rank_t &state, int32_t message, const void
 }
 
 pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *data) {
-  Bound *bound = take(state, message, MessageSpec::Kind::Receive);
+  Bound *bound = take(state, message, [](const MessageSpec &spec) { return spec.kind == MessageSpec::Kind::Receive; });
   if (!bound)
     return PP_INTERNAL;
   const MessageSpec &spec = *bound->message;
@@ -159,22 +169,44 @@ pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *d
       state, MPI_Irecv(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]), spec);
 }
 
-/// Every member sends its part to every other one, so that the sum needs nobody's help once all have posted.
-pp_status_t MpiTransport::postAllReduce(pp_rank_t &state, int32_t message, void *data) {
-  Bound *bound = take(state, message, MessageSpec::Kind::AllReduce);
+/// Whether data go from `from` to `to` in this collective.
+bool flows(const MessageSpec &message, int32_t from, int32_t to) {
+  if (message.kind == MessageSpec::Kind::Broadcast || message.kind == MessageSpec::Kind::Reduce)
+    return (message.kind == MessageSpec::Kind::Broadcast ? from : to) == message.root;
+  return true;
+}
+
+/// Who has something for another member sends it directly: a collective needs nobody's help once all have posted, sums
+/// have the same bits in every run, and sends are rendezvous where all are. (MPI's own collectives promise none of it.)
+pp_status_t MpiTransport::postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) {
+  Bound *bound = take(state, message, [](const MessageSpec &spec) { return spec.isCollective(); });
   if (!bound)
     return PP_INTERNAL;
   const MessageSpec &spec = *bound->message;
-  bound->data = data;
+  bool gathers = spec.kind == MessageSpec::Kind::AllGather, scatters = spec.kind == MessageSpec::Kind::ReduceScatter;
+  auto rangeOf = [&](size_t member) { return static_cast<char *>(data) + spec.cuts[member]; };
+  if (gathers)
+    memcpy(rangeOf(bound->member), shard, size_t(bound->bytesOf(bound->member)));
+  if (scatters)
+    memcpy(shard, rangeOf(bound->member), size_t(bound->bytesOf(bound->member)));
+  bound->data = scatters ? shard : data;
   auto start = options.sends == Sends::Rendezvous ? MPI_Issend : MPI_Isend;
   size_t other = 0;
-  for (int32_t member : spec.group) {
-    if (member == rank)
+  for (size_t k = 0; k < spec.group.size(); ++k) {
+    if (k == bound->member)
       continue;
-    int code = MPI_Irecv(bound->parts.data() + other * spec.bytes, bound->count, bound->type, member, spec.channel,
-                         sumComm, &bound->requests[2 * other]);
-    if (code == MPI_SUCCESS)
-      code = start(data, bound->count, bound->type, member, spec.channel, sumComm, &bound->requests[2 * other + 1]);
+    int32_t member = spec.group[k];
+    auto [inCount, inType] = sized(bound->bytesOf(scatters ? bound->member : k));
+    auto [outCount, outType] = sized(bound->bytesOf(scatters ? k : bound->member));
+    void *target = !bound->parts.empty() ? bound->parts.data() + other * size_t(bound->bytesOf(bound->member))
+                   : gathers             ? rangeOf(k)
+                                         : data;
+    const void *source = gathers ? shard : scatters ? rangeOf(k) : data;
+    int code = MPI_SUCCESS;
+    if (flows(spec, member, rank))
+      code = MPI_Irecv(target, inCount, inType, member, spec.channel, sumComm, &bound->requests[2 * other]);
+    if (code == MPI_SUCCESS && flows(spec, rank, member))
+      code = start(source, outCount, outType, member, spec.channel, sumComm, &bound->requests[2 * other + 1]);
     if (code != MPI_SUCCESS)
       return check(state, code, spec);
     ++other;
@@ -197,11 +229,12 @@ void addInOrder(Element *mine, const Element *parts, int64_t count, const std::v
 
 void MpiTransport::addParts(Bound &bound) {
   const MessageSpec &spec = *bound.message;
+  int64_t bytes = bound.bytesOf(bound.member);
   if (spec.type == Type::F64)
-    addInOrder(static_cast<double *>(bound.data), reinterpret_cast<double *>(bound.parts.data()), spec.count,
-               spec.group, rank);
+    addInOrder(static_cast<double *>(bound.data), reinterpret_cast<double *>(bound.parts.data()), bytes / 8, spec.group,
+               rank);
   else
-    addInOrder(static_cast<float *>(bound.data), reinterpret_cast<float *>(bound.parts.data()), spec.count, spec.group,
+    addInOrder(static_cast<float *>(bound.data), reinterpret_cast<float *>(bound.parts.data()), bytes / 4, spec.group,
                rank);
 }
 
@@ -252,8 +285,14 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
   Status status = await(bound.requests.data(), int(bound.requests.size()), statuses.data(), nullptr, bound.message);
   if (!status.ok())
     return state.fail(status.code(), status.message());
-  if (bound.message->kind == MessageSpec::Kind::AllReduce)
+  if (!bound.parts.empty())
     addParts(bound);
+  bool receives = bound.message->kind == MessageSpec::Kind::Receive && !bound.message->host;
+  for (size_t i = 0; i < bound.requests.size() && (receives || bound.message->isCollective()); i += 2) {
+    int bytes = 0; // what a request that was not needed brought is nothing
+    MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
+    receivedBytes += bytes;
+  }
   if (bound.message->kind == MessageSpec::Kind::Receive) {
     int count = 0;
     MPI_Get_count(&statuses[0], bound.type, &count);

@@ -5,6 +5,7 @@
 // may touch. A rank that waits is counted; when every rank that has not ended waits, nothing can move any more, and the
 // rank that closed the ring reports where each one stands.
 #include "runtime/Transport.h"
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -43,14 +44,14 @@ struct Lane {
   bool bufferTaken = false;
 };
 
-/// One sum over a group that members arrive at.
+/// One collective of a group that members arrive at.
 struct Joint {
-  std::vector<void *> data;
+  std::vector<void *> data, shards;
   std::vector<Ticket *> tickets;
   size_t arrived = 0;
 };
 
-/// The sums of one group on one channel, in the order every member posts them.
+/// The collectives of one group on one channel, in the order every member posts them.
 struct JointLane {
   std::vector<int32_t> group;
   std::vector<Joint> ring;
@@ -58,13 +59,55 @@ struct JointLane {
   std::vector<int64_t> perStep; ///< by member
 };
 
-template <typename Element> void sumInOrder(const std::vector<void *> &data, int64_t count) {
+/// The sum goes to `root`, or to all members where that is -1.
+template <typename Element> void sumInOrder(const std::vector<void *> &data, int64_t count, int64_t root) {
   for (int64_t i = 0; i < count; ++i) {
     Element total = static_cast<Element *>(data[0])[i];
     for (size_t member = 1; member < data.size(); ++member)
       total += static_cast<Element *>(data[member])[i];
-    for (void *array : data)
-      static_cast<Element *>(array)[i] = total;
+    if (root >= 0)
+      static_cast<Element *>(data[root])[i] = total;
+    else
+      for (void *array : data)
+        static_cast<Element *>(array)[i] = total;
+  }
+}
+
+/// Every shard gets its range of the sum.
+template <typename Element> void sumShards(const Joint &joint, const std::vector<int64_t> &cuts) {
+  for (size_t owner = 0; owner < joint.shards.size(); ++owner) {
+    auto *shard = static_cast<Element *>(joint.shards[owner]);
+    int64_t begin = cuts[owner] / int64_t(sizeof(Element)), end = cuts[owner + 1] / int64_t(sizeof(Element));
+    for (int64_t i = begin; i < end; ++i) {
+      Element total = static_cast<Element *>(joint.data[0])[i];
+      for (size_t member = 1; member < joint.data.size(); ++member)
+        total += static_cast<Element *>(joint.data[member])[i];
+      shard[i - begin] = total;
+    }
+  }
+}
+
+void gather(const Joint &joint, const std::vector<int64_t> &cuts) {
+  for (void *whole : joint.data)
+    for (size_t owner = 0; owner < joint.shards.size(); ++owner)
+      memcpy(static_cast<char *>(whole) + cuts[owner], joint.shards[owner], size_t(cuts[owner + 1] - cuts[owner]));
+}
+
+/// Carries a collective out, once all members are there. `root` is a place in the group, -1 without one.
+void carryOut(const Joint &joint, const MessageSpec &message, int64_t root) {
+  const std::vector<void *> &data = joint.data;
+  if (message.kind == MessageSpec::Kind::AllGather) {
+    gather(joint, message.cuts);
+  } else if (message.kind == MessageSpec::Kind::ReduceScatter) {
+    message.type == Type::F64 ? sumShards<double>(joint, message.cuts) : sumShards<float>(joint, message.cuts);
+  } else if (message.kind == MessageSpec::Kind::Broadcast) {
+    for (size_t member = 0; member < data.size(); ++member)
+      if (int64_t(member) != root)
+        memcpy(data[member], data[root], message.bytes);
+  } else if (message.type == Type::F64) {
+    sumInOrder<double>(data, message.count, root);
+  } else {
+    sumInOrder<float>(data, message.count, root);
   }
 }
 
@@ -199,18 +242,17 @@ public:
   }
 
   void postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, size_t member, Ticket &ticket, void *data,
-                 int64_t count, Type type) {
+                 void *shard, const MessageSpec &message) {
     Joint &joint = lane.ring[lane.posts[member]++ % lane.ring.size()];
     joint.data[member] = data;
+    joint.shards[member] = shard;
     joint.tickets[member] = &ticket;
     ticket.done.store(false, std::memory_order_relaxed);
     if (++joint.arrived < joint.data.size())
       return;
     lock.unlock();
-    if (type == Type::F64)
-      sumInOrder<double>(joint.data, count);
-    else
-      sumInOrder<float>(joint.data, count);
+    auto root = std::find(lane.group.begin(), lane.group.end(), message.root);
+    carryOut(joint, message, root == lane.group.end() ? -1 : root - lane.group.begin());
     lock.lock();
     joint.arrived = 0;
     for (Ticket *each : joint.tickets)
@@ -267,7 +309,7 @@ public:
   Status prepare(const RankProgram &program) override;
   pp_status_t postSend(pp_rank_t &state, int32_t message, const void *data) override;
   pp_status_t postReceive(pp_rank_t &state, int32_t message, void *data) override;
-  pp_status_t postAllReduce(pp_rank_t &state, int32_t message, void *data) override;
+  pp_status_t postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) override;
   pp_status_t complete(pp_rank_t &state, int32_t message) override;
   int64_t outstanding() const override { return posted; }
   Status send(int32_t to, const void *data, size_t bytes) override;
@@ -289,7 +331,7 @@ private:
     Ticket ticket;
   };
 
-  Bound *bound(pp_rank_t &state, int32_t message, MessageSpec::Kind kind);
+  Bound *bound(pp_rank_t &state, int32_t message, bool (*fits)(const MessageSpec &));
   void bind(Bound &bound, const MessageSpec &message);
   Status checkLanes() const;
   Status peerFailed() { return {PP_PEER, "another rank failed"}; }
@@ -306,13 +348,14 @@ private:
 void ThreadTransport::bind(Bound &bound, const MessageSpec &message) {
   bound.message = &message;
   bound.ticket.rank = rank;
-  if (message.kind == MessageSpec::Kind::AllReduce) {
+  if (message.isCollective()) {
     bound.joint = &meeting->jointLane(message.group, message.channel);
     while (message.group[bound.member] != rank)
       ++bound.member;
     ++bound.joint->perStep[bound.member];
+    size_t members = message.group.size();
     bound.joint->ring.push_back(
-        {std::vector<void *>(message.group.size()), std::vector<Ticket *>(message.group.size())});
+        {std::vector<void *>(members), std::vector<void *>(members), std::vector<Ticket *>(members)});
     return;
   }
   bool sends = message.kind == MessageSpec::Kind::Send;
@@ -346,14 +389,13 @@ Status ThreadTransport::checkLanes() const {
   for (const auto &[key, lane] : meeting->joints)
     for (size_t member = 1; member < lane.group.size(); ++member)
       if (lane.perStep[member] != lane.perStep[0])
-        return internal("ranks ", lane.group[0], " and ", lane.group[member], " sum ", lane.perStep[0], " and ",
-                        lane.perStep[member], " times a step on channel ", key.second);
+        return internal("ranks ", lane.group[0], " and ", lane.group[member], " join ", lane.perStep[0], " and ",
+                        lane.perStep[member], " collectives a step on channel ", key.second);
   return {};
 }
 
-ThreadTransport::Bound *ThreadTransport::bound(pp_rank_t &state, int32_t message, MessageSpec::Kind kind) {
-  if (message < 0 || size_t(message) >= boundCount || bounds[message].message->kind != kind ||
-      !bounds[message].ticket.done) {
+ThreadTransport::Bound *ThreadTransport::bound(pp_rank_t &state, int32_t message, bool (*fits)(const MessageSpec &)) {
+  if (message < 0 || size_t(message) >= boundCount || !fits(*bounds[message].message) || !bounds[message].ticket.done) {
     (void)state.fail(PP_INTERNAL, text("message ", message, " of ", boundCount,
                                        " cannot be posted here: it is unknown, of another kind, or still under way"));
     return nullptr;
@@ -363,7 +405,7 @@ ThreadTransport::Bound *ThreadTransport::bound(pp_rank_t &state, int32_t message
 }
 
 pp_status_t ThreadTransport::postSend(pp_rank_t &state, int32_t message, const void *data) {
-  Bound *end = bound(state, message, MessageSpec::Kind::Send);
+  Bound *end = bound(state, message, [](const MessageSpec &spec) { return spec.kind == MessageSpec::Kind::Send; });
   if (!end)
     return PP_INTERNAL;
   std::unique_lock lock(meeting->mutex);
@@ -372,7 +414,7 @@ pp_status_t ThreadTransport::postSend(pp_rank_t &state, int32_t message, const v
 }
 
 pp_status_t ThreadTransport::postReceive(pp_rank_t &state, int32_t message, void *data) {
-  Bound *end = bound(state, message, MessageSpec::Kind::Receive);
+  Bound *end = bound(state, message, [](const MessageSpec &spec) { return spec.kind == MessageSpec::Kind::Receive; });
   if (!end)
     return PP_INTERNAL;
   std::unique_lock lock(meeting->mutex);
@@ -380,12 +422,12 @@ pp_status_t ThreadTransport::postReceive(pp_rank_t &state, int32_t message, void
   return status.ok() ? PP_OK : state.fail(status.code(), status.message());
 }
 
-pp_status_t ThreadTransport::postAllReduce(pp_rank_t &state, int32_t message, void *data) {
-  Bound *end = bound(state, message, MessageSpec::Kind::AllReduce);
+pp_status_t ThreadTransport::postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) {
+  Bound *end = bound(state, message, [](const MessageSpec &spec) { return spec.isCollective(); });
   if (!end)
     return PP_INTERNAL;
   std::unique_lock lock(meeting->mutex);
-  meeting->postJoint(lock, *end->joint, end->member, end->ticket, data, end->message->count, end->message->type);
+  meeting->postJoint(lock, *end->joint, end->member, end->ticket, data, shard, *end->message);
   return PP_OK;
 }
 
@@ -394,6 +436,7 @@ pp_status_t ThreadTransport::complete(pp_rank_t &state, int32_t message) {
     return state.fail(PP_INTERNAL, text("message ", message, " of ", boundCount, " does not exist"));
   Bound &end = bounds[message];
   --posted;
+  receivedBytes += bytesIn(*end.message, rank);
   for (int spin = 0; spin < spins && !end.ticket.done.load(std::memory_order_acquire); ++spin)
     std::this_thread::yield();
   if (end.ticket.done.load(std::memory_order_acquire))
@@ -427,8 +470,13 @@ Status ThreadTransport::sum(std::span<double> values) {
     everyone[i] = i;
   JointLane &lane = meeting->jointLane(everyone, -1); // no message has this channel
   if (lane.ring.empty())
-    lane.ring.push_back({std::vector<void *>(meeting->ranks), std::vector<Ticket *>(meeting->ranks)});
-  meeting->postJoint(lock, lane, rank, aside, values.data(), int64_t(values.size()), Type::F64);
+    lane.ring.push_back({std::vector<void *>(meeting->ranks), std::vector<void *>(meeting->ranks),
+                         std::vector<Ticket *>(meeting->ranks)});
+  MessageSpec message;
+  message.kind = MessageSpec::Kind::AllReduce;
+  message.type = Type::F64;
+  message.count = int64_t(values.size());
+  meeting->postJoint(lock, lane, rank, aside, values.data(), nullptr, message);
   return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
 }
 

@@ -25,9 +25,10 @@ void fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, char
   uint64_t key = keyOf(seed, weight.name);
   int64_t count = place.elements();
   for (int64_t i = 0; i < count; ++i) {
-    double value = weight.init == WeightSpec::Init::One    ? 1
-                   : weight.init == WeightSpec::Init::Zero ? 0
-                                                           : weight.deviation * normalAt(key, uint64_t(i));
+    double value = weight.init == WeightSpec::Init::One ? 1
+                   : weight.init == WeightSpec::Init::Zero
+                       ? 0
+                       : weight.deviation * normalAt(key, uint64_t(place.begin + i));
     store(arena + place.offset, place.type, i, value);
   }
 }
@@ -122,10 +123,9 @@ std::vector<int64_t> fileShape(const TensorSpec &tensor) {
   return tensor.transposed ? std::vector<int64_t>{tensor.shape[1], tensor.shape[0]} : tensor.shape;
 }
 
-void toFileLayout(const TensorSpec &tensor, const char *arena, char *out) {
-  const char *from = arena + tensor.offset;
+void toFileLayout(const TensorSpec &tensor, const char *from, char *out) {
   if (!tensor.transposed) {
-    memcpy(out, from, tensor.bytes());
+    memcpy(out, from, size_t(tensor.wholeElements()) * elementBytes(tensor.type));
     return;
   }
   size_t size = elementBytes(tensor.type);
@@ -145,14 +145,12 @@ Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::st
                    shapeText(expected));
   const char *data = file.data(entry);
   char *to = arena + tensor.offset;
-  if (!tensor.transposed) {
-    for (int64_t i = 0, count = tensor.elements(); i < count; ++i)
-      store(to, tensor.type, i, read(data, i));
-    return {};
+  for (int64_t i = 0, count = tensor.elements(); i < count; ++i) {
+    int64_t element = tensor.begin + i;
+    if (tensor.transposed)
+      element = element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1];
+    store(to, tensor.type, i, read(data, element));
   }
-  for (int64_t row = 0; row < tensor.shape[0]; ++row)
-    for (int64_t column = 0; column < tensor.shape[1]; ++column)
-      store(to, tensor.type, row * tensor.shape[1] + column, read(data, column * tensor.shape[0] + row));
   return {};
 }
 

@@ -41,8 +41,9 @@ Status initWeights(RankMemory &memory, uint64_t seed);
 /// `remark` says which tensors of the file no rank uses, if any.
 Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &remark);
 
-/// Copies a tensor of the arena into the file's layout, and back.
-void toFileLayout(const TensorSpec &tensor, const char *arena, char *out);
+/// Copies a whole tensor at `from` into the file's layout.
+void toFileLayout(const TensorSpec &tensor, const char *from, char *out);
+/// Reads from the file what of a tensor lies in the arena.
 Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, char *arena);
 
 /// The shape a file has for a tensor.

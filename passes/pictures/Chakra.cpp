@@ -121,7 +121,7 @@ void Writer::launch(RankOp rank, LaunchOp op, const Span &span) {
 }
 
 void Writer::post(RankOp rank, PostOp op) {
-  bool sends = op.getKind() == PostKind::send, collective = op.getKind() == PostKind::all_reduce;
+  bool sends = op.getKind() == PostKind::send, collective = op.isCollective();
   Message node = begin(op.getThing().str(), collective ? Collective : sends ? Send : Receive);
   uint64_t bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
   node.text(Attribute, attribute("is_cpu_op", Bool, false).str());

@@ -162,7 +162,7 @@ void Writer::message(const Flight &flight) {
     slice(rank, line, name,
           sends      ? "send"
           : receives ? "recv"
-                     : "sum",
+                     : post.jointName(),
           start, free, [&](llvm::json::OStream &json) {
             SlotOp slot = post.getSlot().getDefiningOp<SlotOp>();
             json.attribute("message", numbers.lookup(post));

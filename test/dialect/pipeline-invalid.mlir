@@ -216,3 +216,96 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // expected-error@+1 {{expected a layout, got `whole`}}
 !v = !pipeline.val<act, tuple<tensor<2xf32>>, [0] whole>
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+// The root of a collective is one of its members ..
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" : !s
+    // expected-error@+1 {{has root 2, which is not a member}}
+    %0 = pipeline.post broadcast <weight stage 0> %w with [0, 1] root 2 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+// .. and those that have one name it, as no other does.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %g = pipeline.slot grad "g" : !s
+    // expected-error@+1 {{reduce needs a root}}
+    %0 = pipeline.post reduce <grad stage 0> %g with [0, 1] : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %g = pipeline.slot grad "g" : !s
+    // expected-error@+1 {{all_reduce has no root}}
+    %0 = pipeline.post all_reduce <grad stage 0> %g with [0, 1] root 0 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+// Members have one order, so that a group has one name.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %g = pipeline.slot grad "g" : !s
+    // expected-error@+1 {{lists the members of a collective in ascending order}}
+    %0 = pipeline.post all_reduce <grad stage 0> %g with [1, 0] : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<64xf32>>>
+!half = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// A gather has a shard of each member's own length between its cuts ..
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" : !s
+    %v = pipeline.slot weight "v" : !half
+    // expected-error@+1 {{has a shard of 128 bytes; between its cuts are 64}}
+    %0 = pipeline.post all_gather <weight stage 0> %w shard %v with [0, 1] cuts [0, 64, 256] : !s shard !half
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<64xf32>>>
+!half = !pipeline.slot<tuple<tensor<32xf32>>>
+
+// .. and these go through the whole.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" : !s
+    %v = pipeline.slot weight "v" : !half
+    // expected-error@+1 {{cuts 192 bytes; the whole has 256}}
+    %0 = pipeline.post reduce_scatter <grad stage 0> %w shard %v with [0, 1] cuts [0, 128, 192] : !s shard !half
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<64xf32>>>
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" : !s
+    // expected-error@+1 {{all_gather needs a shard and cuts}}
+    %0 = pipeline.post all_gather <weight stage 0> %w with [0, 1] : !s
+  }
+}

@@ -117,6 +117,8 @@ pipeline.program @ranks ranks 2 microbatches 1 slices 0 attributes {train = {}} 
     %p = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 group 2 : !slot
     // CHECK-NEXT: %[[Q:.*]] = pipeline.post all_reduce <stat part "norm"> %[[A]] with [0, 1] : <tuple<tensor<2x4xf32>>>
     %q = pipeline.post all_reduce <stat part "norm"> %a with [0, 1] : !slot
+    // CHECK-NEXT: %[[B:.*]] = pipeline.post broadcast <weight stage 0> %[[W]] with [0, 1] root 0 channel 4 : <tuple<tensor<2x4xf32>>>
+    %b = pipeline.post broadcast <weight stage 0> %w with [0, 1] root 0 channel 4 : !slot
     // CHECK-NEXT: pipeline.complete %[[P]]
     pipeline.complete %p
     // CHECK-NEXT: pipeline.complete %[[Q]]

@@ -139,16 +139,27 @@ struct Reader {
     return true;
   }
 
+  Range rangeOf(mlir::Value slot) {
+    if (!slot)
+      return {};
+    int64_t begin = offsets.lookup(slot);
+    return {begin, begin + payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back()};
+  }
+
   bool addPost(PostOp post, int32_t number, int64_t ranks) {
     Step step;
-    step.kind = post.getKind() == PostKind::send      ? Step::Kind::Send
-                : post.getKind() == PostKind::receive ? Step::Kind::Receive
-                                                      : Step::Kind::Sum;
-    if (step.kind == Step::Kind::Sum && post.getKind() != PostKind::all_reduce)
-      return refuse("`" + step.name + "` is a message that the executor does not know");
+    step.kind = post.isCollective()                ? Step::Kind::Joint
+                : post.getKind() == PostKind::send ? Step::Kind::Send
+                                                   : Step::Kind::Receive;
+    step.offset = rangeOf(post.getSlot()).begin;
+    step.shard = post.getShard() ? rangeOf(post.getShard()).begin : -1;
+    step.read = rangeOf(post.readSlot());
+    step.written = rangeOf(post.writtenSlot());
+    if (auto cuts = post.getCuts())
+      step.cuts = cuts->vec();
+    if (post.isCollective())
+      step.joint = {int(post.getKind()), int64_t(post.getRoot().value_or(-1))};
     step.name = post.getThing().str();
-    step.offset = offsets.lookup(post.getSlot());
-    step.bytes = payloadOffsets(post.getSlot().getType().getPayload()).back();
     step.peer = post.getPeers().front();
     step.channel = int64_t(post.getChannel().value_or(0));
     step.group = post.getPeers().vec();

@@ -12,9 +12,8 @@ namespace pp::fuzz {
 
 struct Machine::End {
   size_t rank = 0;
-  char *data = nullptr;
-  int64_t bytes = 0;
-  bool reads = false, writes = false;  ///< the transport reads, writes this memory
+  char *arena = nullptr;
+  Range read, target;                  ///< what the transport reads, writes
   bool taken = false, written = false; ///< it has
   std::vector<double> contents;        ///< what it has read
   Message *message = nullptr;
@@ -23,6 +22,8 @@ struct Machine::End {
 struct Machine::Message {
   std::deque<End> ends;
   size_t expected = 2;
+  std::pair<int, int64_t> joint;
+  std::vector<int64_t> cuts;
   enum class When { Post, Meet, Complete } reads = When::Meet, writes = When::Meet;
   [[nodiscard]] bool isMet() const { return ends.size() == expected; }
   void write(End &end);
@@ -140,10 +141,10 @@ void Machine::launch(size_t rank, const Step &step) {
 void Machine::post(size_t rank, const Step &step) {
   int64_t self = int64_t(rank), end = self;
   std::vector<int64_t> key;
-  if (step.kind == Step::Kind::Sum) {
+  if (step.kind == Step::Kind::Joint) {
     key = step.group;
     if (std::find(key.begin(), key.end(), self) == key.end())
-      return fail(Truth::Fault, "a rank joins a sum of others");
+      return fail(Truth::Fault, "a rank joins a collective of others");
   } else {
     bool sends = step.kind == Step::Kind::Send;
     key = {-1, sends ? self : step.peer, sends ? step.peer : self};
@@ -155,9 +156,9 @@ void Machine::post(size_t rank, const Step &step) {
   if (lane.messages.size() <= number)
     open(lane.messages.emplace_back(), step);
   Message &message = lane.messages[number];
-  bool receives = step.kind == Step::Kind::Receive, sums = step.kind == Step::Kind::Sum;
-  message.ends.push_back(
-      {rank, arenas[rank] + step.offset, step.bytes, !receives, receives || sums, false, false, {}, &message});
+  if (message.joint != step.joint || message.cuts != step.cuts)
+    return fail(Truth::Fault, "`" + step.name + "` is another collective for one of its members");
+  message.ends.push_back({rank, arenas[rank], step.read, step.written, false, false, {}, &message});
   requests[rank][step.message] = &message.ends.back();
   if (message.reads == Message::When::Post)
     take(message.ends.back());
@@ -167,7 +168,9 @@ void Machine::post(size_t rank, const Step &step) {
 
 void Machine::open(Message &message, const Step &step) {
   using When = Message::When;
-  message.expected = step.kind == Step::Kind::Sum ? step.group.size() : 2;
+  message.expected = step.kind == Step::Kind::Joint ? step.group.size() : 2;
+  message.joint = step.joint;
+  message.cuts = step.cuts;
   When drawn[] = {When::Post, When::Meet, When::Complete};
   message.reads = adversary == Adversary::Early   ? When::Meet
                   : adversary == Adversary::Eager ? When::Post
@@ -179,25 +182,26 @@ void Machine::open(Message &message, const Step &step) {
 
 void Machine::scribble(size_t rank) {
   for (auto &[number, end] : requests[rank])
-    if (end->writes && !end->written && end->message->writes == Message::When::Complete && (end->taken || !end->reads))
-      poison(end->data, end->bytes);
+    if (!end->written && end->message->writes == Message::When::Complete && (end->taken || end->read.bytes() == 0))
+      poison(end->arena + end->target.begin, end->target.bytes());
 }
 
 void Machine::take(End &end) {
-  if (!end.reads || end.taken)
+  if (end.read.bytes() == 0 || end.taken)
     return;
   scribble(end.rank);
   end.taken = true;
-  end.contents.resize(size_t(end.bytes + 7) / 8);
-  memcpy(end.contents.data(), end.data, size_t(end.bytes));
+  end.contents.resize(size_t(end.read.bytes() + 7) / 8);
+  memcpy(end.contents.data(), end.arena + end.read.begin, size_t(end.read.bytes()));
 }
 
 void Machine::meet(Message &message) {
   blocked.assign(blocked.size(), false);
+  auto bytesOf = [](const End &end) { return std::max(end.read.bytes(), end.target.bytes()); };
   for (const End &end : message.ends)
-    if (end.bytes != message.ends.front().bytes)
-      return fail(Truth::Fault, "a message of " + std::to_string(message.ends.front().bytes) + " bytes meets one of " +
-                                    std::to_string(end.bytes));
+    if (bytesOf(end) != bytesOf(message.ends.front()))
+      return fail(Truth::Fault, "a message of " + std::to_string(bytesOf(message.ends.front())) +
+                                    " bytes meets one of " + std::to_string(bytesOf(end)));
   if (message.reads == Message::When::Meet)
     for (End &end : message.ends)
       take(end);
@@ -206,21 +210,31 @@ void Machine::meet(Message &message) {
       message.write(end);
 }
 
-/// What was sent, or the sum in the order of the ranks.
+/// What was sent, or all shards one after the other, or the sum of what all that give something have, in the order of
+/// the ranks; of the sum the range that this end has room for.
 void Machine::Message::write(End &end) {
-  if (!end.writes || end.written)
+  if (end.target.bytes() == 0 || end.written)
     return;
   end.written = true;
   std::vector<End *> sources;
   for (End &source : ends)
-    if (source.reads)
+    if (source.read.bytes() > 0)
       sources.push_back(&source);
   std::sort(sources.begin(), sources.end(), [](End *a, End *b) { return a->rank < b->rank; });
+  char *target = end.arena + end.target.begin;
+  if (!cuts.empty() && end.target.bytes() > end.read.bytes()) {
+    for (size_t k = 0; k < sources.size(); ++k)
+      memcpy(target + cuts[k], sources[k]->contents.data(), size_t(sources[k]->read.bytes()));
+    return;
+  }
+  size_t first = 0;
+  while (!cuts.empty() && sources[first] != &end)
+    ++first;
   std::vector<double> sum = sources.front()->contents;
   for (size_t k = 1; k < sources.size(); ++k)
     for (size_t i = 0; i < sum.size(); ++i)
       sum[i] += sources[k]->contents[i];
-  memcpy(end.data, sum.data(), size_t(end.bytes));
+  memcpy(target, reinterpret_cast<char *>(sum.data()) + (cuts.empty() ? 0 : cuts[first]), size_t(end.target.bytes()));
 }
 
 bool Machine::complete(size_t rank, const Step &step) {

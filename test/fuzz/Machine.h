@@ -42,18 +42,22 @@ using BodyCode = std::vector<KernelCall>;
 
 /// A range of bytes of the arena.
 struct Range {
-  int64_t begin, end;
+  int64_t begin = 0, end = 0;
+  [[nodiscard]] int64_t bytes() const { return end - begin; }
 };
 
 /// A launch, one end of a message, or the complete of one.
 struct Step {
-  enum class Kind { Launch, Send, Receive, Sum, Complete } kind = Kind::Launch;
+  enum class Kind { Launch, Send, Receive, Joint, Complete } kind = Kind::Launch;
   std::string name;
   const BodyCode *body = nullptr; ///< launch
   std::vector<int64_t> places;    ///< launch: offsets of its slots, then of its scratch
-  int64_t offset = 0, bytes = 0;  ///< post
+  Range read, written;            ///< post: what the transport takes and fills; empty if nothing
+  int64_t offset = 0, shard = -1; ///< post: its slot, and that of its shard
+  std::vector<int64_t> cuts;      ///< joint that gathers or scatters
   int64_t peer = -1, channel = 0; ///< post
-  std::vector<int64_t> group;     ///< sum
+  std::vector<int64_t> group;     ///< joint
+  std::pair<int, int64_t> joint;  ///< joint: its kind and root
   int32_t message = -1;           ///< post, complete: number on the rank
   std::vector<Range> dead;        ///< what nobody reads after this step
 };

@@ -94,7 +94,7 @@ public:
       for (PostOp post : llvm::SmallVector<PostOp>(rank.getOps<PostOp>())) {
         bool first = (post.getKind() == PostKind::send) == (rank.getRank() % 2 == 0);
         auto next = llvm::dyn_cast_or_null<PostOp>(post->getNextNode());
-        if (!first && next && next.getKind() != post.getKind() && next.getKind() != PostKind::all_reduce)
+        if (!first && next && next.getKind() != post.getKind() && !next.isCollective())
           exchange(post, next);
       }
     return blockAll();
@@ -117,7 +117,7 @@ public:
   }
 
   bool misroute() {
-    PostOp post = drawPost([](PostOp op) { return op.getKind() != PostKind::all_reduce; });
+    PostOp post = drawPost([](PostOp op) { return !op.isCollective(); });
     if (!post || ranks.size() < 2)
       return false;
     int64_t self = int64_t(rankOf(post).getRank()), peer = dice.below(int64_t(ranks.size()));
@@ -131,7 +131,7 @@ public:
 
   /// One member sums over a smaller group.
   bool smallerGroup() {
-    PostOp post = drawPost([](PostOp op) { return op.getKind() == PostKind::all_reduce; });
+    PostOp post = drawPost([](PostOp op) { return op.isCollective(); });
     if (!post || post.getPeers().size() < 2)
       return false;
     int64_t lost = post.getPeers()[size_t(dice.below(int64_t(post.getPeers().size())))];
@@ -146,6 +146,19 @@ public:
       else
         end.setPeers(kept);
     }
+    return true;
+  }
+
+  /// A broadcast or reduce has another root, for one member or for all.
+  bool wrongRoot() {
+    PostOp post = drawPost([](PostOp op) { return op.getRoot().has_value(); });
+    if (!post)
+      return false;
+    int64_t root = post.getPeers()[size_t(dice.below(int64_t(post.getPeers().size())))];
+    if (root == int64_t(*post.getRoot()))
+      return false;
+    for (PostOp end : dice.oneIn(2) ? endsOf(post) : llvm::SmallVector<PostOp>{post})
+      end.setRoot(uint64_t(root));
     return true;
   }
 
@@ -220,10 +233,9 @@ private:
         user->moveAfter(first);
   }
 
-  static bool isSum(PostOp post) { return post.getKind() == PostKind::all_reduce; }
-
   static bool sameLane(PostOp a, PostOp b) {
-    return a.getKind() == b.getKind() && a.getPeers() == b.getPeers() && a.getChannel() == b.getChannel();
+    bool same = a.isCollective() ? b.isCollective() : a.getKind() == b.getKind();
+    return same && a.getPeers() == b.getPeers() && a.getChannel() == b.getChannel();
   }
 
   /// All ends of the message, the given one first.
@@ -241,9 +253,10 @@ private:
       if (peer == self || peer >= int64_t(ranks.size()))
         continue;
       for (auto other : ranks[size_t(peer)].getOps<PostOp>()) {
-        bool meets = isSum(post) ? sameLane(post, other)
-                                 : other.getKind() != post.getKind() && !isSum(other) &&
-                                       other.getPeers().front() == self && other.getChannel() == post.getChannel();
+        bool meets = post.isCollective()
+                         ? sameLane(post, other)
+                         : other.getKind() != post.getKind() && !other.isCollective() &&
+                               other.getPeers().front() == self && other.getChannel() == post.getChannel();
         if (meets && met++ == number)
           ends.push_back(other);
       }
@@ -315,6 +328,7 @@ constexpr Mutation mutations[] = {
     {"receive-late", apply<&MessageMutant::receiveLate>},
     {"misroute", apply<&MessageMutant::misroute>},
     {"smaller-group", apply<&MessageMutant::smallerGroup>},
+    {"wrong-root", apply<&MessageMutant::wrongRoot>},
     {"other-channel", apply<&MessageMutant::otherChannel>},
     {"wrong-slot", apply<&MessageMutant::wrongSlot>},
     {"exchange-slots", apply<&MessageMutant::exchangeSlots>},

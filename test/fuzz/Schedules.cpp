@@ -273,6 +273,9 @@ constexpr Library library[] = {
     {"weipipe", "weipipe_interleave", "", 1, true},
     {"weipipe", "weipipe_naive", "", 1, true},
     {"wzb1", "wzb1", "", 1, true},
+    {"tawpipe", "tawpipe", "", 1, true},
+    {"tawpipe", "tawpipe", ", prefetch = false", 1, true},
+    {"fsdp", "fsdp", "", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1, ship = false, forget = true", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1, cached = true, forget = true", 1, true},
@@ -294,7 +297,7 @@ Schedule fromLibrary(Dice &dice, int64_t size) {
   Schedule schedule;
   schedule.kind = chosen.name;
   schedule.ranks = dice.between(2, size + 1);
-  if (schedule.kind == "wzb1" || schedule.kind == "ring_of_nodes")
+  if (schedule.kind == "wzb1" || schedule.kind == "ring_of_nodes" || schedule.kind == "tawpipe")
     schedule.ranks = size < 3 || dice.oneIn(2) ? 2 : 4;
   schedule.stages = schedule.ranks * chosen.stagesPerRank;
   int64_t rounds = std::max<int64_t>(1, std::min<int64_t>(3, 6 / schedule.ranks));
@@ -302,7 +305,8 @@ Schedule fromLibrary(Dice &dice, int64_t size) {
   std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
                      ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
   schedule.head = std::string("import \"std/") + chosen.file + ".pipe\"\n";
-  return finish(schedule, dice.oneIn(2), schedule.stages, call);
+  bool tied = dice.oneIn(2) && schedule.kind != "fsdp"; // which does not cut tied weights
+  return finish(schedule, tied, schedule.stages, call);
 }
 
 } // namespace

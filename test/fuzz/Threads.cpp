@@ -58,8 +58,9 @@ struct RankThread {
       status = transport.postSend(state, step.message, arena + step.offset);
     else if (step.kind == Step::Kind::Receive)
       status = transport.postReceive(state, step.message, arena + step.offset);
-    else if (step.kind == Step::Kind::Sum)
-      status = transport.postAllReduce(state, step.message, arena + step.offset);
+    else if (step.kind == Step::Kind::Joint)
+      status = transport.postCollective(state, step.message, arena + step.offset,
+                                        step.shard < 0 ? nullptr : arena + step.shard);
     else if (step.kind == Step::Kind::Complete)
       status = transport.complete(state, step.message);
     for (const KernelCall &call : step.body ? *step.body : BodyCode()) {

@@ -73,7 +73,7 @@ pipeline.program @two ranks 2 microbatches 1 slices 0 attributes {train = {}} {
     %n = pipeline.slot stat "norm" offset 64 : !pipeline.slot<tuple<tensor<1xf64>>>
     // Messages are numbered as they are posted and completed by their number, in any order.
     // RANK1:       call i32 @pp_post_receive(ptr %0, i32 0, ptr %{{.*}})
-    // RANK1:       call i32 @pp_post_all_reduce(ptr %0, i32 1, ptr %{{.*}})
+    // RANK1:       call i32 @pp_post_collective(ptr %0, i32 1, ptr %{{.*}}, ptr null)
     // RANK1:       call i32 @pp_complete(ptr %0, i32 1)
     // RANK1:       call i32 @pp_complete(ptr %0, i32 0)
     // RANK1:       call i32 @s1.W(ptr %0, ptr %{{.*}}, ptr %{{.*}}, ptr null)

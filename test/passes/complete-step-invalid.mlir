@@ -112,7 +112,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimiz
 
 // -----
 
-// A weight to two ranks at once.
+// A gradient summed on two ranks.
 func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
   %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
   %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
@@ -123,27 +123,9 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
   pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
-  // expected-error@+1 {{`move weight(0)` is a collective over ranks 1, 2, which is not supported yet}}
-  pipeline.transfer <weight stage 0> from <[0]> to <[1, 2]> anchors [0]
   pipeline.unit <B stage 0 mb 0> on [0]
-}
-
-// -----
-
-// A gradient from everywhere.
-func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
-  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
-  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
-  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
-  return %2 : tensor<1xf32>
-}
-
-pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
-  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
-  pipeline.unit <F stage 0 mb 0> on [0]
-  // expected-error@+1 {{`move grad(0)` gathers shares from all ranks, which is not supported yet}}
-  pipeline.transfer <grad stage 0> to <[0]> anchors [0]
-  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move grad(0)` adds a gradient up on ranks 0, 1, which is not supported yet}}
+  pipeline.transfer <grad stage 0> to <[0, 1]> anchors [0]
 }
 
 // -----
@@ -307,4 +289,82 @@ pipeline.program @p ranks 2 microbatches 1 slices 2 attributes {train = {sequenc
   pipeline.unit <F stage 0 mb 0 slice 0> on [0]
   // expected-error@+1 {{`F(0, 0, 1)` on rank 1 needs `kv(0, 0, 0)`, which is on rank 0}}
   pipeline.unit <F stage 0 mb 0 slice 1> on [1]
+}
+
+// -----
+
+// Weights whole, optimizer state cut.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{stage 0 has its weights on rank 0 and its optimizer state on shards of ranks 0, 1; what is cut over ranks is cut alike}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0]> owner <[0, 1] shard>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// A gather that not all take part in.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-note@+1 {{placed here}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1, 2] shard> owner <[0, 1, 2] shard>
+  // expected-error@+1 {{`move weight(0)` goes to ranks 0, 1; expected all of shards of ranks 0, 1, 2}}
+  pipeline.transfer <weight stage 0> from <[0, 1, 2] shard> to <[0, 1]> anchors [0, 1, 2]
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+// Into shards where there are none.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-note@+1 {{placed here}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-error@+1 {{`move grad(0)` goes to shards of ranks 0, 1, but stage 0 is not cut over ranks}}
+  pipeline.transfer <grad stage 0> to <[0, 1] shard> anchors [0, 1]
+}
+
+// -----
+
+// Half of the gradients stay whole on a rank: this schedule moves them itself.
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+  %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
+  %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
+  %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
+  return %2 : tensor<1xf32>
+}
+
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-error@+1 {{`U(0)` runs on shards of ranks 0, 1, but the gradient of microbatch 1 is left on rank 1; this schedule moves `grad(0)` itself}}
+  pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1] shard> owner <[0, 1] shard>
+  pipeline.transfer <weight stage 0> from <[0, 1] shard> to <[0, 1]> anchors [0, 1]
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+  // expected-note@+1 {{`grad(0)` is moved here}}
+  pipeline.transfer <grad stage 0> to <[0, 1] shard> anchors [0, 1]
+  pipeline.unit <F stage 0 mb 1> on [1]
+  // expected-note@+1 {{computed here}}
+  pipeline.unit <B stage 0 mb 1> on [1]
 }

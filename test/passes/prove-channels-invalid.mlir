@@ -141,7 +141,7 @@ pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
 pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.rank 0 {
     %n = pipeline.slot act "n" : !s
-    // expected-error@+1 {{rank 0 joins the sum of `stat(norm)`, where rank 1 joins that of `stat(loss)`}}
+    // expected-error@+1 {{rank 0 joins the sum of `stat(norm)`, where rank 1 joins the sum of `stat(loss)`}}
     %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
   }
   pipeline.rank 1 {
@@ -152,5 +152,63 @@ pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.rank 2 {
     %n = pipeline.slot act "n" : !s
     %0 = pipeline.post all_reduce <stat part "norm"> %n with [0, 1, 2] channel 9 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Members that expect the sum on different ranks.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %g = pipeline.slot grad "g" : !s
+    // expected-error@+1 {{rank 0 joins the sum of `grad(0)` on rank 0, where rank 1 joins the sum of `grad(0)` on rank 1}}
+    %0 = pipeline.post reduce <grad stage 0> %g with [0, 1] root 0 channel 4 : !s
+  }
+  pipeline.rank 1 {
+    %g = pipeline.slot grad "g" : !s
+    // expected-note@+1 {{joined here}}
+    %0 = pipeline.post reduce <grad stage 0> %g with [0, 1] root 1 channel 4 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// One sums where the other hands out; both are on the lane of the group, whatever they do there.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %g = pipeline.slot weight "w" : !s
+    // expected-error@+1 {{rank 0 joins the broadcast of `weight(0)` from rank 0, where rank 1 joins the sum of `weight(0)` on every rank}}
+    %0 = pipeline.post broadcast <weight stage 0> %g with [0, 1] root 0 channel 4 : !s
+  }
+  pipeline.rank 1 {
+    %g = pipeline.slot weight "w" : !s
+    // expected-note@+1 {{joined here}}
+    %0 = pipeline.post all_reduce <weight stage 0> %g with [0, 1] channel 4 : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// Two broadcasts in different orders.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %v = pipeline.slot weight "v" : !s
+    %w = pipeline.slot weight "w" : !s
+    // expected-error@+1 {{rank 0 joins the broadcast of `weight(0)`, where rank 1 joins the broadcast of `weight(1)`}}
+    %0 = pipeline.post broadcast <weight stage 0> %v with [0, 1] root 0 channel 4 : !s
+    %1 = pipeline.post broadcast <weight stage 1> %w with [0, 1] root 0 channel 4 : !s
+  }
+  pipeline.rank 1 {
+    %v = pipeline.slot weight "v" : !s
+    %w = pipeline.slot weight "w" : !s
+    // expected-note@+1 {{joined here}}
+    %0 = pipeline.post broadcast <weight stage 1> %v with [0, 1] root 0 channel 4 : !s
+    %1 = pipeline.post broadcast <weight stage 0> %w with [0, 1] root 0 channel 4 : !s
   }
 }

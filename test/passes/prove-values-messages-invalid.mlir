@@ -75,3 +75,25 @@ pipeline.program @stuck ranks 2 microbatches 1 slices 0 attributes {train = {}} 
   pipeline.rank 1 {
   }
 }
+
+// A gather of two shards where one rank gives the other's.
+!half = !pipeline.slot<tuple<tensor<32xf32>>>
+!whole = !pipeline.slot<tuple<tensor<64xf32>>>
+#v = #pipeline.weight<name = "v", type = tensor<64xf32>, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+pipeline.program @wrong_shard ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] homes <[0, 1] shard> owner <[0, 1] shard> bodies "s0" {weights = [#v]}
+  pipeline.rank 0 {
+    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s0, shard = 0} : !half
+    %w = pipeline.slot weight "w" : !whole
+    %0 = pipeline.post all_gather <weight stage 0> %w shard %v with [0, 1] cuts [0, 128, 256] : !whole shard !half
+    pipeline.complete %0
+  }
+  pipeline.rank 1 {
+    // expected-note@+1 {{shard 0 of `weight(0)` is there when the step begins}}
+    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s0, shard = 0} : !half
+    %w = pipeline.slot weight "w" : !whole
+    // expected-error@+1 {{rank 1 gives shard 0 of `weight(0)` to the gather of `weight(0)`}}
+    %0 = pipeline.post all_gather <weight stage 0> %w shard %v with [0, 1] cuts [0, 128, 256] : !whole shard !half
+    pipeline.complete %0
+  }
+}

@@ -53,7 +53,8 @@ func.func private @sum(%x: !x, %w: !x) -> !x attributes {
 // CHECK:      "links": [
 // CHECK:        "name": "node 0 out",
 // CHECK-NEXT:   "messages": 3,
-// CHECK-NEXT:   "bytes": 768,
+// Two messages, and of the sum twice 3/4 of its bytes: 512 + 384, at 64 a second.
+// CHECK-NEXT:   "bytes": 896,
 // CHECK-NEXT:   "busy": 14
 // CHECK:        "name": "node 1 in",
 // CHECK-NEXT:   "messages": 3,
@@ -61,7 +62,7 @@ func.func private @sum(%x: !x, %w: !x) -> !x attributes {
 // CHECK-NEXT:   "messages": 1,
 // CHECK:        "name": "rank 2 out",
 // CHECK-NEXT:   "messages": 2,
-// CHECK-NEXT:   "bytes": 512,
+// CHECK-NEXT:   "bytes": 640,
 
 // In units there is no cluster: a forward is 1, messages are free.
 // UNITS: "makespan": 3,

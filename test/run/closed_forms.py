@@ -60,6 +60,14 @@ def helix(bubble, k=1, folds=1, again=0, ranks=range(2, 9), **defines):
                 layers=lambda p: k * p, work=lambda m: k * m * (18 + again), costs="pre=1,attn=3,post=2")
 
 
+def naive(p, m):
+    return p + m // p - 1 + 2 * (m + (p - 1) * m // p)
+
+
+def tawpipe(p, m, d):
+    return p + (m // p - 1) * (p - d + 1) + 2 * (m + (d - 1) * m // p)
+
+
 FORMS = (
     # Huang et al. 2019 and Narayanan et al. 2021: bubble (p-1)/(m+p-1) of the makespan for both, peaks m and min(m, p-r).
     # Rank r starts r after rank 0, which ends last, and ends 2r before it.
@@ -73,6 +81,24 @@ FORMS = (
     Form("weipipe_interleave", lambda p: (p, 2 * p, 3 * p), interleave,
          lambda p, m, r: interleave(p, m) - 2 * (p - 1) + r,
          stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if m > p else None, grad=lambda p, m, r: 2),
+    # The others of section 8: one F or B a turn; pairs of stages, an even number of rounds; one chain without a gap, where
+    # the last rank owns all and sums what arrives.
+    Form("weipipe_naive", lambda p: (p, 2 * p, 3 * p), naive, lambda p, m, r: None, barrier=None, ranks=(2, 3, 4, 6, 8),
+         stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if p > 3 else None, grad=lambda p, m, r: 2),
+    Form("wzb1", lambda p: (2 * p, 4 * p), lambda p, m: 3 * m + 2 * (p - 1), lambda p, m, r: None, barrier=None,
+         ranks=(2, 4, 6, 8), top=lambda p: p + p // 2),
+    Form("wzb2", lambda p: (p, 2 * p, 4 * p), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m, barrier=None,
+         ranks=(2, 3, 4, 6, 8), stash=lambda p, m, r: p),
+    # TawPipe without prefetch, where a group waits for its turn, and in a ring of single ranks.
+    *(Form("tawpipe", lambda p, d=d: (p, 2 * p, 3 * p), lambda p, m, d=d: tawpipe(p, m, d), lambda p, m, r: None,
+           barrier=None, ranks=ranks, defines=dict(groups=d, prefetch="false"), stash=lambda p, m, r: p)
+      for d, ranks in ((1, (2, 3, 4, 6)), (2, (2, 4, 6, 8)), (3, (3, 6)), (4, (4, 8)), (6, (6,)))),
+    Form("tawpipe", lambda p: (p, 2 * p), naive, lambda p, m, r: None, barrier=None, ranks=(2, 4, 6),
+         defines=dict(groups=1, ring="true", prefetch="false"), stash=lambda p, m, r: p),
+    # FSDP: nobody waits, every rank runs its microbatches through all stages.
+    *(Form("fsdp", lambda p: (p, 2 * p), lambda p, m: 3 * m, lambda p, m, r: 3 * m, barrier=None, ranks=(2, 3, 4, 8),
+           defines=dict(ahead=ahead, hidden=16), stash=lambda p, m, r: p, weight=lambda p, m, r, a=ahead: a + 1)
+      for ahead in (0, 1)),
     # Narayanan et al. 2021, interleaved: (p-1)/(vm) of the work, with v stages a rank of unit time each. The warm-up is 2 (p-1-r)
     # + (v-1) p forwards, all of them with one group of microbatches.
     *(Form("interleaved", lambda p: (p, 2 * p), lambda p, m, v=v: 3 * (v * m + p - 1),

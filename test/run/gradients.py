@@ -2,8 +2,8 @@
 """Judges schedules by execution: gradients and losses on several ranks against the same model on one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME,..] [--train FILE.pipe] [-D NAME=VALUE]..
-#                     [--recompute PARTS]
+# usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
+#                     [-D NAME=VALUE].. [--recompute PARTS]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for one step under `mpirun` or in one
 # process, with buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of
 # its type.
@@ -36,8 +36,10 @@ class Runner:
         self.options = ()
 
     def compile(self, train=harness.TRAIN, **values):
-        path = os.path.join(self.folder, "_".join(str(value) for value in values.values()))
-        return harness.compile_train(self.compiler, path, SMALL | values, train, self.options)
+        path = os.path.join(self.folder, "_".join(str(value).replace("/", "_") for value in values.values()))
+        values["schedule"], *more = values["schedule"].split("/")
+        defines = SMALL | values | dict(pair.split("=") for pair in more)
+        return harness.compile_train(self.compiler, path, defines, train, self.options)
 
     def forget(self, parts):
         """From now on every schedule of the library says `recompute PARTS` behind its stages."""
@@ -66,6 +68,8 @@ def cases(quick, schedules):
                 for microbatches in (4, 8):
                     chosen = (ranks, microbatches, precision) in ((4, 8, "f64"), (2, 4, "f32"))
                     for schedule in schedules if chosen or not quick else ():
+                        if "/model=" in schedule and f"/model={model}" not in schedule:
+                            continue
                         yield model, precision, ranks, microbatches, schedule
 
 
@@ -101,7 +105,7 @@ def main():
             worst, where = difference(gradients, references[key][0])
             drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
             good = worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision]
-            tally.check(good, f"{model:5} {precision} ranks {ranks} microbatches {microbatches} {schedule:18} "
+            tally.check(good, f"{model:5} {precision} ranks {ranks} microbatches {microbatches} {schedule:28} "
                               f"{transport:7} {sends:10} gradients {worst:.1e} losses {drift:.1e}"
                               + ("" if good else f" worst in {where}"))
     return tally.close()

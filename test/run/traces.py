@@ -7,7 +7,7 @@ import json, os, re, sys
 import harness
 
 SIZES = dict(ranks=4, microbatches=4, layers=8, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=16, microbatch=1)
-CASES = ("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}), ("interleaved", "threads", {})
+CASES = ("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}), ("tawpipe", "threads", {}), ("interleaved", "threads", {})
 
 
 def read(path):
@@ -21,7 +21,7 @@ def ids(events):
         "units": sorted((e["pid"], e["tid"], e["name"]) for e in events if e["ph"] == "X" and e["cat"] in "FBIWRU"),
         "messages": sorted((e["pid"], e["tid"], e["args"]["message"], e["name"], e["cat"],
                             0 if e["cat"] == "sum" else e["args"]["bytes"])  # a sum's slot is larger than its number
-                           for e in events if e["ph"] == "X" and e["cat"] in ("send", "recv", "sum")),
+                           for e in events if e["ph"] == "X" and e["cat"] in ("send", "recv", "sum", "broadcast", "gather")),
         "arrows": sorted((e["ph"], e["id"], e["pid"], e["tid"], e["name"]) for e in events if e["ph"] in "sf"),
         "lines": sorted((e["pid"], e["tid"], e["name"], str(e["args"])) for e in events
                         if e["ph"] == "M" and e["tid"] <= 1 + 2 * SIZES["ranks"]),

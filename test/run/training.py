@@ -13,7 +13,7 @@ SIZES = dict(model="llama", ranks=4, microbatches=8, layers=4, hidden=64, heads=
 def main():
     compiler, folder = sys.argv[1:3]
     text, tally = harness.write_text(folder), harness.Tally()
-    for schedule, transport in (("1f1b", "mpi"), ("weipipe_interleave", "threads")):
+    for schedule, transport in (("1f1b", "mpi"), ("weipipe_interleave", "threads"), ("fsdp", "mpi")):
         program = harness.compile_train(compiler, os.path.join(folder, schedule), SIZES | dict(schedule=schedule))
         base = [*harness.launch(program, 4, transport), "--data", text]
         path = lambda end: os.path.join(folder, schedule + end)

@@ -216,7 +216,7 @@ int32_t update(pp_rank_t *rank, char *arena, bool hasTable, bool hasHead) {
   if (hasHead)
     PP_DO(pp_sum_squares(rank, hasTable ? squaresMore : squares, arena + headGrad, sum));
   if (twoRanks) {
-    PP_DO(pp_post_all_reduce(rank, norm, sum));
+    PP_DO(pp_post_collective(rank, norm, sum, nullptr));
     PP_DO(pp_complete(rank, norm));
   }
   for (bool isHead : {false, true})

@@ -63,8 +63,8 @@ TEST(RuntimeTransport, SumsInRankOrder) {
   Status status = runRanks(programs, {}, [&](pp_rank_t &rank, Transport &transport) {
     double value = parts[rank.rank];
     float pair[] = {0, floats[rank.rank]};
-    PP_CHECKED(transport.postAllReduce(rank, 0, &value));
-    PP_CHECKED(transport.postAllReduce(rank, 1, pair));
+    PP_CHECKED(transport.postCollective(rank, 0, &value, nullptr));
+    PP_CHECKED(transport.postCollective(rank, 1, pair, nullptr));
     PP_CHECKED(transport.complete(rank, 1));
     PP_CHECKED(transport.complete(rank, 0));
     sums[rank.rank] = value;
@@ -130,7 +130,7 @@ TEST(RuntimeTransport, AFailedRankWakesTheOthers) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       return internal("rank 2 broke");
     }
-    PP_CHECKED(transport.postAllReduce(rank, 0, &value));
+    PP_CHECKED(transport.postCollective(rank, 0, &value, nullptr));
     PP_CHECKED(transport.complete(rank, 0));
     return Status();
   });

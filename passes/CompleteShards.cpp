@@ -1,0 +1,195 @@
+// Pieces whose weights, gradient and optimizer state are cut over ranks: gathered to be used, summed into the shards.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   rank 0  [W a|b|c|d]  <-all_gather-  a      B: grad  -reduce_scatter->  sum of a  -norm.0, U.0->  a
+//   rank 1  [W a|b|c|d]  <-all_gather-  b      B: grad  -reduce_scatter->  sum of b  -norm.1, U.1->  b     and so on
+//
+// The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them.
+#include "passes/StepBuilder.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+bool StepBuilder::involvesShards(TransferOp op) {
+  return (op.getFrom() && op.getFrom()->getLayout() == Layout::shard) || op.getTo().getLayout() == Layout::shard;
+}
+
+static SmallVector<int64_t> sorted(ArrayRef<int64_t> ranks) {
+  SmallVector<int64_t> list(ranks);
+  llvm::sort(list);
+  return list;
+}
+
+/// Whether its gradient is kept in 16 bits: collectives add in 32 or 64.
+bool StepBuilder::roundsGradients(int64_t piece) {
+  const Body *update = findBody(piece, "U");
+  return update && llvm::any_of(update->input("grad")->payload.getTypes(),
+                                [](Type type) { return cast<RankedTensorType>(type).getElementType().isBF16(); });
+}
+
+/// A gather brings the whole weight to all that have a shard, a sum ends in all shards.
+LogicalResult StepBuilder::verifyShards(TransferOp op) {
+  int64_t piece = pieces.find(op.getThing().getCoord());
+  Role role = op.getThing().getRole();
+  PlaceAttr from = op.getFromAttr(), to = op.getTo();
+  bool gathers = role == Role::weight && from && from.getLayout() == Layout::shard && to.getLayout() == Layout::full;
+  bool scatters = role == Role::grad && (!from || from.getLayout() == Layout::full) && to.getLayout() == Layout::shard;
+  SmallVector<int64_t> shards = sorted(pieces.shards(piece));
+  if (!gathers && !scatters)
+    return emitError(op.getLoc()) << "`move " << op.getThing().str() << "` involves "
+                                  << (to.getLayout() == Layout::shard ? to : from).str()
+                                  << ", which is not supported yet" << withLoops(op);
+  for (PlaceAttr place : {from, to})
+    if (place && sorted(place.getRanks()) != shards) {
+      auto error = emitError(op.getLoc())
+                   << "`move " << op.getThing().str() << "` goes " << (place == to ? "to " : "from ") << place.str();
+      if (shards.empty())
+        error << ", but " << pieces.describe(piece) << " is not cut over ranks" << withLoops(op);
+      else
+        error << "; expected all of " << pieces.op(piece).getOwner()->str() << withLoops(op);
+      error.attachNote(pieces.op(piece).getLoc()) << "placed here";
+      return failure();
+    }
+  return success();
+}
+
+//===-- Weights -------------------------------------------------------------------------------------------------===//
+
+const Body *StepBuilder::findShardBody(int64_t piece, StringRef name, int64_t rank) {
+  SmallVector<int64_t> ranks = sorted(pieces.shards(piece));
+  return findBody(piece, (name + "." + Twine(llvm::find(ranks, rank) - ranks.begin())).str());
+}
+
+LogicalResult StepBuilder::createShardInputs(int64_t piece) {
+  PieceOp op = pieces.op(piece);
+  PlaceAttr homes = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
+  if (homes != *op.getOwner())
+    return emitError(op.getLoc()) << pieces.describe(piece) << " has its weights on " << homes.str()
+                                  << " and its optimizer state on " << op.getOwner()->str()
+                                  << "; what is cut over ranks is cut alike";
+  if (roundsGradients(piece))
+    return emitError(op.getLoc()) << pieces.describe(piece)
+                                  << " is cut over ranks and sums gradients in bf16, which is "
+                                  << "not supported yet";
+  for (int64_t other = 0; other < pieces.size(); ++other)
+    if (pieces.primary(other) == piece || pieces.primary(piece) == other)
+      return emitError(op.getLoc()) << pieces.describe(piece) << " is cut over ranks and shares weights with "
+                                    << pieces.describe(other) << ", which is not supported yet";
+  ThingAttr weight = thing(Role::weight, piece), state = thing(Role::opt, piece);
+  for (int64_t rank : pieces.shards(piece)) {
+    const Body *update = findShardBody(piece, "U", rank);
+    shardWeights[{piece, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
+    values[{state, rank}] = addInput(state, typeOn(Role::opt, update->input("opt")->payload, rank));
+  }
+  return success();
+}
+
+Value StepBuilder::joinShards(int64_t piece, Location loc) {
+  SmallVector<int64_t> ranks = sorted(pieces.shards(piece));
+  SmallVector<Value> parts;
+  for (int64_t rank : ranks)
+    parts.push_back(shardWeights[{piece, rank}]);
+  MLIRContext *context = program.getContext();
+  auto whole = ValType::get(context, Role::weight, findBody(piece, "U")->input("weight")->payload,
+                            PlaceAttr::get(context, ranks, Layout::shard));
+  return builder.create<JoinOp>(loc, whole, parts);
+}
+
+//===-- Gradients -----------------------------------------------------------------------------------------------===//
+
+Share StepBuilder::joinShares(int64_t piece, Location loc) {
+  SmallVector<int64_t> ranks = sorted(pieces.shards(piece));
+  SmallVector<Value> terms;
+  Share sum{{}, llvm::BitVector(allContributions().size()), nullptr};
+  for (int64_t rank : ranks) {
+    Share share = takeShare(piece, rank, loc);
+    terms.push_back(share.value ? share.value : createZero(piece, rank, loc));
+    sum.contributions |= share.contributions;
+  }
+  MLIRContext *context = program.getContext();
+  auto group = ValType::get(context, Role::grad, cast<ValType>(terms.front().getType()).getPayload(),
+                            PlaceAttr::get(context, ranks, Layout::partial));
+  sum.value = builder.create<JoinOp>(loc, group, terms);
+  return sum;
+}
+
+/// What came before is added up by now, so that no rank keeps more than two terms of its shard.
+void StepBuilder::addShards(int64_t piece, Share sum) {
+  for (int64_t rank : pieces.shards(piece)) {
+    PieceRank shard(piece, rank);
+    if (shardShares[shard].size() > 1) {
+      Share before = takeShard(piece, rank, pieces.op(piece).getLoc());
+      shardShares[shard] = {before};
+    }
+    shardShares[shard].push_back(sum);
+  }
+}
+
+Share StepBuilder::takeShard(int64_t piece, int64_t rank, Location loc) {
+  auto terms = std::move(shardShares[{piece, rank}]);
+  shardShares.erase({piece, rank});
+  Share sum{{}, llvm::BitVector(allContributions().size()), nullptr};
+  TupleType payload = findShardBody(piece, "U", rank)->input("grad")->payload;
+  for (Share &term : terms) {
+    Value arrived = term.value;
+    if (isa<FutureType>(arrived.getType()))
+      arrived = builder.create<WaitOp>(loc, typeOn(Role::grad, payload, rank), arrived);
+    if (sum.value)
+      sum.value =
+          createTask(sumShardBody(piece, rank), updateUnit(piece), rank, {sum.value, arrived}, loc).getResult(0);
+    else
+      sum.value = arrived;
+    sum.contributions |= term.contributions;
+  }
+  return sum;
+}
+
+LogicalResult StepBuilder::reduceToShards(int64_t piece) {
+  Location loc = pieces.op(piece).getLoc();
+  bool left = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
+  if (left && !movedGrads.count(piece)) {
+    Share sum = joinShares(piece, loc);
+    auto to = PlaceAttr::get(program.getContext(), sorted(pieces.shards(piece)), Layout::shard);
+    sum.value = createMove(thing(Role::grad, piece), sum.value, to, loc, {});
+    addShards(piece, sum);
+    left = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
+  }
+  for (int64_t rank : pieces.shards(piece)) {
+    Share sum = takeShard(piece, rank, loc);
+    if (!sum.value || !sum.contributions.all() || left)
+      return reportMissing(piece, rank, sum);
+    shardGrads[{piece, rank}] = sum.value;
+  }
+  return success();
+}
+
+//===-- Updates -------------------------------------------------------------------------------------------------===//
+
+void StepBuilder::createShardNorms(int64_t piece) {
+  for (int64_t rank : pieces.shards(piece)) {
+    SmallVector<Value> inputs = {shardGrads[{piece, rank}]};
+    if (Value norm = norms[rank])
+      inputs.push_back(norm);
+    const Body *body = findShardBody(piece, inputs.size() > 1 ? "norm" : "norm.first", rank);
+    norms[rank] = createTask(*body, updateUnit(piece), rank, inputs, pieces.op(piece).getLoc()).getResult(0);
+  }
+}
+
+LogicalResult StepBuilder::updateShards(int64_t piece) {
+  Location loc = pieces.op(piece).getLoc();
+  for (int64_t rank : pieces.shards(piece)) {
+    const Body *body = findShardBody(piece, "U", rank);
+    SmallVector<Value> inputs;
+    for (const BodyGroups::Group &group : body->groups.inputs)
+      inputs.push_back(group.name == "weight" ? shardWeights[{piece, rank}]
+                       : group.name == "grad" ? shardGrads[{piece, rank}]
+                       : group.name == "opt"  ? get(thing(Role::opt, piece), rank, loc)
+                                              : norms[rank]);
+    TaskOp task = createTask(*body, updateUnit(piece), rank, inputs, loc);
+    for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
+      output(thing(group.name == "weight" ? Role::weight : Role::opt, piece), value, loc);
+    output(thing(Role::grad, piece), shardGrads[{piece, rank}], loc);
+  }
+  return success();
+}
