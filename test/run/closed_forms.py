@@ -73,6 +73,9 @@ FORMS = (
     # Rank r starts r after rank 0, which ends last, and ends 2r before it.
     Form("gpipe", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: m),
+    # The same with stashes in host memory while messages are free: at most two are on the device.
+    Form("gpipe_offload", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1),
+         lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2)),
     Form("1f1b", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: min(m, p - r)),
     # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
