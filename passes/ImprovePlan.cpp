@@ -141,10 +141,13 @@ void Improver::countSizes() {
 
 SlotLayout Improver::run(SlotLayout first) {
   best = std::move(first);
-  // What is surely good enough first: with more room there are more ways.
-  for (int64_t percent : {102, 101, 100})
+  // What is good enough first, for with more room there are more ways; to better it is worth less.
+  int64_t more = work / 8;
+  for (int64_t percent : {102, 101, 100}) {
     if (!search(bound * percent / 100 / 64 * 64))
       break;
+    work = std::min(work, more);
+  }
   return std::move(best);
 }
 
