@@ -7,16 +7,17 @@
 import argparse, json, os, subprocess, sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-SCHEDULES = ("single", "gpipe", "gpipe_offload", "1f1b", "1f1b_recompute", "interleaved", "looped_bfs", "zb_h1", "zb_h2",
-             "zb_v", "v_half", "v_min", "dualpipe_v", "weipipe_interleave", "weipipe_prefetch", "weipipe_naive", "wzb1",
-             "wzb2", "terapipe", "slimpipe", "slimpipe_interleaved", "helixpipe")
+SCHEDULES = ("single", "gpipe", "gpipe_offload", "1f1b", "1f1b_recompute", "interleaved", "looped_bfs", "zb_h1",
+             "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "weipipe_interleave", "weipipe_prefetch", "weipipe_naive", "wzb1",
+             "wzb2", "tawpipe", "fsdp", "terapipe", "slimpipe", "slimpipe_interleaved", "helixpipe")
 SIZES = ((2, 4), (4, 8), (8, 16))
 
 
 def ratios(compiler, schedule, ranks, microbatches, defines):
     values = [f"schedule={schedule}", f"ranks={ranks}", f"microbatches={microbatches}", f"layers={2 * ranks}", *defines]
     command = [compiler, os.path.join(ROOT, "examples", "train.pipe"), "--emit=stats"]
-    done = subprocess.run(command + [word for value in values for word in ("-D", value)], capture_output=True, text=True)
+    command += [word for value in values for word in ("-D", value)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         if "this requires" in done.stderr:
             return  # the schedule does not work for this size
@@ -40,7 +41,8 @@ def main():
             if not found:
                 continue
             ratio, rank, planned, live = max(found)
-            print(f"| `{schedule}` | {ranks} | {microbatches} | {ratio:.4f} | {rank} | {planned} | {live} |", flush=True)
+            size = f"{ranks} | {microbatches}"
+            print(f"| `{schedule}` | {size} | {ratio:.4f} | {rank} | {planned} | {live} |", flush=True)
             worst = max(worst, ratio)
     print(f"largest ratio {worst:.4f}")
     return int(worst > 1.02)
