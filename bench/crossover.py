@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Simulates 1F1B and WeiPipe over sequence lengths on every cluster: where do weights travel cheaper than activations?"""
+"""Simulates 1F1B and WeiPipe over sequence lengths on every cluster, to see where weights travel cheaper than activations."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/crossover.py [-c PP_COMPILE] [--svg FILE] [--hidden H] [--ranks P]

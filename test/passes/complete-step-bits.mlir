@@ -1,4 +1,4 @@
-// A share that comes bit by bit: when the next arrives, those before it are added, so that few wait in slots of their own.
+// A share that comes bit by bit: before the next may come, those before it are added, so that few wait in slots of their own.
 // RUN: pp-opt %s --pp-derive-tasks --pp-complete-step | FileCheck %s
 
 func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
@@ -26,10 +26,10 @@ pipeline.program @bits ranks 2 microbatches 3 slices 0 attributes {train = {opti
   pipeline.unit <F stage 0 mb 2> on [1]
   // CHECK:      %[[G2:b_s0_m2_grad]], %{{.*}} = pipeline.task @s0.B.first
   pipeline.unit <B stage 0 mb 2> on [1]
-  // CHECK:      %[[M2:.*]] = pipeline.move <grad stage 0> %[[G2]]
-  // CHECK-NEXT: %[[A0:.*]] = pipeline.wait %[[M0]]
+  // CHECK:      %[[A0:.*]] = pipeline.wait %[[M0]]
   // CHECK-NEXT: %[[A1:.*]] = pipeline.wait %[[M1]]
   // CHECK-NEXT: %[[SUM:.*]] = pipeline.task @s0.sum <U stage 0> on [0](%[[A0]], %[[A1]]) ties [0]
+  // CHECK-NEXT: %[[M2:.*]] = pipeline.move <grad stage 0> %[[G2]]
   pipeline.transfer <grad stage 0> from <[1]> to <[0]> anchors [1]
 }
 // CHECK-NEXT: %[[A2:.*]] = pipeline.wait %[[M2]]
