@@ -6,7 +6,7 @@
 # Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one that
 # was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median of these
 # ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without what the
-# machine's speed has changed by between the two runs. One thread a rank. Peak bytes: the simulated curve's, against the pages of the arena that the run has touched.
+# machine's speed has changed by between the two runs. One thread a rank. Peak bytes: what the plan says a rank allocates, against the pages of it that the run has touched.
 import argparse, json, os, re, statistics, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -41,7 +41,7 @@ class Program:
             profiled = json.load(profile)["seconds"]
         with open(self.path + ".log") as log:
             measured = statistics.median(json.loads(line)["seconds"] for line in list(log)[2:])
-        planned = [rank["peak_at"]["total"] for rank in stats["per_rank"]]
+        planned = [rank["peak_bytes"]["total"] for rank in stats["per_rank"]]
         arena = [int(row) for row in re.findall(r"^ +[0-9]+ +[0-9]+ +([0-9]+) +[0-9]+ ", said, re.M)]
         return stats["step"] * 1e3, profiled * 1e3, measured * 1e3, planned, arena
 
