@@ -5,8 +5,9 @@
 # usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [TABLE..]          tables: weipipe2 weipipe3 weipipe4 tawpipe2
 # Tokens/s a GPU and peak GB of every cell, simulated | printed. One number a table is calibrated: the share of the peak
 # FLOP/s that products reach (attention 0.9 of it), so that the median of simulated / printed over the table is 1. All
-# systems recompute every layer and send gradients of weights in 16 bits, as the papers say (FSDP here in 32: shards of sums
-# are f32). A column's order of systems is compared for every pair whose printed margin is over 5 %. What the papers do not say:
+# systems recompute every layer and send gradients of weights in 16 bits, as the papers say; FSDP and TawPipe here in 32,
+# for sums over ranks are f32. A column's order of systems is compared for every pair whose printed margin is over 5 %.
+# What the papers do not say:
 # - WeiPipe's number of microbatches: 32 a rank. Its ring moves 95 % of what three chunks a turn let through at hidden
 #   4096 (weight_passing.md 11), which leaves no room for more bubble. TawPipe's follows from its batch of 1536.
 # - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for none.
@@ -95,7 +96,7 @@ class Table:
         sizes = dict(ranks=self.ranks, nodes=self.ranks // 8, microbatches=microbatches)
         text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=self.layers, hidden=hidden,
                               ffn=hidden * 8 // 3 // 64 * 64, microbatch=microbatch, sequence=sequence, cluster=self.cluster,
-                              gradients="f32" if system == "FSDP" else "bf16",
+                              gradients="f32" if system in ("FSDP", "TawPipe") else "bf16",
                               share=share, attention=0.9 * share, schedule=SYSTEMS[system].format(**sizes))
         with tempfile.NamedTemporaryFile("w", suffix=".pipe") as file:
             file.write(text)
