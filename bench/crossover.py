@@ -6,7 +6,8 @@
 # WeiPipe's rule (section 3): a stage's output, G S H numbers, outweighs a layer's weights, 12 H^2, where G S / 12 H > 1.
 # The table has tokens/s of WeiPipe (weights and gradients in 16 bits, prefetched) over those of 1F1B, one layer a rank,
 # two microbatches a rank in flight, recomputation on; --svg draws its rows as curves over G S / 12 H.
-import argparse, json, math, os, subprocess, sys, tempfile
+import argparse, math, os, sys
+from simulate import simulate
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLUSTERS = ["a800_nvlink_10gbe", "a800_pcie_10gbe", "a800_hdr", "h20_ndr", "h100_ndr"]
@@ -32,13 +33,9 @@ COLOURS = ["#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e"]
 
 def step(arguments, cluster, schedule, sequence):
     sizes = dict(p=arguments.ranks, m=4 * arguments.ranks, hidden=arguments.hidden, ffn=arguments.hidden * 8 // 3 // 64 * 64)
-    with tempfile.NamedTemporaryFile("w", suffix=".pipe") as file:
-        file.write(PROGRAM.format(schedule=SCHEDULES[schedule].format(**sizes), cluster=cluster, sequence=sequence, **sizes))
-        file.flush()
-        done = subprocess.run([arguments.compiler, file.name, "--emit=stats", "--memory-limit=1e14"], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout)["step"]
+    text = PROGRAM.format(schedule=SCHEDULES[schedule].format(**sizes), cluster=cluster, sequence=sequence, **sizes)
+    stats, error = simulate(arguments.compiler, text, "--memory-limit=1e14")
+    return (stats or sys.exit(error))["step"]
 
 
 def draw(path, ratios, curves, hidden):

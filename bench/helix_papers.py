@@ -6,7 +6,8 @@
 # A rank is a node of 8 GPUs, as the paper's stage is (Megatron's sequence parallelism inside a node takes no time here): eight
 # times the device, the NICs of a node together. Microbatches of one sequence, twice as many as ranks. HelixPipe is two-fold,
 # with shipped weights and without its attentions run again; 1F1B keeps everything, as the paper's baseline does where it fits.
-import argparse, json, os, subprocess, sys, tempfile
+import argparse, os, sys
+from simulate import simulate
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODELS = {"1.3B": (24, 16, 2048), "3B": (16, 32, 4096), "7B": (32, 32, 4096)}  # layers, heads, hidden
@@ -39,14 +40,9 @@ def simulate(arguments, cluster, model, sequence, ranks, schedule):
                           hidden=hidden, attention=arguments.attention, sequence=sequence, schedule=schedule)
     # In sequence x hidden^2: products of QKV 6, of O and the MLP 18; the attention 2 sequence / hidden, causal.
     attention = (6 + 2 * sequence / hidden * arguments.gemm / arguments.attention) / 18
-    with tempfile.NamedTemporaryFile("w", suffix=".pipe") as file:
-        file.write(text)
-        file.flush()
-        order = [f"--order=pre=0.05,attn={attention:.3f},post=1"] if schedule.startswith("helix") else []
-        done = subprocess.run([arguments.compiler, file.name, "--emit=stats", *order], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return json.loads(done.stdout)
+    order = [f"--order=pre=0.05,attn={attention:.3f},post=1"] if schedule.startswith("helix") else []
+    stats, error = simulate(arguments.compiler, text, *order)
+    return stats or sys.exit(error)
 
 
 def compare(arguments, cluster, model, sequence, ranks):

@@ -11,8 +11,9 @@
 # - WeiPipe's number of microbatches: 32 a rank. Its ring moves 95 % of what three chunks a turn let through at hidden
 #   4096 (weight_passing.md 11), which leaves no room for more bubble. TawPipe's follows from its batch of 1536.
 # - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for none.
-import argparse, json, os, statistics, subprocess, sys, tempfile
+import argparse, os, statistics, sys
 from concurrent.futures import ThreadPoolExecutor
+from simulate import simulate
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SYSTEMS = {  # name in the tables: schedule of the library
@@ -98,13 +99,9 @@ class Table:
                               ffn=hidden * 8 // 3 // 64 * 64, microbatch=microbatch, sequence=sequence, cluster=self.cluster,
                               gradients="f32" if system in ("FSDP", "TawPipe") else "bf16",
                               share=share, attention=0.9 * share, schedule=SYSTEMS[system].format(**sizes))
-        with tempfile.NamedTemporaryFile("w", suffix=".pipe") as file:
-            file.write(text)
-            file.flush()
-            done = subprocess.run([self.arguments.compiler, file.name, "--emit=stats", "--memory-limit=1e13"], capture_output=True, text=True)
-        if done.returncode:
-            return None, done.stderr.split("error: ")[-1].splitlines()[0]
-        stats = json.loads(done.stdout)
+        stats, error = simulate(self.arguments.compiler, text, "--memory-limit=1e13")
+        if not stats:
+            return None, error.split("error: ")[-1].splitlines()[0]
         tokens = sequence * microbatch * microbatches / stats["step"] / self.ranks
         return tokens, max(rank["peak_at"]["total"] for rank in stats["per_rank"]) / 1e9
 

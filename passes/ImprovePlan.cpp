@@ -62,14 +62,6 @@ private:
   size_t lot(size_t count) { return lots() % count; }
 };
 
-bool meet(const SlotLife &a, const SlotLife &b) {
-  for (Segment x : a.segments)
-    for (Segment y : b.segments)
-      if (x.first <= y.last && y.first <= x.last)
-        return true;
-  return false;
-}
-
 } // namespace
 
 Improver::Improver(ArrayRef<SlotLife> lives, int64_t bound, int64_t work)

@@ -36,14 +36,6 @@ struct Layout : SlotLayout {
   }
 };
 
-bool meet(const SlotLife &a, const SlotLife &b) {
-  for (Segment x : a.segments)
-    for (Segment y : b.segments)
-      if (x.first <= y.last && y.first <= x.last)
-        return true;
-  return false;
-}
-
 using Range = std::pair<int64_t, int64_t>;
 
 /// The lowest place from `begin` on that none of the sorted ranges overlaps.

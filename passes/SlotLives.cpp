@@ -94,6 +94,14 @@ private:
 
 } // namespace
 
+bool pp::meet(const SlotLife &a, const SlotLife &b) {
+  for (Segment x : a.segments)
+    for (Segment y : b.segments)
+      if (x.first <= y.last && y.first <= x.last)
+        return true;
+  return false;
+}
+
 std::vector<SlotLife> pp::slotLives(RankOp rank, bool host) { return Reader(rank, host).run(); }
 
 Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {

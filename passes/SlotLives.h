@@ -19,6 +19,9 @@ struct SlotLife {
   llvm::SmallVector<Segment, 2> segments;
 };
 
+/// Whether both hold something at some position.
+bool meet(const SlotLife &a, const SlotLife &b);
+
 /// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
 /// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. `host`: of
 /// the slots in the rank's host memory instead.
