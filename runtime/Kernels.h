@@ -38,6 +38,16 @@ public:
   /// The prepared op with this number; null when there is none.
   const PreparedOp *find(int32_t op) const;
 
+  /// The device `cuda` (runtime/cuda): all ops launch on this stream, and nothing of a step waits for it. Bound after
+  /// `prepare`, before the first step; the CPU's kernels ignore it.
+  void bindStream(void *stream);
+  /// Where adamw reads an OptimizerScalars: device memory, to be written before each step. Null on the CPU, whose adamw
+  /// reads the rank's own.
+  void *scalars() const;
+  /// A word of device memory, to be read after a step: 0, or one more than the number of an op that met a token or
+  /// target outside its vocabulary. Null on the CPU, where the call itself fails.
+  int32_t *failures() const;
+
   /// What `prepare` allocated beside the arena: scratch and tables.
   int64_t scratchBytes() const;
 

@@ -11,7 +11,7 @@ int32_t failRun(pp_rank_t *rank, int32_t number, const char *name, pp_status_t s
   std::string where = "op " + std::to_string(number) + " `" + name + "`";
   if (status == PP_INVALID)
     return rank->fail(status, where + " met a token or target outside its vocabulary");
-  return rank->fail(status, where + ": oneDNN failed");
+  return rank->fail(status, where + (rank->kernels->failures() ? ": a kernel could not be launched" : ": oneDNN failed"));
 }
 
 /// The arguments keep the C ABI's order; constness ends here because a body knows which it writes.

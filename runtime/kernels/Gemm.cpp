@@ -36,27 +36,6 @@ int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 } // namespace
 
-GemmShape::GemmShape(const PreparedOp &op) {
-  int64_t t = op.dims[0], wide = op.dims[1], narrow = op.dims[2]; // K and N of the linear
-  bool transposed = op.has(Transposed);
-  bias = op.has(WithBias);
-  accumulate = op.has(Accumulate);
-  bf16 = op.type == Type::Bf16;
-  bf16Out = bf16 && op.kernel != Kernel::linear_dw;
-  aColumn = 1;
-  if (op.kernel == Kernel::linear) {
-    m = t, n = narrow, k = wide, aRow = wide;
-    bRow = transposed ? 1 : narrow, bColumn = transposed ? wide : 1;
-  } else if (op.kernel == Kernel::linear_dx) {
-    m = t, n = wide, k = narrow, aRow = narrow;
-    bRow = transposed ? wide : 1, bColumn = transposed ? 1 : narrow;
-  } else {
-    // dw = x^T dy, or its transpose dy^T x: the first operand is read down its columns.
-    m = transposed ? narrow : wide, n = transposed ? wide : narrow, k = t;
-    aRow = 1, aColumn = m, bRow = n, bColumn = 1;
-  }
-}
-
 struct Gemm::State {
   GemmShape shape;
   bool widened;
@@ -76,13 +55,13 @@ struct Gemm::State {
 };
 
 Gemm::State::State(const GemmShape &shape)
-    : shape(shape), widened(shape.bf16 && !cpuHasAmx()), blas(shape.aColumn != 1 && !cpuHasAvx512()),
+    : shape(shape), widened(shape.bf16() && !cpuHasAmx()), blas(shape.aColumn != 1 && !cpuHasAvx512()),
       stream(cpuEngine()) {
   if (blas)
     return;
   using Kind = dnnl::memory::data_type;
-  Kind input = shape.bf16 && !widened ? Kind::bf16 : Kind::f32;
-  Kind output = shape.bf16Out && !widened ? Kind::bf16 : Kind::f32;
+  Kind input = shape.bf16() && !widened ? Kind::bf16 : Kind::f32;
+  Kind output = shape.bf16Out() && !widened ? Kind::bf16 : Kind::f32;
   auto describe = [](int64_t rows, int64_t columns, Kind kind, int64_t row, int64_t column) {
     return dnnl::memory::desc({rows, columns}, kind, dnnl::memory::dims{row, column});
   };
@@ -93,7 +72,7 @@ Gemm::State::State(const GemmShape &shape)
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   // A widened bf16 result is added when it is rounded, so that it is rounded once.
-  if (shape.accumulate && !(widened && shape.bf16Out)) {
+  if (shape.accumulate && !(widened && shape.bf16Out())) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
@@ -148,7 +127,7 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
     a = widen(a, g.m * g.k);
     b = widen(b, g.k * g.n);
     bias = g.bias ? widen(bias, g.n) : nullptr;
-    result = g.bf16Out ? next : c;
+    result = g.bf16Out() ? next : c;
   }
   if (s.blas) {
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, int(g.m), int(g.n), int(g.k), 1.0f,
@@ -169,7 +148,7 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
   if (!done || dnnl_primitive_execute(s.primitive.get(), s.stream.get(), int(s.arguments.size()), s.arguments.data()) !=
                    dnnl_success)
     return PP_INTERNAL;
-  if (s.widened && g.bf16Out)
+  if (s.widened && g.bf16Out())
     isaTable().narrow(static_cast<const float *>(result), c, g.m * g.n, g.accumulate);
   return PP_OK;
 }

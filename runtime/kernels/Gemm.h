@@ -3,23 +3,10 @@
 #ifndef PP_RUNTIME_KERNELS_GEMM_H
 #define PP_RUNTIME_KERNELS_GEMM_H
 
-#include "runtime/kernels/Op.h"
+#include "runtime/kernels/GemmShape.h"
 #include <memory>
 
 namespace pp {
-
-/// c[m,n] (+)= a . b + bias; transposes are strides, c is dense.
-struct GemmShape {
-  int64_t m, n, k;
-  int64_t aRow, aColumn, bRow, bColumn;
-  bool bias, accumulate;
-  bool bf16;    ///< a, b, bias in bf16
-  bool bf16Out; ///< c too
-
-  /// The shape of a linear, linear_dx or linear_dw.
-  explicit GemmShape(const PreparedOp &op);
-  bool operator==(const GemmShape &) const = default;
-};
 
 class Gemm {
 public:

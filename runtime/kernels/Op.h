@@ -8,6 +8,7 @@
 namespace pp {
 
 class Gemm;
+struct Launches;
 
 enum OpFlag : uint32_t {
   Transposed = 1,
@@ -94,6 +95,8 @@ struct PreparedOp {
   const Chunk *chunks = nullptr; ///< attention, attention_bwd
   int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
+  int32_t number = 0;
+  const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/cuda/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }
 };

@@ -165,6 +165,10 @@ const PreparedOp *Kernels::find(int32_t op) const {
   return op >= 0 && size_t(op) < state->ops.size() ? &state->ops[size_t(op)] : nullptr;
 }
 
+void Kernels::bindStream(void *) {}
+void *Kernels::scalars() const { return nullptr; }
+int32_t *Kernels::failures() const { return nullptr; }
+
 int64_t Kernels::scratchBytes() const { return state->scratchBytes + state->tableBytes; }
 
 const char *Kernels::isa() { return isaTable().name; }
