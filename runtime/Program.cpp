@@ -89,14 +89,13 @@ void readCollective(const json &entry, int32_t rank, MessageSpec &message) {
   message.count = entry.at("count").get<int64_t>();
   message.type = elementType(entry.value("type", std::string("f64")));
   message.bytes = message.count * static_cast<int64_t>(elementBytes(message.type));
-  if (jointName(message) == "sum" && message.type == Type::Bf16)
-    throw Unfit(text(kind, " `", message.label, "` sums bf16; only f32 and f64 are summed"));
   if (!isMember(rank))
     throw Unfit(text(kind, " `", message.label, "` does not hold its own rank ", rank));
   if (message.isSharded()) {
     message.cuts = entry.at("cuts").get<std::vector<int64_t>>();
-    if (message.cuts.size() != message.group.size() + 1 || message.cuts.front() != 0 ||
-        !std::is_sorted(message.cuts.begin(), message.cuts.end()) || message.cuts.back() != message.bytes)
+    if (message.cuts.size() < 2 || message.cuts.size() % message.group.size() != 1 % message.group.size() ||
+        message.cuts.front() != 0 || !std::is_sorted(message.cuts.begin(), message.cuts.end()) ||
+        message.cuts.back() != message.bytes)
       throw Unfit(text(kind, " `", message.label, "` of ", message.bytes, " bytes is not cut for ",
                        message.group.size(), " ranks"));
   }
@@ -250,6 +249,12 @@ std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : typ
 
 std::string_view kindName(MessageSpec::Kind kind) { return messageKinds[size_t(kind)]; }
 
+int64_t MessageSpec::shardBytes(size_t member) const {
+  int64_t total = 0;
+  forPieces(member, [&](int64_t, int64_t piece) { total += piece; });
+  return total;
+}
+
 std::string_view jointName(const MessageSpec &message) {
   return message.kind == MessageSpec::Kind::Broadcast   ? "broadcast"
          : message.kind == MessageSpec::Kind::AllGather ? "gather"
@@ -261,7 +266,7 @@ int64_t bytesIn(const MessageSpec &message, int32_t rank) {
   int64_t others = int64_t(message.group.size()) - 1, own = 0;
   if (message.isSharded()) {
     size_t member = size_t(std::find(message.group.begin(), message.group.end(), rank) - message.group.begin());
-    own = message.cuts[member + 1] - message.cuts[member];
+    own = message.shardBytes(member);
   }
   switch (message.kind) {
   case Kind::Send:

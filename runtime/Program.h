@@ -66,7 +66,9 @@ struct MessageSpec {
   bool host = false;          ///< between the rank and its own host memory
   std::vector<int32_t> group; ///< collectives, ascending
   int32_t root = -1;          ///< broadcasts and reduces
-  std::vector<int64_t> cuts;  ///< gathers and scatters: the k-th member's shard is bytes cuts[k] to cuts[k + 1]
+  std::vector<int64_t>
+      cuts; ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
+            ///< cuts[n + k] to cuts[n + k + 1], ..
   int32_t channel = 0;
   int64_t bytes = 0; ///< collectives too: count elements of `type`
   int64_t count = 0;
@@ -74,6 +76,13 @@ struct MessageSpec {
   std::string label;
   [[nodiscard]] bool isCollective() const { return kind != Kind::Send && kind != Kind::Receive; }
   [[nodiscard]] bool isSharded() const { return kind == Kind::AllGather || kind == Kind::ReduceScatter; }
+  /// Calls `visit(begin, bytes)` for the pieces of the whole that the shard of this member has, in order.
+  template <typename Visit> void forPieces(size_t member, Visit visit) const {
+    for (size_t k = member; k + 1 < cuts.size(); k += group.size())
+      visit(cuts[k], cuts[k + 1] - cuts[k]);
+  }
+  /// The length of a member's shard; 0 where nothing is cut.
+  [[nodiscard]] int64_t shardBytes(size_t member) const;
 };
 
 /// `send`, .. `reduce`: the kind as the json has it.

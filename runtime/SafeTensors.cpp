@@ -40,15 +40,6 @@ double readF16(const void *data, int64_t i) { return fromF16(load<uint16_t>(data
 
 } // namespace
 
-uint16_t roundToBf16(float value) {
-  uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value))
-    return uint16_t(bits >> 16 | 0x40);
-  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-float fromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
-
 float fromF16(uint16_t bits) {
   float sign = bits & 0x8000 ? -1.0f : 1.0f;
   int exponent = bits >> 10 & 31, fraction = bits & 1023;

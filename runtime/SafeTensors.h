@@ -4,6 +4,7 @@
 #define PP_RUNTIME_SAFETENSORS_H
 
 #include "runtime/Program.h"
+#include <bit>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -76,8 +77,11 @@ private:
 Status syncFolder(const std::string &path);
 
 // Conversions of single elements, exact where the target can hold the value, else to nearest even.
-[[nodiscard]] uint16_t roundToBf16(float value);
-[[nodiscard]] float fromBf16(uint16_t bits);
+[[nodiscard]] inline uint16_t roundToBf16(float value) {
+  auto bits = std::bit_cast<uint32_t>(value);
+  return uint16_t(value != value ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+[[nodiscard]] inline float fromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
 [[nodiscard]] float fromF16(uint16_t bits);
 
 } // namespace pp

@@ -1,9 +1,7 @@
 // Messages between ranks that are processes under mpirun: posted without blocking, waited for with an eye on the clock.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// The C interface alone: the C++ bindings of mpi.h would need their own library.
-#define OMPI_SKIP_MPICXX 1
-#define MPICH_SKIP_MPICXX 1
+#include "runtime/MpiCollective.h"
 #include "runtime/Presence.h"
 #include "runtime/Transport.h"
 #include <algorithm>
@@ -18,13 +16,6 @@
 
 namespace pp {
 namespace {
-
-std::string errorText(int code) {
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return std::string(text, length);
-}
 
 class MpiTransport final : public Transport {
 public:
@@ -46,21 +37,14 @@ public:
   std::string_view name() const override { return "mpi"; }
 
 private:
-  /// One message of the step; a collective is one send and one receive for each other member, as far as it needs them.
+  /// One message of the step. Of collectives `joint` is used, of sends and receives the rest.
   struct Bound {
     const MessageSpec *message = nullptr;
-    std::vector<MPI_Request> requests;
-    void *data = nullptr;    ///< of a collective: where its sum goes
-    size_t member = 0;       ///< of a collective: which one this rank is
-    std::vector<char> parts; ///< of a sum that this rank gets: what the other members have
+    MPI_Request request = MPI_REQUEST_NULL;
     int count = 0;
     MPI_Datatype type = MPI_BYTE;
+    std::unique_ptr<MpiCollective> joint;
     bool active = false;
-
-    /// What is the k-th member's in a collective: its shard, or all.
-    [[nodiscard]] int64_t bytesOf(size_t k) const {
-      return message->isSharded() ? message->cuts[k + 1] - message->cuts[k] : message->bytes;
-    }
   };
 
   Status bind(Bound &bound, const MessageSpec &message, int tagLimit);
@@ -68,12 +52,12 @@ private:
   pp_status_t check(pp_rank_t &state, int code, const MessageSpec &message);
   Status await(MPI_Request *requests, int count, MPI_Status *statuses, const std::string *what,
                const MessageSpec *message);
-  void addParts(Bound &bound);
   void giveWay(uint64_t polls) const;
 
   int32_t rank, ranks;
   TransportOptions options;
-  MPI_Comm stepComm = MPI_COMM_NULL, sumComm = MPI_COMM_NULL, asideComm = MPI_COMM_NULL;
+  MPI_Comm stepComm = MPI_COMM_NULL, asideComm = MPI_COMM_NULL;
+  MpiGroups groups;
   std::vector<Bound> bounds;
   std::vector<MPI_Status> statuses;
   int64_t posted = 0;
@@ -82,9 +66,9 @@ private:
 };
 
 Status MpiTransport::open() {
-  for (MPI_Comm *comm : {&stepComm, &sumComm, &asideComm}) {
+  for (MPI_Comm *comm : {&stepComm, &asideComm}) {
     if (int code = MPI_Comm_dup(MPI_COMM_WORLD, comm); code != MPI_SUCCESS)
-      return internal("MPI_Comm_dup: ", errorText(code));
+      return internal("MPI_Comm_dup: ", mpiErrorText(code));
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
   enterPresence(rank);
@@ -96,24 +80,15 @@ Status MpiTransport::open() {
   return {};
 }
 
-/// So many bytes as MPI counts them; -1 where they are too many.
-std::pair<int, MPI_Datatype> sized(int64_t bytes) {
-  bool words = bytes % 8 == 0;
-  int64_t count = words ? bytes / 8 : bytes;
-  return {count > INT_MAX ? -1 : int(count), words ? MPI_INT64_T : MPI_BYTE};
-}
-
 Status MpiTransport::bind(Bound &bound, const MessageSpec &message, int tagLimit) {
   bound.message = &message;
-  bound.requests.assign(message.isCollective() ? 2 * (message.group.size() - 1) : 1, MPI_REQUEST_NULL);
-  std::tie(bound.count, bound.type) = sized(message.bytes);
+  if (message.isCollective()) {
+    bound.joint = std::make_unique<MpiCollective>();
+    return bound.joint->bind(message, rank, groups.of(message), options.sends == Sends::Rendezvous);
+  }
+  std::tie(bound.count, bound.type) = mpiSized(message.bytes);
   if (bound.count < 0)
     return invalid("message ", describe(message), " is too long for MPI: ", message.bytes, " bytes");
-  if (message.isCollective())
-    bound.member = std::find(message.group.begin(), message.group.end(), rank) - message.group.begin();
-  bool sum = message.isCollective() && jointName(message) == "sum";
-  if (sum && (message.kind != MessageSpec::Kind::Reduce || message.root == rank))
-    bound.parts.resize(bound.bytesOf(bound.member) * (message.group.size() - 1));
   if (message.channel < 0 || message.channel > tagLimit)
     return invalid("message ", describe(message), " needs channel ", message.channel, ", but this MPI has tags 0 to ",
                    tagLimit);
@@ -125,11 +100,13 @@ Status MpiTransport::prepare(const RankProgram &program) {
   int found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void *>(&limit), &found);
   int tagLimit = found ? *static_cast<int *>(limit) : 32767;
+  PP_TRY(groups.make(program));
   bounds = std::vector<Bound>(program.messages.size());
   size_t most = 1;
   for (size_t i = 0; i < bounds.size(); ++i) {
     PP_TRY(bind(bounds[i], program.messages[i], tagLimit));
-    most = std::max(most, bounds[i].requests.size());
+    if (bounds[i].joint)
+      most = std::max(most, bounds[i].joint->pending().size());
   }
   statuses.resize(most);
   return {};
@@ -147,7 +124,7 @@ MpiTransport::Bound *MpiTransport::take(pp_rank_t &state, int32_t message, bool 
 }
 
 pp_status_t MpiTransport::check(pp_rank_t &state, int code, const MessageSpec &message) {
-  return code == MPI_SUCCESS ? PP_OK : state.fail(PP_INTERNAL, text(describe(message), ": MPI: ", errorText(code)));
+  return code == MPI_SUCCESS ? PP_OK : state.fail(PP_INTERNAL, text(describe(message), ": MPI: ", mpiErrorText(code)));
 }
 
 pp_status_t MpiTransport::postSend(pp_rank_t &state, int32_t message, const void *data) {
@@ -156,8 +133,7 @@ pp_status_t MpiTransport::postSend(pp_rank_t &state, int32_t message, const void
     return PP_INTERNAL;
   const MessageSpec &spec = *bound->message;
   auto start = options.sends == Sends::Rendezvous ? MPI_Issend : MPI_Isend;
-  return check(state, start(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]),
-               spec);
+  return check(state, start(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->request), spec);
 }
 
 pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *data) {
@@ -165,77 +141,13 @@ pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *d
   if (!bound)
     return PP_INTERNAL;
   const MessageSpec &spec = *bound->message;
-  return check(
-      state, MPI_Irecv(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->requests[0]), spec);
+  return check(state, MPI_Irecv(data, bound->count, bound->type, spec.peer, spec.channel, stepComm, &bound->request),
+               spec);
 }
 
-/// Whether data go from `from` to `to` in this collective.
-bool flows(const MessageSpec &message, int32_t from, int32_t to) {
-  if (message.kind == MessageSpec::Kind::Broadcast || message.kind == MessageSpec::Kind::Reduce)
-    return (message.kind == MessageSpec::Kind::Broadcast ? from : to) == message.root;
-  return true;
-}
-
-/// Who has something for another member sends it directly: a collective needs nobody's help once all have posted, sums
-/// have the same bits in every run, and sends are rendezvous where all are. (MPI's own collectives promise none of it.)
 pp_status_t MpiTransport::postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) {
   Bound *bound = take(state, message, [](const MessageSpec &spec) { return spec.isCollective(); });
-  if (!bound)
-    return PP_INTERNAL;
-  const MessageSpec &spec = *bound->message;
-  bool gathers = spec.kind == MessageSpec::Kind::AllGather, scatters = spec.kind == MessageSpec::Kind::ReduceScatter;
-  auto rangeOf = [&](size_t member) { return static_cast<char *>(data) + spec.cuts[member]; };
-  if (gathers)
-    memcpy(rangeOf(bound->member), shard, size_t(bound->bytesOf(bound->member)));
-  if (scatters)
-    memcpy(shard, rangeOf(bound->member), size_t(bound->bytesOf(bound->member)));
-  bound->data = scatters ? shard : data;
-  auto start = options.sends == Sends::Rendezvous ? MPI_Issend : MPI_Isend;
-  size_t other = 0;
-  for (size_t k = 0; k < spec.group.size(); ++k) {
-    if (k == bound->member)
-      continue;
-    int32_t member = spec.group[k];
-    auto [inCount, inType] = sized(bound->bytesOf(scatters ? bound->member : k));
-    auto [outCount, outType] = sized(bound->bytesOf(scatters ? k : bound->member));
-    void *target = !bound->parts.empty() ? bound->parts.data() + other * size_t(bound->bytesOf(bound->member))
-                   : gathers             ? rangeOf(k)
-                                         : data;
-    const void *source = gathers ? shard : scatters ? rangeOf(k) : data;
-    int code = MPI_SUCCESS;
-    if (flows(spec, member, rank))
-      code = MPI_Irecv(target, inCount, inType, member, spec.channel, sumComm, &bound->requests[2 * other]);
-    if (code == MPI_SUCCESS && flows(spec, rank, member))
-      code = start(source, outCount, outType, member, spec.channel, sumComm, &bound->requests[2 * other + 1]);
-    if (code != MPI_SUCCESS)
-      return check(state, code, spec);
-    ++other;
-  }
-  return PP_OK;
-}
-
-template <typename Element>
-void addInOrder(Element *mine, const Element *parts, int64_t count, const std::vector<int32_t> &group, int32_t rank) {
-  for (int64_t i = 0; i < count; ++i) {
-    Element total = 0, self = mine[i];
-    int64_t other = 0;
-    for (size_t member = 0; member < group.size(); ++member) {
-      Element value = group[member] == rank ? self : parts[other++ * count + i];
-      total = member == 0 ? value : total + value;
-    }
-    mine[i] = total;
-  }
-}
-
-void MpiTransport::addParts(Bound &bound) {
-  const MessageSpec &spec = *bound.message;
-  int64_t bytes = bound.bytesOf(bound.member);
-  if (spec.type == Type::F64)
-    addInOrder(static_cast<double *>(bound.data), reinterpret_cast<double *>(bound.parts.data()), bytes / 8, spec.group,
-               rank);
-  else
-    addInOrder(static_cast<float *>(bound.data), reinterpret_cast<float *>(bound.parts.data()), bytes / 4, spec.group,
-               rank);
+  return bound ? check(state, bound->joint->post(data, shard), *bound->message) : PP_INTERNAL;
 }
 
 /// Leaves the core to others while waiting. With more ranks than cores a rank that only yields still takes its share
@@ -257,7 +169,7 @@ Status MpiTransport::await(MPI_Request *requests, int count, MPI_Status *results
     int done = 0;
     int code = count == 1 ? MPI_Test(requests, &done, results) : MPI_Testall(count, requests, &done, results);
     if (code != MPI_SUCCESS)
-      return internal(what ? *what : describe(*message), ": MPI: ", errorText(code));
+      return internal(what ? *what : describe(*message), ": MPI: ", mpiErrorText(code));
     if (done)
       return {};
     giveWay(polls);
@@ -280,22 +192,21 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
   Bound &bound = bounds[message];
   bound.active = false;
   --posted;
-  if (bound.requests.empty())
-    return PP_OK;
-  Status status = await(bound.requests.data(), int(bound.requests.size()), statuses.data(), nullptr, bound.message);
+  std::vector<MPI_Request> *all = bound.joint ? &bound.joint->pending() : nullptr;
+  Status status =
+      await(all ? all->data() : &bound.request, all ? int(all->size()) : 1, statuses.data(), nullptr, bound.message);
   if (!status.ok())
     return state.fail(status.code(), status.message());
-  if (!bound.parts.empty())
-    addParts(bound);
-  bool receives = bound.message->kind == MessageSpec::Kind::Receive && !bound.message->host;
-  for (size_t i = 0; i < bound.requests.size() && (receives || bound.message->isCollective()); i += 2) {
-    int bytes = 0; // what a request that was not needed brought is nothing
-    MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
-    receivedBytes += bytes;
+  if (bound.joint) {
+    bound.joint->finish();
+    receivedBytes += bound.joint->received();
+    return PP_OK;
   }
   if (bound.message->kind == MessageSpec::Kind::Receive) {
-    int count = 0;
+    int count = 0, bytes = 0;
     MPI_Get_count(&statuses[0], bound.type, &count);
+    MPI_Get_count(&statuses[0], MPI_BYTE, &bytes);
+    receivedBytes += bound.message->host ? 0 : bytes;
     if (count != bound.count)
       return state.fail(PP_INTERNAL,
                         text(describe(*bound.message), ": expected ", bound.count, " elements, got ", count));
@@ -312,7 +223,7 @@ Status MpiTransport::send(int32_t to, const void *data, size_t bytes) {
     int code = MPI_Isend(static_cast<const char *>(data) + at, int(std::min(pieceBytes, bytes - at)), MPI_BYTE, to, 0,
                          asideComm, &request);
     if (code != MPI_SUCCESS)
-      return internal(what, ": MPI: ", errorText(code));
+      return internal(what, ": MPI: ", mpiErrorText(code));
     PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
   }
   return {};
@@ -325,7 +236,7 @@ Status MpiTransport::receive(int32_t from, void *data, size_t bytes) {
     int code = MPI_Irecv(static_cast<char *>(data) + at, int(std::min(pieceBytes, bytes - at)), MPI_BYTE, from, 0,
                          asideComm, &request);
     if (code != MPI_SUCCESS)
-      return internal(what, ": MPI: ", errorText(code));
+      return internal(what, ": MPI: ", mpiErrorText(code));
     PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
   }
   return {};
@@ -339,7 +250,7 @@ Status MpiTransport::sum(std::span<double> values) {
   int code =
       MPI_Iallgather(values.data(), int(count), MPI_DOUBLE, all.data(), int(count), MPI_DOUBLE, asideComm, &request);
   if (code != MPI_SUCCESS)
-    return internal(what, ": MPI: ", errorText(code));
+    return internal(what, ": MPI: ", mpiErrorText(code));
   PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
   for (size_t i = 0; i < count; ++i) {
     values[i] = all[i];
@@ -356,7 +267,7 @@ Status MpiTransport::agree(const Status &mine, int32_t &failed, pp_status_t &sta
   MPI_Request request;
   int code = MPI_Iallreduce(&lowest, &result, 1, MPI_INT, MPI_MIN, asideComm, &request);
   if (code != MPI_SUCCESS)
-    return internal(what, ": MPI: ", errorText(code));
+    return internal(what, ": MPI: ", mpiErrorText(code));
   PP_TRY(await(&request, 1, MPI_STATUS_IGNORE, &what, nullptr));
   failed = result == INT_MAX ? -1 : result / codes;
   status = result == INT_MAX ? PP_OK : pp_status_t(result % codes);

@@ -4,6 +4,7 @@
 // One mutex guards who has posted what; copies and sums run outside it, between two posted messages that nobody else
 // may touch. A rank that waits is counted; when every rank that has not ended waits, nothing can move any more, and the
 // rank that closed the ring reports where each one stands.
+#include "runtime/GroupSums.h"
 #include "runtime/Transport.h"
 #include <algorithm>
 #include <atomic>
@@ -59,55 +60,54 @@ struct JointLane {
   std::vector<int64_t> perStep; ///< by member
 };
 
-/// The sum goes to `root`, or to all members where that is -1.
-template <typename Element> void sumInOrder(const std::vector<void *> &data, int64_t count, int64_t root) {
-  for (int64_t i = 0; i < count; ++i) {
-    Element total = static_cast<Element *>(data[0])[i];
-    for (size_t member = 1; member < data.size(); ++member)
-      total += static_cast<Element *>(data[member])[i];
-    if (root >= 0)
-      static_cast<Element *>(data[root])[i] = total;
-    else
-      for (void *array : data)
-        static_cast<Element *>(array)[i] = total;
-  }
-}
-
-/// Every shard gets its range of the sum.
-template <typename Element> void sumShards(const Joint &joint, const std::vector<int64_t> &cuts) {
+/// Every shard gets its range of the sum: one run of the whole, or several.
+void sumShards(const Joint &joint, const MessageSpec &message) {
+  std::vector<const void *> sources(joint.data.size());
   for (size_t owner = 0; owner < joint.shards.size(); ++owner) {
-    auto *shard = static_cast<Element *>(joint.shards[owner]);
-    int64_t begin = cuts[owner] / int64_t(sizeof(Element)), end = cuts[owner + 1] / int64_t(sizeof(Element));
-    for (int64_t i = begin; i < end; ++i) {
-      Element total = static_cast<Element *>(joint.data[0])[i];
-      for (size_t member = 1; member < joint.data.size(); ++member)
-        total += static_cast<Element *>(joint.data[member])[i];
-      shard[i - begin] = total;
-    }
+    auto *shard = static_cast<char *>(joint.shards[owner]);
+    message.forPieces(owner, [&](int64_t begin, int64_t bytes) {
+      for (size_t member = 0; member < sources.size(); ++member)
+        sources[member] = static_cast<const char *>(joint.data[member]) + begin;
+      sumMembers(message.type, sources, shard, bytes);
+      shard += bytes;
+    });
   }
 }
 
-void gather(const Joint &joint, const std::vector<int64_t> &cuts) {
+void gather(const Joint &joint, const MessageSpec &message) {
   for (void *whole : joint.data)
-    for (size_t owner = 0; owner < joint.shards.size(); ++owner)
-      memcpy(static_cast<char *>(whole) + cuts[owner], joint.shards[owner], size_t(cuts[owner + 1] - cuts[owner]));
+    for (size_t owner = 0; owner < joint.shards.size(); ++owner) {
+      const auto *shard = static_cast<const char *>(joint.shards[owner]);
+      message.forPieces(owner, [&](int64_t begin, int64_t bytes) {
+        memcpy(static_cast<char *>(whole) + begin, shard, size_t(bytes));
+        shard += bytes;
+      });
+    }
+}
+
+/// The sum goes to `root`, or to all members where that is -1.
+void sum(const Joint &joint, const MessageSpec &message, int64_t root) {
+  std::vector<const void *> sources(joint.data.begin(), joint.data.end());
+  void *first = joint.data[root < 0 ? 0 : size_t(root)];
+  sumMembers(message.type, sources, first, message.bytes);
+  for (void *other : joint.data)
+    if (root < 0 && other != first)
+      memcpy(other, first, size_t(message.bytes));
 }
 
 /// Carries a collective out, once all members are there. `root` is a place in the group, -1 without one.
 void carryOut(const Joint &joint, const MessageSpec &message, int64_t root) {
   const std::vector<void *> &data = joint.data;
   if (message.kind == MessageSpec::Kind::AllGather) {
-    gather(joint, message.cuts);
+    gather(joint, message);
   } else if (message.kind == MessageSpec::Kind::ReduceScatter) {
-    message.type == Type::F64 ? sumShards<double>(joint, message.cuts) : sumShards<float>(joint, message.cuts);
+    sumShards(joint, message);
   } else if (message.kind == MessageSpec::Kind::Broadcast) {
     for (size_t member = 0; member < data.size(); ++member)
       if (int64_t(member) != root)
         memcpy(data[member], data[root], message.bytes);
-  } else if (message.type == Type::F64) {
-    sumInOrder<double>(data, message.count, root);
   } else {
-    sumInOrder<float>(data, message.count, root);
+    sum(joint, message, root);
   }
 }
 
@@ -476,6 +476,7 @@ Status ThreadTransport::sum(std::span<double> values) {
   message.kind = MessageSpec::Kind::AllReduce;
   message.type = Type::F64;
   message.count = int64_t(values.size());
+  message.bytes = message.count * 8;
   meeting->postJoint(lock, lane, rank, aside, values.data(), nullptr, message);
   return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
 }

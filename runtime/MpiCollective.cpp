@@ -1,0 +1,146 @@
+// Collectives over MPI's own: communicators made at start, counts and scratch prepared, sums in the members' order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/MpiCollective.h"
+#include "runtime/GroupSums.h"
+#include <algorithm>
+#include <climits>
+#include <tuple>
+
+namespace pp {
+
+using Kind = MessageSpec::Kind;
+
+std::string mpiErrorText(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, length);
+}
+
+std::pair<int, MPI_Datatype> mpiSized(int64_t bytes) {
+  bool words = bytes % 8 == 0;
+  int64_t count = words ? bytes / 8 : bytes;
+  return {count > INT_MAX ? -1 : int(count), words ? MPI_INT64_T : MPI_BYTE};
+}
+
+Status MpiGroups::make(const RankProgram &program) {
+  for (const MessageSpec &message : program.messages)
+    if (message.isCollective()) {
+      auto [found, isNew] = comms.try_emplace(message.channel, message.group, MPI_COMM_NULL);
+      if (!isNew && found->second.first != message.group)
+        return internal(describe(message), " has channel ", message.channel, ", which is another group's");
+    }
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  for (auto &[channel, made] : comms) {
+    MPI_Group group = MPI_GROUP_NULL;
+    int code = MPI_Group_incl(world, int(made.first.size()), made.first.data(), &group);
+    if (code == MPI_SUCCESS)
+      code = MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &made.second);
+    if (code != MPI_SUCCESS)
+      return internal("MPI_Comm_create_group for channel ", channel, ": ", mpiErrorText(code));
+    MPI_Comm_set_errhandler(made.second, MPI_ERRORS_RETURN);
+    MPI_Group_free(&group);
+  }
+  MPI_Group_free(&world);
+  return {};
+}
+
+Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm groupComm, bool isRendezvous) {
+  message = &spec;
+  comm = groupComm;
+  rendezvous = isRendezvous;
+  auto placeOf = [&](int32_t of) {
+    return int(std::find(spec.group.begin(), spec.group.end(), of) - spec.group.begin());
+  };
+  member = placeOf(rank);
+  root = placeOf(spec.root);
+  std::tie(count, type) = mpiSized(spec.bytes);
+  int64_t members = int64_t(spec.group.size());
+  if (count < 0 || int64_t(count) * members > INT_MAX)
+    return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes over ", members, " ranks");
+  if (spec.isSharded())
+    PP_TRY(cut());
+  bool isRoot = member == root;
+  int64_t mine = spec.shardBytes(member);
+  if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
+    int64_t each = spec.isSharded() ? mine : spec.bytes;
+    parts.resize(size_t(each * members));
+    for (int64_t k = 0; k < members; ++k)
+      sources.push_back(parts.data() + k * each);
+    bytesReceived = each * (members - 1);
+  } else if (spec.kind == Kind::AllGather) {
+    bytesReceived = spec.bytes - mine;
+  } else if (spec.kind == Kind::Broadcast && !isRoot) {
+    bytesReceived = spec.bytes;
+  }
+  requests.assign(std::max<size_t>(segments.size(), 1) + rendezvous, MPI_REQUEST_NULL);
+  return {};
+}
+
+/// One type for all pieces: words where all of them are made of words.
+Status MpiCollective::cut() {
+  const std::vector<int64_t> &cuts = message->cuts;
+  size_t members = message->group.size();
+  bool words = std::all_of(cuts.begin(), cuts.end(), [](int64_t at) { return at % 8 == 0; });
+  int64_t unit = words ? 8 : 1, shardPlace = 0, mine = message->shardBytes(size_t(member));
+  type = words ? MPI_INT64_T : MPI_BYTE;
+  if (message->bytes / unit > INT_MAX)
+    return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
+  for (size_t first = 0; first + 1 < cuts.size(); first += members) {
+    Segment segment;
+    int64_t own = cuts[first + size_t(member) + 1] - cuts[first + size_t(member)];
+    for (size_t k = 0; k < members; ++k) {
+      segment.counts.push_back(int((cuts[first + k + 1] - cuts[first + k]) / unit));
+      segment.places.push_back(int(cuts[first + k] / unit));
+      segment.inCounts.push_back(int(own / unit));
+      segment.inPlaces.push_back(int((int64_t(k) * mine + shardPlace) / unit));
+    }
+    segment.shardPlace = shardPlace;
+    shardPlace += own;
+    segments.push_back(std::move(segment));
+  }
+  return {};
+}
+
+int MpiCollective::postShards() {
+  int code = MPI_SUCCESS;
+  for (size_t i = 0; i < segments.size() && code == MPI_SUCCESS; ++i) {
+    const Segment &segment = segments[i];
+    if (message->kind == Kind::AllGather)
+      code = MPI_Iallgatherv(static_cast<char *>(shard) + segment.shardPlace, segment.counts[size_t(member)], type,
+                             data, segment.counts.data(), segment.places.data(), type, comm, &requests[i]);
+    else
+      code = MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts.data(),
+                            segment.inCounts.data(), segment.inPlaces.data(), type, comm, &requests[i]);
+  }
+  return code;
+}
+
+int MpiCollective::post(void *whole, void *own) {
+  data = whole;
+  shard = own;
+  int code = MPI_SUCCESS;
+  switch (message->kind) {
+  case Kind::Broadcast:
+    code = MPI_Ibcast(data, count, type, root, comm, &requests[0]);
+    break;
+  case Kind::Reduce:
+    code = MPI_Igather(data, count, type, parts.data(), count, type, root, comm, &requests[0]);
+    break;
+  case Kind::AllReduce:
+    code = MPI_Iallgather(data, count, type, parts.data(), count, type, comm, &requests[0]);
+    break;
+  default:
+    code = postShards();
+  }
+  return code == MPI_SUCCESS && rendezvous ? MPI_Ibarrier(comm, &requests.back()) : code;
+}
+
+void MpiCollective::finish() {
+  if (!sources.empty())
+    sumMembers(message->type, sources, message->isSharded() ? shard : data,
+               message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
+}
+
+} // namespace pp

@@ -1,0 +1,80 @@
+// One collective of a step over MPI: a communicator for every group of the program, sums in the members' order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   broadcast MPI_Ibcast      all_gather MPI_Iallgatherv     the data as they are: MPI may route them as it likes
+//   reduce    MPI_Igather     reduce_scatter MPI_Ialltoallv  all_reduce MPI_Iallgather    into scratch, then added here
+//
+// MPI's own reductions may add in any order, by their manual and in fact (by size, and by where the ranks run): losses
+// would differ in their last bits from run to run, from machine to machine, and from the threads transport. So sums are
+// gathered and added in the order of the members. It costs nothing for reduce_scatter, where alltoall moves as little as
+// any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce moves n / 2 times
+// as much as a ring, which is why gradients are reduce-scattered and only the norm is all-reduced.
+//
+// MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
+// collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and
+// complete of theirs.
+#ifndef PP_RUNTIME_MPICOLLECTIVE_H
+#define PP_RUNTIME_MPICOLLECTIVE_H
+
+// The C interface alone: the C++ bindings of mpi.h would need their own library.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include "runtime/Program.h"
+#include <map>
+#include <mpi.h>
+#include <utility>
+
+namespace pp {
+
+std::string mpiErrorText(int code);
+/// So many bytes as MPI counts them; -1 where they are too many.
+std::pair<int, MPI_Datatype> mpiSized(int64_t bytes);
+
+/// The communicators of a rank's groups. All ranks make theirs in the order of the channels, so that none waits for one
+/// that waits for it.
+class MpiGroups {
+public:
+  Status make(const RankProgram &program);
+  [[nodiscard]] MPI_Comm of(const MessageSpec &message) const { return comms.at(message.channel).second; }
+
+private:
+  std::map<int32_t, std::pair<std::vector<int32_t>, MPI_Comm>> comms; ///< by channel
+};
+
+class MpiCollective {
+public:
+  /// `rendezvous`: complete only when all members have posted, as with sends that wait for their receive.
+  Status bind(const MessageSpec &message, int32_t rank, MPI_Comm comm, bool rendezvous);
+  /// Posts it; a code of MPI.
+  int post(void *data, void *shard);
+  /// All of it has arrived.
+  void finish();
+  [[nodiscard]] std::vector<MPI_Request> &pending() { return requests; }
+  /// What comes from other members, as MPI was told.
+  [[nodiscard]] int64_t received() const { return bytesReceived; }
+
+private:
+  /// A run of the whole, cut over all members: one call of MPI.
+  struct Segment {
+    std::vector<int> counts, places, inCounts, inPlaces; ///< in elements of the type, by member; `in`: in `parts`
+    int64_t shardPlace = 0;                              ///< of the own piece, in bytes of the shard
+  };
+  Status cut();
+  int postShards();
+
+  const MessageSpec *message = nullptr;
+  MPI_Comm comm = MPI_COMM_NULL;
+  bool rendezvous = false;
+  int member = 0, root = 0, count = 0;
+  MPI_Datatype type = MPI_BYTE;
+  std::vector<Segment> segments;
+  std::vector<char> parts; ///< of a sum that this rank gets: what each member has
+  std::vector<const void *> sources;
+  std::vector<MPI_Request> requests;
+  void *data = nullptr, *shard = nullptr;
+  int64_t bytesReceived = 0;
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_MPICOLLECTIVE_H
