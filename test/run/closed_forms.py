@@ -78,6 +78,23 @@ FORMS = (
          lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2)),
     Form("1f1b", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: min(m, p - r)),
+    # All stages run F again, of one unit. The last rank has the loss in B, so its light F makes nothing and reads nothing: its
+    # first R starts when the F before it ends, at p - 1. From there on R B F without a pause, 4m less one F at the start; every
+    # rank before it ends 2 later, for its R runs while it waits for the gradient. Before R a unit leaves only its input.
+    Form("1f1b_recompute", lambda p: (1, p, 2 * p + 1), lambda p, m: 4 * m - 1 + 3 * (p - 1),
+         lambda p, m, r: 4 * m - 2 + p if r == p - 1 else 4 * m - 1 + 3 * (p - 1 - r), work=lambda m: 4 * m,
+         stash=lambda p, m, r: 1),
+    # Megatron-LM's layouts: a layer a stage, the loss with the last, is 1F1B, and with two stages a rank its interleaved form.
+    Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
+         defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "tL"), stash=lambda p, m, r: min(m, p - r)),
+    Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None, layers=lambda p: 2 * p,
+         defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
+         stash=lambda p, m, r: min(2 * m, 2 * (p - 1 - r) + p + 1)),
+    # The loss on a rank of its own, in B: as above its F waits for nothing, and its first B starts at p - 1; from there on B F
+    # without a pause, and every rank before it ends 2 later.
+    Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1) - 1,
+         lambda p, m, r: 3 * m + p - 2 if r == p - 1 else 3 * (m + p - 1 - r) - 1, layers=lambda p: p - 1,
+         defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "L"), stash=lambda p, m, r: min(m, p - r)),
     # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
     # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification; with
     # one round only, the last rank of two or three never has all four).
@@ -180,7 +197,8 @@ def main():
             continue
         wrong = []
         for p, m in form.sizes():
-            values = SIZES | dict(schedule=form.schedule, ranks=p, microbatches=m, layers=form.layers(p)) | form.defines
+            more = form.defines(p) if callable(form.defines) else form.defines
+            values = SIZES | dict(schedule=form.schedule, ranks=p, microbatches=m, layers=form.layers(p)) | more
             defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
             stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", f"--costs={form.costs}", *defines]).stdout)
             wrong += [f"p = {p}, m = {m}: {error}" for error in form.errors(p, m, stats)]
