@@ -7,28 +7,65 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// Most values of a role alive at once: slots for weights and gradients, units between F (R, where F keeps nothing but
-/// its inputs) and their last backward for stashes.
-static int64_t countAlive(RankOp rank, ArrayRef<SlotLife> lives, Role role) {
-  llvm::DenseSet<Operation *> shards; // no values of their own
-  for (auto post : rank.getOps<PostOp>())
-    if (post.getShard())
-      shards.insert(post.getShard().getDefiningOp());
-  std::vector<std::pair<int64_t, int64_t>> events;
-  for (const SlotLife &life : lives) {
-    if (SlotOp(life.op).getRole() != role || shards.contains(life.op))
-      continue;
-    for (Segment segment : life.segments) {
-      events.push_back({segment.first, 1});
-      events.push_back({segment.last + 1, -1});
+namespace {
+
+/// Values of a role alive at once on a rank: as `limit` counts them, until they are used or sent for the last time, or as
+/// slots, which messages on their way occupy until they are complete.
+class AliveCounter {
+public:
+  AliveCounter(RankOp rank) : lives(slotLives(rank)) {
+    llvm::DenseMap<int64_t, int64_t> groups; // moves of one `together` share a position
+    int64_t next = 0;
+    for (Operation &op : rank.getBody().front()) {
+      int64_t position = next++;
+      if (auto post = dyn_cast<PostOp>(op)) {
+        if (post.getShard()) // a shard is no value of its own
+          shards.insert(post.getShard().getDefiningOp());
+        if (post.getGroup())
+          position = groups.insert({*post.getGroup(), position}).first->second;
+      }
+      positions.push_back(position);
+      if (!isa<CompleteOp>(op))
+        for (Value slot : op.getOperands())
+          uses[slot.getDefiningOp()].push_back(next - 1);
     }
   }
-  llvm::sort(events);
-  int64_t alive = 0, most = 0;
-  for (auto [position, change] : events)
-    most = std::max(most, alive += change);
-  return most;
-}
+
+  int64_t count(Role role, bool slots) const {
+    std::vector<std::pair<int64_t, int64_t>> events;
+    for (const SlotLife &life : lives) {
+      if (SlotOp(life.op).getRole() != role || shards.contains(life.op))
+        continue;
+      for (Segment segment : life.segments) {
+        Segment alive = slots ? segment : used(life.op, segment);
+        events.push_back({alive.first, 1});
+        events.push_back({alive.last + 1, -1});
+      }
+    }
+    llvm::sort(events);
+    int64_t alive = 0, most = 0;
+    for (auto [position, change] : events)
+      most = std::max(most, alive += change);
+    return most;
+  }
+
+private:
+  std::vector<SlotLife> lives;
+  std::vector<int64_t> positions;
+  llvm::DenseMap<Operation *, SmallVector<int64_t>> uses; ///< by slot: tasks and posts
+  llvm::DenseSet<Operation *> shards;
+
+  Segment used(Operation *slot, Segment segment) const {
+    Segment alive = {positions[segment.first], positions[segment.first]};
+    auto it = uses.find(slot);
+    for (int64_t use : it == uses.end() ? ArrayRef<int64_t>() : ArrayRef<int64_t>(it->second))
+      if (segment.first <= use && use <= segment.last)
+        alive.last = positions[use];
+    return alive;
+  }
+};
+
+} // namespace
 
 static int64_t countStashes(RankOp rank) {
   llvm::DenseSet<CoordAttr> alive;
@@ -176,7 +213,7 @@ static void printTraffic(RankOp rank, llvm::json::OStream &json) {
 
 static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream &json) {
   const RankTimeline &record = timeline.ranks[rank.getRank()];
-  std::vector<SlotLife> lives = slotLives(rank);
+  AliveCounter alive(rank);
   json.objectBegin();
   json.attribute("rank", static_cast<int64_t>(rank.getRank()));
   json.attribute("busy", record.busy);
@@ -188,13 +225,13 @@ static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream
       json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
   });
   printPeak(record, json);
-  json.attributeObject("peak_values", [&] {
-    json.attribute("stash", countStashes(rank));
-    json.attribute("weight", countAlive(rank, lives, Role::weight));
-    json.attribute("grad", countAlive(rank, lives, Role::grad));
-    json.attribute("act", countAlive(rank, lives, Role::act));
-    json.attribute("dact", countAlive(rank, lives, Role::dact));
-  });
+  for (bool slots : {false, true})
+    json.attributeObject(slots ? "peak_slots" : "peak_values", [&] {
+      if (!slots)
+        json.attribute("stash", countStashes(rank));
+      for (Role role : {Role::weight, Role::grad, Role::act, Role::dact})
+        json.attribute(stringifyRole(role), alive.count(role, slots));
+    });
   printTraffic(rank, json);
   json.objectEnd();
 }

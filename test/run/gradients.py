@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""Judges schedules by execution: gradients and losses on several ranks against the same model on one rank."""
+"""Judges schedules by execution: gradients, losses and trained weights on several ranks against the same model on one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
-#                     [-D NAME=VALUE].. [--recompute PARTS]
-# Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for one step under `mpirun` or in one
-# process, with buffered or rendezvous sends; its --grads file must equal that of `schedule=single` within the tolerance of
-# its type, and be the same to the last bit in all modes.
-import argparse, os, re, shutil, sys
+#                     [-D NAME=VALUE].. [--recompute PARTS] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
+# Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under `mpirun`
+# or in one process, with buffered or rendezvous sends; the gradients of its first step, its losses and the weights after
+# its last step must equal those of `schedule=single` within the tolerance of its type, and be the same bits in all modes.
+# --matrix: 2, 4, 6 ranks, 1, 2, 4 rounds of microbatches, 1, 2 layers a rank, f64 and f32, and `groups=all` in a schedule
+# for every divisor of the ranks; threads and mpi in turn, all with rendezvous sends. --only keeps one of them.
+import argparse, glob, itertools, os, re, shutil, sys
 import harness
 
 TOLERANCE = {"f32": 1e-5, "f64": 1e-11}
+# AdamW divides by the root of the squared gradient: where that is all rounding, so is the step, whose size is at most the
+# learning rate. Relative to the largest weight of a tensor.
+TRAINED = {"f32": 1e-3, "f64": 1e-9}
 SMALL = dict(layers=8, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=2)
 
 
@@ -56,9 +61,15 @@ class Runner:
     def run(self, program, ranks, transport, sends, steps=3):
         result = f"{program}.{transport}.{sends}"
         harness.call([*harness.launch(program, ranks, transport), "--data", self.text, "--steps", str(steps),
-                      f"--sends={sends}", "--grads", result + ".grads", "--log", result + ".jsonl"])
-        gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}
-        return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")]
+                      f"--sends={sends}", "--grads", result + ".grads", "--log", result + ".jsonl", "--save", result + ".saved"])
+        gradients, weights = ({name: values for name, (_, values) in harness.read_safetensors(path).items()}
+                              for path in (result + ".grads", os.path.join(result + ".saved", "model.safetensors")))
+        return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")], weights
+
+    def clean(self, program):
+        """The matrix has a thousand programs of a megabyte."""
+        for path in glob.glob(glob.escape(program) + "*"):
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
 
 def cases(quick, schedules):
@@ -70,7 +81,18 @@ def cases(quick, schedules):
                     for schedule in schedules if chosen or not quick else ():
                         if "/model=" in schedule and f"/model={model}" not in schedule:
                             continue
-                        yield model, precision, ranks, microbatches, schedule
+                        yield dict(model=model, precision=precision, ranks=ranks, microbatches=microbatches), schedule
+
+
+def matrix(schedules, only):
+    for precision, ranks, rounds, depth in itertools.product(("f64", "f32"), (2, 4, 6), (1, 2, 4), (1, 2)):
+        if only and [precision, str(ranks), str(rounds), str(depth)] not in only:
+            continue
+        for schedule in schedules:
+            every = [d for d in range(1, ranks + 1) if ranks % d == 0] if "groups=all" in schedule else [0]
+            for groups in every:
+                yield (dict(model="llama", precision=precision, ranks=ranks, microbatches=rounds * ranks, layers=depth * ranks),
+                       schedule.replace("groups=all", f"groups={groups}"))
 
 
 def main():
@@ -83,6 +105,8 @@ def main():
     parser.add_argument("--recompute", metavar="PARTS", help="in all stages of the library's schedules")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="of the model and the data, or of the schedules alone")
+    parser.add_argument("--matrix", action="store_true", help="all sizes of the issue of weight passing")
+    parser.add_argument("--only", action="append", default=[], metavar="PRECISION,RANKS,ROUNDS,LAYERS", help="of the matrix")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
@@ -91,25 +115,30 @@ def main():
     defines = dict(define.split("=", 1) for define in arguments.D)
     SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL})
     modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
-    for number, case in enumerate(cases(arguments.quick, arguments.schedules.split(","))):
-        model, precision, ranks, microbatches, schedule = case
-        key = (model, precision, microbatches)
+    names = arguments.schedules.split(",")
+    only = [words.split(",") for words in arguments.only]
+    for number, (sizes, schedule) in enumerate(matrix(names, only) if arguments.matrix else cases(arguments.quick, names)):
+        precision, ranks = sizes["precision"], sizes["ranks"]
+        key = tuple(value for name, value in sizes.items() if name != "ranks")
         if key not in references:
-            single = runner.compile(schedule="single", model=model, ranks=1, microbatches=microbatches,
-                                    precision=precision)
+            single = runner.compile(schedule="single", **sizes | dict(ranks=1))
             references[key] = runner.run(single, 1, "threads", "rendezvous", arguments.steps)
-        program = runner.compile(arguments.train, schedule=schedule, model=model, ranks=ranks,
-                                 microbatches=microbatches, precision=precision, **defines)
+        program = runner.compile(arguments.train, schedule=schedule, **sizes, **defines)
+        chosen = [modes[number % 2]] if arguments.matrix else [modes[0], modes[1 + number % 2]] if arguments.quick else modes
         first = None
-        for transport, sends in [modes[0], modes[1 + number % 2]] if arguments.quick else modes:
-            gradients, losses = runner.run(program, ranks, transport, sends, arguments.steps)
+        for transport, sends in chosen:
+            gradients, losses, weights = runner.run(program, ranks, transport, sends, arguments.steps)
             worst, where = difference(gradients, references[key][0])
             drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
-            first = first or (gradients, losses)
-            good = worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision] and (gradients, losses) == first
-            tally.check(good, f"{model:5} {precision} ranks {ranks} microbatches {microbatches} {schedule:28} "
-                              f"{transport:7} {sends:10} gradients {worst:.1e} losses {drift:.1e}"
-                              + ("" if good else f" worst in {where}, bits as in the first mode: {(gradients, losses) == first}"))
+            trained, moved = difference(weights, references[key][2])
+            first = first or (gradients, losses, weights)
+            same = (gradients, losses, weights) == first
+            good = same and worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision] and trained <= TRAINED[precision]
+            tally.check(good, " ".join(f"{name} {value}" for name, value in sizes.items())
+                        + f" {schedule:28} {transport:7} {sends:10} gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
+                        + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
+        if arguments.matrix:
+            runner.clean(program)
     return tally.close()
 
 
