@@ -256,6 +256,8 @@ bool Engine::start(int64_t index) {
     LinkLoad &link = timeline.links[number];
     ++link.messages;
     link.bytes += std::llround(volume * flight.bytes);
+    Role role = PostOp(flight.posts.front()).getThing().getRole();
+    link.chunks += role == Role::weight || role == Role::grad ? volume : 0;
     link.busy += route.lastPost + route.transfer;
     freeFrom[number] = now + route.transfer;
   }

@@ -59,7 +59,8 @@ struct RankTimeline {
 struct LinkLoad {
   std::string name; ///< `0>1`, or that of a shared link of the cluster
   int64_t messages = 0, bytes = 0;
-  double busy = 0; ///< while bytes travel on it
+  double chunks = 0; ///< of what it carries: weights and gradients of whole pieces, as papers on weight passing count
+  double busy = 0;   ///< while bytes travel on it
 };
 
 struct Timeline {

@@ -244,6 +244,8 @@ static void printLinks(const Timeline &timeline, llvm::json::OStream &json) {
         json.attribute("messages", link.messages);
         json.attribute("bytes", link.bytes);
         json.attribute("busy", link.busy);
+        if (link.chunks > 0)
+          json.attribute("chunks", link.chunks);
       });
   });
 }
