@@ -5,6 +5,7 @@
 
 #include "runtime/Kernels.h"
 #include "runtime/Rank.h"
+#include "test/unit/DeviceMemory.h"
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -67,7 +68,7 @@ private:
   static constexpr size_t margin = 64;
   Type type;
   size_t n;
-  std::vector<char> bytes;
+  std::vector<char, DeviceAllocator<char>> bytes;
 
   size_t size() const { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
   template <class T> T *at() const {
@@ -103,18 +104,31 @@ struct OneOp {
   /// Calls the C ABI's function with op 0.
   template <class... Parameters, class... Arguments>
   void operator()(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
-    ASSERT_NE(kernels, nullptr);
-    ASSERT_EQ(function(&rank, 0, pointer<Parameters>(arguments)...), PP_OK) << rank.message;
+    ASSERT_EQ(status(function, arguments...), PP_OK) << rank.message;
+  }
+  /// What the call hands back, or what the device says after it.
+  template <class... Parameters, class... Arguments>
+  int32_t status(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {
+    if (!kernels)
+      return PP_INTERNAL;
+    if (void *scalars = kernels->scalars())
+      uploadToDevice(scalars, &rank.optimizer, sizeof(rank.optimizer));
+    int32_t status = function(&rank, 0, pointer<Parameters>(arguments)...);
+    if (status == PP_OK && kernels->failures() && wordOfDevice(kernels->failures()))
+      return PP_INVALID;
+    return status;
   }
 
 private:
-  template <class Parameter, class Argument> static Parameter pointer(const Argument &argument) {
+  std::vector<std::vector<int32_t, DeviceAllocator<int32_t>>> tokens;
+
+  template <class Parameter, class Argument> Parameter pointer(const Argument &argument) {
     if constexpr (std::is_null_pointer_v<Argument>)
       return nullptr;
     else if constexpr (std::is_same_v<Argument, Array>)
       return static_cast<Parameter>(argument.data());
     else if constexpr (std::is_same_v<Argument, std::vector<int32_t>>)
-      return argument.data();
+      return tokens.emplace_back(argument.begin(), argument.end()).data();
     else
       return const_cast<Parameter>(argument);
   }
@@ -123,9 +137,11 @@ private:
 /// Relative to the largest reference value; f64 nearly exact, f32 2e-5, bf16 one rounding of inputs and outputs.
 inline double toleranceOf(Type type) { return type == Type::F64 ? 1e-11 : type == Type::F32 ? 2e-5 : 1e-2; }
 
-inline void expectNear(const Values &got, const Values &expected, double tolerance, const std::string &what) {
+/// Below `floor` the error counts absolutely.
+inline void expectNear(const Values &got, const Values &expected, double tolerance, const std::string &what,
+                       double floor = 1e-2) {
   ASSERT_EQ(got.size(), expected.size()) << what;
-  double largest = 1e-2; // below it the error counts absolutely
+  double largest = floor;
   for (double value : expected)
     if (std::isfinite(value))
       largest = std::max(largest, std::fabs(value));

@@ -133,11 +133,14 @@ TEST(KernelsCrossEntropy, OneShardEqualsWholeRows) {
 }
 
 TEST(KernelsCrossEntropy, TargetOutsideTheVocabularyFails) {
-  OneOp op("cross_entropy_stats", Type::F32, {1, 4, 4, 12});
-  float z[4] = {}, stats[3];
-  int32_t inAnother = 11, outside = 12;
-  EXPECT_EQ(pp_cross_entropy_stats(&op.rank, 0, z, &inAnother, stats), PP_OK);
-  EXPECT_EQ(stats[2], 0);
-  EXPECT_EQ(pp_cross_entropy_stats(&op.rank, 0, z, &outside, stats), PP_INVALID);
-  EXPECT_EQ(op.rank.message, "op 0 `cross_entropy_stats` met a token or target outside its vocabulary");
+  for (bool outside : {false, true}) {
+    OneOp op("cross_entropy_stats", Type::F32, {1, 4, 4, 12});
+    Array z(Type::F32, Values(4, 0)), stats(Type::F32, 3);
+    std::vector<int32_t> target = {outside ? 12 : 11};
+    EXPECT_EQ(op.status(pp_cross_entropy_stats, z, target, stats), outside ? PP_INVALID : PP_OK);
+    EXPECT_EQ(op.rank.message, outside && !op.kernels->failures()
+                                   ? "op 0 `cross_entropy_stats` met a token or target outside its vocabulary"
+                                   : "");
+    EXPECT_TRUE(outside || stats.get()[2] == 0);
+  }
 }

@@ -1,5 +1,6 @@
 # The kernels' unit tests: each op alone against references in f64 and finite differences.
 add_executable(pp-kernel-tests
+  ${CMAKE_CURRENT_LIST_DIR}/DeviceMemoryHost.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsAttention.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsChunks.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsCrossEntropy.cpp

@@ -1,0 +1,46 @@
+// A grid of blocks run on the CPU, each thread a fiber, so that kernels are tested where there is no GPU.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// One fiber runs at a time and runs on until it waits: for its warp (shuffles, matrix products) or for its block. A
+// barrier that is missing shows, because the first thread reads before the others have written; with PP_SIMT_ORDER=down
+// the last one is first. A barrier that not all threads reach ends the program with a message.
+#ifndef PP_RUNTIME_CUDA_FIBERS_H
+#define PP_RUNTIME_CUDA_FIBERS_H
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+namespace pp {
+
+struct SimtIndex {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+/// Runs `body` once for each thread of each block; blocks have `threads` threads, a multiple of 32 or fewer than 32.
+void runGrid(SimtIndex grid, unsigned threads, size_t sharedBytes, const std::function<void()> &body);
+
+/// What the running thread sees of its place; valid inside runGrid.
+struct SimtPlace {
+  SimtIndex block, blocks, thread, threads;
+  char *shared;
+};
+SimtPlace &simtPlace();
+
+/// Waits for all threads of the block, or of the warp.
+void simtWaitBlock();
+void simtWaitWarp();
+
+/// Gives the warp this lane's `bytes` (at most 32) and waits for the others'; lane i's then lie at i * 32 of what is
+/// handed back, until the warp's next exchange but one.
+const char *simtExchange(const void *data, size_t bytes);
+
+/// Copies that happen no earlier than the wait for their group, as cp.async may.
+void simtCopyLater(void *to, const void *from, size_t bytes);
+void simtCommitCopies();
+void simtWaitCopies(int groupsLeft);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_CUDA_FIBERS_H

@@ -1,0 +1,209 @@
+// Prepares a rank's ops for the device `cuda`: bodies, products, rope tables, and one block of memory for all of them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/cuda/Gemm.h"
+#include "runtime/cuda/KeyLists.h"
+#include "runtime/cuda/Memory.h"
+#include "runtime/kernels/Specs.h"
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <tuple>
+
+using namespace pp;
+
+namespace {
+
+int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/// cos, then sin, of position * theta^(-2j/d), [s][d/2] each, computed in f64 because f32 products of large positions
+/// are wrong by whole degrees.
+template <class A> std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, double theta) {
+  std::vector<char> bytes(size_t(s * d) * sizeof(A));
+  A *cosines = reinterpret_cast<A *>(bytes.data()), *sines = cosines + s * d / 2;
+  for (int64_t t = 0; t < s; ++t)
+    for (int64_t j = 0; j < d / 2; ++j) {
+      double angle = double(offset + t) * std::pow(theta, -2.0 * double(j) / double(d));
+      cosines[t * (d / 2) + j] = A(std::cos(angle));
+      sines[t * (d / 2) + j] = A(std::sin(angle));
+    }
+  return bytes;
+}
+
+template <class Arguments> pp_status_t multiply(const PreparedOp &op, const Arguments &a) {
+  Gemm &gemm = *op.gemm;
+  if (pp_status_t status = gemm.run(a[0], a[1], a[2], a[3], op.scratch, op.launches->stream))
+    return status;
+  return gemm.shape().bias && !gemm.addsBias() ? addBias(op, a[2], a[3]) : PP_OK;
+}
+pp_status_t runLinear(const PreparedOp &op, void *const *a) { return multiply(op, a); }
+pp_status_t runLinearDx(const PreparedOp &op, void *const *a) {
+  void *const arguments[] = {a[0], a[1], nullptr, a[2]};
+  return multiply(op, arguments);
+}
+pp_status_t runLinearDw(const PreparedOp &op, void *const *a) {
+  bool transposed = op.has(Transposed);
+  void *const arguments[] = {a[transposed], a[!transposed], nullptr, a[2]};
+  return multiply(op, arguments);
+}
+
+Body bodyOf(const PreparedOp &op) {
+  switch (op.kernel) {
+  case Kernel::linear:
+    return runLinear;
+  case Kernel::linear_dx:
+    return runLinearDx;
+  case Kernel::linear_dw:
+    return runLinearDw;
+  case Kernel::attention:
+    return attentionBody(op);
+  case Kernel::attention_bwd:
+    return attentionBackwardBody(op);
+  default:
+    break;
+  }
+  for (auto find : {elementwiseBody, rowsBody, crossEntropyBody, mergeAttentionBody})
+    if (Body body = find(op.kernel, op.type))
+      return body;
+  return nullptr;
+}
+
+/// What these kernels take less of than the language allows; empty when it fits.
+std::string checkLimits(const PreparedOp &op) {
+  auto tooMany = [](int64_t count, const char *what) {
+    return count > mostChunks ? std::to_string(count) + " " + what + " are more than the " +
+                                    std::to_string(mostChunks) + " that one call takes"
+                              : "";
+  };
+  if (op.kernel == Kernel::attention_merge)
+    return tooMany(op.dims[4], "parts");
+  if (op.kernel == Kernel::cross_entropy_merge)
+    return tooMany(op.dims[1], "parts");
+  if (op.kernel != Kernel::attention && op.kernel != Kernel::attention_bwd)
+    return "";
+  if (std::string why = tooMany(op.chunkCount, "chunks"); !why.empty())
+    return why;
+  size_t needed = attentionSharedBytes(op), limit = sharedMemoryLimit();
+  return needed > limit ? "heads of width " + std::to_string(op.dims[4]) + " need " + std::to_string(needed) +
+                              " bytes of shared memory; a block of this device has at most " + std::to_string(limit)
+                        : "";
+}
+
+} // namespace
+
+struct Kernels::State {
+  std::vector<PreparedOp> ops;
+  std::vector<std::unique_ptr<Gemm>> gemms;
+  std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
+  Launches launches;
+  DeviceBlock memory; ///< scratch, scalars, failures, tables
+  int64_t scratchBytes = 0, bytes = 0;
+  /// Tables by what they were made of: s, d, offset, theta, f64; where each will lie.
+  std::map<std::tuple<int64_t, int64_t, int64_t, double, bool>, int64_t> tables;
+
+  pp_status_t prepareProduct(PreparedOp &op, std::string &why);
+  pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
+  pp_status_t placeAll(std::string &why);
+};
+
+pp_status_t Kernels::State::prepareProduct(PreparedOp &op, std::string &why) {
+  GemmShape shape(op);
+  for (const auto &gemm : gemms)
+    if (gemm->shape() == shape)
+      op.gemm = gemm.get();
+  if (!op.gemm) {
+    std::unique_ptr<Gemm> gemm;
+    if (pp_status_t status = Gemm::create(shape, std::getenv("PP_TUNE") != nullptr, gemm, why))
+      return status;
+    op.gemm = gemm.get();
+    gemms.push_back(std::move(gemm));
+  }
+  scratchBytes = std::max(scratchBytes, op.gemm->scratchBytes());
+  return PP_OK;
+}
+
+pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why) {
+  why = readSpec(spec, op, chunks.emplace_back());
+  if (why.empty())
+    why = checkLimits(op);
+  if (!why.empty())
+    return PP_INVALID;
+  op.launches = &launches;
+  op.body = bodyOf(op);
+  for (auto scratch : {elementwiseScratch, rowsScratch, crossEntropyScratch})
+    scratchBytes = std::max(scratchBytes, scratch(op));
+  if (op.kernel == Kernel::rope)
+    tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], op.type == Type::F64}] = 0;
+  bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
+  return product ? prepareProduct(op, why) : PP_OK;
+}
+
+/// Allocates once, fills the tables, and tells the ops where all of it lies.
+pp_status_t Kernels::State::placeAll(std::string &why) {
+  int64_t scalars = align(scratchBytes), failures = scalars + align(sizeof(OptimizerScalars));
+  bytes = failures + align(sizeof(int32_t));
+  for (auto &[key, at] : tables) {
+    at = bytes;
+    bytes += align(std::get<0>(key) * std::get<1>(key) * (std::get<4>(key) ? 8 : 4));
+  }
+  if (!memory.allocate(size_t(bytes), why))
+    return PP_IO;
+  char *base = memory.data();
+  launches.scalars = reinterpret_cast<OptimizerScalars *>(base + scalars);
+  launches.failures = reinterpret_cast<int32_t *>(base + failures);
+  for (const auto &[key, at] : tables) {
+    auto [s, d, offset, theta, wide] = key;
+    std::vector<char> table = wide ? ropeTable<double>(s, d, offset, theta) : ropeTable<float>(s, d, offset, theta);
+    if (!memory.upload(size_t(at), table.data(), table.size())) {
+      why = "the device refused a copy";
+      return PP_IO;
+    }
+  }
+  for (PreparedOp &op : ops) {
+    op.scratch = base;
+    if (op.kernel != Kernel::rope)
+      continue;
+    bool wide = op.type == Type::F64;
+    char *table = base + tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], wide}];
+    op.cosines = table;
+    op.sines = table + op.dims[1] * op.dims[3] / 2 * (wide ? 8 : 4);
+  }
+  return PP_OK;
+}
+
+Kernels::Kernels(std::unique_ptr<State> state) : state(std::move(state)) {}
+Kernels::~Kernels() = default;
+
+pp_status_t Kernels::prepare(const std::vector<OpSpec> &specs, std::unique_ptr<Kernels> &kernels,
+                             std::string &message) {
+  try {
+    auto state = std::make_unique<State>();
+    state->ops.resize(specs.size());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      std::string why;
+      state->ops[i].number = int32_t(i);
+      if (pp_status_t status = state->prepareOp(specs[i], state->ops[i], why)) {
+        message = "op " + std::to_string(i) + " `" + specs[i].kernel + "`: " + why;
+        return status;
+      }
+    }
+    if (pp_status_t status = state->placeAll(message))
+      return status;
+    kernels.reset(new Kernels(std::move(state)));
+    return PP_OK;
+  } catch (const std::bad_alloc &) {
+    message = "no memory for the kernels' tables";
+    return PP_IO;
+  }
+}
+
+const PreparedOp *Kernels::find(int32_t op) const {
+  return op >= 0 && size_t(op) < state->ops.size() ? &state->ops[size_t(op)] : nullptr;
+}
+
+int64_t Kernels::scratchBytes() const { return state->bytes; }
+void Kernels::bindStream(void *stream) { state->launches.stream = stream; }
+void *Kernels::scalars() const { return state->launches.scalars; }
+int32_t *Kernels::failures() const { return state->launches.failures; }
+const char *Kernels::isa() { return "cuda"; }
