@@ -202,6 +202,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     multiplyDown<D / 8, Block::blocks, D>(dq, Operands<Block::blocks>(products), k, 0);
   }
   waitCopies<0>();
+  PP_UNROLL
   for (int half = 0; half < 2; ++half) {
     int t = first + warp * 16 + lane / 4 + 8 * half;
     if (t >= n.s)

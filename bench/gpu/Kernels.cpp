@@ -1,0 +1,265 @@
+// Times the kernels of the device cuda on a GPU, one line for each shape; bench/gpu/kernels.py sets PyTorch's beside them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A line is: kernel, type, dims, microseconds (the median of repeated graph replays), TFLOP/s, GB/s, and for products
+// the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here.
+#include "runtime/kernels/Op.h"
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cuda_runtime.h>
+#include <random>
+#include <string>
+
+using namespace pp;
+
+namespace {
+
+int64_t sizeOf(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
+
+bool check(cudaError_t error, const char *what) {
+  if (error != cudaSuccess)
+    std::fprintf(stderr, "pp-gpu-kernels: %s: %s\n", what, cudaGetErrorString(error));
+  return error == cudaSuccess;
+}
+
+/// One argument of a call: elements of the op's type, of sums, tokens, or nothing.
+struct Argument {
+  enum Kind { Elements, SumsOf, Tokens, Nothing } kind;
+  int64_t count;
+  bool moved = true; ///< its bytes are counted
+};
+
+struct Case {
+  OpSpec spec;
+  std::vector<Argument> arguments;
+  int list = -1; ///< the argument that is a list of the two behind it
+  int secondList = -1;
+};
+
+/// Arguments in the device's memory: normal numbers, tokens of a small vocabulary.
+class Buffers {
+public:
+  Buffers() = default;
+  Buffers(const Buffers &) = delete;
+  ~Buffers() {
+    for (void *each : owned)
+      cudaFree(each);
+  }
+  bool add(Type type, const Argument &argument) {
+    int64_t bytes = argument.count * (argument.kind == Argument::Tokens ? 4 : sizeOf(type));
+    void *memory = nullptr;
+    if (!check(cudaMalloc(&memory, size_t(bytes)), "no memory"))
+      return false;
+    owned.push_back(memory);
+    std::vector<char> some(size_t(std::min<int64_t>(bytes, 1 << 22)));
+    fill(some, argument.kind == Argument::Tokens, type);
+    for (int64_t at = 0; at < bytes; at += int64_t(some.size()))
+      if (!check(cudaMemcpy(static_cast<char *>(memory) + at, some.data(),
+                            size_t(std::min(bytes - at, int64_t(some.size()))), cudaMemcpyHostToDevice),
+                 "copy"))
+        return false;
+    return true;
+  }
+  void *last() const { return owned.back(); }
+
+private:
+  std::vector<void *> owned;
+  std::mt19937 generator{1};
+
+  void fill(std::vector<char> &bytes, bool tokens, Type type) {
+    std::normal_distribution<float> normal(0, 1);
+    for (size_t at = 0; at + 8 <= bytes.size(); at += size_t(tokens ? 4 : sizeOf(type))) {
+      float value = normal(generator);
+      double wide = value;
+      int32_t token = int32_t(generator() % 30000);
+      uint32_t bits;
+      std::memcpy(&bits, &value, 4);
+      uint16_t high = uint16_t(bits >> 16);
+      if (tokens)
+        std::memcpy(&bytes[at], &token, 4);
+      else if (type == Type::F64)
+        std::memcpy(&bytes[at], &wide, 8);
+      else if (type == Type::F32)
+        std::memcpy(&bytes[at], &value, 4);
+      else
+        std::memcpy(&bytes[at], &high, 2);
+    }
+  }
+};
+
+/// Microseconds of one call inside a graph of ten; negative on failure.
+double timeOf(const PreparedOp &op, void *const *arguments, cudaStream_t stream) {
+  constexpr int calls = 10, replays = 15;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t program = nullptr;
+  bool fine = op.body(op, arguments) == PP_OK && check(cudaStreamSynchronize(stream), "first call") &&
+              check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; fine && i < calls; ++i)
+    fine = op.body(op, arguments) == PP_OK;
+  if (!fine || !check(cudaStreamEndCapture(stream, &graph), "end of capture") ||
+      !check(cudaGraphInstantiate(&program, graph, 0), "graph"))
+    return -1;
+  cudaEvent_t from, to;
+  cudaEventCreate(&from);
+  cudaEventCreate(&to);
+  std::vector<float> times;
+  for (int i = 0; i < replays; ++i) {
+    cudaEventRecord(from, stream);
+    cudaGraphLaunch(program, stream);
+    cudaEventRecord(to, stream);
+    float milliseconds = 0;
+    if (!check(cudaEventSynchronize(to), "replay") || !check(cudaEventElapsedTime(&milliseconds, from, to), "time"))
+      return -1;
+    times.push_back(milliseconds * 1000 / calls);
+  }
+  cudaEventDestroy(from);
+  cudaEventDestroy(to);
+  cudaGraphExecDestroy(program);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return double(times[times.size() / 2]);
+}
+
+/// Prepares and times; `tunes` lets cuBLASLt try its algorithms.
+double measure(const Case &one, bool tunes, cudaStream_t stream) {
+  if (tunes)
+    setenv("PP_TUNE", "1", 1);
+  std::unique_ptr<Kernels> kernels;
+  std::string message;
+  pp_status_t status = Kernels::prepare({one.spec}, kernels, message);
+  unsetenv("PP_TUNE");
+  if (status != PP_OK) {
+    std::fprintf(stderr, "pp-gpu-kernels: %s\n", message.c_str());
+    return -1;
+  }
+  kernels->bindStream(stream);
+  Buffers buffers;
+  std::vector<void *> arguments, lists[2];
+  for (size_t i = 0; i < one.arguments.size(); ++i) {
+    const Argument &argument = one.arguments[i];
+    if (argument.kind == Argument::Nothing) {
+      arguments.push_back(nullptr);
+      continue;
+    }
+    Type acc = one.spec.type == Type::F64 ? Type::F64 : Type::F32;
+    Type type = argument.kind == Argument::SumsOf ? acc : one.spec.type;
+    bool listed = int(i) == one.list || int(i) == one.secondList;
+    for (int copy = 0; copy < (listed ? 2 : 1); ++copy) {
+      if (!buffers.add(type, argument))
+        return -1;
+      if (listed)
+        lists[int(i) == one.secondList].push_back(buffers.last());
+    }
+    arguments.push_back(listed ? lists[int(i) == one.secondList].data() : buffers.last());
+  }
+  return timeOf(*kernels->find(0), arguments.data(), stream);
+}
+
+void report(const Case &one, cudaStream_t stream) {
+  double time = measure(one, false, stream), bytes = 0;
+  for (const Argument &argument : one.arguments)
+    if (argument.moved && argument.kind != Argument::Nothing)
+      bytes += double(argument.count) * (argument.kind == Argument::Elements ? double(sizeOf(one.spec.type)) : 4);
+  std::string name = one.spec.kernel, dims;
+  for (const std::string &flag : one.spec.flags)
+    name += "/" + flag;
+  for (int64_t dim : one.spec.dims)
+    dims += (dims.empty() ? "" : " ") + std::to_string(dim);
+  const char *type = one.spec.type == Type::F64 ? "f64" : one.spec.type == Type::F32 ? "f32" : "bf16";
+  std::printf("%s,%s,%s,%.2f,%.1f,%.0f", name.c_str(), type, dims.c_str(), time, Kernels::flops(one.spec) / time * 1e-6,
+              bytes / time * 1e-3);
+  if (one.spec.kernel.starts_with("linear"))
+    std::printf(",%.3f", measure(one, true, stream) / time);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+Argument elements(int64_t n, bool moved = true) { return {Argument::Elements, n, moved}; }
+Argument sums(int64_t n, bool moved = true) { return {Argument::SumsOf, n, moved}; }
+Argument tokens(int64_t n) { return {Argument::Tokens, n}; }
+
+void products(std::vector<Case> &cases, Type type, int64_t t, int64_t k, int64_t n) {
+  cases.push_back({{"linear", type, {t, k, n}, {}, {}},
+                   {elements(t * k), elements(k * n), {Argument::Nothing, 0}, elements(t * n)}});
+  cases.push_back(
+      {{"linear", type, {t, k, n}, {}, {"bias"}}, {elements(t * k), elements(k * n), elements(n), elements(t * n)}});
+  cases.push_back({{"linear_dx", type, {t, k, n}, {}, {}}, {elements(t * n), elements(k * n), elements(t * k)}});
+  cases.push_back(
+      {{"linear_dw", type, {t, k, n}, {}, {"accumulate"}}, {elements(t * k), elements(t * n), sums(k * n)}});
+}
+
+void attentions(std::vector<Case> &cases, int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal) {
+  std::vector<int64_t> dims = {b, s, heads, groups, d, 0, s, 0};
+  std::vector<std::string> flags = causal ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
+  int64_t q = b * s * heads * d, k = b * s * groups * d, rows = b * heads * s;
+  cases.push_back({{"attention", Type::Bf16, dims, {}, flags}, {elements(q), elements(k), elements(q), sums(rows)}, 1});
+  cases.push_back({{"attention_bwd", Type::Bf16, dims, {}, flags},
+                   {elements(q), elements(q), sums(rows), sums(rows), elements(k), elements(q), elements(k)},
+                   4,
+                   6});
+}
+
+/// What moves memory: bytes per second are to be held beside the copy's.
+void streams(std::vector<Case> &cases, int64_t t, int64_t h, int64_t f, int64_t vocabulary) {
+  Type type = Type::Bf16;
+  auto add = [&](const char *kernel, std::vector<int64_t> dims, std::vector<double> params,
+                 std::vector<Argument> arguments) {
+    cases.push_back({{kernel, type, std::move(dims), std::move(params), {}}, std::move(arguments)});
+  };
+  add("copy", {t * f}, {}, {elements(t * f), elements(t * f)});
+  add("add", {t * h}, {}, {elements(t * h), elements(t * h), elements(t * h)});
+  add("rmsnorm", {t, h}, {1e-5}, {elements(t * h), elements(h), elements(t * h), sums(t)});
+  add("rmsnorm_bwd", {t, h}, {}, {elements(t * h), elements(t * h), elements(h), sums(t), elements(t * h), sums(h)});
+  add("layernorm", {t, h}, {1e-5}, {elements(t * h), elements(h), elements(h), elements(t * h), sums(t), sums(t)});
+  add("layernorm_bwd", {t, h}, {},
+      {elements(t * h), elements(t * h), elements(h), sums(t), sums(t), elements(t * h), sums(h), sums(h)});
+  add("rope", {1, t, h / 128, 128, 0}, {1e4}, {elements(t * h), elements(t * h)});
+  add("swiglu", {t * f}, {}, {elements(t * f), elements(t * f), elements(t * f)});
+  add("swiglu_bwd", {t * f}, {}, {elements(t * f), elements(t * f), elements(t * f), elements(t * f), elements(t * f)});
+  add("gelu", {t * f}, {}, {elements(t * f), elements(t * f)});
+  add("gelu_bwd", {t * f}, {}, {elements(t * f), elements(t * f), elements(t * f)});
+  add("bias_dw", {t, f}, {}, {elements(t * f), sums(f)});
+  add("attention_delta", {1, t, h / 128, 128}, {}, {elements(t * h), elements(t * h), sums(t * h / 128)});
+  add("embedding", {t, h, vocabulary}, {}, {tokens(t), elements(vocabulary * h, false), elements(t * h)});
+  cases.push_back({{"embedding_dw", type, {t, h, vocabulary}, {}, {"accumulate"}},
+                   {tokens(t), elements(t * h), sums(vocabulary * h, false)}});
+  add("cross_entropy", {t, vocabulary}, {1}, {elements(t * vocabulary), tokens(t), elements(t * vocabulary), sums(1)});
+  add("sum_squares", {h * f}, {}, {sums(h * f), sums(2)});
+  add("adamw", {h * f}, {},
+      {sums(h * f), {Argument::Nothing, 0}, elements(h * f), sums(h * f), sums(h * f), sums(h * f)});
+}
+
+} // namespace
+
+int main() {
+  int devices = 0;
+  if (!check(cudaGetDeviceCount(&devices), "no GPU can be used"))
+    return 77;
+  cudaDeviceProp device;
+  cudaStream_t stream;
+  if (!check(cudaGetDeviceProperties(&device, 0), "device") ||
+      !check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"))
+    return 1;
+  std::printf("# %s, %d multiprocessors\nkernel,type,dims,us,TFLOP/s,GB/s,best\n", device.name,
+              device.multiProcessorCount);
+  std::vector<Case> cases;
+  for (int64_t t : {1024, 4096})
+    for (auto [k, n] : {std::pair<int64_t, int64_t>{4096, 4096}, {4096, 14336}, {14336, 4096}})
+      products(cases, Type::Bf16, t, k, n);
+  products(cases, Type::Bf16, 8192, 768, 3072);
+  products(cases, Type::F32, 2048, 2048, 2048);
+  for (auto [b, s] : {std::pair<int64_t, int64_t>{4, 1024}, {1, 4096}, {1, 16384}}) {
+    attentions(cases, b, s, 32, 8, 128, true);
+    attentions(cases, b, s, 32, 32, 128, true);
+    attentions(cases, b, s, 32, 32, 64, true);
+  }
+  attentions(cases, 1, 4096, 32, 8, 128, false);
+  attentions(cases, 1, 4096, 16, 16, 256, true);
+  streams(cases, 8192, 4096, 14336, 32000);
+  for (const Case &one : cases)
+    report(one, stream);
+  cudaStreamDestroy(stream);
+  return 0;
+}

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Prints the kernels' speed beside PyTorch's on the same GPU: products, attention, and bytes per second of the rest.
+
+usage: kernels.py PATH/TO/pp-gpu-kernels   (without PyTorch its columns stay empty)
+SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""
+import csv
+import statistics
+import subprocess
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    torch = None
+
+
+def microseconds(run):
+    """The median time of one call inside a CUDA graph of ten, as pp-gpu-kernels measures."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(10):
+            run()
+    times = []
+    for _ in range(15):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 100)
+    return statistics.median(times)
+
+
+def fresh(*shape, kind=None):
+    return torch.randn(*shape, device="cuda", dtype=kind or torch.bfloat16)
+
+
+def product(name, kind, dims):
+    t, k, n = dims
+    x, w, dy = fresh(t, k, kind=kind), fresh(k, n, kind=kind), fresh(t, n, kind=kind)
+    if name.startswith("linear_dw"):
+        dw = torch.zeros(k, n, device="cuda", dtype=kind)  # PyTorch sums in the type of the weights
+        return microseconds(lambda: dw.addmm_(x.t(), dy))
+    if name.startswith("linear_dx"):
+        return microseconds(lambda: torch.mm(dy, w.t()))
+    if "bias" in name:
+        b = fresh(n, kind=kind)
+        return microseconds(lambda: torch.addmm(b, x, w))
+    return microseconds(lambda: torch.mm(x, w))
+
+
+def attention(name, dims):
+    """The best of PyTorch's fused attentions; keys of a group are repeated outside the measured time."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    b, s, heads, groups, d = dims[:5]
+    q = fresh(b, heads, s, d).requires_grad_()
+    grouped = groups != heads
+    k, v = (fresh(b, groups, s, d).requires_grad_() for _ in range(2))
+    options = {"is_causal": "causal" in name, "enable_gqa": grouped}
+    best = None
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        try:
+            with sdpa_kernel(backend):
+                forward = lambda: F.scaled_dot_product_attention(q, k, v, **options)
+                if name.startswith("attention_bwd"):
+                    out = forward()
+                    dout = torch.randn_like(out)
+                    time = microseconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))
+                else:
+                    with torch.no_grad():
+                        time = microseconds(forward)
+            best = time if best is None else min(best, time)
+        except RuntimeError as error:
+            print(f"# {backend}: {str(error).splitlines()[0]}", file=sys.stderr)
+            torch.cuda.synchronize()
+    return best
+
+
+def beside(row):
+    if torch is None or not torch.cuda.is_available():
+        return None
+    name, dims = row["kernel"], [int(each) for each in row["dims"].split()]
+    kind = torch.bfloat16 if row["type"] == "bf16" else torch.float32
+    if name.startswith("linear"):
+        return product(name, kind, dims)
+    if name.split("/")[0] in ("attention", "attention_bwd"):
+        return attention(name, dims)
+    return None
+
+
+def main():
+    process = subprocess.run([sys.argv[1]], stdout=subprocess.PIPE, text=True)
+    if process.returncode:
+        sys.exit(process.returncode)
+    lines = process.stdout.splitlines()
+    print(lines[0].lstrip("# "))
+    print("\n| kernel | type | dims | us | TFLOP/s | GB/s | cuBLASLt's best / ours | PyTorch us | PyTorch / ours |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in csv.DictReader(lines[1:]):
+        other = beside(row)
+        ratio = other / float(row["us"]) if other else None
+        cells = [row["kernel"], row["type"], row["dims"], row["us"], row["TFLOP/s"], row["GB/s"], row["best"] or ""]
+        cells += [f"{other:.2f}" if other else "", f"{ratio:.2f}" if ratio else ""]
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
