@@ -221,7 +221,7 @@ pp_status_t Gemm::create(const GemmShape &shape, bool tunes, std::unique_ptr<Gem
   if (chosen)
     return PP_OK;
   message = std::string("cuBLASLt refused the product: ") +
-            (status == CUBLAS_STATUS_SUCCESS ? "it has no algorithm for it" : cublasGetStatusString(status));
+            (status == CUBLAS_STATUS_SUCCESS ? "it has no algorithm for it" : cublasLtGetStatusString(status));
   return PP_INTERNAL;
 }
 
