@@ -27,6 +27,7 @@ double pp::nn::bytesOf(Kernel kernel) {
       .Case([](EmbeddingDwOp op) { return sizeOf(op.getTokens()) + tableGradient(op); })
       .Case([](PositionsDwOp op) { return tableGradient(op); })
       // Some columns of a wider tensor; what `acc` holds beside them, or held before a copy, is left.
+      .Case([](SliceElementsOp op) { return 2 * sizeOf(op.getY()); })
       .Case([](SliceColumnsOp op) { return 2 * sizeOf(op.getY()); })
       .Case([](PlaceColumnsOp op) { return 2 * sizeOf(op.getX()); })
       .Case([](CopyOp op) { return 2 * sizeOf(op.getX()); })

@@ -75,6 +75,18 @@ INFER(SliceColumnsOp) {
   return success();
 }
 
+INFER(SliceElementsOp) {
+  Check check{"slice_elements", loc};
+  if (failed(check.operands(a, 1, 1)))
+    return failure();
+  int64_t start = a.getStart(), count = a.getCount(), total = elementsOf(a.getX());
+  if (start < 0 || count <= 0 || start + count > total)
+    return emitOptionalError(loc, "`slice_elements` expects elements of a tensor of ", total, ", got ", start, " to ",
+                             start + count);
+  types.push_back(RankedTensorType::get({count}, tensorOf(a.getX()).getElementType()));
+  return success();
+}
+
 INFER(PlaceColumnsOp) {
   Check check{"place_columns", loc};
   if (failed(check.operands(a, 1, 2)) || failed(checkColumns(check, a.getStart(), widthOf(a.getX()), a.getTotal())))
@@ -152,6 +164,11 @@ Dims SliceColumnsOp::dims() {
   return {rowsOf(getX()), widthOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getWidth())};
 }
 double SliceColumnsOp::flops() { return 0; }
+StringRef SliceElementsOp::kernelName() { return "slice_columns"; } // of one long row
+Dims SliceElementsOp::dims() {
+  return {1, elementsOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getCount())};
+}
+double SliceElementsOp::flops() { return 0; }
 Dims PlaceColumnsOp::dims() {
   return {rowsOf(getX()), static_cast<int64_t>(getTotal()), static_cast<int64_t>(getStart()), widthOf(getX())};
 }

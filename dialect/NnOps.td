@@ -290,6 +290,13 @@ def SliceColumnsOp : Nn_KernelOp<"slice_columns"> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
+def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
+  let summary = "elements [start, start + count) of x in row-major order, as a tensor of one dimension";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
 def PlaceColumnsOp : Nn_AccOp<"place_columns"> {
   let summary = "a tensor `total` wide with x from column `start` on; the rest is that of `acc`, undefined without it";
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total);

@@ -275,23 +275,43 @@ SmallVector<int64_t> pp::pipeline::payloadOffsets(TupleType payload) {
 /// Elements between two places where tensors may be cut: kAlignment bytes of the shortest type.
 static constexpr int64_t kCutUnit = kAlignment / 2;
 
-SmallVector<SmallVector<ElementRange>> pp::pipeline::cutPayload(TypeRange tensors, int64_t shards) {
-  int64_t units = 0, unit = 0;
-  auto unitsOf = [](Type type) { return llvm::divideCeil(cast<RankedTensorType>(type).getNumElements(), kCutUnit); };
-  for (Type type : tensors)
-    units += unitsOf(type);
-  SmallVector<SmallVector<ElementRange>> cut(shards);
-  for (auto [i, type] : llvm::enumerate(tensors)) {
-    int64_t elements = cast<RankedTensorType>(type).getNumElements(), begin = 0;
-    for (int64_t left = unitsOf(type); left > 0;) {
+/// Tensors [first, last) as one run, cut evenly.
+static void cutRun(TypeRange tensors, unsigned first, unsigned last, PayloadCut &cut) {
+  int64_t units = 0, unit = 0, shards = cut.shards.size();
+  auto unitsOf = [&](unsigned i) {
+    return llvm::divideCeil(cast<RankedTensorType>(tensors[i]).getNumElements(), kCutUnit);
+  };
+  for (unsigned i = first; i < last; ++i)
+    units += unitsOf(i);
+  SmallVector<int64_t> bytes(shards);
+  for (unsigned i = first; i < last; ++i) {
+    auto type = cast<RankedTensorType>(tensors[i]);
+    int64_t elements = type.getNumElements(), begin = 0;
+    for (int64_t left = unitsOf(i); left > 0;) {
       int64_t shard = ((unit + 1) * shards - 1) / units,
               end = (shard + 1) * units / shards; // the shard that has the unit
       int64_t taken = std::min(left, end - unit), count = std::min(taken * kCutUnit, elements - begin);
-      cut[shard].push_back({static_cast<unsigned>(i), begin, count});
+      cut.shards[shard].push_back({i, begin, count});
+      bytes[shard] += llvm::alignTo(tensorBytes(RankedTensorType::get({count}, type.getElementType())), kAlignment);
       begin += count;
       left -= taken;
       unit += taken;
     }
+  }
+  for (int64_t piece : bytes)
+    cut.bounds.push_back(cut.bounds.back() + piece);
+}
+
+PayloadCut pp::pipeline::cutPayload(TypeRange tensors, int64_t shards, ArrayRef<bool> apart) {
+  PayloadCut cut;
+  cut.shards.resize(shards);
+  cut.bounds = {0};
+  auto isApart = [&](unsigned i) { return i < apart.size() && apart[i]; };
+  for (unsigned first = 0, last = 0; first < tensors.size(); first = last) {
+    last = first + 1;
+    while (last < tensors.size() && !isApart(first) && !isApart(last))
+      ++last;
+    cutRun(tensors, first, last, cut);
   }
   return cut;
 }
@@ -474,15 +494,18 @@ Value PostOp::writtenSlot() {
 static LogicalResult verifyCuts(PostOp post) {
   auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
   ArrayRef<int64_t> cuts = *post.getCuts(), peers = post.getPeers();
-  if (cuts.size() != peers.size() + 1 || cuts.front() != 0 || !llvm::is_sorted(cuts))
-    return post.emitOpError() << "has " << cuts.size() << " cuts; expected " << peers.size() + 1
-                              << ", ascending from 0";
+  if (cuts.size() < peers.size() + 1 || (cuts.size() - 1) % peers.size() != 0 || cuts.front() != 0 ||
+      !llvm::is_sorted(cuts))
+    return post.emitOpError() << "has " << cuts.size() << " cuts; expected " << peers.size() + 1 << ", or "
+                              << peers.size() << " more for every further run of tensors, ascending from 0";
   if (cuts.back() != bytesOf(post.getSlot()))
     return post.emitOpError() << "cuts " << cuts.back() << " bytes; the whole has " << bytesOf(post.getSlot());
   auto *self = llvm::find(peers, post.getSelf());
   if (self == peers.end())
     return post.emitOpError() << "is not for rank " << post.getSelf() << ", where it stands";
-  int64_t mine = cuts[self - peers.begin() + 1] - cuts[self - peers.begin()];
+  int64_t mine = 0;
+  for (size_t k = self - peers.begin(); k + 1 < cuts.size(); k += peers.size())
+    mine += cuts[k + 1] - cuts[k];
   if (mine != bytesOf(post.getShard()))
     return post.emitOpError() << "has a shard of " << bytesOf(post.getShard()) << " bytes; between its cuts are "
                               << mine;

@@ -35,9 +35,17 @@ struct ElementRange {
   int64_t begin, count;
 };
 
+/// A payload in shards: the tensors of each, and where the bytes of the whole are cut: of n shards the k-th has bytes
+/// bounds[k] to bounds[k + 1], then bounds[n + k] to bounds[n + k + 1], and so on.
+struct PayloadCut {
+  llvm::SmallVector<llvm::SmallVector<ElementRange>> shards;
+  llvm::SmallVector<int64_t> bounds;
+};
+
 /// Cuts a payload in shards of equal length, but for multiples of 32 elements: so a cut is at the same elements for
 /// weights in 16 bits and for their sums in 32, and each shard's tensors lie in the whole as in a payload of their own.
-llvm::SmallVector<llvm::SmallVector<ElementRange>> cutPayload(mlir::TypeRange tensors, int64_t shards);
+/// A tensor that is `apart` is cut for itself, so that its k-th shard is the same in every payload that has it.
+PayloadCut cutPayload(mlir::TypeRange tensors, int64_t shards, llvm::ArrayRef<bool> apart = {});
 /// What one shard of a payload holds: a tensor for each of its ranges.
 mlir::TupleType shardPayload(mlir::TupleType whole, llvm::ArrayRef<ElementRange> ranges);
 

@@ -199,8 +199,8 @@ def PostOp : Pipeline_Op<"post"> {
     to itself goes to its host memory or back. For a collective `peers` is the whole group, in ascending order; it works
     in place. all_reduce: every slot gets the sum. reduce: the slot of `root` gets it. broadcast: every other slot gets
     what that of `root` holds. all_gather and reduce_scatter have the rank's shard beside the whole: bytes `cuts[k]` to
-    `cuts[k + 1]` of it for the k-th member. all_gather: every slot gets what the members' `shard`s hold, one after the
-    other. reduce_scatter: every `shard` gets its range of the slots' sum.
+    `cuts[k + 1]` of it for the k-th of n members, then `cuts[n + k]` to `cuts[n + k + 1]` where tensors are cut for
+    themselves, and so on. all_gather: every slot gets what the members' `shard`s hold, each in its place. reduce_scatter: every `shard` gets its range of the slots' sum.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        Optional<Pipeline_SlotType>:$shard, DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$root,

@@ -1,6 +1,7 @@
 // Writes what an emitted program says about itself: the JSON texts that runtime/Program.h describes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "lowering/Describe.h"
+#include "passes/Actions.h"
 #include "llvm/ADT/StringMap.h"
 #include <nlohmann/json.hpp>
 
@@ -157,14 +158,16 @@ struct Bound {
   bool isShard = false;
   std::vector<std::pair<WeightAttr, ElementRange>> tensors; ///< of a shard the ranges that it has, else all whole
 
-  Bound(SlotOp slot, ArrayAttr weights, int64_t shards)
+  Bound(SlotOp slot, const Pieces &pieces, PieceOp piece)
       : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {
     auto shard = slot.getBindingAttr().getAs<IntegerAttr>("shard");
+    ArrayAttr weights = piece.getWeightsAttr();
+    int64_t shards = piece.getOwner() ? piece.getOwner()->getRanks().size() : 1;
     SmallVector<Type> types;
     for (auto weight : weights.getAsRange<WeightAttr>())
       types.push_back(weight.getType());
-    auto cut = cutPayload(types, shard ? shards : 1);
-    for (ElementRange range : cut[shard ? shard.getInt() : 0])
+    PayloadCut cut = cutPayload(types, shard ? shards : 1, pieces.apart(pieces.find(piece.getCoord())));
+    for (ElementRange range : cut.shards[shard ? shard.getInt() : 0])
       tensors.push_back({cast<WeightAttr>(weights[range.tensor]), range});
     isShard = bool(shard);
   }
@@ -252,7 +255,7 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
     PieceOp piece = boundPiece(slot, program);
     if (!piece)
       return failure();
-    Bound bound(slot, piece.getWeightsAttr(), piece.getOwner() ? piece.getOwner()->getRanks().size() : 1);
+    Bound bound(slot, Pieces(program), piece);
     return kind == "weight" ? addWeights(bound, tables->weights)
            : kind == "opt"  ? addState(bound, tables->state)
                             : addGrads(bound, tables->grads);

@@ -11,7 +11,17 @@ Pieces::Pieces(ProgramOp program) {
   for (auto piece : program.getOps<PieceOp>()) {
     numbers[{piece.getCoord().getPart(), piece.getCoord().getIndex()}] = ops.size();
     ops.push_back(piece);
+    if (ArrayAttr weights = piece.getWeightsAttr())
+      for (auto weight : weights.getAsRange<WeightAttr>())
+        if (weight.getTied())
+          tiedNames.insert(weight.getName());
   }
+}
+
+SmallVector<bool> Pieces::apart(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return llvm::map_to_vector(op.getWeightsAttr().getAsRange<WeightAttr>(),
+                             [&](WeightAttr weight) { return tiedNames.contains(weight.getName()); });
 }
 
 int64_t Pieces::find(CoordAttr coord) const {

@@ -5,6 +5,7 @@
 
 #include "dialect/Pipeline.h"
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 
 namespace pp {
 
@@ -36,6 +37,8 @@ public:
   bool hasWeights(int64_t piece) const;
   /// The same, or not known before derive-tasks.
   bool mayHaveWeights(int64_t piece) const;
+  /// Which of its weights other pieces use too: those are cut for themselves (cutPayload).
+  llvm::SmallVector<bool> apart(int64_t piece) const;
   /// The piece that owns the first tied weight of this one; -1 if it has none.
   int64_t primary(int64_t piece) const;
   /// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.
@@ -44,6 +47,7 @@ public:
 private:
   llvm::SmallVector<pipeline::PieceOp> ops;
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
+  llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
 };
 
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.

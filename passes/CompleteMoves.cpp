@@ -36,9 +36,6 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
                                   << withLoops(op);
   };
   Role role = op.getThing().getRole();
-  bool sums = role == Role::grad && op.getFrom() && op.getFrom()->getRanks().size() > 1;
-  if (sums && roundsGradients(pieces.find(op.getThing().getCoord())))
-    return unsupported("sums gradients in bf16 over ranks");
   if (involvesShards(op))
     return verifyShards(op);
   for (PlaceAttr place : {op.getFromAttr(), op.getTo()})

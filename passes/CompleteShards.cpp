@@ -1,10 +1,16 @@
-// Pieces whose weights, gradient and optimizer state are cut over ranks: gathered to be used, summed into the shards.
+// Pieces whose gradient and optimizer state, and maybe weights, are cut over ranks: gathered to be used, summed into shards.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   rank 0  [W a|b|c|d]  <-all_gather-  a      B: grad  -reduce_scatter->  sum of a  -norm.0, U.0->  a
 //   rank 1  [W a|b|c|d]  <-all_gather-  b      B: grad  -reduce_scatter->  sum of b  -norm.1, U.1->  b     and so on
 //
-// The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them.
+// Where the weights are whole on every rank (ZeRO-1 and -2), each cuts its shard out of them for its update, and what the
+// updates make is gathered where the old weights were:
+//
+//   rank 0  [W]  cut.0, U.0 -> a  <-all_gather->  [W']
+//
+// The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them. A tensor
+// that two pieces use is cut at the same elements in both, so that its shares and new values stay on their rank.
 #include "passes/StepBuilder.h"
 
 using namespace mlir;
@@ -19,13 +25,6 @@ static SmallVector<int64_t> sorted(ArrayRef<int64_t> ranks) {
   SmallVector<int64_t> list(ranks);
   llvm::sort(list);
   return list;
-}
-
-/// Whether its gradient is kept in 16 bits: collectives add in 32 or 64.
-bool StepBuilder::roundsGradients(int64_t piece) {
-  const Body *update = findBody(piece, "U");
-  return update && llvm::any_of(update->input("grad")->payload.getTypes(),
-                                [](Type type) { return cast<RankedTensorType>(type).getElementType().isBF16(); });
 }
 
 /// A gather brings the whole weight to all that have a shard, a sum ends in all shards.
@@ -64,23 +63,31 @@ const Body *StepBuilder::findShardBody(int64_t piece, StringRef name, int64_t ra
 LogicalResult StepBuilder::createShardInputs(int64_t piece) {
   PieceOp op = pieces.op(piece);
   PlaceAttr homes = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
-  if (homes != *op.getOwner())
+  bool whole = homes.getLayout() == Layout::full;
+  if (sorted(homes.getRanks()) != sorted(pieces.shards(piece)))
     return emitError(op.getLoc()) << pieces.describe(piece) << " has its weights on " << homes.str()
                                   << " and its optimizer state on " << op.getOwner()->str()
-                                  << "; what is cut over ranks is cut alike";
-  if (roundsGradients(piece))
-    return emitError(op.getLoc()) << pieces.describe(piece)
-                                  << " is cut over ranks and sums gradients in bf16, which is "
-                                  << "not supported yet";
+                                  << "; expected the same ranks";
   for (int64_t other = 0; other < pieces.size(); ++other)
-    if (pieces.primary(other) == piece || pieces.primary(piece) == other)
-      return emitError(op.getLoc()) << pieces.describe(piece) << " is cut over ranks and shares weights with "
-                                    << pieces.describe(other) << ", which is not supported yet";
+    if (bool tied = pieces.primary(other) == piece || pieces.primary(piece) == other;
+        tied && sorted(pieces.shards(other)) != sorted(pieces.shards(piece))) {
+      auto error = emitError(op.getLoc())
+                   << pieces.describe(piece) << " is cut over "
+                   << PlaceAttr::get(program.getContext(), pieces.shards(piece), Layout::full).str()
+                   << " and shares weights with " << pieces.describe(other) << ", which is not";
+      error.attachNote(pieces.op(other).getLoc()) << "placed here";
+      return failure();
+    }
   ThingAttr weight = thing(Role::weight, piece), state = thing(Role::opt, piece);
   for (int64_t rank : pieces.shards(piece)) {
     const Body *update = findShardBody(piece, "U", rank);
-    shardWeights[{piece, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
-    values[{state, rank}] = addInput(state, typeOn(Role::opt, update->input("opt")->payload, rank));
+    if (whole)
+      values[{weight, rank}] =
+          addInput(weight, typeOn(Role::weight, findBody(piece, "U")->input("weight")->payload, rank));
+    else
+      shardWeights[{piece, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
+    if (const BodyGroups::Group *opt = update->input("opt"))
+      values[{state, rank}] = addInput(state, typeOn(Role::opt, opt->payload, rank));
   }
   return success();
 }
@@ -176,20 +183,64 @@ void StepBuilder::createShardNorms(int64_t piece) {
   }
 }
 
+/// `fresh` of a piece with tied weights: the owner's new values, on the same rank.
+Value StepBuilder::freshShard(int64_t piece, int64_t rank, Location loc) {
+  int64_t primary = pieces.primary(piece);
+  const Body *fresh = findShardBody(primary, "tie.fresh." + std::to_string(pieces.tieNumber(piece)), rank);
+  return createTask(*fresh, updateUnit(primary), rank, {shardWeights[{primary, rank}]}, loc).getResult(0);
+}
+
+void StepBuilder::addTiedShards(int64_t piece) {
+  Location loc = pieces.op(piece).getLoc();
+  int64_t primary = pieces.primary(piece);
+  for (int64_t rank : pieces.shards(piece)) {
+    const Body *out = findShardBody(piece, "tie.out", rank),
+               *in = findShardBody(primary, "tie.in." + std::to_string(pieces.tieNumber(piece)), rank);
+    Value share = createTask(*out, updateUnit(piece), rank, {shardGrads[{piece, rank}]}, loc).getResult(0);
+    Value &sum = shardGrads[{primary, rank}];
+    sum = createTask(*in, updateUnit(primary), rank, {sum, share}, loc).getResult(0);
+  }
+}
+
 LogicalResult StepBuilder::updateShards(int64_t piece) {
   Location loc = pieces.op(piece).getLoc();
+  ThingAttr weight = thing(Role::weight, piece);
+  bool whole = !pieces.homesAreShards(piece);
   for (int64_t rank : pieces.shards(piece)) {
+    if (whole)
+      shardWeights[{piece, rank}] =
+          createTask(*findShardBody(piece, "cut", rank), updateUnit(piece), rank, {get(weight, rank, loc)}, loc)
+              .getResult(0);
     const Body *body = findShardBody(piece, "U", rank);
     SmallVector<Value> inputs;
     for (const BodyGroups::Group &group : body->groups.inputs)
-      inputs.push_back(group.name == "weight" ? shardWeights[{piece, rank}]
-                       : group.name == "grad" ? shardGrads[{piece, rank}]
-                       : group.name == "opt"  ? get(thing(Role::opt, piece), rank, loc)
-                                              : norms[rank]);
+      inputs.push_back(group.name == "weight"  ? shardWeights[{piece, rank}]
+                       : group.name == "grad"  ? shardGrads[{piece, rank}]
+                       : group.name == "opt"   ? get(thing(Role::opt, piece), rank, loc)
+                       : group.name == "fresh" ? freshShard(piece, rank, loc)
+                                               : norms[rank]);
     TaskOp task = createTask(*body, updateUnit(piece), rank, inputs, loc);
     for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
-      output(thing(group.name == "weight" ? Role::weight : Role::opt, piece), value, loc);
+      if (group.name == "opt")
+        output(thing(Role::opt, piece), value, loc);
+      else
+        shardWeights[{piece, rank}] = value;
+    if (!whole)
+      output(weight, shardWeights[{piece, rank}], loc);
     output(thing(Role::grad, piece), shardGrads[{piece, rank}], loc);
   }
+  if (whole)
+    newWeights[piece] =
+        createMove(weight, joinShards(piece, loc),
+                   PlaceAttr::get(program.getContext(), sorted(pieces.shards(piece)), Layout::full), loc, {});
   return success();
+}
+
+/// Every rank has the new whole where the old one was.
+void StepBuilder::returnGathered(int64_t piece) {
+  Location loc = pieces.op(piece).getLoc();
+  ThingAttr weight = thing(Role::weight, piece);
+  TupleType payload = findBody(piece, "U")->input("weight")->payload;
+  for (int64_t rank : pieces.shards(piece))
+    output(weight, builder.create<WaitOp>(loc, typeOn(Role::weight, payload, rank), newWeights[piece]), loc);
 }

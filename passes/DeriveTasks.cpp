@@ -114,7 +114,8 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   Entry &entry = entries.back();
   if (PlaceAttr owner = op.getOwnerAttr(); owner && owner.getLayout() == Layout::shard) {
     entry.model.shards = owner.getRanks().size();
-    entry.key += "in " + std::to_string(entry.model.shards) + " ";
+    entry.model.cutsWeights = op.getHomesAttr() && op.getHomesAttr().getLayout() != Layout::shard;
+    entry.key += (entry.model.cutsWeights ? "cut in " : "in ") + std::to_string(entry.model.shards) + " ";
   }
   llvm::StringMap<unsigned> known;
   for (Attribute attr : op.getParts()) {

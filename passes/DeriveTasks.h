@@ -62,7 +62,8 @@ struct PieceModel {
   bool rounds = false;  ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
-  int64_t shards = 0; ///< over which updates are cut; 0: they are whole
+  int64_t shards = 0;       ///< over which updates are cut; 0: they are whole
+  bool cutsWeights = false; ///< they are whole on every rank, which cuts its shard out of them
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
 };
 

@@ -3,7 +3,8 @@
 //
 //   @p.norm   grad, norm -> norm      sums of squares of the weights that this piece owns
 //   @p.U      weight, grad, opt -> ..  AdamW for each of them; a tied weight takes the owner's new value (`fresh`)
-//   @p.U.k, norm.k  the same on the k-th shard of a piece whose weights are cut over ranks
+//   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
+//   @p.cut.k  the k-th shard of its weights, where every rank has the whole
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
 #include "passes/DeriveTasks.h"
 
@@ -23,7 +24,8 @@ private:
   LogicalResult writeUpdate();
   LogicalResult writeZero();
   LogicalResult writeTies();
-  LogicalResult writeShard(ArrayRef<ElementRange> ranges, const std::string &number);
+  struct Shard;
+  Value addTo(Value grad, Value share);
   LogicalResult writeBodyNamed(const Twine &suffix, ArrayRef<Group> inputs, ArrayRef<Group> results) {
     return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + suffix).str(), inputs, results);
   }
@@ -120,6 +122,12 @@ LogicalResult Updates::writeZero() {
   return writeBodyNamed("zero", {}, {{"grad", zeros}});
 }
 
+Value Updates::addTo(Value grad, Value share) {
+  Value sum = widenGrad(builder, piece.loc, grad);
+  sum = builder.create<nn::AccumulateOp>(piece.loc, share, sum);
+  return roundGrad(builder, piece.loc, sum, grad.getType());
+}
+
 LogicalResult Updates::writeTies() {
   SmallVector<Value> share;
   for (auto [i, grad] : llvm::enumerate(grads))
@@ -131,9 +139,7 @@ LogicalResult Updates::writeTies() {
     SmallVector<Value> sums = grads, arriving, values;
     for (unsigned i : sharer.weights) {
       arriving.append(scratch.addArguments({grads[i].getType()}));
-      Value sum = widenGrad(builder, piece.loc, sums[i]);
-      sum = builder.create<nn::AccumulateOp>(piece.loc, arriving.back(), sum);
-      sums[i] = roundGrad(builder, piece.loc, sum, grads[i].getType());
+      sums[i] = addTo(sums[i], arriving.back());
       values.push_back(weights[i]);
     }
     if (failed(
@@ -145,44 +151,108 @@ LogicalResult Updates::writeTies() {
 }
 
 /// The runs of the weights and sums that one rank holds, each a tensor of its own.
-LogicalResult Updates::writeShard(ArrayRef<ElementRange> ranges, const std::string &number) {
-  SmallVector<Value> mine, sums, state, newWeights, newStates;
-  Value first, more = norm[0];
+struct Updates::Shard {
+  Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string number);
+  LogicalResult write();
+
+private:
+  LogicalResult writeTies();
+
+  Updates &all;
+  SmallVector<ElementRange> ranges;
+  std::string number;
+  SmallVector<Value> mine, sums, state, fresh, cut, newWeights, newStates;
+  Value first, more; ///< squares of its own sums, and added to those of others
+};
+
+Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string number)
+    : all(all), ranges(ranges), number(std::move(number)), more(all.norm[0]) {
+  OpBuilder &builder = all.builder;
+  Location loc = all.piece.loc;
   for (ElementRange range : ranges) {
-    RankedTensorType whole = piece.weights[range.tensor].attr.getType();
+    RankedTensorType whole = all.piece.weights[range.tensor].attr.getType();
     auto type = RankedTensorType::get({range.count}, whole.getElementType());
-    Value weight = scratch.addArguments({type})[0], kept = scratch.addArguments({piece.gradType(type)})[0];
-    SmallVector<Value> old = scratch.addArguments(SmallVector<Type>(stateCount(type), sumsOf(type)));
-    Value grad = widenGrad(builder, piece.loc, kept);
-    auto update = builder.create<nn::AdamwOp>(piece.loc, grad, piece.clips ? norm[0] : Value(), weight, old[0], old[1],
-                                              old.size() == 3 ? old[2] : Value(), /*decay=*/whole.getRank() >= 2);
-    first = builder.create<nn::SumSquaresOp>(piece.loc, grad, first);
-    more = builder.create<nn::SumSquaresOp>(piece.loc, grad, more);
+    Value weight = all.scratch.addArguments({type})[0], kept = all.scratch.addArguments({all.piece.gradType(type)})[0];
     mine.push_back(weight);
     sums.push_back(kept);
+    cut.push_back(builder.create<nn::SliceElementsOp>(loc, all.weights[range.tensor], range.begin, range.count));
+    if (all.isTied(range.tensor)) {
+      fresh.append(all.scratch.addArguments({type}));
+      newWeights.push_back(builder.create<nn::CopyOp>(loc, fresh.back(), weight));
+      continue;
+    }
+    SmallVector<Value> old = all.scratch.addArguments(SmallVector<Type>(stateCount(type), sumsOf(type)));
+    Value grad = widenGrad(builder, loc, kept);
+    auto update = builder.create<nn::AdamwOp>(loc, grad, all.piece.clips ? all.norm[0] : Value(), weight, old[0],
+                                              old[1], old.size() == 3 ? old[2] : Value(),
+                                              /*decay=*/whole.getRank() >= 2);
+    first = builder.create<nn::SumSquaresOp>(loc, grad, first);
+    more = builder.create<nn::SumSquaresOp>(loc, grad, more);
     llvm::append_range(state, old);
     newWeights.push_back(update.getNewW());
     llvm::append_range(newStates, update->getResults().drop_front());
   }
-  if (failed(writeBodyNamed("norm.first." + number, {{"grad", sums, "", true}}, {{"norm", {first}}})) ||
-      failed(writeBodyNamed("norm." + number, {{"grad", sums, "", true}, {"norm", norm}}, {{"norm", {more}, "norm"}})))
+  if (!first)
+    first = builder.create<nn::ZeroOp>(loc, all.norm[0].getType());
+}
+
+LogicalResult Updates::Shard::write() {
+  Group grad = {"grad", sums, "", true}, norm = {"norm", all.norm};
+  if (failed(all.writeBodyNamed("norm.first." + number, {grad}, {{"norm", {first}}})) ||
+      failed(all.writeBodyNamed("norm." + number, {grad, norm}, {{"norm", {more}, "norm"}})) ||
+      (all.piece.cutsWeights &&
+       failed(all.writeBodyNamed("cut." + number, {{"weight", all.weights}}, {{"weight", cut}}))) ||
+      failed(writeTies()))
     return failure();
-  return writeBodyNamed("U." + number, {{"weight", mine}, {"grad", sums}, {"opt", state}, {"norm", norm}},
-                        {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+  return all.writeBodyNamed("U." + number, {{"weight", mine}, {"grad", sums}, {"opt", state}, norm, {"fresh", fresh}},
+                            {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+}
+
+/// A shared tensor is cut for itself, at the same elements in every piece: its k-th shards meet on one rank.
+LogicalResult Updates::Shard::writeTies() {
+  SmallVector<Value> share;
+  for (auto [i, range] : llvm::enumerate(ranges))
+    if (all.isTied(range.tensor))
+      share.push_back(sums[i]);
+  if (!share.empty() && failed(all.writeBodyNamed("tie.out." + number, {{"grad", sums}}, {{"share", share}})))
+    return failure();
+  for (auto [k, sharer] : llvm::enumerate(all.piece.sharers)) {
+    SmallVector<Value> total = sums, arriving, values;
+    for (unsigned tensor : sharer.weights) {
+      size_t i = llvm::find_if(ranges, [&](ElementRange range) { return range.tensor == tensor; }) - ranges.begin();
+      if (i == ranges.size())
+        return emitError(all.piece.loc) << "`" << all.piece.weights[tensor].attr.getName().strref()
+                                        << "` is too small to be cut over " << all.piece.shards << " ranks";
+      arriving.append(all.scratch.addArguments({sums[i].getType()}));
+      total[i] = all.addTo(sums[i], arriving.back());
+      values.push_back(mine[i]);
+    }
+    std::string numbers = std::to_string(k) + "." + number;
+    if (failed(all.writeBodyNamed("tie.in." + numbers, {{"grad", sums}, {"share", arriving}},
+                                  {{"grad", total, "grad"}})) ||
+        failed(all.writeBodyNamed("tie.fresh." + numbers, {{"weight", mine}}, {{"fresh", values}})))
+      return failure();
+  }
+  return success();
 }
 
 LogicalResult Updates::write() {
   SmallVector<Type> types;
-  for (const PieceWeight &weight : piece.weights)
+  SmallVector<bool> apart;
+  for (auto [i, weight] : llvm::enumerate(piece.weights)) {
     types.push_back(weight.attr.getType());
-  auto cut = piece.shards > 0 ? cutPayload(types, piece.shards) : SmallVector<SmallVector<ElementRange>>();
-  for (auto [k, ranges] : llvm::enumerate(cut)) {
-    if (ranges.empty())
-      return emitError(piece.loc) << "`" << piece.prefix << "` is too small to be cut over " << piece.shards
-                                  << " ranks";
-    if (failed(writeShard(ranges, std::to_string(k))))
-      return failure();
+    apart.push_back(isTied(i) || llvm::any_of(piece.sharers, [number = unsigned(i)](const Sharer &sharer) {
+                      return llvm::is_contained(sharer.weights, number);
+                    }));
   }
+  if (piece.shards > 0)
+    for (auto [k, ranges] : llvm::enumerate(cutPayload(types, piece.shards, apart).shards)) {
+      if (ranges.empty())
+        return emitError(piece.loc) << "`" << piece.prefix << "` is too small to be cut over " << piece.shards
+                                    << " ranks";
+      if (failed(Shard(*this, ranges, std::to_string(k)).write()))
+        return failure();
+    }
   return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
                  succeeded(writeZero()) && succeeded(writeTies()));
 }

@@ -54,6 +54,10 @@ LogicalResult StepBuilder::addTiedShares() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     if (pieces.primary(piece) < 0)
       continue;
+    if (pieces.isSharded(piece)) {
+      addTiedShards(piece);
+      continue;
+    }
     Location loc = pieces.op(piece).getLoc();
     int64_t primary = pieces.primary(piece), owner = pieces.owner(piece), target = pieces.owner(primary);
     const Body *out = findBody(piece, "tie.out");
@@ -122,8 +126,8 @@ LogicalResult StepBuilder::createUpdates() {
     if (pieces.hasWeights(piece) && failed(pieces.isSharded(piece) ? updateShards(piece) : createUpdate(piece)))
       return failure();
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (pieces.hasWeights(piece) && !pieces.isSharded(piece))
-      returnWeights(piece);
+    if (pieces.hasWeights(piece) && !pieces.homesAreShards(piece))
+      pieces.isSharded(piece) ? returnGathered(piece) : returnWeights(piece);
   return success();
 }
 

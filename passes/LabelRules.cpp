@@ -37,6 +37,7 @@ static constexpr BodyRule bodyRules[] = {
     {"U", Phase::U, Adds::Nothing, /*whole=*/true},
     {"tie.fresh", Phase::U, Adds::Nothing, false, /*updated=*/true},
     {"copy", Phase::U, Adds::Nothing, false, /*updated=*/true},
+    {"cut", Phase::U},
 };
 
 ArrayRef<What> pp::cargoOf(Role role) {
@@ -76,17 +77,29 @@ static const GroupRule *findGroup(StringRef name) {
   return it == std::end(groupRules) ? nullptr : it;
 }
 
-/// Cuts `s0.tie.in.1` into the piece's prefix, the rule of `tie.in`, and 1; `s0.F.2` into `s0`, that of `F`, and 2.
-static bool readName(StringRef callee, BodyLabels &labels) {
-  StringRef name = callee, digits = name.substr(name.rfind('.') + 1);
-  if (!digits.getAsInteger(10, labels.number))
+/// Takes the number that a name ends in, if it does.
+static int64_t takeNumber(StringRef &name) {
+  int64_t number = -1;
+  StringRef digits = name.substr(name.rfind('.') + 1);
+  if (!digits.getAsInteger(10, number))
     name = name.drop_back(digits.size() + 1);
+  return number;
+}
+
+/// Cuts `s0.tie.in.1` into the piece's prefix, the rule of `tie.in`, and 1; `s0.F.2` into `s0`, that of `F`, and 2. A
+/// second number, or the only one of a body that has no other, is that of a shard.
+static bool readName(StringRef callee, BodyLabels &labels) {
+  StringRef name = callee;
+  int64_t last = takeNumber(name), before = takeNumber(name);
   auto *rule = llvm::find_if(bodyRules, [&](const BodyRule &rule) {
     return name.ends_with(rule.name) && name.drop_back(rule.name.size()).ends_with(".");
   });
   if (rule == std::end(bodyRules))
     return false;
   labels.rule = rule;
+  bool numbered = rule->phase != Phase::U || rule->name == "tie.in" || rule->name == "tie.fresh";
+  labels.number = before < 0 && numbered ? last : before;
+  labels.shard = before < 0 && numbered ? -1 : last;
   labels.prefix = name.drop_back(labels.rule->name.size() + 1).str();
   return true;
 }

@@ -40,13 +40,12 @@ struct BodyRule {
 struct BodyLabels {
   std::string prefix; ///< of the piece that it belongs to
   const BodyRule *rule = nullptr;
-  int64_t number = -1; ///< the k of `tie.in.k` and `tie.fresh.k`, the slice of `F.2`, the shard of `U.1`
+  int64_t number = -1; ///< the k of `tie.in.k` and `tie.fresh.k`, the slice of `F.2`
+  int64_t shard = -1;  ///< the one that it works on, that of `U.1`, `tie.out.1` and `tie.in.k.1`; -1 if on the whole
   llvm::SmallVector<BodyGroup> inputs, results;
   llvm::SmallVector<int64_t> ties; ///< per result the input whose slot it takes over, or -1
 
   bool has(What what, bool input) const;
-  /// The shard that it works on; -1 if on the whole.
-  int64_t shard() const { return rule->phase == pipeline::Phase::U && !rule->name.starts_with("tie.") ? number : -1; }
 
   /// Reads the body's name and groups; a body or group without a rule is an error: nothing is proved by silence.
   static mlir::FailureOr<BodyLabels> get(mlir::ModuleOp module, pipeline::LaunchOp launch);

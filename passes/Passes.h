@@ -25,10 +25,16 @@ struct ProofOptions {
   int64_t memoryLimit = -1;
 };
 
+/// What may change the program that the schedule wrote.
+struct ChangeOptions {
+  bool fuse = true;   ///< I and W side by side become B where nobody sees the difference (FuseUnits.cpp)
+  bool hoist = false; ///< weights leave earlier where the step gains by it (HoistMoves.cpp)
+  std::string costs;  ///< by which it does, as pp-compile --costs
+};
+
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.
-/// `fuse`: I and W side by side become B where nobody sees the difference (FuseUnits.cpp).
 void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, const ProofOptions &proofs = {},
-                   bool fuse = true);
+                   const ChangeOptions &changes = {});
 /// Its last part: the proofs of planned rank programs.
 void addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs);
 

@@ -44,6 +44,20 @@ def CompleteStep : PpPass<"complete-step"> {
   }];
 }
 
+def HoistMoves : PpPass<"hoist-moves"> {
+  let summary = "weights leave earlier, as far as the simulator says that the step gains by it";
+  let description = [{
+    `task F(0, 0); move weight(1); wait; task F(1, 0)` ~~> `move weight(1); task F(0, 0); wait; task F(1, 0)`. One distance
+    for all moves of weights, counted in tasks of their ranks: the shortest of those with which the simulated step is
+    fastest, within the schedule's limits and the memory of the ranks. `pp-compile --hoist` asks for this pass.
+  }];
+  let options = [
+    Option<"costs", "costs", "std::string", "", "what the simulator counts in, as pp-compile --costs">,
+    Option<"distance", "distance", "int64_t", "0", "at most this one, as far as limits allow, and whatever it gains">,
+    Option<"memoryLimit", "memory-limit", "int64_t", "-1", "bytes that a rank may allocate, -1 for the cluster's">,
+  ];
+}
+
 def VerifyLimits : PpPass<"verify-limits"> {
   let summary = "the schedule's own memory claims (`limit`) hold on every rank";
   let description = [{ `limit stash 2 on [0]` ~~> error: rank 0 holds 3 stashes at once; the limit is 2. }];

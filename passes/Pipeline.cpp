@@ -4,11 +4,12 @@
 
 using namespace pp;
 
-void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs, bool fuse) {
+void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs,
+                       const ChangeOptions &changes) {
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
   // Halves of a backward that nothing keeps apart cost memory and time, so that there are fewer bodies to derive.
-  if (fuse)
+  if (changes.fuse)
     manager.addPass(createFuseUnits());
   // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
   manager.addPass(createDeriveTasks());
@@ -16,6 +17,9 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createLinearizeActions());
   // Actions become SSA: from here on what a unit reads is an operand, and a missing transfer is a type error.
   manager.addPass(createCompleteStep());
+  // In one order of all ranks a message may leave earlier without care for the others; once projected it may not.
+  if (changes.hoist)
+    manager.addPass(createHoistMoves({changes.costs, /*distance=*/0, proofs.memoryLimit}));
   // The paper's memory claims, checked where values and their lives are visible and nothing is placed yet.
   manager.addPass(createVerifyLimits());
   if (until == Until::Step)

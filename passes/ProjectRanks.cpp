@@ -146,10 +146,12 @@ private:
       bound = binding(*input.getData(), entries);
     } else {
       int64_t piece = pieces.find(thing.getCoord());
-      bool save = thing.getRole() == Role::opt || pieces.isSharded(piece) || pieces.homes(piece).front() == rank;
+      bool isShard = pieces.isSharded(piece) && (thing.getRole() == Role::opt || pieces.homesAreShards(piece));
+      bool save = thing.getRole() == Role::opt || isShard || pieces.homes(piece).front() == rank;
       SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord()),
                                              builder.getNamedAttr("save", builder.getBoolAttr(save))};
-      addShard(piece, rank, entries);
+      if (isShard)
+        addShard(piece, rank, entries);
       bound = binding(stringifyRole(thing.getRole()), entries);
     }
     ValType type = typeOf(input.getValue());
@@ -366,26 +368,39 @@ private:
   LogicalResult projectShards(MoveOp move) {
     ValType from = typeOf(move.getValue()), to = move.getTarget();
     bool gathers = to.getLayout() == Layout::full;
-    SmallVector<int64_t> members(from.getRanks()), others(to.getRanks()), cuts = {0};
+    SmallVector<int64_t> members(from.getRanks()), others(to.getRanks());
     llvm::sort(members);
     llvm::sort(others);
     if (members != others)
       return move.emitOpError() << "goes from " << from.getPlace().str() << " to " << to.getPlace().str()
                                 << "; expected the same ranks";
     SmallVector<TupleType> payloads;
-    for (ArrayRef<ElementRange> ranges : cutPayload(from.getPayload().getTypes(), members.size())) {
+    PayloadCut cut =
+        cutPayload(from.getPayload().getTypes(), members.size(), pieces.apart(pieces.find(move.getThing().getCoord())));
+    for (ArrayRef<ElementRange> ranges : cut.shards)
       payloads.push_back(shardPayload(from.getPayload(), ranges));
-      cuts.push_back(cuts.back() + payloadOffsets(payloads.back()).back());
-    }
     for (auto [rank, payload] : llvm::zip(members, payloads)) {
       Value given = slots.lookup({move.getValue(), rank});
-      Value made =
-          createSlot(rank, to.getRole(), move.getThing().str(), gathers ? to.getPayload() : payload, move.getLoc());
+      Value made = homeOf(move, rank);
+      if (made)
+        finishSends(rank, made);
+      else
+        made =
+            createSlot(rank, to.getRole(), move.getThing().str(), gathers ? to.getPayload() : payload, move.getLoc());
       slots[{move.getFuture(), rank}] = made;
       postCollective(move, gathers ? PostKind::all_gather : PostKind::reduce_scatter, rank, gathers ? made : given,
-                     members, IntegerAttr(), gathers ? given : made, builder.getDenseI64ArrayAttr(cuts));
+                     members, IntegerAttr(), gathers ? given : made, builder.getDenseI64ArrayAttr(cut.bounds));
     }
     return success();
+  }
+
+  /// Where what arrives on the rank belongs when the step ends; null if nowhere.
+  Value homeOf(MoveOp move, int64_t rank) {
+    for (Operation *user : move.getFuture().getUsers())
+      if (auto wait = dyn_cast<WaitOp>(user))
+        if (Value slot = slots.lookup({wait.getValue(), rank}))
+          return slot;
+    return {};
   }
 
   void projectWait(WaitOp wait) {

@@ -220,10 +220,11 @@ private:
       label.microbatch = unit.coord.getMicrobatch();
       label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
     }
+    bool isCut = unit.body.rule->name == "cut"; // from the whole, as it is, a shard
     if (group->what == What::weight || group->what == What::opt)
-      label.updated = !input || unit.body.rule->updated;
-    if (group->span == Span::Piece)
-      label.shard = unit.body.shard();
+      label.updated = (!input && !isCut) || unit.body.rule->updated;
+    if (group->span == Span::Piece && !(isCut && input))
+      label.shard = unit.body.shard;
     if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
       ArrayRef<int64_t> sharers = values.sharers[unit.piece];
       label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
@@ -300,7 +301,7 @@ private:
       twice = sum.add(values.unitNumber(unit.coord));
       break;
     case Adds::Norm:
-      twice = sum.add(values.normTerm(unit.piece, unit.body.shard()));
+      twice = sum.add(values.normTerm(unit.piece, unit.body.shard));
       break;
     case Adds::Share:
     case Adds::Tied:

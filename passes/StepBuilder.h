@@ -105,7 +105,6 @@ private:
   mlir::FailureOr<Share> readGrad(pipeline::TransferOp op);
   mlir::FailureOr<Share> reduceShares(pipeline::TransferOp op, llvm::SmallVector<int64_t> from);
   bool involvesShards(pipeline::TransferOp op);
-  bool roundsGradients(int64_t piece);
   mlir::LogicalResult verifyShards(pipeline::TransferOp op);
 
   // Pieces cut over ranks (CompleteShards.cpp).
@@ -120,6 +119,9 @@ private:
   mlir::LogicalResult reduceToShards(int64_t piece);
   void createShardNorms(int64_t piece);
   mlir::LogicalResult updateShards(int64_t piece);
+  mlir::Value freshShard(int64_t piece, int64_t rank, mlir::Location loc);
+  void addTiedShards(int64_t piece);
+  void returnGathered(int64_t piece);
 
   // Gradient shares.
   /// The rank's whole share of a piece's gradient as one value, arrivals waited for and added; null if empty.

@@ -30,7 +30,9 @@ public:
     number(program);
     for (auto join : program.getOps<JoinOp>()) // a shard is no weight and no gradient: it is not counted
       if (cast<ValType>(join.getValue().getType()).getLayout() == Layout::shard)
-        shards.insert(join.getValues().begin(), join.getValues().end());
+        for (Value value : join.getValues())
+          for (; value && shards.insert(value).second; value = storageOf(value)) {
+          }
     for (Operation &op : program.getBody().front()) {
       if (auto task = dyn_cast<TaskOp>(op))
         readTask(task);
@@ -67,6 +69,13 @@ private:
       }
       positions[&op] = next++;
     }
+  }
+
+  /// The value whose memory this one took over; null: it has its own.
+  static Value storageOf(Value value) {
+    auto task = value.getDefiningOp<TaskOp>();
+    int64_t tie = task ? task.getTies()[cast<OpResult>(value).getResultNumber()] : -1;
+    return tie < 0 ? Value() : task.getInputs()[tie];
   }
 
   static bool isShard(WaitOp wait) {

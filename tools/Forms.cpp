@@ -56,6 +56,7 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 } // namespace
 
 Form pp::requestedForm() { return form; }
+std::string pp::requestedCosts() { return costsOption; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 
 LogicalResult pp::setCosts(ModuleOp module) {

@@ -19,6 +19,9 @@ Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
 
+/// What --costs says.
+std::string requestedCosts();
+
 /// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they lead to.
 mlir::LogicalResult setCosts(mlir::ModuleOp module);
 

@@ -22,6 +22,8 @@ cl::opt<std::string> input(cl::Positional, cl::desc("FILE.pipe"), cl::Required, 
 cl::opt<std::string> target("target", cl::desc("device: cpu"), cl::init("cpu"), cl::cat(pp::compileOptions()));
 cl::opt<bool> fuse("fuse", cl::desc("make B of I and W side by side where no message stands between them (true)"),
                    cl::init(true), cl::cat(pp::compileOptions()));
+cl::opt<bool> hoist("hoist", cl::desc("let weights leave earlier where the simulated step gains by it"),
+                    cl::cat(pp::compileOptions()));
 cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"),
                                 cl::cat(pp::compileOptions()));
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"),
@@ -37,7 +39,7 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
   manager.addInstrumentation(pp::timePasses(times));
   if (pp::programRanks(module).empty()) {
     bool step = pp::requestedForm() == pp::Form::Pipeline;
-    pp::buildPipeline(manager, step ? pp::Until::Step : pp::Until::Ranks, proofs, fuse);
+    pp::buildPipeline(manager, step ? pp::Until::Step : pp::Until::Ranks, proofs, {fuse, hoist, pp::requestedCosts()});
   } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
     manager.addPass(pp::createPlanBodies());
     if (pp::wantsProof())

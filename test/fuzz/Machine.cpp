@@ -223,8 +223,11 @@ void Machine::Message::write(End &end) {
   std::sort(sources.begin(), sources.end(), [](End *a, End *b) { return a->rank < b->rank; });
   char *target = end.arena + end.target.begin;
   if (!cuts.empty() && end.target.bytes() > end.read.bytes()) {
-    for (size_t k = 0; k < sources.size(); ++k)
-      memcpy(target + cuts[k], sources[k]->contents.data(), size_t(sources[k]->read.bytes()));
+    for (size_t k = 0; k < sources.size(); ++k) {
+      auto *shard = reinterpret_cast<const char *>(sources[k]->contents.data());
+      for (size_t piece = k; piece + 1 < cuts.size(); shard += cuts[piece + 1] - cuts[piece], piece += sources.size())
+        memcpy(target + cuts[piece], shard, size_t(cuts[piece + 1] - cuts[piece]));
+    }
     return;
   }
   size_t first = 0;
@@ -234,7 +237,11 @@ void Machine::Message::write(End &end) {
   for (size_t k = 1; k < sources.size(); ++k)
     for (size_t i = 0; i < sum.size(); ++i)
       sum[i] += sources[k]->contents[i];
-  memcpy(target, reinterpret_cast<char *>(sum.data()) + (cuts.empty() ? 0 : cuts[first]), size_t(end.target.bytes()));
+  auto *whole = reinterpret_cast<const char *>(sum.data());
+  if (cuts.empty())
+    memcpy(target, whole, size_t(end.target.bytes()));
+  for (size_t piece = first; piece + 1 < cuts.size(); target += cuts[piece + 1] - cuts[piece], piece += sources.size())
+    memcpy(target, whole + cuts[piece], size_t(cuts[piece + 1] - cuts[piece]));
 }
 
 bool Machine::complete(size_t rank, const Step &step) {

@@ -276,6 +276,8 @@ constexpr Library library[] = {
     {"tawpipe", "tawpipe", "", 1, true},
     {"tawpipe", "tawpipe", ", prefetch = false", 1, true},
     {"fsdp", "fsdp", "", 1, true},
+    {"zero", "zero", ", level = 1", 1, true},
+    {"zero", "zero", ", level = 2", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1, ship = false, forget = true", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1, cached = true, forget = true", 1, true},
@@ -305,14 +307,13 @@ Schedule fromLibrary(Dice &dice, int64_t size) {
   std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
                      ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
   schedule.head = std::string("import \"std/") + chosen.file + ".pipe\"\n";
-  bool tied = dice.oneIn(2) && schedule.kind != "fsdp"; // which does not cut tied weights
-  return finish(schedule, tied, schedule.stages, call);
+  return finish(schedule, dice.oneIn(2), schedule.stages, call);
 }
 
 } // namespace
 
 std::string Schedule::text() const {
-  std::string body;
+  std::string body, first = hoist > 0 ? "# hoist " + number(hoist) + "\n" : "";
   for (int64_t r = 0; perRank && r < ranks; ++r) {
     body += "  on " + number(r) + " {";
     for (const Action &action : actions)
@@ -321,7 +322,7 @@ std::string Schedule::text() const {
   }
   for (const Action &action : perRank ? std::vector<Action>() : actions)
     body += "  " + (action.rank < 0 ? action.text : "on " + number(action.rank) + " { " + action.text + " }") + "\n";
-  return head + body + tail;
+  return first + head + body + tail;
 }
 
 std::string mutateActions(Schedule &schedule, Dice &dice) {
@@ -358,9 +359,10 @@ std::string mutateActions(Schedule &schedule, Dice &dice) {
 
 Schedule drawSchedule(Dice &dice, int64_t size) {
   int64_t drawn = dice.below(10);
-  if (drawn >= 8)
-    return fromLibrary(dice, size);
-  return Generator(dice, size, drawn >= 4).run();
+  Schedule schedule = drawn >= 8 ? fromLibrary(dice, size) : Generator(dice, size, drawn >= 4).run();
+  if (drawn >= 4 && dice.oneIn(3)) // some weights move
+    schedule.hoist = dice.between(1, 3);
+  return schedule;
 }
 
 } // namespace pp::fuzz

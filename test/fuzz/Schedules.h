@@ -15,6 +15,7 @@ struct Schedule {
   std::string tail;   ///< and after them
   std::string single; ///< the same model and data on one rank
   int64_t ranks = 1, stages = 1, microbatches = 1;
+  int64_t hoist = 0;    ///< so many tasks earlier weights may leave
   bool perRank = false; ///< actions are written as one list for each rank
 
   /// A unit on its rank, or (-1) moves, which are anchored where their text says.

@@ -302,7 +302,7 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 }
 
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
-  // expected-error@+1 {{stage 0 has its weights on rank 0 and its optimizer state on shards of ranks 0, 1; what is cut over ranks is cut alike}}
+  // expected-error@+1 {{stage 0 has its weights on rank 0 and its optimizer state on shards of ranks 0, 1; expected the same ranks}}
   pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0]> owner <[0, 1] shard>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]

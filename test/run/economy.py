@@ -11,7 +11,8 @@ import harness
 
 SIZES = dict(layers=4, hidden=32, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=8, microbatch=1, ranks=4, microbatches=8)
 CASES = [("weipipe_naive", {}), ("weipipe_interleave", {}), ("wzb1", {}), ("wzb2", {}), ("tawpipe", {}),
-         ("tawpipe", dict(ring="true")), ("fsdp", dict(ahead=0)), ("fsdp", dict(ahead=1)), ("1f1b", {})]
+         ("tawpipe", dict(ring="true")), ("fsdp", dict(ahead=0)), ("fsdp", dict(ahead=1)), ("zero1", {}), ("zero2", {}),
+         ("1f1b", {})]
 
 
 def chunks(schedule, more, p, m):
@@ -32,6 +33,8 @@ def chunks(schedule, more, p, m):
         return total / p
     if schedule == "fsdp":  # two gathers and a sum of every stage in every round
         return 3 * (p - 1) / p * p * rounds - more["ahead"] * (p - 1) / p * (2 * rounds - 1)
+    if schedule in ("zero1", "zero2"):  # a sum of every stage in each round, or in the last; and a gather of it
+        return (1 + (1 if schedule == "zero1" else rounds)) * (p - 1) / p * p
     return None
 
 

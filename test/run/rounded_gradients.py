@@ -18,7 +18,8 @@ def run(compiler, folder, text, schedule, ranks, gradients, model):
     values = dict(schedule=schedule, ranks=ranks, gradients=gradients, microbatches=M, model=model)
     path = os.path.join(folder, "_".join(map(str, values.values())))
     harness.compile_train(compiler, path, SMALL | values, INPUTS)
-    harness.call([path, "--in-process", "--sends=rendezvous", "--data", text, "--steps", "3", "--grads", path + ".grads",
+    transport = "mpi" if schedule in ("tawpipe", "fsdp") else "threads"  # both sum in their collectives
+    harness.call([*harness.launch(path, ranks, transport), "--sends=rendezvous", "--data", text, "--steps", "3", "--grads", path + ".grads",
                   "--log", path + ".jsonl"])
     grads = {name: values for name, (_, values) in harness.read_safetensors(path + ".grads").items()}
     return grads, [line["loss"] for line in harness.read_log(path + ".jsonl")]
@@ -29,7 +30,7 @@ def main():
     tally, text = harness.Tally(), harness.write_text(folder)
     for model in ("llama", "gpt2"):
         grads, losses = run(compiler, folder, text, "single", 1, "f32", model)
-        for schedule, ranks in (("1f1b", 2), ("zb_h1", 4), ("weipipe", 4), ("single", 1)):
+        for schedule, ranks in (("1f1b", 2), ("zb_h1", 4), ("weipipe", 4), ("tawpipe", 4), ("fsdp", 4), ("zero1", 2), ("zero2", 4), ("single", 1)):
             ours, our_losses = run(compiler, folder, text, schedule, ranks, "bf16", model)
             worst, where = difference(ours, grads)
             drift = max(abs(a - b) / b for a, b in zip(our_losses, losses))

@@ -1,6 +1,8 @@
 // The transport between threads: what arrives, in which order, and how a run that cannot go on ends.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/SafeTensors.h"
 #include "test/unit/RuntimePattern.h"
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <gtest/gtest.h>
@@ -76,6 +78,35 @@ TEST(RuntimeTransport, SumsInRankOrder) {
     EXPECT_EQ(sums[rank], 0.0);
     EXPECT_EQ(floatSums[rank], 0.0f);
   }
+}
+
+// Two runs of a whole, each cut over all ranks. In bf16 256 + 1 is 256, so a sum that is rounded on its way stays there.
+TEST(RuntimeTransport, ShardsOfSeveralRuns) {
+  auto programs = emptyPrograms(3);
+  MessageSpec sum = sumOver({0, 1, 2}, 0, 9, Type::Bf16);
+  sum.kind = MessageSpec::Kind::ReduceScatter;
+  sum.cuts = {0, 4, 8, 12, 14, 16, 18};
+  MessageSpec gather = sum;
+  gather.kind = MessageSpec::Kind::AllGather;
+  for (auto &program : programs)
+    program.messages = {sum, gather};
+  std::vector<std::vector<float>> shards(3), wholes(3);
+  Status status = runRanks(programs, {}, [&](pp_rank_t &rank, Transport &transport) {
+    uint16_t whole[9], shard[3] = {}, all[9] = {};
+    for (int i = 0; i < 9; ++i)
+      whole[i] = roundToBf16(rank.rank == 0 ? 256.0f + 2.0f * float(i) : 1.0f);
+    PP_CHECKED(transport.postCollective(rank, 0, whole, shard));
+    PP_CHECKED(transport.complete(rank, 0));
+    PP_CHECKED(transport.postCollective(rank, 1, all, shard));
+    PP_CHECKED(transport.complete(rank, 1));
+    std::transform(shard, shard + 3, std::back_inserter(shards[rank.rank]), fromBf16);
+    std::transform(all, all + 9, std::back_inserter(wholes[rank.rank]), fromBf16);
+    return Status();
+  });
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(shards[1], (std::vector<float>{262, 264, 272})); // elements 2, 3 and 7
+  for (auto &whole : wholes)
+    EXPECT_EQ(whole, (std::vector<float>{258, 260, 262, 264, 266, 268, 270, 272, 274}));
 }
 
 /// Two ranks that each send first and only then post their receive.
