@@ -59,7 +59,8 @@ LogicalResult exportCsv(const Sources &sources, llvm::raw_ostream &os, MLIRConte
     if (failed(pp::checkTorch(program)))
       return failure();
   PassManager manager(context);
-  pp::buildPipeline(manager, pp::Until::Ranks, {}, {/*fuse=*/false}); // cell by cell what the schedule says
+  pp::buildPipeline(manager, pp::Until::Ranks, {},
+                    {/*fuse=*/false, /*hoist=*/false, /*costs=*/""}); // cell by cell what the schedule says
   if (failed(manager.run(*module)))
     return failure();
   for (auto program : module->getOps<pp::pipeline::ProgramOp>())
