@@ -276,6 +276,9 @@ __global__ void adamKernel(Adam<E> adam, const OptimizerScalars *scalars, const 
 
 template <class E> pp_status_t adamw(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
+#ifndef __CUDACC__ // emulated programs have no device that writes them before a step
+  *op.launches->scalars = *in<OptimizerScalars>(arguments[6]);
+#endif
   void *master = arguments[5] ? arguments[5] : arguments[2];
   Adam<E> adam{in<A>(arguments[0]), out<E>(arguments[2]), out<A>(arguments[3]), out<A>(arguments[4]), out<A>(master)};
   int64_t blocks = blocksFor(op.dims[0], 256 * packOf<E>);

@@ -18,3 +18,17 @@ add_executable(pp-emulated-kernel-tests ${PP_GPU_TESTS} ${CMAKE_CURRENT_LIST_DIR
 target_compile_definitions(pp-emulated-kernel-tests PRIVATE PP_EMULATED)
 target_link_libraries(pp-emulated-kernel-tests PRIVATE GTest::gtest_main GTest::gtest pp-cuda-emulated pp-warnings)
 gtest_discover_tests(pp-emulated-kernel-tests TEST_PREFIX emulated.)
+# The last thread first: what is right only in one order shows.
+add_test(NAME emulated-kernels-reversed COMMAND pp-emulated-kernel-tests --gtest_filter=
+  KernelsRows.*:KernelsCrossEntropy.*:KernelsElementwise.*:KernelsTiles.LengthsAroundTheTiles:KernelsChunks.RowsThat*)
+set_tests_properties(emulated-kernels-reversed PROPERTIES ENVIRONMENT PP_SIMT_ORDER=down)
+
+# Emitted programs whose kernels are these: the runtime's archive with one set of kernels in the place of the other.
+set(PP_EMULATED_RUNTIME ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libpp-runtime-emulated.a)
+add_custom_command(OUTPUT ${PP_EMULATED_RUNTIME}
+  COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:pp-runtime> ${PP_EMULATED_RUNTIME}
+  COMMAND ${CMAKE_AR} d ${PP_EMULATED_RUNTIME} Entry.cpp.o Prepare.cpp.o Specs.cpp.o Gemm.cpp.o LoopsPlain.cpp.o
+          LoopsAvx2.cpp.o LoopsAvx512.cpp.o
+  COMMAND ${CMAKE_AR} qcs ${PP_EMULATED_RUNTIME} $<TARGET_OBJECTS:pp-cuda-emulated>
+  DEPENDS pp-runtime pp-cuda-emulated COMMAND_EXPAND_LISTS VERBATIM)
+add_custom_target(pp-runtime-emulated ALL DEPENDS ${PP_EMULATED_RUNTIME})

@@ -6,6 +6,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TRAIN = os.path.join(ROOT, "examples", "train.pipe")
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_btl_vader_single_copy_mechanism="none")
+# Another library of the runtime, whose kernels the tests then run.
+RUNTIME = ["--runtime", os.environ["PP_TEST_RUNTIME"]] if "PP_TEST_RUNTIME" in os.environ else []
 LICENCES = "/usr/share/common-licenses"
 
 
@@ -32,7 +34,7 @@ def call(command, expect=0, timeout=600, **more):
 
 def compile_train(compiler, path, values, train=TRAIN, options=()):
     defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-    call([compiler, train, *defines, *options, "-o", path])
+    call([compiler, train, *defines, *options, *RUNTIME, "-o", path])
     return path
 
 
