@@ -49,8 +49,8 @@ int32_t pp_end_unit(pp_rank_t *rank, int32_t unit);
 /// `pp_complete` of the same number: a send may be read meanwhile, a receive may not be touched.
 int32_t pp_post_send(pp_rank_t *rank, int32_t message, const void *data);
 int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data);
-/// Joins a collective of the message's group, in place. all_reduce: every member gets the sum, added in rank order (f64
-/// or f32 elements as the message says). reduce: the root gets it, the others' data may be read meanwhile. broadcast:
+/// Joins a collective of the message's group, in place. all_reduce: every member gets the sum, added in rank order (f64,
+/// f32, or bf16 that is added in f32 and rounded once, as the message says). reduce: the root gets it, the others' data may be read meanwhile. broadcast:
 /// every member gets the root's data, which may be read meanwhile. all_gather: every member's data get the shards of all,
 /// reduce_scatter: every member's shard its range of the sum of the data; `shard` is null elsewhere.
 int32_t pp_post_collective(pp_rank_t *rank, int32_t message, void *data, void *shard);

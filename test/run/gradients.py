@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
-#                     [-D NAME=VALUE].. [--recompute PARTS] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
+#                     [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under `mpirun`
 # or in one process, with buffered or rendezvous sends; the gradients of its first step, its losses and the weights after
 # its last step must equal those of `schedule=single` within the tolerance of its type, and be the same bits in all modes.
@@ -39,6 +39,10 @@ class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
         self.options = ()
+
+    def hoist(self):
+        """From now on weights leave as early as the step on a cluster of slow links gains by it."""
+        self.options += ("--hoist", "--cluster=a800_pcie_10gbe")
 
     def compile(self, train=harness.TRAIN, **values):
         path = os.path.join(self.folder, "_".join(str(value).replace("/", "_") for value in values.values()))
@@ -102,6 +106,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="two sizes and two of the four modes a case")
     parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
     parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
+    parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
     parser.add_argument("--recompute", metavar="PARTS", help="in all stages of the library's schedules")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="of the model and the data, or of the schedules alone")
@@ -110,6 +115,8 @@ def main():
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
+    if arguments.hoist:
+        runner.hoist()
     if arguments.recompute:
         runner.forget(arguments.recompute)
     defines = dict(define.split("=", 1) for define in arguments.D)
