@@ -68,8 +68,9 @@ struct Gemm::State {
   GemmShape shape;
   Type sumType; ///< of c
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product;
-  Layout left, right, result; ///< of b, a, c
-  cublasLtMatmulAlgo_t algorithms[2];
+  Layout left, right, result;         ///< of b, a, c
+  cublasLtMatmulAlgo_t algorithms[2]; ///< for any addresses, and for multiples of 16 bytes
+  bool known[2] = {false, false};
   size_t workspace = 0;
   bool epilogueBias = false;
 
@@ -181,18 +182,20 @@ void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found
   cudaEventDestroy(to);
 }
 
-/// Algorithms for both alignments; false if cuBLASLt knows none.
+/// Algorithms for both alignments; false if cuBLASLt knows none for aligned operands. Where it has none for others, a
+/// call with such fails.
 bool Gemm::State::choose(bool tunes) {
   for (bool wide : {false, true}) {
     auto found = candidates(wide, tunes ? mostCandidates : 1);
+    known[wide] = !found.empty();
     if (found.empty())
-      return false;
+      continue;
     algorithms[wide] = found[0].algo;
     workspace = workspaceBytes;
     if (tunes && wide)
       tune(found, algorithms[wide]);
   }
-  return true;
+  return known[true];
 }
 
 Gemm::Gemm() = default;
@@ -232,6 +235,8 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
   uintptr_t addresses =
       reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c);
   bool wide = addresses % 16 == 0;
+  if (!state->known[wide])
+    return PP_INTERNAL;
   return state->multiply(a, b, c, state->algorithms[wide], scratch, stream) == CUBLAS_STATUS_SUCCESS ? PP_OK
                                                                                                      : PP_INTERNAL;
 }
