@@ -149,6 +149,18 @@ public:
     return true;
   }
 
+  /// One member joins a collective of its group right before the one that it should join first: MPI takes them by turns.
+  bool swapCollectives() {
+    PostOp later = drawPost([](PostOp op) { return op.isCollective(); });
+    for (Operation *op = later ? later->getPrevNode() : nullptr; op; op = op->getPrevNode())
+      if (auto earlier = dyn_cast<PostOp>(op);
+          earlier && earlier.isCollective() && earlier.getPeers() == later.getPeers()) {
+        later->moveBefore(earlier);
+        return true;
+      }
+    return false;
+  }
+
   /// A broadcast or reduce has another root, for one member or for all.
   bool wrongRoot() {
     PostOp post = drawPost([](PostOp op) { return op.getRoot().has_value(); });
@@ -328,6 +340,7 @@ constexpr Mutation mutations[] = {
     {"receive-late", apply<&MessageMutant::receiveLate>},
     {"misroute", apply<&MessageMutant::misroute>},
     {"smaller-group", apply<&MessageMutant::smallerGroup>},
+    {"swap-collectives", apply<&MessageMutant::swapCollectives>},
     {"wrong-root", apply<&MessageMutant::wrongRoot>},
     {"other-channel", apply<&MessageMutant::otherChannel>},
     {"wrong-slot", apply<&MessageMutant::wrongSlot>},
