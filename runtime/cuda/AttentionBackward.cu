@@ -141,6 +141,26 @@ template <int D> struct QueryGradient {
   static constexpr size_t sharedBytes = size_t(2 * queries + 4 * keys) * tileStride<D> * sizeof(Bf16);
 };
 
+/// Writes the warp's rows of dq, from `first` on, or adds to them.
+template <int D>
+PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, int b, int head, int first) {
+  int lane = int(threadIdx.x) % 32;
+  PP_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int t = first + lane / 4 + 8 * half;
+    if (t >= n.s)
+      continue;
+    Bf16 *row = static_cast<Bf16 *>(n.dq) + n.query(b, t, head);
+    PP_UNROLL
+    for (int j = 0; j < D / 8; ++j) {
+      int column = 8 * j + lane % 4 * 2;
+      float x = n.adds && column < n.d ? widen(row[column]) : 0.0f;
+      float y = n.adds && column + 1 < n.d ? widen(row[column + 1]) : 0.0f;
+      putPair(row, column, n.d, x + dq.v[j][2 * half], y + dq.v[j][2 * half + 1]);
+    }
+  }
+}
+
 template <int D>
 __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = QueryGradient<D>;
@@ -202,20 +222,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     multiplyDown<D / 8, Block::blocks, D>(dq, Operands<Block::blocks>(products), k, 0);
   }
   waitCopies<0>();
-  PP_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    int t = first + warp * 16 + lane / 4 + 8 * half;
-    if (t >= n.s)
-      continue;
-    Bf16 *row = static_cast<Bf16 *>(n.dq) + n.query(b, t, head);
-    PP_UNROLL
-    for (int j = 0; j < D / 8; ++j) {
-      int column = 8 * j + lane % 4 * 2;
-      float x = n.adds && column < n.d ? widen(row[column]) : 0.0f;
-      float y = n.adds && column + 1 < n.d ? widen(row[column + 1]) : 0.0f;
-      putPair(row, column, n.d, x + dq.v[j][2 * half], y + dq.v[j][2 * half + 1]);
-    }
-  }
+  writeQueries<D>(n, dq, b, head, first + warp * 16);
 }
 
 template <int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {

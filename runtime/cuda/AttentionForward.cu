@@ -32,6 +32,48 @@ template <int D, int Keys, int Fold> struct Forward {
     }
   }
 
+  /// Scores of the warp's queries with a tile of keys; what is read of the tile serves all runs.
+  static PP_DEVICE void multiplyKeys(RowSums<blocks> (&scores)[Fold], const Bf16 *q, const Bf16 *k, int warp) {
+    PP_UNROLL
+    for (int f = 0; f < Fold; ++f)
+      scores[f].clear();
+    PP_UNROLL
+    for (int c = 0; c < D; c += 16) {
+      uint32_t left[Fold][4];
+      PP_UNROLL
+      for (int f = 0; f < Fold; ++f)
+        loadLeft<D>(left[f], q, (warp * Fold + f) * 16, c);
+      PP_UNROLL
+      for (int j = 0; j < blocks; j += 2) {
+        uint32_t right[4];
+        loadRight<D>(right, k, j * 8, c);
+        PP_UNROLL
+        for (int f = 0; f < Fold; ++f) {
+          multiply(scores[f].v[j], left[f], right[0], right[1]);
+          multiply(scores[f].v[j + 1], left[f], right[2], right[3]);
+        }
+      }
+    }
+  }
+
+  /// Adds the weighted rows of a tile of values.
+  PP_DEVICE void addValues(const RowSums<blocks> (&weights)[Fold], const Bf16 *v) {
+    Operands<blocks> left0(weights[0]), left1(weights[Fold - 1]);
+    PP_UNROLL
+    for (int i = 0; i < blocks / 2; ++i)
+      PP_UNROLL
+    for (int j = 0; j < D / 8; j += 2) {
+      uint32_t right[4];
+      loadRightDown<D>(right, v, i * 16, j * 8);
+      multiply(output[0].v[j], left0.a[i], right[0], right[1]);
+      multiply(output[0].v[j + 1], left0.a[i], right[2], right[3]);
+      if constexpr (Fold == 2) {
+        multiply(output[1].v[j], left1.a[i], right[0], right[1]);
+        multiply(output[1].v[j + 1], left1.a[i], right[2], right[3]);
+      }
+    }
+  }
+
   /// Masks what a row may not see; t is the thread's first row of the run, key the tile's first.
   static PP_DEVICE void mask(const AttentionCall &n, RowSums<blocks> &scores, int chunk, int t, int key) {
     int column = int(threadIdx.x) % 4 * 2;
@@ -124,26 +166,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
     waitBlock(); // K is here, and no warp reads V any more
     load(v, n.chunks[chunk].v, chunk, key);
     RowSums<Block::blocks> scores[Fold];
-    PP_UNROLL
-    for (int f = 0; f < Fold; ++f)
-      scores[f].clear();
-    PP_UNROLL
-    for (int c = 0; c < D; c += 16) {
-      uint32_t a[Fold][4];
-      PP_UNROLL
-      for (int f = 0; f < Fold; ++f)
-        loadLeft<D>(a[f], q, (warp * Fold + f) * 16, c);
-      PP_UNROLL
-      for (int j = 0; j < Block::blocks; j += 2) {
-        uint32_t right[4];
-        loadRight<D>(right, k, j * 8, c);
-        PP_UNROLL
-        for (int f = 0; f < Fold; ++f) {
-          multiply(scores[f].v[j], a[f], right[0], right[1]);
-          multiply(scores[f].v[j + 1], a[f], right[2], right[3]);
-        }
-      }
-    }
+    Block::multiplyKeys(scores, q, k, warp);
     int lead = n.chunks[chunk].lead;
     bool masked = key + Keys > n.chunks[chunk].length || (n.causal && key + Keys - 1 > first + lead);
     PP_UNROLL
@@ -158,20 +181,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
     more = n.seek(chunk, key, end);
     if (more)
       load(k, n.chunks[chunk].k, chunk, key);
-    Operands<Block::blocks> weights0(scores[0]), weights1(scores[Fold - 1]);
-    PP_UNROLL
-    for (int i = 0; i < Block::blocks / 2; ++i)
-      PP_UNROLL
-    for (int j = 0; j < D / 8; j += 2) {
-      uint32_t right[4];
-      loadRightDown<D>(right, v, i * 16, j * 8);
-      multiply(mine.output[0].v[j], weights0.a[i], right[0], right[1]);
-      multiply(mine.output[0].v[j + 1], weights0.a[i], right[2], right[3]);
-      if constexpr (Fold == 2) {
-        multiply(mine.output[1].v[j], weights1.a[i], right[0], right[1]);
-        multiply(mine.output[1].v[j + 1], weights1.a[i], right[2], right[3]);
-      }
-    }
+    mine.addValues(scores, v);
   }
   waitCopies<0>();
   mine.write(n, b, head, first + warp * Fold * 16);

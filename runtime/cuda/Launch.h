@@ -53,7 +53,8 @@ template <class... Pointers> bool aligned(Pointers... pointers) {
 
 /// The bodies of each file; null where another serves.
 Body elementwiseBody(Kernel kernel, Type type);
-Body rowsBody(Kernel kernel, Type type);
+Body normsBody(Kernel kernel, Type type);
+Body tablesBody(Kernel kernel, Type type);
 Body crossEntropyBody(Kernel kernel, Type type);
 Body attentionBody(const PreparedOp &op);
 Body attentionBackwardBody(const PreparedOp &op);
@@ -67,7 +68,8 @@ pp_status_t addBias(const PreparedOp &op, const void *b, void *y);
 size_t attentionSharedBytes(const PreparedOp &op);
 
 /// Bytes that an op needs in the rank's scratch.
-int64_t rowsScratch(const PreparedOp &op);
+int64_t normsScratch(const PreparedOp &op);
+int64_t tablesScratch(const PreparedOp &op);
 int64_t elementwiseScratch(const PreparedOp &op);
 int64_t crossEntropyScratch(const PreparedOp &op);
 

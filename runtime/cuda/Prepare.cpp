@@ -63,7 +63,7 @@ Body bodyOf(const PreparedOp &op) {
   default:
     break;
   }
-  for (auto find : {elementwiseBody, rowsBody, crossEntropyBody, mergeAttentionBody})
+  for (auto find : {elementwiseBody, normsBody, tablesBody, crossEntropyBody, mergeAttentionBody})
     if (Body body = find(op.kernel, op.type))
       return body;
   return nullptr;
@@ -131,7 +131,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     return PP_INVALID;
   op.launches = &launches;
   op.body = bodyOf(op);
-  for (auto scratch : {elementwiseScratch, rowsScratch, crossEntropyScratch})
+  for (auto scratch : {elementwiseScratch, normsScratch, tablesScratch, crossEntropyScratch})
     scratchBytes = std::max(scratchBytes, scratch(op));
   if (op.kernel == Kernel::rope)
     tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], op.type == Type::F64}] = 0;
