@@ -184,8 +184,12 @@ Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path
   std::vector<Held> held;
   PP_TRY(plan(memory, kind, writer, held));
   if (!writer) {
-    for (const Held &each : held)
-      PP_TRY(memory.transport.send(0, memory.arena + each.tensor.offset, size_t(each.tensor.bytes())));
+    std::vector<char> mine;
+    for (const Held &each : held) {
+      mine.resize(size_t(each.tensor.bytes()));
+      PP_TRY(memory.device.download(each.tensor.offset, mine.data(), mine.size()));
+      PP_TRY(memory.transport.send(0, mine.data(), mine.size()));
+    }
     return {};
   }
   metadata["format"] = "pt";
@@ -202,7 +206,7 @@ Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path
     whole.resize(size_t(tensor.wholeElements()) * size);
     char *to = whole.data() + size_t(tensor.begin) * size;
     if (each.rank == memory.program.rank)
-      memcpy(to, memory.arena + tensor.offset, size_t(tensor.bytes()));
+      PP_TRY(memory.device.download(tensor.offset, to, size_t(tensor.bytes())));
     else
       PP_TRY(memory.transport.receive(each.rank, to, size_t(tensor.bytes())));
     if (tensor.begin + tensor.elements() < tensor.wholeElements()) // more of its shards come
@@ -312,7 +316,7 @@ Status loadCheckpoint(RankMemory &memory, const std::string &path, const RunStat
   for (const Held &each : held) {
     if (!optimizer.tensors().contains(each.name))
       return invalid("`", optimizer.path(), "` lacks `", each.name, "`");
-    PP_TRY(fromFile(each.tensor, optimizer, each.name, memory.arena));
+    PP_TRY(fromFile(each.tensor, optimizer, each.name, memory.device));
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // The main of every emitted program: understands the command line, starts the ranks, and says once what went wrong.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Trainer.h"
+#include "runtime/Run.h"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,15 +9,6 @@
 
 namespace pp {
 namespace {
-
-int say(const Status &status, int32_t rank = 0) {
-  bool named = status.message().starts_with("rank ") || status.message().starts_with("deadlock ");
-  std::string prefix = rank > 0 && !named ? text("rank ", rank, ": ") : std::string();
-  std::string line = "pp: error: " + prefix + status.message() + "\n";
-  fflush(stdout);
-  fwrite(line.data(), 1, line.size(), stderr);
-  return int(status.code());
-}
 
 /// True unless mpirun has started this process as another rank than 0; known before MPI starts.
 bool speaksBeforeMpi() {
@@ -47,48 +38,12 @@ Status printInfo(Emitted &emitted) {
   return {};
 }
 
-int runThreads(Emitted &emitted, const Options &options) {
-  int32_t ranks = emitted.program().ranks;
-  std::shared_ptr<Meeting> meeting = makeMeeting(ranks, options.transport);
-  std::vector<std::thread> threads;
-  std::latch allLeft(ranks);
-  for (int32_t rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      std::unique_ptr<Transport> transport = makeThreadTransport(meeting, rank);
-      Trainer trainer(emitted, options, *transport, rank);
-      Outcome outcome = trainer.run();
-      leave(*meeting, rank, outcome.together && !outcome.mine ? Status() : outcome.status);
-      allLeft.arrive_and_wait(); // others may still copy from or to what this rank has posted
-    });
-  for (std::thread &thread : threads)
-    thread.join();
-  int32_t failed = -1;
-  Status status = firstFailure(*meeting, failed);
-  return status.ok() ? 0 : say(status, failed);
-}
-
-int runMpi(Emitted &emitted, const Options &options) {
-  int32_t rank = 0;
-  std::unique_ptr<Transport> transport;
-  Status status = makeMpiTransport(emitted.program().ranks, options.transport, rank, transport);
-  if (!status.ok()) {
-    int code = rank == 0 ? say(status) : int(status.code());
-    finishMpi();
-    return code;
-  }
-  Outcome outcome;
-  {
-    Trainer trainer(emitted, options, *transport, rank);
-    outcome = trainer.run();
-  }
-  if (outcome.status.ok() || outcome.together) {
-    int code = outcome.mine ? say(outcome.status, rank) : int(outcome.status.code());
-    finishMpi();
-    return code;
-  }
-  if (claimMpiReport())
-    say(outcome.status, rank);
-  abortMpi(int(outcome.status.code()));
+int startMpi(Emitted &emitted, const Options &options) {
+#ifdef PP_WITH_MPI
+  return runMpi(emitted, options);
+#else
+  return say(invalid("`", emitted.program().name, "` was linked without MPI; run it alone with --in-process"));
+#endif
 }
 
 int mainOf(int argc, char **argv) {
@@ -109,10 +64,46 @@ int mainOf(int argc, char **argv) {
       status = printInfo(emitted);
     return status.ok() ? 0 : say(status);
   }
-  return options.inProcess ? runThreads(emitted, options) : runMpi(emitted, options);
+  if (!options.inProcess)
+    return startMpi(emitted, options);
+  std::unique_ptr<Driver> driver;
+  if (status = openDriver(options, 0, driver); !status.ok())
+    return say(status);
+  return driver ? runStreams(emitted, options, *driver) : runThreads(emitted, options);
 }
 
 } // namespace
+
+int say(const Status &status, int32_t rank) {
+  bool named = status.message().starts_with("rank ") || status.message().starts_with("deadlock ");
+  std::string prefix = rank > 0 && !named ? text("rank ", rank, ": ") : std::string();
+  std::string line = "pp: error: " + prefix + status.message() + "\n";
+  fflush(stdout);
+  fwrite(line.data(), 1, line.size(), stderr);
+  return int(status.code());
+}
+
+int runThreads(Emitted &emitted, const Options &options) {
+  int32_t ranks = emitted.program().ranks;
+  std::shared_ptr<Meeting> meeting = makeMeeting(ranks, options.transport);
+  std::vector<std::thread> threads;
+  std::latch allLeft(ranks);
+  for (int32_t rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      std::unique_ptr<Transport> transport = makeThreadTransport(meeting, rank);
+      std::unique_ptr<Device> device = makeHostDevice();
+      Trainer trainer(emitted, options, *transport, *device, rank);
+      Outcome outcome = trainer.run();
+      leave(*meeting, rank, outcome.together && !outcome.mine ? Status() : outcome.status);
+      allLeft.arrive_and_wait(); // others may still copy from or to what this rank has posted
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+  int32_t failed = -1;
+  Status status = firstFailure(*meeting, failed);
+  return status.ok() ? 0 : say(status, failed);
+}
+
 } // namespace pp
 
 int main(int argc, char **argv) { return pp::mainOf(argc, argv); }

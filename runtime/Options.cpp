@@ -62,6 +62,27 @@ Status readSends(const std::string &value, Options &options) {
   return {};
 }
 
+Status readCarrier(const std::string &value, Options &options) {
+  constexpr std::pair<const char *, Carrier> carriers[] = {
+      {"mpi", Carrier::Mpi}, {"threads", Carrier::Threads}, {"nccl", Carrier::Nccl}};
+  for (auto [name, carrier] : carriers)
+    if (value == name)
+      options.carrier = carrier;
+  if (options.carrier == Carrier::Unsaid)
+    return invalid("`--transport` expects `mpi`, `threads` or `nccl`, got `", value, "`");
+  return {};
+}
+
+Status readEmulation(const std::string &value, Options &options) {
+  size_t colon = value.find(':');
+  int64_t seed = 0;
+  Emulation &emulation = options.emulate.emplace();
+  PP_TRY(readWhole("emulate", value.substr(0, colon), 0, INT64_MAX, seed));
+  emulation.seed = uint64_t(seed);
+  return colon == std::string::npos ? Status()
+                                    : readWhole("emulate", value.substr(colon + 1), 0, INT64_MAX, emulation.dropped);
+}
+
 Status readSeed(const std::string &value, Options &options) {
   int64_t seed = 0;
   PP_TRY(readWhole("seed", value, 0, INT64_MAX, seed));
@@ -98,6 +119,15 @@ const std::vector<OptionSpec> &allOptions() {
        [](const std::string &value, Options &options) {
          return readReal("timeout", value, 0.001, 1e9, options.transport.timeoutSeconds);
        }},
+      {"transport", "KIND",
+       "mpi: ranks are processes under mpirun; threads: as --in-process; nccl: mpi, and\n"
+       "GPUs send to each other (default: what the program was linked with)",
+       readCarrier},
+      switchOption("no-graph", "ask a GPU for every kernel of every step, not for one graph", &Options::noGraph),
+      {"emulate", "SEED[:K]",
+       "with a CPU as if it were a GPU: in one of the orders that streams and events allow;\n"
+       "with K the K-th wait for an event is left out, and results are wrong (for tests)",
+       readEmulation},
       switchOption("in-process", "run all ranks as threads of this process, without mpirun", &Options::inProcess),
       switchOption("info", "say what this program is, and end", &Options::info),
       switchOption("help", "this text", &Options::help)};
@@ -137,6 +167,8 @@ Status checkTogether(const Options &options) {
     return invalid("`--load` and `--resume` both say where to start; give one");
   if (options.saveEvery && options.save.empty())
     return invalid("`--save-every` needs `--save DIR`");
+  if (options.inProcess && options.carrier != Carrier::Unsaid && options.carrier != Carrier::Threads)
+    return invalid("`--in-process` is `--transport threads`; give one");
   return {};
 }
 
@@ -179,7 +211,11 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
     }
     PP_TRY(spec->read(value, options));
   }
-  return options.help || options.info ? Status() : checkTogether(options);
+  if (options.help || options.info)
+    return {};
+  PP_TRY(checkTogether(options));
+  options.inProcess |= options.carrier == Carrier::Threads;
+  return {};
 }
 
 std::string helpText(const Program &program) {

@@ -10,6 +10,15 @@
 
 namespace pp {
 
+/// A device with streams that is this CPU (runtime/streams/Emulated.cpp).
+struct Emulation {
+  uint64_t seed = 0;
+  int64_t dropped = -1; ///< the wait that is left out
+};
+
+/// What carries messages; empty: as the program was linked.
+enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
+
 struct Options {
   std::string data, load, save, resume, grads, log, trace, profile; ///< paths; empty: not asked for
   std::optional<int64_t> steps;                                     ///< the last step; absent: 20, or the resumed run's
@@ -18,6 +27,9 @@ struct Options {
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;
   TransportOptions transport;
+  Carrier carrier = Carrier::Unsaid;
+  std::optional<Emulation> emulate;
+  bool noGraph = false; ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false;
 };
 

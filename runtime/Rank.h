@@ -4,6 +4,7 @@
 #define PP_RUNTIME_RANK_H
 
 #include "runtime/Pp.h"
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,15 @@ namespace pp {
 class Kernels;   // runtime/Kernels.h: the prepared ops
 class Transport; // runtime/Transport.h: the prepared messages
 class Trace;     // runtime/Trace.h: times of units and waits
+
+/// Where the kernels of a rank go instead of running at once: an emulated device does them later.
+class Launches {
+public:
+  virtual pp_status_t add(pp_rank_t &rank, std::function<pp_status_t()> work) = 0;
+
+protected:
+  ~Launches() = default;
+};
 
 /// What AdamW reads besides its arrays; set by the trainer before each step.
 struct OptimizerScalars {
@@ -29,6 +39,7 @@ struct pp_rank_t {
   pp::Kernels *kernels = nullptr;
   pp::Transport *transport = nullptr;
   pp::Trace *trace = nullptr;
+  pp::Launches *launches = nullptr; ///< null: kernels run when they are called
   pp::OptimizerScalars optimizer;
   int32_t unit = -1;   ///< the unit that runs, for messages
   std::string message; ///< why the last call failed; first failure wins

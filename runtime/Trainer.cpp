@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <sys/mman.h>
-#include <unistd.h>
 
 namespace pp {
 namespace {
@@ -35,8 +33,8 @@ double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int
   return lr * (optimizer.minLr + (1 - optimizer.minLr) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
 }
 
-Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, int32_t number)
-    : emitted(emitted), options(options), transport(transport), whole(emitted.program()) {
+Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t number)
+    : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()) {
   rank.rank = number;
   rank.ranks = whole.ranks;
   rank.transport = &transport;
@@ -44,8 +42,6 @@ Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport,
 }
 
 Trainer::~Trainer() {
-  if (arena)
-    munmap(arena, program->arenaBytes);
   if (log)
     fclose(log);
 }
@@ -78,13 +74,19 @@ Status Trainer::makeReady() {
   if (options.data.empty())
     return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
   PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
-  PP_TRY(mapArena());
+  if (!device.isTimed() && (!options.trace.empty() || !options.profile.empty()))
+    return invalid(options.trace.empty() ? "`--profile`" : "`--trace`",
+                   " tells when units ran on the CPU; on a device "
+                   "with streams (",
+                   device.name(), ") the CPU knows only when it asked for them");
+  PP_TRY(device.allocate(*program));
   if (speaks())
     PP_TRY(checkOutputs());
   std::string why;
   if (pp_status_t code = Kernels::prepare(program->ops, kernels, why); code != PP_OK)
     return {code, why};
   rank.kernels = kernels.get();
+  device.bind(rank);
   PP_TRY(fillArena());
   sums.resize(whole.microbatches + 2 * whole.ranks);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
@@ -115,17 +117,6 @@ Status Trainer::resolveState() {
   if (lastStep <= state.step)
     return invalid("nothing to do: the run in `", options.resume, "` has done ", state.step, " steps, asked for are ",
                    lastStep);
-  return {};
-}
-
-Status Trainer::mapArena() {
-  if (program->arenaBytes == 0)
-    return {};
-  void *memory =
-      mmap(nullptr, program->arenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED)
-    return refused("rank ", rank.rank, " needs an arena of ", program->arenaBytes, " bytes: ", strerror(errno));
-  arena = static_cast<char *>(memory);
   return {};
 }
 
@@ -182,27 +173,27 @@ Status Trainer::train() {
 Status Trainer::trainStep(int64_t step, Summary &summary) {
   double start = transport.now();
   transport.markStep(step);
-  for (const InputSpec &input : program->inputs)
-    for (int64_t row = 0; row < whole.batch; ++row)
-      tokens.read((step - 1) * whole.sequencesPerStep() + input.microbatch * whole.batch + row, input.targets,
-                  reinterpret_cast<int32_t *>(arena + input.offset) + row * input.length, input.first, input.length);
+  PP_TRY(fillInputs(step));
   const OptimizerSpec &given = whole.optimizer;
   summary.lr = learningRate(given, state.lr, step, state.steps);
   rank.optimizer = {summary.lr, given.beta1, given.beta2, given.epsilon, given.weightDecay, given.clip, step};
   rank.unit = -1;
   int64_t began = Trace::now();
-  int32_t code = pp_rank_table[rank.rank].step(&rank, arena);
+  pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank);
   trace.stepped(int32_t(step), began);
   if (code != PP_OK) {
     std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
                            ? text(", `", program->units[rank.unit].name, "`")
                            : std::string();
-    return {pp_status_t(code),
+    return {code,
             text("rank ", rank.rank, ", step ", step, unit, ": ", rank.message.empty() ? "failed" : rank.message)};
   }
   if (transport.outstanding() != 0)
     return internal("rank ", rank.rank, ", step ", step, ": ", transport.outstanding(),
                     transport.outstanding() == 1 ? " message was" : " messages were", " posted and never completed");
+  if (transport.received() > received) // a graph that is replayed does not pass through the transport
+    stepBytes = transport.received() - received;
+  received = transport.received();
   PP_TRY(summarize(summary));
   summary.seconds = transport.now() - start;
   if (!std::isfinite(summary.loss))
@@ -210,15 +201,30 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   return {};
 }
 
+Status Trainer::fillInputs(int64_t step) {
+  for (const InputSpec &its : program->inputs) {
+    input.resize(size_t(whole.batch * its.length));
+    for (int64_t row = 0; row < whole.batch; ++row)
+      tokens.read((step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row, its.targets,
+                  input.data() + row * its.length, its.first, its.length);
+    PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
+  }
+  return {};
+}
+
 /// Each loss lives on one rank; adding zeros moves it to all, and the microbatches are then added in their order.
 Status Trainer::summarize(Summary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
-  for (const LossSpec &loss : program->losses)
-    sums[loss.microbatch] += loss.type == Type::F64 ? *reinterpret_cast<const double *>(arena + loss.offset)
-                                                    : *reinterpret_cast<const float *>(arena + loss.offset);
+  for (const LossSpec &loss : program->losses) {
+    double wide = 0;
+    float narrow = 0;
+    bool isWide = loss.type == Type::F64;
+    PP_TRY(device.download(loss.offset, isWide ? static_cast<void *>(&wide) : &narrow, elementBytes(loss.type)));
+    sums[loss.microbatch] += isWide ? wide : double(narrow);
+  }
   double *norms = sums.data() + whole.microbatches;
   if (program->normOffset >= 0) {
-    norms[2 * rank.rank] = *reinterpret_cast<const double *>(arena + program->normOffset);
+    PP_TRY(device.download(program->normOffset, &norms[2 * rank.rank], sizeof(double)));
     norms[2 * rank.rank + 1] = 1;
   }
   PP_TRY(transport.sum(sums));
@@ -264,9 +270,11 @@ Status Trainer::printHeader() {
   printf("%s, schedule %s, %d %s over %s, %s, %lld parameters\n", whole.model.c_str(), whole.schedule.c_str(),
          whole.ranks, whole.ranks == 1 ? "rank" : "ranks", std::string(transport.name()).c_str(),
          whole.precision.c_str(), static_cast<long long>(whole.parameters));
-  printf("a step: %lld microbatches of %lld x %lld tokens, %.3f GFLOP; kernels %s\n",
+  std::string where = device.name();
+  printf("a step: %lld microbatches of %lld x %lld tokens, %.3f GFLOP; kernels %s%s\n",
          static_cast<long long>(whole.microbatches), static_cast<long long>(whole.batch),
-         static_cast<long long>(whole.sequence), whole.flopsPerStep * 1e-9, Kernels::isa());
+         static_cast<long long>(whole.sequence), whole.flopsPerStep * 1e-9, Kernels::isa(),
+         (where.empty() ? where : ", " + where).c_str());
   printf("planned peak bytes a rank:");
   for (double peak : peaks)
     printf(" %.0f", peak);
@@ -280,39 +288,32 @@ Status Trainer::printHeader() {
   return {};
 }
 
-/// Pages of the arena that the run has touched, host memory apart.
-int64_t Trainer::usedBytes() const {
-  if (!arena)
-    return 0;
-  int64_t page = sysconf(_SC_PAGESIZE), device = program->arenaBytes - program->hostBytes;
-  std::vector<unsigned char> resident((device + page - 1) / page);
-  if (mincore(arena, device, resident.data()) != 0)
-    return -1;
-  int64_t pages = std::count_if(resident.begin(), resident.end(), [](unsigned char flags) { return flags & 1; });
-  return std::min(pages * page, program->hostBytes ? program->plannedPeak() : device);
-}
-
 Status Trainer::finish() {
   constexpr int columns = 8;
   std::vector<double> table(columns * whole.ranks);
   const Trace::Sums &spent = trace.sums();
   double *row = table.data() + columns * rank.rank;
   row[0] = double(program->plannedPeak());
-  row[1] = double(usedBytes());
+  row[1] = double(device.usedBytes());
   row[2] = double(kernels->scratchBytes());
   row[3] = double(spent.units);
   row[4] = double(spent.waits);
   row[5] = double(spent.posts);
   row[6] = double(spent.steps);
-  row[7] = double(transport.received()) / double(lastStep - state.step);
+  row[7] = double(stepBytes);
   PP_TRY(transport.sum(table));
   if (speaks()) {
-    printf("rank  planned peak B     used B  scratch B  received B/step   kernels   waiting  messages  dispatch\n");
+    bool timed = device.isTimed();
+    printf("rank  planned peak B     used B  scratch B  received B/step%s\n",
+           timed ? "   kernels   waiting  messages  dispatch" : "");
     for (int32_t other = 0; other < whole.ranks; ++other) {
       const double *its = table.data() + columns * other;
       double all = std::max(its[6], 1.0) / 100;
-      printf("%4d %15.0f %10.0f %10.0f %16.0f %8.2f%% %8.2f%% %8.2f%% %8.2f%%\n", other, its[0], its[1], its[2], its[7],
-             its[3] / all, its[4] / all, its[5] / all, (its[6] - its[3] - its[4] - its[5]) / all);
+      printf("%4d %15.0f %10.0f %10.0f %16.0f", other, its[0], its[1], its[2], its[7]);
+      if (timed)
+        printf(" %8.2f%% %8.2f%% %8.2f%% %8.2f%%", its[3] / all, its[4] / all, its[5] / all,
+               (its[6] - its[3] - its[4] - its[5]) / all);
+      printf("\n");
     }
     fflush(stdout);
   }

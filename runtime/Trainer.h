@@ -24,7 +24,7 @@ struct Outcome {
 
 class Trainer {
 public:
-  Trainer(Emitted &emitted, const Options &options, Transport &transport, int32_t rank);
+  Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t rank);
   ~Trainer();
   Trainer(const Trainer &) = delete;
   Trainer &operator=(const Trainer &) = delete;
@@ -42,9 +42,9 @@ private:
   Status makeReady();
   Status checkOutputs();
   Status resolveState();
-  Status mapArena();
   Status fillArena();
   Status train();
+  Status fillInputs(int64_t step);
   Status trainStep(int64_t step, Summary &summary);
   Status summarize(Summary &summary);
   Status report(int64_t step, const Summary &summary);
@@ -54,23 +54,24 @@ private:
   /// All ranks hear whether one of them failed; from here on they end in order.
   Status settle(Status mine);
   Status printHeader();
-  [[nodiscard]] int64_t usedBytes() const;
-  [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, arena}; }
+  [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, device}; }
   [[nodiscard]] bool speaks() const { return rank.rank == 0; }
 
   Emitted &emitted;
   const Options &options;
   Transport &transport;
+  Device &device;
   const Program &whole;
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
   Trace trace;
   Tokens tokens;
-  char *arena = nullptr;
+  std::vector<int32_t> input; ///< one of a step's
   RunState state;
-  int64_t lastStep = 0;     ///< of this run; before state.steps with --stop-at
-  std::vector<double> sums; ///< losses by microbatch, then each rank's norm
+  int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
+  int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
+  std::vector<double> sums;            ///< losses by microbatch, then each rank's norm
   FILE *log = nullptr;
   bool together = false, mine = false;
   std::string remark;

@@ -59,6 +59,18 @@ protected:
   int64_t receivedBytes = 0;
 };
 
+/// Where a rank of an in-process run stands while it waits.
+struct Standing {
+  bool ended = false;
+  int32_t unit = -1;
+  const MessageSpec *message = nullptr; ///< null: between steps
+  const RankProgram *program = nullptr;
+};
+/// `rank 1 after \`1B0\` waits for ..`
+[[nodiscard]] std::string describe(const Standing &standing, int32_t rank);
+/// Every rank waits: what each of them waits for.
+[[nodiscard]] Status deadlockIn(int64_t step, std::span<const Standing *const> ranks);
+
 /// All ranks of an in-process run meet here.
 class Meeting;
 [[nodiscard]] std::shared_ptr<Meeting> makeMeeting(int32_t ranks, TransportOptions options);

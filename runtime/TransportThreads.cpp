@@ -117,14 +117,9 @@ class Meeting {
 public:
   Meeting(int32_t ranks, TransportOptions options) : ranks(ranks), options(options), places(ranks) {}
 
-  /// Where a rank stands while it waits.
-  struct Place {
+  struct Place : Standing {
     std::condition_variable wake;
     Ticket *waitsFor = nullptr;
-    bool ended = false;
-    int32_t unit = -1;
-    const MessageSpec *message = nullptr; ///< null: between steps
-    const RankProgram *program = nullptr;
   };
 
   std::mutex mutex;
@@ -168,28 +163,10 @@ public:
   void checkStandstill(int32_t rank) {
     if (waiting == 0 || waiting + ended < ranks || broken)
       return;
-    std::string story = text("deadlock in step ", step.load(), ": ");
-    for (int32_t other = 0; other < ranks; ++other) {
-      if (other == 8 && ranks > 9) {
-        story += text("; and ", ranks - other, " more ranks");
-        break;
-      }
-      story += other ? "; " : "";
-      story += placeOf(other);
-    }
-    breakOff(rank, {PP_PEER, story});
-  }
-
-  std::string placeOf(int32_t rank) const {
-    const Place &place = places[rank];
-    if (place.ended)
-      return text("rank ", rank, " has ended");
-    if (!place.message)
-      return text("rank ", rank, " waits between steps");
-    std::string unit = place.unit >= 0 && place.program && place.unit < int32_t(place.program->units.size())
-                           ? text(" after `", place.program->units[place.unit].name, "`")
-                           : std::string();
-    return text("rank ", rank, unit, " waits for ", describe(*place.message));
+    std::vector<const Standing *> all;
+    for (const Place &place : places)
+      all.push_back(&place);
+    breakOff(rank, deadlockIn(step.load(), all));
   }
 
   /// Posts one end of a message; copies if the other end is there, and then has given the mutex back.
@@ -288,7 +265,7 @@ public:
       if (place.wake.wait_until(lock, std::chrono::time_point_cast<std::chrono::steady_clock::duration>(deadline)) ==
               std::cv_status::timeout &&
           !ticket.done && !broken)
-        breakOff(rank, {PP_PEER, text(placeOf(rank), ", overdue after ", options.timeoutSeconds, " s")});
+        breakOff(rank, {PP_PEER, text(describe(place, rank), ", overdue after ", options.timeoutSeconds, " s")});
     if (place.waitsFor) {
       place.waitsFor = nullptr;
       --waiting;
@@ -496,6 +473,28 @@ Status ThreadTransport::agree(const Status &mine, int32_t &failed, pp_status_t &
 }
 
 } // namespace
+
+std::string describe(const Standing &standing, int32_t rank) {
+  if (standing.ended)
+    return text("rank ", rank, " has ended");
+  if (!standing.message)
+    return text("rank ", rank, " waits between steps");
+  bool known = standing.unit >= 0 && standing.program && standing.unit < int32_t(standing.program->units.size());
+  return text("rank ", rank, known ? text(" after `", standing.program->units[standing.unit].name, "`") : std::string(),
+              " waits for ", describe(*standing.message));
+}
+
+Status deadlockIn(int64_t step, std::span<const Standing *const> ranks) {
+  std::string story = text("deadlock in step ", step, ": ");
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == 8 && ranks.size() > 9) {
+      story += text("; and ", ranks.size() - rank, " more ranks");
+      break;
+    }
+    story += (rank ? "; " : "") + describe(*ranks[rank], int32_t(rank));
+  }
+  return {PP_PEER, story};
+}
 
 std::shared_ptr<Meeting> makeMeeting(int32_t ranks, TransportOptions options) {
   return std::make_shared<Meeting>(ranks, options);

@@ -21,16 +21,18 @@ void store(char *at, Type type, int64_t i, double value) {
     reinterpret_cast<uint16_t *>(at)[i] = roundToBf16(float(value));
 }
 
-void fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, char *arena) {
+Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, Device &device) {
   uint64_t key = keyOf(seed, weight.name);
   int64_t count = place.elements();
+  std::vector<char> values(size_t(place.bytes()));
   for (int64_t i = 0; i < count; ++i) {
     double value = weight.init == WeightSpec::Init::One ? 1
                    : weight.init == WeightSpec::Init::Zero
                        ? 0
                        : weight.deviation * normalAt(key, uint64_t(place.begin + i));
-    store(arena + place.offset, place.type, i, value);
+    store(values.data(), place.type, i, value);
   }
+  return device.upload(place.offset, values.data(), values.size());
 }
 
 /// The weight that a master belongs to; it may begin the step on another rank.
@@ -108,13 +110,13 @@ Status Emitted::rank(int32_t number, const RankProgram *&out) {
 
 Status initWeights(RankMemory &memory, uint64_t seed) {
   for (const WeightSpec &weight : memory.program.weights)
-    fill(weight, weight, seed, memory.arena);
+    PP_TRY(fill(weight, weight, seed, memory.device));
   for (const StateSpec &state : memory.program.state) {
     if (state.kind != "master")
       continue;
     const WeightSpec *weight = nullptr;
     PP_TRY(findWeight(memory, state.name, weight));
-    fill(*weight, state, seed, memory.arena);
+    PP_TRY(fill(*weight, state, seed, memory.device));
   }
   return {};
 }
@@ -134,7 +136,7 @@ void toFileLayout(const TensorSpec &tensor, const char *from, char *out) {
       memcpy(out, from + (row * tensor.shape[1] + column) * int64_t(size), size);
 }
 
-Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, char *arena) {
+Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, Device &device) {
   const FileTensor &entry = file.tensors().at(fileName);
   SafeTensors::Reader read = SafeTensors::readerOf(entry.type);
   if (!read)
@@ -144,14 +146,14 @@ Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::st
     return invalid("`", file.path(), "`: `", fileName, "` has shape ", shapeText(entry.shape), ", this model expects ",
                    shapeText(expected));
   const char *data = file.data(entry);
-  char *to = arena + tensor.offset;
+  std::vector<char> values(size_t(tensor.bytes()));
   for (int64_t i = 0, count = tensor.elements(); i < count; ++i) {
     int64_t element = tensor.begin + i;
     if (tensor.transposed)
       element = element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1];
-    store(to, tensor.type, i, read(data, element));
+    store(values.data(), tensor.type, i, read(data, element));
   }
-  return {};
+  return device.upload(tensor.offset, values.data(), values.size());
 }
 
 Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &remark) {
@@ -172,7 +174,7 @@ Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &rem
   if (!lacking.empty())
     return missing({lacking.begin(), lacking.end()}, file);
   for (const WeightSpec &weight : memory.program.weights)
-    PP_TRY(fromFile(weight, file, nameInFile(weight.name, file), memory.arena));
+    PP_TRY(fromFile(weight, file, nameInFile(weight.name, file), memory.device));
   for (const StateSpec &state : memory.program.state) {
     if (state.kind != "master")
       continue;
@@ -180,7 +182,7 @@ Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &rem
     PP_TRY(findWeight(memory, state.name, weight));
     TensorSpec place = state;
     place.transposed = weight->transposed;
-    PP_TRY(fromFile(place, file, nameInFile(state.name, file), memory.arena));
+    PP_TRY(fromFile(place, file, nameInFile(state.name, file), memory.device));
   }
   if (first && !unused.empty())
     remark = text("`", file.path(), "` has ", unused.size(), unused.size() == 1 ? " tensor" : " tensors",

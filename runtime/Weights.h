@@ -3,6 +3,7 @@
 #ifndef PP_RUNTIME_WEIGHTS_H
 #define PP_RUNTIME_WEIGHTS_H
 
+#include "runtime/Device.h"
 #include "runtime/SafeTensors.h"
 #include "runtime/Transport.h"
 #include <map>
@@ -29,7 +30,7 @@ struct RankMemory {
   Emitted &emitted;
   const RankProgram &program;
   Transport &transport;
-  char *arena = nullptr;
+  Device &device;
 };
 
 /// Writes the first value of every weight: a function of seed, name and element alone, rounded from f64. The masters of
@@ -44,7 +45,7 @@ Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &rem
 /// Copies a whole tensor at `from` into the file's layout.
 void toFileLayout(const TensorSpec &tensor, const char *from, char *out);
 /// Reads from the file what of a tensor lies in the arena.
-Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, char *arena);
+Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, Device &device);
 
 /// The shape a file has for a tensor.
 [[nodiscard]] std::vector<int64_t> fileShape(const TensorSpec &tensor);

@@ -14,12 +14,53 @@ int32_t failRun(pp_rank_t *rank, int32_t number, const char *name, pp_status_t s
   return rank->fail(status, where + (rank->kernels->failures() ? ": a kernel could not be launched" : ": oneDNN failed"));
 }
 
+/// Lists of addresses lie on the stack of the task body: work that is done later needs its own.
+struct KeptArguments {
+  std::vector<void *> pointers;
+  std::vector<std::vector<void *>> lists;
+
+  void keep(const void *pointer, size_t) { pointers.push_back(const_cast<void *>(pointer)); }
+  void keep(const void *const *list, size_t length) {
+    std::vector<void *> &its = lists.emplace_back();
+    for (size_t i = 0; i < length; ++i)
+      its.push_back(const_cast<void *>(list[i]));
+    pointers.push_back(its.data());
+  }
+};
+
+/// Addresses in each list that the op is called with.
+size_t listLength(const PreparedOp &op) {
+  switch (op.kernel) {
+  case Kernel::attention:
+  case Kernel::attention_bwd:
+    return size_t(2 * op.chunkCount);
+  case Kernel::attention_merge:
+    return size_t(2 * op.dims[4]);
+  case Kernel::cross_entropy_merge:
+    return size_t(op.dims[1]);
+  default:
+    return 0;
+  }
+}
+
+template <class... Pointers>
+int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const char *name, Pointers... pointers) {
+  auto kept = std::make_shared<KeptArguments>();
+  (kept->keep(pointers, listLength(*op)), ...);
+  return rank->launches->add(*rank, [=] {
+    pp_status_t status = op->body(*op, kept->pointers.data());
+    return status == PP_OK ? PP_OK : pp_status_t(failRun(rank, number, name, status));
+  });
+}
+
 /// The arguments keep the C ABI's order; constness ends here because a body knows which it writes.
 template <class... Pointers>
 int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Pointers... pointers) {
   const PreparedOp *op = rank->kernels ? rank->kernels->find(number) : nullptr;
   if (!op || op->kernel != kernel)
     return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
+  if (rank->launches)
+    return runLater(rank, number, op, name, pointers...);
   void *const arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
   pp_status_t status = op->body(*op, arguments);
   return status == PP_OK ? PP_OK : failRun(rank, number, name, status);

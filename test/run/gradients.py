@@ -5,8 +5,9 @@
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
 #                     [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under `mpirun`
-# or in one process, with buffered or rendezvous sends; the gradients of its first step, its losses and the weights after
-# its last step must equal those of `schedule=single` within the tolerance of its type, and be the same bits in all modes.
+# or in one process, with buffered or rendezvous sends, or as on a GPU (streams and staged copies, emulated); the gradients
+# of its first step, its losses and the weights after its last step must equal those of `schedule=single` within the
+# tolerance of its type, and be the same bits in all modes.
 # --matrix: 2, 4, 6 ranks, 1, 2, 4 rounds of microbatches, 1, 2 layers a rank, f64 and f32, and `groups=all` in a schedule
 # for every divisor of the ranks; threads and mpi in turn, all with rendezvous sends. --only keeps one of them.
 import argparse, glob, itertools, os, re, shutil, sys
@@ -63,7 +64,7 @@ class Runner:
         self.options = (f"--stdlib={library}",)
 
     def run(self, program, ranks, transport, sends, steps=3):
-        result = f"{program}.{transport}.{sends}"
+        result = f"{program}.{transport.replace('/', '_')}.{sends}"
         harness.call([*harness.launch(program, ranks, transport), "--data", self.text, "--steps", str(steps),
                       f"--sends={sends}", "--grads", result + ".grads", "--log", result + ".jsonl", "--save", result + ".saved"])
         gradients, weights = ({name: values for name, (_, values) in harness.read_safetensors(path).items()}
@@ -103,7 +104,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("compiler")
     parser.add_argument("folder")
-    parser.add_argument("--quick", action="store_true", help="two sizes and two of the four modes a case")
+    parser.add_argument("--quick", action="store_true", help="two sizes and three of the six modes a case")
     parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
     parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
@@ -131,7 +132,9 @@ def main():
             single = runner.compile(schedule="single", **sizes | dict(ranks=1))
             references[key] = runner.run(single, 1, "threads", "rendezvous", arguments.steps)
         program = runner.compile(arguments.train, schedule=schedule, **sizes, **defines)
-        chosen = [modes[number % 2]] if arguments.matrix else [modes[0], modes[1 + number % 2]] if arguments.quick else modes
+        streams, staged = (f"streams/{number}", "rendezvous"), (f"staged/{number}", "rendezvous")
+        quick = [modes[0], staged if number % 4 == 3 else modes[1 + number % 2], streams]
+        chosen = [modes[number % 2]] if arguments.matrix else quick if arguments.quick else [*modes, streams, staged]
         first = None
         for transport, sends in chosen:
             gradients, losses, weights = runner.run(program, ranks, transport, sends, arguments.steps)
@@ -142,7 +145,7 @@ def main():
             same = (gradients, losses, weights) == first
             good = same and worst <= TOLERANCE[precision] and drift <= 10 * TOLERANCE[precision] and trained <= TRAINED[precision]
             tally.check(good, " ".join(f"{name} {value}" for name, value in sizes.items())
-                        + f" {schedule:28} {transport:7} {sends:10} gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
+                        + f" {schedule:28} {transport:10} {sends:10} gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
                         + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
         if arguments.matrix:
             runner.clean(program)

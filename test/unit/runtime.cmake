@@ -15,7 +15,7 @@ target_link_libraries(pp-message-pattern PRIVATE pp-runtime pp-warnings)
 
 # gtest_main stands first: the runtime's own main is for emitted programs.
 add_executable(pp-runtime-tests ${PP_UNIT_DIR}/RuntimeFiles.cpp ${PP_UNIT_DIR}/RuntimeTransport.cpp
-               ${PP_UNIT_DIR}/RuntimeRuns.cpp ${PP_UNIT_DIR}/RuntimeProgram.cpp)
+               ${PP_UNIT_DIR}/RuntimeRuns.cpp ${PP_UNIT_DIR}/RuntimeStreams.cpp ${PP_UNIT_DIR}/RuntimeProgram.cpp)
 target_link_libraries(pp-runtime-tests PRIVATE GTest::gtest_main GTest::gtest pp-runtime pp-warnings)
 target_compile_definitions(pp-runtime-tests PRIVATE PP_BYHAND_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 add_dependencies(pp-runtime-tests pp-message-pattern pp-byhand-1-f32 pp-byhand-1-f64 pp-byhand-1-bf16 pp-byhand-2-f32 pp-byhand-2-f64

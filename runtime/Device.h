@@ -1,0 +1,41 @@
+// Where a rank's memory lies and how its step runs there: on this CPU, or on a device that works through streams.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The trainer touches the arena through this alone: what it writes before a step and reads after it is a copy.
+#ifndef PP_RUNTIME_DEVICE_H
+#define PP_RUNTIME_DEVICE_H
+
+#include "runtime/Program.h"
+#include "runtime/Rank.h"
+#include <memory>
+
+namespace pp {
+
+class Device {
+public:
+  virtual ~Device() = default;
+
+  /// Makes the arena of the program, all of it zero.
+  virtual Status allocate(const RankProgram &program) = 0;
+  virtual Status upload(int64_t offset, const void *from, size_t bytes) = 0;
+  virtual Status download(int64_t offset, void *to, size_t bytes) = 0;
+
+  /// The kernels of this rank are prepared; from now on they run here.
+  virtual void bind(pp_rank_t &rank) = 0;
+  /// Runs one step of the rank to its end. Collective over the ranks that share the device.
+  virtual pp_status_t run(pp_step_t step, pp_rank_t &rank) = 0;
+
+  /// Bytes of the arena that the run has used, host memory apart; -1: not known.
+  [[nodiscard]] virtual int64_t usedBytes() const = 0;
+  /// The marks of a step say when its units ran. Elsewhere only when they were handed to the device.
+  [[nodiscard]] virtual bool isTimed() const = 0;
+  /// What it is, behind the kernels' name; empty for this CPU.
+  [[nodiscard]] virtual std::string name() const = 0;
+};
+
+/// This CPU: pages of the system, the step is a call.
+[[nodiscard]] std::unique_ptr<Device> makeHostDevice();
+
+} // namespace pp
+
+#endif // PP_RUNTIME_DEVICE_H

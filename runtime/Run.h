@@ -1,0 +1,23 @@
+// The ways to run the ranks of a program: threads, fibers that share a device, or processes under mpirun.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_RUN_H
+#define PP_RUNTIME_RUN_H
+
+#include "runtime/Trainer.h"
+#include "runtime/streams/Driver.h"
+
+namespace pp {
+
+/// Prints once why a run failed; the exit status of the process.
+int say(const Status &status, int32_t rank = 0);
+
+/// All ranks in this process, each a thread on this CPU.
+int runThreads(Emitted &emitted, const Options &options);
+/// All ranks in this process, one thread that asks the device for the work of all.
+int runStreams(Emitted &emitted, const Options &options, Driver &driver);
+/// This process is one rank of several under mpirun. (Where the program was linked with MPI.)
+int runMpi(Emitted &emitted, const Options &options);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_RUN_H

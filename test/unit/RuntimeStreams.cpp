@@ -1,0 +1,223 @@
+// Ranks on one device, emulated: messages and graphs in random orders that streams allow, and what a missing wait does.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/streams/StreamDevice.h"
+#include "test/unit/RuntimePattern.h"
+#include <gtest/gtest.h>
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+/// The step of a test: the emitted step's signature, with the rank's own function behind it.
+thread_local std::vector<std::function<pp_status_t(pp_rank_t &, char *)>> stepOf;
+int32_t callStep(pp_rank_t *rank, char *arena) { return stepOf[rank->rank](*rank, arena); }
+
+/// What a rank does once its device and transport are ready.
+using Body = std::function<Status(pp_rank_t &, StreamDevice &, Transport &)>;
+
+/// Runs all ranks as runStreams does; the first failure of any.
+Status runRanks(Driver &driver, std::vector<RankProgram> &programs, bool graph, const Body &body) {
+  int32_t ranks = int32_t(programs.size());
+  Fibers fibers(ranks);
+  StepGroup group(driver, &fibers, ranks, graph);
+  auto meeting = makeStreamMeeting(ranks, driver, &fibers);
+  stepOf.resize(ranks);
+  Status status = fibers.run(
+      [&](int32_t number) {
+        StreamDevice device(driver, group);
+        auto transport = makeStreamTransport(meeting, number, device);
+        pp_rank_t rank;
+        rank.rank = number;
+        rank.ranks = ranks;
+        rank.transport = transport.get();
+        Status its = device.allocate(programs[number]);
+        device.bind(rank);
+        if (its.ok())
+          its = transport->prepare(programs[number]);
+        if (its.ok())
+          its = body(rank, device, *transport);
+        leave(*meeting, number);
+        if (!its.ok())
+          fibers.breakOff(number, its);
+      },
+      [&] { return standstillOf(*meeting); });
+  return status.ok() ? fibers.failure() : status;
+}
+
+/// The pattern's messages with data in the arena, filled and checked by work in the ranks' streams.
+struct Exchange {
+  Exchange(int32_t ranks, uint64_t seed, size_t lag, bool graph) : pattern(ranks, seed, 40), lag(lag), graph(graph) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      int64_t at = 0;
+      for (const MessageSpec &message : pattern.programs[rank].messages) {
+        places[rank].push_back(at);
+        at += 2 * message.bytes;
+      }
+      pattern.programs[rank].arenaBytes = at;
+    }
+  }
+
+  /// The elements that arrive wrong.
+  int64_t wrongAfter(Driver &driver, int steps) {
+    wrong = 0;
+    failure =
+        runRanks(driver, pattern.programs, graph, [&](pp_rank_t &rank, StreamDevice &device, Transport &transport) {
+          stepOf[rank.rank] = [&](pp_rank_t &state, char *arena) { return step(state, transport, arena); };
+          for (int now = 0; now < steps; ++now) { // the ranks begin and leave a step together
+            current = now;
+            if (pp_status_t code = device.run(callStep, rank); code != PP_OK)
+              return Status(code, rank.message);
+          }
+          return Status();
+        });
+    return wrong;
+  }
+
+  pp_status_t step(pp_rank_t &rank, Transport &transport, char *arena);
+  void fill(int32_t rank, size_t i, double *data, double *shard);
+  void check(int32_t rank, size_t i, double *data, double *shard);
+
+  Pattern pattern;
+  size_t lag;
+  bool graph;
+  std::map<int32_t, std::vector<int64_t>> places;
+  int current = 0;
+  int64_t wrong = 0;
+  Status failure;
+};
+
+void Exchange::fill(int32_t rank, size_t i, double *data, double *shard) {
+  const MessageSpec &message = pattern.programs[rank].messages[i];
+  int move = pattern.moveOf[rank][i];
+  Shard own(message, rank);
+  for (int64_t j = 0; j < message.bytes / 8; ++j)
+    data[j] = message.kind == MessageSpec::Kind::Receive ? -1 : Pattern::value(move, current, rank, j);
+  for (size_t j = 0; j < own.values.size(); ++j)
+    shard[j] = Pattern::value(move, current, rank, own.begin + int64_t(j));
+}
+
+void Exchange::check(int32_t rank, size_t i, double *data, double *shard) {
+  const MessageSpec &message = pattern.programs[rank].messages[i];
+  int move = pattern.moveOf[rank][i];
+  Shard own(message, rank);
+  bool scattered = message.kind == MessageSpec::Kind::ReduceScatter;
+  int64_t count = scattered ? int64_t(own.values.size()) : message.bytes / 8;
+  for (int64_t j = 0; j < count; ++j)
+    wrong += (scattered ? shard : data)[j] !=
+             pattern.expected(rank, int32_t(places.size()), move, current, j + (scattered ? own.begin : 0));
+}
+
+pp_status_t Exchange::step(pp_rank_t &rank, Transport &transport, char *arena) {
+  const auto &messages = pattern.programs[rank.rank].messages;
+  for (size_t i = 0; i < messages.size() + lag; ++i) {
+    auto dataOf = [&](size_t k) { return reinterpret_cast<double *>(arena + places[rank.rank][k]); };
+    auto shardOf = [&](size_t k) { return dataOf(k) + messages[k].bytes / 8; };
+    auto launch = [&](void (Exchange::*work)(int32_t, size_t, double *, double *), size_t k) {
+      return rank.launches->add(rank, [=, this, number = rank.rank, data = dataOf(k), shard = shardOf(k)] {
+        (this->*work)(number, k, data, shard);
+        return PP_OK;
+      });
+    };
+    if (i < messages.size()) {
+      if (pp_status_t code = launch(&Exchange::fill, i); code != PP_OK)
+        return code;
+      auto kind = messages[i].kind;
+      pp_status_t code = kind == MessageSpec::Kind::Send ? transport.postSend(rank, int32_t(i), dataOf(i))
+                         : kind == MessageSpec::Kind::Receive
+                             ? transport.postReceive(rank, int32_t(i), dataOf(i))
+                             : transport.postCollective(rank, int32_t(i), dataOf(i), shardOf(i));
+      if (code != PP_OK)
+        return code;
+    }
+    if (i < lag)
+      continue;
+    if (pp_status_t code = transport.complete(rank, int32_t(i - lag)); code != PP_OK)
+      return code;
+    if (pp_status_t code = launch(&Exchange::check, i - lag); code != PP_OK)
+      return code;
+  }
+  return PP_OK;
+}
+
+class Streams : public testing::TestWithParam<std::tuple<int, int, bool>> {};
+
+TEST_P(Streams, DeliverEveryMessageInEveryOrder) {
+  auto [ranks, lag, graph] = GetParam();
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Exchange run(ranks, seed, lag, graph);
+    auto driver = makeEmulatedDriver(seed, -1);
+    EXPECT_EQ(run.wrongAfter(*driver, 4), 0);
+    EXPECT_TRUE(run.failure.ok()) << run.failure.message();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Runtime, Streams,
+                         testing::Combine(testing::Values(2, 5), testing::Values(0, 3), testing::Bool()));
+
+// A program without one of its waits computes something wrong in one of a few orders, unless others imply the wait. The
+// waits of one step: each end's by the channel's stream, and each rank's by its own.
+TEST(RuntimeStreams, AMissingWaitIsSeen) {
+  int64_t found = 0, all = 0;
+  for (int64_t dropped = 0; dropped < 120; dropped += 3, ++all) {
+    bool isSeen = false;
+    for (uint64_t seed = 0; seed < 6 && !isSeen; ++seed) {
+      Exchange run(3, 7, 1, false);
+      auto driver = makeEmulatedDriver(seed, dropped);
+      isSeen = run.wrongAfter(*driver, 1) > 0;
+      ASSERT_TRUE(run.failure.ok()) << run.failure.message();
+    }
+    found += isSeen;
+  }
+  EXPECT_GT(found, all / 2) << "of " << all;
+  RecordProperty("seen", int(found));
+}
+
+// What CUDA forbids in a capture is forbidden here: streams that do not join, streams that are not awaited in the end.
+TEST(RuntimeStreams, ACaptureMustForkAndJoin) {
+  auto driver = makeEmulatedDriver(1, -1);
+  Driver::Stream origin = -1, other = -1;
+  Driver::Event before = -1, begin = -1;
+  Driver::Graph graph = -1;
+  ASSERT_TRUE(driver->makeStream(origin).ok() && driver->makeStream(other).ok());
+  ASSERT_TRUE(driver->makeEvent(before).ok() && driver->makeEvent(begin).ok());
+  EXPECT_EQ(driver->wait(other, before).message(), "stream 1 waits for event 0, which nobody has recorded");
+  ASSERT_TRUE(driver->record(before, other).ok());
+  ASSERT_TRUE(driver->beginCapture(origin).ok());
+  EXPECT_EQ(driver->record(begin, other).message(), "stream 1 is asked for work in a capture that it has not joined");
+  EXPECT_EQ(driver->wait(other, before).message(),
+            "stream 1 waits in a capture for event 0, which was recorded before it");
+  EXPECT_EQ(driver->finish().message(), "a capture is waited for before it has ended");
+  ASSERT_TRUE(driver->record(begin, origin).ok());
+  ASSERT_TRUE(driver->wait(other, begin).ok());
+  ASSERT_TRUE(driver->record(before, other).ok());
+  EXPECT_EQ(driver->endCapture(origin, graph).message(),
+            "the capture ends, and what stream 1 was asked for is not awaited");
+}
+
+TEST(RuntimeStreams, WhoWaitsForEverIsFound) {
+  auto programs = emptyPrograms(2);
+  programs[0].messages = {p2p(false, 1, 0, 64, "never")};
+  programs[1].messages = {p2p(true, 0, 0, 64, "never")};
+  for (RankProgram &program : programs)
+    program.arenaBytes = 64;
+  auto driver = makeEmulatedDriver(1, -1);
+  Status status = runRanks(*driver, programs, false, [&](pp_rank_t &rank, StreamDevice &device, Transport &transport) {
+    stepOf[rank.rank] = [&](pp_rank_t &state, char *arena) {
+      if (state.rank == 1)
+        return PP_OK;
+      pp_status_t code = transport.postReceive(state, 0, arena);
+      return code == PP_OK ? transport.complete(state, 0) : code;
+    };
+    transport.markStep(3);
+    rank.unit = 0;
+    pp_status_t code = device.run(callStep, rank);
+    return code == PP_OK ? Status() : Status(code, rank.message);
+  });
+  EXPECT_EQ(status.code(), PP_PEER);
+  EXPECT_EQ(status.message(),
+            "deadlock in step 3: rank 0 after `0F0` waits for `never` from rank 1 (64 bytes, channel 0);"
+            " rank 1 waits between steps");
+}
+
+} // namespace
