@@ -1,6 +1,7 @@
 // Writes what an emitted program says about itself: the JSON texts that runtime/Program.h describes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "lowering/Describe.h"
+#include "lowering/Lowering.h"
 #include "passes/Actions.h"
 #include "llvm/ADT/StringMap.h"
 #include <nlohmann/json.hpp>
@@ -324,6 +325,8 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   if (!json["batch"].is_number_integer() || !json["sequence"].is_number_integer())
     return program.emitOpError("expected integers for `batch` and `sequence` in its `train` attribute");
 
+  if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
+    json["target"] = target.str();
   int64_t parameters = 0;
   for (auto piece : program.getOps<PieceOp>())
     if (ArrayAttr weights = piece.getWeightsAttr())

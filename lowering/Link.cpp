@@ -1,5 +1,6 @@
 // Links objects and the runtime to an executable with the C++ compiler driver that the machine has.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/Pipeline.h"
 #include "lowering/Config.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/Diagnostics.h"
@@ -28,7 +29,8 @@ static FailureOr<std::string> findDriver(Location loc) {
                         << "); install one or name it in CXX";
 }
 
-static FailureOr<std::string> findRuntime(StringRef given, Location loc) {
+static FailureOr<std::string> findRuntime(StringRef given, StringRef target, Location loc) {
+  std::string name = target == "cpu" ? "libpp-runtime.a" : ("libpp-runtime-" + target + ".a").str();
   SmallVector<std::string> places;
   if (!given.empty()) {
     places.push_back(given.str());
@@ -36,11 +38,11 @@ static FailureOr<std::string> findRuntime(StringRef given, Location loc) {
     static int here; // an address in this tool, by which the system finds its path
     SmallString<256> beside(fs::getMainExecutable(nullptr, &here));
     llvm::sys::path::remove_filename(beside);
-    llvm::sys::path::append(beside, "..", "lib", "libpp-runtime.a");
+    llvm::sys::path::append(beside, "..", "lib", name);
     llvm::sys::path::remove_dots(beside, /*remove_dot_dot=*/true);
     places = {std::string(beside)};
-    if (beside != PP_RUNTIME_LIBRARY)
-      places.push_back(PP_RUNTIME_LIBRARY);
+    if (std::string built = std::string(PP_RUNTIME_FOLDER "/") + name; beside != built)
+      places.push_back(built);
   }
   for (const std::string &place : places)
     if (fs::exists(place))
@@ -54,9 +56,20 @@ static std::string readText(StringRef path) {
   return buffer ? (*buffer)->getBuffer().rtrim().str() : "";
 }
 
-LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef runtimeLibrary, StringRef output,
-                                 Location loc) {
-  FailureOr<std::string> driver = findDriver(loc), runtime = findRuntime(runtimeLibrary, loc);
+StringRef pp::programTarget(ModuleOp module) {
+  for (auto program : module.getOps<pipeline::ProgramOp>())
+    if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
+      return target;
+  return "cpu";
+}
+
+LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target, StringRef runtimeLibrary,
+                                 StringRef output, Location loc) {
+  StringRef flags = target == "cuda" ? PP_CUDA_LINK_FLAGS : PP_LINK_FLAGS;
+  if (flags.empty())
+    return emitError(loc) << "cannot link for `" << target << "`: this pp-compile was built without CUDA; link the "
+                          << "objects of `--emit=obj` where the toolkit is";
+  FailureOr<std::string> driver = findDriver(loc), runtime = findRuntime(runtimeLibrary, target, loc);
   if (failed(driver) || failed(runtime))
     return failure();
 
@@ -72,7 +85,7 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef runtim
   SmallVector<StringRef> arguments = {*driver};
   arguments.append(objects.begin(), objects.end());
   arguments.push_back(*runtime);
-  StringRef(PP_LINK_FLAGS).split(arguments, ';', -1, /*KeepEmpty=*/false);
+  flags.split(arguments, ';', -1, /*KeepEmpty=*/false);
   arguments.append({"-o", temporary});
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(messages), StringRef(messages)};
   std::string why;
@@ -97,5 +110,5 @@ LogicalResult pp::emitExecutable(ModuleOp module, StringRef runtimeLibrary, Stri
   SmallVector<std::string> objects;
   if (failed(emitObjects(module, programRanks(module), folder, objects)))
     return failure();
-  return linkExecutable(objects, runtimeLibrary, output, module.getLoc());
+  return linkExecutable(objects, programTarget(module), runtimeLibrary, output, module.getLoc());
 }

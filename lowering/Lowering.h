@@ -18,6 +18,10 @@ class raw_ostream;
 
 namespace pp {
 
+/// The attribute of a program that says what it runs on, and what that is: `cuda`, or absent and `cpu`.
+inline constexpr llvm::StringLiteral kTargetAttr = "pipeline.target";
+llvm::StringRef programTarget(mlir::ModuleOp module);
+
 /// Loads the LLVM dialect and its translation; once for a context, before anything below and from one thread.
 void loadLoweringDialects(mlir::MLIRContext &context);
 
@@ -43,9 +47,10 @@ mlir::LogicalResult emitObjects(mlir::ModuleOp module, llvm::ArrayRef<int64_t> r
                                 llvm::SmallVectorImpl<std::string> &paths);
 
 /// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output` appears whole or not
-/// at all. `runtimeLibrary` empty: `lib/libpp-runtime.a` beside the folder of this tool, else the one of the build.
-mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::StringRef runtimeLibrary,
-                                   llvm::StringRef output, mlir::Location loc);
+/// at all. `runtimeLibrary` empty: `lib/libpp-runtime.a` or `libpp-runtime-cuda.a`, beside the folder of this tool or in
+/// the build's.
+mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::StringRef target,
+                                   llvm::StringRef runtimeLibrary, llvm::StringRef output, mlir::Location loc);
 
 /// All of it: objects in a temporary folder, which does not outlive the call, then the link.
 mlir::LogicalResult emitExecutable(mlir::ModuleOp module, llvm::StringRef runtimeLibrary, llvm::StringRef output);

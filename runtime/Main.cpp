@@ -18,15 +18,23 @@ bool speaksBeforeMpi() {
   return true;
 }
 
+#ifdef PP_WITH_NCCL
+const char *const linkedTransports = "nccl, mpi, threads (--in-process)";
+#elif defined(PP_WITH_MPI)
+const char *const linkedTransports = "mpi, threads (--in-process)";
+#else
+const char *const linkedTransports = "threads (--in-process)";
+#endif
+
 Status printInfo(Emitted &emitted) {
   const Program &program = emitted.program();
   printf("program     %s\nmodel       %s, %lld parameters, vocabulary %lld, %s\nschedule    %s on %d %s\n",
          program.name.c_str(), program.model.c_str(), static_cast<long long>(program.parameters),
          static_cast<long long>(program.vocab), program.precision.c_str(), program.schedule.c_str(), program.ranks,
          program.ranks == 1 ? "rank" : "ranks");
-  printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  mpi, threads (--in-process)\n",
+  printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  %s\n",
          static_cast<long long>(program.microbatches), static_cast<long long>(program.batch),
-         static_cast<long long>(program.sequence), program.flopsPerStep * 1e-9);
+         static_cast<long long>(program.sequence), program.flopsPerStep * 1e-9, linkedTransports);
   printf("rank  planned peak B    arena B   units  messages  weights      ops\n");
   for (int32_t rank = 0; rank < program.ranks; ++rank) {
     const RankProgram *its = nullptr;
@@ -52,6 +60,9 @@ int mainOf(int argc, char **argv) {
   Status status = parseOptions({argv + 1, size_t(argc > 0 ? argc - 1 : 0)}, options);
   if (status.ok())
     status = emitted.open();
+  if (status.ok() && emitted.program().target != linkedTarget())
+    status = invalid("this program was compiled for `", emitted.program().target, "` and linked with the runtime of `",
+                     linkedTarget(), "`; compile it with --target=", linkedTarget());
   bool speaks = options.inProcess || speaksBeforeMpi();
   if (!status.ok())
     return speaks ? say(status) : int(status.code());

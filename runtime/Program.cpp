@@ -194,6 +194,7 @@ void readProgramRoot(const json &root, Program &program) {
   program.name = root.value("name", std::string());
   program.model = root.value("model", std::string());
   program.schedule = root.value("schedule", std::string());
+  program.target = root.value("target", std::string("cpu"));
   program.precision = root.value("precision", std::string("f32"));
   (void)elementType(program.precision);
   program.ranks = root.at("ranks").get<int32_t>();

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // pp_program_json:
-//   {"name": "quickstart", "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8,
+//   {"name": "quickstart", "target": "cuda" (absent: cpu),
+//    "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8,
 //    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f64", "parameters": 123456,
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
@@ -164,6 +165,7 @@ struct OptimizerSpec {
 /// What pp_program_json says.
 struct Program {
   std::string name, model, schedule, precision;
+  std::string target = "cpu"; ///< what it was compiled for
   int32_t ranks = 1;
   int64_t microbatches = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
   double flopsPerStep = 0, tokensPerStep = 0;

@@ -16,12 +16,12 @@ class Transport; // runtime/Transport.h: the prepared messages
 class Trace;     // runtime/Trace.h: times of units and waits
 
 /// Where the kernels of a rank go instead of running at once: an emulated device does them later.
-class Launches {
+class KernelQueue {
 public:
   virtual pp_status_t add(pp_rank_t &rank, std::function<pp_status_t()> work) = 0;
 
 protected:
-  ~Launches() = default;
+  ~KernelQueue() = default;
 };
 
 /// What AdamW reads besides its arrays; set by the trainer before each step.
@@ -39,7 +39,7 @@ struct pp_rank_t {
   pp::Kernels *kernels = nullptr;
   pp::Transport *transport = nullptr;
   pp::Trace *trace = nullptr;
-  pp::Launches *launches = nullptr; ///< null: kernels run when they are called
+  pp::KernelQueue *queue = nullptr; ///< null: kernels run when they are called
   pp::OptimizerScalars optimizer;
   int32_t unit = -1;   ///< the unit that runs, for messages
   std::string message; ///< why the last call failed; first failure wins

@@ -19,7 +19,8 @@ namespace cl = llvm::cl;
 namespace {
 
 cl::opt<std::string> input(cl::Positional, cl::desc("FILE.pipe"), cl::Required, cl::cat(pp::compileOptions()));
-cl::opt<std::string> target("target", cl::desc("device: cpu"), cl::init("cpu"), cl::cat(pp::compileOptions()));
+cl::opt<std::string> target("target", cl::desc("what the program runs on: cpu (default) or cuda"), cl::init("cpu"),
+                            cl::cat(pp::compileOptions()));
 cl::opt<bool> fuse("fuse", cl::desc("make B of I and W side by side where no message stands between them (true)"),
                    cl::init(true), cl::cat(pp::compileOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("let weights leave earlier where the simulated step gains by it"),
@@ -74,6 +75,9 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
     OwningOpRef<ModuleOp> module =
         isPipe ? pp::importPipe(*manager, &context, *options) : parseSourceFile<ModuleOp>(manager, &context);
     pp::PassTimes times;
+    if (module && target != "cpu")
+      for (auto program : module->getOps<pp::pipeline::ProgramOp>())
+        program->setAttr(pp::kTargetAttr, StringAttr::get(&context, target));
     return success(module && succeeded(runPasses(*module, *proofs, times)) && succeeded(write(*module, times, os)));
   };
   if (!verifyDiagnostics) {
@@ -91,8 +95,8 @@ int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   cl::HideUnrelatedOptions({&pp::compileOptions(), &pp::frontendFlags(), &llvm::getColorCategory()});
   cl::ParseCommandLineOptions(argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n");
-  if (target != "cpu")
-    return failed(pp::usage("target `" + target + "` is not known; this build has cpu")) ? 1 : 0;
+  if (target != "cpu" && target != "cuda")
+    return failed(pp::usage("target `" + target + "` is not known; there are cpu and cuda")) ? 1 : 0;
   if (pp::wantsProof() && (pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipeline))
     return failed(pp::usage("--prove speaks of rank programs, and this --emit ends before there are any")) ? 1 : 0;
   std::string message;

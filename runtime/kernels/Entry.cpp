@@ -47,7 +47,7 @@ template <class... Pointers>
 int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const char *name, Pointers... pointers) {
   auto kept = std::make_shared<KeptArguments>();
   (kept->keep(pointers, listLength(*op)), ...);
-  return rank->launches->add(*rank, [=] {
+  return rank->queue->add(*rank, [=] {
     pp_status_t status = op->body(*op, kept->pointers.data());
     return status == PP_OK ? PP_OK : pp_status_t(failRun(rank, number, name, status));
   });
@@ -59,7 +59,7 @@ int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Po
   const PreparedOp *op = rank->kernels ? rank->kernels->find(number) : nullptr;
   if (!op || op->kernel != kernel)
     return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
-  if (rank->launches)
+  if (rank->queue)
     return runLater(rank, number, op, name, pointers...);
   void *const arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
   pp_status_t status = op->body(*op, arguments);

@@ -16,7 +16,6 @@ public:
   Status prepare(const RankProgram &its) override {
     program = &its;
     posted.resize(its.messages.size());
-    PP_TRY(mpi->prepare(its));
     PP_TRY(own->prepare(its));
     return bind();
   }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The rules are CUDA's. What is asked of one stream happens in order; a wait holds a stream up until what the event
-// stood for when the wait was asked for has happened; nothing else is ordered. While a graph is captured nothing happens.
+// stood for when the wait was asked for has happened; nothing else is ordered. In a capture nothing happens.
 // Streams, events and memory are named by small numbers and addresses, and live as long as the driver.
 #ifndef PP_RUNTIME_STREAMS_DRIVER_H
 #define PP_RUNTIME_STREAMS_DRIVER_H
@@ -50,6 +50,8 @@ public:
   /// Returns when what the event stands for, or all that was asked for, has happened; PP_PEER when it is overdue.
   virtual Status finish(Event event) = 0;
   virtual Status finish() = 0;
+  /// Asked now and then while one of them waits, and once more when it is overdue; what is not ok ends the wait.
+  virtual void watch(std::function<Status(bool overdue)> look) = 0;
 
   /// The kernels of the rank go to this stream from now on.
   virtual void bind(pp_rank_t &rank, Stream stream) = 0;
@@ -62,6 +64,8 @@ public:
   [[nodiscard]] virtual std::string name() const = 0;
 };
 
+/// What programs this runtime is for: `cpu` or `cuda`.
+[[nodiscard]] std::string_view linkedTarget();
 /// The driver that this program was linked for and the options ask for; null: kernels run on this CPU at once. `local`
 /// counts the ranks of this machine.
 Status openDriver(const Options &options, int32_t local, std::unique_ptr<Driver> &made);

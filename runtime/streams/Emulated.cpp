@@ -1,8 +1,8 @@
 // A device that is this CPU: keeps what it is asked for, and does it in a random order that streams and events allow.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Each stream is a queue; a wait in it names the record that it waits for. Streams have random priorities, and the first
-// that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another, and a
+// Each stream is a queue; a wait in it names the record that it waits for. Streams have random priorities, and the
+// first that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another, and a
 // copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for later.
 #include "runtime/Random.h"
 #include "runtime/streams/Driver.h"
@@ -65,6 +65,7 @@ public:
   Status launch(Graph graph, Stream) override { return run(graphs[graph]); }
   Status finish(Event) override { return finish(); }
   Status finish() override;
+  void watch(std::function<Status(bool)>) override {} // nothing here waits
 
   void bind(pp_rank_t &rank, Stream stream) override;
   Status beforeStep(pp_rank_t &) override { return {}; }
@@ -74,7 +75,7 @@ public:
 
 private:
   /// The kernels of one rank, put into its stream.
-  struct RankLaunches final : Launches {
+  struct RankQueue final : KernelQueue {
     EmulatedDriver *driver = nullptr;
     Stream stream = 0;
     pp_status_t failed = PP_OK;
@@ -97,7 +98,7 @@ private:
   bool captures = false;
   std::set<Stream> capturing;
   std::vector<Program> graphs;
-  std::map<const pp_rank_t *, RankLaunches> launches;
+  std::map<const pp_rank_t *, RankQueue> rankQueues;
 };
 
 Status EmulatedDriver::ask(Stream stream, std::function<void()> work, int64_t awaits) {
@@ -216,13 +217,13 @@ Status EmulatedDriver::run(const Program &program) {
 }
 
 void EmulatedDriver::bind(pp_rank_t &rank, Stream stream) {
-  RankLaunches &its = launches[&rank];
+  RankQueue &its = rankQueues[&rank];
   its.driver = this;
   its.stream = stream;
-  rank.launches = &its;
+  rank.queue = &its;
 }
 
-pp_status_t EmulatedDriver::RankLaunches::add(pp_rank_t &rank, std::function<pp_status_t()> work) {
+pp_status_t EmulatedDriver::RankQueue::add(pp_rank_t &rank, std::function<pp_status_t()> work) {
   Status status = driver->ask(stream, [this, work = std::move(work)] {
     if (pp_status_t code = failed == PP_OK ? work() : PP_OK; code != PP_OK)
       failed = code;
@@ -231,11 +232,13 @@ pp_status_t EmulatedDriver::RankLaunches::add(pp_rank_t &rank, std::function<pp_
 }
 
 Status EmulatedDriver::afterStep(pp_rank_t &rank) {
-  pp_status_t failed = launches[&rank].failed;
+  pp_status_t failed = rankQueues[&rank].failed;
   return failed == PP_OK ? Status() : Status(failed, rank.message);
 }
 
 } // namespace
+
+std::string_view linkedTarget() { return "cpu"; }
 
 Status openDriver(const Options &options, int32_t, std::unique_ptr<Driver> &made) {
   if (options.emulate)

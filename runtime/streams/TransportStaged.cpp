@@ -1,8 +1,8 @@
 // Messages of a device over MPI, through memory of the host: slow, and there wherever MPI is.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What is sent is copied to the host behind the kernels that made it, and handed to MPI at the next `complete`: the host
-// waits there in any case, and all that the device still has to do for it waits for nobody. What comes is handed to MPI
+// What is sent is copied to the host behind the kernels that made it, and handed to MPI at the next `complete`: the
+// host waits there in any case, and all that the device still has to do for it waits for nobody. What comes is handed to MPI
 // when it is posted, and copied to the device in `complete`, in a stream that waits for the kernels before the post.
 #include "runtime/streams/BesideMpi.h"
 #include <deque>
@@ -54,6 +54,7 @@ int64_t StagedTransport::shardBytes(const MessageSpec &message) const {
 }
 
 Status StagedTransport::bind() {
+  PP_TRY(mpi->prepare(*program));
   PP_TRY(driver.makeStream(down));
   PP_TRY(driver.makeStream(up));
   bounds = std::vector<Bound>(program->messages.size());

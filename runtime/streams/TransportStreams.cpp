@@ -80,7 +80,7 @@ Status StreamMeeting::checkLanes() const {
     for (size_t member = 1; member < lane.perStep.size(); ++member)
       if (lane.perStep[member] != lane.perStep[0])
         return internal("ranks ", key.first[0], " and ", key.first[member], " post ", lane.perStep[0], " and ",
-                        lane.perStep[member], " messages a step on channel ", key.second);
+                        lane.perStep[member], " messages a step on channel ", std::max(key.second, -1 - key.second));
   return {};
 }
 
@@ -213,7 +213,8 @@ Status StreamTransport::bind(Bound &bound, const MessageSpec &message) {
     members = {sends ? rank : message.peer, sends ? message.peer : rank};
   bound.member = message.isCollective() ? size_t(std::find(members.begin(), members.end(), rank) - members.begin())
                                         : size_t(!sends);
-  bound.lane = &meeting->laneOf({members, message.channel}, members.size());
+  int32_t channel = message.isCollective() ? -1 - message.channel : message.channel; // collectives have their own
+  bound.lane = &meeting->laneOf({members, channel}, members.size());
   ++bound.lane->perStep[bound.member];
   if (bound.lane->stream < 0)
     PP_TRY(meeting->driver.makeStream(bound.lane->stream));

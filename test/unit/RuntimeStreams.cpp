@@ -114,7 +114,7 @@ pp_status_t Exchange::step(pp_rank_t &rank, Transport &transport, char *arena) {
     auto dataOf = [&](size_t k) { return reinterpret_cast<double *>(arena + places[rank.rank][k]); };
     auto shardOf = [&](size_t k) { return dataOf(k) + messages[k].bytes / 8; };
     auto launch = [&](void (Exchange::*work)(int32_t, size_t, double *, double *), size_t k) {
-      return rank.launches->add(rank, [=, this, number = rank.rank, data = dataOf(k), shard = shardOf(k)] {
+      return rank.queue->add(rank, [=, this, number = rank.rank, data = dataOf(k), shard = shardOf(k)] {
         (this->*work)(number, k, data, shard);
         return PP_OK;
       });

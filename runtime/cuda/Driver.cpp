@@ -1,0 +1,210 @@
+// The CUDA runtime as a driver: one GPU of this machine, its memory, streams, events and graphs.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/streams/Driver.h"
+#include "runtime/Kernels.h"
+#include "runtime/cuda/Sum.h"
+#include <chrono>
+#include <map>
+#include <sched.h>
+#include <set>
+
+namespace pp {
+namespace {
+
+/// What CUDA refused, and what for; a machine without a GPU or a driver is told so by `openDriver` before.
+Status checked(cudaError_t error, const char *what) {
+  return error == cudaSuccess ? Status() : internal("CUDA: ", what, ": ", cudaGetErrorString(error));
+}
+
+class CudaDriver final : public Driver {
+public:
+  explicit CudaDriver(double timeoutSeconds) : timeoutSeconds(timeoutSeconds) {}
+  ~CudaDriver() override;
+  Status open(int32_t local);
+
+  Status allocate(size_t bytes, void *&memory) override;
+  Status allocateHost(size_t bytes, void *&memory) override;
+  Status makeStream(Stream &made) override;
+  Status makeEvent(Event &made) override;
+
+  Status record(Event event, Stream stream) override {
+    busy.insert(stream);
+    return checked(cudaEventRecord(events[event], streams[stream]), "recording an event");
+  }
+  Status wait(Stream stream, Event event) override {
+    busy.insert(stream);
+    return checked(cudaStreamWaitEvent(streams[stream], events[event], 0), "waiting for an event");
+  }
+  Status copy(Stream stream, void *to, const void *from, size_t bytes) override {
+    busy.insert(stream);
+    return checked(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, streams[stream]), "a copy");
+  }
+  Status sum(Stream stream, const SumSpec &spec) override {
+    busy.insert(stream);
+    return checked(launchSum(spec, streams[stream]), "a sum");
+  }
+
+  Status beginCapture(Stream origin) override {
+    PP_TRY(finish());
+    return checked(cudaStreamBeginCapture(streams[origin], cudaStreamCaptureModeThreadLocal), "beginning a graph");
+  }
+  Status endCapture(Stream origin, Graph &made) override;
+  Status launch(Graph graph, Stream stream) override {
+    busy.insert(stream);
+    return checked(cudaGraphLaunch(graphs[graph], streams[stream]), "launching the step's graph");
+  }
+  Status finish(Event event) override {
+    return poll([&] { return cudaEventQuery(events[event]); });
+  }
+  Status finish() override;
+  void watch(std::function<Status(bool)> its) override { look = std::move(its); }
+
+  void bind(pp_rank_t &rank, Stream stream) override {
+    rank.kernels->bindStream(streams[stream]);
+    streamOf[&rank] = stream;
+  }
+  Status beforeStep(pp_rank_t &rank) override;
+  Status afterStep(pp_rank_t &rank) override;
+  void *native(Stream stream) const override { return streams[stream]; }
+  std::string name() const override { return text("on one ", properties.name); }
+
+private:
+  template <typename Query> Status poll(const Query &query);
+
+  double timeoutSeconds;
+  cudaDeviceProp properties = {};
+  std::vector<void *> blocks, hostBlocks;
+  std::vector<cudaStream_t> streams;
+  std::vector<cudaEvent_t> events;
+  std::vector<cudaGraphExec_t> graphs;
+  std::set<Stream> busy; ///< what was asked of them may not have happened
+  std::map<const pp_rank_t *, Stream> streamOf;
+  std::function<Status(bool)> look;
+};
+
+/// What is still under way may never end (a peer has died): the process goes, and the system takes all of it back.
+CudaDriver::~CudaDriver() {
+  for (Stream stream : busy)
+    if (cudaStreamQuery(streams[stream]) != cudaSuccess)
+      return;
+  for (cudaGraphExec_t graph : graphs)
+    cudaGraphExecDestroy(graph);
+  for (cudaEvent_t event : events)
+    cudaEventDestroy(event);
+  for (cudaStream_t stream : streams)
+    cudaStreamDestroy(stream);
+  for (void *block : blocks)
+    cudaFree(block);
+  for (void *block : hostBlocks)
+    cudaFreeHost(block);
+}
+
+Status CudaDriver::open(int32_t local) {
+  int count = 0, version = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  cudaRuntimeGetVersion(&version);
+  if (error == cudaErrorInsufficientDriver)
+    return refused("this program needs an NVIDIA driver for CUDA ", version / 1000, ".", version % 1000 / 10,
+                   ", and this machine has none or an older one");
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
+    return refused("this program was compiled for cuda, and this machine has no NVIDIA GPU that it may use");
+  PP_TRY(checked(error, "looking for GPUs"));
+  PP_TRY(checked(cudaSetDevice(local % count), "choosing a GPU"));
+  return checked(cudaGetDeviceProperties(&properties, local % count), "asking what the GPU is");
+}
+
+Status CudaDriver::allocate(size_t bytes, void *&memory) {
+  size_t available = 0, all = 0;
+  cudaError_t error = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
+  if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&available, &all) == cudaSuccess) {
+    (void)cudaGetLastError();
+    return refused("the GPU has ", available, " of ", all, " bytes left; this rank's arena needs ", bytes);
+  }
+  PP_TRY(checked(error, "allocating an arena"));
+  blocks.push_back(memory);
+  PP_TRY(checked(cudaMemset(memory, 0, bytes), "clearing an arena"));
+  return checked(cudaDeviceSynchronize(), "clearing an arena");
+}
+
+Status CudaDriver::allocateHost(size_t bytes, void *&memory) {
+  PP_TRY(checked(cudaHostAlloc(&memory, std::max<size_t>(bytes, 1), cudaHostAllocDefault), "allocating host memory"));
+  hostBlocks.push_back(memory);
+  std::fill_n(static_cast<char *>(memory), bytes, 0);
+  return {};
+}
+
+Status CudaDriver::makeStream(Stream &made) {
+  made = Stream(streams.size());
+  return checked(cudaStreamCreateWithFlags(&streams.emplace_back(), cudaStreamNonBlocking), "making a stream");
+}
+
+Status CudaDriver::makeEvent(Event &made) {
+  made = Event(events.size());
+  return checked(cudaEventCreateWithFlags(&events.emplace_back(), cudaEventDisableTiming), "making an event");
+}
+
+Status CudaDriver::endCapture(Stream origin, Graph &made) {
+  cudaGraph_t graph = nullptr;
+  PP_TRY(checked(cudaStreamEndCapture(streams[origin], &graph), "ending the step's graph"));
+  busy.clear(); // nothing of it has been asked for
+  made = Graph(graphs.size());
+  cudaError_t error = cudaGraphInstantiate(&graphs.emplace_back(), graph, 0);
+  cudaGraphDestroy(graph);
+  PP_TRY(checked(error, "making the step's graph ready"));
+  busy.insert(origin);
+  return checked(cudaGraphUpload(graphs[made], streams[origin]), "making the step's graph ready");
+}
+
+/// Waits with an eye on the clock and on what may make waiting useless.
+template <typename Query> Status CudaDriver::poll(const Query &query) {
+  auto deadline = std::chrono::steady_clock::time_point::max();
+  for (uint64_t polls = 1;; ++polls) {
+    cudaError_t error = query();
+    if (error != cudaErrorNotReady)
+      return checked(error, "a step");
+    if (polls > 100)
+      sched_yield();
+    if (polls % 1024 != 0)
+      continue;
+    auto now = std::chrono::steady_clock::now();
+    if (polls == 1024)
+      deadline = now + std::chrono::milliseconds(int64_t(timeoutSeconds * 1e3));
+    if (look)
+      PP_TRY(look(now > deadline));
+    if (now > deadline)
+      return {PP_PEER, text("the GPU has not done what it was asked for in ", timeoutSeconds, " s")};
+  }
+}
+
+Status CudaDriver::finish() {
+  for (Stream stream : busy)
+    PP_TRY(poll([&] { return cudaStreamQuery(streams[stream]); }));
+  busy.clear();
+  return {};
+}
+
+Status CudaDriver::beforeStep(pp_rank_t &rank) {
+  return copy(streamOf[&rank], rank.kernels->scalars(), &rank.optimizer, sizeof(OptimizerScalars));
+}
+
+Status CudaDriver::afterStep(pp_rank_t &rank) {
+  int32_t failed = 0;
+  PP_TRY(copy(streamOf[&rank], &failed, rank.kernels->failures(), sizeof failed));
+  PP_TRY(finish());
+  return failed == 0 ? Status() : invalid("op ", failed - 1, " met a token or target outside its vocabulary");
+}
+
+} // namespace
+
+std::string_view linkedTarget() { return "cuda"; }
+
+Status openDriver(const Options &options, int32_t local, std::unique_ptr<Driver> &made) {
+  if (options.emulate)
+    return invalid("`--emulate` is for programs compiled with --target=cpu");
+  auto driver = std::make_unique<CudaDriver>(options.transport.timeoutSeconds);
+  PP_TRY(driver->open(local));
+  made = std::move(driver);
+  return {};
+}
+
+} // namespace pp

@@ -1,0 +1,249 @@
+// Messages from GPU to GPU by NCCL: each channel a communicator of its members and a stream, all connected at start.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// NCCL's sends and receives block their stream, and a communicator takes its operations in order: with one of each for
+// every channel the proof of the channel map is the proof of what runs here. Communicators do not block the host: after
+// every call the host asks until NCCL has put it on the stream. NCCL does not say that a peer never posts, so each
+// message writes a mark to the host when it is done, and a step that is overdue names the first without one.
+// Sums are NCCL's: the same in every run on a machine, and not in the order of ranks.
+#include "runtime/Presence.h"
+#include "runtime/streams/BesideMpi.h"
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nccl.h>
+#include <sched.h>
+
+namespace pp {
+namespace {
+
+class NcclTransport final : public BesideMpi {
+public:
+  NcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options, Driver &driver, StreamDevice &device,
+                int32_t rank)
+      : BesideMpi(std::move(mpi), driver, device, rank), options(options) {}
+  ~NcclTransport() override;
+  std::string_view name() const override { return "nccl"; }
+  void markStep(int64_t step) override;
+
+private:
+  using Kind = MessageSpec::Kind;
+  /// The members in the order of their places in the communicator, and the channel.
+  using Key = std::pair<std::vector<int32_t>, int32_t>;
+  struct Lane {
+    ncclComm_t comm = nullptr;
+    Driver::Stream stream = -1;
+    int place = 0; ///< of this rank
+  };
+  struct Bound {
+    Lane *lane = nullptr;
+    Driver::Event posted = -1, done = -1;
+  };
+
+  Status bind() override;
+  Status begin(pp_rank_t &state, int32_t message, void *data, void *shard) override;
+  Status finishMessage(pp_rank_t &state, int32_t message) override;
+  [[nodiscard]] Key keyOf(const MessageSpec &message) const;
+  Status connect(const Key &key, Lane &lane);
+  Status firstUse(const Key &key, const Lane &lane);
+  Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
+  /// Waits until NCCL has done with the host what it was called for.
+  Status settle(ncclResult_t result, ncclComm_t comm, const std::string &what) const;
+  Status look(bool overdue) const;
+  [[nodiscard]] Status missing() const;
+
+  TransportOptions options;
+  std::map<Key, Lane> lanes;
+  std::vector<Bound> bounds;
+  volatile int32_t *marks = nullptr; ///< on the host, by message: 1 as soon as it is done
+  void *one = nullptr;               ///< on the device
+  void *space = nullptr;             ///< on the device, for the first use of a channel
+  int64_t step = 0;
+};
+
+/// A communicator that is idle is given back; one that is not is left to the end of the process, because ending it can
+/// hang (NVIDIA/nccl issues 549 and 1013).
+NcclTransport::~NcclTransport() {
+  for (auto &[key, lane] : lanes)
+    if (ncclResult_t state = ncclSuccess;
+        lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess && state == ncclSuccess)
+      ncclCommDestroy(lane.comm);
+}
+
+NcclTransport::Key NcclTransport::keyOf(const MessageSpec &message) const {
+  if (message.isCollective())
+    return {message.group, -1 - message.channel}; // beside the numbers of edges
+  bool sends = message.kind == Kind::Send;
+  return {{sends ? rank : message.peer, sends ? message.peer : rank}, message.channel};
+}
+
+Status NcclTransport::settle(ncclResult_t result, ncclComm_t comm, const std::string &what) const {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.timeoutSeconds);
+  while (result == ncclInProgress) {
+    sched_yield();
+    if (ncclResult_t asked = ncclCommGetAsyncError(comm, &result); asked != ncclSuccess)
+      result = asked;
+    if (result == ncclInProgress && std::chrono::steady_clock::now() > deadline)
+      return {PP_PEER, text(what, ": NCCL has not done it in ", options.timeoutSeconds, " s")};
+  }
+  if (result == ncclSuccess)
+    return {};
+  const char *detail = ncclGetLastError(comm);
+  return internal(what, ": NCCL: ", ncclGetErrorString(result), detail && *detail ? ": " : "", detail ? detail : "");
+}
+
+/// The first member makes the number by which the others find it. All ranks go through their channels in one order,
+/// that of the keys, so nobody waits for one who waits for another.
+Status NcclTransport::connect(const Key &key, Lane &lane) {
+  ncclUniqueId id;
+  const std::vector<int32_t> &members = key.first;
+  lane.place = int(std::find(members.begin(), members.end(), rank) - members.begin());
+  if (lane.place == 0) {
+    PP_TRY(settle(ncclGetUniqueId(&id), nullptr, "an NCCL communicator"));
+    for (size_t other = 1; other < members.size(); ++other)
+      PP_TRY(mpi->send(members[other], &id, sizeof id));
+  } else {
+    PP_TRY(mpi->receive(members[0], &id, sizeof id));
+  }
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclResult_t result = ncclCommInitRankConfig(&lane.comm, int(members.size()), id, lane.place, &config);
+  PP_TRY(settle(result, lane.comm, text("channel ", key.second)));
+  PP_TRY(driver.makeStream(lane.stream));
+  return firstUse(key, lane);
+}
+
+/// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured.
+Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
+  auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
+  ncclResult_t result = ncclSuccess;
+  bool isEdge = std::any_of(program->messages.begin(), program->messages.end(), [&](const MessageSpec &message) {
+    return !message.host && !message.isCollective() && keyOf(message) == key;
+  });
+  if (!isEdge)
+    result = ncclAllReduce(space, space, 1, ncclFloat64, ncclSum, lane.comm, stream);
+  else if (lane.place == 0)
+    result = ncclSend(space, 8, ncclInt8, 1, lane.comm, stream);
+  else
+    result = ncclRecv(space, 8, ncclInt8, 0, lane.comm, stream);
+  PP_TRY(settle(result, lane.comm, text("connecting channel ", key.second)));
+  Driver::Event used = -1;
+  PP_TRY(driver.makeEvent(used));
+  PP_TRY(driver.record(used, lane.stream));
+  return driver.finish(used);
+}
+
+Status NcclTransport::bind() {
+  void *memory = nullptr;
+  PP_TRY(driver.allocate(8, space));
+  PP_TRY(driver.allocate(sizeof(int32_t), one));
+  PP_TRY(driver.allocateHost(program->messages.size() * sizeof(int32_t), memory));
+  marks = static_cast<int32_t *>(memory);
+  bounds = std::vector<Bound>(program->messages.size());
+  for (size_t i = 0; i < bounds.size(); ++i) {
+    const MessageSpec &message = program->messages[i];
+    if (message.host)
+      continue;
+    bounds[i].lane = &lanes[keyOf(message)];
+    PP_TRY(driver.makeEvent(bounds[i].posted));
+    PP_TRY(driver.makeEvent(bounds[i].done));
+  }
+  for (auto &[key, lane] : lanes)
+    PP_TRY(connect(key, lane));
+  static const int32_t mark = 1;
+  PP_TRY(driver.copy(device.compute(), one, &mark, sizeof mark));
+  PP_TRY(driver.finish());
+  driver.watch([this](bool overdue) { return look(overdue); });
+  return {};
+}
+
+Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *data, void *shard) {
+  auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
+  ncclDataType_t type = message.type == Type::F64 ? ncclFloat64 : ncclFloat32;
+  auto placeOf = [&](int32_t member) {
+    return int(std::find(message.group.begin(), message.group.end(), member) - message.group.begin());
+  };
+  auto range = [&](int k) { return static_cast<char *>(data) + message.cuts[k]; };
+  auto bytes = size_t(message.bytes), count = size_t(message.count);
+  ncclResult_t result = ncclGroupStart();
+  if (message.kind == Kind::Send)
+    result = std::max(result, ncclSend(data, bytes, ncclInt8, 1, lane.comm, stream));
+  else if (message.kind == Kind::Receive)
+    result = std::max(result, ncclRecv(data, bytes, ncclInt8, 0, lane.comm, stream));
+  else if (message.kind == Kind::AllReduce)
+    result = std::max(result, ncclAllReduce(data, data, count, type, ncclSum, lane.comm, stream));
+  else if (message.kind == Kind::Reduce)
+    result = std::max(result, ncclReduce(data, data, count, type, ncclSum, placeOf(message.root), lane.comm, stream));
+  else if (message.kind == Kind::Broadcast)
+    result = std::max(result, ncclBroadcast(data, data, bytes, ncclInt8, placeOf(message.root), lane.comm, stream));
+  for (int k = 0; message.isSharded() && k < int(message.group.size()); ++k) { // the members' ranges differ in length
+    auto length = size_t(message.cuts[k + 1] - message.cuts[k]);
+    bool isGather = message.kind == Kind::AllGather;
+    void *mine = k == lane.place ? shard : range(k);
+    result = std::max(result, isGather ? ncclBroadcast(mine, range(k), length, ncclInt8, k, lane.comm, stream)
+                                       : ncclReduce(range(k), mine, length / elementBytes(message.type), type, ncclSum,
+                                                    k, lane.comm, stream));
+  }
+  ncclResult_t ended = ncclGroupEnd();
+  // In a group every call may be under way; what is wrong is more than that.
+  bool isWrong = result != ncclSuccess && result != ncclInProgress;
+  return settle(isWrong ? result : ended, lane.comm, describe(message));
+}
+
+Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shard) {
+  Bound &bound = bounds[message];
+  Driver::Stream stream = bound.lane->stream;
+  PP_TRY(driver.record(bound.posted, device.compute()));
+  PP_TRY(driver.wait(stream, bound.posted));
+  PP_TRY(ask(spec(message), *bound.lane, data, shard));
+  PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), one, sizeof(int32_t)));
+  return driver.record(bound.done, stream);
+}
+
+Status NcclTransport::finishMessage(pp_rank_t &, int32_t message) {
+  receivedBytes += bytesIn(spec(message), rank);
+  return driver.wait(device.compute(), bounds[message].done);
+}
+
+void NcclTransport::markStep(int64_t its) {
+  step = its;
+  for (size_t i = 0; i < bounds.size(); ++i)
+    marks[i] = 0;
+  BesideMpi::markStep(its);
+}
+
+/// While the host waits for the step: has another rank ended, has NCCL met an error, which message is overdue?
+Status NcclTransport::look(bool overdue) const {
+  if (hasAnotherFailed())
+    return {PP_PEER, "another rank failed"};
+  if (std::string dead = findDead(); !dead.empty())
+    return {PP_PEER, dead};
+  for (const auto &[key, lane] : lanes) {
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress)
+      return settle(state, lane.comm, text("step ", step, ", channel ", key.second));
+  }
+  return overdue ? missing() : Status();
+}
+
+Status NcclTransport::missing() const {
+  auto isOpen = [&](size_t i) { return !program->messages[i].host && marks[i] == 0; };
+  size_t first = 0, open = 0;
+  while (first < bounds.size() && !isOpen(first))
+    ++first;
+  for (size_t i = first; i < bounds.size(); ++i)
+    open += isOpen(i);
+  if (open == 0)
+    return {};
+  return {PP_PEER, text(describe(program->messages[first]), " is overdue after ", options.timeoutSeconds, " s; of ",
+                        bounds.size(), " messages of this rank's step ", bounds.size() - open, " are done")};
+}
+
+} // namespace
+
+std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options,
+                                             Driver &driver, StreamDevice &device, int32_t rank) {
+  return std::make_unique<NcclTransport>(std::move(mpi), options, driver, device, rank);
+}
+
+} // namespace pp
