@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Packs what a machine with a GPU needs, and no network, MPI or MLIR: programs as objects, sources, data.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: bench/gpu/pack.sh BUILD FOLDER [cpu]
+# Then carry FOLDER (under 64 MiB) there and run FOLDER/bench/gpu/run.sh. With `cpu` the same for a rehearsal here, on a
+# device that is emulated: no kernels are timed, and PyTorch is not asked.
+set -euo pipefail
+build=$(realpath "$1") folder=$2 target=${3:-cuda}
+root=$(dirname "$(realpath "$0")")/../..
+rm -rf "$folder" && mkdir -p "$folder/programs" "$folder/usr/include" "$folder/usr/share/cmake"
+folder=$(realpath "$folder")
+echo "$target" > "$folder/target"
+
+# One folder of objects a program: rank<k>.o and table.o.
+pack() { # NAME -D..
+  local name=$1 && shift
+  "$build/bin/pp-compile" "$root/examples/train.pipe" --target="$target" --emit=obj -o "$folder/programs/$name" "$@"
+}
+define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
+
+schedules=(gpipe 1f1b 1f1b_recompute interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe_v weipipe_interleave
+  weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp terapipe slimpipe gpipe_offload)
+types=(f32 bf16)
+if [ "$target" = cpu ]; then schedules=(1f1b zb_v weipipe_interleave tawpipe gpipe_offload) types=(f32); fi
+for type in "${types[@]}"; do
+  size=$(define model=llama layers=8 hidden=64 heads=4 kv_heads=1 ffn=96 vocab=256 sequence=64 microbatch=2 \
+    microbatches=8 precision="$type")
+  pack "gradients.$type.single" $size -D schedule=single -D ranks=1
+  for schedule in "${schedules[@]}"; do
+    pack "gradients.$type.$schedule" $size -D schedule="$schedule" -D ranks=4
+  done
+done
+
+# A stack of llama layers as bench/gpu/step.py has it for PyTorch.
+if [ "$target" = cuda ]; then
+  for length in 4096 16384; do
+    pack "step.$length.single" $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
+      sequence=$length microbatch=1 microbatches=4 precision=bf16 schedule=single ranks=1 clip=0)
+  done
+  pack step.4096.1f1b $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
+    sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=1f1b ranks=4 clip=0)
+fi
+
+cp -r "$root"/{CMakeLists.txt,runtime,test,bench} "$folder"
+rm -rf "$folder"/test/{translate,passes,frontend,stdlib,dialect,lowering,docs,fuzz}
+cp -r /usr/include/nlohmann "$folder/usr/include"
+cp -r /usr/share/cmake/nlohmann_json "$folder/usr/share/cmake"
+[ -d /usr/src/googletest ] && cp -r /usr/src/googletest "$folder/googletest"
+for file in /usr/share/common-licenses/*; do [ -L "$file" ] || cat "$file"; done > "$folder/text.txt"
+if [ "$target" = cpu ]; then echo "$build" > "$folder/build-of-rehearsal"; fi
+du -sh "$folder" | cut -f1

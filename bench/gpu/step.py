@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""A training step of llama layers on one GPU: the packed programs beside PyTorch, eager and compiled; same model, same batch."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: step.py PROGRAMS TEXT     (programs `step.<length>.<schedule>/program`; sizes as in bench/gpu/pack.sh)
+# Both hold bf16 weights with f32 masters, sum gradients of four microbatches in f32, and step AdamW. PyTorch's sums and
+# masters are f32 tensors beside bf16 parameters; its attention is its own choice of flash kernels. Best of the steps
+# after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time.
+import glob, json, os, re, subprocess, sys, time
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 14336, 4096, 4
+STEPS, WARM = 8, 3
+
+
+def ours(folder, text, *options):
+    log = os.path.join(folder, "log")
+    if os.path.exists(log):
+        os.remove(log)
+    done = subprocess.run([os.path.abspath(os.path.join(folder, "program")), "--in-process", "--data", text, "--steps",
+                           str(STEPS), "--log", log, *options], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        return None, None, done.stderr.strip()
+    with open(log) as file:
+        lines = [json.loads(line) for line in file][WARM:]
+    best = min(lines, key=lambda line: line["seconds"])
+    return best["seconds"], best["flop_per_s"] * best["seconds"], ""
+
+
+def torch_step(length, compiled):
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    width = HIDDEN // HEADS
+
+    class Norm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(HIDDEN))
+
+        def forward(self, x):
+            return F.rms_norm(x, (HIDDEN,), self.gain, 1e-5)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n1, self.n2 = Norm(), Norm()
+            self.q = nn.Linear(HIDDEN, HIDDEN, bias=False)
+            self.k = nn.Linear(HIDDEN, KV_HEADS * width, bias=False)
+            self.v = nn.Linear(HIDDEN, KV_HEADS * width, bias=False)
+            self.o = nn.Linear(HIDDEN, HIDDEN, bias=False)
+            self.gate, self.up = nn.Linear(HIDDEN, FFN, bias=False), nn.Linear(HIDDEN, FFN, bias=False)
+            self.down = nn.Linear(FFN, HIDDEN, bias=False)
+
+        def forward(self, x, cos, sin):
+            def heads(t, count, turned):
+                t = t.view(1, length, count, width).transpose(1, 2)
+                if not turned:
+                    return t
+                left, right = t.chunk(2, -1)
+                return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+            h = self.n1(x)
+            q, k, v = heads(self.q(h), HEADS, True), heads(self.k(h), KV_HEADS, True), heads(self.v(h), KV_HEADS, False)
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            x = x + self.o(o.transpose(1, 2).reshape(1, length, HIDDEN))
+            h = self.n2(x)
+            return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.norm = nn.Embedding(VOCAB, HIDDEN), Norm()
+            self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+            self.head = nn.Linear(HIDDEN, VOCAB, bias=False)
+
+        def forward(self, tokens, targets, cos, sin):
+            x = self.embedding(tokens)
+            for block in self.blocks:
+                x = block(x, cos, sin)
+            return F.cross_entropy(self.head(self.norm(x)).view(-1, VOCAB), targets.view(-1))
+
+    torch.manual_seed(1)
+    model = Model().to("cuda", torch.bfloat16)
+    parameters = list(model.parameters())
+    masters = [p.detach().float() for p in parameters]
+    for master in masters:
+        master.grad = torch.zeros_like(master)
+    optimizer = torch.optim.AdamW(masters, lr=3e-4, fused=True)
+    angle = torch.arange(length, device="cuda")[:, None] * 10000.0 ** (
+        -torch.arange(0, width, 2, device="cuda") / width)
+    cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
+    data = torch.randint(0, VOCAB, (MICROBATCHES, 1, length + 1), device="cuda")
+    run = torch.compile(model) if compiled else model
+
+    def step():
+        for batch in data:
+            (run(batch[:, :-1], batch[:, 1:].contiguous(), cos, sin) / MICROBATCHES).backward()
+            with torch.no_grad():
+                torch._foreach_add_([m.grad for m in masters], [p.grad for p in parameters])
+            for p in parameters:
+                p.grad = None
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, masters)
+            torch._foreach_zero_([m.grad for m in masters])
+
+    times = []
+    for _ in range(STEPS):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times[WARM:])
+
+
+def main():
+    programs, text = sys.argv[1:]
+    print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours |\n|---|---|---|---|---|---|")
+    lengths = sorted({int(re.search(r"step\.(\d+)\.", path).group(1)) for path in glob.glob(f"{programs}/step.*")})
+    for length in lengths:
+        first, flops = None, None
+
+        def row(name, seconds):
+            rate = f"{flops / seconds * 1e-12:.1f}" if flops else ""
+            share = f"{first / seconds:.2f}" if first else ""
+            print(f"| {length} | {name} | {seconds * 1e3:.2f} | {length * MICROBATCHES / seconds:.0f} | {rate} | {share} |",
+                  flush=True)
+
+        for folder in sorted(glob.glob(f"{programs}/step.{length}.*"), reverse=True):  # `single` before `1f1b`
+            for options in ((), ("--no-graph",)):
+                seconds, counted, said = ours(folder, text, *options)
+                name = " ".join(["pp", folder.split(".")[-1], *options])
+                if seconds is None:
+                    print(f"| {length} | {name} | {said} | | | |", flush=True)
+                    continue
+                first, flops = first or seconds, flops or counted
+                row(name, seconds)
+        for compiled in (False, True):
+            name = "PyTorch compiled" if compiled else "PyTorch eager"
+            try:
+                row(name, torch_step(length, compiled))
+            except Exception as error:  # no PyTorch, or not enough memory: ours is of interest all the same
+                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

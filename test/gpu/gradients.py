@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Every packed schedule on one GPU, all its ranks in one process: gradients and losses against the one-rank program's."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: gradients.py PROGRAMS TEXT     (programs `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py)
+# Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
+# order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
+# bf16 2e-2: activations and gradients that cross a rank are the same bf16 values, but parts of a layer that a schedule
+# splits or rebuilds are rounded once more, at 4e-3 each. A wrong or stale message changes gradients by their own size.
+import glob, os, sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "run"))
+import harness
+from gradients import difference
+
+TOLERANCE = {"f32": 1e-4, "bf16": 2e-2}
+EMULATED = os.path.exists("build-of-rehearsal")
+
+
+def run(folder, text, *options):
+    program, result = os.path.join(folder, "program"), os.path.join(folder, "result")
+    if EMULATED:
+        options = [*options, "--emulate", "1"]
+    harness.call([os.path.abspath(program), "--in-process", "--data", text, "--steps", "4", "--grads", result + ".grads",
+                  "--log", result + ".jsonl", *options], timeout=60)
+    gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}
+    return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")]
+
+
+def main():
+    programs, text = sys.argv[1:]
+    tally = harness.Tally()
+    for reference in sorted(glob.glob(os.path.join(programs, "gradients.*.single"))):
+        kind = os.path.basename(reference).split(".")[1]
+        expected, expected_losses = run(reference, text)
+        for folder in sorted(glob.glob(os.path.join(programs, f"gradients.{kind}.*"))):
+            for options in ((), ("--no-graph",)):
+                name = " ".join([kind, folder.split(".")[-1], *options])
+                try:
+                    gradients, losses = run(folder, text, *options)
+                except Exception as error:  # the others are of interest all the same
+                    tally.check(False, f"{name}: {str(error).strip().splitlines()[-1]}")
+                    continue
+                worst, where = difference(gradients, expected)
+                drift = max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses))
+                good = worst <= TOLERANCE[kind] and drift <= 10 * TOLERANCE[kind]
+                tally.check(good, f"{name}: gradients {worst:.1e} losses {drift:.1e}" + ("" if good else f" in {where}"))
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
