@@ -47,8 +47,8 @@ mlir::LogicalResult emitObjects(mlir::ModuleOp module, llvm::ArrayRef<int64_t> r
                                 llvm::SmallVectorImpl<std::string> &paths);
 
 /// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output` appears whole or not
-/// at all. `runtimeLibrary` empty: `lib/libpp-runtime.a` or `libpp-runtime-cuda.a`, beside the folder of this tool or in
-/// the build's.
+/// at all. `runtimeLibrary` empty: `libpp-runtime.a`, or for cuda `libpp-runtime-cuda.a`, in `lib` beside the folder of
+/// this tool or of the build.
 mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::StringRef target,
                                    llvm::StringRef runtimeLibrary, llvm::StringRef output, mlir::Location loc);
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Each stream is a queue; a wait in it names the record that it waits for. Streams have random priorities, and the
-// first that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another, and a
-// copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for later.
+// first that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another,
+// and a copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for later.
 #include "runtime/Random.h"
 #include "runtime/streams/Driver.h"
 #include <cstring>
