@@ -419,12 +419,6 @@ std::optional<Verb> MoveOp::getVerb() {
   return std::nullopt;
 }
 
-bool PostOp::isHost() {
-  auto rank = (*this)->getParentOfType<RankOp>();
-  return rank && getKind() != PostKind::all_reduce &&
-         getPeers() == ArrayRef<int64_t>(static_cast<int64_t>(rank.getRank()));
-}
-
 LogicalResult MoveOp::verify() {
   auto from = cast<ValType>(getValue().getType()), to = getTarget();
   if (from.getRole() != to.getRole() || from.getPayload() != to.getPayload())
@@ -442,89 +436,6 @@ LogicalResult WaitOp::verify() {
   bool copy = expected.getLayout() == Layout::full && given.getPayload() == expected.getPayload();
   if (given != expected && !(own && (copy || expected.getLayout() == Layout::shard)))
     return emitOpError() << "gives " << given << ", the future holds " << expected;
-  return success();
-}
-
-int64_t PostOp::getSelf() { return (*this)->getParentOfType<RankOp>().getRank(); }
-
-SmallVector<int64_t> PostOp::ringOrder() {
-  SmallVector<int64_t> order(getPeers());
-  if (getRoot()) {
-    auto *root = llvm::find(order, static_cast<int64_t>(*getRoot()));
-    std::rotate(order.begin(), getKind() == PostKind::reduce ? root + 1 : root, order.end());
-  }
-  return order;
-}
-
-StringRef PostOp::jointName() {
-  return getKind() == PostKind::broadcast ? "broadcast" : getKind() == PostKind::all_gather ? "gather" : "sum";
-}
-
-Value PostOp::readSlot() {
-  bool isRoot = getRoot() && static_cast<int64_t>(*getRoot()) == getSelf();
-  switch (getKind()) {
-  case PostKind::receive:
-    return {};
-  case PostKind::broadcast:
-    return isRoot ? getSlot() : Value();
-  case PostKind::all_gather:
-    return getShard();
-  default:
-    return getSlot();
-  }
-}
-
-Value PostOp::writtenSlot() {
-  bool isRoot = getRoot() && static_cast<int64_t>(*getRoot()) == getSelf();
-  switch (getKind()) {
-  case PostKind::send:
-    return {};
-  case PostKind::broadcast:
-    return isRoot ? Value() : getSlot();
-  case PostKind::reduce:
-    return isRoot ? getSlot() : Value();
-  case PostKind::reduce_scatter:
-    return getShard();
-  default:
-    return getSlot();
-  }
-}
-
-/// The cuts go through the whole, and this rank's shard has its part of it.
-static LogicalResult verifyCuts(PostOp post) {
-  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
-  ArrayRef<int64_t> cuts = *post.getCuts(), peers = post.getPeers();
-  if (cuts.size() < peers.size() + 1 || (cuts.size() - 1) % peers.size() != 0 || cuts.front() != 0 ||
-      !llvm::is_sorted(cuts))
-    return post.emitOpError() << "has " << cuts.size() << " cuts; expected " << peers.size() + 1 << ", or "
-                              << peers.size() << " more for every further run of tensors, ascending from 0";
-  if (cuts.back() != bytesOf(post.getSlot()))
-    return post.emitOpError() << "cuts " << cuts.back() << " bytes; the whole has " << bytesOf(post.getSlot());
-  auto *self = llvm::find(peers, post.getSelf());
-  if (self == peers.end())
-    return post.emitOpError() << "is not for rank " << post.getSelf() << ", where it stands";
-  int64_t mine = 0;
-  for (size_t k = self - peers.begin(); k + 1 < cuts.size(); k += peers.size())
-    mine += cuts[k + 1] - cuts[k];
-  if (mine != bytesOf(post.getShard()))
-    return post.emitOpError() << "has a shard of " << bytesOf(post.getShard()) << " bytes; between its cuts are "
-                              << mine;
-  return success();
-}
-
-LogicalResult PostOp::verify() {
-  bool shards = getKind() == PostKind::all_gather || getKind() == PostKind::reduce_scatter;
-  if (shards != bool(getShard()) || shards != getCuts().has_value())
-    return emitOpError() << stringifyPostKind(getKind()) << (shards ? " needs a shard and cuts" : " has no shard");
-  if (shards && failed(verifyCuts(*this)))
-    return failure();
-  bool rooted = getKind() == PostKind::broadcast || getKind() == PostKind::reduce;
-  if (rooted != getRoot().has_value())
-    return emitOpError() << stringifyPostKind(getKind()) << (rooted ? " needs a root" : " has no root");
-  if (isCollective() && !llvm::is_sorted(getPeers()))
-    return emitOpError("lists the members of a collective in ascending order");
-  if (rooted && !llvm::is_contained(getPeers(), static_cast<int64_t>(*getRoot())))
-    return emitOpError() << "has root " << *getRoot() << ", which is not a member";
   return success();
 }
 

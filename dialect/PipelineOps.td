@@ -169,12 +169,21 @@ def SlotOp : Pipeline_Op<"slot", [Named]> {
     save}, {kind = "tokens" | "targets" | "loss", microbatch, slice, first} (the last two where there are slices: its
     number and first token), {kind = "norm"}; absent for what lives inside the step. `offset` is given by plan-slots.
     `label` names the value in messages. `host`: it lies in the rank's second arena, where only messages of the rank to
-    itself go.
+    itself go. `places`, instead of `offset`: its tensors lie apart, each at an offset of its own; bodies get an address
+    for each, but no message can take it.
   }];
   let arguments = (ins Pipeline_Role:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
-                       OptionalAttr<DictionaryAttr>:$binding, UnitAttr:$host);
+                       OptionalAttr<DenseI64ArrayAttr>:$places, OptionalAttr<DictionaryAttr>:$binding, UnitAttr:$host);
   let results = (outs Pipeline_SlotType:$slot);
-  let assemblyFormat = "$role $label (`host` $host^)? (`offset` $offset^)? (`binding` $binding^)? attr-dict `:` type($slot)";
+  let assemblyFormat = [{
+    $role $label (`host` $host^)? (`offset` $offset^)? (`places` $places^)? (`binding` $binding^)? attr-dict
+    `:` type($slot)
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// Where each of its tensors lies; from 0 on before slots are planned.
+    ::llvm::SmallVector<int64_t> tensorOffsets();
+  }];
 }
 
 def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
@@ -182,13 +191,21 @@ def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
   let description = [{
     `inputs` are the slots of the body's input groups, `results` those of its result groups that are not tied to an
     input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. Launches and tasks of the
-    units of one `together` share the number `pipeline.joint`.
+    units of one `together` share the number `pipeline.joint`. `handed` is the body's `pipeline.handed`: tensors of
+    results that lie where tensors of inputs lay, which are gone with this launch; four numbers for each: slot and
+    tensor of the one, slot and tensor of the other, slots counted over inputs and results.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
-                       Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch);
+                       Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch,
+                       OptionalAttr<DenseI64ArrayAttr>:$handed);
   let assemblyFormat = [{
-    $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? attr-dict
+    $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? (`handed` $handed^)? attr-dict
     `:` functional-type($inputs, $results) (`scratch` type($scratch)^)?
+  }];
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The slots of the body's signature: inputs, then results.
+    ::llvm::SmallVector<::mlir::Value> slots();
   }];
 }
 

@@ -31,14 +31,33 @@ LogicalResult Body::checkLaunch(LaunchOp launch) const {
   return success();
 }
 
-const Body *Bodies::get(func::FuncOp function) {
-  auto [found, isNew] = bodies.try_emplace(function);
+std::pair<unsigned, int64_t> Body::argumentOf(std::pair<int64_t, int64_t> place) const {
+  auto [pointer, offset] = place; // argument 0 is the rank, the last one the scratch memory
+  if (pointer < 0)
+    return {begins.back() + 1, offset};
+  if (!apart[pointer])
+    return {begins[pointer] + 1, offset};
+  SmallVector<int64_t> offsets = payloadOffsets(groups.pointers[pointer]);
+  auto tensor = llvm::upper_bound(ArrayRef(offsets).drop_back(), offset) - offsets.begin() - 1;
+  return {begins[pointer] + 1 + tensor, offset - offsets[tensor]};
+}
+
+const Body *Bodies::get(func::FuncOp function, LaunchOp launch) {
+  SmallVector<bool> apart;
+  for (Value slot : launch.slots()) {
+    auto op = slot.getDefiningOp<SlotOp>();
+    apart.push_back(op && op.getPlaces());
+  }
+  auto &variants = bodies[function];
+  auto [found, isNew] = variants.try_emplace(apart);
   if (!isNew)
     return found->second.get();
   auto body = std::make_unique<Body>();
+  body->apart = apart;
+  body->name = function.getSymName().str() + (variants.size() > 1 ? ".variant" + std::to_string(variants.size()) : "");
   if (succeeded(lower(function, *body)))
-    bodies[function] = std::move(body);
-  return bodies[function].get();
+    found->second = std::move(body);
+  return found->second.get();
 }
 
 LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
@@ -55,12 +74,15 @@ LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
   if (auto flops = function->getAttrOfType<FloatAttr>("pipeline.flops"))
     body.flops = flops.getValueAsDouble();
 
-  unsigned pointers = body.groups.pointers.size();
-  body.function = calls.addFunction(function.getSymName(), pointers + 2, /*internal=*/true, function.getLoc());
+  body.apart.resize(body.groups.pointers.size()); // checkLaunch says what is wrong if the launch has another number
+  body.begins = {0};
+  for (auto [payload, apart] : llvm::zip(body.groups.pointers, body.apart))
+    body.begins.push_back(body.begins.back() + (apart ? payload.size() : 1));
+  body.function = calls.addFunction(body.name, body.begins.back() + 2, /*internal=*/true, function.getLoc());
   CallChain chain(calls, body.function);
   Places places = body.groups.argumentPlaces(function);
   for (Operation &op : function.front().without_terminator())
-    if (failed(lower(op, chain, places, pointers)))
+    if (failed(lower(op, chain, places, body)))
       return failure();
   chain.finish();
   return success();
@@ -83,7 +105,7 @@ static std::string typeName(Type type) {
   return text;
 }
 
-LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, unsigned pointers) {
+LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, const Body &body) {
   auto kernel = dyn_cast<nn::Kernel>(op);
   if (!kernel)
     return op.emitOpError("has no kernel: it cannot run in a task body");
@@ -101,9 +123,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, uns
     auto found = places.find(value);
     if (found == places.end())
       return op.emitOpError("reads a value that has no place");
-    auto [pointer, offset] = found->second;
-    // Argument 0 is the rank, the last one the scratch memory.
-    arguments.push_back(chain.address(chain.argument(pointer < 0 ? pointers + 1 : pointer + 1), offset));
+    auto [argument, offset] = body.argumentOf(found->second);
+    arguments.push_back(chain.address(chain.argument(argument), offset));
   }
   for (nn::Run run : llvm::reverse(kernel.lists())) {
     Value list = chain.list(ArrayRef(arguments).slice(run.first, run.count));

@@ -7,18 +7,25 @@
 #include "lowering/Calls.h"
 #include "lowering/Describe.h"
 #include "passes/PlanBodies.h"
+#include <map>
 
 namespace pp {
 
-/// A lowered body: `i32 @name(ptr rank, ptr <each pointer of its groups>, ptr scratch)`.
+/// A lowered body: `i32 @name(ptr rank, ptr <each pointer of its groups>, ptr scratch)`; of a group in a slot whose tensors
+/// lie apart a pointer for each of them.
 struct Body {
+  std::string name; ///< the body's, and a number where slots lie apart in more than one way
   mlir::LLVM::LLVMFuncOp function;
   BodyGroups groups;
+  llvm::SmallVector<int64_t> begins; ///< by group's pointer: the number of its first one here; last, their number
+  llvm::SmallVector<bool> apart;     ///< by group's pointer
   int64_t scratch = 0;
   double flops = 0;
 
   /// The launch's slots are the body's groups, in number and payload.
   mlir::LogicalResult checkLaunch(pipeline::LaunchOp launch) const;
+  /// The argument of the signature and the offset from it for a place that plan-bodies gave.
+  std::pair<unsigned, int64_t> argumentOf(std::pair<int64_t, int64_t> place) const;
 };
 
 /// The bodies of one rank.
@@ -29,16 +36,17 @@ public:
 
   Bodies(CallModule &calls, RankText &text) : calls(calls), text(text) {}
 
-  /// The lowered body; lowered at the first request. Null after an error, which is reported once.
-  const Body *get(mlir::func::FuncOp function);
+  /// The lowered body for slots that lie as the launch's do; lowered at the first request. Null after an error, which is
+  /// reported once.
+  const Body *get(mlir::func::FuncOp function, pipeline::LaunchOp launch);
 
 private:
   mlir::LogicalResult lower(mlir::func::FuncOp function, Body &body);
-  mlir::LogicalResult lower(mlir::Operation &op, CallChain &chain, Places &places, unsigned pointers);
+  mlir::LogicalResult lower(mlir::Operation &op, CallChain &chain, Places &places, const Body &body);
 
   CallModule &calls;
   RankText &text;
-  llvm::DenseMap<mlir::Operation *, std::unique_ptr<Body>> bodies;
+  llvm::DenseMap<mlir::Operation *, std::map<llvm::SmallVector<bool>, std::unique_ptr<Body>>> bodies;
 };
 
 } // namespace pp

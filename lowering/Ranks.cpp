@@ -44,6 +44,8 @@ private:
   LogicalResult lower(LaunchOp launch);
   LogicalResult lower(PostOp post);
   FailureOr<Value> slotAddress(Operation *user, Value slot);
+  /// Of a slot whose tensors lie apart an address for each.
+  LogicalResult addAddresses(Operation *user, Value slot, SmallVectorImpl<Value> &addresses);
   /// The function that takes the next calls; a new one where the last is full.
   CallChain &chain();
   std::string name(StringRef prefix) { return (prefix + Twine(rank.getRank())).str(); }
@@ -82,32 +84,37 @@ FailureOr<Value> RankLowering::slotAddress(Operation *user, Value slot) {
   return link->address(link->argument(1), found->second);
 }
 
+LogicalResult RankLowering::addAddresses(Operation *user, Value slot, SmallVectorImpl<Value> &addresses) {
+  if (auto op = slot.getDefiningOp<SlotOp>(); op && op.getPlaces()) {
+    for (int64_t place : *op.getPlaces())
+      addresses.push_back(link->address(link->argument(1), place));
+    return success();
+  }
+  FailureOr<Value> address = slotAddress(user, slot);
+  if (succeeded(address))
+    addresses.push_back(*address);
+  return address;
+}
+
 LogicalResult RankLowering::lower(LaunchOp launch) {
   auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
   if (!function)
     return launch.emitOpError() << "runs `@" << launch.getCallee() << "`, which is no function of the module";
-  const Body *body = bodies.get(function);
+  const Body *body = bodies.get(function, launch);
   if (!body || failed(body->checkLaunch(launch)))
     return failure();
   CallChain &chain = this->chain();
   int32_t unit = text.addUnit(launch, body->flops);
   chain.callRuntime(launch.getLoc(), "pp_begin_unit", unit);
   SmallVector<Value> arguments = {chain.argument(0)};
-  for (ValueRange slots : {ValueRange(launch.getInputs()), ValueRange(launch.getResults())})
-    for (Value slot : slots) {
-      FailureOr<Value> address = slotAddress(launch, slot);
-      if (failed(address))
-        return failure();
-      arguments.push_back(*address);
-    }
-  if (Value scratch = launch.getScratch()) {
-    FailureOr<Value> address = slotAddress(launch, scratch);
-    if (failed(address))
+  SmallVector<Value> slots = launch.slots();
+  if (launch.getScratch())
+    slots.push_back(launch.getScratch());
+  for (Value slot : slots)
+    if (failed(addAddresses(launch, slot, arguments)))
       return failure();
-    arguments.push_back(*address);
-  } else {
+  if (!launch.getScratch())
     arguments.push_back(chain.null());
-  }
   chain.call(launch.getLoc(), body->function, arguments);
   chain.callRuntime(launch.getLoc(), "pp_end_unit", unit);
   return success();
@@ -132,6 +139,8 @@ LogicalResult RankLowering::lower(PostOp post) {
 
 LogicalResult RankLowering::lower(Operation &op) {
   if (auto slot = dyn_cast<SlotOp>(op)) {
+    if (slot.getPlaces())
+      return success();
     if (!slot.getOffset())
       return slot.emitOpError("has no offset; plan-slots gives it one");
     offsets[slot.getSlot()] =

@@ -104,13 +104,14 @@ static Value rootOf(Value value) {
   return value;
 }
 
-// Every result lies where it must, and no two in one place.
+// Every result lies where it must, and no two in one place. What waits for W may be what F saved: plan-bodies hands it on.
 static void copyResultsHome(Operation *end, BodyShape &shape) {
   DenseSet<Value> returned;
   for (auto [g, group] : llvm::enumerate(shape.results))
     for (auto [i, value] : llvm::enumerate(group.values)) {
       Value root = rootOf(value), home = shape.home(g, i);
-      if (home ? root != home : isa<BlockArgument>(root) || !returned.insert(value).second)
+      bool given = isa<BlockArgument>(root) && !(root == value && group.name == "pending");
+      if (home ? root != home : given || !returned.insert(value).second)
         value = copyBefore(end, value, home);
     }
 }

@@ -9,8 +9,8 @@
 //                    │ pending                   W: gradients of weights; pending = what crosses (nn_ops R3)
 //                    └─▶ *_dw, accumulate ─▶ grad
 //
-// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). W
-// takes copies of what it reads of the stash (O-linear's input, 1A a layer), so that I frees the stash.
+// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). I ends
+// the stash: what W reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
 #include "passes/PieceGraph.h"
 
 using namespace mlir;

@@ -11,7 +11,7 @@
 // place of one of its own size. Lanes for all that ever live at once may be more than the bound, the largest live sum: then
 // some sizes get fewer. How many, in which order, and what else a slot may take is tried by lot, from a fixed seed: the same
 // program has the same plan everywhere. Work is bounded, whatever the program's size.
-#include "passes/SlotLives.h"
+#include "passes/SlotLayout.h"
 #include "llvm/ADT/MapVector.h"
 #include <numeric>
 #include <random>
@@ -88,18 +88,7 @@ void Improver::placeFixed() {
     }
   }
   bottom = fixed.bytes;
-  for (auto [i, slot] : llvm::enumerate(several)) { // first fit
-    SmallVector<Range> taken;
-    for (size_t other : ArrayRef(several).take_front(i))
-      if (meet(lives[slot], lives[other]))
-        taken.push_back({fixed.offsets[other], fixed.offsets[other] + lives[other].bytes});
-    llvm::sort(taken);
-    int64_t offset = bottom;
-    for (Range range : taken)
-      offset = range.begin < offset + lives[slot].bytes ? std::max(offset, range.end) : offset;
-    fixed.offsets[slot] = offset;
-    fixed.bytes = std::max(fixed.bytes, offset + lives[slot].bytes);
-  }
+  firstFit(lives, several, bottom, fixed);
   for (size_t slot : forwards)
     for (size_t other : several)
       if (meet(lives[slot], lives[other]))

@@ -11,133 +11,19 @@
 //   %a      [-------]                        an op never writes where it still reads, except where its kernel says
 //   %b          [-------]    offset 64K      that it may (in-place ties) and the operand dies there.
 //   %d                  [---]  offset 0
-#include "passes/PlanBodies.h"
 #include "dialect/Nn.h"
 #include "dialect/Pipeline.h"
+#include "passes/BodyPlan.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-//===-- Groups --------------------------------------------------------------------------------------------------===//
-
-int64_t BodyGroups::Group::chunk() const {
-  int64_t number = -1;
-  return StringRef(name).split('.').second.getAsInteger(10, number) ? -1 : number;
-}
-
-static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
-                                SmallVectorImpl<BodyGroups::Group> &groups) {
-  auto list = body->getAttrOfType<ArrayAttr>(attr);
-  if (!list)
-    return body.emitOpError() << "is a task body without `" << attr << "`";
-  unsigned next = 0;
-  for (Attribute entry : list) {
-    auto pair = dyn_cast<ArrayAttr>(entry);
-    auto name = pair && pair.size() == 2 ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
-    auto count = name ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
-    if (!count || count.getInt() < 0)
-      return body.emitOpError() << "expected [name, number of tensors] in `" << attr << "`, got " << entry;
-    if (next + static_cast<size_t>(count.getInt()) > types.size())
-      return body.emitOpError() << "has `" << attr << "` for more than its " << types.size() << " tensors";
-    TypeRange own = types.slice(next, count.getInt());
-    for (Type type : own)
-      if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
-        return body.emitOpError() << "expected tensors of static shape, got " << type;
-    groups.push_back({name.str(), next, TupleType::get(body.getContext(), own), -1});
-    next += count.getInt();
-  }
-  if (next != types.size())
-    return body.emitOpError() << "has `" << attr << "` for " << next << " of its " << types.size() << " tensors";
-  return success();
-}
-
-FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
-  BodyGroups groups;
-  if (failed(readGroups(body, "pipeline.inputs", body.getArgumentTypes(), groups.inputs)) ||
-      failed(readGroups(body, "pipeline.results", body.getResultTypes(), groups.results)))
-    return failure();
-  auto ties = body->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties");
-  if (!ties || ties.size() != static_cast<int64_t>(groups.results.size()))
-    return body.emitOpError() << "expected `pipeline.ties` with " << groups.results.size() << " entries";
-  groups.ties = llvm::to_vector(ties.asArrayRef());
-  for (Group &group : groups.inputs) {
-    group.pointer = static_cast<int64_t>(groups.pointers.size());
-    groups.pointers.push_back(group.payload);
-  }
-  for (auto [group, tie] : llvm::zip(groups.results, groups.ties)) {
-    if (tie >= static_cast<int64_t>(groups.inputs.size()))
-      return body.emitOpError() << "ties group `" << group.name << "` to input group " << tie << " of "
-                                << groups.inputs.size();
-    if (tie >= 0 && groups.inputs[tie].payload != group.payload)
-      return body.emitOpError() << "ties group `" << group.name << "` to `" << groups.inputs[tie].name
-                                << "`, which holds other tensors";
-    group.pointer = tie >= 0 ? groups.inputs[tie].pointer : static_cast<int64_t>(groups.pointers.size());
-    if (tie < 0)
-      groups.pointers.push_back(group.payload);
-  }
-  return groups;
-}
-
-llvm::DenseMap<Value, std::pair<int64_t, int64_t>> BodyGroups::argumentPlaces(func::FuncOp body) const {
-  llvm::DenseMap<Value, std::pair<int64_t, int64_t>> places;
-  for (const Group &group : inputs) {
-    SmallVector<int64_t> offsets = payloadOffsets(group.payload);
-    for (size_t i = 0; i < group.payload.size(); ++i)
-      places[body.getArgument(group.first + i)] = {group.pointer, offsets[i]};
-  }
-  return places;
-}
-
 //===-- Buffers -------------------------------------------------------------------------------------------------===//
-
-namespace {
-
-/// A place: pointer of the signature (-1: scratch) and byte offset.
-using Place = std::pair<int64_t, int64_t>;
-
-/// A run of memory that holds one value after another, each tied to the one before.
-struct Buffer {
-  int64_t birth, death; ///< numbers of ops, both included; -1 for arguments, the number of ops for the return
-  int64_t bytes;
-  bool given = false;         ///< holds an argument at birth
-  std::optional<Place> place; ///< none: scratch, not yet placed
-  SmallVector<Value> values;
-};
-
-class BodyPlan {
-public:
-  BodyPlan(func::FuncOp body, BodyGroups groups) : body(body), groups(std::move(groups)) {}
-  LogicalResult run();
-
-private:
-  void copyReturned();
-  void number();
-  Buffer &bufferOf(Value value) { return buffers[index.lookup(value)]; }
-  int64_t lastUse(Value value) const;
-  void merge(Value into, Value from);
-  LogicalResult tieRequired(Operation &op);
-  LogicalResult placeResults();
-  LogicalResult checkOverwrite(Value written, Place place);
-  void tieAllowed(Operation &op);
-  int64_t colour(bool bySize, SmallVectorImpl<int64_t> &offsets);
-  void write();
-
-  func::FuncOp body;
-  BodyGroups groups;
-  llvm::DenseMap<Operation *, int64_t> numbers;
-  SmallVector<Buffer> buffers;
-  llvm::DenseMap<Value, unsigned> index; ///< of a value's buffer
-  llvm::DenseMap<Value, Place> argumentPlaces;
-};
-
-} // namespace
 
 static int64_t paddedBytes(Value value) {
   return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
 }
-
-static Operation *returnOf(func::FuncOp body) { return body.front().getTerminator(); }
 
 /// Where tensor `position` of the body's flat list of results lies.
 static Place resultPlace(const BodyGroups &groups, unsigned position) {
@@ -150,12 +36,14 @@ static Place resultPlace(const BodyGroups &groups, unsigned position) {
 // A value lies in one place only: what is returned twice, or is an argument that must appear elsewhere, is copied.
 void BodyPlan::copyReturned() {
   argumentPlaces = groups.argumentPlaces(body);
-  Operation *end = returnOf(body);
+  Operation *end = terminator();
   OpBuilder builder(end);
   llvm::DenseMap<Value, Place> seen = argumentPlaces;
   for (OpOperand &operand : end->getOpOperands()) {
     auto [found, isNew] = seen.try_emplace(operand.get(), resultPlace(groups, operand.getOperandNumber()));
-    if (!isNew && found->second != resultPlace(groups, operand.getOperandNumber()))
+    if (isPending(operand.getOperandNumber()) && dies(operand.get()))
+      hand(operand.get(), operand.getOperandNumber());
+    else if (!isNew && found->second != resultPlace(groups, operand.getOperandNumber()))
       operand.set(builder.create<nn::CopyOp>(end->getLoc(), operand.get(), Value()).getY());
   }
 }
@@ -242,10 +130,12 @@ LogicalResult BodyPlan::checkOverwrite(Value written, Place place) {
 }
 
 LogicalResult BodyPlan::placeResults() {
-  Operation *end = returnOf(body);
+  Operation *end = terminator();
   for (OpOperand &operand : end->getOpOperands()) {
     Place place = resultPlace(groups, operand.getOperandNumber());
     Buffer &buffer = bufferOf(operand.get());
+    if (taken.contains(operand.getOperandNumber()))
+      continue;
     if (buffer.place && *buffer.place != place)
       return end->emitOpError() << "returns as tensor " << operand.getOperandNumber()
                                 << " a value that was made in place of another group's";
@@ -318,6 +208,8 @@ void BodyPlan::write() {
     op.setAttr(kBuffersAttr, builder.getArrayAttr(places));
   }
   body->setAttr(kScratchAttr, builder.getI64IntegerAttr(std::min(scratch, other)));
+  if (!handed.empty())
+    body->setAttr(kHandedAttr, builder.getDenseI64ArrayAttr(handed));
 }
 
 LogicalResult BodyPlan::run() {
@@ -334,16 +226,27 @@ LogicalResult BodyPlan::run() {
     return failure();
   for (Operation &op : body.front())
     tieAllowed(op);
+  handOn();
   write();
   return success();
 }
 
+/// A stash that goes to host memory and back lies in one run of bytes, as messages do: then W gets copies.
+static bool movesStash(ModuleOp module) {
+  for (auto program : module.getOps<ProgramOp>())
+    for (auto move : program.getOps<MoveOp>())
+      if (move.getThing().getRole() == Role::stash)
+        return true;
+  return false;
+}
+
 LogicalResult pp::planBodies(ModuleOp module) {
+  bool hands = !movesStash(module);
   for (auto body : module.getOps<func::FuncOp>()) {
     if (!BodyGroups::isBody(body) || body.empty())
       continue;
     FailureOr<BodyGroups> groups = BodyGroups::get(body);
-    if (failed(groups) || failed(BodyPlan(body, std::move(*groups)).run()))
+    if (failed(groups) || failed(BodyPlan(body, std::move(*groups), hands).run()))
       return failure();
   }
   return success();

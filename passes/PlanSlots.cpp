@@ -12,7 +12,7 @@
 #include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
-#include "passes/SlotLives.h"
+#include "passes/SlotLayout.h"
 #include <map>
 #include <numeric>
 #include <queue>
@@ -26,37 +26,40 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-namespace {
-
-struct Layout : SlotLayout {
-  explicit Layout(size_t slots) { offsets.assign(slots, 0); }
-  void place(size_t slot, int64_t offset, int64_t size) {
-    offsets[slot] = offset;
-    bytes = std::max(bytes, offset + size);
-  }
-};
-
 using Range = std::pair<int64_t, int64_t>;
 
+static void place(SlotLayout &layout, size_t slot, int64_t offset, int64_t bytes) {
+  layout.offsets[slot] = offset;
+  layout.bytes = std::max(layout.bytes, offset + bytes);
+}
+
 /// The lowest place from `begin` on that none of the sorted ranges overlaps.
-int64_t lowestFree(int64_t begin, int64_t bytes, ArrayRef<Range> taken) {
+static int64_t lowestFree(int64_t begin, int64_t bytes, ArrayRef<Range> taken) {
   for (auto [first, end] : taken)
     if (first < begin + bytes && begin < end)
       begin = end;
   return begin;
 }
 
-/// First fit in the given order, each slot among all those placed before it.
-void firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, Layout &layout) {
+/// Where those of the others lie that live beside it.
+static SmallVector<Range> besides(ArrayRef<SlotLife> lives, size_t slot, ArrayRef<size_t> others,
+                                  const SlotLayout &layout) {
+  SmallVector<Range> taken;
+  for (size_t other : others)
+    if (meet(lives[slot], lives[other]))
+      taken.push_back({layout.offsets[other], layout.offsets[other] + lives[other].bytes});
+  llvm::sort(taken);
+  return taken;
+}
+
+void pp::firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, int64_t bottom, SlotLayout &layout) {
   for (auto [i, slot] : llvm::enumerate(order)) {
-    SmallVector<Range> taken;
-    for (size_t other : order.take_front(i))
-      if (meet(lives[slot], lives[other]))
-        taken.push_back({layout.offsets[other], layout.offsets[other] + lives[other].bytes});
-    llvm::sort(taken);
-    layout.place(slot, lowestFree(0, lives[slot].bytes, taken), lives[slot].bytes);
+    SmallVector<Range> taken = besides(lives, slot, order.take_front(i), layout);
+    place(layout, slot, lowestFree(bottom, lives[slot].bytes, taken), lives[slot].bytes);
   }
 }
+
+namespace {
 
 /// What is free while a sweep goes from start to start: gaps by offset, few however many slots are alive.
 class FreeRanges {
@@ -93,7 +96,7 @@ private:
 };
 
 /// First fit by start for slots of one segment, around those that are placed: a sweep, in n log n.
-void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<size_t> placed, Layout &layout) {
+void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<size_t> placed, SlotLayout &layout) {
   FreeRanges free;
   using Ending = std::pair<int64_t, size_t>; // last position, slot
   std::priority_queue<Ending, std::vector<Ending>, std::greater<Ending>> alive;
@@ -105,27 +108,85 @@ void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<
       size_t ended = alive.top().second;
       free.release(layout.offsets[ended], layout.offsets[ended] + lives[ended].bytes);
     }
-    SmallVector<Range> taken;
-    for (size_t other : placed)
-      if (meet(life, lives[other]))
-        taken.push_back({layout.offsets[other], layout.offsets[other] + lives[other].bytes});
-    llvm::sort(taken);
-    layout.place(slot, free.take(life.bytes, taken), life.bytes);
+    place(layout, slot, free.take(life.bytes, besides(lives, slot, placed, layout)), life.bytes);
     alive.push({life.segments.back().last, slot});
   }
 }
 
-SlotLayout plan(ArrayRef<SlotLife> lives, int64_t largestLiveSum, int64_t work) {
-  // Slots that live in several segments first: they are few, and everything else fits around them.
+/// Slots that live in several segments first: they are few, and everything else fits around them.
+SlotLayout firstFitOf(ArrayRef<SlotLife> lives) {
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
   auto single =
       std::stable_partition(order.begin(), order.end(), [&](size_t slot) { return lives[slot].segments.size() > 1; });
   ArrayRef<size_t> all(order), homes = all.take_front(single - order.begin());
-  Layout best(lives.size());
-  firstFit(lives, homes, best);
-  firstFitByStart(lives, all.drop_front(homes.size()), homes, best);
-  return best.bytes == largestLiveSum ? best : improvePlan(lives, largestLiveSum, std::move(best), work);
+  SlotLayout layout;
+  layout.offsets.assign(lives.size(), 0);
+  firstFit(lives, homes, /*bottom=*/0, layout);
+  firstFitByStart(lives, all.drop_front(homes.size()), homes, layout);
+  return layout;
+}
+
+/// What is handed on is one life with what it was before, in one place.
+struct Joined {
+  std::vector<SlotLife> lives;
+  std::vector<size_t> of; ///< by life before: the number of its own
+
+  explicit Joined(ArrayRef<SlotLife> parts) {
+    llvm::DenseMap<std::pair<Operation *, int64_t>, size_t> heirs;
+    for (const SlotLife &part : parts) { // by start: what hands on before its heir
+      auto heir = heirs.find({SlotOp(part.op), part.tensor});
+      of.push_back(heir == heirs.end() ? lives.size() : heir->second);
+      if (heir == heirs.end())
+        lives.push_back(part);
+      else
+        lives[of.back()].segments.back().last = part.segments.back().last;
+      if (part.heir.slot)
+        heirs[{SlotOp(part.heir.slot), part.heir.tensor}] = of.back();
+    }
+  }
+};
+
+/// A plan of one of a rank's arenas.
+struct Plan {
+  std::vector<SlotLife> lives;
+  Peak peak;
+  Joined joined;
+  SlotLayout layout;
+
+  Plan(RankOp rank, bool host, bool apart)
+      : lives(slotLives(rank, host, apart)), peak(peakOf(rank, lives)), joined(lives),
+        layout(firstFitOf(joined.lives)) {}
+  bool isGood() const { return layout.bytes <= peak.bytes + peak.bytes / 50; }
+  void improve(int64_t work) {
+    if (layout.bytes > peak.bytes)
+      layout = improvePlan(joined.lives, peak.bytes, std::move(layout), work);
+  }
+
+  void setOffsets(MLIRContext *context) const {
+    Builder builder(context);
+    llvm::MapVector<Operation *, SmallVector<int64_t>> places; // of slots whose tensors lie apart, which stand in order
+    for (auto [life, number] : llvm::zip(lives, joined.of)) {
+      if (life.tensor < 0)
+        SlotOp(life.op).setOffsetAttr(builder.getI64IntegerAttr(layout.offsets[number]));
+      else
+        places[SlotOp(life.op)].push_back(layout.offsets[number]);
+    }
+    for (auto &[slot, offsets] : places)
+      cast<SlotOp>(slot).setPlaces(offsets);
+  }
+};
+
+/// Tensors lie apart only where whole slots leave gaps that nothing fills.
+Plan planArena(RankOp rank, bool host, int64_t work) {
+  Plan plan(rank, host, /*apart=*/false);
+  if (!plan.isGood())
+    if (Plan apart(rank, host, /*apart=*/true); apart.lives.size() > plan.lives.size()) {
+      apart.improve(work);
+      return apart.layout.bytes < plan.layout.bytes ? std::move(apart) : std::move(plan);
+    }
+  plan.improve(work);
+  return plan;
 }
 
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
@@ -140,33 +201,24 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program.
   static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
-  static void setOffsets(ArrayRef<SlotLife> lives, const SlotLayout &layout) {
-    for (auto [life, offset] : llvm::zip(lives, layout.offsets))
-      SlotOp(life.op).setOffsetAttr(IntegerAttr::get(IntegerType::get(SlotOp(life.op).getContext(), 64), offset));
-  }
-
   static void planRank(RankOp rank, int64_t work) {
     Builder builder(rank.getContext());
-    std::vector<SlotLife> lives = slotLives(rank);
-    Peak peak = peakOf(rank, lives);
-    SlotLayout layout = plan(lives, peak.bytes, work);
-    setOffsets(lives, layout);
-    std::vector<SlotLife> hostLives = slotLives(rank, /*host=*/true);
-    SlotLayout host = plan(hostLives, peakOf(rank, hostLives).bytes, work);
-    setOffsets(hostLives, host);
-    if (host.bytes > 0)
-      rank.setHostBytesAttr(builder.getI64IntegerAttr(host.bytes));
+    Plan plan = planArena(rank, /*host=*/false, work), host = planArena(rank, /*host=*/true, work);
+    plan.setOffsets(rank.getContext());
+    host.setOffsets(rank.getContext());
+    if (host.layout.bytes > 0)
+      rank.setHostBytesAttr(builder.getI64IntegerAttr(host.layout.bytes));
     for (auto slot : rank.getOps<SlotOp>())
-      if (!slot.getOffset()) // never touched
+      if (!slot.getOffset() && !slot.getPlaces()) // never touched
         slot.setOffsetAttr(builder.getI64IntegerAttr(0));
-    rank.setArenaBytesAttr(builder.getI64IntegerAttr(layout.bytes));
+    rank.setArenaBytesAttr(builder.getI64IntegerAttr(plan.layout.bytes));
     SmallVector<NamedAttribute> entries;
-    for (auto [role, bytes] : peak.byRole)
+    for (auto [role, bytes] : plan.peak.byRole)
       entries.push_back(builder.getNamedAttr(role, builder.getI64IntegerAttr(bytes)));
-    entries.push_back(builder.getNamedAttr("total", builder.getI64IntegerAttr(layout.bytes)));
-    if (host.bytes > 0)
-      entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(host.bytes)));
-    entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(peak.bytes)));
+    entries.push_back(builder.getNamedAttr("total", builder.getI64IntegerAttr(plan.layout.bytes)));
+    if (host.layout.bytes > 0)
+      entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(host.layout.bytes)));
+    entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(plan.peak.bytes)));
     rank->setAttr("peak", builder.getDictionaryAttr(entries));
   }
 };

@@ -108,7 +108,7 @@ private:
   Value createSlot(int64_t rank, Role role, StringRef label, TupleType payload, Location loc,
                    DictionaryAttr binding = {}, bool host = false) {
     auto type = SlotType::get(program.getContext(), payload);
-    return at(rank).create<SlotOp>(loc, type, role, label, IntegerAttr(), binding, host);
+    return at(rank).create<SlotOp>(loc, type, role, label, IntegerAttr(), DenseI64ArrayAttr(), binding, host);
   }
 
   DictionaryAttr binding(StringRef kind, ArrayRef<NamedAttribute> more) {
@@ -255,7 +255,8 @@ private:
       scratch.push_back(createSlot(rank, Role::temporary, "scratch", payload, task.getLoc()));
     }
     auto launch = at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
-                                            scratch.empty() ? Value() : scratch.front());
+                                            scratch.empty() ? Value() : scratch.front(),
+                                            function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
     if (Attribute joint = task->getAttr("pipeline.joint"))
       launch->setAttr("pipeline.joint", joint);
     for (Posted &posted : ranks[rank].posted)

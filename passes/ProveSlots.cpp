@@ -6,6 +6,7 @@
 #include "mlir/IR/Threading.h"
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "passes/PlanBodies.h"
 #include "passes/Proof.h"
 #include "passes/SlotLives.h"
 #include "llvm/ADT/StringMap.h"
@@ -22,8 +23,11 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// For each body the inputs that it writes over: results tied to them.
-using Written = llvm::StringMap<DenseI64ArrayAttr>;
+/// For each body what it writes over: inputs that results are tied to, and tensors that it hands on to others.
+struct Overwrites {
+  DenseI64ArrayAttr ties, handed;
+};
+using Written = llvm::StringMap<Overwrites>;
 
 /// Between post and complete a received slot is dead for everybody, a sent slot may only be read.
 class Flights {
@@ -103,11 +107,35 @@ private:
         return failure();
     if (launch.getScratch() && failed(write(launch.getScratch())))
       return failure();
-    auto ties = written.find(launch.getCallee());
-    if (ties != written.end())
-      for (int64_t tie : ties->second.asArrayRef())
+    auto body = written.find(launch.getCallee());
+    if (body == written.end())
+      return success();
+    if (body->second.ties)
+      for (int64_t tie : body->second.ties.asArrayRef())
         if (tie >= 0 && failed(write(launch.getInputs()[tie])))
           return failure();
+    return proveHanded(launch, body->second.handed, write);
+  }
+
+  /// The body writes no copy of what it hands on: it must lie where the launch wants it, and nobody may be reading there.
+  /// That nobody reads the old slot later is seen as an overlap: then both live (SlotLives.cpp).
+  LogicalResult proveHanded(LaunchOp launch, DenseI64ArrayAttr attr, function_ref<LogicalResult(Value)> write) {
+    if (launch.getHandedAttr() != attr)
+      return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` does not say what `@"
+                                        << launch.getCallee() << "` hands on";
+    SmallVector<Value> slots = attr ? launch.slots() : SmallVector<Value>();
+    for (ArrayRef<int64_t> left = attr ? attr.asArrayRef() : ArrayRef<int64_t>(); !left.empty();
+         left = left.drop_front(4)) {
+      auto from = slots[left[0]].getDefiningOp<SlotOp>(), to = slots[left[2]].getDefiningOp<SlotOp>();
+      if (failed(write(from)))
+        return failure();
+      int64_t there = from.tensorOffsets()[left[1]], here = to.tensorOffsets()[left[3]];
+      if (here != there)
+        return emitError(launch.getLoc())
+               << "`" << launch.getUnit().str() << "` hands on tensor " << left[1] << " of `" << from.getLabel()
+               << "`, which lies at byte " << there << " of rank " << rank.getRank() << ", as tensor " << left[3]
+               << " of `" << to.getLabel() << "`, which is planned at byte " << here;
+    }
     return success();
   }
 
@@ -132,8 +160,8 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
     markAllAnalysesPreserved();
     Written written;
     for (auto function : getOperation().getOps<func::FuncOp>())
-      if (auto ties = function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"))
-        written[function.getName()] = ties;
+      written[function.getName()] = {function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"),
+                                     function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr)};
     for (auto program : getOperation().getOps<ProgramOp>()) {
       std::atomic<int64_t> slots = 0, segments = 0;
       if (failed(failableParallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()), [&](RankOp rank) {
@@ -170,7 +198,7 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
     std::map<int64_t, const SlotLife *> live; // by offset
     for (const Event &event : events) {
       SlotOp slot = event.life->op;
-      int64_t begin = slot.getOffset().value_or(0), end = begin + event.life->bytes;
+      int64_t begin = event.life->offset(), end = begin + event.life->bytes;
       if (!event.begins) {
         live.erase(begin);
         continue;

@@ -3,6 +3,8 @@
 //
 // A slot that is written anew starts a new segment, so its memory is free for others in the gap: the home of a weight
 // that travels is reused between the last use of the old version and the arrival of the new one.
+//
+// Tensors that launches make for each other alone may lie apart: then a hole need not be as large as a whole stash.
 #include "passes/SlotLives.h"
 #include <numeric>
 
@@ -14,7 +16,7 @@ namespace {
 
 class Reader {
 public:
-  Reader(RankOp rank, bool host) : rank(rank), host(host) {}
+  Reader(RankOp rank, bool host, bool apart) : rank(rank), host(host), allApart(apart) {}
 
   std::vector<SlotLife> run() {
     int64_t position = 0;
@@ -25,7 +27,7 @@ public:
       if (livesToEnd(life.op))
         life.segments.back().last = position;
       if (life.op.getHost() == host)
-        all.push_back(life);
+        addTo(all, life);
     }
     llvm::stable_sort(
         all, [](const SlotLife &a, const SlotLife &b) { return a.segments.front().first < b.segments.front().first; });
@@ -34,8 +36,53 @@ public:
 
 private:
   RankOp rank;
-  bool host;
+  bool host, allApart;
   llvm::MapVector<Value, SlotLife> lives;
+  struct Handed {
+    int64_t position;
+    SlotTensor to;
+  };
+  llvm::DenseMap<Value, llvm::DenseMap<int64_t, Handed>> handed; ///< by slot and tensor
+  llvm::DenseSet<Value> heirs;                                   ///< slots that were handed something
+
+  /// Nothing but launches of this rank sees it, and they get an address for each tensor.
+  static bool mayLieApart(SlotOp slot) {
+    return slot.getRole() == Role::stash && !slot.getHost() && !slot.getBinding() &&
+           slot.getSlot().getType().getPayload().size() > 1 &&
+           llvm::none_of(slot.getSlot().getUsers(), [](Operation *user) { return isa<PostOp>(user); });
+  }
+
+  void addTo(std::vector<SlotLife> &all, const SlotLife &life) {
+    SlotOp slot = life.op;
+    auto gone = handed.find(slot);
+    bool apart = slot.getPlaces() || gone != handed.end() || heirs.contains(slot) || (allApart && mayLieApart(slot));
+    if (!apart) {
+      all.push_back(life);
+      return;
+    }
+    SmallVector<int64_t> offsets = payloadOffsets(slot.getSlot().getType().getPayload());
+    for (int64_t tensor = 0; tensor + 1 < static_cast<int64_t>(offsets.size()); ++tensor) {
+      SlotLife &part = all.emplace_back(life);
+      part.tensor = tensor;
+      part.bytes = offsets[tensor + 1] - offsets[tensor];
+      // If somebody touches it afterwards, it lives on, and the proof finds two in one place.
+      if (gone == handed.end() || !gone->second.count(tensor))
+        continue;
+      Handed next = gone->second[tensor];
+      part.heir = next.to;
+      if (part.segments.back().last == next.position)
+        --part.segments.back().last;
+    }
+  }
+
+  void hand(LaunchOp launch, int64_t position) {
+    ArrayRef<int64_t> left = launch.getHanded().value_or(ArrayRef<int64_t>());
+    SmallVector<Value> slots = left.empty() ? SmallVector<Value>() : launch.slots();
+    for (; left.size() >= 4; left = left.drop_front(4)) {
+      handed[slots[left[0]]][left[1]] = {position, {slots[left[2]].getDefiningOp<SlotOp>(), left[3]}};
+      heirs.insert(slots[left[2]]);
+    }
+  }
 
   static StringRef kind(SlotOp slot) {
     return slot.getBindingAttr() ? cast<StringAttr>(slot.getBindingAttr().get("kind")).getValue() : "";
@@ -80,6 +127,7 @@ private:
         write(result, position);
       if (launch.getScratch())
         write(launch.getScratch(), position);
+      hand(launch, position);
     } else if (auto post = dyn_cast<PostOp>(op)) {
       if (Value slot = post.readSlot())
         touch(slot, position);
@@ -102,7 +150,15 @@ bool pp::meet(const SlotLife &a, const SlotLife &b) {
   return false;
 }
 
-std::vector<SlotLife> pp::slotLives(RankOp rank, bool host) { return Reader(rank, host).run(); }
+int64_t SlotLife::offset() const {
+  SlotOp slot = op;
+  if (auto places = slot.getPlaces())
+    return (*places)[tensor];
+  int64_t begin = static_cast<int64_t>(slot.getOffset().value_or(0));
+  return tensor <= 0 ? begin : begin + payloadOffsets(slot.getSlot().getType().getPayload())[tensor];
+}
+
+std::vector<SlotLife> pp::slotLives(RankOp rank, bool host, bool apart) { return Reader(rank, host, apart).run(); }
 
 Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
   int64_t length = rank.getBody().front().getOperations().size();

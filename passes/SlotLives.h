@@ -13,19 +13,30 @@ struct Segment {
   int64_t first, last;
 };
 
+/// A tensor of a slot, or, where its number is -1, all of them in one run.
+struct SlotTensor {
+  pipeline::SlotOp slot;
+  int64_t tensor = -1;
+};
+
 struct SlotLife {
   pipeline::SlotOp op;
   int64_t bytes = 0;
   llvm::SmallVector<Segment, 2> segments;
+  int64_t tensor = -1; ///< of a slot whose tensors lie apart: which of them
+  SlotTensor heir;     ///< which tensor lies there next, of what launch at the last position makes; a null slot if none
+  /// Where it lies; 0 before slots are planned.
+  int64_t offset() const;
 };
 
 /// Whether both hold something at some position.
 bool meet(const SlotLife &a, const SlotLife &b);
 
 /// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
-/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. `host`: of
-/// the slots in the rank's host memory instead.
-std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false);
+/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. Of a slot
+/// whose tensors lie apart each has its own life; one that a launch hands on ends right before it. `host`: of the slots in
+/// the rank's host memory instead. `apart`: as if all tensors lay apart that may.
+std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false, bool apart = false);
 
 /// The role and bytes of the largest sum of live slots, and where it is reached.
 struct Peak {
@@ -38,15 +49,6 @@ Peak peakOf(pipeline::RankOp rank, llvm::ArrayRef<SlotLife> lives);
 
 /// An instant as messages say it: `B(0, 3)`, `arrival of act(0, 3)`, `start of the step`.
 std::string describeInstant(mlir::Operation *op);
-
-/// Offsets by life, and where the last ends.
-struct SlotLayout {
-  std::vector<int64_t> offsets;
-  int64_t bytes = 0;
-};
-/// A plan no larger than `first`; `bound` is the largest live sum, which none can go below; `work` is how many slots it may
-/// look at (ImprovePlan.cpp).
-SlotLayout improvePlan(llvm::ArrayRef<SlotLife> lives, int64_t bound, SlotLayout first, int64_t work);
 
 } // namespace pp
 

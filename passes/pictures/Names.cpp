@@ -21,9 +21,10 @@ std::string pp::colorOf(Phase phase, int64_t piece, int64_t pieces) {
   return llvm::formatv("#{0}", llvm::format_hex_no_prefix(mixed, 6)).str();
 }
 
+// None is that of a phase or of a cause of idle time: one picture shows all three.
 StringRef pp::colorOf(Role role) {
-  static constexpr StringLiteral colors[] = {"#56b4e9", "#e69f00", "#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                             "#8c5a78", "#666666", "#999999", "#c7c7c7", "#f0e442"};
+  static constexpr StringLiteral colors[] = {"#332288", "#882255", "#0072b2", "#cc6677", "#999933", "#661100",
+                                             "#aa4499", "#666666", "#7d8a96", "#c7c7c7", "#ddcc77"};
   return colors[static_cast<int>(role)];
 }
 

@@ -309,3 +309,76 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
     %0 = pipeline.post all_gather <weight stage 0> %w with [0, 1] : !s
   }
 }
+
+// -----
+
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{has 3 places for its 2 tensors}}
+    %s = pipeline.slot stash "s" places [0, 64, 128] : !two
+  }
+}
+
+// -----
+
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{has places for its tensors; expected no offset, no binding, and not to be in host memory}}
+    %s = pipeline.slot stash "s" offset 0 places [0, 64] : !two
+  }
+}
+
+// -----
+
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %s = pipeline.slot stash "s" places [0, 128] : !two
+    // expected-error@+1 {{takes a slot whose tensors lie apart; a message goes from one run of bytes to another}}
+    %0 = pipeline.post send <stash stage 0 mb 0> %s with [1] channel 1 : !two
+  }
+}
+
+// -----
+
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<32xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %s = pipeline.slot stash "s" : !two
+    %p = pipeline.slot stash "p" : !two
+    // expected-error@+1 {{hands tensor 0 of slot 0 on as tensor 1 of slot 1; expected an input's and a result's, of one size}}
+    pipeline.launch @i <I stage 0 mb 0>(%s) -> (%p) handed [0, 0, 1, 1] : (!two) -> !two
+  }
+}
+
+// -----
+
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %s = pipeline.slot stash "s" : !two
+    %p = pipeline.slot stash "p" : !two
+    // expected-error@+1 {{hands on as tensor 1 of slot 1 what is handed on already}}
+    pipeline.launch @i <I stage 0 mb 0>(%s) -> (%p) handed [0, 0, 1, 0, 0, 0, 1, 1] : (!two) -> !two
+  }
+}
+
+// -----
+
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %s = pipeline.slot stash "s" : !two
+    %p = pipeline.slot stash "p" : !two
+    // expected-error@+1 {{expected `handed` to have four numbers for each tensor}}
+    pipeline.launch @i <I stage 0 mb 0>(%s) -> (%p) handed [0, 0, 1] : (!two) -> !two
+  }
+}

@@ -53,6 +53,19 @@ constexpr Rule rules[] = {
 
 using Changed = llvm::SmallVector<OwningOpRef<ModuleOp>>;
 
+/// What a launch hands on lies in its result where it lies in its input.
+static void followHanded(pipeline::LaunchOp launch) {
+  llvm::ArrayRef<int64_t> left = launch.getHanded().value_or(llvm::ArrayRef<int64_t>());
+  for (; !left.empty(); left = left.drop_front(4)) {
+    auto from = launch.slots()[size_t(left[0])].getDefiningOp<pipeline::SlotOp>();
+    auto to = launch.slots()[size_t(left[2])].getDefiningOp<pipeline::SlotOp>();
+    llvm::SmallVector<int64_t> places = to.tensorOffsets();
+    places[size_t(left[3])] = from.tensorOffsets()[size_t(left[1])];
+    to.removeOffsetAttr();
+    to.setPlaces(places);
+  }
+}
+
 /// The programs without one launch of this unit, and those in which one of its launches reads NaN instead of one input.
 static Changed withoutUse(ModuleOp module, llvm::StringRef unit) {
   Changed changed;
@@ -73,10 +86,12 @@ static Changed withoutUse(ModuleOp module, llvm::StringRef unit) {
       auto fresh = llvm::cast<pipeline::SlotOp>(old->clone());
       blind->getBlock()->push_front(fresh);
       fresh.removeBindingAttr();
+      fresh.removePlacesAttr();
       fresh.setOffset(*rank.getArenaBytes());
       rank.setArenaBytes(*rank.getArenaBytes() +
                          uint64_t(pipeline::payloadOffsets(old.getSlot().getType().getPayload()).back()));
       blind->setOperand(input, fresh.getSlot());
+      followHanded(blind);
     }
   }
   return changed;
@@ -104,10 +119,13 @@ static OwningOpRef<ModuleOp> withoutSharing(ModuleOp module) {
   apart->walk([&](pipeline::RankOp rank) {
     uint64_t bytes = 0;
     for (auto slot : rank.getOps<pipeline::SlotOp>()) {
+      slot.removePlacesAttr();
       slot.setOffset(bytes);
       bytes += uint64_t(pipeline::payloadOffsets(slot.getSlot().getType().getPayload()).back());
     }
     rank.setArenaBytes(bytes);
+    for (auto launch : rank.getOps<pipeline::LaunchOp>())
+      followHanded(launch);
   });
   return apart;
 }

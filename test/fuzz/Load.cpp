@@ -43,7 +43,9 @@ const BodyCode *Loader::body(func::FuncOp function) {
     return &code;
   FailureOr<BodyGroups> groups = BodyGroups::get(function);
   auto places = groups->argumentPlaces(function);
-  int32_t scratch = int32_t(groups->pointers.size());
+  std::vector<int32_t> begins = {0}; // a place of its own for each tensor, as slots may lie apart
+  for (TupleType payload : groups->pointers)
+    begins.push_back(begins.back() + int32_t(payload.size()));
   for (Operation &op : function.front().without_terminator()) {
     for (auto [result, attr] : llvm::zip(op.getResults(), op.getAttrOfType<ArrayAttr>(kBuffersAttr))) {
       auto pair = cast<ArrayAttr>(attr);
@@ -58,7 +60,13 @@ const BodyCode *Loader::body(func::FuncOp function) {
     KernelCall &call = code.emplace_back(KernelCall{table.add(spec), {}, {}});
     for (mlir::Value value : kernel.pointers()) {
       auto [pointer, offset] = value ? places.lookup(value) : std::pair<int64_t, int64_t>(-2, 0);
-      call.pointers.push_back({pointer == -2 ? -1 : pointer < 0 ? scratch : int32_t(pointer), offset});
+      if (pointer < 0) {
+        call.pointers.push_back({pointer == -2 ? -1 : begins.back(), offset});
+        continue;
+      }
+      llvm::SmallVector<int64_t> offsets = payloadOffsets(groups->pointers[size_t(pointer)]);
+      int64_t tensor = llvm::upper_bound(llvm::ArrayRef(offsets).drop_back(), offset) - offsets.begin() - 1;
+      call.pointers.push_back({begins[size_t(pointer)] + int32_t(tensor), offset - offsets[size_t(tensor)]});
     }
     for (nn::Run run : kernel.lists())
       call.lists.push_back({run.first, run.count});
@@ -69,11 +77,11 @@ const BodyCode *Loader::body(func::FuncOp function) {
 //===-- Dead memory ---------------------------------------------------------------------------------------------===//
 
 /// What a segment leaves behind when it ends, but for the bytes where another one still lives.
-static std::vector<Range> deadAfter(llvm::ArrayRef<SlotLife> lives, const SlotLife &life, Segment segment) {
-  int64_t offset = int64_t(SlotOp(life.op).getOffset().value_or(0));
-  std::vector<Range> ranges = {{offset, offset + life.bytes}};
+static std::vector<Range> deadAfter(llvm::ArrayRef<SlotLife> lives, const SlotLife &life, Segment segment,
+                                    int64_t base) {
+  std::vector<Range> ranges = {{base + life.offset(), base + life.offset() + life.bytes}};
   for (const SlotLife &other : lives) {
-    int64_t begin = int64_t(SlotOp(other.op).getOffset().value_or(0)), end = begin + other.bytes;
+    int64_t begin = base + other.offset(), end = begin + other.bytes;
     for (Segment theirs : other.segments) {
       if (theirs.first > segment.last || theirs.last <= segment.last)
         continue;
@@ -108,10 +116,14 @@ struct Reader {
   }
 
   bool addSlot(SlotOp slot) {
-    int64_t offset = int64_t(slot.getOffset().value_or(0));
-    offsets[slot.getSlot()] = offset;
-    int64_t end = offset + payloadOffsets(slot.getSlot().getType().getPayload()).back();
-    return end <= code.tables.arenaBytes || refuse("`" + slot.getLabel().str() + "` lies outside the arena");
+    int64_t base = slot.getHost() ? hostBegin(rank) : 0; // host memory follows the arena, as in lowering
+    int64_t end = base + int64_t((slot.getHost() ? rank.getHostBytes() : rank.getArenaBytes()).value_or(0));
+    offsets[slot.getSlot()] = base + int64_t(slot.getOffset().value_or(0));
+    TupleType payload = slot.getSlot().getType().getPayload();
+    for (auto [begin, type] : llvm::zip(slot.tensorOffsets(), payload.getTypes()))
+      if (base + begin + tensorBytes(cast<RankedTensorType>(type)) > end)
+        return refuse("`" + slot.getLabel().str() + "` lies outside the arena");
+    return true;
   }
 
   bool addLaunch(LaunchOp launch, func::FuncOp function, const BodyCode *body) {
@@ -126,7 +138,7 @@ struct Reader {
     for (auto [slot, payload] : llvm::zip(slots, groups->pointers)) {
       if (cast<SlotType>(slot.getType()).getPayload() != payload)
         return refuse("`" + step.name + "` hands over a slot of another type than its body takes");
-      step.places.push_back(offsets.lookup(slot));
+      llvm::append_range(step.places, slot.getDefiningOp<SlotOp>().tensorOffsets());
     }
     int64_t scratch = 0, needed = function->getAttrOfType<IntegerAttr>(kScratchAttr).getInt();
     if (mlir::Value slot = launch.getScratch()) {
@@ -181,11 +193,14 @@ struct Reader {
 
   /// Hangs what dies on the steps: `stepAt` gives the steps done when the op at a position of the list is.
   void addDeaths(llvm::ArrayRef<size_t> stepAt) {
-    std::vector<SlotLife> lives = slotLives(rank);
-    for (const SlotLife &life : lives)
-      for (Segment segment : life.segments)
-        if (size_t(segment.last) < stepAt.size() && stepAt[segment.last] > 0 && life.bytes > 0)
-          llvm::append_range(code.steps[stepAt[segment.last] - 1].dead, deadAfter(lives, life, segment));
+    for (bool host : {false, true}) {
+      std::vector<SlotLife> lives = slotLives(rank, host);
+      for (const SlotLife &life : lives)
+        for (Segment segment : life.segments)
+          if (size_t(segment.last) < stepAt.size() && stepAt[segment.last] > 0 && life.bytes > 0)
+            llvm::append_range(code.steps[stepAt[segment.last] - 1].dead,
+                               deadAfter(lives, life, segment, host ? hostBegin(rank) : 0));
+    }
   }
 };
 

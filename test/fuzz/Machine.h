@@ -51,7 +51,7 @@ struct Step {
   enum class Kind { Launch, Send, Receive, Joint, Complete } kind = Kind::Launch;
   std::string name;
   const BodyCode *body = nullptr; ///< launch
-  std::vector<int64_t> places;    ///< launch: offsets of its slots, then of its scratch
+  std::vector<int64_t> places;    ///< launch: offsets of its slots' tensors, then of its scratch
   Range read, written;            ///< post: what the transport takes and fills; empty if nothing
   int64_t offset = 0, shard = -1; ///< post: its slot, and that of its shard
   std::vector<int64_t> cuts;      ///< joint that gathers or scatters

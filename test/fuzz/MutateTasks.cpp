@@ -126,18 +126,16 @@ public:
   /// A slot lies where another one does.
   bool overlapSlots() {
     SlotOp slot = drawSlot(), other = drawSlot();
-    if (!slot || rankOf(slot) != rankOf(other) || slot.getOffset() == other.getOffset())
+    if (!slot || rankOf(slot) != rankOf(other) || slot == other)
       return false;
-    slot.setOffset(*other.getOffset());
-    return true;
+    return place(slot, dice.pick(other.tensorOffsets()));
   }
   bool moveSlot() {
     SlotOp slot = drawSlot();
     if (!slot)
       return false;
     int64_t lines = std::max<int64_t>(1, int64_t(rankOf(slot).getArenaBytes().value_or(0)) / 64);
-    slot.setOffset(uint64_t(64 * dice.below(lines)));
-    return true;
+    return place(slot, 64 * dice.below(lines));
   }
   bool shrinkArena() {
     RankOp rank = dice.pick(ranks);
@@ -163,6 +161,19 @@ public:
   }
 
 private:
+  /// The slot lies there, or one of its tensors where they lie apart.
+  bool place(SlotOp slot, int64_t offset) {
+    if (llvm::is_contained(slot.tensorOffsets(), offset))
+      return false;
+    if (!slot.getPlaces()) {
+      slot.setOffset(uint64_t(offset));
+      return true;
+    }
+    llvm::SmallVector<int64_t> places = slot.tensorOffsets();
+    places[size_t(dice.below(int64_t(places.size())))] = offset;
+    slot.setPlaces(places);
+    return true;
+  }
   template <typename Rename> bool changeCallee(Rename rename) {
     SymbolTable symbols(module);
     auto scratchOf = [](func::FuncOp body) { return body->getAttrOfType<IntegerAttr>(kScratchAttr).getInt(); };
@@ -194,7 +205,7 @@ private:
       return false;
     OpBuilder builder(launch);
     builder.create<LaunchOp>(launch.getLoc(), renamed(launch).getSymName(), launch.getUnit(), inputs, results,
-                             launch.getScratch());
+                             launch.getScratch(), after->function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
     launch.erase();
     return true;
   }

@@ -34,7 +34,7 @@ CompleteOp Mutant::drawComplete() {
 }
 
 SlotOp Mutant::drawSlot() {
-  return draw<SlotOp>([](SlotOp op) { return bool(op.getOffset()); });
+  return draw<SlotOp>([](SlotOp op) { return !op.tensorOffsets().empty(); });
 }
 
 llvm::SmallVector<Operation *> Mutant::opsOf(RankOp rank) {

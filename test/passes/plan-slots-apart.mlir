@@ -1,0 +1,61 @@
+// Tensors of one slot at places of their own: where whole slots would leave gaps, and where I hands what F saved on to W.
+// RUN: pp-opt %s --pp-plan-slots --pp-prove-slots | FileCheck %s
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+!two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
+
+// Between two that stay there are two holes of 64 bytes, and a stash of twice 64 comes: in one run it would need 320
+// bytes, where never more than 256 are alive. So its tensors lie apart.
+// CHECK-LABEL: pipeline.program @apart
+// CHECK: pipeline.rank 0 arena 256 attributes {peak = {{.*}}live = 256 : i64
+pipeline.program @apart ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    %c = pipeline.slot act "c" : !s
+    %d = pipeline.slot act "d" : !s
+    // CHECK: pipeline.slot stash "stash" places [64, 192]
+    %s = pipeline.slot stash "stash" : !two
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a, %b, %c, %d) : () -> (!s, !s, !s, !s)
+    pipeline.launch @f <F stage 0 mb 1>() -> (%s) : () -> !two
+    pipeline.launch @f <B stage 0 mb 1>(%s, %a, %c) -> () : (!two, !s, !s) -> ()
+  }
+}
+
+// One that is sent stays in one run, whatever that costs.
+// CHECK-LABEL: pipeline.program @sent
+// CHECK: pipeline.rank 0 arena 320
+pipeline.program @sent ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    %c = pipeline.slot act "c" : !s
+    %d = pipeline.slot act "d" : !s
+    // CHECK: pipeline.slot stash "stash" offset 192
+    %s = pipeline.slot stash "stash" : !two
+    pipeline.launch @f <F stage 0 mb 0>() -> (%a, %b, %c, %d) : () -> (!s, !s, !s, !s)
+    pipeline.launch @f <F stage 0 mb 1>() -> (%s) : () -> !two
+    %0 = pipeline.post send <stash stage 0 mb 1> %s with [1] channel 1 : !two
+    pipeline.complete %0
+    pipeline.launch @f <B stage 0 mb 1>(%s, %a, %c) -> () : (!two, !s, !s) -> ()
+  }
+}
+
+// What I hands on lies where it lay, and counts once: the stash's second tensor goes on as the first of what waits for W.
+// CHECK-LABEL: pipeline.program @handed
+// CHECK: pipeline.rank 0 arena 192 attributes {peak = {{.*}}live = 192 : i64
+pipeline.program @handed ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // CHECK: pipeline.slot stash "stash" places [0, 64]
+    %s = pipeline.slot stash "stash" : !two
+    // CHECK: pipeline.slot stash "pending" places [64, 128]
+    %p = pipeline.slot stash "pending" : !two
+    pipeline.launch @f <F stage 0 mb 0>() -> (%s) : () -> !two
+    pipeline.launch @i <I stage 0 mb 0>(%s) -> (%p) handed [0, 1, 1, 0] : (!two) -> !two
+    pipeline.launch @w <W stage 0 mb 0>(%p) -> () : (!two) -> ()
+  }
+}
+
+func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) attributes {
+  pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
+  pipeline.handed = array<i64: 0, 1, 1, 0>}
