@@ -12,6 +12,8 @@ SCHEDULES = ("single", "gpipe", "gpipe_offload", "1f1b", "1f1b_recompute", "inte
              "weipipe_naive", "wzb1",
              "wzb2", "tawpipe", "fsdp", "terapipe", "slimpipe", "slimpipe_interleaved", "helixpipe")
 SIZES = ((2, 4), (4, 8), (8, 16))
+MORE = ((4, 16), (6, 12), (16, 64))  # of schedules in the shape of a V, whose stashes of two sizes are hardest to plan
+V_SHAPED = ("zb_v", "v_half", "v_min", "dualpipe_v")
 
 
 def ratios(compiler, schedule, ranks, microbatches, defines):
@@ -37,7 +39,7 @@ def main():
     worst = 0
     print("| schedule | ranks | microbatches | ratio | rank | planned B | live B |\n|---|" + "---:|" * 6)
     for schedule in arguments.schedules:
-        for ranks, microbatches in SIZES:
+        for ranks, microbatches in SIZES + (MORE if schedule in V_SHAPED else ()):
             found = list(ratios(arguments.compiler, schedule, ranks, microbatches, arguments.defines))
             if not found:
                 continue

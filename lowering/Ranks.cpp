@@ -86,7 +86,7 @@ FailureOr<Value> RankLowering::slotAddress(Operation *user, Value slot) {
 
 LogicalResult RankLowering::addAddresses(Operation *user, Value slot, SmallVectorImpl<Value> &addresses) {
   if (auto op = slot.getDefiningOp<SlotOp>(); op && op.getPlaces()) {
-    for (int64_t place : *op.getPlaces())
+    for (int64_t place : op.tensorOffsets())
       addresses.push_back(link->address(link->argument(1), place));
     return success();
   }

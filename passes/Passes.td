@@ -65,7 +65,11 @@ def VerifyLimits : PpPass<"verify-limits"> {
 
 def PlanBodies : PpPass<"plan-bodies"> {
   let summary = "give every value inside a task function a place in its slots or its scratch memory";
-  let description = [{ `%1 = nn.linear ..` ~~> the same with `pp.buffers`, and `pipeline.scratch_bytes` on the function. }];
+  let description = [{
+    `%1 = nn.linear ..` ~~> the same with `pp.buffers`, and `pipeline.scratch_bytes` on the function. Of an I also
+    `pipeline.handed`: what waits for W and lies where a tensor of the stash lay, because it is that tensor or nobody reads
+    that one any more.
+  }];
 }
 
 def ProjectRanks : PpPass<"project-ranks"> {
@@ -78,7 +82,10 @@ def ProjectRanks : PpPass<"project-ranks"> {
 
 def PlanSlots : PpPass<"plan-slots"> {
   let summary = "give every slot an offset in its rank's arena; two live slots never overlap";
-  let description = [{ `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. }];
+  let description = [{
+    `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. Where a plan of whole slots is more than a fiftieth
+    above the largest live set, and where launches hand tensors on, stashes lie apart: `slot stash .. places [4096, 0]`.
+  }];
 }
 
 def ProveUnits : PpPass<"prove-units"> {

@@ -107,3 +107,44 @@ func.func private @part(%x: !x, %w: !w) -> !x {
   %a = nn.linear %x, %w : (!x, !w) -> !x
   return %a : !x
 }
+
+// I ends the stash. %o waits for W where it is; %k, made when %u is read no more, takes the place of %u; %g is made before
+// that and gets a place of its own. Pointers: 0 stash, 4 pending.
+// CHECK-LABEL: func.func private @hands
+// CHECK-SAME: pipeline.handed = array<i64: 0, 1, 4, 0, 0, 0, 4, 2>
+func.func private @hands(%u: !x, %o: !x, %w: !w, %dy: !x) -> (!x, !x, !x, !x) attributes {
+    pipeline.inputs = [["stash", 2], ["weight", 1], ["dact", 1]], pipeline.results = [["dact", 1], ["pending", 3]],
+    pipeline.ties = array<i64: -1, -1>} {
+  // CHECK-NOT: nn.copy
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}4, 256]]}
+  %g = nn.gelu %u : (!x) -> !x
+  %h = nn.add %u, %dy : (!x, !x) -> !x
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}4, 512]]}
+  %k = nn.linear %h, %w : (!x, !w) -> !x
+  %e = nn.linear %k, %w : (!x, !w) -> !x
+  // CHECK: return %{{.*}}, %arg1, %{{.*}}, %{{.*}} :
+  return %e, %o, %g, %k : !x, !x, !x, !x
+}
+
+// A sum may be written over its first operand, so it may take that one's place although it reads it.
+// CHECK-LABEL: func.func private @hands_in_place
+// CHECK-SAME: pipeline.handed = array<i64: 0, 0, 3, 0>
+func.func private @hands_in_place(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes {
+    pipeline.inputs = [["stash", 1], ["dact", 1], ["weight", 1]], pipeline.results = [["pending", 1], ["dact", 1]],
+    pipeline.ties = array<i64: -1, -1>} {
+  %h = nn.add %u, %dy : (!x, !x) -> !x
+  %e = nn.linear %dy, %w : (!x, !w) -> !x
+  return %h, %e : !x, !x
+}
+
+// A linear may not: it reads all of its input for every column that it writes.
+// CHECK-LABEL: func.func private @hands_nothing
+// CHECK-NOT: pipeline.handed
+// CHECK: return
+func.func private @hands_nothing(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes {
+    pipeline.inputs = [["stash", 1], ["dact", 1], ["weight", 1]], pipeline.results = [["pending", 1], ["dact", 1]],
+    pipeline.ties = array<i64: -1, -1>} {
+  %h = nn.linear %u, %w : (!x, !w) -> !x
+  %e = nn.linear %dy, %w : (!x, !w) -> !x
+  return %h, %e : !x, !x
+}

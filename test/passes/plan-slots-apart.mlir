@@ -22,16 +22,16 @@ pipeline.program @apart ranks 1 microbatches 1 slices 0 attributes {train = {}} 
   }
 }
 
-// One that is sent stays in one run, whatever that costs.
+// One that is sent stays in one run; here another order of the others makes room for it.
 // CHECK-LABEL: pipeline.program @sent
-// CHECK: pipeline.rank 0 arena 320
+// CHECK: pipeline.rank 0 arena 256
 pipeline.program @sent ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.rank 0 {
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
     %c = pipeline.slot act "c" : !s
     %d = pipeline.slot act "d" : !s
-    // CHECK: pipeline.slot stash "stash" offset 192
+    // CHECK: pipeline.slot stash "stash" offset {{[0-9]+}} : <
     %s = pipeline.slot stash "stash" : !two
     pipeline.launch @f <F stage 0 mb 0>() -> (%a, %b, %c, %d) : () -> (!s, !s, !s, !s)
     pipeline.launch @f <F stage 0 mb 1>() -> (%s) : () -> !two
