@@ -48,6 +48,8 @@ constexpr Rule rules[] = {
     // Two names for the same bytes that mean the same value, a value that nobody reads any more, or the memory of a send
     // whose receiver must already have it: true by luck of this plan or of other ranks, and false after the next change.
     {"two slots share bytes when it does no harm", "slots", "overlaps", Rule::If::Any},
+    // What I makes may be written anywhere; only what it leaves where it was must be looked for there.
+    {"what is handed on is looked for where I writes it", "slots", "hands on tensor", Rule::If::Any},
 };
 } // namespace
 

@@ -128,7 +128,8 @@ public:
     SlotOp slot = drawSlot(), other = drawSlot();
     if (!slot || rankOf(slot) != rankOf(other) || slot == other)
       return false;
-    return place(slot, dice.pick(other.tensorOffsets()));
+    llvm::SmallVector<int64_t> offsets = other.tensorOffsets();
+    return place(slot, offsets[size_t(dice.below(int64_t(offsets.size())))]);
   }
   bool moveSlot() {
     SlotOp slot = drawSlot();
@@ -204,8 +205,9 @@ private:
     if (llvm::is_contained(inputs, mlir::Value()) || llvm::is_contained(results, mlir::Value()))
       return false;
     OpBuilder builder(launch);
-    builder.create<LaunchOp>(launch.getLoc(), renamed(launch).getSymName(), launch.getUnit(), inputs, results,
-                             launch.getScratch(), after->function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
+    func::FuncOp body = renamed(launch);
+    builder.create<LaunchOp>(launch.getLoc(), body.getSymName(), launch.getUnit(), inputs, results, launch.getScratch(),
+                             body->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
     launch.erase();
     return true;
   }
