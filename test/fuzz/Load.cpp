@@ -191,13 +191,14 @@ struct Reader {
     return true;
   }
 
-  /// Hangs what dies on the steps: `stepAt` gives the steps done when the op at a position of the list is.
+  /// Hangs what dies on the steps: `stepAt` gives the steps done when the op at a position of the list is. What a launch
+  /// hands on is not dead before it.
   void addDeaths(llvm::ArrayRef<size_t> stepAt) {
     for (bool host : {false, true}) {
       std::vector<SlotLife> lives = slotLives(rank, host);
       for (const SlotLife &life : lives)
         for (Segment segment : life.segments)
-          if (size_t(segment.last) < stepAt.size() && stepAt[segment.last] > 0 && life.bytes > 0)
+          if (size_t(segment.last) < stepAt.size() && stepAt[segment.last] > 0 && life.bytes > 0 && !life.heir.slot)
             llvm::append_range(code.steps[stepAt[segment.last] - 1].dead,
                                deadAfter(lives, life, segment, host ? hostBegin(rank) : 0));
     }
