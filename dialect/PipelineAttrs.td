@@ -34,7 +34,8 @@ def Pipeline_Phase : Pipeline_I32Enum<"Phase", "what a unit computes", [
 def Pipeline_Role : Pipeline_I32Enum<"Role", "what a value is", [
   I32EnumAttrCase<"act", 0>, I32EnumAttrCase<"dact", 1>, I32EnumAttrCase<"weight", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"stash", 4>, I32EnumAttrCase<"kv", 5>, I32EnumAttrCase<"dkv", 6>, I32EnumAttrCase<"stat", 7>,
-  I32EnumAttrCase<"opt", 8>, I32EnumAttrCase<"data", 9>, I32EnumAttrCase<"temporary", 10>]>;
+  I32EnumAttrCase<"opt", 8>, I32EnumAttrCase<"data", 9>, I32EnumAttrCase<"temporary", 10>,
+  I32EnumAttrCase<"query", 11>, I32EnumAttrCase<"part", 12>]>;
 
 def Pipeline_Layout : Pipeline_I32Enum<"Layout", "how the ranks of a value share it", [
   I32EnumAttrCase<"full", 0>, I32EnumAttrCase<"shard", 1>, I32EnumAttrCase<"partial", 2>, I32EnumAttrCase<"host", 3>]>;

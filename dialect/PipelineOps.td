@@ -72,6 +72,12 @@ def TogetherOp : Pipeline_Op<"together", [NoTerminator, SingleBlock]> {
   let assemblyFormat = "attr-dict-with-keyword $body";
 }
 
+def AttendOp : Pipeline_Op<"attend"> {
+  let summary = "in the attentions of a unit of the same `together`, these slices of keys are attended on this rank";
+  let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$slices, I64Attr:$rank);
+  let assemblyFormat = "$unit `over` $slices `on` $rank attr-dict";
+}
+
 def LimitOp : Pipeline_Op<"limit"> {
   let summary = "at most this many values of a role alive at once on each of the ranks";
   let arguments = (ins Pipeline_Role:$role, I64Attr:$count, DenseI64ArrayAttr:$ranks);

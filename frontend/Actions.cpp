@@ -42,8 +42,10 @@ LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
     return limit(cast<LimitStatement>(statement), scope);
   case Statement::Recompute:
     return recompute(cast<RecomputeStatement>(statement), scope);
+  case Statement::Attend:
+    return attend(cast<AttendStatement>(statement), scope);
   default:
-    return fail(statement->at, "`attend` (attention on another rank) is not supported yet");
+    llvm_unreachable("a plain statement");
   }
 }
 
@@ -99,6 +101,36 @@ LogicalResult Elaborator::joint(const JointStatement *statement, Scope &scope) {
   if (op.getBody().front().empty())
     op.erase();
   return done;
+}
+
+LogicalResult Elaborator::attend(const AttendStatement *statement, Scope &scope) {
+  if (!together)
+    return fail(statement->at, "`attend` belongs in the `together` block of the unit it helps");
+  if (!sizes.slices)
+    return fail(statement->at,
+                "`attend` takes slices of keys to another rank; this schedule has no `slices` parameter");
+  Phase phase = *symbolizePhase(StringRef(&statement->unit->phase, 1));
+  Piece *piece = nullptr;
+  FailureOr<CoordAttr> coord = coordinates(StringRef(&statement->unit->phase, 1), statement->unit->at,
+                                           statement->unit->coordinates, scope, phase == Phase::U, piece);
+  FailureOr<Value> list = failed(coord) ? FailureOr<Value>(failure()) : evaluate(statement->slices, scope);
+  FailureOr<int64_t> helper =
+      failed(list) ? FailureOr<int64_t>(failure()) : evaluateInt(statement->rank, scope, "after `on`");
+  if (failed(helper) || failed(checkExists(statement->rank->at, "rank", *helper, sizes.ranks)))
+    return failure();
+  if (!list->asList())
+    return fail(statement->slices->at,
+                "expected a list of slices after `over`, got " + list->type() + " " + list->text());
+  SmallVector<int64_t> slices;
+  for (const Value &item : *list->asList()) {
+    if (!item.asInt())
+      return fail(statement->slices->at, "expected slices after `over`, got " + item.type() + " " + item.text());
+    slices.push_back(*item.asInt());
+  }
+  if (!slices.empty())
+    builder.create<AttendOp>(location(statement->at), UnitIdAttr::get(builder.getContext(), phase, *coord), slices,
+                             *helper);
+  return success();
 }
 
 LogicalResult Elaborator::limit(const LimitStatement *statement, Scope &scope) {

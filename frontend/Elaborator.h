@@ -102,6 +102,7 @@ private:
   bool isModelPart(const Expr *expr);
   mlir::LogicalResult recomputePiece(const Expr *expr, Scope &scope);
   mlir::LogicalResult joint(const JointStatement *statement, Scope &scope);
+  mlir::LogicalResult attend(const AttendStatement *statement, Scope &scope);
   mlir::LogicalResult limit(const LimitStatement *statement, Scope &scope);
 
   // Moves.cpp

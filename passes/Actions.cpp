@@ -180,6 +180,8 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
         readUnit(unit, pieces, times, remade, action);
       if (auto transfer = dyn_cast<TransferOp>(inner))
         readTransfer(transfer, pieces, action);
+      if (auto attend = dyn_cast<AttendOp>(inner))
+        action.anchors.push_back(attend.getRank());
     });
     llvm::sort(action.anchors);
     action.anchors.erase(llvm::unique(action.anchors), action.anchors.end());

@@ -7,9 +7,11 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-int64_t BodyGroups::Group::chunk() const {
+int64_t BodyGroups::Group::number(unsigned dot) const {
+  SmallVector<StringRef> words;
+  StringRef(name).split(words, '.');
   int64_t number = -1;
-  return StringRef(name).split('.').second.getAsInteger(10, number) ? -1 : number;
+  return dot >= words.size() || words[dot].getAsInteger(10, number) ? -1 : number;
 }
 
 static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,

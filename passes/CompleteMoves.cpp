@@ -125,10 +125,17 @@ FailureOr<Share> StepBuilder::readThing(TransferOp op) {
 LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
   // All reads before all writes.
   SmallVector<std::pair<TransferOp, Share>> arriving;
+  SmallVector<std::tuple<TransferOp, int64_t, Value>> keys; // of pieces whose units are cut: by attention
   for (TransferOp op : ops) {
     if (failed(verifyTransfer(op)) || (isOffload(op) && failed(buildOffload(op))))
       return failure();
     if (isOffload(op))
+      continue;
+    for (auto &[attention, held] : cutValues)
+      if (Value value =
+              op.getFrom() ? get(held, op.getThing(), op.getFrom()->getRanks().front(), op.getLoc()) : Value())
+        keys.push_back({op, attention, value});
+    if (!keys.empty() && std::get<0>(keys.back()) == op)
       continue;
     FailureOr<Share> share = readThing(op);
     if (failed(share))
@@ -140,6 +147,12 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
         op.getThing().getRole() == Role::grad && shares.count(where) && shares[where].size() > 1)
       shares[where] = {takeShare(where.first, where.second, op.getLoc())};
   IntegerAttr group = builder.getI64IntegerAttr(groups++);
+  for (auto [op, attention, value] : keys)
+    for (int64_t to : op.getTo().getRanks())
+      if (Value sent = createMove(op.getThing(), value, to, op.getLoc(), group); op.getThing().getRole() == Role::kv)
+        lentKeys[attention][{op.getThing(), to}].push_back(sent);
+      else
+        cutValues[attention][{op.getThing(), to}] = sent;
   for (auto &[op, share] : arriving) // a sum of one share may be where it goes already
     if (cast<ValType>(share.value.getType()).getPlace() != op.getTo())
       share.value = createMove(op.getThing(), share.value, op.getTo(), op.getLoc(), group);

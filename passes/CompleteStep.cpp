@@ -94,45 +94,52 @@ Value StepBuilder::dataInput(StringRef kind, CoordAttr unit, int64_t rank, Tuple
   return value;
 }
 
-LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVectorImpl<Value> &inputs) {
+LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, Value &value) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
           slice = coord.getSlice();
   Location loc = op.getLoc();
+  StringRef kind = group.kind();
+  ThingAttr needed;
+  if (kind == "act" || kind == "dact")
+    needed = kind == "act" ? thing(Role::act, piece - 1, mb, slice) : thing(Role::dact, piece + 1, mb, slice);
+  else if (kind == "kv" || kind == "dkv")
+    needed = thing(kind == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk());
+  if (needed) {
+    if (auto &lent = lentKeys[group.attention()][{needed, rank}];
+        !lent.empty() && !cutValues[group.attention()].count({needed, rank}))
+      cutValues[group.attention()][{needed, rank}] = lent.pop_back_val();
+    value = get(group.attention() < 0 ? values : cutValues[group.attention()], needed, rank, loc);
+    return value ? success() : reportAbsent(op, needed, rank);
+  }
+  ThingAttr stash = thing(Role::stash, piece, mb, slice);
+  if (kind == "stash")
+    value = get(group.chunk() < 0 ? values : cutValues[group.chunk()], stash, rank, loc);
+  else if (kind == "kept")
+    value = get(group.chunk() < 0 ? kept : cutKept[group.chunk()], stash, rank, loc);
+  else if (kind == "pending")
+    value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
+  else if (kind == "weight")
+    value = get(thing(Role::weight, piece), rank, loc);
+  else if (kind == "tokens" || kind == "targets")
+    value = dataInput(group.name, coord, rank, group.payload);
+  Key key = {stash, rank};
+  bool isStash = kind == "kept" || kind == "stash";
+  if (!value && isStash && (hostKept.contains(key) || hostValues.contains(key)))
+    return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << stash.str()
+                          << "`, which is in host memory" << withLoops(op);
+  if (!value)
+    return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " has no `" << group.name
+                          << "` to read there" << withLoops(op);
+  return success();
+}
+
+LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVectorImpl<Value> &inputs) {
   for (const BodyGroups::Group &group : body.groups.inputs) {
-    Value value;
-    if (group.name == "act" || group.name == "dact") {
-      ThingAttr needed =
-          group.name == "act" ? thing(Role::act, piece - 1, mb, slice) : thing(Role::dact, piece + 1, mb, slice);
-      value = get(needed, rank, loc);
-      if (!value)
-        return reportAbsent(op, needed, rank);
-    } else if (group.kind() == "kv" || group.kind() == "dkv") {
-      ThingAttr needed = thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk());
-      value = get(needed, rank, loc);
-      if (!value)
-        return reportAbsent(op, needed, rank);
-    } else if (group.name == "stash")
-      value = get(thing(Role::stash, piece, mb, slice), rank, loc);
-    else if (group.name == "kept")
-      value = get(kept, thing(Role::stash, piece, mb, slice), rank, loc);
-    else if (group.name == "pending")
-      value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
-    else if (group.name == "weight")
-      value = get(thing(Role::weight, piece), rank, loc);
-    else if (group.name == "tokens" || group.name == "targets")
-      value = dataInput(group.name, coord, rank, group.payload);
-    else if (group.name == "grad")
+    if (group.name == "grad")
       continue; // the share, placed by the caller
-    Key stash = {thing(Role::stash, piece, mb, slice), rank};
-    bool isStash = group.name == "kept" || group.name == "stash";
-    if (!value && isStash && (hostKept.contains(stash) || hostValues.contains(stash)))
-      return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << stash.first.str()
-                            << "`, which is in host memory" << withLoops(op);
-    if (!value)
-      return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " has no `" << group.name
-                            << "` to read there" << withLoops(op);
-    inputs.push_back(value);
+    if (failed(readGroup(op, group, inputs.emplace_back())))
+      return failure();
   }
   return success();
 }
@@ -150,15 +157,18 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
       for (int64_t to : consumers.lookup(made))
         if (to != rank && !values.count({made, to}))
           values[{made, to}] = createMove(made, value, to, op.getLoc());
-    } else if (group.name == "stash") {
-      values[{thing(Role::stash, piece, mb, slice), rank}] = value;
+    } else if (group.kind() == "stash") {
+      auto &map = group.chunk() < 0 ? values : cutValues[group.chunk()];
+      map[{thing(Role::stash, piece, mb, slice), rank}] = value;
     } else if (group.kind() == "kv" || group.kind() == "dkv") {
-      values[{thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk()), rank}] = value;
-    } else if (group.name == "kept") {
-      kept[{thing(Role::stash, piece, mb, slice), rank}] = value;
+      auto &map = group.attention() < 0 ? values : cutValues[group.attention()];
+      map[{thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk()), rank}] = value;
+    } else if (group.kind() == "kept") {
+      auto &map = group.chunk() < 0 ? kept : cutKept[group.chunk()];
+      map[{thing(Role::stash, piece, mb, slice), rank}] = value;
     } else if (group.name == "pending") {
       values[{thing(Role::temporary, piece, mb, slice), rank}] = value;
-    } else if (group.name == "grad") {
+    } else if (group.name == "grad" && CutName::of(task.getCallee()).isLast()) {
       int64_t slices = std::max<int64_t>(program.getSlices(), 1);
       share.value = value;
       share.contributions.set(mb * slices + std::max<int64_t>(slice, 0));
@@ -232,10 +242,14 @@ LogicalResult StepBuilder::buildActions() {
   for (Operation *action : actions) {
     SmallVector<TransferOp> transfers;
     joints += isa<TogetherOp>(action);
+    auto joint = dyn_cast<TogetherOp>(action);
+    bool exchanges = joint && !joint.getOps<AttendOp>().empty();
+    if (exchanges && failed(buildExchange(joint)))
+      return failure();
     WalkResult walk = action->walk([&](Operation *op) {
       if (auto transfer = dyn_cast<TransferOp>(op))
         transfers.push_back(transfer);
-      if (auto unit = dyn_cast<UnitOp>(op))
+      if (auto unit = dyn_cast<UnitOp>(op); unit && !exchanges)
         if (failed(buildUnit(unit)))
           return WalkResult::interrupt();
       return WalkResult::advance();

@@ -62,12 +62,18 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
   return makeMeasuredCosts(program, choice);
 }
 
+/// The part of its unit that a launch does: all, if the unit is not cut at its attentions.
+static double shareOf(LaunchOp launch) {
+  auto share = launch->getAttrOfType<FloatAttr>("pipeline.share");
+  return share ? share.getValueAsDouble() : 1;
+}
+
 double UnitCosts::of(int64_t, LaunchOp launch) const {
   switch (launch.getUnit().getPhase()) {
   case Phase::F:
-    return forward;
+    return forward * shareOf(launch);
   case Phase::B:
-    return backward;
+    return backward * shareOf(launch);
   case Phase::I:
     return inputs;
   case Phase::W:
@@ -113,7 +119,7 @@ double UnitTimes::of(UnitIdAttr unit) const {
   }
 }
 
-double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit()); }
+double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit()) * shareOf(launch); }
 
 LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
   llvm::StringSet<> known;

@@ -116,6 +116,8 @@ LogicalResult PieceGraph::build(bool first) {
   if (piece.runs(Phase::R))
     splitStash();
   collectPending();
+  if (!piece.cuts.empty())
+    numberCuts();
   return success();
 }
 
@@ -237,28 +239,30 @@ void PieceGraph::eraseDead() {
 
 LogicalResult PieceGraph::writeForward() {
   SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results = {{"act", actOut}};
-  SmallVector<Group> chunks = chunkGroups("kv", kv);
-  if (!chunks.empty())
-    results.push_back(chunks.back());
-  inputs.append(chunks.begin(), chunks.empty() ? chunks.end() : chunks.end() - 1);
+  SmallVector<Group> own, made = savedGroups("stash", stash);
+  if (!slice.isWhole()) {
+    own = chunkGroups("kv", kv, slice.number);
+    inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+  }
+  results.append(own);
   inputs.push_back({"weight", weights});
-  results.push_back({"kept", kept});
-  results.push_back({"stash", stash});
+  results.append(savedGroups("kept", kept));
+  results.append(made);
   if (failed(writeNamed("F", inputs, results)))
     return failure();
   if (!piece.runs(Phase::R) || stash.empty())
     return success();
-  results.pop_back();
+  results.pop_back_n(made.size());
   if (failed(writeNamed("F.light", inputs, results)))
     return failure();
-  if (!chunks.empty())
-    inputs.push_back(chunks.back());
-  inputs.push_back({"kept", kept});
-  if (failed(writeNamed("R", inputs, {{"stash", stash}})))
+  inputs.append(own);
+  inputs.append(savedGroups("kept", kept));
+  if (failed(writeNamed("R", inputs, made)))
     return failure();
   // For units that read the activation of a piece after its R: then it need not wait for them.
   bool isWhole = llvm::all_of(piece.parts, [](const PartUse &part) { return part.again; });
-  return isWhole && !actOut.empty() ? writeNamed("R.act", inputs, {{"act", actOut}, {"stash", stash}}) : success();
+  made.insert(made.begin(), Group{"act", actOut});
+  return isWhole && !actOut.empty() ? writeNamed("R.act", inputs, made) : success();
 }
 
 LogicalResult PieceGraph::writeBackward(bool first) {
@@ -266,12 +270,14 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (loss)
     losses.push_back(loss);
   StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
-  SmallVector<Group> inputs = {{"act", act},   {"tokens", tokens}, {"targets", targets},
-                               {"kept", kept}, {"stash", stash},   {"weight", weights}};
+  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}};
+  inputs.append(savedGroups("kept", kept));
+  inputs.append(savedGroups("stash", stash));
+  inputs.push_back({"weight", weights});
   inputs.append(chunkGroups("kv", kv));
   inputs.append(chunkGroups("dkv", dkv));
   inputs.push_back({"dact", dact});
-  SmallVector<Group> results = chunkGroups("dkv", dkvOut, /*tied=*/!dkv.empty());
+  SmallVector<Group> results = chunkGroups("dkv", dkvOut, 0, /*tied=*/!dkv.empty());
   results.insert(results.begin(), Group{"dact", dactOut});
   auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
     groups.append(more.begin(), more.end());
@@ -297,6 +303,10 @@ LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const S
     return success();
   if (failed(next.writeBackward(/*first=*/false)))
     return failure();
+  for (const CutRequest &cut : piece.cuts)
+    if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
+      if (failed(graph.build(/*first=*/false)) || failed(graph.writeCut(cut)))
+        return failure();
   if (piece.weights.empty()) // nothing to add to: B is B.first
     return success();
   PieceGraph first(module, piece, slice);

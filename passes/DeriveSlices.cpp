@@ -104,12 +104,22 @@ void PieceGraph::collectChunks(nn::Gradients &gradients) {
       dkvOut.push_back(llvm::map_to_vector(chunk, [&](Value value) { return gradients.get(value); }));
 }
 
-SmallVector<Group> PieceGraph::chunkGroups(StringRef name, ArrayRef<SmallVector<Value>> chunks, bool tied) const {
+SmallVector<Group> PieceGraph::chunkGroups(StringRef name, ArrayRef<SmallVector<Value>> chunks, size_t first,
+                                           bool tied) const {
   SmallVector<Group> groups;
-  for (auto [k, values] : llvm::enumerate(chunks)) {
+  for (size_t k = first; k < chunks.size(); ++k) {
     std::string full = (name + "." + Twine(k)).str();
-    if (!values.empty())
-      groups.push_back({full, values, tied ? full : ""});
+    if (!piece.cuts.empty())
+      for (size_t i = 0; i < chunks[k].size() / 2; ++i)
+        groups.push_back(chunkGroup(name, chunks[k], k, i, tied));
+    else if (!chunks[k].empty())
+      groups.push_back({full, chunks[k], tied ? full : ""});
   }
   return groups;
+}
+
+/// k and v of one attention, of the chunk that has those of all.
+Group PieceGraph::chunkGroup(StringRef name, ArrayRef<Value> chunk, int64_t slice, int64_t attention, bool tied) const {
+  std::string full = (name + "." + Twine(slice) + "." + Twine(attention)).str();
+  return {full, llvm::to_vector(chunk.slice(2 * attention, 2)), tied ? full : ""};
 }

@@ -44,6 +44,13 @@ private:
 };
 } // namespace
 
+void PieceModel::addCut(const CutRequest &cut) {
+  if (llvm::none_of(cuts, [&](const CutRequest &other) {
+        return other.phase == cut.phase && other.slice == cut.slice && other.plan.name() == cut.plan.name();
+      }))
+    cuts.push_back(cut);
+}
+
 static StringRef stringOf(DictionaryAttr dictionary, StringRef name) {
   auto value = dictionary.getAs<StringAttr>(name);
   return value ? value.getValue() : StringRef();
@@ -171,6 +178,14 @@ void PieceTable::readPhases() {
   });
   for (Entry &entry : entries)
     entry.model.phases = phases.lookup(entry.op.getSymName());
+  Exchanges exchanges(program);
+  for (auto together : program.getBody().getOps<TogetherOp>())
+    for (CutUnit unit : exchanges.of(together)) {
+      CoordAttr coord = unit.op.getUnit().getCoord();
+      auto entry = llvm::find_if(entries, [&](Entry &entry) { return entry.op.getSymName() == coord.pieceName(); });
+      if (entry != entries.end())
+        entry->model.addCut({unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
+    }
 }
 
 LogicalResult PieceTable::readSlices() {
@@ -238,6 +253,8 @@ LogicalResult PieceTable::derive() {
     PieceModel &model = members.front()->model;
     for (Entry *member : members) {
       model.phases |= member->model.phases;
+      for (const CutRequest &cut : member == members.front() ? std::vector<CutRequest>() : member->model.cuts)
+        model.addCut(cut);
       SmallVector<Attribute> weights;
       for (PieceWeight &weight : member->model.weights)
         weights.push_back(weight.attr);

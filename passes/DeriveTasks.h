@@ -6,6 +6,7 @@
 #include "dialect/Nn.h"
 #include "dialect/Pipeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "passes/Exchange.h"
 #include "llvm/ADT/SetVector.h"
 
 namespace pp {
@@ -49,6 +50,13 @@ struct SequenceSlice {
   std::string suffix() const { return isWhole() ? "" : "." + std::to_string(number); }
 };
 
+/// A way in which units of a piece are cut at their attentions.
+struct CutRequest {
+  pipeline::Phase phase;
+  int64_t slice;
+  CutPlan plan;
+};
+
 /// What a body class is derived from.
 struct PieceModel {
   std::string prefix;
@@ -62,9 +70,11 @@ struct PieceModel {
   bool rounds = false;  ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
-  int64_t shards = 0;       ///< over which updates are cut; 0: they are whole
-  bool cutsWeights = false; ///< they are whole on every rank, which cuts its shard out of them
+  std::vector<CutRequest> cuts = {}; ///< if there are any, stashes and keys are kept by attention
+  int64_t shards = 0;                ///< over which updates are cut; 0: they are whole
+  bool cutsWeights = false;          ///< they are whole on every rank, which cuts its shard out of them
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
+  void addCut(const CutRequest &cut);
 };
 
 /// Tensors that travel as one payload.

@@ -9,7 +9,10 @@ using namespace pp::pipeline;
 
 static constexpr GroupRule groupRules[] = {
     {"act", What::act, Span::Unit, -1},       {"dact", What::dact, Span::Unit, +1},
-    {"kept", What::kept, Span::Unit},         {"stash", What::stash, Span::Unit},
+    {"kept", What::kept, Span::Cut},          {"stash", What::stash, Span::Cut},
+    {"carry", What::carry, Span::Cut},        {"dcarry", What::dcarry, Span::Cut},
+    {"query", What::query, Span::Cut},        {"dquery", What::dquery, Span::Cut},
+    {"part", What::part, Span::Cut},          {"dpart", What::dpart, Span::Cut},
     {"pending", What::pending, Span::Unit},   {"kv", What::kv, Span::Chunk},
     {"dkv", What::dkv, Span::Chunk},          {"tokens", What::tokens, Span::Tokens},
     {"targets", What::targets, Span::Tokens}, {"weight", What::weight, Span::Piece},
@@ -28,6 +31,11 @@ static constexpr BodyRule bodyRules[] = {
     {"B.first", Phase::B, Adds::Unit},
     {"W", Phase::W, Adds::Unit},
     {"W.first", Phase::W, Adds::Unit},
+    {"F.step", Phase::F},
+    {"F.light.step", Phase::F},
+    {"F.part", Phase::F},
+    {"B.step", Phase::B, Adds::Unit},
+    {"B.part", Phase::B},
     {"zero", Phase::U, Adds::None},
     {"sum", Phase::U, Adds::Share},
     {"tie.out", Phase::U, Adds::Nothing, /*whole=*/true},
@@ -43,7 +51,8 @@ static constexpr BodyRule bodyRules[] = {
 ArrayRef<What> pp::cargoOf(Role role) {
   static constexpr What acts[] = {What::act}, dacts[] = {What::dact}, weights[] = {What::weight, What::fresh},
                         grads[] = {What::grad, What::share}, stashes[] = {What::kept, What::stash, What::pending},
-                        states[] = {What::opt}, stats[] = {What::norm}, chunks[] = {What::kv}, sums[] = {What::dkv};
+                        states[] = {What::opt}, stats[] = {What::norm}, chunks[] = {What::kv}, sums[] = {What::dkv},
+                        queries[] = {What::query, What::dquery}, parts[] = {What::part, What::dpart};
   switch (role) {
   case Role::act:
     return acts;
@@ -63,6 +72,10 @@ ArrayRef<What> pp::cargoOf(Role role) {
     return chunks;
   case Role::dkv:
     return sums;
+  case Role::query:
+    return queries;
+  case Role::part:
+    return parts;
   default:
     return {};
   }
@@ -91,6 +104,9 @@ static int64_t takeNumber(StringRef &name) {
 static bool readName(StringRef callee, BodyLabels &labels) {
   StringRef name = callee;
   int64_t last = takeNumber(name), before = takeNumber(name);
+  labels.cut = CutName::of(callee);
+  if (labels.cut.kind != CutName::Whole) // up to `.step` or `.part`
+    name = callee.take_front(callee.find(labels.cut.isPart() ? ".part." : ".step.") + 5);
   auto *rule = llvm::find_if(bodyRules, [&](const BodyRule &rule) {
     return name.ends_with(rule.name) && name.drop_back(rule.name.size()).ends_with(".");
   });
@@ -116,7 +132,8 @@ FailureOr<BodyLabels> BodyLabels::get(ModuleOp module, LaunchOp launch) {
     for (const BodyGroups::Group &group : named) {
       // A sum's share is a gradient of the piece itself; the gradient of tied weights has a payload of its own.
       bool plain = labels.rule->adds == Adds::Share && group.name == "share";
-      rules.push_back({findGroup(plain ? "grad" : group.kind()), static_cast<int32_t>(group.chunk())});
+      rules.push_back({findGroup(plain ? "grad" : group.kind()), static_cast<int32_t>(group.chunk()),
+                       static_cast<int32_t>(group.attention())});
       if (!rules.back().rule)
         return emitError(launch.getLoc())
                << "no rule says what group `" << group.name << "` of `@" << launch.getCallee() << "` holds";

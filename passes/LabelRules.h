@@ -3,13 +3,15 @@
 #ifndef PP_PASSES_LABELRULES_H
 #define PP_PASSES_LABELRULES_H
 
+#include "passes/Exchange.h"
 #include "passes/Labels.h"
 
 namespace pp {
 
 /// Which coordinates of the unit the labels of a group have. `Tokens`: microbatch and slice; `Chunk`: those of the unit,
-/// but for the slice, which is the number in the group's name.
-enum class Span : uint8_t { Step, Tokens, Piece, Unit, Chunk };
+/// but for the slice, which is the number in the group's name. `Cut`: those of the unit, and the group's number is that of
+/// a step or an attention.
+enum class Span : uint8_t { Step, Tokens, Piece, Unit, Chunk, Cut };
 
 struct GroupRule {
   llvm::StringLiteral name;
@@ -21,7 +23,8 @@ struct GroupRule {
 /// A group of a body.
 struct BodyGroup {
   const GroupRule *rule;
-  int32_t chunk; ///< the 2 of `kv.2`, else -1
+  int32_t chunk;     ///< the 2 of `kv.2` and `kv.2.1`, else -1
+  int32_t attention; ///< the 1 of `kv.2.1`, else -1
   const GroupRule *operator->() const { return rule; }
 };
 
@@ -40,6 +43,7 @@ struct BodyRule {
 struct BodyLabels {
   std::string prefix; ///< of the piece that it belongs to
   const BodyRule *rule = nullptr;
+  CutName cut;
   int64_t number = -1; ///< the k of `tie.in.k` and `tie.fresh.k`, the slice of `F.2`
   int64_t shard = -1;  ///< the one that it works on, that of `U.1`, `tie.out.1` and `tie.in.k.1`; -1 if on the whole
   llvm::SmallVector<BodyGroup> inputs, results;

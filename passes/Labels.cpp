@@ -46,6 +46,15 @@ std::string Label::str(const Pieces &pieces) const {
     return "what `F(" + coord + ")` keeps for `R`";
   case What::pending:
     return "what `I(" + coord + ")` left for `W`";
+  case What::carry:
+  case What::dcarry:
+    return "what a step of `" + std::string(what == What::carry ? "F" : "B") + "(" + coord + ")` left for the next";
+  case What::query:
+  case What::dquery:
+    return "the queries of `" + std::string(what == What::query ? "F" : "B") + "(" + coord + ")`";
+  case What::part:
+  case What::dpart:
+    return "a part of the attention of `" + std::string(what == What::part ? "F" : "B") + "(" + coord + ")`";
   case What::fresh:
     return "the new tied weights for " + pieces.describe(piece);
   case What::share:

@@ -10,7 +10,9 @@
 namespace pp {
 
 /// Kinds of values. `fresh` and `share` are what pieces with tied weights exchange: new values and gradients of theirs.
-/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys.
+/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys. Of units
+/// cut at their attentions: `carry` goes from step to step, `query` to the ranks that compute a part of an attention, and
+/// `part` comes from them, a sum over slices of keys; the same with a `d` in the backward.
 enum class What : uint8_t {
   nothing,
   act,
@@ -20,6 +22,12 @@ enum class What : uint8_t {
   kept,
   stash,
   pending,
+  carry,
+  dcarry,
+  query,
+  dquery,
+  part,
+  dpart,
   tokens,
   targets,
   weight,
@@ -36,7 +44,7 @@ struct Label {
   What what = What::nothing;
   bool updated = false;
   int32_t piece = -1, microbatch = -1, slice = -1;
-  int32_t shard = -1; ///< -1: the whole
+  int32_t shard = -1; ///< -1: the whole; where units are cut, of which attention, or made by which step
 
   bool operator==(const Label &other) const {
     return what == other.what && updated == other.updated && piece == other.piece && microbatch == other.microbatch &&
@@ -44,7 +52,10 @@ struct Label {
   }
   bool operator!=(const Label &other) const { return !(*this == other); }
   /// Whether its terms are counted: see Terms.
-  bool isSum() const { return what == What::grad || what == What::share || what == What::norm || what == What::dkv; }
+  bool isSum() const {
+    return what == What::grad || what == What::share || what == What::norm || what == What::dkv || isPart();
+  }
+  bool isPart() const { return what == What::part || what == What::dpart; }
   /// As messages say it: `act(0, 2)`, `data(tokens, 2)`, `weight(0)` after its update, ..
   std::string str(const Pieces &pieces) const;
 };
@@ -66,7 +77,9 @@ public:
   int32_t front() const { return intervals.front().first; }
 
   Terms() = default;
-  explicit Terms(int32_t term) : intervals({{term, term}}) {}
+  explicit Terms(int32_t term) : Terms(term, term) {}
+  Terms(int32_t first, int32_t last) : intervals({{first, last}}) {}
+  bool operator==(const Terms &other) const { return intervals == other.intervals; }
 
 private:
   using Interval = std::pair<int32_t, int32_t>;

@@ -16,6 +16,8 @@ public:
   mlir::LogicalResult build(bool first);
   mlir::LogicalResult writeForward();
   mlir::LogicalResult writeBackward(bool first);
+  /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
+  mlir::LogicalResult writeCut(const CutRequest &cut);
   bool hasBackward() const {
     return piece.runs(pipeline::Phase::B) || piece.runs(pipeline::Phase::I) || piece.runs(pipeline::Phase::W);
   }
@@ -30,8 +32,30 @@ private:
   mlir::LogicalResult seedChunks(nn::Gradients &gradients);
   void collectChunks(nn::Gradients &gradients);
   bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }
+  /// `kv.0`, `kv.1`, .. from slice `first` on; if units of the piece are cut `kv.0.0`, .., by attention.
   llvm::SmallVector<Group> chunkGroups(llvm::StringRef name, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
-                                       bool tied = false) const;
+                                       size_t first = 0, bool tied = false) const;
+  Group chunkGroup(llvm::StringRef name, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
+                   bool tied = false) const;
+
+  /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
+  llvm::SmallVector<Group> savedGroups(llvm::StringRef name, llvm::ArrayRef<mlir::Value> values) const;
+  // DeriveCuts.cpp
+  void numberCuts();
+  int64_t cutOf(mlir::Value value) const;
+  mlir::LogicalResult cutForward(int64_t attention, const CutPlan &plan);
+  mlir::LogicalResult cutBackward(int64_t number, const CutPlan &plan);
+  mlir::LogicalResult writeForwardSteps(const CutPlan &plan, bool light);
+  mlir::LogicalResult writeBackwardSteps(const CutPlan &plan);
+  llvm::SmallVector<Group> carryGroups(llvm::StringRef name, const CutPlan &plan, bool inForward,
+                                       llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
+  void replace(mlir::Value value, mlir::Value by);
+  bool isWritten(llvm::StringRef name);
+  mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query, const Help &help,
+                                const std::string &name);
+  mlir::LogicalResult sumParts(int64_t number, int64_t attention, const CutPlan &plan);
+  llvm::SmallVector<Group> sumsOfStep(const CutPlan &plan, int64_t step) const;
+  llvm::SmallVector<mlir::Value> argumentsOf(const Group &sum) const;
 
   mlir::LogicalResult foldTransposes();
   mlir::LogicalResult differentiate(bool first);
@@ -65,8 +89,13 @@ private:
   llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
   llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts
   unsigned run = 0;
-  llvm::SetVector<mlir::Value> cheap;             ///< outputs that the backward makes again
-  llvm::DenseMap<mlir::Value, mlir::Value> again; ///< those made again so far
+  llvm::SetVector<mlir::Value> cheap;              ///< outputs that the backward makes again
+  llvm::DenseMap<mlir::Value, mlir::Value> again;  ///< those made again so far
+  llvm::DenseMap<mlir::Operation *, int64_t> cuts; ///< by op how many beginnings and ends of attentions are before it
+  llvm::SmallVector<mlir::Operation *> attentions, backwards; ///< in block order
+  /// By attention in block order: what its helpers need, what they give, and the gradients of keys that come with it.
+  std::vector<Group> queries;
+  std::vector<llvm::SmallVector<Group>> parts, partSums;
 };
 
 } // namespace pp

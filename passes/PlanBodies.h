@@ -25,11 +25,15 @@ struct BodyGroups {
     mlir::TupleType payload;
     int64_t pointer = -1; ///< its pointer in the signature; a result tied to an input has the input's
 
-    /// `kv` of `kv.2`, else the name; and the 2, the slice whose keys these are, else -1.
+    /// `kv` of `kv.2` and of `kv.2.1`, else the name; the 2, the slice whose keys these are, else -1; and the 1, the
+    /// attention of the piece that sees them, else -1.
     llvm::StringRef kind() const {
       return chunk() < 0 ? llvm::StringRef(name) : llvm::StringRef(name).split('.').first;
     }
-    int64_t chunk() const;
+    int64_t chunk() const { return number(1); }
+    int64_t attention() const { return number(2); }
+    /// What stands behind the dot of this number.
+    int64_t number(unsigned dot) const;
   };
   llvm::SmallVector<Group> inputs, results;
   llvm::SmallVector<int64_t> ties;             ///< per result group: the input group whose slot it takes over, or -1

@@ -224,7 +224,7 @@ private:
     if (auto groups = body ? body->getAttrOfType<ArrayAttr>("pipeline.results") : ArrayAttr()) {
       BodyGroups::Group group;
       group.name = cast<StringAttr>(cast<ArrayAttr>(groups[result.getResultNumber()])[0]).str();
-      if (group.chunk() >= 0)
+      if (group.kind() == "kv" || group.kind() == "dkv")
         coord = coord.with(coord.getMicrobatch(), group.chunk());
     }
     return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
@@ -257,8 +257,9 @@ private:
     auto launch = at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
                                             scratch.empty() ? Value() : scratch.front(),
                                             function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
-    if (Attribute joint = task->getAttr("pipeline.joint"))
-      launch->setAttr("pipeline.joint", joint);
+    for (StringRef name : {"pipeline.joint", "pipeline.share"})
+      if (Attribute attr = task->getAttr(name))
+        launch->setAttr(name, attr);
     for (Posted &posted : ranks[rank].posted)
       posted.time += times.of(task.getUnit());
     completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.time >= patience; });

@@ -4,7 +4,7 @@
 // Before: rank programs. After: the same, or one error with both places (proofs.md 1). verify-units asks the same of what
 // the schedule emitted; this asks it of what will run. R may run as often as it likes; that each rank holds what its units
 // read is prove-values' matter.
-#include "passes/Actions.h"
+#include "passes/Exchange.h"
 #include "passes/Passes.h"
 #include "passes/Proof.h"
 
@@ -60,8 +60,9 @@ private:
   Pieces pieces;
   int64_t slices;
   std::vector<Cell> cells;
-  std::vector<SmallVector<LaunchOp, 1>> updates; ///< by piece, then by shard
-  int64_t counted = 0;                           ///< units other than U and R
+  std::vector<SmallVector<LaunchOp, 1>> updates;                  ///< by piece, then by shard
+  llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, LaunchOp> steps; ///< of units that are cut
+  int64_t counted = 0;                                            ///< units other than U and R
 
   static int64_t rankOf(LaunchOp launch) { return launch->getParentOfType<RankOp>().getRank(); }
 
@@ -83,6 +84,15 @@ private:
     if (failed(proveRange("microbatch", "es", coord.getMicrobatch(), program.getMicrobatches(), launch)) ||
         (program.getSlices() > 0 && failed(proveRange("slice", "s", coord.getSlice(), slices, launch))))
       return failure();
+    CutName cut = CutName::of(launch.getCallee());
+    if (cut.isPart()) // prove-values counts the keys of the parts that are merged
+      return success();
+    if (cut.kind == CutName::Step) {
+      LaunchOp &first = steps[{launch.getUnit(), cut.number}];
+      if (first || cut.number > 0)
+        return recordOnce(first, launch);
+      first = launch;
+    }
     ++counted;
     return recordOnce(cell(piece, coord.getMicrobatch(), coord.getSlice())[phase], launch);
   }
@@ -132,12 +142,33 @@ private:
     };
     if (!forward)
       return never("F", backward ? backward : inputs);
+    for (LaunchOp launch : {forward, backward})
+      if (launch && failed(proveSteps(launch)))
+        return failure();
     if (backward && (inputs || weights))
       return proveOneBackward(backward, inputs ? inputs : weights);
     if (!backward && !inputs)
       return never(weights ? "I" : "B", weights ? weights : forward);
     if (inputs && !weights && pieces.hasWeights(piece))
       return never("W", inputs);
+    return success();
+  }
+
+  /// All steps of a unit that is cut at its attentions, on one rank.
+  LogicalResult proveSteps(LaunchOp first) {
+    CutName cut = CutName::of(first.getCallee());
+    for (int64_t step = 1; step < cut.steps; ++step) {
+      LaunchOp launch = steps.lookup({first.getUnit(), step});
+      if (launch && rankOf(launch) == rankOf(first) && CutName::of(launch.getCallee()).plan.name() == cut.plan.name())
+        continue;
+      auto error = emitError(first.getLoc())
+                   << "`" << first.getUnit().str() << "` on rank " << rankOf(first) << " runs in " << cut.steps
+                   << " steps, but step " << step << " does not run there" << withLoops(first);
+      if (launch)
+        error.attachNote(launch.getLoc())
+            << "`@" << launch.getCallee() << "` runs here, on rank " << rankOf(launch) << withLoops(launch);
+      return failure();
+    }
     return success();
   }
 

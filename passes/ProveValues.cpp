@@ -106,7 +106,7 @@ private:
         contributions += values.wholeGradient(piece);
       }
     recordProof(program, "values", {{"reads", reads}, {"weights", weightReads}});
-    recordProof(program, "gradients", {{"gradients", updates}, {"contributions", contributions}});
+    recordProof(program, "gradients", {{"gradients", updates}, {"contributions", contributions / values.steps}});
   }
 
   //===-- The ends of a step ------------------------------------------------------------------------------------===//
@@ -156,7 +156,7 @@ private:
   }
 
   LogicalResult end() {
-    llvm::BitVector losses(makesLosses ? values.unitCount() : 0);
+    llvm::BitVector losses(makesLosses ? values.unitsOfStep() : 0);
     for (auto [slot, wanted] : outputs) {
       const SlotState &state = values.of(slot);
       bool fits = state.label == wanted;
@@ -213,7 +213,7 @@ private:
   Label labelOf(const Unit &unit, const BodyGroup &group, bool input) const {
     Label label;
     label.what = group->what;
-    bool ofUnit = group->span == Span::Unit || group->span == Span::Chunk;
+    bool ofUnit = group->span == Span::Unit || group->span == Span::Chunk || group->span == Span::Cut;
     if (group->span == Span::Piece || ofUnit)
       label.piece = unit.piece + (input ? group->from : 0);
     if (group->span == Span::Tokens || ofUnit) {
@@ -225,6 +225,8 @@ private:
       label.updated = (!input && !isCut) || unit.body.rule->updated;
     if (group->span == Span::Piece && !(isCut && input))
       label.shard = unit.body.shard;
+    else if (ofUnit)
+      label.shard = group->span == Span::Cut ? group.chunk : group.attention;
     if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
       ArrayRef<int64_t> sharers = values.sharers[unit.piece];
       label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
@@ -237,7 +239,9 @@ private:
     if (failed(unit))
       return failure();
     Value grad, share, norm;
-    for (auto [slot, group] : llvm::zip(launch.getInputs(), unit->body.inputs)) {
+    Terms parts;
+    size_t part = 0;
+    for (auto [number, slot, group] : llvm::enumerate(launch.getInputs(), unit->body.inputs)) {
       SlotState &state = values.of(slot);
       if (Label wanted = labelOf(*unit, group, true); state.label != wanted || state.arriving)
         return values.tellWrongRead(launch, slot, wanted);
@@ -249,9 +253,14 @@ private:
         share = slot;
       else if (group->what == What::grad)
         grad = slot;
-      else if (group->what == What::dkv && failed(addToChunk(launch, unit->coord.getSlice(), slot)))
+      else if (group->what == What::dkv && failed(addToChunk(launch, unit->coord.getSlice(), slot,
+                                                             llvm::is_contained(unit->body.ties, int64_t(number)))))
+        return failure();
+      else if (values.of(slot).label.isPart() && failed(mergePart(launch, *unit, slot, part++, parts)))
         return failure();
     }
+    if (auto lacks = part ? parts.firstMissing(unit->coord.getSlice() + 1) : std::nullopt)
+      return values.tellWrongParts(launch, *lacks, "in none of them");
     if (failed(checkWhole(launch, *unit, grad, norm)))
       return failure();
     Terms made;
@@ -260,16 +269,39 @@ private:
   }
 
   /// A slice adds its part to the gradient of keys that it saw, after all slices behind it; the keys' own adds last.
-  LogicalResult addToChunk(LaunchOp launch, int32_t slice, Value slot) {
+  /// Where a unit is cut, its parts add, and a step takes the gradient of the unit's own keys.
+  LogicalResult addToChunk(LaunchOp launch, int32_t slice, Value slot, bool adds) {
     SlotState &state = values.of(slot);
     Terms &sum = values.terms[state.terms];
-    for (int32_t later = slice + 1; later < static_cast<int32_t>(program.getSlices()); ++later)
+    for (int32_t later = slice + adds; later < static_cast<int32_t>(program.getSlices()); ++later)
       if (!sum.contains(later))
         return values.tellChunkLacks(launch, slot, later);
-    if (auto twice = sum.add(slice))
+    if (auto twice = adds ? sum.add(slice) : std::nullopt)
       return values.tellTwice(launch, slot, slot, *twice);
     state.taken = state.label.slice == slice;
     return success();
+  }
+
+  static Terms termsOf(ArrayRef<int64_t> slices) {
+    Terms terms;
+    for (int64_t slice : slices)
+      terms.add(slice);
+    return terms;
+  }
+
+  /// The first part is of the keys that stay, then one for each help of the plan. That of another's keys in its place is
+  /// told by those that are there twice or not at all.
+  LogicalResult mergePart(LaunchOp launch, const Unit &unit, Value slot, size_t number, Terms &parts) {
+    SlotState &state = values.of(slot);
+    const CutPlan &plan = unit.body.cut.plan;
+    const Terms &given = values.termsOf(state);
+    state.taken = true;
+    if (auto twice = parts.add(given))
+      return values.tellWrongParts(launch, *twice, "twice");
+    Terms wanted = termsOf(number == 0                   ? plan.kept(unit.coord.getSlice())
+                           : number <= plan.helps.size() ? plan.helps[number - 1].slices
+                                                         : SmallVector<int64_t>());
+    return given == wanted ? success() : values.tellWrongParts(launch, given.front(), "where others belong");
   }
 
   /// What must have all its terms when it is read.
@@ -298,7 +330,10 @@ private:
     case Adds::None:
       return success();
     case Adds::Unit:
-      twice = sum.add(values.unitNumber(unit.coord));
+      twice = sum.add(unit.body.cut.kind == CutName::Step && unit.body.cut.number + 1 < unit.body.cut.steps
+                          ? Terms(values.unitNumber(unit.coord) + unit.body.cut.number)
+                          : Terms(values.unitNumber(unit.coord) + unit.body.cut.number,
+                                  values.unitNumber(unit.coord) + values.steps - 1));
       break;
     case Adds::Norm:
       twice = sum.add(values.normTerm(unit.piece, unit.body.shard));
@@ -312,6 +347,15 @@ private:
     return twice ? values.tellTwice(launch, into, share ? share : grad, *twice) : success();
   }
 
+  /// The slices of the keys that a part of an attention reads.
+  static Terms keysOf(const Unit &unit) {
+    SmallVector<int64_t> slices;
+    for (const BodyGroup &group : unit.body.inputs)
+      if (group->what == What::kv)
+        slices.push_back(group.chunk);
+    return termsOf(slices);
+  }
+
   LogicalResult writeResults(LaunchOp launch, const Unit &unit, const Terms &made) {
     auto results = launch.getResults().begin();
     for (auto [group, tie] : llvm::zip(unit.body.results, unit.body.ties)) {
@@ -319,7 +363,8 @@ private:
       makesLosses |= label.what == What::loss;
       if (tie < 0) {
         bool isChunk = label.what == What::dkv;
-        if (failed(write(*results++, label, launch, isChunk ? Terms(unit.coord.getSlice()) : made)))
+        Terms terms = isChunk ? Terms(unit.coord.getSlice()) : label.isPart() ? keysOf(unit) : made;
+        if (failed(write(*results++, label, launch, terms)))
           return failure();
         continue;
       }

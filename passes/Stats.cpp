@@ -1,5 +1,6 @@
 // Writes what a simulated run of the rank programs comes to, as JSON: time and its causes, memory, traffic.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Exchange.h"
 #include "passes/Report.h"
 #include "passes/SlotLives.h"
 
@@ -86,10 +87,13 @@ static int64_t countStashes(RankOp rank) {
     if (!launch)
       continue;
     Phase phase = launch.getUnit().getPhase();
+    CutName cut = CutName::of(launch.getCallee());
+    if (cut.isPart())
+      continue;
     bool keeps = !launch.getCallee().contains(".F.light") || llvm::any_of(launch.getResults(), isStash);
     if (phase == Phase::R || (phase == Phase::F && keeps))
       alive.insert(launch.getUnit().getCoord());
-    else if (phase == Phase::B || phase == Phase::W)
+    else if ((phase == Phase::B || phase == Phase::W) && cut.isLast())
       alive.erase(launch.getUnit().getCoord());
     most = std::max<size_t>(most, alive.size());
   }
@@ -204,8 +208,10 @@ static void printTraffic(RankOp rank, llvm::json::OStream &json) {
     for (auto [role, entry] : byRole)
       json.attribute(role, entry.first);
   });
-  json.attribute("units", llvm::count_if(rank.getOps<LaunchOp>(),
-                                         [](LaunchOp launch) { return launch.getUnit().getPhase() != Phase::U; }));
+  json.attribute("units", llvm::count_if(rank.getOps<LaunchOp>(), [](LaunchOp launch) {
+                   CutName cut = CutName::of(launch.getCallee());
+                   return launch.getUnit().getPhase() != Phase::U && cut.isFirst();
+                 }));
   json.attribute("messages_sent", sent);
   json.attribute("messages_received", received);
   printCollectives(rank, json);

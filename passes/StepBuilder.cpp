@@ -16,7 +16,7 @@ const BodyGroups::Group *Body::input(StringRef name) const {
 }
 
 StepBuilder::StepBuilder(ModuleOp module, ProgramOp program)
-    : module(module), program(program), pieces(program), builder(program.getContext()) {
+    : module(module), program(program), pieces(program), builder(program.getContext()), exchanges(program) {
   for (auto function : module.getOps<func::FuncOp>()) {
     if (!BodyGroups::isBody(function))
       continue;
@@ -100,6 +100,9 @@ static Role roleOf(StringRef group) {
       .Case("kv", Role::kv)
       .Case("dkv", Role::dkv)
       .Cases("tokens", "targets", Role::data)
+      .Cases("query", "dquery", Role::query)
+      .Cases("part", "dpart", Role::part)
+      .Cases("carry", "dcarry", Role::temporary)
       .Default(Role::stat);
 }
 

@@ -6,10 +6,12 @@
 #include "dialect/Pipeline.h"
 #include "mlir/IR/Builders.h"
 #include "passes/Actions.h"
+#include "passes/Exchange.h"
 #include "passes/PlanBodies.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
+#include <deque>
 #include <map>
 
 namespace pp {
@@ -27,6 +29,19 @@ struct Share {
   mlir::Value value; ///< a value, or a future if it is on its way
   llvm::BitVector contributions;
   mlir::Operation *moved = nullptr; ///< the transfer that brought it, or part of it, last; for messages
+};
+
+/// A unit that is cut at its attentions, while its joint is built.
+struct RunningCut {
+  CutUnit unit;
+  int64_t piece, steps;
+  std::string phase;                                       ///< of its bodies: F, F.light or B
+  const Body *body = nullptr, *whole = nullptr;            ///< its first step; all of it
+  std::map<std::string, mlir::Value> carried;              ///< by group
+  std::map<std::pair<int64_t, int64_t>, mlir::Value> keys; ///< on helpers: by attention and slice
+  llvm::SmallVector<mlir::Value> parts;                    ///< of the attention before the next step
+  mlir::Value query;
+  Share share;
 };
 
 class StepBuilder {
@@ -54,8 +69,13 @@ private:
   llvm::DenseMap<Key, mlir::Value> values;               ///< thing on a rank: a value, or a future until somebody waits
   llvm::DenseMap<Key, mlir::Value> kept;                 ///< by stash: what F keeps of it where R makes the rest
   llvm::DenseMap<Key, mlir::Value> hostValues, hostKept; ///< the same two in the rank's host memory
-  llvm::DenseSet<pipeline::CoordAttr> remade;            ///< the units with an R
-  llvm::DenseSet<mlir::Operation *> readAgain;           ///< the R whose rank reads the activation after them
+  std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> cutValues,
+      cutKept; ///< where units are cut: by attention, by step
+  /// Keys that the schedule moved, where units are cut: by attention. Each copy serves one `attend`.
+  std::map<int64_t, llvm::DenseMap<Key, llvm::SmallVector<mlir::Value, 1>>> lentKeys;
+  Exchanges exchanges;
+  llvm::DenseSet<pipeline::CoordAttr> remade;              ///< the units with an R
+  llvm::DenseSet<mlir::Operation *> readAgain;             ///< the R whose rank reads the activation after them
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
@@ -93,8 +113,20 @@ private:
   mlir::LogicalResult createInputs();
   mlir::LogicalResult buildUnit(pipeline::UnitOp op);
   mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);
+  /// What the unit reads of this group where it runs.
+  mlir::LogicalResult readGroup(pipeline::UnitOp op, const BodyGroups::Group &group, mlir::Value &value);
   void recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
   mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
+
+  // Attention on several ranks (CompleteExchange.cpp).
+  void setShare(pipeline::TaskOp task, const Body &body, const Body &whole);
+  mlir::LogicalResult buildExchange(pipeline::TogetherOp together);
+  mlir::LogicalResult beginCut(CutUnit unit, std::deque<RunningCut> &units);
+  mlir::LogicalResult sendKeys(RunningCut &cut);
+  mlir::LogicalResult buildStep(RunningCut &cut, int64_t step);
+  mlir::LogicalResult buildParts(std::deque<RunningCut> &units, int64_t step);
+  mlir::LogicalResult buildPart(RunningCut &cut, const Help *help, int64_t rank, mlir::Value query, int64_t attention,
+                                mlir::Operation *source);
 
   // Moves (CompleteMoves.cpp).
   mlir::LogicalResult buildTransfers(llvm::MutableArrayRef<pipeline::TransferOp> ops);

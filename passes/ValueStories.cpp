@@ -1,5 +1,6 @@
 // Tells what is wrong with the values of a program: one error each, with the places where the wrong and the right one are.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Exchange.h"
 #include "passes/Values.h"
 
 using namespace mlir;
@@ -47,16 +48,20 @@ Values::Values(ProgramOp program) : program(program), pieces(program), sharers(p
   for (auto rank : program.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>())
       slots[slot] = {};
+  for (auto rank : program.getOps<RankOp>())
+    for (auto launch : rank.getOps<LaunchOp>())
+      steps = std::max<int32_t>(steps, CutName::of(launch.getCallee()).steps);
 }
 
-int32_t Values::unitCount() const {
+int32_t Values::unitsOfStep() const {
   ProgramOp op = program;
   return op.getMicrobatches() * std::max<int64_t>(op.getSlices(), 1);
 }
 
 int32_t Values::unitNumber(CoordAttr coord) const {
   ProgramOp op = program;
-  return coord.getMicrobatch() * std::max<int64_t>(op.getSlices(), 1) + std::max<int64_t>(coord.getSlice(), 0);
+  return (coord.getMicrobatch() * std::max<int64_t>(op.getSlices(), 1) + std::max<int64_t>(coord.getSlice(), 0)) *
+         steps;
 }
 
 int64_t Values::missingInNorm(const Terms &norm) const {
@@ -181,10 +186,10 @@ void Values::noteWhereIs(InFlightDiagnostic &error, Label wanted, LaunchOp reade
 std::string Values::termName(const Label &sum, int32_t term) const {
   if (sum.what == What::norm)
     return pieces.describe(llvm::upper_bound(norms, term) - norms.begin() - 1);
-  if (sum.what == What::dkv)
+  if (sum.what == What::dkv || sum.isPart())
     return "slice " + std::to_string(term);
   ProgramOp op = program;
-  int32_t unit = term % unitCount(), use = term / unitCount(), slices = std::max<int64_t>(op.getSlices(), 1);
+  int32_t unit = term % unitCount() / steps, use = term / unitCount(), slices = std::max<int64_t>(op.getSlices(), 1);
   std::string name = "microbatch " + std::to_string(unit / slices);
   if (slices > 1)
     name += ", slice " + std::to_string(unit % slices);
@@ -224,7 +229,7 @@ LogicalResult Values::tellMissing(LaunchOp launch, Value grad, int32_t term) con
   int64_t rank = rankOf(launch);
   auto error = emitError(launch.getLoc())
                << subject(launch) << " lacks the gradient of " << termName(sum, term)
-               << andMore(wholeGradient(sum.piece) - termsOf(of(grad)).size()) << withLoops(launch);
+               << andMore((wholeGradient(sum.piece) - termsOf(of(grad)).size()) / steps) << withLoops(launch);
   int32_t use = term / unitCount(), unit = term % unitCount();
   Label part = sum;
   part.piece = use == 0 ? sum.piece : sharers[sum.piece][use - 1];
@@ -244,8 +249,8 @@ LogicalResult Values::tellMissing(LaunchOp launch, Value grad, int32_t term) con
     Label made = part;
     ProgramOp op = program;
     made.what = What::grad;
-    made.microbatch = unit / std::max<int64_t>(op.getSlices(), 1);
-    made.slice = op.getSlices() ? unit % op.getSlices() : -1;
+    made.microbatch = unit / steps / std::max<int64_t>(op.getSlices(), 1);
+    made.slice = op.getSlices() ? unit / steps % op.getSlices() : -1;
     return makes(other, made, pieces);
   });
   if (maker)
@@ -267,6 +272,11 @@ LogicalResult Values::tellChunkLacks(LaunchOp launch, Value sum, int32_t slice) 
     error.attachNote(maker.getLoc()) << "`" << maker.getUnit().str() << "` adds it here, on " << onRank(maker)
                                      << withLoops(maker);
   return failure();
+}
+
+LogicalResult Values::tellWrongParts(LaunchOp launch, int32_t slice, StringRef how) const {
+  return emitError(launch.getLoc()) << subject(launch) << " merges parts of its attention that have the keys of slice "
+                                    << slice << " " << how << withLoops(launch);
 }
 
 LogicalResult Values::tellNormLacks(LaunchOp launch, Value norm, int64_t piece) const {

@@ -22,8 +22,10 @@ struct Values {
   SlotState &of(mlir::Value slot) { return slots.find(slot)->second; }
   const SlotState &of(mlir::Value slot) const { return slots.find(slot)->second; }
   const Terms &termsOf(const SlotState &state) const { return terms[state.terms]; }
-  /// Microbatches times slices: what every unit adds to its gradient is one of so many terms.
-  int32_t unitCount() const;
+  /// Microbatches times slices, times the steps of units that are cut at their attentions: what every unit adds to its
+  /// gradient is as many of these terms as it could have steps.
+  int32_t unitCount() const { return unitsOfStep() * steps; }
+  int32_t unitsOfStep() const;
   int32_t unitNumber(pipeline::CoordAttr coord) const;
   /// The terms of a whole gradient: its own units', then those of each piece that shares its weights.
   int32_t wholeGradient(int64_t piece) const { return unitCount() * (1 + sharers[piece].size()); }
@@ -37,6 +39,7 @@ struct Values {
   std::vector<llvm::SmallVector<int64_t, 1>> sharers; ///< per piece those that use its weights too
   llvm::DenseMap<mlir::Value, SlotState> slots;
   std::vector<Terms> terms;
+  int32_t steps = 1;
   std::vector<int32_t> norms; ///< per piece its first term in a norm; behind the last one, the end
 
   //===-- Stories: each is one error with its notes, and failure ------------------------------------------------===//
@@ -46,6 +49,8 @@ struct Values {
   Result tellMissing(pipeline::LaunchOp launch, mlir::Value grad, int32_t term) const;
   /// The gradient of a chunk of keys is added to, or used, before this later slice has added its part.
   Result tellChunkLacks(pipeline::LaunchOp launch, mlir::Value sum, int32_t slice) const;
+  /// The parts of an attention have the keys of a slice twice, or not at all.
+  Result tellWrongParts(pipeline::LaunchOp launch, int32_t slice, llvm::StringRef how) const;
   Result tellNormLacks(pipeline::LaunchOp launch, mlir::Value norm, int64_t piece) const;
   /// The launch or post adds a term that both slots hold.
   Result tellTwice(mlir::Operation *op, mlir::Value first, mlir::Value second, int32_t term) const;

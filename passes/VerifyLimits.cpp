@@ -4,7 +4,7 @@
 // Before: the step with `limit` ops. After: the same, or an error that names what arrived too much and what is kept.
 // A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F
 // to its last backward; arriving and leaving values of one `together` both count (language.md 5.3).
-#include "passes/Actions.h"
+#include "passes/Exchange.h"
 #include "passes/Passes.h"
 
 namespace pp {
@@ -129,6 +129,9 @@ private:
       storage[result] = {type, index};
       extend(lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}][index], result);
     }
+    CutName cut = CutName::of(task.getCallee());
+    if (cut.isPart())
+      return;
     // Stashes are counted by units: from F to B or W; from R where F keeps nothing but its inputs.
     UnitIdAttr unit = task.getUnit();
     std::pair<Attribute, int64_t> key = {unit.getCoord(), task.getRanks().front()};
@@ -136,7 +139,7 @@ private:
     bool keeps = !task.getCallee().contains(".F.light") || llvm::any_of(task.getResultTypes(), isStash);
     if (unit.getPhase() == Phase::R || (unit.getPhase() == Phase::F && keeps))
       forwards.try_emplace(key, position, task);
-    else if (unit.getPhase() == Phase::B || unit.getPhase() == Phase::W)
+    else if ((unit.getPhase() == Phase::B || unit.getPhase() == Phase::W) && cut.isLast())
       if (auto it = forwards.find(key); it != forwards.end())
         lives[{static_cast<int64_t>(Role::stash), key.second}].push_back(
             {it->second.first, position, it->second.second, task});

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
-#include "passes/Actions.h"
+#include "passes/Exchange.h"
 #include "passes/Passes.h"
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/SetVector.h"
@@ -45,7 +45,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     WalkResult walk = program.walk([&](UnitOp op) {
       return failed(record(op, pieces, program, cell)) ? WalkResult::interrupt() : WalkResult::advance();
     });
-    if (walk.wasInterrupted() || failed(verifyUpdates(program, pieces)))
+    if (walk.wasInterrupted() || failed(verifyUpdates(program, pieces)) || failed(verifyAttends(program)))
       return failure();
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       for (int64_t mb = 0; mb < microbatches; ++mb)
@@ -130,6 +130,58 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
       error.attachNote(first[piece].getLoc())
           << "`" << first[piece].getUnit().str() << "` adds it later, here" << withLoops(first[piece]);
       return error;
+    }
+    return success();
+  }
+
+  //===-- Attention on other ranks ------------------------------------------------------------------------------===//
+
+  LogicalResult verifyAttends(ProgramOp program) {
+    llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, AttendOp> given;
+    WalkResult walk = program.walk([&](AttendOp op) {
+      UnitOp helped;
+      if (auto together = dyn_cast<TogetherOp>(op->getParentOp()))
+        for (auto unit : together.getOps<UnitOp>())
+          if (unit.getUnit() == op.getUnit())
+            helped = unit;
+      if (failed(verifyAttend(op, helped)))
+        return WalkResult::interrupt();
+      for (int64_t slice : op.getSlices())
+        if (auto [it, isNew] = given.try_emplace({op.getUnit(), slice}, op); !isNew) {
+          auto error = emitError(op.getLoc())
+                       << "slice " << slice << " of `" << op.getUnit().str() << "` is attended twice" << withLoops(op);
+          error.attachNote(it->second.getLoc()) << "first here" << withLoops(it->second);
+          return WalkResult::interrupt();
+        }
+      return WalkResult::advance();
+    });
+    return failure(walk.wasInterrupted());
+  }
+
+  static LogicalResult verifyAttend(AttendOp op, UnitOp helped) {
+    std::string unit = "`" + op.getUnit().str() + "`";
+    Phase phase = op.getUnit().getPhase();
+    if (!helped)
+      return emitError(op.getLoc()) << "`attend` belongs in the `together` block of the unit it helps, and " << unit
+                                    << " is not in this one" << withLoops(op);
+    if (phase != Phase::F && phase != Phase::B)
+      return emitError(op.getLoc()) << "`attend` helps an `F` or a `B`, got " << unit << withLoops(op);
+    if (helped.getRanks().front() == static_cast<int64_t>(op.getRank())) {
+      auto error = emitError(op.getLoc()) << "rank " << op.getRank() << " cannot help " << unit
+                                          << ", which runs there itself" << withLoops(op);
+      error.attachNote(helped.getLoc()) << unit << " runs here" << withLoops(helped);
+      return error;
+    }
+    int64_t own = op.getUnit().getCoord().getSlice();
+    for (int64_t slice : op.getSlices()) {
+      if (slice >= 0 && slice < own)
+        continue;
+      auto error = emitError(op.getLoc()) << "slice " << slice << " cannot be given away; " << unit << " can give ";
+      if (own > 0)
+        error << "0 to " << own - 1 << ", its own slice stays";
+      else
+        error << "none, its own slice stays";
+      return error << withLoops(op);
     }
     return success();
   }

@@ -1,6 +1,6 @@
 // Prints rank programs as CSV, a row for each rank: all that they do, or what a schedule of PyTorch can say.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "passes/Actions.h"
+#include "passes/Exchange.h"
 #include "passes/Report.h"
 
 using namespace mlir;
@@ -8,6 +8,14 @@ using namespace pp;
 using namespace pp::pipeline;
 
 static bool isWork(LaunchOp launch) { return launch.getUnit().getPhase() != Phase::U; }
+
+/// A unit where it begins; of a part of an attention of another rank's unit, the slices of keys too: `s3.0F1[0to1]`.
+static std::string cellOf(LaunchOp launch) {
+  CutName cut = CutName::of(launch.getCallee());
+  if (cut.kind == CutName::Part)
+    return launch.getUnit().cell() + "[" + StringRef(cut.plan.name()).rtrim('h').str() + "]";
+  return cut.isFirst() ? launch.getUnit().cell() : "";
+}
 
 static void printRow(ArrayRef<std::string> cells, llvm::raw_ostream &os) {
   llvm::interleave(cells, os, ",");
@@ -18,8 +26,8 @@ void pp::printTasks(ProgramOp program, llvm::raw_ostream &os) {
   for (auto rank : program.getOps<RankOp>()) {
     std::vector<std::string> cells;
     for (auto launch : rank.getOps<LaunchOp>())
-      if (isWork(launch))
-        cells.push_back(launch.getUnit().cell());
+      if (std::string cell = cellOf(launch); isWork(launch) && !cell.empty())
+        cells.push_back(cell);
     printRow(cells, os);
   }
 }
@@ -74,8 +82,8 @@ void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
     for (Operation &op : rank.getBody().front()) {
       if (auto post = dyn_cast<PostOp>(op); post && !post.getSlot().getDefiningOp<SlotOp>().getHost())
         cells.push_back(messageCell(post, pieces));
-      if (auto launch = dyn_cast<LaunchOp>(op); launch && isWork(launch))
-        cells.push_back(launch.getUnit().cell());
+      if (auto launch = dyn_cast<LaunchOp>(op); launch && isWork(launch) && !cellOf(launch).empty())
+        cells.push_back(cellOf(launch));
     }
     printRow(cells, os);
   }

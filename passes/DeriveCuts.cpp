@@ -1,0 +1,385 @@
+// Cuts F and B of a slice at their attentions, so that parts of these can be computed on other ranks.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   F.3        pre ─ attention over kv.0 to kv.3 ─ post         of one layer
+//
+//   donor      F.step.0of2 ─▶ query ─▶ F.part.rest (kv.1 to kv.3) ─▶ F.step.1of2: merges the parts, post
+//   helper              └────▶ F.part (kv.0) ──────────────────────────┘
+//
+//   B.3        post ─ attention_bwd ─ pre                       dkv.0 to dkv.3 are added to
+//   donor      B.step.0of2 ─▶ query ─▶ B.part.rest ─▶ dq, adds to dkv.1 to dkv.3 ─▶ B.step.1of2: adds dq, adds to dkv.0
+//   helper              └────▶ B.part ──▶ dq, dk and dv of slice 0 ───────────────────┘
+//
+// Steps go through the ops in their order; what a step makes for later ones is in its `carry`. What F saves is in groups
+// by attention, the same for all ways to cut, so F and B are cut independently of each other.
+#include "passes/PieceGraph.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+void PieceGraph::numberCuts() {
+  int64_t forwards = 0, later = 0;
+  for (Operation &op : scratch.block()) {
+    bool isForward = forward.contains(&op), isCut = isForward ? isa<nn::AttentionOp>(op) : isa<nn::AttentionBwdOp>(op);
+    int64_t &count = isForward ? forwards : later;
+    count += isCut;
+    cuts[&op] = count;
+    count += isCut;
+    if (isCut)
+      (isForward ? attentions : backwards).push_back(&op);
+  }
+  queries.resize(attentions.size());
+  parts.resize(attentions.size());
+  partSums.resize(attentions.size());
+}
+
+int64_t PieceGraph::cutOf(Value value) const {
+  Operation *op = value.getDefiningOp();
+  return op ? cuts.lookup(op) : 0;
+}
+
+SmallVector<Group> PieceGraph::savedGroups(StringRef name, ArrayRef<Value> values) const {
+  if (piece.cuts.empty())
+    return {{name.str(), llvm::to_vector(values)}};
+  std::map<int64_t, SmallVector<Value>> byCut;
+  for (Value value : values)
+    byCut[cutOf(value)].push_back(value);
+  SmallVector<Group> groups;
+  for (auto &[cut, saved] : byCut)
+    groups.push_back({(name + "." + Twine(cut)).str(), saved});
+  return groups;
+}
+
+void PieceGraph::replace(Value value, Value by) {
+  value.replaceAllUsesWith(by);
+  for (SmallVector<Value> *values : {&actOut, &dactOut, &stash, &kept})
+    std::replace(values->begin(), values->end(), value, by);
+  for (SmallVector<Value> &values : dkvOut)
+    std::replace(values.begin(), values.end(), value, by);
+}
+
+static Group numbered(StringRef name, int64_t number, ArrayRef<Value> values) {
+  return {(name + "." + Twine(number)).str(), llvm::to_vector(values)};
+}
+
+static std::string chunkName(StringRef name, int64_t k, int64_t attention) {
+  return (name + "." + Twine(k) + "." + Twine(attention)).str();
+}
+
+/// For another way to cut, of which this part is one too.
+bool PieceGraph::isWritten(StringRef name) {
+  return module.lookupSymbol((piece.prefix + "." + name + slice.suffix()).str()) != nullptr;
+}
+
+LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
+  if (attentions.empty())
+    return emitError(piece.loc) << "`" << piece.prefix << "` has no attention in which another rank could help";
+  bool isForward = cut.phase == Phase::F;
+  if (!isForward && piece.rounds)
+    return emitError(piece.loc) << "`attend` with `gradients bf16` is not supported yet";
+  size_t count = isForward ? attentions.size() : backwards.size();
+  for (size_t i = 0; cut.plan.gives() && i < count; ++i)
+    if (failed(isForward ? cutForward(i, cut.plan) : cutBackward(i, cut.plan)))
+      return failure();
+  if (!isForward)
+    return writeBackwardSteps(cut.plan);
+  if (piece.runs(Phase::R) && !stash.empty() && failed(writeForwardSteps(cut.plan, /*light=*/true)))
+    return failure();
+  return writeForwardSteps(cut.plan, /*light=*/false);
+}
+
+//===-- Parts ---------------------------------------------------------------------------------------------------===//
+
+static DenseI64ArrayAttr startsOf(const SequenceSlice &slice, ArrayRef<int64_t> chunks, MLIRContext *context) {
+  SmallVector<int64_t> starts;
+  for (int64_t k : chunks)
+    starts.push_back(slice.starts[k]);
+  return DenseI64ArrayAttr::get(context, starts);
+}
+
+/// In place of the attention its parts are merged; each part becomes a body.
+LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
+  auto attention = cast<nn::AttentionOp>(attentions[number]);
+  Location loc = attention.getLoc();
+  OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
+  Value query = scratch.addArguments(attention.getQ().getType()).front();
+  SmallVector<Value> merged;
+  auto addPart = [&](ArrayRef<int64_t> chunks, std::string name) -> LogicalResult {
+    SmallVector<Value> operands = {query};
+    SmallVector<Group> inputs = {numbered("query", number, query)};
+    for (int64_t k : chunks) {
+      inputs.push_back(chunkGroup("kv", kv[k], k, number));
+      llvm::append_range(operands, inputs.back().values);
+    }
+    NamedAttrList attributes(attention->getAttrs());
+    attributes.set("kv_offsets", startsOf(slice, chunks, builder.getContext()));
+    FailureOr<Operation *> part = nn::createOp(builder, loc, "attention", operands, attributes.getAttrs());
+    if (failed(part))
+      return failure();
+    SmallVector<Value> given = scratch.addArguments(llvm::to_vector((*part)->getResultTypes()));
+    parts[number].push_back(numbered("part." + std::to_string(number), parts[number].size(), given));
+    llvm::append_range(merged, given);
+    if (isWritten(name))
+      return success();
+    SmallVector<Value> made((*part)->getResults());
+    return writeNamed(name, inputs, numbered("part", number, made));
+  };
+  if (failed(addPart(plan.kept(slice.number), restName("F", number, plan))))
+    return failure();
+  for (const Help &help : plan.helps)
+    if (failed(addPart(help.slices, partName("F", number, help))))
+      return failure();
+  queries[number] = numbered("query", number, attention.getQ());
+  builder.setInsertionPoint(attention);
+  NamedAttrList attributes;
+  attributes.set("heads", attention.getHeadsAttr());
+  FailureOr<Operation *> merge = nn::createOp(builder, loc, "attention_merge", merged, attributes.getAttrs());
+  if (failed(merge))
+    return failure();
+  forward.insert(*merge);
+  cuts[*merge] = cuts[attention];
+  for (auto [old, value] : llvm::zip(attention->getResults(), (*merge)->getResults()))
+    replace(old, value);
+  cuts.erase(attention);
+  forward.erase(attention);
+  attention.erase();
+  return success();
+}
+
+/// In place of the gradient of the attention stands what its parts give; each part becomes a body.
+LogicalResult PieceGraph::cutBackward(int64_t number, const CutPlan &plan) {
+  auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
+  auto *own = llvm::find(kv.back(), whole.getKv().back());
+  if (own == kv.back().end() || whole.getAcc() || !whole.getSums())
+    return emitError(whole.getLoc()) << "`attend` expects an attention whose queries and keys nothing else reads";
+  int64_t attention = (own - kv.back().begin()) / 2;
+  SmallVector<Value> needed = {whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta()};
+  queries[number] = numbered("dquery", attention, needed);
+  SmallVector<Value> query =
+      scratch.addArguments(llvm::map_to_vector(needed, [](Value value) { return value.getType(); }));
+  Help kept{plan.kept(slice.number), /*home=*/true};
+  if (failed(writePart(number, attention, query, kept, restName("B", attention, plan))))
+    return failure();
+  for (const Help &help : plan.helps)
+    if (failed(writePart(number, attention, query, help, partName("B", attention, help))))
+      return failure();
+  if (failed(sumParts(number, attention, plan)))
+    return failure();
+  // The gradient of the slice's own keys has its last part now: it goes on into the layer.
+  ResultRange ownSums = whole.getDkv().take_back(2);
+  SmallVector<Value> given = scratch.addArguments(llvm::to_vector(ownSums.getTypes()));
+  for (auto [sum, value] : llvm::zip(ownSums, given))
+    replace(sum, value);
+  parts[number].push_back({chunkName("dkv", slice.number, attention), given});
+  cuts.erase(whole);
+  whole.erase();
+  return success();
+}
+
+/// The gradients of keys that are at home go on into their sums there, others are sent back beside that of the query.
+LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<Value> query, const Help &help,
+                                    const std::string &name) {
+  auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
+  OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
+  SmallVector<Group> inputs = {numbered("dquery", attention, query)}, results;
+  SmallVector<Value> keys, sums;
+  bool adds = !whole.getKvAcc().empty();
+  for (int64_t k : help.slices) {
+    inputs.push_back(chunkGroup("kv", kv[k], k, attention));
+    llvm::append_range(keys, inputs.back().values);
+  }
+  for (int64_t k : help.home &&adds ? ArrayRef<int64_t>(help.slices) : ArrayRef<int64_t>()) {
+    inputs.push_back(chunkGroup("dkv", dkv[k], k, attention));
+    llvm::append_range(sums, inputs.back().values);
+  }
+  auto part = builder.create<nn::AttentionBwdOp>(whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(),
+                                                 sums, whole.getHeads(), whole.getKvHeads(), whole.getCausal(), true,
+                                                 whole.getOffset(), startsOf(slice, help.slices, builder.getContext()));
+  SmallVector<Value> made = {part.getDq()};
+  if (!help.home)
+    llvm::append_range(made, part.getDkv());
+  results.push_back(numbered("dpart", attention, made));
+  for (size_t i = 0; help.home && i < help.slices.size(); ++i) {
+    std::string group = chunkName("dkv", help.slices[i], attention);
+    results.push_back({group, SmallVector<Value>(part.getDkv().slice(2 * i, 2)), adds ? group : ""});
+  }
+  SmallVector<Value> given =
+      scratch.addArguments(llvm::map_to_vector(made, [](Value value) { return value.getType(); }));
+  parts[number].push_back(numbered("dpart." + std::to_string(attention), parts[number].size(), given));
+  return isWritten(name) ? success() : writeNamed(name, inputs, results);
+}
+
+/// The gradient of the query is the sum of the parts; what helpers send back of those of keys goes on into their sums.
+LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutPlan &plan) {
+  auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
+  OpBuilder builder(whole);
+  Value dq;
+  for (const Group &part : parts[number]) {
+    FailureOr<Operation *> sum = failure();
+    if (dq && failed(sum = nn::createOp(builder, whole.getLoc(), "add", {dq, part.values.front()}, {})))
+      return failure();
+    if (dq)
+      cuts[*sum] = cuts[whole];
+    dq = dq ? (*sum)->getResult(0) : part.values.front();
+  }
+  replace(whole.getDq(), dq);
+  for (auto [help, part] : llvm::zip(plan.helps, llvm::drop_begin(parts[number])))
+    for (size_t i = 0; !help.home && i < help.slices.size(); ++i) {
+      SmallVector<Value> sums(part.values.begin() + 1 + 2 * i, part.values.begin() + 3 + 2 * i);
+      for (unsigned j = 0; !dkv.empty() && j < 2; ++j) {
+        Value into = dkv[help.slices[i]][2 * attention + j];
+        sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into);
+        cuts[sums[j].getDefiningOp()] = cuts[whole];
+      }
+      std::string group = chunkName("dkv", help.slices[i], attention);
+      partSums[number].push_back({group, sums, dkv.empty() ? "" : group});
+    }
+  return success();
+}
+
+//===-- Steps ---------------------------------------------------------------------------------------------------===//
+
+/// What each step makes for later ones, beside what is saved anyway.
+SmallVector<Group> PieceGraph::carryGroups(StringRef name, const CutPlan &plan, bool inForward, ArrayRef<Value> saved,
+                                           ArrayRef<Value> ends) const {
+  int64_t last = inForward ? attentions.size() : backwards.size();
+  SmallVector<Group> groups;
+  for (int64_t step = 0; step < last; ++step)
+    groups.push_back(numbered(name, step, {}));
+  auto stepOf = [&](Operation *op) -> int64_t {
+    auto it = cuts.find(op);
+    return it == cuts.end() || forward.contains(op) != inForward ? -1 : plan.stepOf(it->second);
+  };
+  for (Operation &op : const_cast<Scratch &>(scratch).block()) {
+    int64_t step = stepOf(&op);
+    if (step < 0 || step == last)
+      continue;
+    for (Value result : op.getResults())
+      if (!llvm::is_contained(saved, result) &&
+          (llvm::is_contained(ends, result) ||
+           llvm::any_of(result.getUsers(), [&](Operation *user) { return stepOf(user) > step; })))
+        groups[step].values.push_back(result);
+  }
+  return groups;
+}
+
+/// Those of the groups `stash.0`, `stash.1`, .. that this step makes, or, `before`, those that earlier ones made.
+static SmallVector<Group> ofStep(ArrayRef<Group> groups, const CutPlan &plan, int64_t step, bool before) {
+  SmallVector<Group> chosen;
+  for (const Group &group : groups) {
+    int64_t cut = 0;
+    StringRef(group.name).split('.').second.getAsInteger(10, cut);
+    int64_t made = plan.stepOf(cut);
+    if (before ? made < step : made == step)
+      chosen.push_back(group);
+  }
+  return chosen;
+}
+
+LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
+  int64_t steps = attentions.size() + 1;
+  SmallVector<Group> saved = savedGroups("kept", kept);
+  if (!light)
+    saved.append(savedGroups("stash", stash));
+  SmallVector<Value> known = kv.back();
+  for (const Group &group : saved)
+    llvm::append_range(known, group.values);
+  SmallVector<Group> carries = carryGroups("carry", plan, true, known, actOut);
+  for (int64_t step = 0; step < steps; ++step) {
+    SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results;
+    inputs.append(ofStep(saved, plan, step, /*before=*/true));
+    inputs.push_back({"weight", weights});
+    inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+    inputs.append(carries.begin(), carries.begin() + step);
+    if (step > 0)
+      inputs.append(parts[step - 1]);
+    if (step + 1 == steps)
+      results.push_back({"act", actOut});
+    else
+      results.push_back(chunkGroup("kv", kv.back(), slice.number, step));
+    results.append(ofStep(saved, plan, step, /*before=*/false));
+    if (step + 1 < steps)
+      results.append({carries[step], queries[step]});
+    if (failed(writeNamed(stepName(light ? "F.light" : "F", step, steps, plan), inputs, results)))
+      return failure();
+  }
+  return success();
+}
+
+/// The sum as far as ops up to this step add to it in place.
+template <typename IsBefore> static Value continued(Value sum, IsBefore isBefore) {
+  for (bool goesOn = true; goesOn;) {
+    goesOn = false;
+    for (OpOperand &use : sum.getUses())
+      if (auto inPlace = dyn_cast<nn::InPlace>(use.getOwner()); inPlace && isBefore(inPlace))
+        for (nn::Tie tie : inPlace.getRequiredTies())
+          if (tie.operand == use.getOperandNumber() && !goesOn) {
+            sum = use.getOwner()->getResult(tie.result);
+            goesOn = true;
+            break;
+          }
+  }
+  return sum;
+}
+
+/// The gradients of keys that this step adds to: of those that helpers sent back, or of a whole attention.
+SmallVector<Group> PieceGraph::sumsOfStep(const CutPlan &plan, int64_t step) const {
+  if (plan.gives())
+    return step > 0 ? partSums[step - 1] : SmallVector<Group>();
+  SmallVector<Group> sums;
+  for (size_t k = 0; step < static_cast<int64_t>(backwards.size()) && k < dkvOut.size(); ++k)
+    sums.push_back(chunkGroup("dkv", dkvOut[k], k, attentions.size() - 1 - step, !dkv.empty()));
+  return sums;
+}
+
+/// What a sum of these gradients goes on from.
+SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
+  for (const Group &group : chunkGroups("dkv", dkv))
+    if (group.name == sum.name)
+      return group.values;
+  return {};
+}
+
+LogicalResult PieceGraph::writeBackwardSteps(const CutPlan &plan) {
+  int64_t steps = backwards.size() + 1;
+  auto sumsUpTo = [&](int64_t step) {
+    return llvm::map_to_vector(grads, [&](Value grad) {
+      return continued(grad, [&](Operation *op) { return cuts.contains(op) && plan.stepOf(cuts.lookup(op)) <= step; });
+    });
+  };
+  SmallVector<Value> known;
+  for (int64_t step = 0; step < steps; ++step)
+    llvm::append_range(known, sumsUpTo(step));
+  if (sumsUpTo(steps - 1) != gradOut)
+    return emitError(piece.loc) << "`attend` expects gradients that are added to in place";
+  SmallVector<Group> carries = carryGroups("dcarry", plan, false, known, dactOut);
+  for (int64_t step = 0; step < steps; ++step) {
+    SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results;
+    inputs.append(savedGroups("kept", kept));
+    inputs.append(savedGroups("stash", stash));
+    inputs.push_back({"weight", weights});
+    if (!plan.gives())
+      inputs.append(chunkGroups("kv", kv));
+    inputs.push_back({"dact", dact});
+    inputs.append(carries.begin(), carries.begin() + step);
+    if (plan.gives() && step > 0)
+      inputs.append(parts[step - 1]);
+    SmallVector<Group> sums = sumsOfStep(plan, step);
+    for (const Group &sum : sums)
+      if (!sum.tie.empty())
+        inputs.push_back({sum.name, argumentsOf(sum)});
+    inputs.push_back({"grad", step > 0 ? sumsUpTo(step - 1) : llvm::to_vector(grads)});
+    if (step + 1 == steps)
+      results.push_back({"dact", dactOut});
+    results.append(sums);
+    results.push_back({"grad", sumsUpTo(step), "grad"});
+    if (loss && plan.stepOf(cutOf(loss)) == step)
+      results.push_back({"loss", {loss}});
+    if (step + 1 < steps)
+      results.append({carries[step], queries[step]});
+    if (failed(writeNamed(stepName("B", step, steps, plan), inputs, results)))
+      return failure();
+  }
+  return success();
+}
