@@ -1,6 +1,8 @@
 // Prices tasks and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Costs.h"
+#include "dialect/Nn.h"
+#include "passes/Exchange.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSet.h"
 
@@ -88,30 +90,47 @@ double UnitCosts::of(int64_t, LaunchOp launch) const {
 
 //===-- By parts ------------------------------------------------------------------------------------------------===//
 
-static StringAttr partName(Attribute entry) { return cast<StringAttr>(cast<ArrayAttr>(entry)[0]); }
+static StringAttr nameOfPart(Attribute entry) { return cast<StringAttr>(cast<ArrayAttr>(entry)[0]); }
+
+static bool hasAttention(ProgramOp program, StringAttr part) {
+  auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(part.getValue());
+  return function && !function.empty() && !function.front().getOps<nn::AttentionOp>().empty();
+}
 
 UnitTimes::UnitTimes(ProgramOp program) {
   auto costs = program->getAttrOfType<DictionaryAttr>("costs");
   byPart = costs != nullptr;
   for (auto piece : program.getOps<PieceOp>()) {
-    auto &[all, again] = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
-    all = again = byPart ? 0 : 1;
-    for (Attribute entry : piece.getParts())
-      if (auto cost = byPart ? costs.getAs<FloatAttr>(partName(entry)) : FloatAttr()) {
-        bool isAgain = !piece.getRecomputeAttr() || llvm::is_contained(piece.getRecomputeAttr(), partName(entry));
-        all += cost.getValueAsDouble();
-        again += isAgain ? cost.getValueAsDouble() : 0;
-      }
+    Cost &cost = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
+    if (!byPart) {
+      cost.cuts = {1};
+      cost.again = 1;
+      continue;
+    }
+    for (Attribute entry : piece.getParts()) {
+      auto given = costs.getAs<FloatAttr>(nameOfPart(entry));
+      double time = given ? given.getValueAsDouble() : 0;
+      bool isAgain = !piece.getRecomputeAttr() || llvm::is_contained(piece.getRecomputeAttr(), nameOfPart(entry));
+      bool attends = hasAttention(program, nameOfPart(entry));
+      (attends ? cost.attendsAgain : cost.again) += isAgain ? time : 0;
+      if (attends)
+        cost.cuts.append({time, 0});
+      else
+        cost.cuts.back() += time;
+    }
   }
 }
 
 double UnitTimes::of(UnitIdAttr unit) const {
-  auto [all, again] = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  double keys = std::max<int64_t>(unit.getCoord().getSlice(), 0) + 1, all = 0;
+  for (auto [cut, time] : llvm::enumerate(cost.cuts))
+    all += cut % 2 ? keys * time : time;
   switch (unit.getPhase()) {
   case Phase::B:
     return 2 * all;
   case Phase::R:
-    return again;
+    return cost.again + keys * cost.attendsAgain;
   case Phase::U:
     return 0;
   default:
@@ -119,13 +138,31 @@ double UnitTimes::of(UnitIdAttr unit) const {
   }
 }
 
-double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit()) * shareOf(launch); }
+double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
+  CutName cut = CutName::of(callee);
+  if (cut.kind == CutName::Whole)
+    return of(unit);
+  Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  int64_t own = unit.getCoord().getSlice(), last = static_cast<int64_t>(cost.cuts.size()) - 1;
+  double factor = unit.getPhase() == Phase::B ? 2 : 1, all = 0;
+  if (cut.isPart()) {
+    size_t keys = cut.kind == CutName::Part ? cut.plan.helps.front().slices.size() : cut.plan.kept(own).size();
+    return 2 * cut.number + 1 < last ? factor * static_cast<double>(keys) * cost.cuts[2 * cut.number + 1] : 0;
+  }
+  for (auto [number, time] : llvm::enumerate(cost.cuts))
+    if (int64_t at = static_cast<int64_t>(number);
+        cut.plan.stepOf(unit.getPhase() == Phase::B ? last - at : at) == cut.number)
+      all += at % 2 == 0 ? time : cut.plan.gives() ? 0 : static_cast<double>(own + 1) * time;
+  return factor * all;
+}
+
+double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit(), launch.getCallee()); }
 
 LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
   llvm::StringSet<> known;
   for (auto piece : program.getOps<PieceOp>())
     for (Attribute entry : piece.getParts())
-      known.insert(partName(entry));
+      known.insert(nameOfPart(entry));
   Builder builder(program.getContext());
   NamedAttrList parts;
   for (StringRef entry : llvm::split(costs, ',')) {

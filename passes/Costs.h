@@ -62,17 +62,24 @@ std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::
 mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
 
 /// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts that the
-/// unit runs, B twice that. Parts that are not named take no time.
+/// unit runs, B twice that. Parts that are not named take no time. On slices, an attention costs as much for each slice of
+/// keys.
 class UnitTimes {
 public:
   explicit UnitTimes(pipeline::ProgramOp program);
   double of(pipeline::UnitIdAttr unit) const;
+  /// Of a unit that is cut at its attentions, what this body does.
+  double of(pipeline::UnitIdAttr unit, llvm::StringRef callee) const;
   bool areByPart() const { return byPart; }
 
 private:
+  struct Cost {
+    llvm::SmallVector<double> cuts = {0}; ///< before the first attention, in it, behind it, ..
+    double again = 0;                     ///< what R runs of that without attention
+    double attendsAgain = 0;              ///< and in attentions
+  };
   bool byPart;
-  /// By piece: all its parts, and those that R runs again.
-  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, std::pair<double, double>> pieces;
+  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, Cost> pieces;
 };
 
 /// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else units.

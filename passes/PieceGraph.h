@@ -8,6 +8,9 @@
 
 namespace pp {
 
+/// The group `name.number`.
+Group numbered(llvm::StringRef name, int64_t number, llvm::ArrayRef<mlir::Value> values);
+
 /// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
 class PieceGraph {
 public:
@@ -40,7 +43,7 @@ private:
 
   /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
   llvm::SmallVector<Group> savedGroups(llvm::StringRef name, llvm::ArrayRef<mlir::Value> values) const;
-  // DeriveCuts.cpp
+  // DeriveCuts.cpp, DeriveParts.cpp
   void numberCuts();
   int64_t cutOf(mlir::Value value) const;
   mlir::LogicalResult cutForward(int64_t attention, const CutPlan &plan);

@@ -55,7 +55,7 @@ public:
       if (!isa<PieceOp>(op))
         step.push_back(&op);
     for (auto task : body.getOps<TaskOp>())
-      patience = times.areByPart() ? std::max(patience, times.of(task.getUnit())) : 0;
+      patience = times.areByPart() ? std::max(patience, times.of(task.getUnit(), task.getCallee())) : 0;
     builder.setInsertionPointToEnd(&body);
     for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
       auto op = builder.create<RankOp>(program.getLoc(), rank, IntegerAttr(), IntegerAttr());
@@ -261,7 +261,7 @@ private:
       if (Attribute attr = task->getAttr(name))
         launch->setAttr(name, attr);
     for (Posted &posted : ranks[rank].posted)
-      posted.time += times.of(task.getUnit());
+      posted.time += times.of(task.getUnit(), task.getCallee());
     completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.time >= patience; });
     return success();
   }

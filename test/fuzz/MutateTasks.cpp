@@ -1,5 +1,6 @@
 // Mutations of launches and memory; names say what is done, the comment which real mistake it stands for.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/Exchange.h"
 #include "passes/PlanBodies.h"
 #include "test/fuzz/Mutant.h"
 #include "llvm/ADT/STLExtras.h"
@@ -96,6 +97,44 @@ public:
     return changeCallee([](llvm::StringRef name) { return name.consume_back(".first") ? name.str() : ""; });
   }
 
+  /// A helper attends a slice too many or too few, or another one.
+  bool otherKeys() {
+    return changeCallee(
+        [&](llvm::StringRef name) -> std::string {
+          if (CutName::of(name).kind != CutName::Part)
+            return "";
+          llvm::SmallVector<std::string> others;
+          for (auto body : module.getOps<func::FuncOp>()) {
+            CutName mine = CutName::of(name), other = CutName::of(body.getName());
+            bool alike = other.kind == CutName::Part && other.number == mine.number && body.getName() != name &&
+                         body.getName().split(".part.").first == name.split(".part.").first &&
+                         body.getName().rsplit('.').second == name.rsplit('.').second;
+            if (alike)
+              others.push_back(body.getName().str());
+          }
+          return others.empty() ? "" : dice.pick(others);
+        },
+        /*spare=*/true);
+  }
+
+  /// A step merges one part of its attention twice, another not at all.
+  bool samePartTwice() {
+    auto isPart = [](mlir::Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::part; };
+    LaunchOp launch = drawLaunch([&](LaunchOp op) { return llvm::count_if(op.getInputs(), isPart) > 1; });
+    if (!launch)
+      return false;
+    llvm::SmallVector<unsigned> parts;
+    for (auto [i, slot] : llvm::enumerate(launch.getInputs()))
+      if (isPart(slot))
+        parts.push_back(unsigned(i));
+    unsigned a = dice.pick(parts), b = dice.pick(parts);
+    mlir::Value slot = launch.getInputs()[b];
+    if (a == b || slot.getType() != launch.getInputs()[a].getType())
+      return false;
+    launch->setOperand(a, slot);
+    return true;
+  }
+
   //===-- Any operation -----------------------------------------------------------------------------------------===//
 
   bool swapNeighbours() {
@@ -175,7 +214,7 @@ private:
     slot.setPlaces(places);
     return true;
   }
-  template <typename Rename> bool changeCallee(Rename rename) {
+  template <typename Rename> bool changeCallee(Rename rename, bool spare = false) {
     SymbolTable symbols(module);
     auto scratchOf = [](func::FuncOp body) { return body->getAttrOfType<IntegerAttr>(kScratchAttr).getInt(); };
     auto renamed = [&](LaunchOp op) {
@@ -185,11 +224,12 @@ private:
       return fits ? body : func::FuncOp(); // lowering refuses a launch with too little scratch
     };
     LaunchOp launch = drawLaunch([&](LaunchOp op) { return bool(renamed(op)); });
-    if (!launch)
+    func::FuncOp changed = launch ? renamed(launch) : func::FuncOp();
+    if (!changed)
       return false;
     // Both bodies name their groups; each group keeps its slot.
     FailureOr<BodyGroups> before = BodyGroups::get(symbols.lookup<func::FuncOp>(launch.getCallee())),
-                          after = BodyGroups::get(renamed(launch));
+                          after = BodyGroups::get(changed);
     std::map<std::string, mlir::Value> slots;
     llvm::SmallVector<mlir::Value> handed(launch.getInputs());
     llvm::append_range(handed, launch.getResults());
@@ -197,17 +237,25 @@ private:
       for (const BodyGroups::Group &group : *groups)
         slots[group.name] = handed[size_t(group.pointer)];
     llvm::SmallVector<mlir::Value> inputs, results, scratch;
-    for (const BodyGroups::Group &group : after->inputs)
-      inputs.push_back(slots[group.name]);
-    for (auto [group, tie] : llvm::zip(after->results, after->ties))
+    for (const BodyGroups::Group &group : after->inputs) {
+      mlir::Value slot = slots[group.name];
+      for (auto other : rankOf(launch).getOps<SlotOp>())
+        if (spare && !slot && other->isBeforeInBlock(launch) && other.getSlot().getType().getPayload() == group.payload)
+          slot = other;
+      inputs.push_back(slot);
+    }
+    for (auto [group, tie] : llvm::zip(after->results, after->ties)) {
+      mlir::Value slot = tie < 0 ? slots[group.name] : mlir::Value();
+      if (slot && cast<SlotType>(slot.getType()).getPayload() != group.payload)
+        return false; // what helpers send back would be another message
       if (tie < 0)
-        results.push_back(slots[group.name]);
+        results.push_back(slot);
+    }
     if (llvm::is_contained(inputs, mlir::Value()) || llvm::is_contained(results, mlir::Value()))
       return false;
     OpBuilder builder(launch);
-    func::FuncOp body = renamed(launch);
-    builder.create<LaunchOp>(launch.getLoc(), body.getSymName(), launch.getUnit(), inputs, results, launch.getScratch(),
-                             body->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
+    builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results, launch.getScratch(),
+                             changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
     launch.erase();
     return true;
   }
@@ -231,6 +279,8 @@ constexpr Mutation mutations[] = {
     {"exchange-inputs", apply<&TaskMutant::exchangeInputs>},
     {"first-for-later", apply<&TaskMutant::firstForLater>},
     {"later-for-first", apply<&TaskMutant::laterForFirst>},
+    {"other-keys", apply<&TaskMutant::otherKeys>},
+    {"same-part-twice", apply<&TaskMutant::samePartTwice>},
     {"rebind", apply<&TaskMutant::rebind>},
     {"swap-neighbours", apply<&TaskMutant::swapNeighbours>},
     {"swap-any", apply<&TaskMutant::swapAny>},

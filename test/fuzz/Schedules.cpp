@@ -294,6 +294,8 @@ constexpr Library library[] = {
     {"ring_of_nodes", "ring_of_nodes", "", 1, true},
     {"terapipe", "terapipe", ", slices = 2", 1, false},
     {"slimpipe", "slimpipe", ", slices = 3, exchange = false, vocabulary = false", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, idle = \"all\", rule = \"pairs\", early = false", 1, false},
 };
 
 Schedule fromLibrary(Dice &dice, int64_t size) {
