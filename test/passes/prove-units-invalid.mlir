@@ -150,3 +150,25 @@ pipeline.program @nowhere ranks 1 microbatches 1 slices 0 attributes {train = {}
     pipeline.launch @s7.F <F stage 7 mb 0>() -> () : () -> ()
   }
 }
+
+// A forward that is cut at its attention ends before it.
+pipeline.program @half_a_unit ranks 1 microbatches 1 slices 1 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.rank 0 {
+    // expected-error@+1 {{`F(0, 0, 0)` on rank 0 runs in 2 steps, but step 1 does not run there}}
+    pipeline.launch @s0.F.step.0of2.all.0 <F stage 0 mb 0 slice 0>() -> () : () -> ()
+    pipeline.launch @s0.B.0 <B stage 0 mb 0 slice 0>() -> () : () -> ()
+  }
+}
+
+// Its second step belongs to another way to cut it.
+pipeline.program @other_cut ranks 1 microbatches 1 slices 1 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.rank 0 {
+    // expected-error@+1 {{`F(0, 0, 0)` on rank 0 runs in 2 steps, but step 1 does not run there}}
+    pipeline.launch @s0.F.step.0of2.all.0 <F stage 0 mb 0 slice 0>() -> () : () -> ()
+    // expected-note@+1 {{`@s0.F.step.1of2.0to1.0` runs here, on rank 0}}
+    pipeline.launch @s0.F.step.1of2.0to1.0 <F stage 0 mb 0 slice 0>() -> () : () -> ()
+    pipeline.launch @s0.B.0 <B stage 0 mb 0 slice 0>() -> () : () -> ()
+  }
+}

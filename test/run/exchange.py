@@ -153,6 +153,19 @@ def check_volumes(compiler, tally):
                         f"p = {p}, n = {n}, {rule}, idle={idle}: volume {found:.3f}, specification {wanted}, bound {bound:.3f}")
 
 
+def check_times(compiler, tally):
+    """Attention only, as in section 4.3. There every phase waits for the last rank, here ranks wait for what they need."""
+    p, m, n = 4, 2, 8
+    for exchange, idle, limit in (("false", "off", 0.417), ("true", "off", 0.278), ("true", "tail", 0.139), ("true", "all", 0.125)):
+        options = ["--emit=stats", "--costs=attn=1"]
+        stats = json.loads(harness.call(command(compiler, p, m, n, exchange=exchange, idle=idle) + options).stdout)
+        bubble = stats["makespan"] / (sum(rank["busy"] for rank in stats["per_rank"]) / p) - 1
+        exact = exchange == "false"
+        good = abs(bubble - limit) <= 0.0005 if exact else bubble <= limit
+        tally.check(good and (idle in ("tail", "all")) == (bubble < (p - 1) / (n * m)),
+                    f"exchange={exchange}, idle={idle}: bubble {bubble:.3f} of the work, in phases {limit}")
+
+
 def main():
     compiler, folder = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
@@ -160,6 +173,7 @@ def main():
     check_tables(compiler, tally)
     check_sizes(compiler, tally)
     check_volumes(compiler, tally)
+    check_times(compiler, tally)
     return tally.close()
 
 
