@@ -4,8 +4,8 @@
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 !two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
 
-// Between two that stay there are two holes of 64 bytes, and a stash of twice 64 comes: in one run it would need 320
-// bytes, where never more than 256 are alive. So its tensors lie apart.
+// b, c and d keep their places. A stash of twice their size comes while c and d, then b and d, then b and c are free: whole,
+// it would need each two of the three side by side, which cannot be, and 320 bytes. So the tensors of one lie apart.
 // CHECK-LABEL: pipeline.program @apart
 // CHECK: pipeline.rank 0 arena 256 attributes {peak = {{.*}}live = 256 : i64
 pipeline.program @apart ranks 1 microbatches 1 slices 0 attributes {train = {}} {
@@ -14,11 +14,18 @@ pipeline.program @apart ranks 1 microbatches 1 slices 0 attributes {train = {}} 
     %b = pipeline.slot act "b" : !s
     %c = pipeline.slot act "c" : !s
     %d = pipeline.slot act "d" : !s
-    // CHECK: pipeline.slot stash "stash" places [64, 192]
-    %s = pipeline.slot stash "stash" : !two
+    // CHECK: pipeline.slot stash "stash{{.}}" places
+    %0 = pipeline.slot stash "stash0" : !two
+    %1 = pipeline.slot stash "stash1" : !two
+    %2 = pipeline.slot stash "stash2" : !two
     pipeline.launch @f <F stage 0 mb 0>() -> (%a, %b, %c, %d) : () -> (!s, !s, !s, !s)
-    pipeline.launch @f <F stage 0 mb 1>() -> (%s) : () -> !two
-    pipeline.launch @f <B stage 0 mb 1>(%s, %a, %c) -> () : (!two, !s, !s) -> ()
+    pipeline.launch @f <B stage 0 mb 0>(%a, %b, %c, %d) -> () : (!s, !s, !s, !s) -> ()
+    pipeline.launch @f <F stage 0 mb 1>() -> (%a, %b, %0) : () -> (!s, !s, !two)
+    pipeline.launch @f <B stage 0 mb 1>(%0, %a, %b) -> () : (!two, !s, !s) -> ()
+    pipeline.launch @f <F stage 0 mb 2>() -> (%a, %c, %1) : () -> (!s, !s, !two)
+    pipeline.launch @f <B stage 0 mb 2>(%1, %a, %c) -> () : (!two, !s, !s) -> ()
+    pipeline.launch @f <F stage 0 mb 3>() -> (%a, %d, %2) : () -> (!s, !s, !two)
+    pipeline.launch @f <B stage 0 mb 3>(%2, %a, %d) -> () : (!two, !s, !s) -> ()
   }
 }
 
