@@ -141,7 +141,7 @@ private:
       std::unique_ptr<CostModel> model = makeCosts(program, costs);
       if (!model)
         return std::nullopt;
-      sum += simulate(program, *model).step;
+      sum += simulate(program, *model)->step;
     }
     return sum;
   }

@@ -9,7 +9,8 @@
 // Both sides post where the move stands; the receiver completes where the wait stands. The sender, and a receiver that
 // waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is about
 // to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot close a
-// cycle (deadlock_and_nccl.md F.3). Where the program has costs of parts, whose units may be of very different length, a
+// cycle (deadlock_and_nccl.md F.3). Of weights and gradients an R is no such launch: it only begins a backward, and a wait
+// behind it would stop the backward. Where the program has costs of parts, whose units may be of very different length, a
 // send waits for as long as the longest of them: the receiver may have begun one just before.
 #include "passes/Actions.h"
 #include "passes/Costs.h"
@@ -193,6 +194,11 @@ private:
     rank.posted = std::move(kept);
   }
 
+  static bool isOfWeights(const Posted &posted) {
+    Role role = posted.slot.getDefiningOp<SlotOp>().getRole();
+    return role == Role::weight || role == Role::grad;
+  }
+
   /// The slot is about to be written: what is still being sent from it must have left.
   void finishSends(int64_t rank, Value slot) {
     completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.slot == slot; });
@@ -262,7 +268,10 @@ private:
         launch->setAttr(name, attr);
     for (Posted &posted : ranks[rank].posted)
       posted.time += times.of(task.getUnit(), task.getCallee());
-    completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.time >= patience; });
+    bool begins = task.getUnit().getPhase() == Phase::R;
+    completeWhere(ranks[rank], [&](const Posted &posted) {
+      return posted.unwaited && posted.time >= patience && !(begins && isOfWeights(posted));
+    });
     return success();
   }
 

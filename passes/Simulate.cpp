@@ -6,6 +6,8 @@
 // for a link, the one that was ready first. A link carries one message at a time: the sum of what it carries is the same
 // as if they shared it, and the order within an edge stays that of its lane.
 #include "passes/Simulate.h"
+#include "passes/Actions.h"
+#include "passes/SlotLives.h"
 #include <cmath>
 #include <map>
 #include <queue>
@@ -38,8 +40,10 @@ namespace {
 class Engine {
 public:
   /// Several steps follow each other without a barrier, as Timeline::twoSteps says.
-  Engine(ProgramOp program, const CostModel &costs, int64_t steps);
+  Engine(ProgramOp program, const CostModel &costs, int64_t steps, bool overlap);
   Timeline run();
+  /// After run(): what a rank waits for that never comes; null if nothing.
+  Operation *stuck() const;
 
 private:
   struct Stream {
@@ -48,6 +52,10 @@ private:
     int64_t step = 0;
     double clock = 0;
     bool working = false; ///< a launch has begun
+    /// Without overlap: flights that must arrive before the next task, receives to post when the rank waits.
+    std::vector<int64_t> sent;
+    std::vector<PostOp> late;
+    double wire = 0; ///< until when a message takes it
   };
   struct Message {
     SmallVector<int64_t, 2> waiting; ///< ranks in its complete
@@ -73,7 +81,10 @@ private:
   bool nextStep(Stream &stream);
   double launch(int64_t number, LaunchOp op);
   double post(int64_t number, PostOp op);
+  double enter(int64_t number, PostOp op);
   bool complete(int64_t number, PostOp op);
+  bool hasArrived(int64_t number, int64_t flight);
+  bool hasSent(int64_t number);
   static std::vector<int64_t> endsOf(int64_t number, PostOp op);
   int64_t flightOf(int64_t number, PostOp op);
   void startReady();
@@ -82,10 +93,12 @@ private:
   void wake(int64_t number, int64_t flight);
   void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
   void push(double time, Kind kind, int64_t number) { events.push({time, order++, kind, number}); }
+  bool isLate(PostOp op) const { return !overlap && op.getKind() == PostKind::receive && !op.isHost(); }
   bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && op.isCollective(); }
 
   const CostModel &costs;
   int64_t steps;
+  bool overlap;
   Timeline timeline;
   std::vector<Stream> streams;
   std::vector<Message> messages; ///< of timeline.flights
@@ -101,7 +114,8 @@ private:
 
 } // namespace
 
-Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps) : costs(costs), steps(steps) {
+Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, bool overlap)
+    : costs(costs), steps(steps), overlap(overlap) {
   timeline.unitTime = costs.isUnitTime();
   for (auto rank : program.getOps<RankOp>()) {
     Stream &stream = streams.emplace_back();
@@ -149,7 +163,10 @@ void Engine::advance(int64_t number) {
     }
     if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
       return;
-    if (auto task = dyn_cast<LaunchOp>(op))
+    auto task = dyn_cast<LaunchOp>(op);
+    if (task && !hasSent(number))
+      return;
+    if (task)
       cost = launch(number, task);
     stream.clock = now + cost;
     ++stream.next;
@@ -223,8 +240,19 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
 double Engine::post(int64_t number, PostOp op) {
   if (isSkipped(op))
     return 0;
-  int64_t index = posted[op] = flightOf(number, op);
+  posted[op] = flightOf(number, op);
+  if (!isLate(op))
+    return enter(number, op);
+  streams[number].late.push_back(op);
+  return 0;
+}
+
+/// The rank is ready for its end of the message.
+double Engine::enter(int64_t number, PostOp op) {
+  int64_t index = posted.lookup(op);
   Flight &flight = timeline.flights[index];
+  if (!overlap && op.getKind() != PostKind::receive && !op.isHost())
+    streams[number].sent.push_back(index);
   bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
   size_t place = op.isCollective() ? llvm::lower_bound(flight.ranks, number) - flight.ranks.begin()
                  : first           ? 0
@@ -248,8 +276,12 @@ bool Engine::start(int64_t index) {
   Message &message = messages[index];
   Flight &flight = timeline.flights[index];
   const Route &route = message.route;
-  if (llvm::any_of(message.links, [&](int64_t link) { return freeFrom[link] > now; }))
+  bool oneByOne = !overlap && !PostOp(flight.posts.front()).isCollective();
+  if (llvm::any_of(message.links, [&](int64_t link) { return freeFrom[link] > now; }) ||
+      (oneByOne && llvm::any_of(flight.ranks, [&](int64_t rank) { return streams[rank].wire > now; })))
     return false;
+  for (int64_t rank : oneByOne ? ArrayRef<int64_t>(flight.ranks) : ArrayRef<int64_t>())
+    streams[rank].wire = now + route.transfer;
   flight.start = now;
   flight.end = now + route.lastPost + route.transfer + route.latency;
   for (auto [number, volume] : llvm::zip_equal(message.links, route.volumes)) {
@@ -277,10 +309,43 @@ void Engine::arrive(int64_t index) {
 }
 
 bool Engine::complete(int64_t number, PostOp op) {
-  if (isSkipped(op) || messages[posted.lookup(op)].arrived)
+  if (isSkipped(op))
     return true;
-  messages[posted.lookup(op)].waiting.push_back(number);
-  return false;
+  int64_t flight = posted.lookup(op);
+  std::vector<PostOp> &late = streams[number].late;
+  if (auto it = llvm::find(late, op); it != late.end()) {
+    late.erase(it);
+    enter(number, op);
+  }
+  return hasArrived(number, flight);
+}
+
+/// The rank goes on when it has.
+bool Engine::hasArrived(int64_t number, int64_t flight) {
+  if (!messages[flight].arrived)
+    messages[flight].waiting.push_back(number);
+  return messages[flight].arrived;
+}
+
+/// While it waits, the other end of what it has posted to receive may send: Megatron posts both together.
+bool Engine::hasSent(int64_t number) {
+  Stream &stream = streams[number];
+  for (; !stream.sent.empty(); stream.sent.pop_back()) {
+    if (messages[stream.sent.back()].arrived)
+      continue;
+    for (PostOp op : std::exchange(stream.late, {}))
+      enter(number, op);
+    if (!hasArrived(number, stream.sent.back()))
+      return false;
+  }
+  return true;
+}
+
+Operation *Engine::stuck() const {
+  for (const Stream &stream : streams)
+    if (stream.next < stream.ops.size())
+      return stream.ops[stream.next];
+  return nullptr;
 }
 
 void Engine::wake(int64_t number, int64_t index) {
@@ -299,9 +364,17 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
     timeline.ranks[number].idles.push_back({from, to, cause, flight});
 }
 
-Timeline pp::simulate(ProgramOp program, const CostModel &costs) {
-  Timeline timeline = Engine(program, costs, /*steps=*/1).run();
-  timeline.twoSteps = Engine(program, costs, /*steps=*/2).run().step;
+FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, bool overlap) {
+  Engine one(program, costs, /*steps=*/1, overlap), two(program, costs, /*steps=*/2, overlap);
+  Timeline timeline = one.run();
+  if (Operation *op = one.stuck()) {
+    auto post = isa<CompleteOp>(op) ? cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>() : PostOp();
+    return emitError(op->getLoc()) << "rank " << op->getParentOfType<RankOp>().getRank() << " waits for ever before `"
+                                   << describeInstant(post ? post : op)
+                                   << "`: without overlap no task begins before what was sent has arrived"
+                                   << withLoops(op);
+  }
+  timeline.twoSteps = two.run().step;
   for (auto [rank, record] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
     record.memory = memoryCurve(rank, record.times);
   return timeline;

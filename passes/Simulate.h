@@ -83,8 +83,10 @@ struct Timeline {
   double bubble() const;
 };
 
-/// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted.
-Timeline simulate(pipeline::ProgramOp program, const CostModel &costs);
+/// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted. Without
+/// `overlap` ranks do one thing at a time, as Megatron's 1F1B: one message after the other, a receive is posted where its rank
+/// waits, and no task begins before all that the rank has sent has arrived. Failure after an error: there can be a deadlock.
+mlir::FailureOr<Timeline> simulate(pipeline::ProgramOp program, const CostModel &costs, bool overlap = true);
 
 /// Bytes of live slots by role over time, from the times at which the rank's ops are passed.
 std::vector<MemoryPoint> memoryCurve(pipeline::RankOp rank, llvm::ArrayRef<double> times);

@@ -48,6 +48,8 @@ cl::opt<std::string> costsOption(
 cl::opt<std::string>
     orderOption("order", cl::desc("costs of parts of the model for the order of messages; else those of --costs"),
                 cl::value_desc("PART=N,.."), cl::cat(compileOptions()));
+cl::opt<bool> overlapOption("overlap", cl::init(true), cl::cat(compileOptions()),
+                            cl::desc("simulate messages behind tasks (true); false: every rank does one at a time"));
 cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
@@ -73,7 +75,7 @@ static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
   std::unique_ptr<CostModel> costs = makeCosts(program, costsOption);
   if (!costs)
     return failure();
-  return simulate(program, *costs);
+  return simulate(program, *costs, overlapOption);
 }
 
 static bool isSimulated() {

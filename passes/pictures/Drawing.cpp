@@ -46,7 +46,7 @@ static bool hasOneStageEach(ProgramOp program, ArrayRef<std::vector<Span>> ranks
 }
 
 void pp::drawTimeline(ProgramOp program, llvm::raw_ostream &os) {
-  std::vector<std::vector<Span>> ranks = workOf(simulate(program, UnitCosts(1, 1, 1, 1, 1)));
+  std::vector<std::vector<Span>> ranks = workOf(*simulate(program, UnitCosts(1, 1, 1, 1, 1)));
   bool oneEach = hasOneStageEach(program, ranks);
   auto cell = [&](const Span &span) {
     if (!oneEach)

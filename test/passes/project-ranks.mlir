@@ -134,3 +134,20 @@ pipeline.program @groups ranks 2 microbatches 1 slices 0 attributes {train = {}}
 // CHECK-NEXT:   %[[H:.*]] = pipeline.post send {{.*}} group 1
 // CHECK-NEXT:   pipeline.complete %[[H]]
 // CHECK-NEXT: }
+
+// What travels of weights and gradients is completed after the backward that an R begins, not after the R.
+// CHECK-LABEL: pipeline.program @recompute
+pipeline.program @recompute ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", -1]] at <[0]>
+  %w = pipeline.input <weight stage 0> : !w0
+  %f = pipeline.move <weight stage 0> %w : !w0 -> <!w1>
+  pipeline.task @use <R stage 0 mb 0> on [0](%w) ties [] : (!w0) -> ()
+  pipeline.task @use <B stage 0 mb 0> on [0](%w) ties [] : (!w0) -> ()
+  %x = pipeline.wait %f : <!w1> -> !w1
+  pipeline.task @use <F stage 0 mb 0> on [1](%x) ties [] : (!w1) -> ()
+}
+// CHECK:      %[[S:.*]] = pipeline.post send <weight stage 0>
+// CHECK:      pipeline.launch @use <R stage 0 mb 0>
+// CHECK-NOT:  pipeline.complete
+// CHECK:      pipeline.launch @use <B stage 0 mb 0>
+// CHECK-NEXT: pipeline.complete %[[S]]
