@@ -15,7 +15,7 @@
 #   1F1B needs on one node and its messages at line rate, not the larger of the two. WeiPipe and TawPipe send asynchronously.
 # - Gradients of weights in 16 bits.
 # What shows that nothing is behind a task: 1F1B takes in table 2 (two nodes) what it takes in table 4 (one node), a microbatch
-# and stage, and twice the time of its message at line rate, within 1 % in all six cells. ZB takes 3.3 times that, which
+# and stage, and twice the time of its message at line rate, within 1.5 % in all six cells. ZB takes 3.3 times that, which
 # its order of units alone does not explain (2.3 simulated): where ZB stands too high below, this is the reason.
 # What they do not say:
 # - WeiPipe's number of microbatches: 32 a rank. Its ring moves 95 % of what three chunks a turn let through at hidden
