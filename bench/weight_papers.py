@@ -11,7 +11,7 @@
 # - ZB has microbatches of 4 sequences where S = 4096, else of 1 (captions of WeiPipe's tables 2 to 4, of TawPipe's table 2).
 # - All recompute every layer (WeiPipe section 5), but ZB (TawPipe section 5).
 # - 1F1B and ZB are Megatron-LM's, FSDP DeepSpeed's: no message behind a task (--overlap=false). Megatron refuses to overlap
-#   without interleaving; FSDP's printed times are, at hidden 1024, 2048 and 4096 within 5 %, the sum of the compute that
+#   without interleaving; FSDP's printed times are, at hidden 1024, 2048 and 4096 within 4, 1, 9 %, the sum of the compute that
 #   1F1B needs on one node and its messages at line rate, not the larger of the two. WeiPipe and TawPipe send asynchronously.
 # - Gradients of weights in 16 bits.
 # What shows that nothing is behind a task: 1F1B takes in table 2 (two nodes) what it takes in table 4 (one node), a microbatch
