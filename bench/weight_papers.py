@@ -17,8 +17,8 @@
 # What shows that nothing is behind a task: 1F1B takes in table 2 (two nodes) what it takes in table 4 (one node), a microbatch
 # and stage, and twice the time of its message at line rate, within 1.5 % in all six cells. ZB takes 3.3 times that, which
 # its order of units alone does not explain (2.3 simulated): where ZB stands too high in table 2, this is the reason. On one
-# node ZB2 stands too low: there its ranks wait for each other to receive (a step of 64 microbatches takes 1.38 times as long), not so with messages
-# behind tasks, when ZB2 leads as printed; but then both ZB would be twice too fast in table 2.
+# node ZB2 stands too low: its ranks wait there for each other to receive (64 microbatches take 1.38 times as long), not so
+# with messages behind tasks, when ZB2 leads as printed; but then both ZB would be twice too fast in table 2.
 # What they do not say:
 # - WeiPipe's number of microbatches: 32 a rank. Its ring moves 95 % of what three chunks a turn let through at hidden
 #   4096 (weight_passing.md 11), which leaves no room for more bubble. TawPipe's follows from its batch of 1536.
