@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Simulates HelixPipe and 1F1B on the paper's clusters, beside the gains and the memory that it prints."""
+"""Simulates HelixPipe and 1F1B on the paper's clusters, beside the gains, memory and cost of recompute that it prints."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/helix_papers.py [-c PP_COMPILE] [--gemm 0.6] [--attention 0.55]
+# usage: bench/helix_papers.py [-c PP_COMPILE] [--gemm 0.6] [--attention 0.55] [gains] [memory] [recompute]
 # A rank is a node of 8 GPUs, as the paper's stage is (Megatron's sequence parallelism inside a node takes no time here): eight
 # times the device, the NICs of a node together. Microbatches of one sequence, twice as many as ranks. HelixPipe is two-fold,
 # with shipped weights and without its attentions run again; 1F1B keeps everything, as the paper's baseline does where it fits.
@@ -10,7 +10,7 @@ import argparse, os, sys
 from simulate import simulate
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-MODELS = {"1.3B": (24, 16, 2048), "3B": (16, 32, 4096), "7B": (32, 32, 4096)}  # layers, heads, hidden
+MODELS = {"1.3B": (24, 16, 2048), "3B": (16, 32, 4096), "7B": (32, 32, 4096), "13B": (40, 40, 5120)}  # layers, heads, hidden
 # FLOP/s in bf16 and bytes/s of memory of a device; bytes/s of a node's NICs together; printed gains at 128k tokens, 8 ranks.
 CLUSTERS = {"H20": (148e12, 4.0e12, 100e9, {"1.3B": 28, "3B": 20, "7B": 26}),
             "A800": (312e12, 2.039e12, 50e9, {"1.3B": 16, "3B": 13, "7B": 13})}
@@ -33,7 +33,10 @@ train paper {{
 """
 
 
-def simulate(arguments, cluster, model, sequence, ranks, schedule):
+def run(arguments, cluster, model, sequence, ranks, schedule, **options):
+    """Stats of a schedule with twice as many microbatches as ranks."""
+    options = "".join(f", {name} = {value}" for name, value in options.items())
+    schedule = f"{schedule}(ranks = {ranks}, microbatches = {2 * ranks}{options})"
     flops, memory, network, _ = CLUSTERS[cluster]
     layers, heads, hidden = MODELS[model]
     text = PROGRAM.format(flops=8 * flops, memory=8 * memory, network=network, gemm=arguments.gemm, layers=layers, heads=heads,
@@ -45,11 +48,8 @@ def simulate(arguments, cluster, model, sequence, ranks, schedule):
     return stats or sys.exit(error)
 
 
-def compare(arguments, cluster, model, sequence, ranks):
-    """Stats of 1F1B and HelixPipe."""
-    sizes = f"ranks = {ranks}, microbatches = {2 * ranks}"
-    return [simulate(arguments, cluster, model, sequence, ranks, schedule)
-            for schedule in (f"one_f_one_b({sizes})", f"helixpipe({sizes}, folds = 2, forget = true)")]
+def helix(arguments, cluster, model, sequence, ranks, forget="true"):
+    return run(arguments, cluster, model, sequence, ranks, "helixpipe", folds=2, forget=forget)
 
 
 def activations(stats):
@@ -57,27 +57,50 @@ def activations(stats):
     return " ".join(f"{(rank['peak_bytes']['stash'] + rank['peak_bytes']['act']) / 8 / 2**30:.1f}" for rank in stats["per_rank"])
 
 
+def gains(arguments):
+    print("HelixPipe over 1F1B, in percent: simulated by sequence on 8 ranks, at 128k on 2, 4, 8 ranks; printed at 128k on 8")
+    print("| cluster | model | 32k | 64k | 96k | 128k | 2 | 4 | 8 | printed |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for cluster, (_, _, _, printed) in CLUSTERS.items():
+        for model in printed:
+            found = []
+            for kilo, ranks in [(32, 8), (64, 8), (96, 8), (128, 8), (128, 2), (128, 4)]:
+                base = run(arguments, cluster, model, kilo * 1024, ranks, "one_f_one_b")
+                found.append(f"{100 * (base['step'] / helix(arguments, cluster, model, kilo * 1024, ranks)['step'] - 1):.1f}")
+            found.append(found[3])
+            print(f"| {cluster} | {model} | " + " | ".join(found) + f" | {printed[model]} |", flush=True)
+
+
+def memory(arguments):
+    print("\nGiB of activations a GPU of every rank, 128k tokens, 8 ranks. The paper counts 16 tensors a layer (Figures 4, 10)")
+    sizes = (arguments, "H20"), (128 * 1024, 8)
+    for name, stats, printed in (
+            ("3B 1F1B", run(*sizes[0], "3B", *sizes[1], "one_f_one_b"), "32.0 28.0 24.0 20.0 16.0 12.0 8.0 4.0"),
+            ("3B HelixPipe", helix(*sizes[0], "3B", *sizes[1]), "16.0 on all"),
+            ("13B 1F1B", run(*sizes[0], "13B", *sizes[1], "one_f_one_b"), "100.0 87.5 75.0 62.5 50.0 37.5 25.0 12.5")):
+        print(f"{name:14}{activations(stats)}\n{'  printed':14}{printed}", flush=True)
+
+
+def recompute(arguments):
+    print("\nSlowdown in percent by running all but the attention again, 3B, 4 ranks (Figure 11: up to 20 at 32k and 64k, near 0 at 96k)")
+    print("| cluster | 32k | 64k | 96k | 128k |\n|---|---:|---:|---:|---:|")
+    for cluster in CLUSTERS:
+        steps = [[helix(arguments, cluster, "3B", kilo * 1024, 4, forget)["step"] for forget in ("true", "false")]
+                 for kilo in (32, 64, 96, 128)]
+        print(f"| {cluster} | " + " | ".join(f"{100 * (again / kept - 1):.1f}" for again, kept in steps) + " |", flush=True)
+
+
+TABLES = {"gains": gains, "memory": memory, "recompute": recompute}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", "--compiler", default=os.path.join(ROOT, "build", "bin", "pp-compile"))
     parser.add_argument("--gemm", type=float, default=0.6, help="share of the peak that products reach")
     parser.add_argument("--attention", type=float, default=0.55, help="share that attention reaches")
+    parser.add_argument("tables", nargs="*", default=list(TABLES), help="gains, memory, recompute; all by default")
     arguments = parser.parse_args()
-    print("HelixPipe over 1F1B, in percent: simulated by sequence on 8 ranks, at 128k on 2, 4, 8 ranks; printed at 128k on 8")
-    print("| cluster | model | 32k | 64k | 96k | 128k | 2 | 4 | 8 | printed |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for cluster, (_, _, _, printed) in CLUSTERS.items():
-        for model in MODELS:
-            gains = []
-            for kilo, ranks in [(32, 8), (64, 8), (96, 8), (128, 8), (128, 2), (128, 4)]:
-                base, ours = compare(arguments, cluster, model, kilo * 1024, ranks)
-                gains.append(f"{100 * (base['step'] / ours['step'] - 1):.1f}")
-                if (cluster, model, kilo, ranks) == ("H20", "3B", 128, 8):
-                    memory = base, ours
-            gains.append(gains[3])
-            print(f"| {cluster} | {model} | " + " | ".join(gains) + f" | {printed[model]} |", flush=True)
-    print("\nGiB of activations a GPU, 3B, 128k tokens, 8 ranks (printed: 1F1B 32 to 4, HelixPipe 16 on all)")
-    for name, stats in zip(("1F1B", "HelixPipe"), memory):
-        print(f"{name:10}{activations(stats)}")
+    for table in arguments.tables:
+        TABLES[table](arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,14 @@ static RankedTensorType rowsOfTable(Value tokens, Value table) {
   return RankedTensorType::get(shape, tensorOf(table).getElementType());
 }
 
+/// A table that is cut has rows from `first` on of a vocabulary of `whole`; tokens of others give zeros.
+static Dims tableDims(Operation *op, Value tokens, Value x, int64_t rows) {
+  Dims dims = {elementsOf(tokens), widthOf(x), rows};
+  if (auto first = op->getAttrOfType<IntegerAttr>("first"))
+    dims.append({first.getInt(), op->getAttrOfType<IntegerAttr>("whole").getInt()});
+  return dims;
+}
+
 INFER(EmbeddingOp) {
   Check check{"embedding", loc};
   if (failed(check.operands(a, 2, 2)) || failed(check.tokens("tokens", a.getTokens())) ||
@@ -20,7 +28,7 @@ INFER(EmbeddingOp) {
   return success();
 }
 
-Dims EmbeddingOp::dims() { return {elementsOf(getTokens()), widthOf(getX()), tensorOf(getTable()).getDimSize(0)}; }
+Dims EmbeddingOp::dims() { return tableDims(*this, getTokens(), getX(), tensorOf(getTable()).getDimSize(0)); }
 double EmbeddingOp::flops() { return 0; }
 
 INFER(EmbeddingDwOp) {
@@ -32,7 +40,7 @@ INFER(EmbeddingDwOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
-Dims EmbeddingDwOp::dims() { return {elementsOf(getTokens()), widthOf(getDx()), static_cast<int64_t>(getVocab())}; }
+Dims EmbeddingDwOp::dims() { return tableDims(*this, getTokens(), getDx(), getVocab()); }
 double EmbeddingDwOp::flops() { return elementsOf(getDx()); }
 Flags EmbeddingDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 

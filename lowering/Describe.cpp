@@ -158,9 +158,15 @@ struct Bound {
   size_t next = 0;
   bool isShard = false;
   std::vector<std::pair<WeightAttr, ElementRange>> tensors; ///< of a shard the ranges that it has, else all whole
+  RankedTensorType whole; ///< of a piece that is cut by the vocabulary: all of its weight
+  int64_t first = 0;      ///< the row or column of it where this piece begins
 
   Bound(SlotOp slot, const Pieces &pieces, PieceOp piece)
       : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {
+    if (auto type = piece->getAttrOfType<TypeAttr>("whole")) {
+      whole = cast<RankedTensorType>(type.getValue());
+      first = piece->getAttrOfType<IntegerAttr>("first").getInt();
+    }
     auto shard = slot.getBindingAttr().getAs<IntegerAttr>("shard");
     ArrayAttr weights = piece.getWeightsAttr();
     int64_t shards = piece.getOwner() ? piece.getOwner()->getRanks().size() : 1;
@@ -189,10 +195,19 @@ struct Bound {
     return type;
   }
   int64_t offset() { return static_cast<int64_t>(*slot.getOffset()) + offsets[next - 1]; }
-  /// Of a shard the file's tensor is the whole one, and the slot has `count` elements of it from `begin` on.
-  Json describe(Json json, ElementRange range) {
+  /// Of a shard the file's tensor is the whole one, and the slot has `count` elements of it from `begin` on; of columns
+  /// `run` of each `stride`.
+  Json describe(Json json, WeightAttr weight, ElementRange range) {
     if (isShard)
       json.update({{"begin", range.begin}, {"count", range.count}});
+    if (!whole)
+      return json;
+    RankedTensorType here = weight.getType();
+    json.update({{"shape", whole.getShape().vec()}, {"count", here.getNumElements()}});
+    if (whole.getShape().drop_front() == here.getShape().drop_front()) // rows
+      json["begin"] = first * (here.getNumElements() / here.getDimSize(0));
+    else
+      json.update({{"begin", first}, {"run", here.getShape().back()}, {"stride", whole.getShape().back()}});
     return json;
   }
   LogicalResult finish() {
@@ -209,7 +224,7 @@ static LogicalResult addWeights(Bound bound, Json &list) {
   for (auto [weight, range] : bound.tensors) {
     if (!bound.take(weight, range))
       return failure();
-    list.push_back(bound.describe(weightJson(weight, bound.offset(), save && save.getValue()), range));
+    list.push_back(bound.describe(weightJson(weight, bound.offset(), save && save.getValue()), weight, range));
   }
   return bound.finish();
 }
@@ -224,7 +239,7 @@ static LogicalResult addState(Bound bound, Json &list) {
         return failure();
       Json json = tensorJson(weight, type, bound.offset());
       json["kind"] = kind.str();
-      list.push_back(bound.describe(std::move(json), range));
+      list.push_back(bound.describe(std::move(json), weight, range));
     }
   }
   return bound.finish();
@@ -239,7 +254,7 @@ static LogicalResult addGrads(Bound bound, Json &list) {
       continue;
     Json json = tensorJson(weight, type, bound.offset());
     json["transposed"] = weight.getTransposed();
-    list.push_back(bound.describe(std::move(json), range));
+    list.push_back(bound.describe(std::move(json), weight, range));
   }
   return bound.finish();
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Actions.h"
 #include "passes/Costs.h"
+#include "passes/Vocabulary.h"
 
 using namespace mlir;
 using namespace pp;
@@ -68,11 +69,14 @@ int64_t Pieces::primary(int64_t piece) const {
     PieceOp op = ops[of];
     return op.getWeightsAttr() ? op.getWeightsAttr().getValue() : ArrayRef<Attribute>();
   };
+  auto isSame = [&](Attribute a, Attribute b, int64_t other) {
+    return cast<WeightAttr>(a).getName() == cast<WeightAttr>(b).getName() &&
+           op(piece)->getAttr("first") == op(other)->getAttr("first");
+  };
   for (Attribute mine : weightsOf(piece))
     for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
       for (Attribute theirs : weightsOf(other))
-        if (!cast<WeightAttr>(theirs).getTied() &&
-            cast<WeightAttr>(theirs).getName() == cast<WeightAttr>(mine).getName())
+        if (!cast<WeightAttr>(theirs).getTied() && isSame(theirs, mine, other))
           return other;
   return -1;
 }
@@ -109,8 +113,8 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   action.duration = std::max(action.duration, times.of(op.getUnit()));
   auto need = [&](Token::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
   if (phase == Phase::F) {
-    if (piece > 0)
-      need(Token::Forward, piece - 1, slice);
+    for (int64_t before : piecesBefore(pieces, piece))
+      need(Token::Forward, before, slice);
     if (slice > 0)
       need(Token::Forward, piece, slice - 1);
   } else if (phase != Phase::U) {
@@ -119,8 +123,11 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   if (phase == Phase::B || phase == Phase::I) {
     if (remade.contains(coord))
       need(Token::Again, piece, slice);
-    if (piece + 1 < pieces.size())
-      need(Token::Backward, piece + 1, slice);
+    for (int64_t after : piecesAfter(pieces, piece))
+      need(Token::Backward, after, slice);
+    for (int64_t shard : groupOf(pieces, piece)) // whose statistics it reads
+      if (shard != piece)
+        need(Token::Forward, shard, slice);
     int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
     if (slice >= 0 && slice + 1 < slices)
       need(Token::Backward, piece, slice + 1);

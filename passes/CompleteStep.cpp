@@ -10,6 +10,7 @@
 // grad` takes the whole share away. Who moves a thing once, moves it always: then nothing is inferred for it.
 #include "passes/Passes.h"
 #include "passes/StepBuilder.h"
+#include "passes/Vocabulary.h"
 
 namespace pp {
 #define GEN_PASS_DEF_COMPLETESTEP
@@ -33,18 +34,21 @@ void StepBuilder::readActions() {
     CoordAttr coord = op.getUnit().getCoord();
     int64_t piece = pieces.find(coord), rank = op.getRanks().front();
     Phase phase = op.getUnit().getPhase();
-    if (piece > 0 && readsActivation(piece, phase))
-      if (Operation *maker =
-              makers.lookup({thing(Role::act, piece - 1, coord.getMicrobatch(), coord.getSlice()), rank}))
-        readAgain.insert(maker);
-    if (phase == Phase::F && piece > 0)
-      consumers[thing(Role::act, piece - 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
+    for (int64_t before : piecesBefore(pieces, piece)) {
+      ThingAttr act = thing(Role::act, before, coord.getMicrobatch(), coord.getSlice());
+      if (readsActivation(piece, phase))
+        if (Operation *maker = makers.lookup({act, rank}))
+          readAgain.insert(maker);
+      if (phase == Phase::F)
+        consumers[act].push_back(rank);
+    }
     if (phase == Phase::R) {
       remade.insert(coord);
       makers[{thing(Role::act, piece, coord.getMicrobatch(), coord.getSlice()), rank}] = op;
     }
-    if ((phase == Phase::B || phase == Phase::I) && piece + 1 < pieces.size())
-      consumers[thing(Role::dact, piece + 1, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
+    if (phase == Phase::B || phase == Phase::I)
+      for (int64_t after : piecesAfter(pieces, piece))
+        consumers[thing(Role::dact, after, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
   });
   program.walk([&](TransferOp op) {
     if (op.getThing().getRole() == Role::grad)
@@ -102,7 +106,8 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
   StringRef kind = group.kind();
   ThingAttr needed;
   if (kind == "act" || kind == "dact")
-    needed = kind == "act" ? thing(Role::act, piece - 1, mb, slice) : thing(Role::dact, piece + 1, mb, slice);
+    needed = kind == "act" ? thing(Role::act, *piecesBefore(pieces, piece).begin(), mb, slice)
+                           : thing(Role::dact, *piecesAfter(pieces, piece).begin(), mb, slice); // of shards the first's
   else if (kind == "kv" || kind == "dkv")
     needed = thing(kind == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk());
   if (needed) {
@@ -119,6 +124,8 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
     value = get(group.chunk() < 0 ? kept : cutKept[group.chunk()], stash, rank, loc);
   else if (kind == "pending")
     value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
+  else if (kind == "stats")
+    value = get(thing(Role::stat, leadOf(pieces, piece), mb, slice), rank, loc);
   else if (kind == "weight")
     value = get(thing(Role::weight, piece), rank, loc);
   else if (kind == "tokens" || kind == "targets")
@@ -144,19 +151,36 @@ LogicalResult StepBuilder::collectInputs(UnitOp op, const Body &body, SmallVecto
   return success();
 }
 
-void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share share) {
+void StepBuilder::deliver(ThingAttr made, Value value, int64_t piece, int64_t rank, Location loc) {
+  const auto &readers = consumers[made];
+  int64_t next = made.getRole() == Role::act ? *groupOf(pieces, piece).end() : leadOf(pieces, piece) - 1;
+  if (readers.size() > 1 && vocabularyShards(pieces, next)) {
+    SmallVector<int64_t> ranks(readers.begin(), readers.end());
+    llvm::sort(ranks);
+    Value future = createMove(made, value, PlaceAttr::get(program.getContext(), ranks, Layout::full), loc, {});
+    for (int64_t to : ranks)
+      if (to != rank)
+        values[{made, to}] = future;
+    return;
+  }
+  for (int64_t to : readers)
+    if (to != rank && !values.count({made, to}))
+      values[{made, to}] = createMove(made, value, to, loc);
+}
+
+LogicalResult StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share share) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
           slice = coord.getSlice();
   for (auto [group, value] : llvm::zip(body.groups.results, task.getResults())) {
-    if (group.name == "act" || group.name == "dact") {
+    if (group.name == "stats" || (vocabularyShards(pieces, piece) && (group.name == "act" || group.name == "dact"))) {
+      if (failed(addShardResult(op, roleOf(group.kind()), piece, value)))
+        return failure();
+    } else if (group.name == "act" || group.name == "dact") {
       ThingAttr made = thing(group.name == "act" ? Role::act : Role::dact, piece, mb, slice);
       values[{made, rank}] = value;
-      if (moved.count(made))
-        continue;
-      for (int64_t to : consumers.lookup(made))
-        if (to != rank && !values.count({made, to}))
-          values[{made, to}] = createMove(made, value, to, op.getLoc());
+      if (!moved.count(made))
+        deliver(made, value, piece, rank, op.getLoc());
     } else if (group.kind() == "stash") {
       auto &map = group.chunk() < 0 ? values : cutValues[group.chunk()];
       map[{thing(Role::stash, piece, mb, slice), rank}] = value;
@@ -177,6 +201,7 @@ void StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp task, Share 
       output(thing(Role::stat, piece, mb, slice), value, op.getLoc());
     }
   }
+  return success();
 }
 
 const Body *StepBuilder::bodyOf(UnitOp op, bool continues) {
@@ -222,8 +247,7 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   TaskOp task = createTask(*body, op.getUnit(), rank, inputs, op.getLoc());
   if (op->getParentOp() != program.getOperation())
     task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints));
-  recordResults(op, *body, task, share);
-  return success();
+  return recordResults(op, *body, task, share);
 }
 
 //===-- All actions ---------------------------------------------------------------------------------------------===//

@@ -9,8 +9,9 @@
 //                    │ pending                   W: gradients of weights; pending = what crosses (nn_ops R3)
 //                    └─▶ *_dw, accumulate ─▶ grad
 //
-// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). I ends
-// the stash: what W reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
+// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). Of a
+// head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the stash: what W reads
+// of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
 #include "passes/PieceGraph.h"
 
 using namespace mlir;
@@ -31,6 +32,9 @@ PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece, const SequenceS
 Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use) {
   if (part.getArgAttr(number, "nn.weight"))
     return weights[use.weights[weightsSeen++]];
+  if (part.getArgAttr(number, "nn.stats"))
+    return stats.emplace_back(
+        scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)}).front());
   auto data = part.getArgAttrOfType<StringAttr>(number, "nn.data");
   if (!data)
     return {};
@@ -66,13 +70,16 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
                                     << " values of the part before it";
   bool late =
       llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op); });
+  bool shares = !stats.empty(); // the loss with pieces on other ranks
   run += !use.again;
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   for (Operation &op : part.front().without_terminator()) {
     FailureOr<Operation *> copy = slice.isWhole() ? builder.clone(op, mapping) : cloneSliced(builder, op, mapping);
     if (failed(copy))
       return failure();
-    if (late)
+    if (shares && isa<nn::CrossEntropyStatsOp>(*copy))
+      statsOut.push_back((*copy)->getResult(0));
+    if (late && (!shares || isa<nn::CrossEntropyMergeOp, nn::CrossEntropyLossOp>(*copy)))
       continue;
     forward.insert(*copy);
     if (use.again)
@@ -161,7 +168,10 @@ LogicalResult PieceGraph::differentiate(bool first) {
 }
 
 LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first) {
-  loss = gradients.loss;
+  // Of the shards of a loss one hands it to the trainer: all of them have made the same.
+  func::FuncOp last = piece.parts.back().function;
+  if (gradients.loss && !last.getResultTypes().empty())
+    loss = gradients.loss;
   collectChunks(gradients);
   for (auto [i, value] : llvm::enumerate(act)) {
     dactOut.push_back(gradients.get(value));
@@ -224,7 +234,7 @@ void PieceGraph::erase(Operation *op) {
 
 void PieceGraph::eraseDead() {
   DenseSet<Value> wanted;
-  for (const SmallVector<Value> *values : {&actOut, &dactOut, &gradOut})
+  for (const SmallVector<Value> *values : {&actOut, &dactOut, &gradOut, &statsOut})
     wanted.insert(values->begin(), values->end());
   for (const auto *chunks : {&kv, &dkvOut})
     for (const SmallVector<Value> &values : *chunks)
@@ -238,7 +248,8 @@ void PieceGraph::eraseDead() {
 //===-- Bodies --------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::writeForward() {
-  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results = {{"act", actOut}};
+  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}},
+                     results = {{"act", actOut}, {"stats", statsOut}};
   SmallVector<Group> own, made = savedGroups("stash", stash);
   if (!slice.isWhole()) {
     own = chunkGroups("kv", kv, slice.number);
@@ -273,7 +284,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}};
   inputs.append(savedGroups("kept", kept));
   inputs.append(savedGroups("stash", stash));
-  inputs.push_back({"weight", weights});
+  inputs.append({{"stats", stats}, {"weight", weights}});
   inputs.append(chunkGroups("kv", kv));
   inputs.append(chunkGroups("dkv", dkv));
   inputs.push_back({"dact", dact});

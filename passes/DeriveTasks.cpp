@@ -103,6 +103,8 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
     std::string id = stringOf(declared, "name").str();
     if (!shared)
       id = (name + "/" + Twine(layer) + "/" + id).str();
+    else if (auto first = entry.op->getAttrOfType<IntegerAttr>("first")) // rows or columns of the vocabulary
+      id += "/" + std::to_string(first.getInt());
     auto [it, isNew] = known.try_emplace(id, entry.model.weights.size());
     if (isNew) {
       int64_t primary = shared ? owners.try_emplace(id, number).first->second : number;

@@ -10,6 +10,7 @@
 // difference: the rank would do nothing else in between, and B takes as long as both.
 #include "passes/Actions.h"
 #include "passes/Passes.h"
+#include "passes/Vocabulary.h"
 
 namespace pp {
 #define GEN_PASS_DEF_FUSEUNITS
@@ -68,10 +69,10 @@ private:
     int64_t piece = pieces.find(coord);
     if (travelling.contains(piece))
       return false;
-    if (piece == 0)
-      return true;
-    CoordAttr reader = pieces.op(piece - 1).getCoord().with(coord.getMicrobatch(), coord.getSlice());
-    return backwards.lookup(reader) == inputs.getRanks();
+    return llvm::all_of(piecesBefore(pieces, piece), [&](int64_t before) {
+      CoordAttr reader = pieces.op(before).getCoord().with(coord.getMicrobatch(), coord.getSlice());
+      return !vocabularyShards(pieces, piece) && backwards.lookup(reader) == inputs.getRanks();
+    });
   }
 };
 

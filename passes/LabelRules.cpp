@@ -19,6 +19,7 @@ static constexpr GroupRule groupRules[] = {
     {"opt", What::opt, Span::Piece},          {"fresh", What::fresh, Span::Piece},
     {"grad", What::grad, Span::Piece},        {"share", What::share, Span::Piece},
     {"norm", What::norm, Span::Step},         {"loss", What::loss, Span::Unit},
+    {"stats", What::stats, Span::Unit},
 };
 
 static constexpr BodyRule bodyRules[] = {
@@ -51,8 +52,9 @@ static constexpr BodyRule bodyRules[] = {
 ArrayRef<What> pp::cargoOf(Role role) {
   static constexpr What acts[] = {What::act}, dacts[] = {What::dact}, weights[] = {What::weight, What::fresh},
                         grads[] = {What::grad, What::share}, stashes[] = {What::kept, What::stash, What::pending},
-                        states[] = {What::opt}, stats[] = {What::norm}, chunks[] = {What::kv}, sums[] = {What::dkv},
-                        queries[] = {What::query, What::dquery}, parts[] = {What::part, What::dpart};
+                        states[] = {What::opt}, stats[] = {What::norm, What::stats}, chunks[] = {What::kv},
+                        sums[] = {What::dkv}, queries[] = {What::query, What::dquery},
+                        parts[] = {What::part, What::dpart};
   switch (role) {
   case Role::act:
     return acts;

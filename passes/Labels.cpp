@@ -17,6 +17,8 @@ static StringRef nameOf(What what) {
     return "dkv";
   case What::stash:
     return "stash";
+  case What::stats:
+    return "stat";
   case What::weight:
     return "weight";
   case What::opt:

@@ -13,6 +13,7 @@ namespace pp {
 /// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys. Of units
 /// cut at their attentions: `carry` goes from step to step, `query` to the ranks that compute a part of an attention, and
 /// `part` comes from them, a sum over slices of keys; the same with a `d` in the backward.
+/// `stats`: of the logits, for the loss. Of a part that is cut by the vocabulary `act`, `dact`, `stats` are the first shard's.
 enum class What : uint8_t {
   nothing,
   act,
@@ -36,7 +37,8 @@ enum class What : uint8_t {
   grad,
   share,
   norm,
-  loss
+  loss,
+  stats
 };
 
 /// A value. Coordinates that a kind does not have are -1; `updated`: after this step's U, not as the step began.

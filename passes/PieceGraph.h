@@ -84,6 +84,7 @@ private:
   const SequenceSlice &slice;
   Scratch scratch;
   llvm::SmallVector<mlir::Value> act, tokens, targets, weights, dact, grads; ///< arguments
+  llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
   mlir::Value loss;
   /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those

@@ -1,11 +1,14 @@
 // The order of the passes, one reason a line: the table of contents of the compiler's middle.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Passes.h"
+#include "passes/Vocabulary.h"
 
 using namespace pp;
 
 void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs,
                        const ChangeOptions &changes) {
+  // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than that.
+  manager.addPass(createSplitVocabulary());
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
   // Halves of a backward that nothing keeps apart cost memory and time, so that there are fewer bodies to derive.

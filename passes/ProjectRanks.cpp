@@ -386,8 +386,10 @@ private:
       return move.emitOpError() << "goes from " << from.getPlace().str() << " to " << to.getPlace().str()
                                 << "; expected the same ranks";
     SmallVector<TupleType> payloads;
-    PayloadCut cut =
-        cutPayload(from.getPayload().getTypes(), members.size(), pieces.apart(pieces.find(move.getThing().getCoord())));
+    SmallVector<bool> apart; // statistics have no tied tensors
+    if (to.getRole() != Role::stat)
+      apart = pieces.apart(pieces.find(move.getThing().getCoord()));
+    PayloadCut cut = cutPayload(from.getPayload().getTypes(), members.size(), apart);
     for (ArrayRef<ElementRange> ranges : cut.shards)
       payloads.push_back(shardPayload(from.getPayload(), ranges));
     for (auto [rank, payload] : llvm::zip(members, payloads)) {

@@ -20,6 +20,7 @@
 #include "passes/Passes.h"
 #include "passes/Proof.h"
 #include "passes/Values.h"
+#include "passes/Vocabulary.h"
 
 namespace pp {
 #define GEN_PASS_DEF_PROVEVALUES
@@ -71,7 +72,8 @@ public:
     if (failed(result))
       return;
     if (first.jointName() == "sum" && first.isCollective()) {
-      result = sum(ends);
+      bool isShard = llvm::is_contained({Role::act, Role::dact}, first.getThing().getRole());
+      result = isShard ? sumShards(ends) : sum(ends);
       return;
     }
     if (first.getKind() == PostKind::all_gather) {
@@ -215,7 +217,11 @@ private:
     label.what = group->what;
     bool ofUnit = group->span == Span::Unit || group->span == Span::Chunk || group->span == Span::Cut;
     if (group->span == Span::Piece || ofUnit)
-      label.piece = unit.piece + (input ? group->from : 0);
+      label.piece = unit.piece;
+    if (input && group->from < 0)
+      label.piece = *piecesBefore(values.pieces, unit.piece).begin();
+    if (input && group->from > 0)
+      label.piece = *piecesAfter(values.pieces, unit.piece).begin();
     if (group->span == Span::Tokens || ofUnit) {
       label.microbatch = unit.coord.getMicrobatch();
       label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
@@ -227,6 +233,12 @@ private:
       label.shard = unit.body.shard;
     else if (ofUnit)
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
+    bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
+    if (isShard && llvm::is_contained({What::act, What::dact, What::stats}, group->what) &&
+        (!input || group->what == What::stats)) {
+      label.piece = leadOf(values.pieces, unit.piece);
+      label.shard = input ? -1 : unit.piece - label.piece;
+    }
     if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
       ArrayRef<int64_t> sharers = values.sharers[unit.piece];
       label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
@@ -306,7 +318,7 @@ private:
 
   /// What must have all its terms when it is read.
   LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
-    if (!unit.body.rule->whole)
+    if (!unit.body.rule->whole || !grad) // a piece with nothing but tied weights updates none by its gradient
       return success();
     if (auto missing = values.termsOf(values.of(grad)).firstMissing(values.wholeGradient(unit.piece)))
       return values.tellMissing(launch, grad, *missing);
@@ -450,6 +462,31 @@ private:
     return success();
   }
 
+  /// Of a part that is cut by the vocabulary: every shard's once, and all of them.
+  LogicalResult sumShards(ArrayRef<std::pair<int64_t, PostOp>> ends) {
+    PostOp first = ends.front().second;
+    Label whole = values.of(first.getSlot()).label;
+    whole.shard = -1;
+    llvm::BitVector seen(whole.piece < 0 ? 0 : vocabularyShards(values.pieces, whole.piece));
+    for (auto [rank, post] : ends) {
+      const SlotState &state = values.of(post.getSlot());
+      Label wanted = whole;
+      wanted.shard = state.label.shard;
+      if (!isCargo(state.label, post.getThing()) || state.label != wanted || wanted.shard < 0 ||
+          seen.test(wanted.shard))
+        return values.tellWrongSend(post);
+      seen.set(wanted.shard);
+    }
+    if (!seen.all())
+      return values.tellWrongSend(first);
+    for (auto [rank, post] : ends)
+      if (Value written = post.writtenSlot()) {
+        values.of(written).label = whole;
+        values.of(written).writer = post;
+      }
+    return success();
+  }
+
   /// Which of the members of a collective the rank is.
   static int32_t memberOf(PostOp post) { return llvm::find(post.getPeers(), post.getSelf()) - post.getPeers().begin(); }
 
@@ -458,6 +495,9 @@ private:
     PostOp first = ends.front().second;
     Label whole = values.of(first.getShard()).label;
     whole.shard = -1;
+    bool isPart = whole.what == What::stats && whole.piece >= 0;
+    if (isPart && static_cast<int64_t>(ends.size()) != vocabularyShards(values.pieces, whole.piece))
+      return values.tellWrongSend(first);
     for (auto [rank, post] : ends) {
       const SlotState &state = values.of(post.getShard());
       Label wanted = whole;

@@ -88,8 +88,7 @@ Value StepBuilder::createMove(ThingAttr thing, Value value, PlaceAttr to, Locati
   return builder.create<MoveOp>(loc, FutureType::get(program.getContext(), target), thing, value, group);
 }
 
-/// The kind of a group: `kv` of `kv.2`.
-static Role roleOf(StringRef group) {
+Role StepBuilder::roleOf(StringRef group) {
   return llvm::StringSwitch<Role>(group)
       .Case("act", Role::act)
       .Case("dact", Role::dact)

@@ -66,7 +66,8 @@ private:
   int64_t joints = 0; ///< `together`s so far; tasks of one of them have its number as `pipeline.joint`
   llvm::StringMap<Body> bodies;
 
-  llvm::DenseMap<Key, mlir::Value> values;               ///< thing on a rank: a value, or a future until somebody waits
+  llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits
+  llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<mlir::Value>> shardResults; ///< what the shards of a part made
   llvm::DenseMap<Key, mlir::Value> kept;                 ///< by stash: what F keeps of it where R makes the rest
   llvm::DenseMap<Key, mlir::Value> hostValues, hostKept; ///< the same two in the rank's host memory
   std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> cutValues,
@@ -89,6 +90,8 @@ private:
   pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank);
   pipeline::UnitIdAttr updateUnit(int64_t piece);
   const Body *findBody(int64_t piece, llvm::StringRef suffix);
+  /// What the tensors of a group of this kind are: `kv` of `kv.2`.
+  static pipeline::Role roleOf(llvm::StringRef kind);
   llvm::BitVector allContributions();
 
   // Values.
@@ -115,8 +118,14 @@ private:
   mlir::LogicalResult collectInputs(pipeline::UnitOp op, const Body &body, llvm::SmallVectorImpl<mlir::Value> &inputs);
   /// What the unit reads of this group where it runs.
   mlir::LogicalResult readGroup(pipeline::UnitOp op, const BodyGroups::Group &group, mlir::Value &value);
-  void recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
+  mlir::LogicalResult recordResults(pipeline::UnitOp op, const Body &body, pipeline::TaskOp task, Share share);
+  /// Sends an activation, or its gradient, to whoever reads it elsewhere.
+  void deliver(pipeline::ThingAttr made, mlir::Value value, int64_t piece, int64_t rank, mlir::Location loc);
   mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
+
+  // Parts cut by the vocabulary (CompleteVocabulary.cpp).
+  /// What one shard made: when all have, it is summed where it is read, or gathered on all if it is statistics.
+  mlir::LogicalResult addShardResult(pipeline::UnitOp op, pipeline::Role role, int64_t piece, mlir::Value value);
 
   // Attention on several ranks (CompleteExchange.cpp).
   void setShare(pipeline::TaskOp task, const Body &body, const Body &whole);

@@ -6,6 +6,7 @@
 // to its last backward; arriving and leaving values of one `together` both count (language.md 5.3).
 #include "passes/Exchange.h"
 #include "passes/Passes.h"
+#include "passes/Vocabulary.h"
 
 namespace pp {
 #define GEN_PASS_DEF_VERIFYLIMITS
@@ -26,7 +27,7 @@ struct Life {
 
 class Lives {
 public:
-  explicit Lives(ProgramOp program) {
+  explicit Lives(ProgramOp program) : pieces(program) {
     number(program);
     for (auto join : program.getOps<JoinOp>()) // a shard is no weight and no gradient: it is not counted
       if (cast<ValType>(join.getValue().getType()).getLayout() == Layout::shard)
@@ -50,6 +51,7 @@ public:
   ArrayRef<Life> of(Role role, int64_t rank) { return lives[{static_cast<int64_t>(role), rank}]; }
 
 private:
+  Pieces pieces;
   DenseMap<Operation *, int64_t> positions; // moves of one `together` share a position
   std::map<std::pair<int64_t, int64_t>, std::vector<Life>> lives;
   DenseSet<Value> shards;
@@ -134,6 +136,9 @@ private:
       return;
     // Stashes are counted by units: from F to B or W; from R where F keeps nothing but its inputs.
     UnitIdAttr unit = task.getUnit();
+    int64_t piece = pieces.find(unit.getCoord());
+    if (piece >= 0 && vocabularyShards(pieces, piece)) // a shard of a part, not a piece
+      return;
     std::pair<Attribute, int64_t> key = {unit.getCoord(), task.getRanks().front()};
     auto isStash = [](Type type) { return cast<ValType>(type).getRole() == Role::stash; };
     bool keeps = !task.getCallee().contains(".F.light") || llvm::any_of(task.getResultTypes(), isStash);

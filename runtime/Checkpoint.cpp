@@ -75,15 +75,16 @@ Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Hel
   std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) {
     return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
   });
-  // Each tensor once, or its shards one after the other.
+  // Each tensor once, or its shards one after the other, or side by side.
+  auto end = [](const TensorSpec &shard) { return shard.begin + (shard.run < 0 ? shard.elements() : shard.run); };
+  auto whole = [](const TensorSpec &shard) { return shard.run < 0 ? shard.wholeElements() : shard.stride; };
   for (size_t i = 0; everyRank && i < out.size(); ++i) {
     bool continues = i > 0 && out[i].name == out[i - 1].name;
-    int64_t reached = continues ? out[i - 1].tensor.begin + out[i - 1].tensor.elements() : 0;
+    int64_t reached = continues ? end(out[i - 1].tensor) : 0;
     if (out[i].tensor.begin < reached)
       return internal("ranks ", out[i - 1].rank, " and ", out[i].rank, " both hand in `", out[i].name, "`");
     bool ends = i + 1 == out.size() || out[i + 1].name != out[i].name;
-    if (out[i].tensor.begin > reached ||
-        (ends && out[i].tensor.begin + out[i].tensor.elements() < out[i].tensor.wholeElements()))
+    if (out[i].tensor.begin > reached || (ends && end(out[i].tensor) < whole(out[i].tensor)))
       return internal("no rank hands in all of `", out[i].name, "`");
   }
   return {};
@@ -199,17 +200,20 @@ Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path
       entries.push_back({each.name, fileType(each.tensor.type), fileShape(each.tensor)});
   SafeTensorsWriter file;
   PP_TRY(file.open(path, entries, metadata));
-  std::vector<char> whole, buffer;
-  for (const Held &each : held) {
-    const TensorSpec &tensor = each.tensor;
+  std::vector<char> whole, shard, buffer;
+  for (size_t i = 0; i < held.size(); ++i) {
+    const TensorSpec &tensor = held[i].tensor;
     size_t size = elementBytes(tensor.type);
     whole.resize(size_t(tensor.wholeElements()) * size);
-    char *to = whole.data() + size_t(tensor.begin) * size;
-    if (each.rank == memory.program.rank)
-      PP_TRY(memory.device.download(tensor.offset, to, size_t(tensor.bytes())));
+    shard.resize(size_t(tensor.bytes()));
+    if (held[i].rank == memory.program.rank)
+      PP_TRY(memory.device.download(tensor.offset, shard.data(), shard.size()));
     else
-      PP_TRY(memory.transport.receive(each.rank, to, size_t(tensor.bytes())));
-    if (tensor.begin + tensor.elements() < tensor.wholeElements()) // more of its shards come
+      PP_TRY(memory.transport.receive(held[i].rank, shard.data(), shard.size()));
+    int64_t run = tensor.run < 0 ? tensor.elements() : tensor.run;
+    for (int64_t at = 0; at < tensor.elements(); at += run)
+      memcpy(whole.data() + size_t(tensor.place(at)) * size, shard.data() + size_t(at) * size, size_t(run) * size);
+    if (i + 1 < held.size() && held[i + 1].name == held[i].name) // more of its shards come
       continue;
     buffer.resize(whole.size());
     toFileLayout(tensor, whole.data(), buffer.data());

@@ -73,9 +73,9 @@ int32_t pp_linear_dw(pp_rank_t *, int32_t op, const void *x, const void *dy, voi
 /// db[N] (+)= column sums of dy[T,N], db in acc. dims T N. flags: "accumulate".
 int32_t pp_bias_dw(pp_rank_t *, int32_t op, const void *dy, void *db);
 
-/// x[T,h] = table[tokens[t]]; tokens i32. dims T h V.
+/// x[T,h] = table[tokens[t] - first], or 0 outside of it: rows [first, first + rows) of V. dims T h rows first V; or T h V.
 int32_t pp_embedding(pp_rank_t *, int32_t op, const int32_t *tokens, const void *table, void *x);
-/// dtable[V,h] (+)= rows of dx summed by token; acc; without "accumulate" the table is cleared first. dims T h V.
+/// dtable[rows,h] (+)= rows of dx summed by token; acc; without "accumulate" cleared first. dims as above.
 int32_t pp_embedding_dw(pp_rank_t *, int32_t op, const int32_t *tokens, const void *dx, void *dtable);
 /// x[b,s,h] = p[offset + t]; the tokens give only the shape. dims b s h offset context.
 int32_t pp_positions(pp_rank_t *, int32_t op, const int32_t *tokens, const void *p, void *x);

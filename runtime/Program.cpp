@@ -43,9 +43,13 @@ void readTensor(const json &entry, TensorSpec &tensor) {
       throw Unfit(text("`", tensor.name, "` has extent ", extent));
   tensor.begin = entry.value("begin", int64_t(0));
   tensor.count = entry.value("count", int64_t(-1));
-  if (tensor.count >= 0 && (tensor.begin < 0 || tensor.begin + tensor.count > tensor.wholeElements()))
+  tensor.run = entry.value("run", int64_t(-1));
+  tensor.stride = entry.value("stride", int64_t(-1));
+  if (tensor.run >= 0 && (tensor.run == 0 || tensor.run > tensor.stride))
+    throw Unfit(text("`", tensor.name, "` has ", tensor.run, " elements of each ", tensor.stride));
+  if (tensor.count >= 0 && (tensor.begin < 0 || tensor.place(tensor.count - 1) >= tensor.wholeElements()))
     throw Unfit(text("`", tensor.name, "` has ", tensor.wholeElements(), " elements, and its shard ends at ",
-                     tensor.begin + tensor.count));
+                     tensor.place(tensor.count - 1) + 1));
   if (tensor.transposed && tensor.shape.size() != 2)
     throw Unfit(text("`", tensor.name, "` is transposed but has ", tensor.shape.size(), " dimensions, not 2"));
 }

@@ -33,7 +33,8 @@
 // trainer before each step. A loss is one scalar already scaled, so
 // that the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all
 // gradients. Where a piece is cut over ranks, weights, state and grads have `begin` and `count` too: `shape` is that of the
-// whole tensor, and at `offset` lie `count` elements of it from `begin` on.
+// whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and `stride`, so many of each
+// `stride` of them: columns of a matrix.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 
@@ -103,9 +104,12 @@ struct TensorSpec {
   Type type = Type::F32;
   int64_t offset = 0;
   int64_t begin = 0, count = -1; ///< what of it lies here; -1: all
+  int64_t run = -1, stride = -1; ///< so many elements of each `stride`; -1: one after the other
   [[nodiscard]] int64_t wholeElements() const;
   [[nodiscard]] int64_t elements() const { return count < 0 ? wholeElements() : count; }
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
+  /// Which element of the whole tensor the i-th one here is.
+  [[nodiscard]] int64_t place(int64_t i) const { return begin + (run < 0 ? i : i / run * stride + i % run); }
 };
 
 struct WeightSpec : TensorSpec {

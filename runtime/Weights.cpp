@@ -26,10 +26,9 @@ Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, De
   int64_t count = place.elements();
   std::vector<char> values(size_t(place.bytes()));
   for (int64_t i = 0; i < count; ++i) {
-    double value = weight.init == WeightSpec::Init::One ? 1
-                   : weight.init == WeightSpec::Init::Zero
-                       ? 0
-                       : weight.deviation * normalAt(key, uint64_t(place.begin + i));
+    double value = weight.init == WeightSpec::Init::One    ? 1
+                   : weight.init == WeightSpec::Init::Zero ? 0
+                                                           : weight.deviation * normalAt(key, uint64_t(place.place(i)));
     store(values.data(), place.type, i, value);
   }
   return device.upload(place.offset, values.data(), values.size());
@@ -148,7 +147,7 @@ Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::st
   const char *data = file.data(entry);
   std::vector<char> values(size_t(tensor.bytes()));
   for (int64_t i = 0, count = tensor.elements(); i < count; ++i) {
-    int64_t element = tensor.begin + i;
+    int64_t element = tensor.place(i);
     if (tensor.transposed)
       element = element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1];
     store(values.data(), tensor.type, i, read(data, element));

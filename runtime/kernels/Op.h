@@ -30,8 +30,8 @@ enum OpFlag : uint32_t {
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
   X(linear_dw, 3, 0, Transposed | Accumulate)                                                                          \
   X(bias_dw, 2, 0, Accumulate)                                                                                         \
-  X(embedding, 3, 0, 0)                                                                                                \
-  X(embedding_dw, 3, 0, Accumulate)                                                                                    \
+  X(embedding, 5, 0, 0)                                                                                                \
+  X(embedding_dw, 5, 0, Accumulate)                                                                                    \
   X(positions, 5, 0, 0)                                                                                                \
   X(positions_dw, 5, 0, Accumulate)                                                                                    \
   X(layernorm, 2, 1, 0)                                                                                                \

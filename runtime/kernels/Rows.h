@@ -190,13 +190,19 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
 
 // --- Tables and sums of rows ---
 
+/// dims T h rows first V: rows [first, first + rows) of a table of V; a token of another row gives zeros.
 template <class E> pp_status_t embedding(const PreparedOp &op, void *const *arguments) {
   const int32_t *tokens = in<int32_t>(arguments[0]);
   int64_t h = op.dims[1], rows = op.dims[2];
   for (int64_t t = 0; t < op.dims[0]; ++t) {
-    if (tokens[t] < 0 || tokens[t] >= rows)
+    if (tokens[t] < 0 || tokens[t] >= op.dims[4])
       return PP_INVALID;
-    memcpy(out<E>(arguments[2]) + t * h, in<E>(arguments[1]) + tokens[t] * h, size_t(h) * sizeof(E));
+    int64_t row = tokens[t] - op.dims[3];
+    E *x = out<E>(arguments[2]) + t * h;
+    if (row >= 0 && row < rows)
+      memcpy(x, in<E>(arguments[1]) + row * h, size_t(h) * sizeof(E));
+    else
+      memset(x, 0, size_t(h) * sizeof(E));
   }
   return PP_OK;
 }
@@ -216,9 +222,11 @@ template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *a
   if (!op.has(Accumulate))
     memset(table, 0, size_t(rows * h) * sizeof(A));
   for (int64_t t = 0; t < op.dims[0]; ++t) {
-    if (tokens[t] < 0 || tokens[t] >= rows)
+    if (tokens[t] < 0 || tokens[t] >= op.dims[4])
       return PP_INVALID;
-    addRow<E>(in<E>(arguments[1]) + t * h, table + tokens[t] * h, h);
+    int64_t row = tokens[t] - op.dims[3];
+    if (row >= 0 && row < rows)
+      addRow<E>(in<E>(arguments[1]) + t * h, table + row * h, h);
   }
   return PP_OK;
 }

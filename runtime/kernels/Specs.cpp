@@ -56,6 +56,11 @@ std::string checkDims(const PreparedOp &op) {
     return d[3] + d[1] > d[4] ? "positions " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[1] - 1) +
                                     " do not fit a context of " + std::to_string(d[4])
                               : "";
+  case Kernel::embedding:
+  case Kernel::embedding_dw:
+    return d[3] + d[2] > d[4] ? "rows " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[2] - 1) +
+                                    " do not fit a vocabulary of " + std::to_string(d[4])
+                              : "";
   case Kernel::cross_entropy_stats:
   case Kernel::cross_entropy_dz:
     return d[2] + d[1] > d[3] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[1] - 1) +
@@ -73,9 +78,11 @@ std::string checkDims(const PreparedOp &op) {
 
 bool takesChunks(Kernel kernel) { return kernel == Kernel::attention || kernel == Kernel::attention_bwd; }
 
+bool takesRows(Kernel kernel) { return kernel == Kernel::embedding || kernel == Kernel::embedding_dw; }
+
 /// Dims that may be zero: offsets, positions and starts.
 bool mayBeZero(Kernel kernel, size_t i) {
-  if (kernel == Kernel::positions || kernel == Kernel::positions_dw)
+  if (kernel == Kernel::positions || kernel == Kernel::positions_dw || takesRows(kernel))
     return i == 3;
   if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
     return i == 2;
@@ -97,8 +104,11 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   const KernelFacts &facts = kernelFacts[int(*kernel)];
   if (int(spec.type) > 2)
     return "unsupported type number " + std::to_string(int(spec.type));
-  bool lists = takesChunks(*kernel);
-  if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % 2 : spec.dims.size() != facts.dims)
+  bool lists = takesChunks(*kernel), whole = takesRows(*kernel) && spec.dims.size() == 3; // all rows of the table
+  if (whole)
+    op.dims[4] = spec.dims[2];
+  else if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % 2
+                 : spec.dims.size() != facts.dims)
     return "expected " + counted(facts.dims, "dim") + (lists ? " and two for each chunk" : "") + ", got " +
            std::to_string(spec.dims.size());
   if (spec.params.size() != facts.params)
@@ -106,7 +116,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   for (size_t i = 0; i < spec.dims.size(); ++i)
     if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
       return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
-  std::copy_n(spec.dims.begin(), facts.dims, op.dims);
+  std::copy_n(spec.dims.begin(), std::min(spec.dims.size(), facts.dims), op.dims);
   for (size_t i = facts.dims; i < spec.dims.size(); i += 2)
     chunks.push_back({spec.dims[i], spec.dims[i + 1]});
   op.chunks = chunks.data();
