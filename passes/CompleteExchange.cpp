@@ -83,8 +83,7 @@ LogicalResult StepBuilder::buildStep(RunningCut &cut, int64_t step) {
     else if (group.name == "grad" && step + 1 < cut.steps)
       cut.share.value = value;
   }
-  recordResults(op, *body, task, step + 1 < cut.steps ? Share() : cut.share);
-  return success();
+  return recordResults(op, *body, task, step + 1 < cut.steps ? Share() : cut.share);
 }
 
 /// Keys and values that a helper lacks: all of a slice, of every attention of the piece.
