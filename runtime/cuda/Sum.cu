@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/cuda/Sum.h"
 #include <algorithm>
+#include <cuda_bf16.h>
 
 namespace pp {
 namespace {
@@ -14,13 +15,14 @@ struct Addresses {
 };
 
 /// A sum may be one of the parts: an element is written only after all of its parts have been read.
-template <typename Element> __global__ void addInOrder(const Addresses at, int64_t count) {
+/// The sum of bf16 is made in f32 and rounded once.
+template <typename Element, typename Total = Element> __global__ void addInOrder(const Addresses at, int64_t count) {
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
-    Element total = static_cast<const Element *>(at.parts[0])[i];
+    Total total = Total(static_cast<const Element *>(at.parts[0])[i]);
     for (int part = 1; part < at.partCount; ++part)
-      total += static_cast<const Element *>(at.parts[part])[i];
+      total += Total(static_cast<const Element *>(at.parts[part])[i]);
     for (int sum = 0; sum < at.sumCount; ++sum)
-      static_cast<Element *>(at.sums[sum])[i] = total;
+      static_cast<Element *>(at.sums[sum])[i] = Element(total);
   }
 }
 
@@ -41,6 +43,8 @@ cudaError_t launchSum(const SumSpec &spec, cudaStream_t stream) {
   auto blocks = unsigned(std::min(mostBlocks, (spec.count + threads - 1) / threads));
   if (spec.type == Type::F64)
     addInOrder<double><<<blocks, threads, 0, stream>>>(at, spec.count);
+  else if (spec.type == Type::Bf16)
+    addInOrder<__nv_bfloat16, float><<<blocks, threads, 0, stream>>>(at, spec.count);
   else
     addInOrder<float><<<blocks, threads, 0, stream>>>(at, spec.count);
   return cudaGetLastError();

@@ -159,11 +159,12 @@ Status NcclTransport::bind() {
 
 Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *data, void *shard) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
-  ncclDataType_t type = message.type == Type::F64 ? ncclFloat64 : ncclFloat32;
+  ncclDataType_t type = message.type == Type::F64    ? ncclFloat64
+                        : message.type == Type::Bf16 ? ncclBfloat16
+                                                     : ncclFloat32;
   auto placeOf = [&](int32_t member) {
     return int(std::find(message.group.begin(), message.group.end(), member) - message.group.begin());
   };
-  auto range = [&](int k) { return static_cast<char *>(data) + message.cuts[k]; };
   auto bytes = size_t(message.bytes), count = size_t(message.count);
   ncclResult_t result = ncclGroupStart();
   if (message.kind == Kind::Send)
@@ -177,12 +178,16 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   else if (message.kind == Kind::Broadcast)
     result = std::max(result, ncclBroadcast(data, data, bytes, ncclInt8, placeOf(message.root), lane.comm, stream));
   for (int k = 0; message.isSharded() && k < int(message.group.size()); ++k) { // the members' ranges differ in length
-    auto length = size_t(message.cuts[k + 1] - message.cuts[k]);
-    bool isGather = message.kind == Kind::AllGather;
-    void *mine = k == lane.place ? shard : range(k);
-    result = std::max(result, isGather ? ncclBroadcast(mine, range(k), length, ncclInt8, k, lane.comm, stream)
-                                       : ncclReduce(range(k), mine, length / elementBytes(message.type), type, ncclSum,
-                                                    k, lane.comm, stream));
+    int64_t done = 0;
+    message.forPieces(size_t(k), [&](int64_t begin, int64_t length) {
+      void *range = static_cast<char *>(data) + begin;
+      void *mine = k == lane.place ? static_cast<char *>(shard) + done : range;
+      done += length;
+      result = std::max(result, message.kind == Kind::AllGather
+                                    ? ncclBroadcast(mine, range, size_t(length), ncclInt8, k, lane.comm, stream)
+                                    : ncclReduce(range, mine, size_t(length) / elementBytes(message.type), type,
+                                                 ncclSum, k, lane.comm, stream));
+    });
   }
   ncclResult_t ended = ncclGroupEnd();
   // In a group every call may be under way; what is wrong is more than that.

@@ -18,7 +18,7 @@ struct SumSpec {
   std::vector<const void *> parts;
   std::vector<void *> sums;
   int64_t count = 0;
-  Type type = Type::F32; ///< f32 or f64
+  Type type = Type::F32; ///< of bf16 the sum is made in f32 and rounded once
 };
 
 class Driver {

@@ -4,6 +4,8 @@
 // Each stream is a queue; a wait in it names the record that it waits for. Streams have random priorities, and the
 // first that can go on does one thing; now and then the priorities change. So one rank may run far ahead of another,
 // and a copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for later.
+#include "runtime/GroupSums.h"
+#include "runtime/Program.h"
 #include "runtime/Random.h"
 #include "runtime/streams/Driver.h"
 #include <cstring>
@@ -121,18 +123,13 @@ Status EmulatedDriver::wait(Stream stream, Event event) {
   return ask(stream, [] {}, isDropped ? -1 : awaits);
 }
 
-template <typename Element> void sumUp(const SumSpec &spec) {
-  for (int64_t i = 0; i < spec.count; ++i) {
-    Element total = static_cast<const Element *>(spec.parts[0])[i];
-    for (size_t part = 1; part < spec.parts.size(); ++part)
-      total += static_cast<const Element *>(spec.parts[part])[i];
-    for (void *sum : spec.sums)
-      static_cast<Element *>(sum)[i] = total;
-  }
-}
-
 Status EmulatedDriver::sum(Stream stream, const SumSpec &spec) {
-  return ask(stream, [spec] { spec.type == Type::F64 ? sumUp<double>(spec) : sumUp<float>(spec); });
+  return ask(stream, [spec] {
+    size_t bytes = size_t(spec.count) * elementBytes(spec.type);
+    sumMembers(spec.type, spec.parts, spec.sums[0], int64_t(bytes));
+    for (void *sum : std::span(spec.sums).subspan(1))
+      memcpy(sum, spec.sums[0], bytes);
+  });
 }
 
 Status EmulatedDriver::beginCapture(Stream origin) {

@@ -49,7 +49,7 @@ private:
 int64_t StagedTransport::shardBytes(const MessageSpec &message) const {
   for (size_t member = 0; message.isSharded() && member < message.group.size(); ++member)
     if (message.group[member] == rank)
-      return message.cuts[member + 1] - message.cuts[member];
+      return message.shardBytes(member);
   return 0;
 }
 

@@ -111,6 +111,25 @@ Status StreamMeeting::copy(Driver::Stream stream, const End &from, const End &to
   return driver.copy(stream, to.data, from.data, size_t(to.message->bytes));
 }
 
+namespace {
+
+/// A piece of the whole that a shard has: where it lies in both.
+struct Range {
+  int64_t whole, shard, bytes;
+};
+
+std::vector<Range> piecesOf(const MessageSpec &spec, size_t member) {
+  std::vector<Range> pieces;
+  int64_t shard = 0;
+  spec.forPieces(member, [&](int64_t begin, int64_t bytes) {
+    pieces.push_back({begin, shard, bytes});
+    shard += bytes;
+  });
+  return pieces;
+}
+
+} // namespace
+
 Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &ends) {
   const MessageSpec &spec = *ends[0]->message;
   if (!spec.isCollective())
@@ -119,7 +138,6 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
   for (const End *end : ends)
     if (end->message->kind != spec.kind || end->message->bytes != spec.bytes)
       return internal("members of `", spec.label, "` on channel ", spec.channel, " join different collectives");
-  auto range = [&](size_t member, size_t k) { return static_cast<char *>(ends[member]->data) + spec.cuts[k]; };
   SumSpec sum;
   sum.type = spec.type;
   sum.count = spec.count;
@@ -130,20 +148,23 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
     return {};
   }
   if (spec.kind == MessageSpec::Kind::AllGather) {
-    for (size_t member = 0; member < ends.size(); ++member)
-      for (size_t k = 0; k < ends.size(); ++k)
-        PP_TRY(driver.copy(stream, range(member, k), ends[k]->shard, size_t(spec.cuts[k + 1] - spec.cuts[k])));
+    for (size_t k = 0; k < ends.size(); ++k)
+      for (const Range &piece : piecesOf(spec, k))
+        for (const End *end : ends)
+          PP_TRY(driver.copy(stream, static_cast<char *>(end->data) + piece.whole,
+                             static_cast<char *>(ends[k]->shard) + piece.shard, size_t(piece.bytes)));
     return {};
   }
   if (spec.kind == MessageSpec::Kind::ReduceScatter) {
-    for (size_t k = 0; k < ends.size(); ++k) {
-      sum.count = (spec.cuts[k + 1] - spec.cuts[k]) / int64_t(elementBytes(spec.type));
-      sum.sums = {ends[k]->shard};
-      sum.parts.clear();
-      for (size_t member = 0; member < ends.size(); ++member)
-        sum.parts.push_back(range(member, k));
-      PP_TRY(driver.sum(stream, sum));
-    }
+    for (size_t k = 0; k < ends.size(); ++k)
+      for (const Range &piece : piecesOf(spec, k)) {
+        sum.count = piece.bytes / int64_t(elementBytes(spec.type));
+        sum.sums = {static_cast<char *>(ends[k]->shard) + piece.shard};
+        sum.parts.clear();
+        for (const End *end : ends)
+          sum.parts.push_back(static_cast<char *>(end->data) + piece.whole);
+        PP_TRY(driver.sum(stream, sum));
+      }
     return {};
   }
   for (size_t k = 0; k < ends.size(); ++k) {
