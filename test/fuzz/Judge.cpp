@@ -7,6 +7,7 @@
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassRegistry.h"
 #include "passes/Passes.h"
+#include "passes/Vocabulary.h"
 #include "llvm/Support/SourceMgr.h"
 #include <mutex>
 
@@ -173,7 +174,10 @@ std::string shapeOf(const std::string &message) {
 
 Judge::Judge(std::string stdlib) : stdlib(std::move(stdlib)), context(MLIRContext::Threading::DISABLED) {
   static std::once_flag once;
-  std::call_once(once, [] { registerPpPasses(); });
+  std::call_once(once, [] {
+    registerPpPasses();
+    registerPass([] { return createSplitVocabulary(); });
+  });
   DialectRegistry registry;
   registry.insert<func::FuncDialect, nn::NnDialect, pipeline::PipelineDialect>();
   context.appendDialectRegistry(registry);
