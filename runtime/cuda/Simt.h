@@ -16,7 +16,7 @@
 #include <cuda_runtime.h>
 #define PP_UNROLL _Pragma("unroll")
 #else
-#include "runtime/cuda/Fibers.h"
+#include "runtime/cuda/BlockFibers.h"
 #define __global__
 #define __device__
 #define __host__

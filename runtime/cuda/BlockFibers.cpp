@@ -1,6 +1,6 @@
 // Schedules the fibers of one block after another; switches by hand on x86-64, by ucontext elsewhere.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/cuda/Fibers.h"
+#include "runtime/cuda/BlockFibers.h"
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
