@@ -50,11 +50,8 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   message = &spec;
   comm = groupComm;
   rendezvous = isRendezvous;
-  auto placeOf = [&](int32_t of) {
-    return int(std::find(spec.group.begin(), spec.group.end(), of) - spec.group.begin());
-  };
-  member = placeOf(rank);
-  root = placeOf(spec.root);
+  member = int(spec.memberOf(rank));
+  root = int(spec.memberOf(spec.root));
   std::tie(count, type) = mpiSized(spec.bytes);
   int64_t members = int64_t(spec.group.size());
   if (count < 0 || int64_t(count) * members > INT_MAX)
@@ -62,17 +59,11 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   if (spec.isSharded())
     PP_TRY(cut());
   bool isRoot = member == root;
-  int64_t mine = spec.shardBytes(member);
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
-    int64_t each = spec.isSharded() ? mine : spec.bytes;
+    int64_t each = spec.isSharded() ? spec.shardBytes(size_t(member)) : spec.bytes;
     parts.resize(size_t(each * members));
     for (int64_t k = 0; k < members; ++k)
       sources.push_back(parts.data() + k * each);
-    bytesReceived = each * (members - 1);
-  } else if (spec.kind == Kind::AllGather) {
-    bytesReceived = spec.bytes - mine;
-  } else if (spec.kind == Kind::Broadcast && !isRoot) {
-    bytesReceived = spec.bytes;
   }
   requests.assign(std::max<size_t>(segments.size(), 1) + rendezvous, MPI_REQUEST_NULL);
   return {};

@@ -50,8 +50,6 @@ public:
   /// All of it has arrived.
   void finish();
   [[nodiscard]] std::vector<MPI_Request> &pending() { return requests; }
-  /// What comes from other members, as MPI was told.
-  [[nodiscard]] int64_t received() const { return bytesReceived; }
 
 private:
   /// A run of the whole, cut over all members: one call of MPI.
@@ -72,7 +70,6 @@ private:
   std::vector<const void *> sources;
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;
-  int64_t bytesReceived = 0;
 };
 
 } // namespace pp

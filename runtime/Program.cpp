@@ -254,9 +254,14 @@ std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : typ
 
 std::string_view kindName(MessageSpec::Kind kind) { return messageKinds[size_t(kind)]; }
 
+size_t MessageSpec::memberOf(int32_t rank) const {
+  return size_t(std::find(group.begin(), group.end(), rank) - group.begin());
+}
+
 int64_t MessageSpec::shardBytes(size_t member) const {
   int64_t total = 0;
-  forPieces(member, [&](int64_t, int64_t piece) { total += piece; });
+  for (ShardPiece piece : pieces(member))
+    total += piece.bytes;
   return total;
 }
 
@@ -268,11 +273,7 @@ std::string_view jointName(const MessageSpec &message) {
 
 int64_t bytesIn(const MessageSpec &message, int32_t rank) {
   using Kind = MessageSpec::Kind;
-  int64_t others = int64_t(message.group.size()) - 1, own = 0;
-  if (message.isSharded()) {
-    size_t member = size_t(std::find(message.group.begin(), message.group.end(), rank) - message.group.begin());
-    own = message.shardBytes(member);
-  }
+  int64_t others = int64_t(message.group.size()) - 1, own = message.shardBytes(message.memberOf(rank));
   switch (message.kind) {
   case Kind::Send:
     return 0;

@@ -42,6 +42,7 @@
 #include "runtime/Status.h"
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,32 @@ struct UnitSpec {
   double flops = 0;
 };
 
+/// A run of bytes of a whole that a shard has: where it lies in both.
+struct ShardPiece {
+  int64_t whole, shard, bytes;
+};
+
+/// The pieces of one member's shard, read off `MessageSpec::cuts` on the way: a step allocates nothing.
+class ShardPieces {
+public:
+  ShardPieces(const std::vector<int64_t> &cuts, size_t members, size_t member)
+      : cuts(cuts), members(members), next(member) {}
+  [[nodiscard]] ShardPieces begin() const { return *this; }
+  [[nodiscard]] std::default_sentinel_t end() const { return {}; }
+  [[nodiscard]] bool operator==(std::default_sentinel_t) const { return next + 1 >= cuts.size(); }
+  ShardPiece operator*() const { return {cuts[next], done, cuts[next + 1] - cuts[next]}; }
+  ShardPieces &operator++() {
+    done += (**this).bytes;
+    next += members;
+    return *this;
+  }
+
+private:
+  const std::vector<int64_t> &cuts;
+  size_t members, next;
+  int64_t done = 0; ///< bytes of the shard so far
+};
+
 struct MessageSpec {
   enum class Kind : uint8_t { Send, Receive, AllReduce, Broadcast, Reduce, AllGather, ReduceScatter };
   Kind kind = Kind::Send;
@@ -78,11 +105,10 @@ struct MessageSpec {
   std::string label;
   [[nodiscard]] bool isCollective() const { return kind != Kind::Send && kind != Kind::Receive; }
   [[nodiscard]] bool isSharded() const { return kind == Kind::AllGather || kind == Kind::ReduceScatter; }
-  /// Calls `visit(begin, bytes)` for the pieces of the whole that the shard of this member has, in order.
-  template <typename Visit> void forPieces(size_t member, Visit visit) const {
-    for (size_t k = member; k + 1 < cuts.size(); k += group.size())
-      visit(cuts[k], cuts[k + 1] - cuts[k]);
-  }
+  /// Which member of the group this rank is.
+  [[nodiscard]] size_t memberOf(int32_t rank) const;
+  /// What the member's shard has of the whole, in order.
+  [[nodiscard]] ShardPieces pieces(size_t member) const { return {cuts, group.size(), member}; }
   /// The length of a member's shard; 0 where nothing is cut.
   [[nodiscard]] int64_t shardBytes(size_t member) const;
 };

@@ -199,7 +199,7 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
     return state.fail(status.code(), status.message());
   if (bound.joint) {
     bound.joint->finish();
-    receivedBytes += bound.joint->received();
+    receivedBytes += bytesIn(*bound.message, rank);
     return PP_OK;
   }
   if (bound.message->kind == MessageSpec::Kind::Receive) {

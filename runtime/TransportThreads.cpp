@@ -64,25 +64,20 @@ struct JointLane {
 void sumShards(const Joint &joint, const MessageSpec &message) {
   std::vector<const void *> sources(joint.data.size());
   for (size_t owner = 0; owner < joint.shards.size(); ++owner) {
-    auto *shard = static_cast<char *>(joint.shards[owner]);
-    message.forPieces(owner, [&](int64_t begin, int64_t bytes) {
+    for (ShardPiece piece : message.pieces(owner)) {
       for (size_t member = 0; member < sources.size(); ++member)
-        sources[member] = static_cast<const char *>(joint.data[member]) + begin;
-      sumMembers(message.type, sources, shard, bytes);
-      shard += bytes;
-    });
+        sources[member] = static_cast<const char *>(joint.data[member]) + piece.whole;
+      sumMembers(message.type, sources, static_cast<char *>(joint.shards[owner]) + piece.shard, piece.bytes);
+    }
   }
 }
 
 void gather(const Joint &joint, const MessageSpec &message) {
   for (void *whole : joint.data)
-    for (size_t owner = 0; owner < joint.shards.size(); ++owner) {
-      const auto *shard = static_cast<const char *>(joint.shards[owner]);
-      message.forPieces(owner, [&](int64_t begin, int64_t bytes) {
-        memcpy(static_cast<char *>(whole) + begin, shard, size_t(bytes));
-        shard += bytes;
-      });
-    }
+    for (size_t owner = 0; owner < joint.shards.size(); ++owner)
+      for (ShardPiece piece : message.pieces(owner))
+        memcpy(static_cast<char *>(whole) + piece.whole, static_cast<const char *>(joint.shards[owner]) + piece.shard,
+               size_t(piece.bytes));
 }
 
 /// The sum goes to `root`, or to all members where that is -1.

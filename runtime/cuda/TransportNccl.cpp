@@ -162,9 +162,7 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   ncclDataType_t type = message.type == Type::F64    ? ncclFloat64
                         : message.type == Type::Bf16 ? ncclBfloat16
                                                      : ncclFloat32;
-  auto placeOf = [&](int32_t member) {
-    return int(std::find(message.group.begin(), message.group.end(), member) - message.group.begin());
-  };
+  int root = int(message.memberOf(message.root));
   auto bytes = size_t(message.bytes), count = size_t(message.count);
   ncclResult_t result = ncclGroupStart();
   if (message.kind == Kind::Send)
@@ -174,20 +172,19 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   else if (message.kind == Kind::AllReduce)
     result = std::max(result, ncclAllReduce(data, data, count, type, ncclSum, lane.comm, stream));
   else if (message.kind == Kind::Reduce)
-    result = std::max(result, ncclReduce(data, data, count, type, ncclSum, placeOf(message.root), lane.comm, stream));
+    result = std::max(result, ncclReduce(data, data, count, type, ncclSum, root, lane.comm, stream));
   else if (message.kind == Kind::Broadcast)
-    result = std::max(result, ncclBroadcast(data, data, bytes, ncclInt8, placeOf(message.root), lane.comm, stream));
+    result = std::max(result, ncclBroadcast(data, data, bytes, ncclInt8, root, lane.comm, stream));
   for (int k = 0; message.isSharded() && k < int(message.group.size()); ++k) { // the members' ranges differ in length
-    int64_t done = 0;
-    message.forPieces(size_t(k), [&](int64_t begin, int64_t length) {
-      void *range = static_cast<char *>(data) + begin;
-      void *mine = k == lane.place ? static_cast<char *>(shard) + done : range;
-      done += length;
+    for (ShardPiece piece : message.pieces(size_t(k))) {
+      void *range = static_cast<char *>(data) + piece.whole;
+      void *mine = k == lane.place ? static_cast<char *>(shard) + piece.shard : range;
+      auto length = size_t(piece.bytes);
       result = std::max(result, message.kind == Kind::AllGather
-                                    ? ncclBroadcast(mine, range, size_t(length), ncclInt8, k, lane.comm, stream)
-                                    : ncclReduce(range, mine, size_t(length) / elementBytes(message.type), type,
-                                                 ncclSum, k, lane.comm, stream));
-    });
+                                    ? ncclBroadcast(mine, range, length, ncclInt8, k, lane.comm, stream)
+                                    : ncclReduce(range, mine, length / elementBytes(message.type), type, ncclSum, k,
+                                                 lane.comm, stream));
+    }
   }
   ncclResult_t ended = ncclGroupEnd();
   // In a group every call may be under way; what is wrong is more than that.

@@ -30,7 +30,9 @@ private:
   Status handOver(pp_rank_t &state);
   Status bring(int32_t message);
 
-  [[nodiscard]] int64_t shardBytes(const MessageSpec &message) const;
+  [[nodiscard]] int64_t shardBytes(const MessageSpec &message) const {
+    return message.shardBytes(message.memberOf(rank));
+  }
   [[nodiscard]] bool givesData(const MessageSpec &message) const {
     return message.kind == Kind::Send || message.kind == Kind::AllReduce || message.kind == Kind::Reduce ||
            message.kind == Kind::ReduceScatter || (message.kind == Kind::Broadcast && message.root == rank);
@@ -45,13 +47,6 @@ private:
   std::deque<int32_t> leaving; ///< posted, and not yet handed to MPI
   Driver::Stream down = -1, up = -1;
 };
-
-int64_t StagedTransport::shardBytes(const MessageSpec &message) const {
-  for (size_t member = 0; message.isSharded() && member < message.group.size(); ++member)
-    if (message.group[member] == rank)
-      return message.shardBytes(member);
-  return 0;
-}
 
 Status StagedTransport::bind() {
   PP_TRY(mpi->prepare(*program));

@@ -111,30 +111,11 @@ Status StreamMeeting::copy(Driver::Stream stream, const End &from, const End &to
   return driver.copy(stream, to.data, from.data, size_t(to.message->bytes));
 }
 
-namespace {
-
-/// A piece of the whole that a shard has: where it lies in both.
-struct Range {
-  int64_t whole, shard, bytes;
-};
-
-std::vector<Range> piecesOf(const MessageSpec &spec, size_t member) {
-  std::vector<Range> pieces;
-  int64_t shard = 0;
-  spec.forPieces(member, [&](int64_t begin, int64_t bytes) {
-    pieces.push_back({begin, shard, bytes});
-    shard += bytes;
-  });
-  return pieces;
-}
-
-} // namespace
-
 Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &ends) {
   const MessageSpec &spec = *ends[0]->message;
   if (!spec.isCollective())
     return copy(stream, *ends[0], *ends[1]);
-  auto root = size_t(std::find(spec.group.begin(), spec.group.end(), spec.root) - spec.group.begin());
+  size_t root = spec.memberOf(spec.root);
   for (const End *end : ends)
     if (end->message->kind != spec.kind || end->message->bytes != spec.bytes)
       return internal("members of `", spec.label, "` on channel ", spec.channel, " join different collectives");
@@ -149,7 +130,7 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
   }
   if (spec.kind == MessageSpec::Kind::AllGather) {
     for (size_t k = 0; k < ends.size(); ++k)
-      for (const Range &piece : piecesOf(spec, k))
+      for (ShardPiece piece : spec.pieces(k))
         for (const End *end : ends)
           PP_TRY(driver.copy(stream, static_cast<char *>(end->data) + piece.whole,
                              static_cast<char *>(ends[k]->shard) + piece.shard, size_t(piece.bytes)));
@@ -157,7 +138,7 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
   }
   if (spec.kind == MessageSpec::Kind::ReduceScatter) {
     for (size_t k = 0; k < ends.size(); ++k)
-      for (const Range &piece : piecesOf(spec, k)) {
+      for (ShardPiece piece : spec.pieces(k)) {
         sum.count = piece.bytes / int64_t(elementBytes(spec.type));
         sum.sums = {static_cast<char *>(ends[k]->shard) + piece.shard};
         sum.parts.clear();
