@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 tools/build.sh || exit 1
 log=build/check.log
-ctest --test-dir build --output-on-failure 2>&1 | tee "$log"
+ctest --test-dir build -j "$(nproc)" --output-on-failure 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 read -r failed total < <(sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$log")
 skipped=$(grep -c '\*\*\*Skipped' "$log")
