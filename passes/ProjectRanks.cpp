@@ -1,10 +1,9 @@
 // Projects the step on its ranks: launches, posts and completes, in the one global order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: %f = move act(0, 0) %a : [0] -> [1]        After:  rank 0 { launch @s0.F ..  post send ..  launch .. complete
-// }
-//         %b = wait %f                                       rank 1 { post receive ..  launch ..  complete  launch
-//         @s1.F } task @s1.F (%b)
+// Before: %f = move act(0, 0) %a : [0] -> [1]     After:  rank 0 { launch @s0.F   post send   launch ..   complete }
+//         %b = wait %f                                    rank 1 { post receive   launch ..   complete   launch @s1.F }
+//         task @s1.F (%b)
 //
 // Both sides post where the move stands; the receiver completes where the wait stands. The sender, and a receiver that
 // waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is about
