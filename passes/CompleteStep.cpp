@@ -226,8 +226,10 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
     return emitError(op.getLoc()) << "`" << op.getUnit().str()
                                   << "` runs on a group of ranks, which is not supported yet" << withLoops(op);
   if (phase == Phase::U) {
-    emitRemark(op.getLoc()) << "`" << op.getUnit().str()
-                            << "` runs at the end of the step: its clipping needs the norm of every gradient";
+    auto inLoop = dyn_cast<FusedLoc>(Location(op.getLoc()));
+    if (toldLate.insert(inLoop ? inLoop.getLocations().front() : Location(op.getLoc())).second)
+      emitRemark(op.getLoc()) << "`" << op.getUnit().str()
+                              << "` runs at the end of the step: its clipping needs the norm of every gradient";
     return success();
   }
   Share share;

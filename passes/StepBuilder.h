@@ -76,6 +76,7 @@ private:
   std::map<int64_t, llvm::DenseMap<Key, llvm::SmallVector<mlir::Value, 1>>> lentKeys;
   Exchanges exchanges;
   llvm::DenseSet<pipeline::CoordAttr> remade;              ///< the units with an R
+  llvm::DenseSet<mlir::Location> toldLate;                 ///< updates by hand: one remark for all that a loop makes
   llvm::DenseSet<mlir::Operation *> readAgain;             ///< the R whose rank reads the activation after them
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
