@@ -145,7 +145,7 @@ LogicalResult StepBuilder::buildPart(RunningCut &cut, const Help *help, int64_t 
 }
 
 LogicalResult StepBuilder::buildParts(std::deque<RunningCut> &units, int64_t step) {
-  auto attentionOf = [&](RunningCut &cut) { return cut.phase == "B" ? cut.steps - 2 - step : step; };
+  auto attentionOf = [&](RunningCut &cut) { return cut.phase[0] == 'F' ? step : cut.steps - 2 - step; };
   auto isCut = [&](RunningCut &cut) { return cut.unit.plan.gives() && step + 1 < cut.steps; };
   std::vector<std::pair<RunningCut *, SmallVector<Value>>> asked;
   for (RunningCut &cut : units)

@@ -15,15 +15,21 @@ LogicalResult StepBuilder::buildOffload(TransferOp op) {
   Key stash = {op.getThing(), op.getTo().getRanks().front()};
   Layout layout = op.getTo().getLayout();
   bool moves = false;
-  for (auto [device, host] : {std::pair(&values, &hostValues), std::pair(&kept, &hostKept)}) {
-    auto &from = layout == Layout::host ? *device : *host, &to = layout == Layout::host ? *host : *device;
+  auto move = [&](llvm::DenseMap<Key, Value> &device, llvm::DenseMap<Key, Value> &host) {
+    auto &from = layout == Layout::host ? device : host, &to = layout == Layout::host ? host : device;
     Value value = get(from, stash.first, stash.second, op.getLoc());
     if (!value)
-      continue;
+      return;
     from.erase(stash);
     to[stash] = createMove(stash.first, value, stash.second, op.getLoc(), {}, layout);
     moves = true;
-  }
+  };
+  move(values, hostValues[-1]);
+  move(kept, hostKept[-1]);
+  for (auto &[cut, device] : cutValues)
+    move(device, hostValues[cut]);
+  for (auto &[cut, device] : cutKept)
+    move(device, hostKept[cut]);
   if (moves)
     return success();
   return emitError(op.getLoc()) << "`" << stash.first.str() << "` is not on " << op.getFrom()->str()

@@ -123,7 +123,7 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
   else if (kind == "kept")
     value = get(group.chunk() < 0 ? kept : cutKept[group.chunk()], stash, rank, loc);
   else if (kind == "pending")
-    value = get(thing(Role::temporary, piece, mb, slice), rank, loc);
+    value = get(group.chunk() < 0 ? values : cutValues[group.chunk()], thing(Role::temporary, piece, mb, slice), rank, loc);
   else if (kind == "stats")
     value = get(thing(Role::stat, leadOf(pieces, piece), mb, slice), rank, loc);
   else if (kind == "weight")
@@ -132,7 +132,7 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
     value = dataInput(group.name, coord, rank, group.payload);
   Key key = {stash, rank};
   bool isStash = kind == "kept" || kind == "stash";
-  if (!value && isStash && (hostKept.contains(key) || hostValues.contains(key)))
+  if (!value && isStash && (hostKept[group.chunk()].contains(key) || hostValues[group.chunk()].contains(key)))
     return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << stash.str()
                           << "`, which is in host memory" << withLoops(op);
   if (!value)
@@ -190,8 +190,9 @@ LogicalResult StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp tas
     } else if (group.kind() == "kept") {
       auto &map = group.chunk() < 0 ? kept : cutKept[group.chunk()];
       map[{thing(Role::stash, piece, mb, slice), rank}] = value;
-    } else if (group.name == "pending") {
-      values[{thing(Role::temporary, piece, mb, slice), rank}] = value;
+    } else if (group.kind() == "pending") {
+      auto &map = group.chunk() < 0 ? values : cutValues[group.chunk()];
+      map[{thing(Role::temporary, piece, mb, slice), rank}] = value;
     } else if (group.name == "grad" && CutName::of(task.getCallee()).isLast()) {
       int64_t slices = std::max<int64_t>(program.getSlices(), 1);
       share.value = value;

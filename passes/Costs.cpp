@@ -77,7 +77,7 @@ double UnitCosts::of(int64_t, LaunchOp launch) const {
   case Phase::B:
     return backward * shareOf(launch);
   case Phase::I:
-    return inputs;
+    return inputs * shareOf(launch);
   case Phase::W:
     return weights;
   case Phase::R:
@@ -151,7 +151,7 @@ double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
   }
   for (auto [number, time] : llvm::enumerate(cost.cuts))
     if (int64_t at = static_cast<int64_t>(number);
-        cut.plan.stepOf(unit.getPhase() == Phase::B ? last - at : at) == cut.number)
+        cut.plan.stepOf(unit.getPhase() == Phase::F ? at : last - at) == cut.number)
       all += at % 2 == 0 ? time : cut.plan.gives() ? 0 : static_cast<double>(own + 1) * time;
   return factor * all;
 }

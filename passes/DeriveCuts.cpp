@@ -32,6 +32,9 @@ void PieceGraph::numberCuts() {
   queries.resize(attentions.size());
   parts.resize(attentions.size());
   partSums.resize(attentions.size());
+  // What waits for W is in the same groups however the unit is cut. What F saved of it waits when I ends.
+  for (Value value : pending)
+    pendingCuts[forward.contains(value.getDefiningOp()) ? later : cutOf(value)].push_back(value);
 }
 
 int64_t PieceGraph::cutOf(Value value) const {
@@ -51,18 +54,25 @@ SmallVector<Group> PieceGraph::savedGroups(StringRef name, ArrayRef<Value> value
   return groups;
 }
 
+SmallVector<Group> PieceGraph::pendingGroups() const {
+  if (piece.cuts.empty())
+    return {{"pending", pending}};
+  SmallVector<Group> groups;
+  for (auto &[cut, values] : pendingCuts)
+    groups.push_back(numbered("pending", cut, values));
+  return groups;
+}
+
 LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
   if (attentions.empty())
     return emitError(piece.loc) << "`" << piece.prefix << "` has no attention in which another rank could help";
   bool isForward = cut.phase == Phase::F;
-  if (!isForward && piece.rounds)
-    return emitError(piece.loc) << "`attend` with `gradients bf16` is not supported yet";
   size_t count = isForward ? attentions.size() : backwards.size();
   for (size_t i = 0; cut.plan.gives() && i < count; ++i)
-    if (failed(isForward ? cutForward(i, cut.plan) : cutBackward(i, cut.plan)))
+    if (failed(isForward ? cutForward(i, cut.plan) : cutBackward(i, cut)))
       return failure();
   if (!isForward)
-    return writeBackwardSteps(cut.plan);
+    return writeBackwardSteps(cut);
   if (piece.runs(Phase::R) && !stash.empty() && failed(writeForwardSteps(cut.plan, /*light=*/true)))
     return failure();
   return writeForwardSteps(cut.plan, /*light=*/false);
@@ -171,17 +181,30 @@ SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
   return {};
 }
 
-LogicalResult PieceGraph::writeBackwardSteps(const CutPlan &plan) {
+/// The gradients of weights when this step has ended: those that it has not come to are as they were. One that is kept
+/// rounded is rounded once; its sum is carried from step to step until then.
+SmallVector<Value> PieceGraph::sumsUpTo(const CutPlan &plan, int64_t step) const {
+  auto isDone = [&](Operation *op) { return cuts.contains(op) && plan.stepOf(cuts.lookup(op)) <= step; };
+  SmallVector<Value> sums;
+  for (auto [grad, sum, last] : llvm::zip(grads, gradSums, gradOut))
+    sums.push_back(sum == last ? continued(grad, isDone) : isDone(last.getDefiningOp()) ? last : grad);
+  return sums;
+}
+
+LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
+  const CutPlan &plan = cut.plan;
+  bool sumsWeights = cut.phase == Phase::B;
   int64_t steps = backwards.size() + 1;
-  auto sumsUpTo = [&](int64_t step) {
-    return llvm::map_to_vector(grads, [&](Value grad) {
-      return continued(grad, [&](Operation *op) { return cuts.contains(op) && plan.stepOf(cuts.lookup(op)) <= step; });
-    });
-  };
+  SmallVector<Group> waiting = sumsWeights ? SmallVector<Group>() : pendingGroups();
   SmallVector<Value> known;
   for (int64_t step = 0; step < steps; ++step)
-    llvm::append_range(known, sumsUpTo(step));
-  if (sumsUpTo(steps - 1) != gradOut)
+    llvm::append_range(known, sumsUpTo(plan, step));
+  for (const Group &group : waiting)
+    llvm::append_range(known, group.values);
+  for (Operation &op : scratch.block())
+    if (!sumsWeights && (op.hasTrait<nn::WeightGradient>() || isa<nn::ZeroOp>(op))) // W runs these
+      llvm::append_range(known, op.getResults());
+  if (sumsUpTo(plan, steps - 1) != gradOut)
     return emitError(piece.loc) << "`attend` expects gradients that are added to in place";
   SmallVector<Group> carries = carryGroups("dcarry", plan, false, known, dactOut);
   for (int64_t step = 0; step < steps; ++step) {
@@ -199,16 +222,20 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutPlan &plan) {
     for (const Group &sum : sums)
       if (!sum.tie.empty())
         inputs.push_back({sum.name, argumentsOf(sum)});
-    inputs.push_back({"grad", step > 0 ? sumsUpTo(step - 1) : llvm::to_vector(grads)});
+    inputs.append(ofStep(waiting, plan, step, /*before=*/true));
+    if (sumsWeights)
+      inputs.push_back({"grad", step > 0 ? sumsUpTo(plan, step - 1) : llvm::to_vector(grads)});
     if (step + 1 == steps)
       results.push_back({"dact", dactOut});
     results.append(sums);
-    results.push_back({"grad", sumsUpTo(step), "grad"});
+    results.append(ofStep(waiting, plan, step, /*before=*/false));
+    if (sumsWeights)
+      results.push_back({"grad", sumsUpTo(plan, step), "grad"});
     if (loss && plan.stepOf(cutOf(loss)) == step)
       results.push_back({"loss", {loss}});
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
-    if (failed(writeNamed(stepName("B", step, steps, plan), inputs, results)))
+    if (failed(writeNamed(stepName(stringifyPhase(cut.phase), step, steps, plan), inputs, results)))
       return failure();
   }
   return success();

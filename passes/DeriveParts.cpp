@@ -16,6 +16,8 @@ void PieceGraph::replace(Value value, Value by) {
     std::replace(values->begin(), values->end(), value, by);
   for (SmallVector<Value> &values : dkvOut)
     std::replace(values.begin(), values.end(), value, by);
+  for (auto &[cut, values] : pendingCuts)
+    std::replace(values.begin(), values.end(), value, by);
 }
 
 static std::string chunkName(StringRef name, int64_t k, int64_t attention) {
@@ -84,7 +86,9 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
 }
 
 /// In place of the gradient of the attention stands what its parts give; each part becomes a body.
-LogicalResult PieceGraph::cutBackward(int64_t number, const CutPlan &plan) {
+LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
+  const CutPlan &plan = cut.plan;
+  StringRef phase = stringifyPhase(cut.phase);
   auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
   auto *own = llvm::find(kv.back(), whole.getKv().back());
   if (own == kv.back().end() || whole.getAcc() || !whole.getSums())
@@ -95,10 +99,10 @@ LogicalResult PieceGraph::cutBackward(int64_t number, const CutPlan &plan) {
   SmallVector<Value> query =
       scratch.addArguments(llvm::map_to_vector(needed, [](Value value) { return value.getType(); }));
   Help kept{plan.kept(slice.number), /*home=*/true};
-  if (failed(writePart(number, attention, query, kept, restName("B", attention, plan))))
+  if (failed(writePart(number, attention, query, kept, restName(phase, attention, plan))))
     return failure();
   for (const Help &help : plan.helps)
-    if (failed(writePart(number, attention, query, help, partName("B", attention, help))))
+    if (failed(writePart(number, attention, query, help, partName(phase, attention, help))))
       return failure();
   if (failed(sumParts(number, attention, plan)))
     return failure();

@@ -295,14 +295,15 @@ LogicalResult PieceGraph::writeBackward(bool first) {
     return groups;
   };
   if (piece.runs(Phase::I) && !first &&
-      failed(writeNamed("I", inputs, with(results, {{"pending", pending}, {"loss", losses}}))))
+      failed(writeNamed("I", inputs, with(with(results, pendingGroups()), {{"loss", losses}}))))
     return failure();
   if (piece.runs(Phase::B) && failed(writeNamed("B" + suffix, with(inputs, {{"grad", grads}}),
                                                 with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
     return failure();
   if (!piece.runs(Phase::W) || piece.weights.empty())
     return success();
-  SmallVector<Group> given = {{"act", act}, {"tokens", tokens}, {"pending", pending}, {"dact", dact}, {"grad", grads}};
+  SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}}, pendingGroups());
+  given.append({{"dact", dact}, {"grad", grads}});
   return writeNamed("W" + suffix, given, {{"grad", gradOut, tie.str()}});
 }
 

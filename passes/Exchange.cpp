@@ -104,7 +104,7 @@ std::vector<CutUnit> Exchanges::of(TogetherOp together) const {
     bool helps = false;
     for (AttendOp attend : attends) {
       int64_t rank = attend.getRank();
-      helps |= rank == op.getRanks().front() && (phase == Phase::F || phase == Phase::B);
+      helps |= rank == op.getRanks().front() && isCutAtAttentions(phase);
       if (attend.getUnit() != op.getUnit())
         continue;
       Help help{llvm::to_vector(attend.getSlices()), false};

@@ -15,6 +15,11 @@ struct Help {
   std::string name() const;
 };
 
+/// Units of these phases compute attentions or their gradients.
+inline bool isCutAtAttentions(pipeline::Phase phase) {
+  return phase == pipeline::Phase::F || phase == pipeline::Phase::B || phase == pipeline::Phase::I;
+}
+
 /// How a unit is cut at its attentions. Step l is what runs before attention l; with helps, attention l is a part of its
 /// own over the keys that are left, beside the parts of the helpers. Without, it ends step l: a helper's own unit goes in
 /// such steps so that what it gives is not late.

@@ -43,13 +43,16 @@ private:
 
   /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
   llvm::SmallVector<Group> savedGroups(llvm::StringRef name, llvm::ArrayRef<mlir::Value> values) const;
+  /// What I leaves for W: one group, or by cut if units of the piece are cut.
+  llvm::SmallVector<Group> pendingGroups() const;
   // DeriveCuts.cpp, DeriveParts.cpp
   void numberCuts();
   int64_t cutOf(mlir::Value value) const;
   mlir::LogicalResult cutForward(int64_t attention, const CutPlan &plan);
-  mlir::LogicalResult cutBackward(int64_t number, const CutPlan &plan);
+  mlir::LogicalResult cutBackward(int64_t number, const CutRequest &cut);
   mlir::LogicalResult writeForwardSteps(const CutPlan &plan, bool light);
-  mlir::LogicalResult writeBackwardSteps(const CutPlan &plan);
+  mlir::LogicalResult writeBackwardSteps(const CutRequest &cut);
+  llvm::SmallVector<mlir::Value> sumsUpTo(const CutPlan &plan, int64_t step) const;
   llvm::SmallVector<Group> carryGroups(llvm::StringRef name, const CutPlan &plan, bool inForward,
                                        llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
   void replace(mlir::Value value, mlir::Value by);
@@ -96,6 +99,7 @@ private:
   llvm::SetVector<mlir::Value> cheap;              ///< outputs that the backward makes again
   llvm::DenseMap<mlir::Value, mlir::Value> again;  ///< those made again so far
   llvm::DenseMap<mlir::Operation *, int64_t> cuts; ///< by op how many beginnings and ends of attentions are before it
+  std::map<int64_t, llvm::SmallVector<mlir::Value>> pendingCuts; ///< `pending` by what makes it
   llvm::SmallVector<mlir::Operation *> attentions, backwards; ///< in block order
   /// By attention in block order: what its helpers need, what they give, and the gradients of keys that come with it.
   std::vector<Group> queries;

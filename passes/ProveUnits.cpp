@@ -142,7 +142,7 @@ private:
     };
     if (!forward)
       return never("F", backward ? backward : inputs);
-    for (LaunchOp launch : {forward, backward})
+    for (LaunchOp launch : {forward, backward, inputs})
       if (launch && failed(proveSteps(launch)))
         return failure();
     if (backward && (inputs || weights))

@@ -114,8 +114,6 @@ private:
     if (core->vocabulary() < static_cast<int64_t>(part.ranks.size()))
       return fail("is cut over " + Twine(part.ranks.size()) + " ranks; the vocabulary has " +
                   Twine(core->vocabulary()) + " rows");
-    if (stringOf(program.getTrain(), "precision") == "bf16")
-      return fail("is cut over ranks and its sums over them would be of bf16, which is not supported yet");
     numbers[piece.getSymName()] = parts.size();
     parts.push_back(std::move(part));
     return success();

@@ -35,7 +35,7 @@ struct Share {
 struct RunningCut {
   CutUnit unit;
   int64_t piece, steps;
-  std::string phase;                                       ///< of its bodies: F, F.light or B
+  std::string phase;                                       ///< of its bodies: F, F.light, B or I
   const Body *body = nullptr, *whole = nullptr;            ///< its first step; all of it
   std::map<std::string, mlir::Value> carried;              ///< by group
   std::map<std::pair<int64_t, int64_t>, mlir::Value> keys; ///< on helpers: by attention and slice
@@ -69,9 +69,10 @@ private:
   llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<mlir::Value>> shardResults; ///< what the shards of a part made
   llvm::DenseMap<Key, mlir::Value> kept;                 ///< by stash: what F keeps of it where R makes the rest
-  llvm::DenseMap<Key, mlir::Value> hostValues, hostKept; ///< the same two in the rank's host memory
   std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> cutValues,
       cutKept; ///< where units are cut: by attention, by step
+  /// Stashes in the rank's host memory: by what makes them where units are cut, else under -1.
+  std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> hostValues, hostKept;
   /// Keys that the schedule moved, where units are cut: by attention. Each copy serves one `attend`.
   std::map<int64_t, llvm::DenseMap<Key, llvm::SmallVector<mlir::Value, 1>>> lentKeys;
   Exchanges exchanges;

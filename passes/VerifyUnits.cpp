@@ -164,8 +164,8 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     if (!helped)
       return emitError(op.getLoc()) << "`attend` belongs in the `together` block of the unit it helps, and " << unit
                                     << " is not in this one" << withLoops(op);
-    if (phase != Phase::F && phase != Phase::B)
-      return emitError(op.getLoc()) << "`attend` helps an `F` or a `B`, got " << unit << withLoops(op);
+    if (!isCutAtAttentions(phase))
+      return emitError(op.getLoc()) << "`attend` helps an `F`, a `B` or an `I`, got " << unit << withLoops(op);
     if (helped.getRanks().front() == static_cast<int64_t>(op.getRank())) {
       auto error = emitError(op.getLoc()) << "rank " << op.getRank() << " cannot help " << unit
                                           << ", which runs there itself" << withLoops(op);

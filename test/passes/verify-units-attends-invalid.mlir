@@ -22,9 +22,9 @@ pipeline.program @half ranks 2 microbatches 1 slices 2 attributes {train = {}} {
   pipeline.unit <F stage 0 mb 0 slice 0> on [0]
   pipeline.unit <F stage 0 mb 0 slice 1> on [0]
   pipeline.together {
-    pipeline.unit <I stage 0 mb 0 slice 1> on [0]
-    // expected-error@below {{`attend` helps an `F` or a `B`, got `I(0, 0, 1)`}}
-    pipeline.attend <I stage 0 mb 0 slice 1> over [0] on 1
+    pipeline.unit <W stage 0 mb 0 slice 1> on [0]
+    // expected-error@below {{`attend` helps an `F`, a `B` or an `I`, got `W(0, 0, 1)`}}
+    pipeline.attend <W stage 0 mb 0 slice 1> over [0] on 1
   }
 }
 

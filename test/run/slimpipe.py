@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Judges SlimPipe at the sizes and with the options of its specification: gradients and losses against one rank, executed."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: slimpipe.py PP_COMPILE FOLDER [--quick]
+# helix_slim.md 4.1: ranks, slices, microbatches, chunks a rank, layers a stage; rule G with idle ranks that help never, at the
+# ends, always, rule P, no exchange; keys early or late, the vocabulary cut or whole; sends strict (rendezvous) or buffered. All of
+# them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule, the rest in turn.
+import itertools, os, sys
+import harness
+from gradients import TOLERANCE, Runner, difference
+
+SIZES = ((2, 2, 2, 1, 1), (2, 4, 2, 1, 2), (4, 4, 2, 1, 1), (4, 8, 2, 1, 1), (4, 8, 2, 2, 1), (2, 4, 3, 2, 1), (3, 6, 1, 1, 1), (3, 9, 2, 1, 1))
+RULES = (dict(exchange="false"), *(dict(exchange="true", rule="greedy", idle=idle) for idle in ("off", "tail", "all")),
+         dict(exchange="true", rule="pairs", idle="tail"))
+SENDS = (("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"))
+
+
+def cases(quick):
+    """A size, options, and the ways to send."""
+    for (i, size), (j, rule) in itertools.product(enumerate(SIZES), enumerate(RULES)):
+        rest = [dict(early=early, vocabulary=cut) for early in ("true", "false")[:1 + (j > 0)] for cut in ("true", "false")]
+        for k, options in enumerate(rest):
+            if not quick:
+                yield size, rule | options, SENDS
+            elif k == (i + j) % len(rest):
+                yield size, rule | options, SENDS[(i + j) // 2 % 2::2]
+
+
+def main():
+    compiler, folder = sys.argv[1:3]
+    os.makedirs(folder, exist_ok=True)
+    runner, tally, references = Runner(compiler, folder), harness.Tally(), {}
+    for (p, n, m, v, depth), options, ways in cases("--quick" in sys.argv):
+        model = dict(model="llama", precision="f64", hidden=16, heads=4, kv_heads=1, ffn=24, vocab=131, microbatches=m,
+                     layers=p * v * depth, sequence=3 * n)
+        key = tuple(model.values())
+        if key not in references:
+            references[key] = runner.run(runner.compile(schedule="single", ranks=1, **model), 1, "threads", "rendezvous", 2)
+        program = runner.compile(schedule="slimpipe_interleaved", ranks=p, slices=n, chunks=v, **model, **options)
+        for transport, sends in ways:
+            gradients, losses, _ = runner.run(program, p, transport, sends, 2)
+            worst, where = difference(gradients, references[key][0])
+            drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
+            tally.check(worst <= TOLERANCE["f64"] and drift <= TOLERANCE["f64"],
+                        f"p = {p}, n = {n}, m = {m}, v = {v}, {depth} a stage, {' '.join(f'{k}={x}' for k, x in options.items())}, "
+                        f"{transport} {sends}: gradients {worst:.1e} ({where}), losses {drift:.1e}")
+        runner.clean(program)
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
