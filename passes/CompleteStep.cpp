@@ -123,7 +123,8 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
   else if (kind == "kept")
     value = get(group.chunk() < 0 ? kept : cutKept[group.chunk()], stash, rank, loc);
   else if (kind == "pending")
-    value = get(group.chunk() < 0 ? values : cutValues[group.chunk()], thing(Role::temporary, piece, mb, slice), rank, loc);
+    value =
+        get(group.chunk() < 0 ? values : cutValues[group.chunk()], thing(Role::temporary, piece, mb, slice), rank, loc);
   else if (kind == "stats")
     value = get(thing(Role::stat, leadOf(pieces, piece), mb, slice), rank, loc);
   else if (kind == "weight")

@@ -100,7 +100,7 @@ private:
   llvm::DenseMap<mlir::Value, mlir::Value> again;  ///< those made again so far
   llvm::DenseMap<mlir::Operation *, int64_t> cuts; ///< by op how many beginnings and ends of attentions are before it
   std::map<int64_t, llvm::SmallVector<mlir::Value>> pendingCuts; ///< `pending` by what makes it
-  llvm::SmallVector<mlir::Operation *> attentions, backwards; ///< in block order
+  llvm::SmallVector<mlir::Operation *> attentions, backwards;    ///< in block order
   /// By attention in block order: what its helpers need, what they give, and the gradients of keys that come with it.
   std::vector<Group> queries;
   std::vector<llvm::SmallVector<Group>> parts, partSums;

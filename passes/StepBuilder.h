@@ -68,7 +68,7 @@ private:
 
   llvm::DenseMap<Key, mlir::Value> values; ///< thing on a rank: a value, or a future until somebody waits
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<mlir::Value>> shardResults; ///< what the shards of a part made
-  llvm::DenseMap<Key, mlir::Value> kept;                 ///< by stash: what F keeps of it where R makes the rest
+  llvm::DenseMap<Key, mlir::Value> kept; ///< by stash: what F keeps of it where R makes the rest
   std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> cutValues,
       cutKept; ///< where units are cut: by attention, by step
   /// Stashes in the rank's host memory: by what makes them where units are cut, else under -1.
