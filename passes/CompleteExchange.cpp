@@ -14,8 +14,9 @@ using namespace pp::pipeline;
 /// `.3` for a unit of slice 3.
 static std::string suffixOf(UnitOp op) { return "." + std::to_string(op.getUnit().getCoord().getSlice()); }
 
-/// Papers count in units: a body of a unit that is cut takes its share of them.
+/// Papers count in units: a body of a unit that is cut takes its share of them. All of a joint belong together.
 void StepBuilder::setShare(TaskOp task, const Body &body, const Body &whole) {
+  task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints));
   auto flopsOf = [](const Body &body) {
     auto flops = const_cast<Body &>(body).function->getAttrOfType<FloatAttr>("pipeline.flops");
     return flops ? flops.getValueAsDouble() : 0;

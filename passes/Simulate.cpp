@@ -40,7 +40,7 @@ namespace {
 class Engine {
 public:
   /// Several steps follow each other without a barrier, as Timeline::twoSteps says.
-  Engine(ProgramOp program, const CostModel &costs, int64_t steps, bool overlap);
+  Engine(ProgramOp program, const CostModel &costs, int64_t steps, Manner manner);
   Timeline run();
   /// After run(): what a rank waits for that never comes; null if nothing.
   Operation *stuck() const;
@@ -52,6 +52,7 @@ private:
     int64_t step = 0;
     double clock = 0;
     bool working = false; ///< a launch has begun
+    LaunchOp running;     ///< one that has not ended
     /// Without overlap: flights that must arrive before the next task, receives to post when the rank waits.
     std::vector<int64_t> sent;
     std::vector<PostOp> late;
@@ -79,6 +80,8 @@ private:
 
   void advance(int64_t number);
   bool nextStep(Stream &stream);
+  bool isTurnOf(int64_t number, LaunchOp op);
+  void end(int64_t number);
   double launch(int64_t number, LaunchOp op);
   double post(int64_t number, PostOp op);
   double enter(int64_t number, PostOp op);
@@ -99,6 +102,9 @@ private:
   const CostModel &costs;
   int64_t steps;
   bool overlap;
+  /// In lockstep: how many tasks of a `together` have not ended, by step and its number, and the ranks that wait for that.
+  std::map<std::pair<int64_t, int64_t>, int64_t> joints;
+  std::vector<int64_t> early;
   Timeline timeline;
   std::vector<Stream> streams;
   std::vector<Message> messages; ///< of timeline.flights
@@ -114,13 +120,22 @@ private:
 
 } // namespace
 
-Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, bool overlap)
-    : costs(costs), steps(steps), overlap(overlap) {
+static std::optional<int64_t> jointOf(LaunchOp op) {
+  auto joint = op ? op->getAttrOfType<IntegerAttr>("pipeline.joint") : IntegerAttr();
+  return joint ? std::optional(joint.getInt()) : std::nullopt;
+}
+
+Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, Manner manner)
+    : costs(costs), steps(steps), overlap(manner.overlap) {
   timeline.unitTime = costs.isUnitTime();
   for (auto rank : program.getOps<RankOp>()) {
     Stream &stream = streams.emplace_back();
-    for (Operation &op : rank.getBody().front())
+    for (Operation &op : rank.getBody().front()) {
       stream.ops.push_back(&op);
+      if (auto joint = jointOf(dyn_cast<LaunchOp>(op)); joint && manner.lockstep)
+        for (int64_t step = 0; step < steps; ++step)
+          ++joints[{step, *joint}];
+    }
     push(0, Kind::resume, streams.size() - 1);
   }
   timeline.ranks.resize(streams.size());
@@ -154,6 +169,7 @@ void Engine::advance(int64_t number) {
   Stream &stream = streams[number];
   RankTimeline &record = timeline.ranks[number];
   stream.clock = now;
+  end(number);
   while (stream.next < stream.ops.size() || nextStep(stream)) {
     Operation *op = stream.ops[stream.next];
     double cost = 0;
@@ -164,7 +180,7 @@ void Engine::advance(int64_t number) {
     if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
       return;
     auto task = dyn_cast<LaunchOp>(op);
-    if (task && !hasSent(number))
+    if (task && (!hasSent(number) || !isTurnOf(number, task)))
       return;
     if (task)
       cost = launch(number, task);
@@ -173,6 +189,29 @@ void Engine::advance(int64_t number) {
     record.times.push_back(stream.clock);
     if (cost > 0)
       return push(stream.clock, Kind::resume, number);
+    end(number);
+  }
+}
+
+/// In lockstep a rank waits for the tasks of all `together`s before.
+bool Engine::isTurnOf(int64_t number, LaunchOp op) {
+  std::optional<int64_t> joint = jointOf(op);
+  if (!joint || joints.empty() || joints.begin()->first >= std::pair(streams[number].step, *joint))
+    return true;
+  early.push_back(number);
+  return false;
+}
+
+void Engine::end(int64_t number) {
+  Stream &stream = streams[number];
+  std::optional<int64_t> joint = jointOf(std::exchange(stream.running, {}));
+  auto it = joint ? joints.find({stream.step, *joint}) : joints.end();
+  if (it == joints.end() || --it->second > 0)
+    return;
+  joints.erase(it);
+  for (int64_t other : std::exchange(early, {})) {
+    idle(other, streams[other].clock, now, IdleCause::dependency, -1);
+    push(now, Kind::resume, other);
   }
 }
 
@@ -186,6 +225,7 @@ bool Engine::nextStep(Stream &stream) {
 double Engine::launch(int64_t number, LaunchOp op) {
   RankTimeline &record = timeline.ranks[number];
   double cost = costs.of(number, op);
+  streams[number].running = op;
   Span span = {op, now, now + cost};
   if (span.isWork()) {
     record.first = streams[number].working ? record.first : now;
@@ -364,8 +404,8 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
     timeline.ranks[number].idles.push_back({from, to, cause, flight});
 }
 
-FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, bool overlap) {
-  Engine one(program, costs, /*steps=*/1, overlap), two(program, costs, /*steps=*/2, overlap);
+FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Manner manner) {
+  Engine one(program, costs, /*steps=*/1, manner), two(program, costs, /*steps=*/2, manner);
   Timeline timeline = one.run();
   if (Operation *op = one.stuck()) {
     auto post = isa<CompleteOp>(op) ? cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>() : PostOp();

@@ -85,8 +85,12 @@ struct Timeline {
 
 /// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted. Without
 /// `overlap` ranks do one thing at a time, as Megatron's 1F1B: one message after the other, a receive is posted where its rank
-/// waits, and no task begins before all that the rank has sent has arrived. Failure after an error: there can be a deadlock.
-mlir::FailureOr<Timeline> simulate(pipeline::ProgramOp program, const CostModel &costs, bool overlap = true);
+/// waits, and no task begins before all that the rank has sent has arrived. In `lockstep` no task of a `together` begins before
+/// all tasks of those before it have ended, on any rank. Failure after an error: there can be a deadlock.
+struct Manner {
+  bool overlap = true, lockstep = false;
+};
+mlir::FailureOr<Timeline> simulate(pipeline::ProgramOp program, const CostModel &costs, Manner manner = {});
 
 /// Bytes of live slots by role over time, from the times at which the rank's ops are passed.
 std::vector<MemoryPoint> memoryCurve(pipeline::RankOp rank, llvm::ArrayRef<double> times);
