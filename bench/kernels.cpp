@@ -100,7 +100,7 @@ void benchAttention(const Attention &n, Type type) {
   double f = forward.rate(best([&] { pp_attention(&forward.rank, 0, q.data(), kv, o.data(), lse.data()); }));
   double w = backward.rate(best([&] {
     pp_attention_delta(&sums.rank, 0, dout.data(), o.data(), delta.data());
-    pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv, dq.data(), dkv);
+    pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv, dq.data(), dkv, o.data());
   }));
   reference = std::max(reference, sgemmRate());
   std::printf("%4s d%-3ld H%-2ld G%-2ld s%-5ld b%-2ld  fwd %6.1f (%3.0f %%)   bwd %6.1f (%3.0f %%)   sgemm %6.1f\n",
@@ -135,7 +135,7 @@ void benchSlices(int64_t s, int64_t n, int64_t heads, int64_t groups, int64_t d)
   double wholeForward = best([&] { pp_attention(&whole.rank, 0, q.data(), kv.data(), o.data(), lse.data()); });
   double wholeBack = best([&] {
     pp_attention_bwd(&wholeBackward.rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv.data(), dq.data(),
-                     sums.data());
+                     sums.data(), nullptr);
   });
   double slicesForward = best([&] {
     for (auto &op : forward)
@@ -143,8 +143,8 @@ void benchSlices(int64_t s, int64_t n, int64_t heads, int64_t groups, int64_t d)
   });
   double slicesBack = best([&] {
     for (auto &op : backward)
-      pp_attention_bwd(&op->rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv.data(), dq.data(),
-                       sums.data());
+      pp_attention_bwd(&op->rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv.data(), dq.data(), sums.data(),
+                       nullptr);
   });
   double last = best([&] { pp_attention(&forward.back()->rank, 0, q.data(), kv.data(), o.data(), lse.data()); });
   const void *parts[] = {o.data(), lse.data(), part.data(), partLse.data()};

@@ -60,6 +60,27 @@ const Body *Bodies::get(func::FuncOp function, LaunchOp launch) {
   return found->second.get();
 }
 
+/// The op, and those behind it that one call can do as well: updates with one norm, or terms of one sum of squares.
+static SmallVector<Operation *> listFrom(Block::iterator op, Block::iterator end) {
+  SmallVector<Operation *> run = {&*op};
+  for (auto next = std::next(op); next != end; ++next) {
+    auto isLike = [&](auto first) {
+      using Op = decltype(first);
+      auto last = dyn_cast<Op>(run.back()), other = dyn_cast<Op>(*next);
+      if (!last || !other || last.elementType() != other.elementType())
+        return false;
+      if constexpr (std::is_same_v<Op, nn::AdamwOp>)
+        return last.getNorm() == other.getNorm();
+      else
+        return other.getAcc() == last.getSum();
+    };
+    if (!isLike(nn::AdamwOp()) && !isLike(nn::SumSquaresOp()))
+      break;
+    run.push_back(&*next);
+  }
+  return run;
+}
+
 LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
   if (!BodyGroups::isBody(function) || function.empty())
     return function.emitOpError("is launched but is no task body");
@@ -81,9 +102,13 @@ LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
   body.function = calls.addFunction(body.name, body.begins.back() + 2, /*internal=*/true, function.getLoc());
   CallChain chain(calls, body.function);
   Places places = body.groups.argumentPlaces(function);
-  for (Operation &op : function.front().without_terminator())
-    if (failed(lower(op, chain, places, body)))
+  auto ops = function.front().without_terminator();
+  for (auto op = ops.begin(); op != ops.end();) {
+    SmallVector<Operation *> run = listFrom(op, ops.end());
+    if (failed(run.size() > 1 ? lowerList(run, chain, places, body) : lower(*op, chain, places, body)))
       return failure();
+    std::advance(op, run.size());
+  }
   chain.finish();
   return success();
 }
@@ -97,6 +122,44 @@ static LogicalResult placeResults(Operation &op, Bodies::Places &places) {
     places[result] = {cast<IntegerAttr>(pair[0]).getInt(), cast<IntegerAttr>(pair[1]).getInt()};
   }
   return success();
+}
+
+/// The addresses of values, null where one is absent.
+static LogicalResult addAddresses(Operation &op, ArrayRef<Value> values, CallChain &chain, const Bodies::Places &places,
+                                  const Body &body, SmallVector<Value> &addresses) {
+  for (Value value : values) {
+    if (!value) {
+      addresses.push_back(chain.null());
+      continue;
+    }
+    auto found = places.find(value);
+    if (found == places.end())
+      return op.emitOpError("reads a value that has no place");
+    auto [argument, offset] = body.argumentOf(found->second);
+    addresses.push_back(chain.address(chain.argument(argument), offset));
+  }
+  return success();
+}
+
+/// The output of the attention whose gradients these are, if what delta was made of is still there and nothing that
+/// comes until then, these included, is written over it: a library's kernel makes delta by itself.
+static Value outputOf(nn::AttentionBwdOp backward, const Bodies::Places &places) {
+  auto delta = backward.getDelta().getDefiningOp<nn::AttentionDeltaOp>();
+  if (!delta || backward.getKv().size() != 2 || !places.count(delta.getO()))
+    return {};
+  auto bytesOf = [](Value value) {
+    auto type = cast<RankedTensorType>(value.getType());
+    return type.getNumElements() * static_cast<int64_t>(type.getElementTypeBitWidth()) / 8;
+  };
+  auto [pointer, begin] = places.at(delta.getO());
+  int64_t end = begin + bytesOf(delta.getO());
+  for (Operation *op = delta; op != backward->getNextNode(); op = op->getNextNode())
+    for (Value result : op->getResults())
+      if (auto place = places.find(result); place != places.end() && place->second.first == pointer &&
+                                            place->second.second < end &&
+                                            begin < place->second.second + bytesOf(result))
+        return {};
+  return delta.getO();
 }
 
 static std::string typeName(Type type) {
@@ -115,22 +178,43 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   for (StringRef flag : kernel.flags())
     entry.flags.push_back(flag.str());
   SmallVector<Value> arguments;
-  for (Value value : kernel.pointers()) {
-    if (!value) {
-      arguments.push_back(chain.null());
-      continue;
-    }
-    auto found = places.find(value);
-    if (found == places.end())
-      return op.emitOpError("reads a value that has no place");
-    auto [argument, offset] = body.argumentOf(found->second);
-    arguments.push_back(chain.address(chain.argument(argument), offset));
-  }
+  if (failed(addAddresses(op, kernel.pointers(), chain, places, body, arguments)))
+    return failure();
+  if (auto backward = dyn_cast<nn::AttentionBwdOp>(op))
+    if (failed(addAddresses(op, {outputOf(backward, places)}, chain, places, body, arguments)))
+      return failure();
   for (nn::Run run : llvm::reverse(kernel.lists())) {
     Value list = chain.list(ArrayRef(arguments).slice(run.first, run.count));
     arguments.erase(arguments.begin() + run.first, arguments.begin() + run.first + run.count);
     arguments.insert(arguments.begin() + run.first, list);
   }
   chain.callRuntime(op.getLoc(), "pp_" + entry.kernel, text.addOp(entry), arguments);
+  return success();
+}
+
+/// One call for many tensors: a launch each costs more than the update of a small one.
+LogicalResult Bodies::lowerList(ArrayRef<Operation *> run, CallChain &chain, Places &places, const Body &body) {
+  auto first = cast<nn::Kernel>(run.front());
+  bool updates = isa<nn::AdamwOp>(run.front());
+  KernelEntry entry = {first.kernelName().str() + "_all", typeName(first.elementType()), {}, {}, {}};
+  SmallVector<Value> tensors, shared;
+  for (Operation *op : run) {
+    if (failed(placeResults(*op, places)))
+      return failure();
+    auto update = dyn_cast<nn::AdamwOp>(op);
+    entry.dims.append({cast<nn::Kernel>(op).dims().front(), update && update.getDecay()});
+    SmallVector<Value> values = cast<nn::Kernel>(op).pointers();
+    values.erase(values.begin() + 1); // the norm, or the sum
+    if (failed(addAddresses(*op, values, chain, places, body, tensors)))
+      return failure();
+  }
+  Value all = updates ? cast<nn::AdamwOp>(run.front()).getNorm() : cast<nn::SumSquaresOp>(run.back()).getSum();
+  if (failed(addAddresses(*run.front(), {all}, chain, places, body, shared)))
+    return failure();
+  if (!updates)
+    for (StringRef flag : first.flags())
+      entry.flags.push_back(flag.str());
+  shared.insert(updates ? shared.end() : shared.begin(), chain.list(tensors));
+  chain.callRuntime(run.front()->getLoc(), "pp_" + entry.kernel, text.addOp(entry), shared);
   return success();
 }

@@ -57,6 +57,9 @@ public:
   /// The ISA whose loops run here: "avx512", "avx2" or "plain"; PP_ISA in the environment may lower it.
   static const char *isa();
 
+  /// What attention runs by, for --info; empty on the CPU, which has one.
+  static std::string attention();
+
 private:
   struct State;
   explicit Kernels(std::unique_ptr<State> state);

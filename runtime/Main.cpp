@@ -35,6 +35,8 @@ Status printInfo(Emitted &emitted) {
   printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  %s\n",
          static_cast<long long>(program.microbatches), static_cast<long long>(program.batch),
          static_cast<long long>(program.sequence), program.flopsPerStep * 1e-9, linkedTransports);
+  if (std::string attention = Kernels::attention(); !attention.empty())
+    printf("attention   %s\n", attention.c_str());
   printf("rank  planned peak B    arena B   units  messages  weights      ops\n");
   for (int32_t rank = 0; rank < program.ranks; ++rank) {
     const RankProgram *its = nullptr;

@@ -114,9 +114,10 @@ int32_t pp_attention_merge(pp_rank_t *, int32_t op, const void *const *parts, vo
 int32_t pp_attention_delta(pp_rank_t *, int32_t op, const void *dout, const void *o, void *delta);
 /// dq (+)= and `dkv` (dk0, dv0, dk1, dv1, ..) from some of the chunks, with lse and delta of all together: calls for
 /// different chunks add. dims as above. flags: "causal"; "accumulate" (dq only); "sums": dk, dv in acc;
-/// "accumulate_kv": dk, dv in acc and added to.
+/// "accumulate_kv": dk, dv in acc and added to. `o`, the output, is null unless these are all of its gradients: libraries
+/// make delta of it.
 int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *lse, const void *delta,
-                         const void *const *kv, void *dq, void *const *dkv);
+                         const void *const *kv, void *dq, void *const *dkv, const void *o);
 
 /// y = gelu(x), tanh form. dims n. flags: "exact" (erf form).
 int32_t pp_gelu(pp_rank_t *, int32_t op, const void *x, void *y);
@@ -166,6 +167,11 @@ int32_t pp_sum_squares(pp_rank_t *, int32_t op, const void *grad, double *sum);
 /// no clipping. For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay).
 int32_t pp_adamw(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
                  void *master);
+
+/// The same for all tensors of a list in one call, as if one by one. `grads` lists their addresses; `tensors` grad, w, m,
+/// v and master of each. dims: for each tensor its size, and 1 for weight decay or 0. flags: "accumulate" (the sum).
+int32_t pp_sum_squares_all(pp_rank_t *, int32_t op, const void *const *grads, double *sum);
+int32_t pp_adamw_all(pp_rank_t *, int32_t op, const double *norm2, void *const *tensors);
 
 #ifdef __cplusplus
 }

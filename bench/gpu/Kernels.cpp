@@ -122,14 +122,15 @@ double timeOf(const PreparedOp &op, void *const *arguments, cudaStream_t stream)
   return double(times[times.size() / 2]);
 }
 
-/// Prepares and times; `tunes` lets cuBLASLt try its algorithms.
-double measure(const Case &one, bool tunes, cudaStream_t stream) {
-  if (tunes)
-    setenv("PP_TUNE", "1", 1);
+/// Prepares and times under an environment: PP_TUNE lets cuBLASLt try its algorithms, PP_CUDNN=off is without cuDNN.
+double measure(const Case &one, const char *variable, const char *value, cudaStream_t stream) {
+  if (variable)
+    setenv(variable, value, 1);
   std::unique_ptr<Kernels> kernels;
   std::string message;
   pp_status_t status = Kernels::prepare({one.spec}, kernels, message);
-  unsetenv("PP_TUNE");
+  if (variable)
+    unsetenv(variable);
   if (status != PP_OK) {
     std::fprintf(stderr, "pp-gpu-kernels: %s\n", message.c_str());
     return -1;
@@ -157,21 +158,24 @@ double measure(const Case &one, bool tunes, cudaStream_t stream) {
   return timeOf(*kernels->find(0), arguments.data(), stream);
 }
 
-void report(const Case &one, cudaStream_t stream) {
-  double time = measure(one, false, stream), bytes = 0;
+/// `own`: without cuDNN.
+void report(const Case &one, bool own, cudaStream_t stream) {
+  double time = own ? measure(one, "PP_CUDNN", "off", stream) : measure(one, nullptr, nullptr, stream), bytes = 0;
   for (const Argument &argument : one.arguments)
     if (argument.moved && argument.kind != Argument::Nothing)
       bytes += double(argument.count) * (argument.kind == Argument::Elements ? double(sizeOf(one.spec.type)) : 4);
   std::string name = one.spec.kernel, dims;
   for (const std::string &flag : one.spec.flags)
     name += "/" + flag;
+  if (own)
+    name += "/own";
   for (int64_t dim : one.spec.dims)
     dims += (dims.empty() ? "" : " ") + std::to_string(dim);
   const char *type = one.spec.type == Type::F64 ? "f64" : one.spec.type == Type::F32 ? "f32" : "bf16";
   std::printf("%s,%s,%s,%.2f,%.1f,%.0f", name.c_str(), type, dims.c_str(), time, Kernels::flops(one.spec) / time * 1e-6,
               bytes / time * 1e-3);
   if (one.spec.kernel.starts_with("linear"))
-    std::printf(",%.3f", measure(one, true, stream) / time);
+    std::printf(",%.3f", measure(one, "PP_TUNE", "1", stream) / time);
   std::printf("\n");
   std::fflush(stdout);
 }
@@ -195,10 +199,11 @@ void attentions(std::vector<Case> &cases, int64_t b, int64_t s, int64_t heads, i
   std::vector<std::string> flags = causal ? std::vector<std::string>{"causal"} : std::vector<std::string>{};
   int64_t q = b * s * heads * d, k = b * s * groups * d, rows = b * heads * s;
   cases.push_back({{"attention", Type::Bf16, dims, {}, flags}, {elements(q), elements(k), elements(q), sums(rows)}, 1});
-  cases.push_back({{"attention_bwd", Type::Bf16, dims, {}, flags},
-                   {elements(q), elements(q), sums(rows), sums(rows), elements(k), elements(q), elements(k)},
-                   4,
-                   6});
+  cases.push_back(
+      {{"attention_bwd", Type::Bf16, dims, {}, flags},
+       {elements(q), elements(q), sums(rows), sums(rows), elements(k), elements(q), elements(k), elements(q)},
+       4,
+       6});
 }
 
 /// What moves memory: bytes per second are to be held beside the copy's.
@@ -242,8 +247,8 @@ int main() {
   if (!check(cudaGetDeviceProperties(&device, 0), "device") ||
       !check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"))
     return 1;
-  std::printf("# %s, %d multiprocessors\nkernel,type,dims,us,TFLOP/s,GB/s,best\n", device.name,
-              device.multiProcessorCount);
+  std::printf("# %s, %d multiprocessors, attention by %s\nkernel,type,dims,us,TFLOP/s,GB/s,best\n", device.name,
+              device.multiProcessorCount, Kernels::attention().c_str());
   std::vector<Case> cases;
   for (int64_t t : {1024, 4096})
     for (auto [k, n] : {std::pair<int64_t, int64_t>{4096, 4096}, {4096, 14336}, {14336, 4096}})
@@ -258,8 +263,11 @@ int main() {
   attentions(cases, 1, 4096, 32, 8, 128, false);
   attentions(cases, 1, 4096, 16, 16, 256, true);
   streams(cases, 8192, 4096, 14336, 32000);
-  for (const Case &one : cases)
-    report(one, stream);
+  for (const Case &one : cases) {
+    report(one, false, stream);
+    if (one.spec.kernel == "attention" || one.spec.kernel == "attention_bwd")
+      report(one, true, stream);
+  }
   cudaStreamDestroy(stream);
   return 0;
 }

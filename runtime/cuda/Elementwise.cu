@@ -1,4 +1,4 @@
-// Kernels over flat arrays: gelu, swiglu, add, columns, copies, zero, accumulate, round, sum of squares, AdamW.
+// Kernels over flat arrays: gelu, swiglu, add, columns, copies, zero, accumulate, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A thread computes one pack of 16 bytes. It reads all it needs before it writes, and touches no other's elements, so
@@ -176,122 +176,7 @@ template <class E> pp_status_t round(const PreparedOp &op, void *const *argument
              aligned(arguments[0], arguments[1]));
 }
 
-// --- Sum of squares: blocks of 4096 in acc, then all blocks in f64, always in the same order ---
-
-constexpr int squaresBlock = 4096;
-
-template <class A> __global__ void squaresKernel(const A *grad, int64_t n, double *parts) {
-  A sum[1] = {0};
-  int64_t first = int64_t(blockIdx.x) * squaresBlock, end = first + squaresBlock < n ? first + squaresBlock : n;
-  for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x)
-    sum[0] += grad[i] * grad[i];
-  blockSum(sum, sharedMemory<A>());
-  if (threadIdx.x == 0)
-    parts[blockIdx.x] = double(sum[0]);
-}
-
-__global__ void sumKernel(const double *parts, int64_t n, double *total, bool adds) {
-  double sum[1] = {0};
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-    sum[0] += parts[i];
-  blockSum(sum, sharedMemory<double>());
-  if (threadIdx.x == 0)
-    *total = adds ? *total + sum[0] : sum[0];
-}
-
-template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  double *parts = reinterpret_cast<double *>(op.scratch);
-  int64_t blocks = blocksFor(op.dims[0], squaresBlock);
-  if (pp_status_t status = launch(op, squaresKernel<A>, {blocks}, 256, blockSumEntries * sizeof(A), in<A>(arguments[0]),
-                                  op.dims[0], parts))
-    return status;
-  return launch(op, sumKernel, {1}, blocks > 32 ? 1024 : 32, blockSumEntries * sizeof(double), parts, blocks,
-                out<double>(arguments[1]), op.has(Accumulate));
-}
-
-// --- AdamW ---
-
-/// What a call's elements share, computed once per block in f64 from scalars that change with every step.
-struct AdamFactors {
-  double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
-};
-
-PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, bool decay) {
-  AdamFactors f;
-  f.gamma = 1;
-  f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr, f.epsilon = scalars.epsilon;
-  f.decay = decay ? scalars.weightDecay : 0;
-  f.correction1 = 1 / (1 - pow(f.beta1, double(scalars.step)));
-  f.correction2 = 1 / (1 - pow(f.beta2, double(scalars.step)));
-  if (scalars.clip > 0 && norm2) {
-    double ratio = scalars.clip / (sqrt(*norm2) + 1e-6);
-    f.gamma = ratio < 1 ? ratio : 1;
-  }
-  return f;
-}
-
-template <class E> struct Adam {
-  const Acc<E> *grad;
-  E *w;
-  Acc<E> *m, *v, *master;
-
-  template <int W> PP_DEVICE void at(int64_t i, const AdamFactors &f) const {
-    using A = Acc<E>;
-    A gamma = A(f.gamma), beta1 = A(f.beta1), beta2 = A(f.beta2), rest1 = A(1 - f.beta1), rest2 = A(1 - f.beta2);
-    A correction1 = A(f.correction1), correction2 = A(f.correction2), lr = A(f.lr), epsilon = A(f.epsilon);
-    A decay = A(f.decay);
-    auto g = load<W>(grad + i), mean = load<W>(m + i), square = load<W>(v + i), value = load<W>(master + i);
-    for (int j = 0; j < W; ++j) {
-      A slope = gamma * g.v[j];
-      mean.v[j] = beta1 * mean.v[j] + rest1 * slope;
-      square.v[j] = beta2 * square.v[j] + rest2 * (slope * slope);
-      value.v[j] -=
-          lr * (mean.v[j] * correction1 / (squareRoot(square.v[j] * correction2) + epsilon) + decay * value.v[j]);
-    }
-    store<W>(m + i, mean);
-    store<W>(v + i, square);
-    store<W>(master + i, value);
-    if (static_cast<const void *>(w) != master)
-      store<W>(w + i, value);
-  }
-};
-
-template <class E>
-__global__ void adamKernel(Adam<E> adam, const OptimizerScalars *scalars, const double *norm2, bool decay, int64_t n,
-                           bool wide) {
-  AdamFactors *f = sharedMemory<AdamFactors>();
-  if (threadIdx.x == 0)
-    *f = factorsOf(*scalars, norm2, decay);
-  waitBlock();
-  constexpr int W = packOf<E>;
-  for (int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * W; i < n;
-       i += int64_t(gridDim.x) * blockDim.x * W)
-    if (wide && i + W <= n)
-      adam.template at<W>(i, *f);
-    else
-      for (int64_t j = i; j < n && j < i + W; ++j)
-        adam.template at<1>(j, *f);
-}
-
-template <class E> pp_status_t adamw(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-#ifndef __CUDACC__ // emulated programs have no device that writes them before a step
-  *op.launches->scalars = *in<OptimizerScalars>(arguments[6]);
-#endif
-  void *master = arguments[5] ? arguments[5] : arguments[2];
-  Adam<E> adam{in<A>(arguments[0]), out<E>(arguments[2]), out<A>(arguments[3]), out<A>(arguments[4]), out<A>(master)};
-  int64_t blocks = blocksFor(op.dims[0], 256 * packOf<E>);
-  return launch(op, adamKernel<E>, {blocks < 2048 ? blocks : 2048}, 256, sizeof(AdamFactors), adam,
-                static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(arguments[1]), op.has(Decay),
-                op.dims[0], aligned(arguments[0], arguments[2], arguments[3], arguments[4], master));
-}
-
 } // namespace
-
-int64_t pp::elementwiseScratch(const PreparedOp &op) {
-  return op.kernel == Kernel::sum_squares ? 8 * blocksFor(op.dims[0], squaresBlock) : 0;
-}
 
 Body pp::elementwiseBody(Kernel kernel, Type type) {
   switch (kernel) {
@@ -306,8 +191,6 @@ Body pp::elementwiseBody(Kernel kernel, Type type) {
     PP_BODY_OF(zero)
     PP_BODY_OF(accumulate)
     PP_BODY_OF(round)
-    PP_BODY_OF(sum_squares)
-    PP_BODY_OF(adamw)
   default:
     return nullptr;
   }

@@ -53,6 +53,7 @@ template <class... Pointers> bool aligned(Pointers... pointers) {
 
 /// The bodies of each file; null where another serves.
 Body elementwiseBody(Kernel kernel, Type type);
+Body optimizerBody(Kernel kernel, Type type);
 Body normsBody(Kernel kernel, Type type);
 Body tablesBody(Kernel kernel, Type type);
 Body crossEntropyBody(Kernel kernel, Type type);
@@ -70,7 +71,7 @@ size_t attentionSharedBytes(const PreparedOp &op);
 /// Bytes that an op needs in the rank's scratch.
 int64_t normsScratch(const PreparedOp &op);
 int64_t tablesScratch(const PreparedOp &op);
-int64_t elementwiseScratch(const PreparedOp &op);
+int64_t optimizerScratch(const PreparedOp &op);
 int64_t crossEntropyScratch(const PreparedOp &op);
 
 #define PP_BODY_OF(name)                                                                                               \

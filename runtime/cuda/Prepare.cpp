@@ -3,6 +3,7 @@
 #include "runtime/cuda/Gemm.h"
 #include "runtime/cuda/KeyLists.h"
 #include "runtime/cuda/Memory.h"
+#include "runtime/cuda/Sdpa.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cmath>
@@ -48,6 +49,18 @@ pp_status_t runLinearDw(const PreparedOp &op, void *const *a) {
   return multiply(op, arguments);
 }
 
+/// A library's attention; for addresses or gradients that it does not take, our own.
+pp_status_t runSdpa(const PreparedOp &op, void *const *a) {
+  bool backward = op.kernel == Kernel::attention_bwd;
+  void *const k = inList<void>(a[backward ? 4 : 1], 0), *const v = inList<void>(a[backward ? 4 : 1], 1);
+  bool serves = backward
+                    ? a[7] && aligned(a[0], a[1], a[2], a[5], a[7], k, v, inList<void>(a[6], 0), inList<void>(a[6], 1))
+                    : aligned(a[0], a[2], a[3], k, v);
+  if (serves)
+    return op.sdpa->run(a, op.scratch, op.launches->stream);
+  return (backward ? attentionBackwardBody(op) : attentionBody(op))(op, a);
+}
+
 Body bodyOf(const PreparedOp &op) {
   switch (op.kernel) {
   case Kernel::linear:
@@ -63,7 +76,7 @@ Body bodyOf(const PreparedOp &op) {
   default:
     break;
   }
-  for (auto find : {elementwiseBody, normsBody, tablesBody, crossEntropyBody, mergeAttentionBody})
+  for (auto find : {elementwiseBody, optimizerBody, normsBody, tablesBody, crossEntropyBody, mergeAttentionBody})
     if (Body body = find(op.kernel, op.type))
       return body;
   return nullptr;
@@ -97,6 +110,7 @@ std::string checkLimits(const PreparedOp &op) {
 struct Kernels::State {
   std::vector<PreparedOp> ops;
   std::vector<std::unique_ptr<Gemm>> gemms;
+  std::vector<std::unique_ptr<Sdpa>> sdpas;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   Launches launches;
   DeviceBlock memory; ///< scratch, scalars, failures, tables
@@ -105,6 +119,7 @@ struct Kernels::State {
   std::map<std::tuple<int64_t, int64_t, int64_t, double, bool>, int64_t> tables;
 
   pp_status_t prepareProduct(PreparedOp &op, std::string &why);
+  void prepareSdpa(PreparedOp &op);
   pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
   pp_status_t placeAll(std::string &why);
 };
@@ -125,6 +140,24 @@ pp_status_t Kernels::State::prepareProduct(PreparedOp &op, std::string &why) {
   return PP_OK;
 }
 
+/// Where no library serves, the op keeps its own body.
+void Kernels::State::prepareSdpa(PreparedOp &op) {
+  SdpaShape shape(op);
+  for (const auto &sdpa : sdpas)
+    if (sdpa->shape() == shape)
+      op.sdpa = sdpa.get();
+  std::string why;
+  if (!op.sdpa) {
+    std::unique_ptr<Sdpa> made = Sdpa::create(shape, "", why);
+    if (!made)
+      return;
+    op.sdpa = made.get();
+    sdpas.push_back(std::move(made));
+  }
+  op.body = runSdpa;
+  scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
+}
+
 pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why) {
   why = readSpec(spec, op, chunks.emplace_back());
   if (why.empty())
@@ -133,7 +166,9 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     return PP_INVALID;
   op.launches = &launches;
   op.body = bodyOf(op);
-  for (auto scratch : {elementwiseScratch, normsScratch, tablesScratch, crossEntropyScratch})
+  if (SdpaShape::fits(op))
+    prepareSdpa(op);
+  for (auto scratch : {optimizerScratch, normsScratch, tablesScratch, crossEntropyScratch})
     scratchBytes = std::max(scratchBytes, scratch(op));
   if (op.kernel == Kernel::rope)
     tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], op.type == Type::F64}] = 0;
@@ -209,3 +244,4 @@ void Kernels::bindStream(void *stream) { state->launches.stream = stream; }
 void *Kernels::scalars() const { return state->launches.scalars; }
 int32_t *Kernels::failures() const { return state->launches.failures; }
 const char *Kernels::isa() { return "cuda"; }
+std::string Kernels::attention() { return Sdpa::describe(); }

@@ -212,6 +212,35 @@ template <class E> pp_status_t adamw(const PreparedOp &op, void *const *argument
   return PP_OK;
 }
 
+/// The op of one tensor of a list.
+inline PreparedOp oneOf(const PreparedOp &op, int64_t i) {
+  PreparedOp one = op;
+  one.dims[0] = op.chunks[i].length;
+  return one;
+}
+
+template <class E> pp_status_t sum_squares_all(const PreparedOp &op, void *const *arguments) {
+  void *const *grads = static_cast<void *const *>(arguments[0]);
+  for (int64_t i = 0; i < op.chunkCount; ++i) {
+    PreparedOp one = oneOf(op, i);
+    one.flags |= i > 0 ? uint32_t(Accumulate) : 0;
+    void *const its[] = {grads[i], arguments[1]};
+    sum_squares<E>(one, its);
+  }
+  return PP_OK;
+}
+
+template <class E> pp_status_t adamw_all(const PreparedOp &op, void *const *arguments) {
+  for (int64_t i = 0; i < op.chunkCount; ++i) {
+    void *const *tensor = static_cast<void *const *>(arguments[1]) + 5 * i;
+    void *const its[] = {tensor[0], arguments[0], tensor[1], tensor[2], tensor[3], tensor[4], arguments[2]};
+    PreparedOp one = oneOf(op, i);
+    one.flags = op.chunks[i].position ? uint32_t(Decay) : 0;
+    adamw<E>(one, its);
+  }
+  return PP_OK;
+}
+
 } // namespace
 
 #endif // PP_RUNTIME_KERNELS_ELEMENTWISE_H

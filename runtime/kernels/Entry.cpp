@@ -11,7 +11,8 @@ int32_t failRun(pp_rank_t *rank, int32_t number, const char *name, pp_status_t s
   std::string where = "op " + std::to_string(number) + " `" + name + "`";
   if (status == PP_INVALID)
     return rank->fail(status, where + " met a token or target outside its vocabulary");
-  return rank->fail(status, where + (rank->kernels->failures() ? ": a kernel could not be launched" : ": oneDNN failed"));
+  return rank->fail(status,
+                    where + (rank->kernels->failures() ? ": a kernel could not be launched" : ": oneDNN failed"));
 }
 
 /// Lists of addresses lie on the stack of the task body: work that is done later needs its own.
@@ -38,6 +39,10 @@ size_t listLength(const PreparedOp &op) {
     return size_t(2 * op.dims[4]);
   case Kernel::cross_entropy_merge:
     return size_t(op.dims[1]);
+  case Kernel::adamw_all:
+    return size_t(5 * op.chunkCount);
+  case Kernel::sum_squares_all:
+    return size_t(op.chunkCount);
   default:
     return 0;
   }
@@ -141,8 +146,8 @@ int32_t pp_attention_delta(pp_rank_t *rank, int32_t op, const void *dout, const 
 }
 
 int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *lse,
-                         const void *delta, const void *const *kv, void *dq, void *const *dkv) {
-  return PP_RUN(attention_bwd, dout, q, lse, delta, kv, dq, dkv);
+                         const void *delta, const void *const *kv, void *dq, void *const *dkv, const void *o) {
+  return PP_RUN(attention_bwd, dout, q, lse, delta, kv, dq, dkv, o);
 }
 
 int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(gelu, x, y); }
@@ -196,6 +201,14 @@ int32_t pp_round(pp_rank_t *rank, int32_t op, const void *x, void *y) { return P
 
 int32_t pp_sum_squares(pp_rank_t *rank, int32_t op, const void *grad, double *sum) {
   return PP_RUN(sum_squares, grad, sum);
+}
+
+int32_t pp_sum_squares_all(pp_rank_t *rank, int32_t op, const void *const *grads, double *sum) {
+  return PP_RUN(sum_squares_all, grads, sum);
+}
+
+int32_t pp_adamw_all(pp_rank_t *rank, int32_t op, const double *norm2, void *const *tensors) {
+  return PP_RUN(adamw_all, norm2, tensors, &rank->optimizer);
 }
 
 int32_t pp_adamw(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,

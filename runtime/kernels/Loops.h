@@ -62,7 +62,9 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::accumulate, accumulate<E>);
   set(Kernel::round, round<E>);
   set(Kernel::sum_squares, sum_squares<E>);
+  set(Kernel::sum_squares_all, sum_squares_all<E>);
   set(Kernel::adamw, adamw<E>);
+  set(Kernel::adamw_all, adamw_all<E>);
 }
 
 int64_t loopScratch(const PreparedOp &op) {

@@ -8,6 +8,7 @@
 namespace pp {
 
 class Gemm;
+class Sdpa;
 struct Launches;
 
 enum OpFlag : uint32_t {
@@ -24,7 +25,8 @@ enum OpFlag : uint32_t {
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
-/// attention and attention_bwd are followed by a length and a position for each chunk of keys.
+/// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
+/// sum_squares_all by a size and 1 (decay) or 0 for each tensor.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -62,7 +64,9 @@ enum OpFlag : uint32_t {
   X(accumulate, 1, 0, 0)                                                                                               \
   X(round, 1, 0, 0)                                                                                                    \
   X(sum_squares, 1, 0, Accumulate)                                                                                     \
-  X(adamw, 1, 0, Decay)
+  X(sum_squares_all, 0, 0, Accumulate)                                                                                 \
+  X(adamw, 1, 0, Decay)                                                                                                \
+  X(adamw_all, 0, 0, 0)
 
 /// Enumerators are spelt as the C ABI spells the functions: one name, derived mechanically.
 enum class Kernel : uint8_t {
@@ -74,7 +78,7 @@ enum class Kernel : uint8_t {
 inline constexpr int kernelCount = 0 PP_FOR_EACH_KERNEL(PP_ONE);
 #undef PP_ONE
 
-/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw: then the rank's OptimizerScalars).
+/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw, adamw_all: then the rank's OptimizerScalars).
 using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
 
 /// Keys that lie together, and where the first of them stands in the sequence.
@@ -90,9 +94,10 @@ struct PreparedOp {
   double params[1] = {};
   Body body = nullptr;
   Gemm *gemm = nullptr;          ///< linear, linear_dx, linear_dw in f32 and bf16
+  Sdpa *sdpa = nullptr;          ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   const void *cosines = nullptr; ///< rope: [s][d/2] in acc
   const void *sines = nullptr;
-  const Chunk *chunks = nullptr; ///< attention, attention_bwd
+  const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
   int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
   int32_t number = 0;

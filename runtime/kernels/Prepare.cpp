@@ -171,4 +171,5 @@ int32_t *Kernels::failures() const { return nullptr; }
 
 int64_t Kernels::scratchBytes() const { return state->scratchBytes + state->tableBytes; }
 
+std::string Kernels::attention() { return ""; }
 const char *Kernels::isa() { return isaTable().name; }

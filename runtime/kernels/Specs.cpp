@@ -76,7 +76,11 @@ std::string checkDims(const PreparedOp &op) {
   }
 }
 
-bool takesChunks(Kernel kernel) { return kernel == Kernel::attention || kernel == Kernel::attention_bwd; }
+bool takesTensors(Kernel kernel) { return kernel == Kernel::adamw_all || kernel == Kernel::sum_squares_all; }
+
+bool takesChunks(Kernel kernel) {
+  return kernel == Kernel::attention || kernel == Kernel::attention_bwd || takesTensors(kernel);
+}
 
 bool takesRows(Kernel kernel) { return kernel == Kernel::embedding || kernel == Kernel::embedding_dw; }
 
@@ -86,6 +90,8 @@ bool mayBeZero(Kernel kernel, size_t i) {
     return i == 3;
   if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
     return i == 2;
+  if (takesTensors(kernel))
+    return i % 2;
   if (takesChunks(kernel))
     return i >= 5 && i % 2;
   if (kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz)
@@ -109,8 +115,11 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
     op.dims[4] = spec.dims[2];
   else if (lists ? spec.dims.size() < facts.dims + 2 || (spec.dims.size() - facts.dims) % 2
                  : spec.dims.size() != facts.dims)
-    return "expected " + counted(facts.dims, "dim") + (lists ? " and two for each chunk" : "") + ", got " +
-           std::to_string(spec.dims.size());
+    return "expected " + counted(facts.dims, "dim") +
+           (takesTensors(*kernel) ? " and two for each tensor"
+            : lists               ? " and two for each chunk"
+                                  : "") +
+           ", got " + std::to_string(spec.dims.size());
   if (spec.params.size() != facts.params)
     return "expected " + counted(facts.params, "param") + ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)
@@ -135,6 +144,14 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   return checkDims(op);
 }
 
+/// Elements of all tensors of a list.
+static double elementsOf(const PreparedOp &op) {
+  double sum = 0;
+  for (int64_t i = 0; i < op.chunkCount; ++i)
+    sum += double(op.chunks[i].length);
+  return sum;
+}
+
 /// Pairs of a query and a key that it sees.
 static double visiblePairs(const PreparedOp &op) {
   int64_t pairs = 0;
@@ -156,7 +173,7 @@ double Kernels::flops(const OpSpec &spec) {
     d[i] = double(op.dims[i]);
   for (size_t i = 0; i < spec.dims.size(); ++i)
     size *= double(spec.dims[i]);
-  double pairs = d[0] * d[2] * visiblePairs(op);
+  double pairs = takesTensors(op.kernel) ? 0 : d[0] * d[2] * visiblePairs(op);
   switch (op.kernel) {
   case Kernel::linear:
   case Kernel::linear_dx:
@@ -200,6 +217,10 @@ double Kernels::flops(const OpSpec &spec) {
     return size;
   case Kernel::sum_squares:
     return 2 * size;
+  case Kernel::sum_squares_all:
+    return 2 * elementsOf(op);
+  case Kernel::adamw_all:
+    return 15 * elementsOf(op);
   case Kernel::embedding_dw:
     return d[0] * d[1];
   case Kernel::positions_dw:

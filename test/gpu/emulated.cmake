@@ -1,6 +1,6 @@
 # The kernels of the device `cuda` compiled as C++ over fibers, and the unit tests that run them on the CPU.
 include(${CMAKE_SOURCE_DIR}/runtime/cuda.cmake)
-set(PP_EMULATED ${PP_CUDA_KERNELS} cuda/Prepare.cpp cuda/GemmEmulated.cpp cuda/MemoryEmulated.cpp cuda/BlockFibers.cpp
+set(PP_EMULATED ${PP_CUDA_KERNELS} cuda/Prepare.cpp cuda/GemmEmulated.cpp cuda/MemoryEmulated.cpp cuda/SdpaNone.cpp cuda/BlockFibers.cpp
     kernels/Entry.cpp kernels/Specs.cpp)
 list(TRANSFORM PP_EMULATED PREPEND ${CMAKE_SOURCE_DIR}/runtime/)
 list(TRANSFORM PP_CUDA_KERNELS PREPEND ${CMAKE_SOURCE_DIR}/runtime/ OUTPUT_VARIABLE PP_EMULATED_KERNELS)

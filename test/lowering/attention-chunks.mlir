@@ -33,13 +33,14 @@ func.func private @f(%q: !q, %k0: !k, %v0: !k, %k1: !k, %v1: !k) -> (!q, !l) att
   return %o, %lse : !q, !l
 }
 
-// The sums are written where they are read: the results' list is that of the arguments.
+// The sums are written where they are read: the results' list is that of the arguments. The last is the output of which
+// delta was made.
 // CHECK-LABEL: define internal i32 @b(ptr %0, ptr %1, ptr %2, ptr %3, ptr %4, ptr %5)
 // CHECK:         %[[KV2:.*]] = alloca ptr, i32 2
 // CHECK:         %[[DKV:.*]] = alloca ptr, i32 2
 // CHECK-DAG:     store ptr %2, ptr %[[KV2]]
 // CHECK-DAG:     store ptr %3, ptr %[[DKV]]
-// CHECK:         call i32 @pp_attention_bwd(ptr %0, i32 2, ptr %1, ptr %1, ptr %{{.*}}, ptr %{{.*}}, ptr %[[KV2]], ptr %4, ptr %[[DKV]])
+// CHECK:         call i32 @pp_attention_bwd(ptr %0, i32 2, ptr %1, ptr %1, ptr %{{.*}}, ptr %{{.*}}, ptr %[[KV2]], ptr %4, ptr %[[DKV]], ptr %1)
 func.func private @b(%o: !q, %lse: !l, %k: !k, %v: !k, %dk: !s, %dv: !s) -> (!q, !s, !s) attributes {
     pipeline.inputs = [["act", 2], ["kv", 2], ["dkv", 2]], pipeline.results = [["dact", 1], ["dkv", 2]],
     pipeline.ties = array<i64: -1, 2>, pipeline.flops = 1.0 : f64} {
@@ -47,6 +48,20 @@ func.func private @b(%o: !q, %lse: !l, %k: !k, %v: !k, %dk: !s, %dv: !s) -> (!q,
   %0:3 = nn.attention_bwd %o, %o, %lse, %d, %k, %v into_kv %dk, %dv {heads = 2 : i64, sums = true, kv_offsets = array<i64: 30>}
       : (!q, !q, !l, !l, !k, !k, !s, !s) -> (!q, !s, !s)
   return %0#0, %0#1, %0#2 : !q, !s, !s
+}
+
+// Here the output is gone: its place in the scratch is that of the next sum.
+// CHECK-LABEL: define internal i32 @c(
+// CHECK:         call i32 @pp_attention_delta(ptr %0, i32 {{[0-9]+}}, ptr %1, ptr %[[AT:[0-9]+]],
+// CHECK:         call i32 @pp_attention_bwd({{.*}}, ptr null)
+func.func private @c(%q: !q, %lse: !l, %k: !k, %v: !k) -> (!q, !k, !k) attributes {
+    pipeline.inputs = [["act", 2], ["kv", 2]], pipeline.results = [["dact", 1], ["dkv", 2]],
+    pipeline.ties = array<i64: -1, -1>, pipeline.flops = 1.0 : f64} {
+  %o = nn.add %q, %q : (!q, !q) -> !q
+  %d = nn.attention_delta %q, %o {heads = 2 : i64} : (!q, !q) -> !l
+  %x = nn.add %q, %q : (!q, !q) -> !q
+  %0:3 = nn.attention_bwd %x, %q, %lse, %d, %k, %v {heads = 2 : i64} : (!q, !q, !l, !l, !k, !k) -> (!q, !k, !k)
+  return %0#0, %0#1, %0#2 : !q, !k, !k
 }
 
 // b s H G d position, then length and position of each chunk.
@@ -68,5 +83,6 @@ pipeline.program @one ranks 1 microbatches 1 slices 0 attributes {train = {}} {
     %t = pipeline.slot temporary "t" offset 2560 : !t
     pipeline.launch @f <F stage 0 mb 0>(%q, %k0, %k1) -> (%o) : (!sq, !sk, !sk) -> (!sl)
     pipeline.launch @b <B stage 0 mb 0>(%o, %k1, %d) -> (%x) scratch %t : (!sl, !sk, !ss) -> (!sq) scratch !t
+    pipeline.launch @c <B stage 0 mb 0>(%o, %k1) -> (%x, %k0) scratch %t : (!sl, !sk) -> (!sq, !sk) scratch !t
   }
 }

@@ -174,9 +174,9 @@ inline Gradients backward(const Slice &n, Type type, const Values &dout, const V
   ArrayList kv = listOf(type, keys), dkv;
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     dkv.add(Array(type, n.keys(i / 2)));
-  OneOp("attention_bwd", type, n.dims(), {},
-        n.flags())(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
-                   Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs());
+  OneOp("attention_bwd", type, n.dims(), {}, n.flags())(
+      pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
+      Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs(), Array(type, total.o));
   Gradients gradients{dq.get(), {}, {}};
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     (i % 2 ? gradients.dv : gradients.dk).push_back(dkv.arrays[i].get());

@@ -75,7 +75,7 @@ void addBackward(const Slice &n, const Keys &keys, size_t from, size_t to, Type 
     flags.push_back("accumulate");
   OneOp("attention_bwd", type, part.dims(), {}, flags)(pp_attention_bwd, Array(type, dout), Array(type, q),
                                                        Array(accOf(type), lse), Array(accOf(type), delta), kv.inputs(),
-                                                       sums.dq, sums.dkv.outputs() + 2 * from);
+                                                       sums.dq, sums.dkv.outputs() + 2 * from, nullptr);
 }
 
 void expectGradients(const Accumulators &sums, const Gradients &expected, const Accumulators *old, double tolerance) {
@@ -195,7 +195,7 @@ void compareSlices(const Sequence &n) {
     Array dq(n.type, slice.queries());
     OneOp("attention_bwd", n.type, slice.dims(), {}, slice.flags({i + 1 == n.cuts.size() ? "sums" : "accumulate_kv"}))(
         pp_attention_bwd, Array(n.type, dout), Array(n.type, q), Array(accOf(n.type), got.lse),
-        Array(accOf(n.type), delta(slice, n.type, dout, got.o)), kv.inputs(), dq, dkv.outputs());
+        Array(accOf(n.type), delta(slice, n.type, dout, got.o)), kv.inputs(), dq, dkv.outputs(), nullptr);
     expectNear(dq.get(), n.part(gradients.dq, i, slice.heads), tolerance, "dq of slice " + std::to_string(i));
     // All later slices are done: this one's keys have their whole gradient.
     expectNear(dkv.arrays[2 * i].get(), n.part(gradients.dk[0], i, slice.groups), tolerance, "dk");

@@ -222,3 +222,91 @@ TEST(KernelsElementwise, AdamWWithoutNormDoesNotClip) {
   op(pp_adamw, Array(Type::F64, Values{2}), nullptr, w, m, v, nullptr);
   EXPECT_NEAR(m.get()[0], 0.1 * 2, 1e-12);
 }
+
+namespace {
+
+/// Tensors of an optimizer: weights, m, v and masters, all of them apart.
+struct Tensors {
+  std::vector<Array> grads, weights, means, squares, masters;
+  Type type;
+  explicit Tensors(Type type, const std::vector<int64_t> &sizes) : type(type) {
+    Type acc = accOf(type);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      auto n = size_t(sizes[i]);
+      Values w = rounded(acc, random(n, uint32_t(i)));
+      grads.emplace_back(acc, random(n, uint32_t(i) + 1000));
+      weights.emplace_back(type, w);
+      means.emplace_back(acc, random(n, uint32_t(i) + 2000));
+      squares.emplace_back(acc, Values(n, 0.5));
+      masters.emplace_back(acc, w);
+    }
+  }
+  std::vector<void *> of(size_t i) {
+    return {grads[i], weights[i], means[i], squares[i], type == Type::Bf16 ? masters[i].data() : nullptr};
+  }
+};
+
+/// A few large ones at and around the blocks, then more small ones than one launch takes.
+std::vector<int64_t> manySizes() {
+  std::vector<int64_t> sizes = {4096, 1, 4097, 103, 3 * 4096, 4095};
+  for (int64_t i = 0; i < 300; ++i)
+    sizes.push_back(1 + i % 7);
+  return sizes;
+}
+
+} // namespace
+
+/// One call for many tensors gives the bits of a call for each, decay or not.
+TEST(KernelsElementwise, AdamWOfManyTensors) {
+  std::vector<int64_t> sizes = manySizes(), dims;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    dims.insert(dims.end(), {sizes[i], int64_t(i % 2)});
+  for (Type type : allTypes) {
+    Tensors together(type, sizes), apart(type, sizes);
+    Array norm(Type::F64, Values{9});
+    auto set = [](OneOp &op) {
+      op.rank.optimizer.lr = 1e-2, op.rank.optimizer.weightDecay = 0.1, op.rank.optimizer.clip = 1;
+      op.rank.optimizer.step = 3;
+    };
+    std::vector<void *> all;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      std::vector<void *> its = together.of(i), p = apart.of(i);
+      all.insert(all.end(), its.begin(), its.end());
+      OneOp one("adamw", type, {sizes[i]}, {}, flags(i % 2, "decay"));
+      set(one);
+      one(pp_adamw, p[0], norm, p[1], p[2], p[3], p[4]);
+    }
+    OneOp op("adamw_all", type, dims);
+    set(op);
+    op(pp_adamw_all, norm, static_cast<void *const *>(all.data()));
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      SCOPED_TRACE(std::string(nameOf(type)) + ", tensor " + std::to_string(i));
+      expectEqual(together.weights[i].get(), apart.weights[i].get(), "w");
+      expectEqual(together.means[i].get(), apart.means[i].get(), "m");
+      expectEqual(together.squares[i].get(), apart.squares[i].get(), "v");
+      expectEqual(together.masters[i].get(), apart.masters[i].get(), "master");
+    }
+  }
+}
+
+TEST(KernelsElementwise, SumSquaresOfManyTensors) {
+  std::vector<int64_t> sizes = manySizes(), dims;
+  for (int64_t size : sizes)
+    dims.insert(dims.end(), {size, 0});
+  for (Type type : allTypes) {
+    Tensors tensors(type, sizes);
+    std::vector<const void *> all;
+    double expected = 0;
+    for (Array &grad : tensors.grads) {
+      all.push_back(grad.data());
+      for (double g : grad.get())
+        expected += g * g;
+    }
+    Array sum(Type::F64, 1);
+    OneOp("sum_squares_all", type, dims)(pp_sum_squares_all, static_cast<const void *const *>(all.data()), sum);
+    expectNear(sum.get(), {expected}, 1e-6, "written");
+    OneOp("sum_squares_all", type, dims, {}, {"accumulate"})(pp_sum_squares_all,
+                                                             static_cast<const void *const *>(all.data()), sum);
+    expectNear(sum.get(), {2 * expected}, 1e-6, "added");
+  }
+}

@@ -22,7 +22,7 @@ Results compute(const Slice &n, Type type, Forward forward, Backward backward) {
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     dkv.add(Array(type, n.keys(i / 2)));
   forward(q.data(), kv.inputs(), o.data(), lse.data());
-  backward(dout.data(), q.data(), lse.data(), delta.data(), kv.inputs(), dq.data(), dkv.outputs());
+  backward(dout.data(), q.data(), lse.data(), delta.data(), kv.inputs(), dq.data(), dkv.outputs(), nullptr);
   Results results{o.get(), lse.get(), dq.get(), {}};
   for (const Array &each : dkv.arrays)
     results.dkv.push_back(each.get());

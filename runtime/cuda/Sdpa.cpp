@@ -1,0 +1,224 @@
+// Attention written as the graphs of operations that cuDNN knows as its fused attention; lse is max + ln(sum), as ours.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   forward    s = scale q k^T, masked   m = max s   e = exp(s - m)   l = sum e   lse = m + ln l   o = (e / l) v
+//   backward   p = exp(scale q k^T - lse), masked      dv = p^T do      ds = scale p (do v^T - delta)
+//              dk = ds^T q      dq = ds k, added up in f32 and then rounded
+//
+// cuDNN sums dq with atomics: two runs differ in the last bits. PP_CUDNN=forward leaves the backward to our own kernel,
+// whose bits are always the same; PP_CUDNN=off all of it. cuDNN takes no delta: it makes its own from o.
+#include "runtime/cuda/Sdpa.h"
+#include "runtime/cuda/Cudnn.h"
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+using namespace pp;
+
+using Shape = CudnnGraph::Shape;
+using Tensor = CudnnGraph::Tensor;
+using Where = CudnnGraph::Where;
+
+namespace {
+
+/// One for all ranks of the process: they are fibers of one thread. Null where there is no device.
+cudnnHandle_t handleOf(const Cudnn &api) {
+  static cudnnHandle_t one = [&] {
+    cudnnHandle_t made = nullptr;
+    return api.create(&made) == CUDNN_STATUS_SUCCESS ? made : nullptr;
+  }();
+  return one;
+}
+
+/// Address number i of a list, which is an argument of its own.
+void *listed(void *list, int64_t i) { return static_cast<void **>(list)[i]; }
+
+int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+bool wishes(const char *what) {
+  const char *wish = std::getenv("PP_CUDNN");
+  return wish && std::strcmp(wish, what) == 0;
+}
+
+} // namespace
+
+struct Sdpa::State {
+  SdpaShape shape;
+  CudnnGraph graph;
+  const Cudnn &api;
+  float scale, minusInfinity = -std::numeric_limits<float>::infinity(), one = 1;
+
+  State(const SdpaShape &shape, const Cudnn &api)
+      : shape(shape), graph(api), api(api), scale(float(1 / std::sqrt(double(shape.width)))) {}
+
+  Shape rows() const { return {{n().batch, n().heads, n().queries, 1}, {n().heads * n().queries, n().queries, 1, 1}}; }
+  Shape scores() const { return CudnnGraph::dense(n().batch, n().heads, n().queries, n().keys); }
+  Shape queries() const { return CudnnGraph::headRows(n().batch, n().queries, n().heads, n().width); }
+  Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width); }
+  const SdpaShape &n() const { return shape; }
+
+  Tensor memory(const Shape &its) { return graph.tensor(its, CUDNN_DATA_BFLOAT16, Where::Memory); }
+  Tensor statistics() { return graph.tensor(rows(), CUDNN_DATA_FLOAT, Where::Memory); }
+  Tensor masked(Tensor scores);
+  Tensor addedOverHeads(Tensor weights, Tensor right, Tensor sum);
+  void describeForward();
+  void describeBackward();
+  int64_t deltaBytes() const { return align(4 * n().batch * n().heads * n().queries); }
+  int64_t sumBytes() const { return align(4 * n().batch * n().heads * n().queries * n().width); }
+};
+
+/// Scores of keys behind their query become -inf.
+Tensor Sdpa::State::masked(Tensor from) {
+  if (!shape.causal)
+    return from;
+  Tensor row = graph.between(scores(), CUDNN_DATA_INT32), column = graph.between(scores(), CUDNN_DATA_INT32);
+  Tensor seen = graph.between(scores(), CUDNN_DATA_BOOLEAN), to = graph.between(scores());
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, row, from, -1, -1, 2);
+  graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, column, from, -1, -1, 3);
+  graph.pointwise(CUDNN_POINTWISE_CMP_GE, seen, row, column, -1, -1, CUDNN_DATA_BOOLEAN);
+  graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT, to, from, graph.scalar(), seen);
+  return to;
+}
+
+/// Order of places: q, k, v, o, lse, scale, (-inf).
+void Sdpa::State::describeForward() {
+  Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys()), o = memory(queries());
+  Tensor lse = statistics(), factor = graph.scalar();
+  Tensor products = graph.between(scores()), scaled = graph.between(scores());
+  graph.multiply(q, k, products);
+  graph.pointwise(CUDNN_POINTWISE_MUL, scaled, products, factor);
+  Tensor seen = masked(scaled), most = graph.between(rows()), less = graph.between(scores());
+  Tensor powers = graph.between(scores()), total = graph.between(rows()), logarithm = graph.between(rows());
+  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, seen, most);
+  graph.pointwise(CUDNN_POINTWISE_SUB, less, seen, most);
+  graph.pointwise(CUDNN_POINTWISE_EXP, powers, less);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, powers, total);
+  graph.pointwise(CUDNN_POINTWISE_LOG, logarithm, total);
+  graph.pointwise(CUDNN_POINTWISE_ADD, lse, most, logarithm);
+  Tensor weights = graph.between(scores(), CUDNN_DATA_BFLOAT16);
+  graph.pointwise(CUDNN_POINTWISE_DIV, weights, powers, total);
+  graph.multiply(weights, v, o);
+}
+
+/// sum[b, group] = the sum over the heads of its group of weights^T right.
+Tensor Sdpa::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum) {
+  Tensor turned = graph.between(scores().transposed(), CUDNN_DATA_BFLOAT16);
+  graph.reshape(weights, turned);
+  if (n().heads == n().groups) {
+    graph.multiply(turned, right, sum);
+    return sum;
+  }
+  Tensor all = graph.between(CudnnGraph::dense(n().batch, n().heads, n().keys, n().width), CUDNN_DATA_BFLOAT16);
+  graph.multiply(turned, right, all);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, all, sum);
+  return sum;
+}
+
+/// Order of places: q, k, v, dout, o, lse, dq, dk, dv, delta, sums of dq, one, scale, (-inf).
+void Sdpa::State::describeBackward() {
+  Shape all = CudnnGraph::dense(n().batch, n().heads, n().queries, n().width);
+  Tensor q = memory(queries()), k = memory(keys().transposed()), v = memory(keys().transposed());
+  Tensor dout = memory(queries()), o = memory(queries()), lse = statistics();
+  Tensor dq = memory(queries()), dk = memory(keys()), dv = memory(keys()), delta = statistics();
+  Tensor sums = graph.tensor(all, CUDNN_DATA_FLOAT, Where::Memory), unit = graph.scalar(), factor = graph.scalar();
+  Shape strided = {{all.dims[0], all.dims[1], all.dims[2], all.dims[3]},
+                   {all.strides[0], all.strides[1], n().heads * n().width, 1}};
+  Tensor both = graph.between(strided), total = graph.between(rows());
+  graph.pointwise(CUDNN_POINTWISE_MUL, both, dout, o);
+  graph.reduce(CUDNN_REDUCE_TENSOR_ADD, both, total);
+  graph.pointwise(CUDNN_POINTWISE_MUL, delta, total, unit);
+
+  Tensor products = graph.between(scores()), scaled = graph.between(scores()), less = graph.between(scores());
+  graph.multiply(q, k, products);
+  graph.pointwise(CUDNN_POINTWISE_MUL, scaled, products, factor);
+  graph.pointwise(CUDNN_POINTWISE_SUB, less, scaled, lse);
+  Tensor weights = graph.between(scores());
+  graph.pointwise(CUDNN_POINTWISE_EXP, weights, masked(less));
+  addedOverHeads(weights, dout, dv);
+
+  Tensor slopes = graph.between(scores()), lessDelta = graph.between(scores()), weighted = graph.between(scores());
+  Tensor ds = graph.between(scores());
+  graph.multiply(dout, v, slopes);
+  graph.pointwise(CUDNN_POINTWISE_SUB, lessDelta, slopes, delta);
+  graph.pointwise(CUDNN_POINTWISE_MUL, weighted, lessDelta, weights);
+  graph.pointwise(CUDNN_POINTWISE_MUL, ds, weighted, factor);
+  addedOverHeads(ds, q, dk);
+  Tensor straight = graph.between(keys(), CUDNN_DATA_BFLOAT16);
+  graph.reshape(k, straight);
+  graph.multiply(ds, straight, sums);
+  graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
+}
+
+SdpaShape::SdpaShape(const PreparedOp &op)
+    : batch(op.dims[0]), queries(op.dims[1]), keys(op.chunks[0].length), heads(op.dims[2]), groups(op.dims[3]),
+      width(op.dims[4]), causal(op.has(Causal)), backward(op.kernel == Kernel::attention_bwd), type(op.type) {}
+
+bool SdpaShape::fits(const PreparedOp &op) {
+  bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
+  return attention && op.type == Type::Bf16 && op.chunkCount == 1 && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
+         (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
+         !op.has(OpFlag(Accumulate | Sums | AccumulateKv)) && !wishes("off") &&
+         (op.kernel == Kernel::attention || !wishes("forward"));
+}
+
+Sdpa::Sdpa() = default;
+Sdpa::~Sdpa() = default;
+const SdpaShape &Sdpa::shape() const { return state->shape; }
+
+std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &device, std::string &why) {
+  const Cudnn *api = findCudnn(why);
+  if (!api)
+    return nullptr;
+  cudnnHandle_t handle = device.empty() ? handleOf(*api) : nullptr;
+  if (device.empty() && !handle) {
+    why = "cuDNN could not be started";
+    return nullptr;
+  }
+  std::unique_ptr<Sdpa> made(new Sdpa);
+  made->state = std::make_unique<State>(shape, *api);
+  if (shape.backward)
+    made->state->describeBackward();
+  else
+    made->state->describeForward();
+  if (made->state->graph.plan(handle, device))
+    return made;
+  why = made->state->graph.failure();
+  return nullptr;
+}
+
+int64_t Sdpa::scratchBytes() const {
+  int64_t own = state->shape.backward ? state->deltaBytes() + state->sumBytes() : 0;
+  return own + align(state->graph.workspaceBytes());
+}
+
+pp_status_t Sdpa::run(void *const *a, char *scratch, void *stream) const {
+  State &s = *state;
+  cudnnHandle_t handle = handleOf(s.api);
+  if (s.api.setStream(handle, static_cast<cudaStream_t>(stream)) != CUDNN_STATUS_SUCCESS)
+    return PP_INTERNAL;
+  std::vector<void *> places;
+  if (!s.shape.backward) {
+    places = {a[0], listed(a[1], 0), listed(a[1], 1), a[2], a[3], &s.scale};
+  } else {
+    char *sums = scratch + s.deltaBytes();
+    places = {a[1], listed(a[4], 0), listed(a[4], 1), a[0], a[7], a[2], a[5], listed(a[6], 0), listed(a[6], 1), scratch,
+              sums, &s.one,          &s.scale};
+    scratch = sums + s.sumBytes();
+  }
+  if (s.shape.causal)
+    places.push_back(&s.minusInfinity);
+  return s.graph.run(handle, places, scratch) ? PP_OK : PP_INTERNAL;
+}
+
+std::string Sdpa::describe() {
+  std::string why;
+  const Cudnn *api = findCudnn(why);
+  if (wishes("off"))
+    why = "PP_CUDNN is off";
+  if (!why.empty())
+    return "own kernels (" + why + ")";
+  size_t version = api->getVersion();
+  return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+         " where it has a plan, own kernels elsewhere" + (wishes("forward") ? " and in the backward" : "");
+}

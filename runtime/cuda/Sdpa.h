@@ -1,0 +1,43 @@
+// Attention by cuDNN where it can: a whole causal or unmasked attention in 16 bits, forward and backward.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_CUDA_SDPA_H
+#define PP_RUNTIME_CUDA_SDPA_H
+
+#include "runtime/kernels/Op.h"
+
+namespace pp {
+
+/// One chunk of keys that begins where the queries do, or no mask; gradients in the type of what they are of.
+struct SdpaShape {
+  int64_t batch, queries, keys, heads, groups, width;
+  bool causal, backward;
+  Type type;
+  explicit SdpaShape(const PreparedOp &op);
+  /// Whether cuDNN may be asked for an op at all.
+  static bool fits(const PreparedOp &op);
+  bool operator==(const SdpaShape &) const = default;
+};
+
+/// What runs one shape, made before the first step.
+class Sdpa {
+public:
+  /// Null where this build or machine has no cuDNN, or cuDNN no plan: `why` says it. An empty `device` is the one at
+  /// hand; else cuDNN's JSON of another, for which the plan is only made.
+  static std::unique_ptr<Sdpa> create(const SdpaShape &shape, const std::string &device, std::string &why);
+  ~Sdpa();
+  const SdpaShape &shape() const;
+  int64_t scratchBytes() const;
+  /// The arguments of pp_attention or pp_attention_bwd; all tensors at multiples of 16 bytes.
+  pp_status_t run(void *const *arguments, char *scratch, void *stream) const;
+  /// What attention runs here by, for --info: cuDNN and its version, or why not.
+  static std::string describe();
+
+private:
+  struct State;
+  Sdpa();
+  std::unique_ptr<State> state;
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_CUDA_SDPA_H

@@ -1,0 +1,22 @@
+// Stands in for cuDNN in builds without it, and where kernels are emulated: every attention is our own kernel's.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/cuda/Sdpa.h"
+
+using namespace pp;
+
+struct Sdpa::State {
+  SdpaShape shape;
+};
+
+SdpaShape::SdpaShape(const PreparedOp &) {}
+bool SdpaShape::fits(const PreparedOp &) { return false; }
+Sdpa::Sdpa() = default;
+Sdpa::~Sdpa() = default;
+const SdpaShape &Sdpa::shape() const { return state->shape; }
+int64_t Sdpa::scratchBytes() const { return 0; }
+pp_status_t Sdpa::run(void *const *, char *, void *) const { return PP_INTERNAL; }
+std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &, const std::string &, std::string &why) {
+  why = describe();
+  return nullptr;
+}
+std::string Sdpa::describe() { return "own kernels (built without cuDNN)"; }

@@ -1,0 +1,112 @@
+// What cuDNN says without a GPU: our graphs of attention are understood, and have plans on GPUs only described.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/cuda/Sdpa.h"
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+using namespace pp;
+
+namespace {
+
+/// A GPU as cuDNN writes one down, with the numbers of NVIDIA's data sheets and of the CUDA C++ Programming Guide.
+std::string gpu(const char *name, int capability, int multiprocessors, int sharedBytes, int cacheBytes) {
+  return std::string("{\"deviceName\":\"") + name + "\",\"deviceVer\":" + std::to_string(capability) +
+         ",\"multiProcessorCount\":" + std::to_string(multiprocessors) +
+         ",\"maxSharedMemoryPerBlockOptin\":" + std::to_string(sharedBytes) +
+         ",\"l2CacheSize\":" + std::to_string(cacheBytes) +
+         R"(,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,"warpSize":32,
+         "maxSharedMemoryPerBlock":49152,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,
+         "maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,
+         "supportCoopLaunch":1,"totalGlobalMem":80000000000,"smClockRateKHz":1400000,"memClockRateKHz":1500000,
+         "cudaDeviceId":0,"driverVer":13000})";
+}
+
+std::string a100() { return gpu("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040); }
+std::string h100() { return gpu("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800); }
+
+SdpaShape shapeOf(bool backward, bool causal, int64_t heads, int64_t groups, int64_t width) {
+  static Chunk whole = {1024, 0};
+  PreparedOp op{};
+  op.kernel = backward ? Kernel::attention_bwd : Kernel::attention;
+  op.type = Type::Bf16;
+  op.flags = causal ? uint32_t(Causal) : 0;
+  int64_t dims[] = {2, 1024, heads, groups, width, 0};
+  std::copy_n(dims, 6, op.dims);
+  op.chunks = &whole;
+  op.chunkCount = 1;
+  EXPECT_TRUE(SdpaShape::fits(op));
+  return SdpaShape(op);
+}
+
+/// The fake driver stands in before cuDNN looks for one.
+class CudnnPlans : public testing::Test {
+protected:
+  static void SetUpTestSuite() {
+    ASSERT_NE(dlopen(PP_FAKE_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
+    available = Sdpa::describe().starts_with("cuDNN 9.");
+  }
+  void SetUp() override {
+    if (!available)
+      GTEST_SKIP() << Sdpa::describe();
+  }
+  static void expectPlan(const std::string &device, const SdpaShape &shape) {
+    std::string why;
+    std::unique_ptr<Sdpa> sdpa = Sdpa::create(shape, device, why);
+    ASSERT_TRUE(sdpa) << why;
+    // Two statistics and the sums of dq in f32 lie in the scratch; all of cuDNN's own is linear in the sequence.
+    int64_t rows = shape.batch * shape.heads * shape.queries, own = shape.backward ? 4 * rows * (1 + shape.width) : 0;
+    EXPECT_GE(sdpa->scratchBytes(), own);
+    EXPECT_LE(sdpa->scratchBytes(), own + 8 * rows * shape.width + 65536);
+  }
+  static inline bool available = false;
+};
+
+} // namespace
+
+TEST_F(CudnnPlans, Hopper) {
+  expectPlan(h100(), shapeOf(false, true, 8, 2, 128));
+  expectPlan(h100(), shapeOf(true, true, 8, 2, 128));
+}
+
+TEST_F(CudnnPlans, Ampere) {
+  expectPlan(a100(), shapeOf(false, true, 8, 2, 128));
+  expectPlan(a100(), shapeOf(true, true, 8, 2, 128));
+}
+
+/// Heads in groups that do not divide them are no graph, and the reason is cuDNN's.
+TEST_F(CudnnPlans, WhatCudnnRefusesIsSaid) {
+  std::string why;
+  EXPECT_FALSE(Sdpa::create(shapeOf(false, true, 8, 3, 128), h100(), why));
+  EXPECT_NE(why, "");
+}
+
+TEST_F(CudnnPlans, AskedOnlyForWhatItHas) {
+  PreparedOp op{};
+  Chunk chunks[] = {{1024, 0}, {1024, 1024}};
+  op.kernel = Kernel::attention;
+  op.type = Type::Bf16;
+  op.flags = Causal;
+  op.dims[4] = 64;
+  op.chunks = chunks;
+  op.chunkCount = 1;
+  auto fits = [&](auto change) {
+    PreparedOp other = op;
+    change(other);
+    return SdpaShape::fits(other);
+  };
+  EXPECT_TRUE(SdpaShape::fits(op));
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.chunkCount = 2; }));
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.dims[5] = 512; })) << "the queries begin behind the keys";
+  EXPECT_TRUE(fits([](PreparedOp &other) { other.dims[5] = 512, other.flags = 0; })) << "and see them all";
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.dims[4] = 60; }));
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.type = Type::F32; }));
+  for (OpFlag flag : {Accumulate, Sums, AccumulateKv})
+    EXPECT_FALSE(fits([&](PreparedOp &other) { other.kernel = Kernel::attention_bwd, other.flags |= flag; }));
+  setenv("PP_CUDNN", "forward", 1);
+  EXPECT_TRUE(SdpaShape::fits(op));
+  EXPECT_FALSE(fits([](PreparedOp &other) { other.kernel = Kernel::attention_bwd; }));
+  setenv("PP_CUDNN", "off", 1);
+  EXPECT_FALSE(SdpaShape::fits(op));
+  EXPECT_EQ(Sdpa::describe(), "own kernels (PP_CUDNN is off)");
+  unsetenv("PP_CUDNN");
+}
