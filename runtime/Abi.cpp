@@ -5,8 +5,6 @@
 #include "runtime/Trace.h"
 #include "runtime/Transport.h"
 
-using pp::Trace;
-
 extern "C" int32_t pp_begin_unit(pp_rank_t *rank, int32_t unit) {
   rank->unit = unit;
   rank->trace->beginUnit();
@@ -19,28 +17,28 @@ extern "C" int32_t pp_end_unit(pp_rank_t *rank, int32_t unit) {
 }
 
 extern "C" int32_t pp_post_send(pp_rank_t *rank, int32_t message, const void *data) {
-  int64_t start = Trace::now();
+  int64_t start = rank->trace->mark();
   pp_status_t status = rank->transport->postSend(*rank, message, data);
   rank->trace->posted(message, start);
   return status;
 }
 
 extern "C" int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data) {
-  int64_t start = Trace::now();
+  int64_t start = rank->trace->mark();
   pp_status_t status = rank->transport->postReceive(*rank, message, data);
   rank->trace->posted(message, start);
   return status;
 }
 
 extern "C" int32_t pp_post_collective(pp_rank_t *rank, int32_t message, void *data, void *shard) {
-  int64_t start = Trace::now();
+  int64_t start = rank->trace->mark();
   pp_status_t status = rank->transport->postCollective(*rank, message, data, shard);
   rank->trace->posted(message, start);
   return status;
 }
 
 extern "C" int32_t pp_complete(pp_rank_t *rank, int32_t message) {
-  int64_t start = Trace::now();
+  int64_t start = rank->trace->mark();
   pp_status_t status = rank->transport->complete(*rank, message);
   rank->trace->waited(message, start);
   return status;

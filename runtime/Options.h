@@ -31,6 +31,8 @@ struct Options {
   std::optional<Emulation> emulate;
   bool noGraph = false; ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false;
+  /// Each unit's time is wanted: of a graph only the whole is known.
+  [[nodiscard]] bool isTimed() const { return !trace.empty() || !profile.empty(); }
 };
 
 /// Reads the arguments after the program's name; both `--name value` and `--name=value`.

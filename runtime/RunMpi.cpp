@@ -39,8 +39,9 @@ Status makePlace(const Options &options, int32_t rank, Place &place) {
   }
   // What comes over MPI comes when the host asks for it, and cannot be part of a graph.
   bool isNccl = hasNccl && options.carrier != Carrier::Mpi;
-  place.group = std::make_unique<StepGroup>(*place.driver, nullptr, 1, isNccl && !options.noGraph);
-  auto device = std::make_unique<StreamDevice>(*place.driver, *place.group);
+  place.group =
+      std::make_unique<StepGroup>(*place.driver, nullptr, 1, isNccl && !options.noGraph && !options.isTimed());
+  auto device = std::make_unique<StreamDevice>(*place.driver, *place.group, options.isTimed());
   std::unique_ptr<Transport> mpi = std::move(place.transport);
   if constexpr (hasNccl)
     if (isNccl)

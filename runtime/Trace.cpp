@@ -173,6 +173,21 @@ void Writer::write() {
 
 } // namespace
 
+/// A unit's event comes after those of what it posted and waited for inside itself, which count there only.
+void Trace::settle() {
+  for (size_t i = 0; i < pending.size(); ++i) {
+    Event event = pending[i];
+    if (event.kind == Kind::Unit)
+      for (size_t inside = i; inside-- > 0 && pending[inside].start >= event.start;)
+        total.units -= marks->timeOf(pending[inside].stop) - marks->timeOf(pending[inside].start);
+    int64_t &sum = event.kind == Kind::Unit ? total.units : event.kind == Kind::Post ? total.posts : total.waits;
+    event.start = marks->timeOf(event.start);
+    event.stop = marks->timeOf(event.stop);
+    keep(event, sum);
+  }
+  pending.clear();
+}
+
 std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &ranks) {
   // By the ends of a lane, its channel, and the place in it.
   std::map<std::tuple<std::vector<int32_t>, int32_t, int64_t>, int64_t> known;

@@ -10,6 +10,17 @@
 
 namespace pp {
 
+/// The clock of a device that works later than it is asked: marks are put into its stream, and say their time after the
+/// step, in nanoseconds of CLOCK_MONOTONIC.
+class TraceMarks {
+public:
+  virtual int64_t mark() = 0;
+  virtual int64_t timeOf(int64_t mark) = 0;
+
+protected:
+  ~TraceMarks() = default;
+};
+
 class Trace {
 public:
   enum class Kind : int32_t { Unit, Post, Wait, Step };
@@ -29,6 +40,12 @@ public:
     return int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
   }
 
+  /// From now on the times of all but steps are marks of a device, until `settle`.
+  void setMarks(TraceMarks *its) { marks = its; }
+  [[nodiscard]] int64_t mark() const { return marks ? marks->mark() : now(); }
+  /// The step is over: the marks' times become known.
+  void settle();
+
   /// Makes room for `capacity` events; later ones are counted and dropped.
   void reserve(size_t capacity) {
     events.resize(capacity);
@@ -36,16 +53,20 @@ public:
   }
   void beginUnit() {
     nested = 0;
-    unitStart = now();
+    unitStart = mark();
   }
   /// What a unit posted and waited for inside itself counts there only.
   void endUnit(int32_t unit) {
-    total.units -= nested;
-    add(Kind::Unit, unit, unitStart, now(), total.units);
+    if (!marks)
+      total.units -= nested;
+    add(Kind::Unit, unit, unitStart, mark(), total.units);
   }
-  void posted(int32_t message, int64_t start) { add(Kind::Post, message, start, now(), total.posts); }
-  void waited(int32_t message, int64_t start) { add(Kind::Wait, message, start, now(), total.waits); }
-  void stepped(int32_t step, int64_t start) { add(Kind::Step, step, start, now(), total.steps); }
+  void posted(int32_t message, int64_t start) { add(Kind::Post, message, start, mark(), total.posts); }
+  void waited(int32_t message, int64_t start) { add(Kind::Wait, message, start, mark(), total.waits); }
+  void stepped(int32_t step, int64_t start) {
+    pending.clear(); // of a step that failed
+    keep({start, now(), Kind::Step, step}, total.steps);
+  }
   void clearSums() { total = {}; }
 
   [[nodiscard]] const Sums &sums() const { return total; }
@@ -55,17 +76,24 @@ public:
 
 private:
   void add(Kind kind, int32_t number, int64_t start, int64_t stop, int64_t &sum) {
-    sum += stop - start;
-    nested += stop - start;
+    if (marks)
+      pending.push_back({start, stop, kind, number});
+    else
+      keep({start, stop, kind, number}, sum);
+  }
+  void keep(const Event &event, int64_t &sum) {
+    sum += event.stop - event.start;
+    nested += event.stop - event.start;
     if (used < events.size())
-      events[used++] = {start, stop, kind, number};
+      events[used++] = event;
     else if (!events.empty())
       ++lost;
   }
 
   Sums total;
   int64_t unitStart = 0, nested = 0;
-  std::vector<Event> events;
+  std::vector<Event> events, pending; ///< pending: their times are marks
+  TraceMarks *marks = nullptr;
   size_t used = 0, lost = 0;
 };
 

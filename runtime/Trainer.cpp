@@ -74,11 +74,6 @@ Status Trainer::makeReady() {
   if (options.data.empty())
     return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
   PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
-  if (!device.isTimed() && (!options.trace.empty() || !options.profile.empty()))
-    return invalid(options.trace.empty() ? "`--profile`" : "`--trace`",
-                   " tells when units ran on the CPU; on a device "
-                   "with streams (",
-                   device.name(), ") the CPU knows only when it asked for them");
   PP_TRY(device.allocate(*program));
   if (speaks())
     PP_TRY(checkOutputs());
@@ -91,7 +86,7 @@ Status Trainer::makeReady() {
   sums.resize(whole.microbatches + 2 * whole.ranks);
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
-  if (!options.trace.empty() || !options.profile.empty()) {
+  if (options.isTimed()) {
     size_t perStep = program->units.size() + 2 * program->messages.size() + 1;
     trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
   }
@@ -317,7 +312,7 @@ Status Trainer::finish() {
     }
     fflush(stdout);
   }
-  return options.trace.empty() && options.profile.empty() ? Status() : finishTrace();
+  return options.isTimed() ? finishTrace() : Status();
 }
 
 Status Trainer::finishTrace() {

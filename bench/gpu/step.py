@@ -5,7 +5,9 @@
 # usage: step.py PROGRAMS TEXT     (programs `step.<length>.<schedule>/program`; sizes as in bench/gpu/pack.sh)
 # Both hold bf16 weights with f32 masters, sum gradients of four microbatches in f32, and step AdamW. PyTorch's sums and
 # masters are f32 tensors beside bf16 parameters; its attention is its own choice of flash kernels. Best of the steps
-# after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time.
+# after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time. The last column is,
+# for the program on one rank, what of a step with the graph is not inside its tasks: their times are the device's own, of
+# a run with --profile, in which kernels are asked for one by one and far ahead.
 import glob, json, os, re, subprocess, sys, time
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 14336, 4096, 4
@@ -24,6 +26,18 @@ def ours(folder, text, *options):
         lines = [json.loads(line) for line in file][WARM:]
     best = min(lines, key=lambda line: line["seconds"])
     return best["seconds"], best["flop_per_s"] * best["seconds"], ""
+
+
+def inside(folder, text):
+    """Seconds of a step inside tasks, by the device's clock."""
+    path = os.path.join(folder, "profile")
+    done = subprocess.run([os.path.abspath(os.path.join(folder, "program")), "--in-process", "--data", text, "--steps",
+                           str(STEPS), "--profile", path], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        return None
+    with open(path) as file:
+        profile = json.load(file)
+    return sum(task["count"] * task["mean"] for task in profile["tasks"]) / profile["steps"]
 
 
 def torch_step(length, compiled):
@@ -117,15 +131,15 @@ def torch_step(length, compiled):
 
 def main():
     programs, text = sys.argv[1:]
-    print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours |\n|---|---|---|---|---|---|")
+    print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours | outside tasks |\n|---|---|---|---|---|---|---|")
     lengths = sorted({int(re.search(r"step\.(\d+)\.", path).group(1)) for path in glob.glob(f"{programs}/step.*")})
     for length in lengths:
         first, flops = None, None
 
-        def row(name, seconds):
+        def row(name, seconds, outside=""):
             rate = f"{flops / seconds * 1e-12:.1f}" if flops else ""
             share = f"{first / seconds:.2f}" if first else ""
-            print(f"| {length} | {name} | {seconds * 1e3:.2f} | {length * MICROBATCHES / seconds:.0f} | {rate} | {share} |",
+            print(f"| {length} | {name} | {seconds * 1e3:.2f} | {length * MICROBATCHES / seconds:.0f} | {rate} | {share} | {outside} |",
                   flush=True)
 
         for folder in sorted(glob.glob(f"{programs}/step.{length}.*"), reverse=True):  # `single` before `1f1b`
@@ -133,16 +147,17 @@ def main():
                 seconds, counted, said = ours(folder, text, *options)
                 name = " ".join(["pp", folder.split(".")[-1], *options])
                 if seconds is None:
-                    print(f"| {length} | {name} | {said} | | | |", flush=True)
+                    print(f"| {length} | {name} | {said} | | | | |", flush=True)
                     continue
                 first, flops = first or seconds, flops or counted
-                row(name, seconds)
+                tasks = inside(folder, text) if folder.endswith(".single") and not options else None
+                row(name, seconds, f"{100 * (1 - tasks / seconds):.1f} %" if tasks else "")
         for compiled in (False, True):
             name = "PyTorch compiled" if compiled else "PyTorch eager"
             try:
                 row(name, torch_step(length, compiled))
             except Exception as error:  # no PyTorch, or not enough memory: ours is of interest all the same
-                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | |", flush=True)
+                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | |", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ public:
   Status allocateHost(size_t bytes, void *&memory) override;
   Status makeStream(Stream &made) override;
   Status makeEvent(Event &made) override;
+  Status makeTimer(Event &made) override;
+  int64_t between(Event from, Event to) override;
 
   Status record(Event event, Stream stream) override {
     busy.insert(stream);
@@ -141,6 +143,16 @@ Status CudaDriver::makeStream(Stream &made) {
 Status CudaDriver::makeEvent(Event &made) {
   made = Event(events.size());
   return checked(cudaEventCreateWithFlags(&events.emplace_back(), cudaEventDisableTiming), "making an event");
+}
+
+Status CudaDriver::makeTimer(Event &made) {
+  made = Event(events.size());
+  return checked(cudaEventCreate(&events.emplace_back()), "making an event");
+}
+
+int64_t CudaDriver::between(Event from, Event to) {
+  float milliseconds = 0;
+  return cudaEventElapsedTime(&milliseconds, events[from], events[to]) == cudaSuccess ? int64_t(milliseconds * 1e6) : 0;
 }
 
 Status CudaDriver::endCapture(Stream origin, Graph &made) {

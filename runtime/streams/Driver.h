@@ -13,6 +13,8 @@
 
 namespace pp {
 
+class Order; // runtime/streams/Order.h
+
 /// sums[k][i] = parts[0][i] + parts[1][i] + .. for every k, in this order; a sum may be one of the parts.
 struct SumSpec {
   std::vector<const void *> parts;
@@ -34,6 +36,9 @@ public:
   virtual Status allocateHost(size_t bytes, void *&memory) = 0;
   virtual Status makeStream(Stream &made) = 0;
   virtual Status makeEvent(Event &made) = 0;
+  /// An event that keeps when it happened. / Nanoseconds from one such to another, both of which have happened.
+  virtual Status makeTimer(Event &made) = 0;
+  virtual int64_t between(Event from, Event to) = 0;
 
   virtual Status record(Event event, Stream stream) = 0;
   virtual Status wait(Stream stream, Event event) = 0;
@@ -58,6 +63,9 @@ public:
   /// The rank's scalars are those of the step that begins. / What the kernels of a finished step found wrong.
   virtual Status beforeStep(pp_rank_t &rank) = 0;
   virtual Status afterStep(pp_rank_t &rank) = 0;
+
+  /// What surely happens before what, of all that was asked for; null: this driver does not keep it.
+  virtual Order *order() { return nullptr; }
 
   /// The handle under which other libraries know the stream.
   [[nodiscard]] virtual void *native(Stream stream) const = 0;

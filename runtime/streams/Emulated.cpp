@@ -7,7 +7,9 @@
 #include "runtime/GroupSums.h"
 #include "runtime/Program.h"
 #include "runtime/Random.h"
+#include "runtime/Trace.h"
 #include "runtime/streams/Driver.h"
+#include "runtime/streams/Order.h"
 #include <cstring>
 #include <functional>
 #include <map>
@@ -49,15 +51,20 @@ public:
   Status makeEvent(Event &made) override {
     made = Event(recordOf.size());
     recordOf.push_back(-1);
+    times.push_back(0);
     return {};
   }
+  Status makeTimer(Event &made) override { return makeEvent(made); }
+  int64_t between(Event from, Event to) override { return times[to] - times[from]; }
 
   Status record(Event event, Stream stream) override {
     recordOf[event] = pending.first + int64_t(pending.asked.size());
-    return ask(stream, [] {});
+    known.record(event, stream);
+    return ask(stream, [this, event] { times[event] = Trace::now(); });
   }
   Status wait(Stream stream, Event event) override;
   Status copy(Stream stream, void *to, const void *from, size_t bytes) override {
+    known.access(stream, {{static_cast<const char *>(from), bytes}, {static_cast<const char *>(to), bytes}});
     return ask(stream, [=] { memcpy(to, from, bytes); });
   }
   Status sum(Stream stream, const SumSpec &spec) override;
@@ -73,6 +80,7 @@ public:
   Status beforeStep(pp_rank_t &) override { return {}; }
   Status afterStep(pp_rank_t &rank) override;
   void *native(Stream) const override { return nullptr; }
+  Order *order() override { return &known; }
   std::string name() const override { return text("emulated streams, seed ", seed); }
 
 private:
@@ -95,12 +103,14 @@ private:
   std::vector<std::unique_ptr<void, void (*)(void *)>> blocks;
   Stream streams = 0;
   std::vector<int64_t> recordOf; ///< by event: the number of its last record
+  std::vector<int64_t> times;    ///< by event: when its last record was carried out
   std::vector<uint64_t> priorities;
   Program pending;
   bool captures = false;
   std::set<Stream> capturing;
   std::vector<Program> graphs;
   std::map<const pp_rank_t *, RankQueue> rankQueues;
+  Order known;
 };
 
 Status EmulatedDriver::ask(Stream stream, std::function<void()> work, int64_t awaits) {
@@ -118,12 +128,20 @@ Status EmulatedDriver::wait(Stream stream, Event event) {
   // A dropped wait orders nothing, and still joins the capture: what is looked for is the wrong result.
   int64_t awaits = recordOf[event];
   bool isDropped = waits++ == dropped;
+  if (!isDropped)
+    known.wait(stream, event);
   if (captures)
     capturing.insert(stream);
   return ask(stream, [] {}, isDropped ? -1 : awaits);
 }
 
 Status EmulatedDriver::sum(Stream stream, const SumSpec &spec) {
+  std::vector<std::pair<const char *, size_t>> ranges;
+  for (const void *part : spec.parts)
+    ranges.push_back({static_cast<const char *>(part), size_t(spec.count) * elementBytes(spec.type)});
+  for (const void *sum : spec.sums)
+    ranges.push_back({static_cast<const char *>(sum), size_t(spec.count) * elementBytes(spec.type)});
+  known.access(stream, std::move(ranges));
   return ask(stream, [spec] {
     size_t bytes = size_t(spec.count) * elementBytes(spec.type);
     sumMembers(spec.type, spec.parts, spec.sums[0], int64_t(bytes));
@@ -175,6 +193,7 @@ Status EmulatedDriver::checkJoined(Stream origin) const {
 Status EmulatedDriver::finish() {
   if (captures)
     return internal("a capture is waited for before it has ended");
+  known.join();
   Program now = std::move(pending);
   pending = {{}, now.first + int64_t(now.asked.size())};
   return run(now);

@@ -8,12 +8,16 @@ namespace pp {
 int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
   int32_t ranks = emitted.program().ranks;
   Fibers fibers(ranks);
-  StepGroup group(driver, &fibers, ranks, !options.noGraph);
+  bool timed = options.isTimed();
+  StepGroup group(driver, &fibers, ranks, !options.noGraph && !timed);
   std::shared_ptr<StreamMeeting> meeting = makeStreamMeeting(ranks, driver, &fibers);
+  std::shared_ptr<CheckedMeeting> checks = makeCheckedMeeting();
   Status status = fibers.run(
       [&](int32_t rank) {
-        StreamDevice device(driver, group);
+        StreamDevice device(driver, group, timed);
         std::unique_ptr<Transport> transport = makeStreamTransport(meeting, rank, device);
+        if (Order *order = driver.order())
+          transport = makeCheckedTransport(checks, std::move(transport), device, *order, rank);
         Trainer trainer(emitted, options, *transport, device, rank);
         Outcome outcome = trainer.run();
         leave(*meeting, rank);

@@ -27,13 +27,31 @@ Status StreamDevice::download(int64_t offset, void *to, size_t bytes) {
   return driver.finish();
 }
 
+/// A mark that fails is found at the end of the step.
+int64_t StreamDevice::mark() {
+  if (marksFailed.ok() && marks == timers.size())
+    marksFailed = driver.makeTimer(timers.emplace_back());
+  if (marksFailed.ok())
+    marksFailed = driver.record(timers[marks], stream);
+  return marksFailed.ok() ? int64_t(marks++) : 0;
+}
+
 pp_status_t StreamDevice::run(pp_step_t step, pp_rank_t &rank) {
   Status status = driver.beforeStep(rank);
+  if (timed) {
+    marks = 0;
+    begun = Trace::now();
+    mark();
+  }
   if (status.ok())
     status = group.run(step, rank, arena, stream);
   if (status.ok()) {
     rank.unit = -1; // what ran last on the device is not known
     status = driver.afterStep(rank);
+    if (status.ok() && timed)
+      status = marksFailed;
+    if (status.ok() && timed)
+      rank.trace->settle();
   }
   return status.ok() ? PP_OK : rank.fail(status.code(), status.message());
 }

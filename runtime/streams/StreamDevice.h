@@ -4,6 +4,7 @@
 #define PP_RUNTIME_STREAMS_STREAMDEVICE_H
 
 #include "runtime/Device.h"
+#include "runtime/Trace.h"
 #include "runtime/Transport.h"
 #include "runtime/streams/Driver.h"
 #include "runtime/streams/Fibers.h"
@@ -46,17 +47,22 @@ private:
   Driver::Graph graph = -1;
 };
 
-class StreamDevice final : public Device {
+/// With `timed` the marks of a trace are events in the rank's stream, for which a step must be asked for call by call.
+class StreamDevice final : public Device, TraceMarks {
 public:
-  StreamDevice(Driver &driver, StepGroup &group) : driver(driver), group(group) {}
+  StreamDevice(Driver &driver, StepGroup &group, bool timed = false) : driver(driver), group(group), timed(timed) {}
 
   Status allocate(const RankProgram &program) override;
   Status upload(int64_t offset, const void *from, size_t bytes) override;
   Status download(int64_t offset, void *to, size_t bytes) override;
-  void bind(pp_rank_t &rank) override { driver.bind(rank, stream); }
+  void bind(pp_rank_t &rank) override {
+    driver.bind(rank, stream);
+    if (timed)
+      rank.trace->setMarks(this);
+  }
   pp_status_t run(pp_step_t step, pp_rank_t &rank) override;
   int64_t usedBytes() const override { return deviceBytes; }
-  bool isTimed() const override { return false; }
+  bool isTimed() const override { return timed; }
   std::string name() const override { return driver.name(); }
 
   /// The stream of the rank's kernels.
@@ -68,8 +74,16 @@ public:
   }
 
 private:
+  int64_t mark() override;
+  int64_t timeOf(int64_t mark) override { return begun + driver.between(timers[0], timers[size_t(mark)]); }
+
   Driver &driver;
   StepGroup &group;
+  bool timed;
+  std::vector<Driver::Event> timers; ///< by mark of the step; the first is its begin
+  size_t marks = 0;
+  int64_t begun = 0; ///< when the first was asked for, of a stream with nothing to do
+  Status marksFailed;
   Driver::Stream stream = -1;
   char *arena = nullptr, *host = nullptr;
   int64_t deviceBytes = 0;
@@ -82,6 +96,12 @@ class StreamMeeting;
 /// Messages are copies and sums on the device, each channel a stream. `device` is allocated before `prepare`.
 [[nodiscard]] std::unique_ptr<Transport> makeStreamTransport(std::shared_ptr<StreamMeeting> meeting, int32_t rank,
                                                              StreamDevice &device);
+/// The same with every message checked against the rank programs, by an order that the driver keeps.
+class CheckedMeeting;
+[[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting();
+[[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
+                                                              std::unique_ptr<Transport> inner, StreamDevice &device,
+                                                              Order &order, int32_t rank);
 /// This rank's fiber ends.
 void leave(StreamMeeting &meeting, int32_t rank);
 /// What every rank waits for, when none can go on.

@@ -7,7 +7,7 @@ import json, os, re, sys
 import harness
 
 SIZES = dict(ranks=4, microbatches=4, layers=8, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=16, microbatch=1)
-CASES = ("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}), ("tawpipe", "threads", {}), ("interleaved", "threads", {})
+CASES = ("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}), ("tawpipe", "threads", {}), ("interleaved", "threads", {}), ("zb_h1", "streams/3", {})
 
 
 def read(path):
