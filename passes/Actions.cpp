@@ -42,10 +42,10 @@ bool Pieces::homesAreShards(int64_t piece) const {
   return place && place.getLayout() == Layout::shard;
 }
 
-int64_t Pieces::owner(int64_t piece) const {
+ArrayRef<int64_t> Pieces::owners(int64_t piece) const {
   PieceOp op = ops[piece];
   PlaceAttr place = op.getOwnerAttr() ? op.getOwnerAttr() : op.getAtAttr();
-  return place && place.getRanks().size() == 1 ? place.getRanks().front() : -1;
+  return place && place.getLayout() != Layout::shard ? place.getRanks() : ArrayRef<int64_t>();
 }
 
 ArrayRef<int64_t> Pieces::shards(int64_t piece) const {

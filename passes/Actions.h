@@ -28,8 +28,11 @@ public:
   llvm::ArrayRef<int64_t> homes(int64_t piece) const;
   /// Whether no home has all of the weights.
   bool homesAreShards(int64_t piece) const;
+  /// The ranks that update all of the piece, each its own copy; empty if none does, or each a shard.
+  llvm::ArrayRef<int64_t> owners(int64_t piece) const;
   /// The rank that updates the piece, -1 if none or several.
-  int64_t owner(int64_t piece) const;
+  int64_t owner(int64_t piece) const { return owners(piece).size() == 1 ? owners(piece).front() : -1; }
+  bool isReplicated(int64_t piece) const { return owners(piece).size() > 1; }
   /// The ranks over which weights, gradient and optimizer state of the piece are cut; empty if they are whole.
   llvm::ArrayRef<int64_t> shards(int64_t piece) const;
   bool isSharded(int64_t piece) const { return !shards(piece).empty(); }

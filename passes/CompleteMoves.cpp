@@ -42,13 +42,17 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
                                   << withLoops(op);
   };
   Role role = op.getThing().getRole();
-  if (involvesShards(op))
+  if (involvesShards(op) || (sumsOnAll(op) && pieces.isReplicated(pieces.find(op.getThing().getCoord()))))
     return verifyShards(op);
   for (PlaceAttr place : {op.getFromAttr(), op.getTo()})
     if (place && place.getLayout() != Layout::full && !(place.getLayout() == Layout::host && role == Role::stash))
       return unsupported("involves " + place.str());
-  if (role == Role::grad && op.getTo().getRanks().size() != 1)
-    return unsupported("adds a gradient up on " + op.getTo().str());
+  if (role == Role::grad && op.getTo().getRanks().size() != 1) {
+    auto error = emitError(op.getLoc()) << "`move " << op.getThing().str() << "` adds a gradient up on "
+                                        << op.getTo().str() << ", which do not all update it" << withLoops(op);
+    error.attachNote(pieces.op(pieces.find(op.getThing().getCoord())).getLoc()) << "placed here";
+    return error;
+  }
   if (isOffload(op))
     return success();
   if (!llvm::is_contained({Role::weight, Role::grad, Role::act, Role::dact, Role::kv, Role::dkv}, role))
@@ -113,7 +117,7 @@ FailureOr<Share> StepBuilder::reduceShares(TransferOp op, SmallVector<int64_t> f
 }
 
 FailureOr<Share> StepBuilder::readThing(TransferOp op) {
-  if (involvesShards(op)) {
+  if (involvesShards(op) || sumsOnAll(op)) {
     int64_t piece = pieces.find(op.getThing().getCoord());
     return op.getThing().getRole() == Role::grad ? joinShares(piece, op.getLoc())
                                                  : Share{joinShards(piece, op.getLoc()), {}, op};
@@ -164,8 +168,8 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
       share.value = createMove(op.getThing(), share.value, op.getTo(), op.getLoc(), group);
   for (auto &[op, share] : arriving)
     for (int64_t to : op.getTo().getRanks())
-      if (op.getTo().getLayout() == Layout::shard) {
-        addShards(pieces.find(op.getThing().getCoord()), share);
+      if (sumsOnAll(op)) {
+        addOnAll(pieces.find(op.getThing().getCoord()), share);
         break;
       } else if (op.getThing().getRole() == Role::grad) {
         addShare(pieces.find(op.getThing().getCoord()), to, share, op.getLoc());

@@ -1,4 +1,4 @@
-// Pieces whose gradient and optimizer state, and maybe weights, are cut over ranks: gathered to be used, summed into shards.
+// Pieces that several ranks update: each a shard, of weights gathered to be used and gradients summed into shards, or all of it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   rank 0  [W a|b|c|d]  <-all_gather-  a      B: grad  -reduce_scatter->  sum of a  -norm.0, U.0->  a
@@ -8,6 +8,11 @@
 // updates make is gathered where the old weights were:
 //
 //   rank 0  [W]  cut.0, U.0 -> a  <-all_gather->  [W']
+//
+// Where the optimizer state is whole on all of them, too (plain data parallelism), the sums are all-reduced, and each rank
+// updates its own copy:
+//
+//   rank 0  [W]  B: grad  <-all_reduce->  sum  -norm, U->  W'
 //
 // The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them. A tensor
 // that two pieces use is cut at the same elements in both, so that its shares and new values stay on their rank.
@@ -27,24 +32,40 @@ static SmallVector<int64_t> sorted(ArrayRef<int64_t> ranks) {
   return list;
 }
 
-/// A gather brings the whole weight to all that have a shard, a sum ends in all shards.
+SmallVector<int64_t> StepBuilder::sharers(int64_t piece) {
+  if (pieces.isReplicated(piece))
+    return sorted(pieces.owners(piece));
+  return sorted(pieces.shards(piece));
+}
+
+bool StepBuilder::sumsOnAll(TransferOp op) {
+  PlaceAttr to = op.getTo();
+  return op.getThing().getRole() == Role::grad &&
+         (to.getLayout() == Layout::shard || (to.getLayout() == Layout::full && to.getRanks().size() > 1));
+}
+
+/// A gather brings the whole weight to all that have a shard, a sum ends in all shards, or on all that update the piece.
 LogicalResult StepBuilder::verifyShards(TransferOp op) {
   int64_t piece = pieces.find(op.getThing().getCoord());
   Role role = op.getThing().getRole();
   PlaceAttr from = op.getFromAttr(), to = op.getTo();
   bool gathers = role == Role::weight && from && from.getLayout() == Layout::shard && to.getLayout() == Layout::full;
-  bool scatters = role == Role::grad && (!from || from.getLayout() == Layout::full) && to.getLayout() == Layout::shard;
-  SmallVector<int64_t> shards = sorted(pieces.shards(piece));
+  bool scatters = sumsOnAll(op) && (!from || from.getLayout() == Layout::full);
+  bool cut = involvesShards(op);
+  SmallVector<int64_t> expected = cut || pieces.isReplicated(piece) ? sharers(piece) : SmallVector<int64_t>();
+  if (cut && pieces.isReplicated(piece))
+    expected.clear();
   if (!gathers && !scatters)
     return emitError(op.getLoc()) << "`move " << op.getThing().str() << "` involves "
                                   << (to.getLayout() == Layout::shard ? to : from).str()
                                   << ", which is not supported yet" << withLoops(op);
   for (PlaceAttr place : {from, to})
-    if (place && sorted(place.getRanks()) != shards) {
+    if (place && sorted(place.getRanks()) != expected) {
       auto error = emitError(op.getLoc())
                    << "`move " << op.getThing().str() << "` goes " << (place == to ? "to " : "from ") << place.str();
-      if (shards.empty())
-        error << ", but " << pieces.describe(piece) << " is not cut over ranks" << withLoops(op);
+      if (expected.empty())
+        error << ", but " << pieces.describe(piece) << (cut ? " is not cut over ranks" : " is not updated there")
+              << withLoops(op);
       else
         error << "; expected all of " << pieces.op(piece).getOwner()->str() << withLoops(op);
       error.attachNote(pieces.op(piece).getLoc()) << "placed here";
@@ -56,6 +77,8 @@ LogicalResult StepBuilder::verifyShards(TransferOp op) {
 //===-- Weights -------------------------------------------------------------------------------------------------===//
 
 const Body *StepBuilder::findShardBody(int64_t piece, StringRef name, int64_t rank) {
+  if (!pieces.isSharded(piece))
+    return findBody(piece, name);
   SmallVector<int64_t> ranks = sorted(pieces.shards(piece));
   return findBody(piece, (name + "." + Twine(llvm::find(ranks, rank) - ranks.begin())).str());
 }
@@ -85,7 +108,7 @@ LogicalResult StepBuilder::createShardInputs(int64_t piece) {
       values[{weight, rank}] =
           addInput(weight, typeOn(Role::weight, findBody(piece, "U")->input("weight")->payload, rank));
     else
-      shardWeights[{piece, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
+      ownWeights[{piece, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
     if (const BodyGroups::Group *opt = update->input("opt"))
       values[{state, rank}] = addInput(state, typeOn(Role::opt, opt->payload, rank));
   }
@@ -96,7 +119,7 @@ Value StepBuilder::joinShards(int64_t piece, Location loc) {
   SmallVector<int64_t> ranks = sorted(pieces.shards(piece));
   SmallVector<Value> parts;
   for (int64_t rank : ranks)
-    parts.push_back(shardWeights[{piece, rank}]);
+    parts.push_back(ownWeights[{piece, rank}]);
   MLIRContext *context = program.getContext();
   auto whole = ValType::get(context, Role::weight, findBody(piece, "U")->input("weight")->payload,
                             PlaceAttr::get(context, ranks, Layout::shard));
@@ -106,7 +129,7 @@ Value StepBuilder::joinShards(int64_t piece, Location loc) {
 //===-- Gradients -----------------------------------------------------------------------------------------------===//
 
 Share StepBuilder::joinShares(int64_t piece, Location loc) {
-  SmallVector<int64_t> ranks = sorted(pieces.shards(piece));
+  SmallVector<int64_t> ranks = sharers(piece);
   SmallVector<Value> terms;
   Share sum{{}, llvm::BitVector(allContributions().size()), nullptr};
   for (int64_t rank : ranks) {
@@ -121,21 +144,21 @@ Share StepBuilder::joinShares(int64_t piece, Location loc) {
   return sum;
 }
 
-/// What came before is added up by now, so that no rank keeps more than two terms of its shard.
-void StepBuilder::addShards(int64_t piece, Share sum) {
-  for (int64_t rank : pieces.shards(piece)) {
+/// What came before is added up by now, so that no rank keeps more than two terms.
+void StepBuilder::addOnAll(int64_t piece, Share sum) {
+  for (int64_t rank : sharers(piece)) {
     PieceRank shard(piece, rank);
-    if (shardShares[shard].size() > 1) {
-      Share before = takeShard(piece, rank, pieces.op(piece).getLoc());
-      shardShares[shard] = {before};
+    if (ownShares[shard].size() > 1) {
+      Share before = takeOwn(piece, rank, pieces.op(piece).getLoc());
+      ownShares[shard] = {before};
     }
-    shardShares[shard].push_back(sum);
+    ownShares[shard].push_back(sum);
   }
 }
 
-Share StepBuilder::takeShard(int64_t piece, int64_t rank, Location loc) {
-  auto terms = std::move(shardShares[{piece, rank}]);
-  shardShares.erase({piece, rank});
+Share StepBuilder::takeOwn(int64_t piece, int64_t rank, Location loc) {
+  auto terms = std::move(ownShares[{piece, rank}]);
+  ownShares.erase({piece, rank});
   Share sum{{}, llvm::BitVector(allContributions().size()), nullptr};
   TupleType payload = findShardBody(piece, "U", rank)->input("grad")->payload;
   for (Share &term : terms) {
@@ -143,8 +166,9 @@ Share StepBuilder::takeShard(int64_t piece, int64_t rank, Location loc) {
     if (isa<FutureType>(arrived.getType()))
       arrived = builder.create<WaitOp>(loc, typeOn(Role::grad, payload, rank), arrived);
     if (sum.value)
-      sum.value =
-          createTask(sumShardBody(piece, rank), updateUnit(piece), rank, {sum.value, arrived}, loc).getResult(0);
+      sum.value = createTask(pieces.isSharded(piece) ? sumShardBody(piece, rank) : sumBody(piece), updateUnit(piece),
+                             rank, {sum.value, arrived}, loc)
+                      .getResult(0);
     else
       sum.value = arrived;
     sum.contributions |= term.contributions;
@@ -152,42 +176,33 @@ Share StepBuilder::takeShard(int64_t piece, int64_t rank, Location loc) {
   return sum;
 }
 
-LogicalResult StepBuilder::reduceToShards(int64_t piece) {
+LogicalResult StepBuilder::reduceOnAll(int64_t piece) {
   Location loc = pieces.op(piece).getLoc();
   bool left = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
   if (left && !movedGrads.count(piece)) {
     Share sum = joinShares(piece, loc);
-    auto to = PlaceAttr::get(program.getContext(), sorted(pieces.shards(piece)), Layout::shard);
+    auto to =
+        PlaceAttr::get(program.getContext(), sharers(piece), pieces.isSharded(piece) ? Layout::shard : Layout::full);
     sum.value = createMove(thing(Role::grad, piece), sum.value, to, loc, {});
-    addShards(piece, sum);
+    addOnAll(piece, sum);
     left = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
   }
-  for (int64_t rank : pieces.shards(piece)) {
-    Share sum = takeShard(piece, rank, loc);
+  for (int64_t rank : sharers(piece)) {
+    Share sum = takeOwn(piece, rank, loc);
     if (!sum.value || !sum.contributions.all() || left)
       return reportMissing(piece, rank, sum);
-    shardGrads[{piece, rank}] = sum.value;
+    ownGrads[{piece, rank}] = sum.value;
   }
   return success();
 }
 
 //===-- Updates -------------------------------------------------------------------------------------------------===//
 
-void StepBuilder::createShardNorms(int64_t piece) {
-  for (int64_t rank : pieces.shards(piece)) {
-    SmallVector<Value> inputs = {shardGrads[{piece, rank}]};
-    if (Value norm = norms[rank])
-      inputs.push_back(norm);
-    const Body *body = findShardBody(piece, inputs.size() > 1 ? "norm" : "norm.first", rank);
-    norms[rank] = createTask(*body, updateUnit(piece), rank, inputs, pieces.op(piece).getLoc()).getResult(0);
-  }
-}
-
 /// `fresh` of a piece with tied weights: the owner's new values, on the same rank.
 Value StepBuilder::freshShard(int64_t piece, int64_t rank, Location loc) {
   int64_t primary = pieces.primary(piece);
   const Body *fresh = findShardBody(primary, "tie.fresh." + std::to_string(pieces.tieNumber(piece)), rank);
-  return createTask(*fresh, updateUnit(primary), rank, {shardWeights[{primary, rank}]}, loc).getResult(0);
+  return createTask(*fresh, updateUnit(primary), rank, {ownWeights[{primary, rank}]}, loc).getResult(0);
 }
 
 void StepBuilder::addTiedShards(int64_t piece) {
@@ -196,8 +211,8 @@ void StepBuilder::addTiedShards(int64_t piece) {
   for (int64_t rank : pieces.shards(piece)) {
     const Body *out = findShardBody(piece, "tie.out", rank),
                *in = findShardBody(primary, "tie.in." + std::to_string(pieces.tieNumber(piece)), rank);
-    Value share = createTask(*out, updateUnit(piece), rank, {shardGrads[{piece, rank}]}, loc).getResult(0);
-    Value &sum = shardGrads[{primary, rank}];
+    Value share = createTask(*out, updateUnit(piece), rank, {ownGrads[{piece, rank}]}, loc).getResult(0);
+    Value &sum = ownGrads[{primary, rank}];
     sum = createTask(*in, updateUnit(primary), rank, {sum, share}, loc).getResult(0);
   }
 }
@@ -208,14 +223,14 @@ LogicalResult StepBuilder::updateShards(int64_t piece) {
   bool whole = !pieces.homesAreShards(piece);
   for (int64_t rank : pieces.shards(piece)) {
     if (whole)
-      shardWeights[{piece, rank}] =
+      ownWeights[{piece, rank}] =
           createTask(*findShardBody(piece, "cut", rank), updateUnit(piece), rank, {get(weight, rank, loc)}, loc)
               .getResult(0);
     const Body *body = findShardBody(piece, "U", rank);
     SmallVector<Value> inputs;
     for (const BodyGroups::Group &group : body->groups.inputs)
-      inputs.push_back(group.name == "weight"  ? shardWeights[{piece, rank}]
-                       : group.name == "grad"  ? shardGrads[{piece, rank}]
+      inputs.push_back(group.name == "weight"  ? ownWeights[{piece, rank}]
+                       : group.name == "grad"  ? ownGrads[{piece, rank}]
                        : group.name == "opt"   ? get(thing(Role::opt, piece), rank, loc)
                        : group.name == "fresh" ? freshShard(piece, rank, loc)
                                                : norms[rank]);
@@ -224,13 +239,13 @@ LogicalResult StepBuilder::updateShards(int64_t piece) {
       if (group.name == "opt")
         output(thing(Role::opt, piece), value, loc);
       else
-        shardWeights[{piece, rank}] = value;
+        ownWeights[{piece, rank}] = value;
     if (!whole)
-      output(weight, shardWeights[{piece, rank}], loc);
-    output(thing(Role::grad, piece), shardGrads[{piece, rank}], loc);
+      output(weight, ownWeights[{piece, rank}], loc);
+    output(thing(Role::grad, piece), ownGrads[{piece, rank}], loc);
   }
   if (whole)
-    newWeights[piece] =
+    gathered[piece] =
         createMove(weight, joinShards(piece, loc),
                    PlaceAttr::get(program.getContext(), sorted(pieces.shards(piece)), Layout::full), loc, {});
   return success();
@@ -242,5 +257,5 @@ void StepBuilder::returnGathered(int64_t piece) {
   ThingAttr weight = thing(Role::weight, piece);
   TupleType payload = findBody(piece, "U")->input("weight")->payload;
   for (int64_t rank : pieces.shards(piece))
-    output(weight, builder.create<WaitOp>(loc, typeOn(Role::weight, payload, rank), newWeights[piece]), loc);
+    output(weight, builder.create<WaitOp>(loc, typeOn(Role::weight, payload, rank), gathered[piece]), loc);
 }

@@ -72,17 +72,16 @@ LogicalResult StepBuilder::createInputs() {
         return failure();
       continue;
     }
-    if (pieces.owner(piece) < 0)
-      return emitError(op.getLoc()) << pieces.describe(piece)
-                                    << " has no `opt` place of one rank, so no rank can update it";
+    if (pieces.owners(piece).empty())
+      return emitError(op.getLoc()) << pieces.describe(piece) << " has no `opt` place, so no rank can update it";
     for (int64_t rank : pieces.homes(piece)) {
       ThingAttr weight = thing(Role::weight, piece);
       values[{weight, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
     }
     ThingAttr state = thing(Role::opt, piece);
-    int64_t owner = pieces.owner(piece);
     if (const BodyGroups::Group *opt = update->input("opt"))
-      values[{state, owner}] = addInput(state, typeOn(Role::opt, opt->payload, owner));
+      for (int64_t owner : pieces.owners(piece))
+        values[{state, owner}] = addInput(state, typeOn(Role::opt, opt->payload, owner));
   }
   return success();
 }

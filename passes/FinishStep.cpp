@@ -24,8 +24,8 @@ LogicalResult StepBuilder::reduceGradients() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     if (!pieces.hasWeights(piece))
       continue;
-    if (pieces.isSharded(piece)) {
-      if (failed(reduceToShards(piece)))
+    if (!sharers(piece).empty()) {
+      if (failed(reduceOnAll(piece)))
         return failure();
       continue;
     }
@@ -43,12 +43,17 @@ LogicalResult StepBuilder::reduceGradients() {
     bool leftover = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
     if (!sum.value || !sum.contributions.all() || leftover)
       return reportMissing(piece, owner, sum);
-    finalGrads[piece] = sum.value;
+    ownGrads[{piece, owner}] = sum.value;
   }
   return success();
 }
 
 //===-- Tied weights --------------------------------------------------------------------------------------------===//
+
+int64_t StepBuilder::nearestOwner(int64_t piece, int64_t rank, size_t k) {
+  ArrayRef<int64_t> owners = pieces.owners(piece);
+  return llvm::is_contained(owners, rank) ? rank : owners[k % owners.size()];
+}
 
 LogicalResult StepBuilder::addTiedShares() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
@@ -59,54 +64,72 @@ LogicalResult StepBuilder::addTiedShares() {
       continue;
     }
     Location loc = pieces.op(piece).getLoc();
-    int64_t primary = pieces.primary(piece), owner = pieces.owner(piece), target = pieces.owner(primary);
+    int64_t primary = pieces.primary(piece);
     const Body *out = findBody(piece, "tie.out");
     const Body *in = findBody(primary, "tie.in." + std::to_string(pieces.tieNumber(piece)));
     if (!out || !in)
       return emitError(loc) << "`" << pieces.name(piece) << "` has no derived function for its tied weights";
-    Value share = createTask(*out, updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
-    if (owner != target)
-      share = waitFor(createMove(thing(Role::grad, piece), share, target, loc), loc);
-    finalGrads[primary] = createTask(*in, updateUnit(primary), target, {finalGrads[primary], share}, loc).getResult(0);
+    for (auto [k, target] : llvm::enumerate(pieces.owners(primary))) {
+      int64_t owner = nearestOwner(piece, target, k);
+      Value share = createTask(*out, updateUnit(piece), owner, {ownGrads[{piece, owner}]}, loc).getResult(0);
+      if (owner != target)
+        share = waitFor(createMove(thing(Role::grad, piece), share, target, loc), loc);
+      Value &sum = ownGrads[{primary, target}];
+      sum = createTask(*in, updateUnit(primary), target, {sum, share}, loc).getResult(0);
+    }
   }
   return success();
 }
 
 //===-- The gradient norm ---------------------------------------------------------------------------------------===//
 
+void StepBuilder::addNorm(int64_t piece, int64_t rank) {
+  SmallVector<Value> inputs = {ownGrads[{piece, rank}]};
+  if (Value norm = norms[rank])
+    inputs.push_back(norm);
+  const Body *body = findShardBody(piece, inputs.size() > 1 ? "norm" : "norm.first", rank);
+  norms[rank] = createTask(*body, updateUnit(piece), rank, inputs, pieces.op(piece).getLoc()).getResult(0);
+}
+
+/// One running sum of squares on every rank that updates something, pieces in model order. What several ranks have whole
+/// the first of them counts; where all of them have all, each counts all, and nothing is to be sent.
 void StepBuilder::createNorms() {
-  // One running sum of squares on every owner, pieces in model order.
-  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    if (!pieces.hasWeights(piece))
-      continue;
-    if (pieces.isSharded(piece)) {
-      createShardNorms(piece);
-      continue;
+  ArrayRef<int64_t> owners;
+  bool alike = true;
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (pieces.hasWeights(piece)) {
+      alike &= !pieces.isSharded(piece) && (owners.empty() || owners == pieces.owners(piece));
+      owners = pieces.owners(piece);
     }
-    int64_t owner = pieces.owner(piece);
-    Location loc = pieces.op(piece).getLoc();
-    Value &norm = norms[owner];
-    if (norm)
-      norm =
-          createTask(*findBody(piece, "norm"), updateUnit(piece), owner, {finalGrads[piece], norm}, loc).getResult(0);
-    else
-      norm =
-          createTask(*findBody(piece, "norm.first"), updateUnit(piece), owner, {finalGrads[piece]}, loc).getResult(0);
-  }
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (pieces.hasWeights(piece))
+      for (int64_t rank : pieces.isSharded(piece) ? pieces.shards(piece)
+                          : alike                 ? pieces.owners(piece)
+                                                  : pieces.owners(piece).take_front())
+        addNorm(piece, rank);
+  if (!alike)
+    reduceNorms();
+  MLIRContext *context = program.getContext();
+  for (auto [rank, norm] : norms)
+    output(ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1)),
+           norm, program.getLoc());
+}
+
+void StepBuilder::reduceNorms() {
   MLIRContext *context = program.getContext();
   auto normThing =
       ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1));
   Location loc = program.getLoc();
-  if (norms.size() > 1) {
-    SmallVector<int64_t> owners;
-    SmallVector<Value> terms;
-    for (auto [rank, norm] : norms) {
-      owners.push_back(rank);
-      terms.push_back(norm);
-    }
-    TupleType payload = cast<ValType>(terms.front().getType()).getPayload();
+  SmallVector<int64_t> counting;
+  SmallVector<Value> terms;
+  for (auto [rank, norm] : norms) {
+    counting.push_back(rank);
+    terms.push_back(norm);
+  }
+  TupleType payload = cast<ValType>(terms.front().getType()).getPayload();
+  if (terms.size() > 1) {
     auto group = [&](Layout layout) {
-      return ValType::get(context, Role::stat, payload, PlaceAttr::get(context, owners, layout));
+      return ValType::get(context, Role::stat, payload, PlaceAttr::get(context, counting, layout));
     };
     Value joined = builder.create<JoinOp>(loc, group(Layout::partial), terms);
     Value future =
@@ -115,15 +138,17 @@ void StepBuilder::createNorms() {
     for (auto &[rank, norm] : norms)
       norm = builder.create<SplitOp>(loc, typeOn(Role::stat, payload, rank), total);
   }
-  for (auto [rank, norm] : norms)
-    output(normThing, norm, loc);
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) // to those whose pieces others have counted
+    for (int64_t rank : pieces.hasWeights(piece) ? pieces.owners(piece) : ArrayRef<int64_t>())
+      if (!norms.count(rank))
+        norms[rank] = waitFor(createMove(normThing, norms[pieces.owners(piece).front()], rank, loc), loc);
 }
 
 //===-- Updates -------------------------------------------------------------------------------------------------===//
 
 LogicalResult StepBuilder::createUpdates() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (pieces.hasWeights(piece) && failed(pieces.isSharded(piece) ? updateShards(piece) : createUpdate(piece)))
+    if (pieces.hasWeights(piece) && failed(pieces.isSharded(piece) ? updateShards(piece) : createUpdates(piece)))
       return failure();
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (pieces.hasWeights(piece) && !pieces.homesAreShards(piece))
@@ -131,8 +156,15 @@ LogicalResult StepBuilder::createUpdates() {
   return success();
 }
 
-LogicalResult StepBuilder::createUpdate(int64_t piece) {
-  int64_t owner = pieces.owner(piece);
+LogicalResult StepBuilder::createUpdates(int64_t piece) {
+  for (auto [k, owner] : llvm::enumerate(pieces.owners(piece)))
+    if (failed(createUpdate(piece, owner, k)))
+      return failure();
+  output(thing(Role::grad, piece), ownGrads[{piece, pieces.owners(piece).front()}], pieces.op(piece).getLoc());
+  return success();
+}
+
+LogicalResult StepBuilder::createUpdate(int64_t piece, int64_t owner, size_t k) {
   Location loc = pieces.op(piece).getLoc();
   const Body *body = findBody(piece, "U");
   SmallVector<Value> inputs;
@@ -143,14 +175,14 @@ LogicalResult StepBuilder::createUpdate(int64_t piece) {
     else if (group.name == "opt")
       value = get(thing(Role::opt, piece), owner, loc);
     else if (group.name == "grad")
-      value = finalGrads[piece];
+      value = ownGrads[{piece, owner}];
     else if (group.name == "norm")
       value = norms[owner];
     else if (group.name == "fresh") {
       int64_t primary = pieces.primary(piece);
       const Body *fresh = findBody(primary, "tie.fresh." + std::to_string(pieces.tieNumber(piece)));
-      int64_t source = pieces.owner(primary);
-      value = createTask(*fresh, updateUnit(primary), source, {newWeights[primary]}, loc).getResult(0);
+      int64_t source = nearestOwner(primary, owner, k);
+      value = createTask(*fresh, updateUnit(primary), source, {ownWeights[{primary, source}]}, loc).getResult(0);
       if (source != owner)
         value = waitFor(createMove(thing(Role::weight, piece), value, owner, loc), loc);
     }
@@ -162,11 +194,10 @@ LogicalResult StepBuilder::createUpdate(int64_t piece) {
   TaskOp task = createTask(*body, updateUnit(piece), owner, inputs, loc);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults())) {
     if (group.name == "weight")
-      newWeights[piece] = value;
+      ownWeights[{piece, owner}] = value;
     else
       output(thing(Role::opt, piece), value, loc);
   }
-  output(thing(Role::grad, piece), finalGrads[piece], loc);
   return success();
 }
 
@@ -182,11 +213,11 @@ static Operation *rootOf(Value value) {
 }
 
 void StepBuilder::returnWeights(int64_t piece) {
-  int64_t owner = pieces.owner(piece);
   Location loc = pieces.op(piece).getLoc();
   ThingAttr weight = thing(Role::weight, piece);
   for (int64_t home : pieces.homes(piece)) {
-    Value value = newWeights[piece];
+    int64_t owner = nearestOwner(piece, home, 0);
+    Value value = ownWeights[{piece, owner}];
     if (home != owner)
       value = createMove(weight, value, home, loc);
     else if (!isa<InputOp>(rootOf(value)))

@@ -31,7 +31,7 @@ public:
       : program(program), pieces(program), slices(std::max<int64_t>(program.getSlices(), 1)),
         cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
-      updates[piece].resize(std::max<size_t>(1, pieces.shards(piece).size()));
+      updates[piece].resize(std::max<size_t>({1, pieces.shards(piece).size(), pieces.owners(piece).size()}));
   }
 
   LogicalResult prove() {
@@ -43,7 +43,10 @@ public:
       for (auto [shard, update] : llvm::enumerate(updates[piece]))
         if (pieces.hasWeights(piece) && !update)
           return emitError(pieces.op(piece).getLoc())
-                 << "no rank updates " << (pieces.isSharded(piece) ? "shard " + std::to_string(shard) + " of " : "")
+                 << (pieces.isReplicated(piece)
+                         ? "rank " + std::to_string(pieces.owners(piece)[shard]) + " does not update "
+                     : pieces.isSharded(piece) ? "no rank updates shard " + std::to_string(shard) + " of "
+                                               : "no rank updates ")
                  << "the weights of " << pieces.describe(piece);
       for (int64_t mb = 0; mb < static_cast<int64_t>(program.getMicrobatches()); ++mb)
         for (int64_t slice = 0; slice < slices; ++slice)
@@ -60,7 +63,7 @@ private:
   Pieces pieces;
   int64_t slices;
   std::vector<Cell> cells;
-  std::vector<SmallVector<LaunchOp, 1>> updates;                  ///< by piece, then by shard
+  std::vector<SmallVector<LaunchOp, 1>> updates;                  ///< by piece, then by shard or owner
   llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, LaunchOp> steps; ///< of units that are cut
   int64_t counted = 0;                                            ///< units other than U and R
 
@@ -80,7 +83,7 @@ private:
     if (phase == Phase::R)
       return success();
     if (phase == Phase::U)
-      return recordUpdate(updates[piece], launch);
+      return recordUpdate(piece, launch);
     if (failed(proveRange("microbatch", "es", coord.getMicrobatch(), program.getMicrobatches(), launch)) ||
         (program.getSlices() > 0 && failed(proveRange("slice", "s", coord.getSlice(), slices, launch))))
       return failure();
@@ -98,12 +101,15 @@ private:
   }
 
   /// `@s0.U`, or `@s0.U.1` for shard 1; what else belongs to an update may run more often.
-  static LogicalResult recordUpdate(MutableArrayRef<LaunchOp> shards, LaunchOp launch) {
+  LogicalResult recordUpdate(int64_t piece, LaunchOp launch) {
     StringRef name = launch.getCallee();
     size_t shard = 0;
     if (auto [front, digits] = name.rsplit('.'); !digits.getAsInteger(10, shard))
       name = front;
-    return name.ends_with(".U") && shard < shards.size() ? recordOnce(shards[shard], launch) : success();
+    else if (pieces.isReplicated(piece))
+      shard = llvm::find(pieces.owners(piece), rankOf(launch)) - pieces.owners(piece).begin();
+    SmallVector<LaunchOp, 1> &seen = updates[piece];
+    return name.ends_with(".U") && shard < seen.size() ? recordOnce(seen[shard], launch) : success();
   }
 
   static LogicalResult proveRange(StringRef what, StringRef plural, int64_t number, int64_t count, LaunchOp launch) {

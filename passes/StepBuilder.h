@@ -82,10 +82,10 @@ private:
   std::map<PieceRank, llvm::SmallVector<Share, 1>> shares; ///< terms of the gradient of a piece on a rank
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
-  std::map<int64_t, mlir::Operation *> movedGrads;              ///< pieces whose grad the schedule itself moves
-  std::map<int64_t, mlir::Value> finalGrads, norms, newWeights; ///< by piece, by rank, by piece
-  std::map<PieceRank, mlir::Value> shardWeights, shardGrads;    ///< of pieces that are cut over ranks
-  std::map<PieceRank, llvm::SmallVector<Share, 2>> shardShares; ///< terms of a shard's gradient
+  std::map<int64_t, mlir::Operation *> movedGrads;            ///< pieces whose grad the schedule itself moves
+  std::map<int64_t, mlir::Value> norms, gathered;             ///< by rank; new weights of a piece on their way
+  std::map<PieceRank, mlir::Value> ownWeights, ownGrads;      ///< of who updates a piece: of all of it, or its shard
+  std::map<PieceRank, llvm::SmallVector<Share, 2>> ownShares; ///< where several do, what they have summed so far
 
   // Things, places, types.
   pipeline::ThingAttr thing(pipeline::Role role, int64_t piece, int64_t mb = -1, int64_t slice = -1);
@@ -148,19 +148,23 @@ private:
   mlir::FailureOr<Share> readGrad(pipeline::TransferOp op);
   mlir::FailureOr<Share> reduceShares(pipeline::TransferOp op, llvm::SmallVector<int64_t> from);
   bool involvesShards(pipeline::TransferOp op);
+  /// Whether it sums a gradient on all who update the piece: into their shards, or on each.
+  bool sumsOnAll(pipeline::TransferOp op);
   mlir::LogicalResult verifyShards(pipeline::TransferOp op);
 
-  // Pieces cut over ranks (CompleteShards.cpp).
+  // Pieces that several ranks update: cut over them, or whole on each (CompleteShards.cpp).
+  /// These ranks, ascending; none if one updates the piece.
+  llvm::SmallVector<int64_t> sharers(int64_t piece);
   mlir::LogicalResult createShardInputs(int64_t piece);
   /// The shards of a weight as one value.
   mlir::Value joinShards(int64_t piece, mlir::Location loc);
   /// What every rank of the piece has of its gradient, zeros where that is nothing, as one value of partial sums.
   Share joinShares(int64_t piece, mlir::Location loc);
-  void addShards(int64_t piece, Share sum);
-  Share takeShard(int64_t piece, int64_t rank, mlir::Location loc);
+  void addOnAll(int64_t piece, Share sum);
+  Share takeOwn(int64_t piece, int64_t rank, mlir::Location loc);
+  /// `@s0.U.1` of the rank that has shard 1; of a piece that is not cut, `@s0.U`.
   const Body *findShardBody(int64_t piece, llvm::StringRef name, int64_t rank);
-  mlir::LogicalResult reduceToShards(int64_t piece);
-  void createShardNorms(int64_t piece);
+  mlir::LogicalResult reduceOnAll(int64_t piece);
   mlir::LogicalResult updateShards(int64_t piece);
   mlir::Value freshShard(int64_t piece, int64_t rank, mlir::Location loc);
   void addTiedShards(int64_t piece);
@@ -186,10 +190,15 @@ private:
   mlir::LogicalResult reportLeft(int64_t piece, int64_t rank, const Share &share);
   mlir::LogicalResult reportAbsent(pipeline::UnitOp op, pipeline::ThingAttr thing, int64_t rank);
   mlir::LogicalResult reportMissing(int64_t piece, int64_t owner, const Share &share);
+  /// Who of the ranks that update the piece is nearest to the k-th of others that do so with another.
+  int64_t nearestOwner(int64_t piece, int64_t rank, size_t k);
   mlir::LogicalResult addTiedShares();
+  void addNorm(int64_t piece, int64_t rank);
+  void reduceNorms();
   void createNorms();
   mlir::LogicalResult createUpdates();
-  mlir::LogicalResult createUpdate(int64_t piece);
+  mlir::LogicalResult createUpdates(int64_t piece);
+  mlir::LogicalResult createUpdate(int64_t piece, int64_t rank, size_t k);
   void returnWeights(int64_t piece);
 };
 

@@ -53,7 +53,8 @@ LogicalResult StepBuilder::reportLeft(int64_t piece, int64_t rank, const Share &
   auto error =
       emitError(pieces.op(piece).getLoc())
       << "`U(" << name << ")` runs on "
-      << (pieces.isSharded(piece) ? pieces.op(piece).getOwner()->str() : "rank " + std::to_string(pieces.owner(piece)))
+      << (pieces.isSharded(piece) ? pieces.op(piece).getOwner()->str()
+                                  : PlaceAttr::get(program.getContext(), pieces.owners(piece), Layout::full).str())
       << ", but ";
   if (found < 0)
     error << "an empty share of its gradient";
@@ -74,7 +75,7 @@ LogicalResult StepBuilder::reportLeft(int64_t piece, int64_t rank, const Share &
 LogicalResult StepBuilder::reportMissing(int64_t piece, int64_t owner, const Share &share) {
   int64_t slices = std::max<int64_t>(program.getSlices(), 1);
   for (auto &[where, terms] : shares)
-    if (where.first == piece && (where.second != owner || pieces.isSharded(piece)) && !terms.empty())
+    if (where.first == piece && (where.second != owner || !sharers(piece).empty()) && !terms.empty())
       return reportLeft(piece, where.second, terms.front());
   llvm::BitVector missing = allContributions();
   missing.reset(share.contributions);

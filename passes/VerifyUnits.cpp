@@ -4,7 +4,7 @@
 // Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
 #include "passes/Exchange.h"
 #include "passes/Passes.h"
-#include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
 namespace pp {
@@ -25,7 +25,8 @@ struct Cell {
 };
 
 struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
-  std::vector<UnitOp> updates; ///< by piece
+  /// By piece, and by rank where each updates its copy or shard; else the rank is -1.
+  llvm::MapVector<std::pair<int64_t, int64_t>, UnitOp> updates;
 
   void runOnOperation() override {
     markAllAnalysesPreserved();
@@ -41,7 +42,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     auto cell = [&](int64_t piece, int64_t mb, int64_t slice) -> Cell & {
       return cells[(piece * microbatches + mb) * slices + std::max<int64_t>(slice, 0)];
     };
-    updates.assign(pieces.size(), UnitOp());
+    updates.clear();
     WalkResult walk = program.walk([&](UnitOp op) {
       return failed(record(op, pieces, program, cell)) ? WalkResult::interrupt() : WalkResult::advance();
     });
@@ -88,47 +89,55 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
   //===-- Updates written by hand -------------------------------------------------------------------------------===//
 
   LogicalResult recordUpdate(UnitOp op, const Pieces &pieces, int64_t piece) {
-    if (UnitOp first = updates[piece]) {
+    int64_t rank = op.getRanks().front();
+    ArrayRef<int64_t> owners = pieces.isSharded(piece) ? pieces.shards(piece) : pieces.owners(piece);
+    UnitOp &first = updates[{piece, owners.size() > 1 ? rank : -1}];
+    if (first) {
       auto error = emitError(op.getLoc()) << pieces.describe(piece) << " is updated twice" << withLoops(op);
       error.attachNote(first.getLoc()) << "first here" << withLoops(first);
       return error;
     }
-    updates[piece] = op;
-    int64_t owner = pieces.owner(piece), rank = op.getRanks().front();
-    if (owner < 0 || rank == owner)
+    first = op;
+    if (owners.empty() || llvm::is_contained(owners, rank))
       return success();
     auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` runs on rank " << rank
-                                        << ", but its optimizer state is on rank " << owner << withLoops(op);
+                                        << ", but its optimizer state is on "
+                                        << PlaceAttr::get(op.getContext(), owners, Layout::full).str() << withLoops(op);
     error.attachNote(pieces.op(piece).getLoc()) << "placed here";
     return error;
   }
 
   /// No unit that adds to the gradient of a piece stands behind its update in the list of the same rank.
   LogicalResult verifyUpdates(ProgramOp program, const Pieces &pieces) {
-    llvm::DenseSet<int64_t> updated;
-    std::vector<llvm::SetVector<int64_t>> late(pieces.size());
-    std::vector<UnitOp> first(pieces.size());
+    struct Late {
+      llvm::SetVector<int64_t> microbatches;
+      UnitOp first;
+    };
+    llvm::MapVector<Operation *, Late> late; // by update, since it was met
     program.walk([&](UnitOp op) {
-      int64_t piece = pieces.find(op.getUnit().getCoord());
       Phase phase = op.getUnit().getPhase();
       if (phase == Phase::U)
-        updated.insert(piece);
-      else if ((phase == Phase::B || phase == Phase::W) && updated.contains(piece) &&
-               op.getRanks() == updates[piece].getRanks()) {
-        late[piece].insert(op.getUnit().getCoord().getMicrobatch());
-        first[piece] = first[piece] ? first[piece] : op;
-      }
+        late[op];
+      if (phase != Phase::B && phase != Phase::W)
+        return;
+      int64_t piece = pieces.find(op.getUnit().getCoord()), rank = op.getRanks().front();
+      for (int64_t key : {rank, int64_t(-1)})
+        if (UnitOp update = updates.lookup({piece, key});
+            update && late.count(update) && op.getRanks() == update.getRanks()) {
+          late[update].microbatches.insert(op.getUnit().getCoord().getMicrobatch());
+          late[update].first = late[update].first ? late[update].first : op;
+        }
     });
-    for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-      if (!first[piece])
+    for (auto &[op, found] : late) {
+      if (!found.first)
         continue;
-      UnitOp update = updates[piece];
+      auto update = cast<UnitOp>(op);
       auto error = emitError(update.getLoc()) << "`" << update.getUnit().str() << "` on rank "
                                               << update.getRanks().front() << " lacks the gradient of ";
-      llvm::interleaveComma(late[piece], error, [&](int64_t mb) { error << "microbatch " << mb; });
+      llvm::interleaveComma(found.microbatches, error, [&](int64_t mb) { error << "microbatch " << mb; });
       error << withLoops(update);
-      error.attachNote(first[piece].getLoc())
-          << "`" << first[piece].getUnit().str() << "` adds it later, here" << withLoops(first[piece]);
+      error.attachNote(found.first.getLoc())
+          << "`" << found.first.getUnit().str() << "` adds it later, here" << withLoops(found.first);
       return error;
     }
     return success();

@@ -29,8 +29,9 @@ struct Held {
   int32_t rank = 0;
 };
 
-/// What a rank hands in for a kind. The layout of state is that of its weight, which `transposed` knows by name.
-void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
+/// What a rank hands in for a kind, or of its state all that it has. The layout of state is that of its weight, which
+/// `transposed` knows by name.
+void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed, bool handsIn,
              std::vector<Held> &out) {
   if (kind == TensorKind::Weights)
     for (const WeightSpec &weight : program.weights)
@@ -41,6 +42,8 @@ void collect(const RankProgram &program, TensorKind kind, const std::map<std::st
       out.push_back({grad.name, grad, program.rank});
   if (kind == TensorKind::State)
     for (const StateSpec &state : program.state) {
+      if (handsIn && !state.save)
+        continue;
       Held held{state.name + "." + state.kind, state, program.rank};
       if (auto found = transposed.find(state.name); found != transposed.end())
         held.tensor.transposed = found->second;
@@ -59,7 +62,8 @@ Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
   return {};
 }
 
-Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Held> &out) {
+/// `copies`: those, too, that another rank hands in.
+Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Held> &out, bool copies = false) {
   std::map<std::string, bool> transposed;
   if (kind == TensorKind::State)
     PP_TRY(layouts(memory, transposed));
@@ -67,10 +71,10 @@ Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Hel
     for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
       const RankProgram *program = nullptr;
       PP_TRY(memory.emitted.rank(rank, program));
-      collect(*program, kind, transposed, out);
+      collect(*program, kind, transposed, true, out);
     }
   } else {
-    collect(memory.program, kind, transposed, out);
+    collect(memory.program, kind, transposed, !copies, out);
   }
   std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) {
     return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
@@ -316,7 +320,7 @@ Status loadCheckpoint(RankMemory &memory, const std::string &path, const RunStat
   }
   PP_TRY(loadWeights(memory, model, remark));
   std::vector<Held> held;
-  PP_TRY(plan(memory, TensorKind::State, false, held));
+  PP_TRY(plan(memory, TensorKind::State, false, held, true));
   for (const Held &each : held) {
     if (!optimizer.tensors().contains(each.name))
       return invalid("`", optimizer.path(), "` lacks `", each.name, "`");

@@ -148,6 +148,7 @@ struct WeightSpec : TensorSpec {
 
 struct StateSpec : TensorSpec {
   std::string kind; ///< m, v or master
+  bool save = true; ///< of copies on several ranks one is
 };
 
 struct InputSpec {

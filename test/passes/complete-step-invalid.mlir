@@ -70,7 +70,7 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 }
 
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
-  // expected-error@+1 {{stage 0 has no `opt` place of one rank, so no rank can update it}}
+  // expected-error@+1 {{stage 0 has no `opt` place, so no rank can update it}}
   pipeline.piece @s0 <stage 0> parts [["all", -1]] homes <[0, 1]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
@@ -121,10 +121,11 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 }
 
 pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
+  // expected-note@+1 {{placed here}}
   pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
-  // expected-error@+1 {{`move grad(0)` adds a gradient up on ranks 0, 1, which is not supported yet}}
+  // expected-error@+1 {{`move grad(0)` adds a gradient up on ranks 0, 1, which do not all update it}}
   pipeline.transfer <grad stage 0> to <[0, 1]> anchors [0]
 }
 

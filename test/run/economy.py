@@ -12,7 +12,7 @@ import harness
 SIZES = dict(layers=4, hidden=32, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=8, microbatch=1, ranks=4, microbatches=8)
 CASES = [("weipipe_naive", {}), ("weipipe_interleave", {}), ("wzb1", {}), ("wzb2", {}), ("tawpipe", {}),
          ("tawpipe", dict(ring="true")), ("fsdp", dict(ahead=0)), ("fsdp", dict(ahead=1)), ("zero1", {}), ("zero2", {}),
-         ("1f1b", {})]
+         ("data_parallel", {}), ("1f1b", {})]
 
 
 def chunks(schedule, more, p, m):
@@ -35,6 +35,8 @@ def chunks(schedule, more, p, m):
         return 3 * (p - 1) / p * p * rounds - more["ahead"] * (p - 1) / p * (2 * rounds - 1)
     if schedule in ("zero1", "zero2"):  # a sum of every stage in each round, or in the last; and a gather of it
         return (1 + (1 if schedule == "zero1" else rounds)) * (p - 1) / p * p
+    if schedule == "data_parallel":  # the gradients of all others
+        return (p - 1) * p
     return None
 
 
@@ -100,7 +102,7 @@ def main():
             rows = out[out.index("received B/step"):].splitlines()[1:5]
             counted = [int(row.split()[4]) for row in rows]
             tally.check(counted == planned, f"{schedule} {more or ''} over {transport}: planned {planned}, counted {counted}")
-            if schedule not in ("fsdp", "zero1", "zero2"):  # their sums and gathers go over nodes in ways that the transport chooses
+            if schedule not in ("fsdp", "zero1", "zero2", "data_parallel"):  # their sums and gathers go over nodes in ways that the transport chooses
                 crossed, sent = between_nodes(stats, "bytes"), sent_to_other_nodes(trace, 2)
                 norm = NORM * ("all_reduce" in stats["per_rank"][0]["collectives_joined"])
                 tally.check(sent and crossed - sent == norm, f"{schedule} {more or ''} over {transport}: between nodes {sent:.0f} B, planned {crossed}")
