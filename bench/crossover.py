@@ -6,8 +6,8 @@
 # WeiPipe's rule (section 3): a stage's output, G S H numbers, outweighs a layer's weights, 12 H^2, where G S / 12 H > 1.
 # The table has tokens/s of WeiPipe (weights and gradients in 16 bits, prefetched) over those of 1F1B, one layer a rank,
 # two microbatches a rank in flight, recomputation on; --svg draws its rows as curves over G S / 12 H.
-import argparse, math, os, sys
-from simulate import simulate
+import argparse, json, math, os, sys
+from simulate import cluster_in, compile_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CLUSTERS = ["a800_nvlink_10gbe", "a800_pcie_10gbe", "a800_hdr", "h20_ndr", "h100_ndr"]
@@ -31,11 +31,18 @@ train crossover {{
 COLOURS = ["#4269d0", "#ff725c", "#3ca951", "#a463f2", "#9c6b4e"]
 
 
-def step(arguments, cluster, schedule, sequence):
+def ranks_of(arguments, cluster, schedule, sequence):
     sizes = dict(p=arguments.ranks, m=4 * arguments.ranks, hidden=arguments.hidden, ffn=arguments.hidden * 8 // 3 // 64 * 64)
     text = PROGRAM.format(schedule=SCHEDULES[schedule].format(**sizes), cluster=cluster, sequence=sequence, **sizes)
-    stats, error = simulate(arguments.compiler, text, "--memory-limit=1e14")
-    return (stats or sys.exit(error))["step"]
+    ranks, error = compile_text(arguments.compiler, text, "ranks", "--memory-limit=1e14")
+    return ranks or sys.exit(error)
+
+
+def steps(arguments, figures, schedule, sequence):
+    """Seconds of a step on every cluster: the rank programs are the same on all, but for the cluster's figures."""
+    ranks = ranks_of(arguments, CLUSTERS[0], schedule, sequence)
+    begin, end = cluster_in(ranks)
+    return [json.loads(compile_text(arguments.compiler, ranks[:begin] + one + ranks[end:], "stats", suffix=".mlir")[0])["step"] for one in figures]
 
 
 def draw(path, ratios, curves, hidden):
@@ -76,11 +83,18 @@ def main():
     arguments = parser.parse_args()
     ratios = [2.0 ** k for k in range(-3, 5)]
     print("| cluster | " + " | ".join(f"{ratio:g}" for ratio in ratios) + " |\n|---|" + "---:|" * len(ratios))
-    curves = {}
+    figures = []
     for cluster in CLUSTERS:
-        sequences = [round(ratio * 12 * arguments.hidden) for ratio in ratios]
-        curves[cluster] = [step(arguments, cluster, "1f1b", s) / step(arguments, cluster, "weipipe", s) for s in sequences]
-        print(f"| `{cluster}` | " + " | ".join(f"{value:.2f}" for value in curves[cluster]) + " |", flush=True)
+        ranks = ranks_of(arguments, cluster, "1f1b", 16)
+        begin, end = cluster_in(ranks)
+        figures.append(ranks[begin:end])
+    columns = []
+    for ratio in ratios:
+        sequence = round(ratio * 12 * arguments.hidden)
+        columns.append([a / b for a, b in zip(steps(arguments, figures, "1f1b", sequence), steps(arguments, figures, "weipipe", sequence))])
+    curves = {cluster: [column[i] for column in columns] for i, cluster in enumerate(CLUSTERS)}
+    for cluster, curve in curves.items():
+        print(f"| `{cluster}` | " + " | ".join(f"{value:.2f}" for value in curve) + " |")
     if arguments.svg:
         draw(arguments.svg, ratios, curves, arguments.hidden)
 
