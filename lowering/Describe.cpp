@@ -230,7 +230,6 @@ static LogicalResult addWeights(Bound bound, Json &list) {
 }
 
 static LogicalResult addState(Bound bound, Json &list) {
-  auto save = bound.slot.getBindingAttr().getAs<BoolAttr>("save");
   for (auto [weight, range] : bound.tensors) {
     if (weight.getTied())
       continue;
@@ -240,8 +239,6 @@ static LogicalResult addState(Bound bound, Json &list) {
         return failure();
       Json json = tensorJson(weight, type, bound.offset());
       json["kind"] = kind.str();
-      if (save && !save.getValue())
-        json["save"] = false;
       list.push_back(bound.describe(std::move(json), weight, range));
     }
   }

@@ -147,8 +147,7 @@ private:
     } else {
       int64_t piece = pieces.find(thing.getCoord());
       bool isShard = pieces.isSharded(piece) && (thing.getRole() == Role::opt || pieces.homesAreShards(piece));
-      ArrayRef<int64_t> copies = thing.getRole() == Role::opt ? pieces.owners(piece) : pieces.homes(piece);
-      bool save = isShard || copies.front() == rank;
+      bool save = thing.getRole() == Role::opt || isShard || pieces.homes(piece).front() == rank;
       SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord()),
                                              builder.getNamedAttr("save", builder.getBoolAttr(save))};
       if (isShard)

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sys/statvfs.h>
 #include <tuple>
 #include <unistd.h>
@@ -29,9 +30,8 @@ struct Held {
   int32_t rank = 0;
 };
 
-/// What a rank hands in for a kind, or of its state all that it has. The layout of state is that of its weight, which
-/// `transposed` knows by name.
-void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed, bool handsIn,
+/// What a rank hands in for a kind. The layout of state is that of its weight, which `transposed` knows by name.
+void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
              std::vector<Held> &out) {
   if (kind == TensorKind::Weights)
     for (const WeightSpec &weight : program.weights)
@@ -42,8 +42,6 @@ void collect(const RankProgram &program, TensorKind kind, const std::map<std::st
       out.push_back({grad.name, grad, program.rank});
   if (kind == TensorKind::State)
     for (const StateSpec &state : program.state) {
-      if (handsIn && !state.save)
-        continue;
       Held held{state.name + "." + state.kind, state, program.rank};
       if (auto found = transposed.find(state.name); found != transposed.end())
         held.tensor.transposed = found->second;
@@ -62,7 +60,24 @@ Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
   return {};
 }
 
-/// `copies`: those, too, that another rank hands in.
+/// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out what
+/// a rank before this one has.
+Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
+    const RankProgram *program = nullptr;
+    PP_TRY(memory.emitted.rank(rank, program));
+    std::set<std::pair<std::string, int64_t>> here;
+    for (const StateSpec &state : program->state)
+      here.insert({state.name + "." + state.kind, state.begin});
+    std::erase_if(out,
+                  [&](const Held &held) { return held.rank == rank && seen.contains({held.name, held.tensor.begin}); });
+    seen.merge(here);
+  }
+  return {};
+}
+
+/// What the ranks hand in, or this rank; with `copies` all that it has.
 Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Held> &out, bool copies = false) {
   std::map<std::string, bool> transposed;
   if (kind == TensorKind::State)
@@ -71,11 +86,13 @@ Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Hel
     for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
       const RankProgram *program = nullptr;
       PP_TRY(memory.emitted.rank(rank, program));
-      collect(*program, kind, transposed, true, out);
+      collect(*program, kind, transposed, out);
     }
   } else {
-    collect(memory.program, kind, transposed, !copies, out);
+    collect(memory.program, kind, transposed, out);
   }
+  if (kind == TensorKind::State && !copies)
+    PP_TRY(leaveCopies(memory, out));
   std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) {
     return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
   });

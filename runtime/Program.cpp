@@ -77,7 +77,6 @@ StateSpec readState(const json &entry) {
   state.kind = entry.at("kind").get<std::string>();
   if (state.kind != "m" && state.kind != "v" && state.kind != "master")
     throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, none of m, v, master"));
-  state.save = entry.value("save", true);
   return state;
 }
 

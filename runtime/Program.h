@@ -148,7 +148,6 @@ struct WeightSpec : TensorSpec {
 
 struct StateSpec : TensorSpec {
   std::string kind; ///< m, v or master
-  bool save = true; ///< of copies on several ranks one is
 };
 
 struct InputSpec {
