@@ -2,9 +2,9 @@
 """Simulates the systems of WeiPipe's and TawPipe's tables on the papers' clusters, beside the papers' numbers."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [--plain] [TABLE..]     tables: weipipe2 weipipe3 weipipe4 tawpipe2
+# usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [--plain] [--keep FOLDER] [TABLE..]     tables: weipipe2 weipipe3 weipipe4 tawpipe2
 # Tokens/s a GPU and peak GB of every cell, simulated | printed. One number a table is calibrated, so that the median of
-# simulated / printed over the table is 1: LOOPS, the share of its memory's speed at which a device runs what is no product
+# simulated / printed over the table, ZB left out (see below), is 1: LOOPS, the share of its memory's speed at which a device runs what is no product
 # and no attention; those reach 0.6 and 0.55 of the peak, as in all clusters of the library. A column's order of systems is
 # compared for every pair; those with a printed margin over 5 % that are in another order are listed.
 # What the papers say of the systems, and what therefore is simulated (--plain: none of it):
@@ -30,9 +30,9 @@
 # - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for none.
 # Memory: simulated + what the paper's system keeps and pp does not (explained) | printed.
 # A round of microbatches costs the same from the third on: two and four are simulated, the others added.
-import argparse, json, math, os, re, statistics, subprocess, sys, tempfile
+import argparse, functools, json, math, os, re, statistics, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
-from simulate import compile_text
+from simulate import cluster_in, compile_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SYSTEMS = {  # name in the tables: schedule of the library
@@ -109,26 +109,38 @@ train paper {{
 class Table:
     def __init__(self, arguments, name):
         self.arguments, self.name, self.programs = arguments, name, {}
-        self.folder = tempfile.mkdtemp()
+        self.folder = arguments.keep or tempfile.mkdtemp()
+        os.makedirs(self.folder, exist_ok=True)
         self.__dict__.update(TABLES[name])
 
     def ranks_of(self, system, cell, rounds):
         """The rank programs in a file, compiled once: the figures of a cluster are an attribute there. Or None, why."""
         hidden, sequence, microbatch = cell
-        key = (system, cell, rounds)
-        if key not in self.programs:
+        path = os.path.join(self.folder, "-".join(map(str, (system, self.ranks, self.layers, *cell, rounds))) + ".mlir")
+        if os.path.exists(path):
+            return path, None
+        if path not in self.programs:
             sizes = dict(ranks=self.ranks, nodes=self.ranks // 8, microbatches=self.ranks * rounds)
             text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=self.layers, hidden=hidden,
                                   ffn=hidden * 8 // 3 // 64 * 64, microbatch=microbatch, sequence=sequence, cluster=self.cluster,
                                   recompute="" if self.is_zero_bubble(system) else "recompute pre, qkv, attn, post",
                                   schedule=SYSTEMS[system].format(**sizes))
             out, error = compile_text(self.arguments.compiler, text, "ranks", "--memory-limit=1e13")
-            path = os.path.join(self.folder, f"{len(self.programs)}-{abs(hash(key))}.mlir")
             if out:
-                with open(path, "w") as file:
+                with open(path + ".new", "w") as file:
                     file.write(out)
-            self.programs[key] = (path, None) if out else (None, error.split("error: ")[-1].splitlines()[0])
-        return self.programs[key]
+                os.rename(path + ".new", path)
+            self.programs[path] = (path, None) if out else (None, error.split("error: ")[-1].splitlines()[0])
+        return self.programs[path]
+
+    @functools.cache
+    def figures(self):
+        """Those of the cluster, as rank programs have them."""
+        text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=2, hidden=64, ffn=64, microbatch=1,
+                              sequence=16, cluster=self.cluster, recompute="", schedule=SYSTEMS["1F1B"].format(ranks=2, microbatches=2))
+        ranks = compile_text(self.arguments.compiler, text, "ranks")[0]
+        begin, end = cluster_in(ranks)
+        return ranks[begin:end]
 
     def is_zero_bubble(self, system):
         return system.startswith("ZB") and not self.arguments.plain
@@ -147,7 +159,10 @@ class Table:
             if not path:
                 return None, error
             with open(path) as file:
-                text = re.sub(r"(efficiency = {attention = [^,]*, bandwidth = )[^ ]*", rf"\g<1>{share:.9f}", file.read())
+                text = file.read()
+            begin, end = cluster_in(text)
+            figures = re.sub(r"(efficiency = {attention = [^,]*, bandwidth = )[^ ]*", rf"\g<1>{share:.9f}", self.figures())
+            text = text[:begin] + figures + text[end:]
             stats = json.loads(compile_text(self.arguments.compiler, text, "stats", *["--overlap=false"] * self.blocks(system), suffix=".mlir")[0])
             times.append(stats["step"])
         step = times[1] + (SEQUENCES / microbatch - 4) * (times[1] - times[0]) / 2 if ran else None
@@ -173,9 +188,10 @@ class Table:
             return [[job.result() for job in row] for row in rows]
 
     def ratio(self, results):
-        """Median of simulated / printed."""
+        """Median of simulated / printed over the systems that are understood."""
         return statistics.median(simulated[0] / printed for row, (_, tokens, _) in zip(results, self.cells)
-                                 for simulated, printed in zip(row, tokens) if simulated[0] and printed)
+                                 for system, simulated, printed in zip(self.systems, row, tokens)
+                                 if simulated[0] and printed and not system.startswith("ZB"))
 
     def calibrate(self):
         """The share at which the median is 1, by secants of the logarithms."""
@@ -231,6 +247,7 @@ def main():
     parser.add_argument("-c", "--compiler", default=os.path.join(ROOT, "build", "bin", "pp-compile"))
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--share", type=float, help="of the memory's speed; calibrated where it is not given")
+    parser.add_argument("--keep", metavar="FOLDER", help="for rank programs, for the next run too")
     parser.add_argument("--plain", action="store_true", help="every system with the same microbatches, recomputation and overlap")
     parser.add_argument("tables", nargs="*", default=list(TABLES), metavar="TABLE")
     arguments = parser.parse_args()
