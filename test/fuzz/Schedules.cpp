@@ -277,6 +277,7 @@ constexpr Library library[] = {
     {"tawpipe", "tawpipe", ", prefetch = false", 1, true},
     {"fsdp", "fsdp", "", 1, true},
     {"zero", "zero", ", level = 1", 1, true},
+    {"zero", "data_parallel", "", 1, true},
     {"zero", "zero", ", level = 2", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1", 1, true},
     {"helixpipe", "helixpipe", ", folds = 1, ship = false, forget = true", 1, true},
