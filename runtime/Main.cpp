@@ -48,7 +48,7 @@ Status printInfo(Emitted &emitted) {
   return {};
 }
 
-int startMpi(Emitted &emitted, const Options &options) {
+int startMpi(Emitted &emitted, [[maybe_unused]] const Options &options) {
 #ifdef PP_WITH_MPI
   return runMpi(emitted, options);
 #else

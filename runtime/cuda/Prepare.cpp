@@ -110,7 +110,6 @@ std::string checkLimits(const PreparedOp &op) {
 struct Kernels::State {
   std::vector<PreparedOp> ops;
   std::vector<std::unique_ptr<Gemm>> gemms;
-  std::vector<std::unique_ptr<Sdpa>> sdpas;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   Launches launches;
   DeviceBlock memory; ///< scratch, scalars, failures, tables
@@ -119,7 +118,6 @@ struct Kernels::State {
   std::map<std::tuple<int64_t, int64_t, int64_t, double, bool>, int64_t> tables;
 
   pp_status_t prepareProduct(PreparedOp &op, std::string &why);
-  void prepareSdpa(PreparedOp &op);
   pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
   pp_status_t placeAll(std::string &why);
 };
@@ -140,24 +138,6 @@ pp_status_t Kernels::State::prepareProduct(PreparedOp &op, std::string &why) {
   return PP_OK;
 }
 
-/// Where no library serves, the op keeps its own body.
-void Kernels::State::prepareSdpa(PreparedOp &op) {
-  SdpaShape shape(op);
-  for (const auto &sdpa : sdpas)
-    if (sdpa->shape() == shape)
-      op.sdpa = sdpa.get();
-  std::string why;
-  if (!op.sdpa) {
-    std::unique_ptr<Sdpa> made = Sdpa::create(shape, "", why);
-    if (!made)
-      return;
-    op.sdpa = made.get();
-    sdpas.push_back(std::move(made));
-  }
-  op.body = runSdpa;
-  scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
-}
-
 pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why) {
   why = readSpec(spec, op, chunks.emplace_back());
   if (why.empty())
@@ -166,8 +146,11 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     return PP_INVALID;
   op.launches = &launches;
   op.body = bodyOf(op);
-  if (SdpaShape::fits(op))
-    prepareSdpa(op);
+  op.sdpa = SdpaShape::fits(op) ? Sdpa::shared(SdpaShape(op)) : nullptr;
+  if (op.sdpa) {
+    op.body = runSdpa;
+    scratchBytes = std::max(scratchBytes, op.sdpa->scratchBytes());
+  }
   for (auto scratch : {optimizerScratch, normsScratch, tablesScratch, crossEntropyScratch})
     scratchBytes = std::max(scratchBytes, scratch(op));
   if (op.kernel == Kernel::rope)

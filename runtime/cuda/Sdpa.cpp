@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <utility>
+#include <vector>
 
 using namespace pp;
 
@@ -185,6 +187,17 @@ std::unique_ptr<Sdpa> Sdpa::create(const SdpaShape &shape, const std::string &de
     return made;
   why = made->state->graph.failure();
   return nullptr;
+}
+
+/// Never destroyed: at the end of the process the device may be gone.
+Sdpa *Sdpa::shared(const SdpaShape &shape) {
+  static auto &all = *new std::vector<std::pair<SdpaShape, std::unique_ptr<Sdpa>>>; // ranks are fibers of one thread
+  for (const auto &[known, sdpa] : all)
+    if (known == shape)
+      return sdpa.get();
+  std::string why; // then our own kernels serve
+  all.emplace_back(shape, create(shape, "", why));
+  return all.back().second.get();
 }
 
 int64_t Sdpa::scratchBytes() const {

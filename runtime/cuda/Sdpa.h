@@ -24,6 +24,9 @@ public:
   /// Null where this build or machine has no cuDNN, or cuDNN no plan: `why` says it. An empty `device` is the one at
   /// hand; else cuDNN's JSON of another, for which the plan is only made.
   static std::unique_ptr<Sdpa> create(const SdpaShape &shape, const std::string &device, std::string &why);
+  /// The one of this process for the device at hand, made at the first request; null if there is none. Making one
+  /// compiles a kernel, which takes a second.
+  static Sdpa *shared(const SdpaShape &shape);
   ~Sdpa();
   const SdpaShape &shape() const;
   int64_t scratchBytes() const;
