@@ -18,6 +18,9 @@ part() { # NAME SECONDS COMMAND..
 }
 
 if [ "$target" = cuda ]; then
+  # Where there is no cuDNN beside the toolkit, PyTorch's may be there.
+  cudnn=$(python3 -c 'import nvidia.cudnn as its; print(list(its.__path__)[0])' 2> /dev/null) &&
+    export CUDNN_HOME=$cudnn LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64:$cudnn/lib
   generator=() && command -v ninja > /dev/null && generator=(-G Ninja)
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee "$results/gpu"
   part configure 60 cmake -S . -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DPP_COMPILER=OFF -DPP_CPU=OFF \
