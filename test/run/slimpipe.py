@@ -5,7 +5,8 @@
 # usage: slimpipe.py PP_COMPILE FOLDER [--quick]
 # helix_slim.md 4.1: ranks, slices, microbatches, chunks a rank, layers a stage; rule G with idle ranks that help never, at the
 # ends, always, rule P, no exchange; keys early or late, the vocabulary cut or whole; sends strict (rendezvous) or buffered. All of
-# them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule, the rest in turn.
+# them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule, the rest in turn. Then odd
+# sizes: slices of unequal length, fewer slices or microbatches than ranks, one rank alone; some of the stashes in host memory.
 import itertools, os, sys
 import harness
 from gradients import TOLERANCE, Runner, difference
@@ -13,6 +14,7 @@ from gradients import TOLERANCE, Runner, difference
 SIZES = ((2, 2, 2, 1, 1), (2, 4, 2, 1, 2), (4, 4, 2, 1, 1), (4, 8, 2, 1, 1), (4, 8, 2, 2, 1), (2, 4, 3, 2, 1), (3, 6, 1, 1, 1), (3, 9, 2, 1, 1))
 RULES = (dict(exchange="false"), *(dict(exchange="true", rule="greedy", idle=idle) for idle in ("off", "tail", "all")),
          dict(exchange="true", rule="pairs", idle="tail"))
+ODD = ((4, 2, 1, 1, 1), (4, 3, 2, 1, 1), (2, 5, 1, 1, 1), (1, 4, 2, 2, 1))
 SENDS = (("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"))
 
 
@@ -25,6 +27,8 @@ def cases(quick):
                 yield size, rule | options, SENDS
             elif k == (i + j) % len(rest):
                 yield size, rule | options, SENDS[(i + j) // 2 % 2::2]
+    for size in ODD:
+        yield size, dict(exchange="true", rule="greedy", idle="tail", vocabulary="true", offload=60), SENDS[:1]
 
 
 def main():
@@ -33,7 +37,7 @@ def main():
     runner, tally, references = Runner(compiler, folder), harness.Tally(), {}
     for (p, n, m, v, depth), options, ways in cases("--quick" in sys.argv):
         model = dict(model="llama", precision="f64", hidden=16, heads=4, kv_heads=1, ffn=24, vocab=131, microbatches=m,
-                     layers=p * v * depth, sequence=3 * n)
+                     layers=p * v * depth, sequence=3 * n + ((p, n, m, v, depth) in ODD))
         key = tuple(model.values())
         if key not in references:
             references[key] = runner.run(runner.compile(schedule="single", ranks=1, **model), 1, "threads", "rendezvous", 2)

@@ -219,6 +219,31 @@ TEST(KernelsRows, EmbeddingAndItsGradient) {
     }
 }
 
+/// A shard has rows from `first` on: its tokens' rows, and zeros for all others, whose gradients it leaves alone.
+TEST(KernelsRows, RowsOfAShardAndTheirGradient) {
+  for (Type type : allTypes)
+    for (auto [first, rows] : {std::pair<int64_t, int64_t>(0, 4), {4, 1}, {5, 6}, {0, 11}}) {
+      int64_t t = 23, h = 5, whole = 11;
+      Type acc = accOf(type);
+      std::vector<int32_t> tokens(static_cast<size_t>(t));
+      for (size_t i = 0; i < tokens.size(); ++i)
+        tokens[i] = int32_t(i * i * 3 % 11);
+      Values table = rounded(type, random(size_t(rows * h), 1)), dx = rounded(type, random(size_t(t * h), 2));
+      Values x(size_t(t * h), 0), sum = rounded(acc, random(size_t(rows * h), 3)), old = sum;
+      for (size_t i = 0; i < size_t(t * h); ++i)
+        if (int64_t row = tokens[i / size_t(h)] - first; row >= 0 && row < rows) {
+          x[i] = table[size_t(row * h) + i % size_t(h)];
+          sum[size_t(row * h) + i % size_t(h)] += dx[i];
+        }
+      Array out(type, Values(x.size(), 7)), grad(acc, old);
+      std::vector<int64_t> dims = {t, h, rows, first, whole};
+      OneOp("embedding", type, dims)(pp_embedding, tokens, Array(type, table), out);
+      expectEqual(out.get(), x, "x of rows from " + std::to_string(first));
+      OneOp("embedding_dw", type, dims, {}, {"accumulate"})(pp_embedding_dw, tokens, Array(type, dx), grad);
+      expectNear(grad.get(), sum, toleranceOf(acc) / 10, "dtable of rows from " + std::to_string(first));
+    }
+}
+
 TEST(KernelsRows, PositionsAndTheirGradient) {
   for (Type type : allTypes)
     for (bool adds : {false, true}) {
