@@ -26,9 +26,13 @@
 #   Two messages would be one after the other; our order of units makes it 2.3. What takes the rest is not known: the groups
 #   and the order in which the public runtime (sail-sg/zero-bubble-pipeline-parallelism) posts messages, simulated apart from pp
 #   with one NCCL queue a rank, cost between 0 and 2. So ZB stands too high in table 2, and nothing is fitted to hide it.
+# - TawPipe's FSDP takes less than the sum of its compute and messages and more than the larger, from hidden 2048 on: part of it
+#   is behind tasks there. Simulated as the sum it is too slow, 0.77 of what is printed at hidden 4096. TawPipe itself is
+#   simulated in turns; where WeiPipe passes it, S = 16384, its bubble of (R + 1) (D - 1) tasks is what the paper's does not have.
 # What they do not say:
 # - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for none.
-# Memory: simulated + what the paper's system keeps and pp does not (explained) | printed.
+# Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. TawPipe's table has at hidden 1024
+# 3 to 11 GB more than that, which WeiPipe's for the same systems and two thirds of the layers has not; its text does not say why.
 # A round of microbatches costs the same from the third on: two and four are simulated, the others added.
 import argparse, functools, json, math, os, re, statistics, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
