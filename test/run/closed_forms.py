@@ -164,6 +164,10 @@ FORMS = (
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4, 5, 6, 8)),
     helix(lambda p: (12 if p == 2 else 24 * (p - 2) + 3) - 1, folds=2, again=3, ranks=(2, 4, 8), forget="true"),
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4), cached="true"),
+    helix(lambda p: 9 if p == 2 else 18 * (p - 2), k=3, folds=2, ranks=(2, 4)),
+    # Three folds: 5 u, 8 u and 17 u of forward (helix_slim.md 4.2), below the 3 (p-1) u of triples that move as one. One rank has
+    # no bubble.
+    helix({4: 45, 5: 72, 8: 153}.get, folds=3, ranks=(4, 5, 8)), helix(lambda p: 0, k=2, folds=3, ranks=(1,)),
 )
 
 
