@@ -8,15 +8,15 @@
 # stage on rank r, min(nm, n + 2(p-1-r)) for SlimPipe (helix_slim.md 2.3), nm for TeraPipe. `dkv`: sums of keys' gradients,
 # which the papers do not count. `peak` is the whole arena. Sequences of up to TOKENS are run for a step: `used` is what the
 # run touched of the arena. The last column draws `kept`. HelixPipe with `forget` has no claim: 4 of 16 is the paper's count
-# of tensors, ours are others. FILE gets the arenas as a picture: lines are planned, filled marks measured.
-import argparse, json, os, subprocess, sys, tempfile
+# of tensors, ours are others; `mlp_chunks` is `mlp chunks`, which leaves `kept` and lowers `peak`. FILE gets the arenas as a picture: lines are planned, filled marks measured.
+import argparse, json, math, os, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RANKS = MICROBATCHES = 4
 TOKENS = (4096, 8192, 16384, 32768, 65536)
 SYSTEMS = (("1f1b", 1), ("terapipe", RANKS), ("slimpipe", RANKS), ("slimpipe", 2 * RANKS), ("slimpipe", 4 * RANKS),
-           ("helixpipe", 1), ("helixpipe/forget=true", 1))
-COLOURS = ("#444444", "#999999", "#f0a500", "#d9480f", "#a61e4d", "#1971c2", "#2f9e44")
+           ("helixpipe", 1), ("helixpipe/forget=true", 1), ("helixpipe/forget=true/mlp_chunks=16", 1))
+COLOURS = ("#444444", "#999999", "#f0a500", "#d9480f", "#a61e4d", "#1971c2", "#74b816", "#2f9e44")
 
 
 def call(command):
@@ -68,6 +68,8 @@ def draw(rows, path):
     """Bytes of the arena over tokens, a line for each system; a mark is filled where a run has touched so much."""
     width, height, left, top = 560, 420, 70, 30
     most = max(row.total() for row in rows)
+    tick = 10 ** math.floor(math.log10(most / 2))
+    tick *= next(times for times in (1, 2, 5) if most / (times * tick) < 6)
     x = lambda tokens: left + width * tokens / TOKENS[-1]
     y = lambda value: top + height * (1 - value / most)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 230} {top + height + 60}" '
@@ -75,8 +77,7 @@ def draw(rows, path):
            f'<text x="{left}" y="18" font-size="14">Memory of the rank with the most, MB, over tokens of a sequence</text>',
            f'<path d="M{left} {top}V{top + height}H{left + width}" fill="none" stroke="black"/>']
     out += [f'<text x="{x(t)}" y="{top + height + 18}" text-anchor="middle">{t // 1024}k</text>' for t in TOKENS]
-    for step in range(5):
-        value = most * step / 4
+    for value in range(0, int(most) + 1, tick):
         out.append(f'<text x="{left - 6}" y="{y(value) + 4}" text-anchor="end">{value / 1e6:.0f}</text>'
                    f'<path d="M{left} {y(value)}h{width}" stroke="#dddddd"/>')
     labels = []

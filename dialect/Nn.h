@@ -53,6 +53,9 @@ private:
 /// Marks the ops that W runs: they make gradients of weights and read no weight.
 template <typename ConcreteOp> class WeightGradient : public mlir::OpTrait::TraitBase<ConcreteOp, WeightGradient> {};
 
+/// Marks the ops that run nothing: their results are memory of their operands, or the other way round.
+template <typename ConcreteOp> class View : public mlir::OpTrait::TraitBase<ConcreteOp, View> {};
+
 // Defaults of the Kernel interface.
 mlir::Type firstElementType(mlir::Operation *op);
 llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);

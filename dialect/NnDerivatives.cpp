@@ -142,3 +142,30 @@ LogicalResult SplitOp::differentiate(Gradients &gradients) {
   gradients.add(getLoc(), getX(), placed);
   return success();
 }
+
+LogicalResult SplitRowsOp::differentiate(Gradients &gradients) {
+  SmallVector<Value> runs;
+  for (Value run : getRuns())
+    if (Value gradient = gradients.get(run))
+      runs.push_back(gradient);
+  if (runs.empty())
+    return success();
+  if (runs.size() != getRuns().size())
+    return emitError("expected every run of `split_rows` to be read; the gradient of one would be missing");
+  int64_t batch = cast<RankedTensorType>(getX().getType()).getDimSize(0);
+  gradients.add(getLoc(), getX(), gradients.builder.create<JoinRowsOp>(getLoc(), runs, batch));
+  return success();
+}
+
+LogicalResult JoinRowsOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  SmallVector<int64_t> counts;
+  for (Value run : getRuns())
+    counts.push_back(cast<RankedTensorType>(run.getType()).getDimSize(1));
+  auto split = gradients.builder.create<SplitRowsOp>(getLoc(), dy, counts);
+  for (auto [run, gradient] : llvm::zip(getRuns(), split.getRuns()))
+    gradients.add(getLoc(), run, gradient);
+  return success();
+}

@@ -59,6 +59,55 @@ INFER(SplitOp) {
   return success();
 }
 
+/// A sequence of so many rows of x.
+static RankedTensorType withRows(Value x, int64_t batch, int64_t length) {
+  return RankedTensorType::get({batch, length, widthOf(x)}, tensorOf(x).getElementType());
+}
+
+INFER(SplitRowsOp) {
+  Check check{"split_rows", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)))
+    return failure();
+  int64_t total = 0;
+  for (int64_t count : a.getCounts()) {
+    if (count < 1)
+      return emitOptionalError(loc, "`split_rows` expects runs of at least 1 row, got ", count);
+    types.push_back(withRows(a.getX(), 1, count));
+    total += count;
+  }
+  return check.equal("the rows of all runs", total, "x's rows", rowsOf(a.getX()));
+}
+
+INFER(JoinRowsOp) {
+  Check check{"join_rows", loc};
+  if (failed(check.operands(a, 1, SIZE_MAX)))
+    return failure();
+  int64_t total = 0, batch = a.getBatch();
+  Value first = a.getRuns().front();
+  for (Value run : a.getRuns()) {
+    if (failed(check.numbers("a run", run)) || failed(check.rank("a run", run, 3)) ||
+        failed(check.equal("a run's width", widthOf(run), "that of the first", widthOf(first))) ||
+        failed(check.sameElements("a run", run, "the first", first)))
+      return failure();
+    total += rowsOf(run);
+  }
+  if (batch < 1 || total % batch != 0)
+    return emitOptionalError(loc, "`join_rows` expects rows that are ", batch, " equal sequences, got ", total);
+  types.push_back(withRows(first, batch, total / batch));
+  return success();
+}
+
+INFER(RowsOp) {
+  Check check{"rows", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)))
+    return failure();
+  int64_t start = a.getStart(), count = a.getCount(), total = rowsOf(a.getX());
+  if (start < 0 || count < 1 || start + count > total)
+    return emitOptionalError(loc, "`rows` expects rows of a tensor of ", total, ", got ", start, " to ", start + count);
+  types.push_back(withRows(a.getX(), 1, count));
+  return success();
+}
+
 /// Columns [start, start + width) are columns of a tensor `total` wide.
 static LogicalResult checkColumns(Check check, int64_t start, int64_t width, int64_t total) {
   if (start >= 0 && width > 0 && start + width <= total)

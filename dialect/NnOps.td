@@ -66,6 +66,9 @@ def Nn_Differentiable : OpInterface<"Differentiable"> {
   ];
 }
 
+/// It names memory of its operands, or that its result is made of them: no kernel runs and nothing is copied.
+def Nn_View : NativeOpTrait<"View"> { let cppNamespace = "::pp::nn"; }
+
 /// Its result is the gradient of a weight and it reads no weight: what W does (nn_ops R3).
 def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::pp::nn"; }
 
@@ -193,6 +196,20 @@ def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
+def SplitRowsOp : Nn_Op<"split_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+  let summary = "the rows of all sequences together cut in runs of `counts` rows, each as one sequence";
+  let arguments = (ins Nn_Tensor:$x, DenseI64ArrayAttr:$counts);
+  let results = (outs Variadic<Nn_Tensor>:$runs);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def JoinRowsOp : Nn_Op<"join_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {
+  let summary = "`batch` sequences of equal length from runs of their rows, which are computed where they belong";
+  let arguments = (ins Variadic<Nn_Tensor>:$runs, I64Attr:$batch);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$runs attr-dict `:` functional-type(operands, results)";
+}
+
 //===-- Backward ------------------------------------------------------------------------------------------------===//
 
 def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"]> {
@@ -282,6 +299,13 @@ def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", [], [Nn_InPlace]> {
 }
 
 //===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
+
+def RowsOp : Nn_Op<"rows", [Nn_View]> {
+  let summary = "rows [start, start + count) of all sequences together, where they lie: a run of `split_rows`";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
 
 def SliceColumnsOp : Nn_KernelOp<"slice_columns"> {
   let summary = "columns [start, start + width) of x";

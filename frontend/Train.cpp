@@ -76,8 +76,8 @@ public:
     evaluator.scope = &scheduleScope;
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
-    if (failed(readSettings("data", dataSettings)) || failed(readSettings("optimizer", optimizerSettings)) ||
-        failed(readPrecisions()))
+    if (failed(readSettings("data", dataSettings)) || failed(readSettings("mlp", mlpSettings)) ||
+        failed(readSettings("optimizer", optimizerSettings)) || failed(readPrecisions()))
       return failure();
     return elaborate(*outline);
   }
@@ -119,7 +119,8 @@ private:
     }
     if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
       return failure();
-    static const StringRef known[] = {"model", "schedule", "data", "optimizer", "precision", "gradients", "cluster"};
+    static const StringRef known[] = {"model",     "schedule",  "data",      "mlp",
+                                      "optimizer", "precision", "gradients", "cluster"};
     for (const Option &option : train->options) {
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
@@ -269,20 +270,25 @@ private:
                                                 name + "`" + callee.nearest(name));
     }
     SMLoc at = train ? train->name.at : schedule->name.at;
-    if (owner == "data" || owner == "optimizer")
-      return checkSetting(at, prefix, owner, name,
-                          owner == "data" ? ArrayRef(dataSettings) : ArrayRef(optimizerSettings));
-    static const StringRef owners[] = {"schedule", "model", "data", "optimizer", "cluster"};
+    for (auto [option, settings] : settingsOf())
+      if (owner == option)
+        return checkSetting(at, prefix, owner, name, settings);
+    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster"};
     if (owner == "cluster")
       return evaluator.fail(at, prefix + "this program names no cluster");
     if (owner == "train")
       return evaluator.fail(at, prefix + "this train has no parameter `" + name + "`");
-    return evaluator.fail(at, prefix +
-                                  "expected one of schedule, model, cluster, data, optimizer before the dot, got `" +
-                                  owner + "`" + didYouMean(owner, owners));
+    return evaluator.fail(
+        at, prefix + "expected one of schedule, model, cluster, data, mlp, optimizer before the dot, got `" + owner +
+                "`" + didYouMean(owner, owners));
   }
 
   //===-- data, optimizer, precision ----------------------------------------------------------------------------===//
+
+  /// The options that are settings by name, and these.
+  std::array<std::pair<StringRef, ArrayRef<Setting>>, 3> settingsOf() {
+    return {{{"data", dataSettings}, {"mlp", mlpSettings}, {"optimizer", optimizerSettings}}};
+  }
 
   LogicalResult checkSetting(SMLoc at, const Twine &prefix, StringRef option, StringRef name,
                              ArrayRef<Setting> settings) {
@@ -329,7 +335,7 @@ private:
 
   LogicalResult set(SMLoc at, StringRef name, const Value &value, MutableArrayRef<Setting> settings) {
     Setting &setting = *find_if(settings, [&](const Setting &one) { return one.name == name; });
-    bool sizes = settings.data() == dataSettings;
+    bool sizes = settings.data() != optimizerSettings;
     if (auto *count = value.asInt(); count && *count >= (sizes ? 1 : 0))
       setting.value = *count;
     else if (auto *number = value.asNumber(); number && !setting.isInt && *number >= 0)
@@ -394,12 +400,19 @@ private:
     auto count = [&](StringRef name, int64_t value) {
       return builder.getNamedAttr(name, builder.getI64IntegerAttr(value));
     };
-    return builder.getDictionaryAttr(
-        {string("name", train ? train->name.text : schedule->name.text), string("model", model->name.text),
-         string("schedule", schedule->name.text), count("layers", layers), count("batch", dataSettings[0].value),
-         count("sequence", dataSettings[1].value), count("vocab", intOf(modelScope, "vocab")),
-         string("precision", precision), string("gradients", gradients),
-         builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))});
+    SmallVector<mlir::NamedAttribute> made = {string("name", train ? train->name.text : schedule->name.text),
+                                              string("model", model->name.text),
+                                              string("schedule", schedule->name.text),
+                                              count("layers", layers),
+                                              count("batch", dataSettings[0].value),
+                                              count("sequence", dataSettings[1].value),
+                                              count("vocab", intOf(modelScope, "vocab")),
+                                              string("precision", precision),
+                                              string("gradients", gradients),
+                                              builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))};
+    if (mlpSettings[0].value > 1)
+      made.push_back(builder.getNamedAttr("mlp", dictionaryOf(mlpSettings)));
+    return builder.getDictionaryAttr(made);
   }
 
   /// Where the lengths of the slices are given, those; the schedule itself counts slices.
@@ -478,6 +491,7 @@ private:
   ClusterOutline clusterOutline;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
   Setting dataSettings[2] = {{"microbatch", 1, true}, {"sequence", 64, true}};
+  Setting mlpSettings[1] = {{"chunks", 1, true}};
   Setting optimizerSettings[9] = {{"lr", 1e-3, false},      {"beta1", 0.9, false},        {"beta2", 0.95, false},
                                   {"epsilon", 1e-8, false}, {"weight_decay", 0.1, false}, {"clip", 1.0, false},
                                   {"warmup", 0, true},      {"decay_steps", 0, true},     {"min_lr", 0.1, false}};

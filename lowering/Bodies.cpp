@@ -170,10 +170,13 @@ static std::string typeName(Type type) {
 
 LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, const Body &body) {
   auto kernel = dyn_cast<nn::Kernel>(op);
-  if (!kernel)
+  bool isView = op.hasTrait<nn::View>();
+  if (!kernel && !isView)
     return op.emitOpError("has no kernel: it cannot run in a task body");
   if (failed(placeResults(op, places)))
     return failure();
+  if (isView)
+    return success();
   KernelEntry entry = {kernel.kernelName().str(), typeName(kernel.elementType()), kernel.dims(), kernel.params(), {}};
   for (StringRef flag : kernel.flags())
     entry.flags.push_back(flag.str());

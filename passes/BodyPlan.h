@@ -35,13 +35,19 @@ private:
   void number();
   Buffer &bufferOf(mlir::Value value) { return buffers[index.lookup(value)]; }
   int64_t lastUse(mlir::Value value) const;
-  void merge(mlir::Value into, mlir::Value from);
+  void merge(mlir::Value into, mlir::Value from, int64_t offset = 0);
   mlir::LogicalResult tieRequired(mlir::Operation &op);
   mlir::LogicalResult placeResults();
   mlir::LogicalResult checkOverwrite(mlir::Value written, Place place);
   void tieAllowed(mlir::Operation &op);
   int64_t colour(bool bySize, llvm::SmallVectorImpl<int64_t> &offsets);
   void write();
+  // PlanViews.cpp
+  static int64_t bytesOf(mlir::Value value);
+  bool isWhole(mlir::Value value) { return offsets.lookup(value) == 0 && bytesOf(value) == bufferOf(value).bytes; }
+  llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value) const;
+  void copyParts();
+  void mergeViews(mlir::Operation &op);
   // HandStash.cpp
   bool isPending(unsigned position) const {
     return pending && position >= pending->first && position < pending->first + pending->payload.size();
@@ -55,7 +61,8 @@ private:
   BodyGroups groups;
   llvm::DenseMap<mlir::Operation *, int64_t> numbers;
   llvm::SmallVector<Buffer> buffers;
-  llvm::DenseMap<mlir::Value, unsigned> index; ///< of a value's buffer
+  llvm::DenseMap<mlir::Value, unsigned> index;  ///< of a value's buffer
+  llvm::DenseMap<mlir::Value, int64_t> offsets; ///< of a value in its buffer, if it is a part of another value
   llvm::DenseMap<mlir::Value, Place> argumentPlaces;
   const BodyGroups::Group *pending = nullptr; ///< what takes over memory of the stash; null if nothing may
   llvm::DenseSet<mlir::Value> gone;           ///< arguments whose memory is handed on

@@ -111,7 +111,7 @@ LogicalResult PieceGraph::build(bool first) {
   for (const PartUse &part : piece.parts)
     if (failed(inlinePart(part, actOut)))
       return failure();
-  if (failed(foldTransposes()))
+  if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();
   if (hasBackward() && failed(differentiate(first)))
     return failure();
@@ -205,6 +205,7 @@ void PieceGraph::sumOneByOne() {
   }
 }
 
+// What is cut becomes its runs, each on its own.
 void PieceGraph::lowerSplits() {
   for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitOp>())) {
     OpBuilder builder(split);
@@ -221,6 +222,20 @@ void PieceGraph::lowerSplits() {
       if (!kv.empty())
         std::replace(kv.back().begin(), kv.back().end(), column, Value(run.getY()));
       start += width;
+    }
+    erase(split);
+  }
+  for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitRowsOp>())) {
+    OpBuilder builder(split);
+    int64_t start = 0;
+    for (auto [result, count] : llvm::zip(split.getRuns(), split.getCounts())) {
+      auto rows = builder.create<nn::RowsOp>(split.getLoc(), split.getX(), start, count);
+      if (forward.contains(split))
+        forward.insert(rows);
+      if (auto it = runs.find(split); it != runs.end())
+        runs.try_emplace(rows, it->second);
+      result.replaceAllUsesWith(rows.getY());
+      start += count;
     }
     erase(split);
   }

@@ -11,21 +11,30 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
+/// What R would make of an MLP in chunks the backward makes itself, run by run: then it is never there as a whole.
+bool PieceGraph::isCheap(Operation *op) const {
+  if (isa<nn::RowsOp>(op) || (piece.runs(Phase::R) && inChunks.contains(op) && runs.contains(op)))
+    return true;
+  auto differentiable = dyn_cast<nn::Differentiable>(op);
+  return differentiable && differentiable.isCheap();
+}
+
 // nn_ops R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there: arguments,
 // saved anyway, or made again themselves. Only what the backward reads counts.
 void PieceGraph::rebuildCheap() {
   DenseSet<Value> there;
+  std::function<bool(Value)> readLater = [&](Value value) {
+    return llvm::any_of(value.getUsers(), [&](Operation *user) {
+      return !forward.contains(user) || (isa<nn::RowsOp>(user) && readLater(user->getResult(0)));
+    });
+  };
   for (Operation &op : scratch.block()) {
     if (!forward.contains(&op))
       continue;
-    auto readLater = [&](Value value) {
-      return llvm::any_of(value.getUsers(), [&](Operation *user) { return !forward.contains(user); });
-    };
     for (Value result : op.getResults())
       if (readLater(result))
         there.insert(result);
-    auto differentiable = dyn_cast<nn::Differentiable>(op);
-    bool can = differentiable && differentiable.isCheap() && llvm::all_of(op.getOperands(), [&](Value operand) {
+    bool can = isCheap(&op) && llvm::all_of(op.getOperands(), [&](Value operand) {
                  return isa<BlockArgument>(operand) || there.contains(operand);
                });
     if (can && readLater(op.getResult(0)) && !isOwnChunk(op.getResult(0)))
@@ -49,7 +58,8 @@ Value PieceGraph::rebuilt(Value value, Operation *before) {
   if (made)
     return made;
   OpBuilder builder(before);
-  Operation *op = cast<nn::Differentiable>(value.getDefiningOp()).rebuild(builder);
+  Operation *op = value.getDefiningOp();
+  op = isa<nn::RowsOp>(op) ? builder.clone(*op) : cast<nn::Differentiable>(op).rebuild(builder);
   for (OpOperand &operand : op->getOpOperands())
     operand.set(rebuilt(operand.get(), op));
   return again[value] = op->getResult(0);
@@ -121,14 +131,18 @@ void PieceGraph::collectPending() {
     Operation *op = value.getDefiningOp();
     return op && !isWeightOp(op) && !isa<nn::ZeroOp>(op);
   };
+  auto viewed = [](Value value) { // W takes its rows itself
+    auto rows = value.getDefiningOp<nn::RowsOp>();
+    return rows ? rows.getX() : value;
+  };
   for (Value sum : gradSums)
     if (crosses(sum))
       crossing.insert(sum); // a hand that is the whole sum
   for (Operation &op : scratch.block())
     if (isWeightOp(&op))
       for (Value operand : op.getOperands())
-        if (crosses(operand))
-          crossing.insert(operand);
+        if (crosses(viewed(operand)))
+          crossing.insert(viewed(operand));
   for (Operation &op : scratch.block()) // one order for I, W and W.first
     for (Value result : op.getResults())
       if (crossing.contains(result))

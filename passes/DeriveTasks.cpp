@@ -35,6 +35,7 @@ private:
   LogicalResult readSharers();
   void readPhases();
   LogicalResult readSlices();
+  LogicalResult readChunks();
 
   ModuleOp module;
   ProgramOp program;
@@ -212,6 +213,21 @@ LogicalResult PieceTable::readSlices() {
   return success();
 }
 
+/// `mlp chunks = n` of the training program.
+LogicalResult PieceTable::readChunks() {
+  auto mlp = program.getTrain().getAs<DictionaryAttr>("mlp");
+  auto chunks = mlp ? mlp.getAs<IntegerAttr>("chunks") : IntegerAttr();
+  bool found = false;
+  for (Entry &entry : entries) {
+    entry.model.chunks = chunks ? chunks.getInt() : 1;
+    found |= llvm::any_of(entry.model.parts, [](const PartUse &part) { return hasMlp(part.function); });
+  }
+  if (chunks && !found)
+    return emitError(program.getLoc()) << "`mlp chunks = " << chunks.getInt()
+                                       << "`: the model has no linears with a gelu or swiglu between them";
+  return success();
+}
+
 LogicalResult PieceTable::read() {
   if (failed(readSlices()))
     return failure();
@@ -219,7 +235,7 @@ LogicalResult PieceTable::read() {
     if (failed(readPiece(op, i)))
       return failure();
   readPhases();
-  return readSharers();
+  return success(succeeded(readSharers()) && succeeded(readChunks()));
 }
 
 /// Whether updates scale gradients by their norm: the optimizer's `clip` is there and not 0.

@@ -66,6 +66,7 @@ struct PieceModel {
   llvm::SmallVector<Sharer> sharers;
   unsigned phases = 0;  ///< bit p set: units of phase p are in the program
   double lossScale = 1; ///< 1 / tokens of the step, for a piece with the loss
+  int64_t chunks = 1;   ///< in which an MLP is computed
   bool clips = false;   ///< updates read the norm of all gradients
   bool rounds = false;  ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
@@ -107,6 +108,9 @@ mlir::RankedTensorType sumsOf(mlir::Type tensor);
 /// A gradient in the type of sums, in memory of its own if it is kept in another; and the sum in the type it is kept in.
 mlir::Value widenGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value grad);
 mlir::Value roundGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value sum, mlir::Type kept);
+
+/// Whether the part has an MLP that can be computed in chunks.
+bool hasMlp(mlir::func::FuncOp part);
 
 /// F, B, I, W, R of a piece on a slice, as far as the program runs them.
 mlir::LogicalResult derivePhases(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice);

@@ -11,6 +11,8 @@
 
 namespace pp {
 
+class UnitTimes;
+
 #define GEN_PASS_DECL
 #include "passes/Passes.h.inc"
 #define GEN_PASS_REGISTRATION
@@ -37,6 +39,8 @@ void buildPipeline(mlir::OpPassManager &manager, Until until = Until::Ranks, con
                    const ChangeOptions &changes = {});
 /// Its last part: the proofs of planned rank programs.
 void addProofs(mlir::OpPassManager &manager, const ProofOptions &proofs);
+/// Moves receives up until the rank runs for `least` between them and what waits for them; a part of project-ranks.
+void postReceivesAhead(pipeline::RankOp rank, const UnitTimes &times, double least);
 
 } // namespace pp
 

@@ -21,6 +21,11 @@ public:
   mlir::LogicalResult writeBackward(bool first);
   /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
   mlir::LogicalResult writeCut(const CutRequest &cut);
+  /// The linears before an activation function and the one behind it.
+  struct Mlp {
+    llvm::SmallVector<mlir::Operation *> up;
+    mlir::Operation *activation, *down;
+  };
   bool hasBackward() const {
     return piece.runs(pipeline::Phase::B) || piece.runs(pipeline::Phase::I) || piece.runs(pipeline::Phase::W);
   }
@@ -64,6 +69,9 @@ private:
   llvm::SmallVector<mlir::Value> argumentsOf(const Group &sum) const;
 
   mlir::LogicalResult foldTransposes();
+  // DeriveChunks.cpp
+  mlir::LogicalResult chunkMlps();
+  mlir::Value chunkMlp(const Mlp &mlp, llvm::ArrayRef<int64_t> counts);
   mlir::LogicalResult differentiate(bool first);
   mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
   void sumOneByOne();
@@ -71,6 +79,7 @@ private:
   void eraseDead();
   void erase(mlir::Operation *op);
   void rebuildCheap();
+  bool isCheap(mlir::Operation *op) const;
   mlir::Value rebuilt(mlir::Value value, mlir::Operation *before);
   void saveInputs();
   void collectStash();
@@ -96,6 +105,7 @@ private:
   llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
   llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts
   unsigned run = 0;
+  llvm::DenseSet<mlir::Operation *> inChunks;      ///< linears whose output is there for a run of rows at a time
   llvm::SetVector<mlir::Value> cheap;              ///< outputs that the backward makes again
   llvm::DenseMap<mlir::Value, mlir::Value> again;  ///< those made again so far
   llvm::DenseMap<mlir::Operation *, int64_t> cuts; ///< by op how many beginnings and ends of attentions are before it

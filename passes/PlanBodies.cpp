@@ -21,10 +21,6 @@ using namespace pp::pipeline;
 
 //===-- Buffers -------------------------------------------------------------------------------------------------===//
 
-static int64_t paddedBytes(Value value) {
-  return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
-}
-
 /// Where tensor `position` of the body's flat list of results lies.
 static Place resultPlace(const BodyGroups &groups, unsigned position) {
   for (const BodyGroups::Group &group : groups.results)
@@ -38,6 +34,7 @@ void BodyPlan::copyReturned() {
   argumentPlaces = groups.argumentPlaces(body);
   Operation *end = terminator();
   OpBuilder builder(end);
+  copyParts();
   llvm::DenseMap<Value, Place> seen = argumentPlaces;
   for (OpOperand &operand : end->getOpOperands()) {
     auto [found, isNew] = seen.try_emplace(operand.get(), resultPlace(groups, operand.getOperandNumber()));
@@ -50,7 +47,7 @@ void BodyPlan::copyReturned() {
 
 int64_t BodyPlan::lastUse(Value value) const {
   int64_t last = -1;
-  for (Operation *user : value.getUsers())
+  for (Operation *user : readersOf(value))
     last = std::max(last, numbers.lookup(user));
   return last;
 }
@@ -60,7 +57,7 @@ void BodyPlan::number() {
     numbers[&op] = static_cast<int64_t>(i);
   auto add = [&](Value value, int64_t birth) -> Buffer & {
     index[value] = buffers.size();
-    buffers.push_back({birth, std::max(birth, lastUse(value)), paddedBytes(value), false, std::nullopt, {value}});
+    buffers.push_back({birth, std::max(birth, lastUse(value)), bytesOf(value), false, std::nullopt, {value}});
     return buffers.back();
   };
   for (BlockArgument argument : body.getArguments()) {
@@ -71,18 +68,29 @@ void BodyPlan::number() {
   for (Operation &op : body.front())
     for (Value result : op.getResults())
       add(result, numbers.lookup(&op));
+  for (Operation &op : body.front())
+    mergeViews(op);
 }
 
-void BodyPlan::merge(Value into, Value from) {
+// `from` comes to lie `offset` bytes behind the beginning of `into`; the buffer that begins first takes the other one in.
+void BodyPlan::merge(Value into, Value from, int64_t offset) {
+  int64_t shift = offsets.lookup(into) + offset - offsets.lookup(from);
+  if (shift < 0)
+    return merge(from, into, -offset);
   unsigned target = index.lookup(into), source = index.lookup(from);
+  if (target == source)
+    return;
   Buffer &a = buffers[target], &b = buffers[source];
   a.birth = std::min(a.birth, b.birth);
   a.death = std::max(a.death, b.death);
+  a.bytes = std::max(a.bytes, shift + b.bytes);
   a.given |= b.given;
   if (!a.place)
     a.place = b.place;
-  for (Value value : b.values)
+  for (Value value : b.values) {
     index[value] = target;
+    offsets[value] += shift;
+  }
   a.values.append(b.values.begin(), b.values.end());
   b.values.clear();
 }
@@ -94,9 +102,9 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
     return success();
   for (nn::Tie tie : inPlace.getRequiredTies()) {
     Value operand = op.getOperand(tie.operand), result = op.getResult(tie.result);
-    if (paddedBytes(operand) != paddedBytes(result))
+    if (bytesOf(operand) != bytesOf(result))
       return op.emitOpError() << "ties " << result.getType() << " to an operand of type " << operand.getType();
-    for (Operation *user : operand.getUsers())
+    for (Operation *user : readersOf(operand))
       if (numbers.lookup(user) > numbers.lookup(&op)) {
         InFlightDiagnostic error = op.emitOpError()
                                    << "writes over its operand " << tie.operand << ", which is read afterwards";
@@ -118,7 +126,7 @@ LogicalResult BodyPlan::checkOverwrite(Value written, Place place) {
   for (auto [argument, other] : argumentPlaces) {
     if (other != place)
       continue;
-    for (Operation *user : argument.getUsers())
+    for (Operation *user : readersOf(argument))
       if (numbers.lookup(user) >= birth) {
         Operation *writer = written.getDefiningOp();
         InFlightDiagnostic error = writer->emitOpError("writes the slot of an argument that is still read");
@@ -160,7 +168,7 @@ void BodyPlan::tieAllowed(Operation &op) {
     auto reads = llvm::count_if(op.getOperands(), [&](Value v) { return index.lookup(v) == index.lookup(operand); });
     bool dies = from.death == now && reads == 1 && !from.given && !from.place;
     bool begins = to.birth == now && !to.given && !(to.place && to.place->first < inputs);
-    if (dies && begins && from.bytes == to.bytes)
+    if (dies && begins && from.bytes == to.bytes && isWhole(operand) && isWhole(result))
       merge(result, operand);
   }
 }
@@ -196,14 +204,14 @@ int64_t BodyPlan::colour(bool bySize, SmallVectorImpl<int64_t> &offsets) {
 void BodyPlan::write() {
   SmallVector<int64_t> byBirth, bySize;
   int64_t scratch = colour(false, byBirth), other = colour(true, bySize);
-  ArrayRef<int64_t> offsets = other < scratch ? bySize : byBirth;
+  ArrayRef<int64_t> begins = other < scratch ? bySize : byBirth;
   Builder builder(body.getContext());
   for (Operation &op : body.front().without_terminator()) {
     SmallVector<Attribute> places;
     for (Value result : op.getResults()) {
       unsigned i = index.lookup(result);
-      Place place = buffers[i].place.value_or(Place(-1, offsets[i]));
-      places.push_back(builder.getI64ArrayAttr({place.first, place.second}));
+      Place place = buffers[i].place.value_or(Place(-1, begins[i]));
+      places.push_back(builder.getI64ArrayAttr({place.first, place.second + offsets.lookup(result)}));
     }
     op.setAttr(kBuffersAttr, builder.getArrayAttr(places));
   }

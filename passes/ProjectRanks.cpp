@@ -10,7 +10,8 @@
 // to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot close a
 // cycle (deadlock_and_nccl.md F.3). Of weights and gradients an R is no such launch: it only begins a backward, and a wait
 // behind it would stop the backward. Where the program has costs of parts, whose units may be of very different length, a
-// send waits for as long as the longest of them: the receiver may have begun one just before.
+// send waits for as long as the longest of them: the receiver may have begun one just before; and a receive is posted as
+// long before it is waited for (PostAhead.cpp).
 #include "passes/Actions.h"
 #include "passes/Costs.h"
 #include "passes/Passes.h"
@@ -73,6 +74,8 @@ public:
         return failure();
     for (RankProgram &rank : ranks)
       completeWhere(rank, [](const Posted &) { return true; });
+    for (RankProgram &rank : ranks)
+      postReceivesAhead(rank.op, times, patience);
     for (Operation *op : llvm::reverse(step))
       op->erase();
     return success();
@@ -83,7 +86,7 @@ private:
   ProgramOp program;
   Pieces pieces;
   UnitTimes times;
-  double patience = 0; ///< how long a send may be on its way
+  double patience = 0; ///< how long a message may be on its way
   OpBuilder builder;
   SymbolTable symbols;
   std::vector<RankProgram> ranks;

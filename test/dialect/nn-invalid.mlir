@@ -281,3 +281,48 @@ func.func @not_merged(%z: tensor<2x8x16xf32>, %t: tensor<2x8xi32>, %s: tensor<2x
   %d = nn.cross_entropy_dz %z, %t, %s {vocab = 16 : i64, scale = 1.0 : f64} : (tensor<2x8x16xf32>, tensor<2x8xi32>, tensor<2x4x3xf32>) -> tensor<2x8x16xf32>
   return
 }
+
+// -----
+
+func.func @rows_left_over(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`split_rows` expects the rows of all runs 12 to be x's rows, got 16}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %r:2 = nn.split_rows %x {counts = array<i64: 8, 4>} : (tensor<2x8x16xf32>) -> (tensor<1x8x16xf32>, tensor<1x4x16xf32>)
+  return
+}
+
+// -----
+
+func.func @no_rows(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`split_rows` expects runs of at least 1 row, got 0}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %r:2 = nn.split_rows %x {counts = array<i64: 16, 0>} : (tensor<2x8x16xf32>) -> (tensor<1x16x16xf32>, tensor<1x0x16xf32>)
+  return
+}
+
+// -----
+
+func.func @unequal_sequences(%a: tensor<1x8x16xf32>, %b: tensor<1x7x16xf32>) {
+  // expected-error@+2 {{`join_rows` expects rows that are 2 equal sequences, got 15}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.join_rows %a, %b {batch = 2 : i64} : (tensor<1x8x16xf32>, tensor<1x7x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
+func.func @other_width(%a: tensor<1x8x16xf32>, %b: tensor<1x8x12xf32>) {
+  // expected-error@+2 {{`join_rows` expects a run's width 12 to be that of the first, got 16}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.join_rows %a, %b {batch = 2 : i64} : (tensor<1x8x16xf32>, tensor<1x8x12xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
+func.func @rows_outside(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`rows` expects rows of a tensor of 16, got 12 to 20}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.rows %x {start = 12 : i64, count = 8 : i64} : (tensor<2x8x16xf32>) -> tensor<1x8x16xf32>
+  return
+}

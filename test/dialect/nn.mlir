@@ -87,6 +87,13 @@ func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16
   %0 = nn.slice_columns %x {start = 4 : i64, width = 8 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
   // CHECK: nn.place_columns %{{.*}} into %{{.*}} {start = 8 : i64, total = 16 : i64}
   %1 = nn.place_columns %0 into %x {start = 8 : i64, total = 16 : i64} : (tensor<2x8x8xf64>, tensor<2x8x16xf64>) -> tensor<2x8x16xf64>
+  // Rows of both sequences together: a run may have some of each.
+  // CHECK: %[[RUNS:.*]]:2 = nn.split_rows %{{.*}} {counts = array<i64: 10, 6>}
+  %runs:2 = nn.split_rows %x {counts = array<i64: 10, 6>} : (tensor<2x8x16xf64>) -> (tensor<1x10x16xf64>, tensor<1x6x16xf64>)
+  // CHECK: nn.join_rows %[[RUNS]]#0, %[[RUNS]]#1 {batch = 2 : i64}
+  %joined = nn.join_rows %runs#0, %runs#1 {batch = 2 : i64} : (tensor<1x10x16xf64>, tensor<1x6x16xf64>) -> tensor<2x8x16xf64>
+  // CHECK: nn.rows %{{.*}} {count = 6 : i64, start = 10 : i64}
+  %rows = nn.rows %joined {start = 10 : i64, count = 6 : i64} : (tensor<2x8x16xf64>) -> tensor<1x6x16xf64>
   // CHECK: nn.copy %{{.*}} into %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
   %2 = nn.copy %dw into %dw : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
   // CHECK: nn.zero : tensor<16x16xf32>

@@ -51,7 +51,9 @@ const BodyCode *Loader::body(func::FuncOp function) {
       auto pair = cast<ArrayAttr>(attr);
       places[result] = {cast<IntegerAttr>(pair[0]).getInt(), cast<IntegerAttr>(pair[1]).getInt()};
     }
-    auto kernel = cast<nn::Kernel>(op);
+    auto kernel = dyn_cast<nn::Kernel>(op);
+    if (!kernel) // a view
+      continue;
     OpSpec spec{kernel.kernelName().str(), pp::Type::F64, {}, {}, {}};
     llvm::append_range(spec.dims, kernel.dims());
     llvm::append_range(spec.params, kernel.params());

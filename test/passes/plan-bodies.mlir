@@ -148,3 +148,46 @@ func.func private @hands_nothing(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes
   %e = nn.linear %dy, %w : (!x, !w) -> !x
   return %h, %e : !x, !x
 }
+
+// Rows of the argument lie in it, 8 rows of 32 bytes on. What is joined is computed where it belongs, in a result slot or
+// in the scratch memory; what is between is there for one run only: u takes 256 bytes, not 512.
+!long = tensor<2x8x8xf32>
+!run = tensor<1x8x8xf32>
+// CHECK-LABEL: func.func private @rows
+// CHECK-SAME: pipeline.scratch_bytes = 768
+func.func private @rows(%x: !long, %w: !w) -> !long attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
+    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+  // CHECK: nn.rows {{.*}} {count = 8 : i64, pp.buffers = {{\[\[}}0, 0]], start = 0 : i64}
+  %a = nn.rows %x {start = 0 : i64, count = 8 : i64} : (!long) -> !run
+  // CHECK: nn.rows {{.*}} {count = 8 : i64, pp.buffers = {{\[\[}}0, 256]], start = 8 : i64}
+  %b = nn.rows %x {start = 8 : i64, count = 8 : i64} : (!long) -> !run
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %u = nn.linear %a, %w : (!run, !w) -> !run
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 256]]}
+  %c = nn.gelu %u : (!run) -> !run
+  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  %v = nn.linear %b, %w : (!run, !w) -> !run
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 512]]}
+  %d = nn.gelu %v : (!run) -> !run
+  // CHECK: nn.join_rows {{.*}} pp.buffers = {{\[\[}}-1, 256]]
+  %h = nn.join_rows %c, %d {batch = 2 : i64} : (!run, !run) -> !long
+  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  %y = nn.gelu %h : (!long) -> !long
+  return %y : !long
+}
+
+// A run that is an argument, another run, or wanted twice cannot lie where it is joined: it is copied there.
+// CHECK-LABEL: func.func private @copied_rows
+// CHECK-SAME: pipeline.scratch_bytes = 0
+func.func private @copied_rows(%x: !run, %y: !long) -> (!long, !run) attributes {pipeline.inputs = [["act", 2]],
+    pipeline.results = [["act", 2]], pipeline.ties = array<i64: -1>} {
+  // CHECK: %[[ROWS:.*]] = nn.rows %{{.*}} pp.buffers = {{\[\[}}0, 256]]
+  %r = nn.rows %y {start = 0 : i64, count = 8 : i64} : (!long) -> !run
+  // CHECK: %[[A:.*]] = nn.copy %{{.*}} {pp.buffers = {{\[\[}}1, 0]]}
+  // CHECK: %[[B:.*]] = nn.copy %[[ROWS]] {pp.buffers = {{\[\[}}1, 256]]}
+  // CHECK: %[[J:.*]] = nn.join_rows %[[A]], %[[B]]
+  %j = nn.join_rows %x, %r {batch = 2 : i64} : (!run, !run) -> !long
+  // CHECK: %[[C:.*]] = nn.copy %[[ROWS]] {pp.buffers = {{\[\[}}1, 512]]}
+  // CHECK: return %[[J]], %[[C]]
+  return %j, %r : !long, !run
+}
