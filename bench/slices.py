@@ -8,7 +8,8 @@
 # stage on rank r, min(nm, n + 2(p-1-r)) for SlimPipe (helix_slim.md 2.3), nm for TeraPipe. `dkv`: sums of keys' gradients,
 # which the papers do not count. `peak` is the whole arena. Sequences of up to TOKENS are run for a step: `used` is what the
 # run touched of the arena. The last column draws `kept`. HelixPipe with `forget` has no claim: 4 of 16 is the paper's count
-# of tensors, ours are others; `mlp_chunks` is `mlp chunks`, which leaves `kept` and lowers `peak`. FILE gets the arenas as a picture: lines are planned, filled marks measured.
+# of tensors, ours are others; `mlp_chunks` is `mlp chunks`, which leaves `kept` and lowers `peak`. FILE gets the arenas as a
+# picture: lines are planned, filled marks measured.
 import argparse, json, math, os, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -34,7 +34,7 @@ void pp::postReceivesAhead(RankOp rank, const UnitTimes &times, double least) {
     return;
   DenseMap<Attribute, Operation *> last; // receive of a channel
   for (auto post : llvm::make_early_inc_range(rank.getBody().front().getOps<PostOp>())) {
-    if (post.getKind() != PostKind::receive || post.isHost() || post.getGroup())
+    if (post.getKind() != PostKind::receive || post.isHost())
       continue;
     Operation *before = std::exchange(last[post.getChannelAttr()], post);
     auto slot = post.getSlot().getDefiningOp<SlotOp>();
