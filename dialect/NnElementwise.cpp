@@ -188,8 +188,8 @@ INFER(AdamwOp) {
   if (a.getGrad().getType() != inSums(a.getW(), tensorOf(a.getW()).getShape()))
     return emitOptionalError(loc, "`adamw` expects a gradient of w's shape in the type of sums, got ",
                              a.getGrad().getType(), " for ", a.getW().getType());
-  if (element.isBF16() != static_cast<bool>(a.getMaster()))
-    return emitOptionalError(loc, "`adamw` expects a master copy for a bf16 weight, and only for one");
+  if ((element.getIntOrFloatBitWidth() == 16) != static_cast<bool>(a.getMaster()))
+    return emitOptionalError(loc, "`adamw` expects a master copy for a weight of 16 bits, and only for one");
   types.assign({a.getW().getType(), a.getM().getType(), a.getV().getType()});
   if (a.getMaster())
     types.push_back(a.getMaster().getType());

@@ -74,7 +74,7 @@ def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::
 
 //===-- Classes -------------------------------------------------------------------------------------------------===//
 
-def Nn_Tensor : StaticShapeTensorOf<[F32, BF16, F64]>;
+def Nn_Tensor : StaticShapeTensorOf<[F32, BF16, F16, F64]>;
 def Nn_Integers : StaticShapeTensorOf<[I32]>;
 
 class Nn_Op<string mnemonic, list<Trait> traits = []>
@@ -351,7 +351,7 @@ def AccumulateOp : Nn_AccOp<"accumulate", [], [Nn_WeightGradient]> {
 
 def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
   let summary = "a sum rounded, once it is complete";
-  let arguments = (ins Nn_Tensor:$x, TypeAttrOf<AnyTypeOf<[F32, BF16, F64]>>:$element);
+  let arguments = (ins Nn_Tensor:$x, TypeAttrOf<AnyTypeOf<[F32, BF16, F16, F64]>>:$element);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `to` $element attr-dict `:` functional-type(operands, results)";
 }
@@ -365,8 +365,11 @@ def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags"]> {
 
 def AdamwOp : Nn_KernelOp<"adamw", ["flags", "elementType", "pointers"],
                           [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
-  let summary = "one AdamW update in place; for bf16 the weight is the rounded `master`";
-  let description = [{ `norm` is the squared norm of all gradients, for clipping; the other scalars are the rank's. }];
+  let summary = "one AdamW update in place; for 16 bits the weight is the rounded `master`";
+  let description = [{
+    `norm` is the squared norm of all gradients, for clipping, and for f16 to see whether they overflowed; the other
+    scalars are the rank's.
+  }];
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Nn_Tensor:$m, Nn_Tensor:$v,
                        Optional<Nn_Tensor>:$master, Nn_Flag:$decay);
   let results = (outs Nn_Tensor:$newW, Nn_Tensor:$newM, Nn_Tensor:$newV, Optional<Nn_Tensor>:$newMaster);

@@ -136,11 +136,12 @@ private:
   const Cluster &cluster;
   Scope &scope;
   mlir::Builder builder;
-  Figure figures[18] = {{"nodes", "", Figure::Count, false},
+  Figure figures[19] = {{"nodes", "", Figure::Count, false},
                         {"ranks", "", Figure::Count, true},
                         {"memory", "", Figure::Bytes, true},
                         {"device", "f32", Figure::Speed, false},
                         {"device", "bf16", Figure::Speed, false},
+                        {"device", "f16", Figure::Speed, false},
                         {"device", "f64", Figure::Speed, false},
                         {"device", "bandwidth", Figure::Speed, true},
                         {"device", "launch", Figure::Time, false},

@@ -49,6 +49,8 @@ struct Setting {
   StringRef name;
   double value;
   bool isInt;
+  bool scalesLoss = false; ///< for precision f16 alone
+  SMLoc at = {};           ///< where it is given
 };
 
 class Binder {
@@ -77,7 +79,7 @@ public:
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
     if (failed(readSettings("data", dataSettings)) || failed(readSettings("mlp", mlpSettings)) ||
-        failed(readSettings("optimizer", optimizerSettings)) || failed(readPrecisions()))
+        failed(readSettings("optimizer", optimizerSettings)) || failed(readPrecisions()) || failed(checkLossScale()))
       return failure();
     return elaborate(*outline);
   }
@@ -335,6 +337,7 @@ private:
 
   LogicalResult set(SMLoc at, StringRef name, const Value &value, MutableArrayRef<Setting> settings) {
     Setting &setting = *find_if(settings, [&](const Setting &one) { return one.name == name; });
+    setting.at = at;
     bool sizes = settings.data() != optimizerSettings;
     if (auto *count = value.asInt(); count && *count >= (sizes ? 1 : 0))
       setting.value = *count;
@@ -353,14 +356,14 @@ private:
       return success();
     const Expr *expr = written->value;
     if (!expr || expr->kind != Expr::Variable)
-      return evaluator.fail(written->name.at, "expected a precision after `" + option + "`: f32, bf16 or f64");
+      return evaluator.fail(written->name.at, "expected a precision after `" + option + "`: f32, bf16, f16 or f64");
     precision = expr->name;
     if (Binding *given = trainScope.find(expr->name))
       precision = given->value.asString() ? *given->value.asString() : "";
-    if (precision == "f32" || precision == "bf16" || precision == "f64")
+    static const StringRef known[] = {"f32", "bf16", "f16", "f64"};
+    if (is_contained(known, precision))
       return success();
-    static const StringRef known[] = {"f32", "bf16", "f64"};
-    return evaluator.fail(expr->at, "`" + precision + "` is no precision; there are f32, bf16 and f64" +
+    return evaluator.fail(expr->at, "`" + precision + "` is no precision; there are f32, bf16, f16 and f64" +
                                         didYouMean(precision, known));
   }
 
@@ -377,6 +380,19 @@ private:
                                                             ", got " + gradients);
   }
 
+  LogicalResult checkLossScale() {
+    for (const Setting &setting : optimizerSettings) {
+      if (!setting.scalesLoss || !setting.at.isValid())
+        continue;
+      if (precision != "f16")
+        return evaluator.fail(setting.at,
+                              "`" + setting.name + "` is for `precision f16`; this program has " + precision);
+      if (setting.value == 0 && !setting.isInt)
+        return evaluator.fail(setting.at, "expected a number above 0 for `" + setting.name + "`, got 0");
+    }
+    return success();
+  }
+
   //===-- The module --------------------------------------------------------------------------------------------===//
 
   int64_t intOf(Scope &scope, StringRef name) {
@@ -387,9 +403,10 @@ private:
   mlir::DictionaryAttr dictionaryOf(ArrayRef<Setting> settings) {
     SmallVector<mlir::NamedAttribute> made;
     for (const Setting &setting : settings)
-      made.push_back(builder.getNamedAttr(setting.name, setting.isInt
-                                                            ? mlir::Attribute(builder.getI64IntegerAttr(setting.value))
-                                                            : builder.getF64FloatAttr(setting.value)));
+      if (!setting.scalesLoss || precision == "f16")
+        made.push_back(
+            builder.getNamedAttr(setting.name, setting.isInt ? mlir::Attribute(builder.getI64IntegerAttr(setting.value))
+                                                             : builder.getF64FloatAttr(setting.value)));
     return builder.getDictionaryAttr(made);
   }
 
@@ -439,6 +456,7 @@ private:
       return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
     mlir::FloatType element = precision == "f64"    ? builder.getF64Type()
                               : precision == "bf16" ? mlir::FloatType(builder.getBF16Type())
+                              : precision == "f16"  ? mlir::FloatType(builder.getF16Type())
                                                     : builder.getF32Type();
     BatchShape shape{int64_t(dataSettings[0].value), int64_t(dataSettings[1].value), element};
     builder.setInsertionPointToEnd(module.getBody());
@@ -492,9 +510,17 @@ private:
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
   Setting dataSettings[2] = {{"microbatch", 1, true}, {"sequence", 64, true}};
   Setting mlpSettings[1] = {{"chunks", 1, true}};
-  Setting optimizerSettings[9] = {{"lr", 1e-3, false},      {"beta1", 0.9, false},        {"beta2", 0.95, false},
-                                  {"epsilon", 1e-8, false}, {"weight_decay", 0.1, false}, {"clip", 1.0, false},
-                                  {"warmup", 0, true},      {"decay_steps", 0, true},     {"min_lr", 0.1, false}};
+  Setting optimizerSettings[11] = {{"lr", 1e-3, false},
+                                   {"beta1", 0.9, false},
+                                   {"beta2", 0.95, false},
+                                   {"epsilon", 1e-8, false},
+                                   {"weight_decay", 0.1, false},
+                                   {"clip", 1.0, false},
+                                   {"warmup", 0, true},
+                                   {"decay_steps", 0, true},
+                                   {"min_lr", 0.1, false},
+                                   {"loss_scale", 65536, false, true},
+                                   {"scale_window", 2000, true, true}};
   StringRef precision = "f32", gradients = "f32";
 };
 } // namespace

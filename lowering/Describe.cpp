@@ -145,7 +145,7 @@ static PieceOp boundPiece(SlotOp slot, ProgramOp program) {
 
 /// The state of weight: m, v and, if a third tensor has its shape in another type than the weight's, the master.
 static SmallVector<StringRef> stateKinds(WeightAttr weight) {
-  if (weight.getType().getElementType().isBF16())
+  if (weight.getType().getElementTypeBitWidth() == 16)
     return {"m", "v", "master"};
   return {"m", "v"};
 }

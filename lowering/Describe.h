@@ -15,7 +15,7 @@ int64_t hostBegin(pipeline::RankOp rank);
 /// One kernel call as the runtime prepares it: an entry of the rank's `ops`.
 struct KernelEntry {
   std::string kernel; ///< name without `pp_`
-  std::string type;   ///< f32, bf16 or f64
+  std::string type;   ///< f32, bf16, f16 or f64
   llvm::SmallVector<int64_t> dims;
   llvm::SmallVector<double> params;
   llvm::SmallVector<std::string> flags;

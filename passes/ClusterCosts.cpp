@@ -62,7 +62,7 @@ private:
     llvm::raw_string_ostream(type) << kernel.elementType();
     double peak = figure("device", product || attention ? StringRef(type) : "f32", 0);
     if (peak == 0) // loops where only the speed of products is known, sums of another type
-      for (StringRef other : {StringRef(type), StringRef("bf16"), StringRef("f32"), StringRef("f64")})
+      for (StringRef other : {StringRef(type), StringRef("bf16"), StringRef("f16"), StringRef("f32"), StringRef("f64")})
         peak = peak == 0 ? figure("device", other, 0) : peak;
     double efficiency = product     ? figure("efficiency", "gemm", 1)
                         : attention ? figure("efficiency", "attention", 1)

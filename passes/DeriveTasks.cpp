@@ -238,8 +238,11 @@ LogicalResult PieceTable::read() {
   return success(succeeded(readSharers()) && succeeded(readChunks()));
 }
 
-/// Whether updates scale gradients by their norm: the optimizer's `clip` is there and not 0.
-static bool clipsGradients(ProgramOp program) {
+/// Whether updates read the norm of all gradients: the optimizer's `clip` is there and not 0, or gradients of f16 may
+/// have overflowed.
+static bool readsNorm(ProgramOp program) {
+  if (stringOf(program.getTrain(), "precision") == "f16")
+    return true;
   auto optimizer = program.getTrain().getAs<DictionaryAttr>("optimizer");
   Attribute clip = optimizer ? optimizer.get("clip") : Attribute();
   if (auto number = dyn_cast_or_null<FloatAttr>(clip))
@@ -279,8 +282,8 @@ LogicalResult PieceTable::derive() {
       member->op.setWeightsAttr(builder.getArrayAttr(weights));
       member->op.setBodiesAttr(builder.getStringAttr(model.prefix));
     }
-    model.clips = clipsGradients(program);
-    model.rounds = stringOf(program.getTrain(), "gradients") == "bf16";
+    model.readsNorm = readsNorm(program);
+    model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
     model.lossScale = lossScale(model, program.getMicrobatches());
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))

@@ -64,11 +64,11 @@ struct PieceModel {
   llvm::SmallVector<PartUse> parts;
   llvm::SmallVector<PieceWeight> weights;
   llvm::SmallVector<Sharer> sharers;
-  unsigned phases = 0;  ///< bit p set: units of phase p are in the program
-  double lossScale = 1; ///< 1 / tokens of the step, for a piece with the loss
-  int64_t chunks = 1;   ///< in which an MLP is computed
-  bool clips = false;   ///< updates read the norm of all gradients
-  bool rounds = false;  ///< gradients are kept and travel in the weights' type, not in that of sums
+  unsigned phases = 0;    ///< bit p set: units of phase p are in the program
+  double lossScale = 1;   ///< 1 / tokens of the step, for a piece with the loss
+  int64_t chunks = 1;     ///< in which an MLP is computed
+  bool readsNorm = false; ///< updates read the norm of all gradients
+  bool rounds = false;    ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
   std::vector<CutRequest> cuts = {}; ///< if there are any, stashes and keys are kept by attention

@@ -60,8 +60,8 @@ Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
   return builder.create<nn::RoundOp>(loc, sum, TypeAttr::get(cast<RankedTensorType>(kept).getElementType()));
 }
 
-/// Tensors of the optimizer state of one weight: m, v, and for bf16 the master copy.
-static unsigned stateCount(RankedTensorType weight) { return weight.getElementType().isBF16() ? 3 : 2; }
+/// Tensors of the optimizer state of one weight: m, v, and for 16 bits the master copy.
+static unsigned stateCount(RankedTensorType weight) { return weight.getElementTypeBitWidth() == 16 ? 3 : 2; }
 
 Updates::Updates(ModuleOp module, const PieceModel &piece)
     : module(module), piece(piece), scratch(module, piece.loc), builder(OpBuilder::atBlockBegin(&scratch.block())) {
@@ -104,9 +104,10 @@ LogicalResult Updates::writeUpdate() {
     RankedTensorType type = piece.weights[i].attr.getType();
     unsigned count = stateCount(type);
     Value grad = widenGrad(builder, piece.loc, grads[i]);
-    auto update = builder.create<nn::AdamwOp>(piece.loc, grad, piece.clips ? norm[0] : Value(), weight, states[state],
-                                              states[state + 1], count == 3 ? states[state + 2] : Value(),
-                                              /*decay=*/type.getRank() >= 2);
+    auto update =
+        builder.create<nn::AdamwOp>(piece.loc, grad, piece.readsNorm ? norm[0] : Value(), weight, states[state],
+                                    states[state + 1], count == 3 ? states[state + 2] : Value(),
+                                    /*decay=*/type.getRank() >= 2);
     newWeights.push_back(update.getNewW());
     llvm::append_range(newStates, update->getResults().drop_front());
     state += count;
@@ -183,7 +184,7 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string n
     }
     SmallVector<Value> old = all.scratch.addArguments(SmallVector<Type>(stateCount(type), sumsOf(type)));
     Value grad = widenGrad(builder, loc, kept);
-    auto update = builder.create<nn::AdamwOp>(loc, grad, all.piece.clips ? all.norm[0] : Value(), weight, old[0],
+    auto update = builder.create<nn::AdamwOp>(loc, grad, all.piece.readsNorm ? all.norm[0] : Value(), weight, old[0],
                                               old[1], old.size() == 3 ? old[2] : Value(),
                                               /*decay=*/whole.getRank() >= 2);
     first = builder.create<nn::SumSquaresOp>(loc, grad, first);

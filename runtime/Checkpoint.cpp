@@ -137,6 +137,8 @@ Status writeState(const Program &program, const std::string &path, const RunStat
                        {"sequences", state.step * program.sequencesPerStep()},
                        {"program", programFacts(program)},
                        {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
+  if (program.scalesLoss())
+    root["loss_scale"] = {{"now", state.lossScale}, {"good_steps", state.goodSteps}, {"skipped_steps", state.skipped}};
   std::string body = root.dump(2) + "\n";
   FILE *file = fopen(path.c_str(), "wb");
   if (!file)
@@ -146,6 +148,14 @@ Status writeState(const Program &program, const std::string &path, const RunStat
   int error = errno;
   fclose(file);
   return written ? Status() : refused("cannot write `", path, "`: ", strerror(error));
+}
+
+/// The elements in place, each rounded once.
+void multiply(Type type, std::vector<char> &elements, double factor) {
+  for (size_t i = 0; i * elementBytes(type) < elements.size(); ++i) {
+    char *at = elements.data() + i * elementBytes(type);
+    storeElement(at, type, factor * SafeTensors::readerOf(fileType(type))(at, 0));
+  }
 }
 
 /// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
@@ -201,7 +211,7 @@ Status makeFresh(const std::string &folder, std::string &fresh) {
 } // namespace
 
 Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path,
-                    std::map<std::string, std::string> metadata) {
+                    std::map<std::string, std::string> metadata, double factor) {
   bool writer = memory.program.rank == 0;
   std::vector<Held> held;
   PP_TRY(plan(memory, kind, writer, held));
@@ -238,6 +248,8 @@ Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path
       continue;
     buffer.resize(whole.size());
     toFileLayout(tensor, whole.data(), buffer.data());
+    if (factor != 1)
+      multiply(tensor.type, buffer, factor);
     PP_TRY(file.write(buffer.data(), buffer.size()));
   }
   return file.finish();
@@ -319,6 +331,12 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.steps = root.at("steps").get<int64_t>();
     state.seed = root.at("seed").get<uint64_t>();
     state.lr = root.at("lr").get<double>();
+    if (!program.scalesLoss())
+      return {};
+    const auto &scale = root.at("loss_scale");
+    state.lossScale = scale.at("now").get<double>();
+    state.goodSteps = scale.at("good_steps").get<int64_t>();
+    state.skipped = scale.at("skipped_steps").get<int64_t>();
   } catch (const std::exception &error) {
     return invalid("`", path, "` is corrupt: ", error.what());
   }

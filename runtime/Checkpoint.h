@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // model.safetensors holds the weights under their Hugging Face names and layouts; optimizer.safetensors `<weight>.m`,
-// `<weight>.v` and, for bf16, `<weight>.master` in the same layouts; state.json the step and what must not change. All
-// go by name, so another schedule or number of ranks of the same model can resume.
+// `<weight>.v` and, for 16 bits, `<weight>.master` in the same layouts; state.json the step, the loss scale and what must
+// not change. All go by name, so another schedule or number of ranks of the same model can resume.
 #ifndef PP_RUNTIME_CHECKPOINT_H
 #define PP_RUNTIME_CHECKPOINT_H
 
@@ -17,13 +17,16 @@ struct RunState {
   int64_t steps = 0; ///< the last one, towards which the learning rate decays
   uint64_t seed = 1;
   double lr = 0;
+  // Of a program that scales its loss:
+  double lossScale = 1;
+  int64_t goodSteps = 0, skipped = 0; ///< since the scale changed last; of all steps done
 };
 
 enum class TensorKind : uint8_t { Weights, State, Grads };
 
-/// Gathers all tensors of a kind on rank 0, one at a time, and writes them. Collective.
+/// Gathers all tensors of a kind on rank 0, one at a time, and writes them, multiplied by `factor`. Collective.
 Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path,
-                    std::map<std::string, std::string> metadata);
+                    std::map<std::string, std::string> metadata, double factor = 1);
 
 /// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room?
 Status checkFolder(RankMemory &memory, const std::string &folder);

@@ -3,8 +3,8 @@
 #ifndef PP_RUNTIME_GROUPSUMS_H
 #define PP_RUNTIME_GROUPSUMS_H
 
+#include "runtime/Half.h"
 #include "runtime/Kernels.h"
-#include "runtime/SafeTensors.h"
 #include <span>
 
 namespace pp {
@@ -21,13 +21,14 @@ template <typename Element> void addMembers(std::span<const void *const> sources
 }
 
 /// Of terms in 16 bits the sum is made in f32 and rounded once.
-inline void addRoundedMembers(std::span<const void *const> sources, void *out, int64_t count) {
+template <float (*widen)(uint16_t), uint16_t (*narrow)(float)>
+void addRoundedMembers(std::span<const void *const> sources, void *out, int64_t count) {
   auto *sum = static_cast<uint16_t *>(out);
   for (int64_t i = 0; i < count; ++i) {
     float total = 0;
     for (const void *source : sources)
-      total += fromBf16(static_cast<const uint16_t *>(source)[i]);
-    sum[i] = roundToBf16(total);
+      total += widen(static_cast<const uint16_t *>(source)[i]);
+    sum[i] = narrow(total);
   }
 }
 
@@ -36,8 +37,10 @@ inline void sumMembers(Type type, std::span<const void *const> sources, void *ou
     addMembers<double>(sources, out, bytes / 8);
   else if (type == Type::F32)
     addMembers<float>(sources, out, bytes / 4);
+  else if (type == Type::F16)
+    addRoundedMembers<fromF16, roundToF16>(sources, out, bytes / 2);
   else
-    addRoundedMembers(sources, out, bytes / 2);
+    addRoundedMembers<fromBf16, roundToBf16>(sources, out, bytes / 2);
 }
 
 } // namespace pp

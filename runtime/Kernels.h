@@ -12,7 +12,8 @@ namespace pp {
 
 struct PreparedOp;
 
-enum class Type : uint8_t { F32, Bf16, F64 };
+enum class Type : uint8_t { F32, Bf16, F64, F16 };
+inline constexpr int typeCount = 4;
 
 /// One entry of a rank's `ops`, as runtime/Pp.h describes it; `kernel` is the function's name without `pp_`.
 struct OpSpec {
@@ -41,8 +42,8 @@ public:
   /// The device `cuda` (runtime/cuda): all ops launch on this stream, and nothing of a step waits for it. Bound after
   /// `prepare`, before the first step; the CPU's kernels ignore it.
   void bindStream(void *stream);
-  /// Where adamw reads an OptimizerScalars: device memory, to be written before each step. Null on the CPU, whose adamw
-  /// reads the rank's own.
+  /// Where adamw and the losses read an OptimizerScalars: device memory, to be written before each step. Null on the
+  /// CPU, where they read the rank's own.
   void *scalars() const;
   /// A word of device memory, to be read after a step: 0, or one more than the number of an op that met a token or
   /// target outside its vocabulary. Null on the CPU, where the call itself fails.

@@ -50,16 +50,17 @@ int32_t pp_end_unit(pp_rank_t *rank, int32_t unit);
 int32_t pp_post_send(pp_rank_t *rank, int32_t message, const void *data);
 int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data);
 /// Joins a collective of the message's group, in place. all_reduce: every member gets the sum, added in rank order (f64,
-/// f32, or bf16 that is added in f32 and rounded once, as the message says). reduce: the root gets it, the others' data may be read meanwhile. broadcast:
-/// every member gets the root's data, which may be read meanwhile. all_gather: every member's data get the shards of all,
-/// reduce_scatter: every member's shard its range of the sum of the data; `shard` is null elsewhere.
+/// f32, or 16 bits that are added in f32 and rounded once, as the message says). reduce: the root gets it, the others'
+/// data may be read meanwhile. broadcast: every member gets the root's data, which may be read meanwhile. all_gather:
+/// every member's data get the shards of all, reduce_scatter: every member's shard its range of the sum of the data;
+/// `shard` is null elsewhere.
 int32_t pp_post_collective(pp_rank_t *rank, int32_t message, void *data, void *shard);
 /// Blocks until the message is done; PP_PEER when it is overdue or its peer is gone.
 int32_t pp_complete(pp_rank_t *rank, int32_t message);
 
 // --- Kernels ---------------------------------------------------------------------------------------------------------
 //
-// `op` is the number of an entry of the rank's `ops`: {"kernel": name without pp_, "type": "f32"|"bf16"|"f64",
+// `op` is the number of an entry of the rank's `ops`: {"kernel": name without pp_, "type": "f32"|"bf16"|"f16"|"f64",
 // "dims": [..], "params": [..], "flags": [..]}. dims, params and flags are given with each kernel below. `e` is the
 // entry's type; `acc` is f64 if e is f64, else f32. Pointers of what is absent (flag not set) are null.
 // The flag "accumulate" means: add to what the destination holds (beta = 1); without it the destination is written.
@@ -130,8 +131,8 @@ int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, co
 /// z = x + y; z == x or z == y allowed. dims n.
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 
-/// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * (softmax - onehot); dz == z allowed; a target < 0
-/// is ignored. z, dz in e. dims T V. params scale.
+/// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
+/// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale.
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
 /// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the
@@ -141,7 +142,7 @@ int32_t pp_cross_entropy_stats(pp_rank_t *, int32_t op, const void *z, const int
 int32_t pp_cross_entropy_merge(pp_rank_t *, int32_t op, const void *const *parts, void *stats);
 /// loss[0] (acc) as pp_cross_entropy, from merged stats. dims T. params scale.
 int32_t pp_cross_entropy_loss(pp_rank_t *, int32_t op, const void *stats, const int32_t *targets, void *loss);
-/// The columns' part of dz, from merged stats; dz == z allowed. dims T n first V. params scale.
+/// The columns' part of dz as pp_cross_entropy, from merged stats; dz == z allowed. dims T n first V. params scale.
 int32_t pp_cross_entropy_dz(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, const void *stats,
                             void *dz);
 
@@ -164,7 +165,8 @@ int32_t pp_round(pp_rank_t *, int32_t op, const void *x, void *y);
 int32_t pp_sum_squares(pp_rank_t *, int32_t op, const void *grad, double *sum);
 /// AdamW in place: m, v, master in acc, w = round(master). Learning rate, step number, betas, epsilon, weight decay and
 /// the clip norm are scalars of the rank, set before the step; `norm2` (f64) is the squared global gradient norm, null:
-/// no clipping. For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay).
+/// no clipping. Gradients and norm2 are those of loss scale times the loss; in f16 nothing changes if norm2 is not finite.
+/// For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay).
 int32_t pp_adamw(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
                  void *master);
 

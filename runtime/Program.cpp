@@ -20,9 +20,11 @@ Type elementType(const std::string &name) {
     return Type::F32;
   if (name == "bf16")
     return Type::Bf16;
+  if (name == "f16")
+    return Type::F16;
   if (name == "f64")
     return Type::F64;
-  throw Unfit(text("element type `", name, "` is none of f32, bf16, f64"));
+  throw Unfit(text("element type `", name, "` is none of f32, bf16, f16, f64"));
 }
 
 /// The member `key` as a list, empty if absent.
@@ -192,6 +194,10 @@ void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
   optimizer.warmup = entry.value("warmup", optimizer.warmup);
   optimizer.decaySteps = entry.value("decay_steps", optimizer.decaySteps);
   optimizer.minLr = entry.value("min_lr", optimizer.minLr);
+  optimizer.lossScale = entry.value("loss_scale", optimizer.lossScale);
+  optimizer.scaleWindow = entry.value("scale_window", optimizer.scaleWindow);
+  if (!(optimizer.lossScale > 0) || optimizer.scaleWindow < 0)
+    throw Unfit(text("a loss scale of ", optimizer.lossScale, " that doubles after ", optimizer.scaleWindow, " steps"));
 }
 
 void readProgramRoot(const json &root, Program &program) {
@@ -250,7 +256,9 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
 
 } // namespace
 
-std::string_view elementName(Type type) { return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : "bf16"; }
+std::string_view elementName(Type type) {
+  return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : type == Type::F16 ? "f16" : "bf16";
+}
 
 std::string_view kindName(MessageSpec::Kind kind) { return messageKinds[size_t(kind)]; }
 

@@ -4,11 +4,12 @@
 // pp_program_json:
 //   {"name": "quickstart", "target": "cuda" (absent: cpu),
 //    "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8,
-//    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f64", "parameters": 123456,
+//    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f16" | "f64", "parameters": 123456,
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
-//                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1}}
-//   (decay_steps 0: the run's --steps; min_lr is a share of lr; clip 0: no clipping.)
+//                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1, "loss_scale": 65536.0, "scale_window": 2000}}
+//   (decay_steps 0: the run's --steps; min_lr is a share of lr; clip 0: no clipping; the last two for f16 alone: the
+//   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
 //   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576},
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"]}],
@@ -28,7 +29,7 @@
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
 // over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
 // checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
-// the weight's owner; for bf16 `master` holds the f32 master. Grads are complete after the step, and lie on the owner.
+// the weight's owner; for 16 bits `master` holds the f32 master. Grads are complete after the step, and lie on the owner.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
 // trainer before each step. A loss is one scalar already scaled, so
 // that the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all
@@ -51,7 +52,7 @@ namespace pp {
 
 /// Bytes of one element.
 [[nodiscard]] constexpr size_t elementBytes(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
-/// `f32`, `bf16`, `f64`.
+/// `f32`, `bf16`, `f16`, `f64`.
 [[nodiscard]] std::string_view elementName(Type type);
 
 struct UnitSpec {
@@ -189,7 +190,9 @@ struct RankProgram {
 struct OptimizerSpec {
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0, clip = 0;
   int64_t warmup = 0, decaySteps = 0;
-  double minLr = 0.1; ///< a share of lr
+  double minLr = 0.1;      ///< a share of lr
+  double lossScale = 1;    ///< the first one
+  int64_t scaleWindow = 0; ///< good steps before it doubles; 0: it stays
 };
 
 /// What pp_program_json says.
@@ -201,6 +204,8 @@ struct Program {
   double flopsPerStep = 0, tokensPerStep = 0;
   OptimizerSpec optimizer;
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }
+  /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.
+  [[nodiscard]] bool scalesLoss() const { return precision == "f16"; }
 };
 
 /// Reads pp_program_json; a text that does not hold what it must is PP_INTERNAL.

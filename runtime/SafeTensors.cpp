@@ -1,10 +1,9 @@
 // Reads and writes safetensors: eight bytes of header length, a JSON header, then the data without gap or overlap.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/SafeTensors.h"
+#include "runtime/Half.h"
 #include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -40,14 +39,6 @@ double readF16(const void *data, int64_t i) { return fromF16(load<uint16_t>(data
 
 } // namespace
 
-float fromF16(uint16_t bits) {
-  float sign = bits & 0x8000 ? -1.0f : 1.0f;
-  int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  if (exponent == 31)
-    return fraction ? std::nanf("") : sign * INFINITY;
-  return sign * (exponent == 0 ? std::ldexp(float(fraction), -24) : std::ldexp(float(fraction + 1024), exponent - 25));
-}
-
 int64_t FileTensor::elements() const {
   int64_t product = 1;
   for (int64_t extent : shape)
@@ -62,7 +53,9 @@ std::string shapeText(const std::vector<int64_t> &shape) {
   return out + "]";
 }
 
-const char *fileType(Type type) { return type == Type::F64 ? "F64" : type == Type::F32 ? "F32" : "BF16"; }
+const char *fileType(Type type) {
+  return type == Type::F64 ? "F64" : type == Type::F32 ? "F32" : type == Type::F16 ? "F16" : "BF16";
+}
 
 SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
   return type == "F32"    ? readF32

@@ -4,7 +4,6 @@
 #define PP_RUNTIME_SAFETENSORS_H
 
 #include "runtime/Program.h"
-#include <bit>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -24,7 +23,7 @@ struct FileTensor {
 
 /// `[768, 50257]`.
 [[nodiscard]] std::string shapeText(const std::vector<int64_t> &shape);
-/// F32, BF16, F64.
+/// F32, BF16, F16, F64.
 [[nodiscard]] const char *fileType(Type type);
 
 class SafeTensors {
@@ -75,14 +74,6 @@ private:
 
 /// Makes the names inside a folder durable.
 Status syncFolder(const std::string &path);
-
-// Conversions of single elements, exact where the target can hold the value, else to nearest even.
-[[nodiscard]] inline uint16_t roundToBf16(float value) {
-  auto bits = std::bit_cast<uint32_t>(value);
-  return uint16_t(value != value ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-[[nodiscard]] inline float fromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
-[[nodiscard]] float fromF16(uint16_t bits);
 
 } // namespace pp
 

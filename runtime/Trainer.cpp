@@ -96,6 +96,7 @@ Status Trainer::makeReady() {
 /// Where the run starts and ends: what the command line says, else the checkpoint, else the program.
 Status Trainer::resolveState() {
   state.lr = whole.optimizer.lr;
+  state.lossScale = whole.scalesLoss() ? whole.optimizer.lossScale : 1;
   state.steps = defaultSteps;
   if (!options.resume.empty()) {
     PP_TRY(readRunState(whole, options.resume, state));
@@ -152,7 +153,7 @@ Status Trainer::train() {
     PP_TRY(report(step, summary));
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
-      PP_TRY(writeTensors(view, TensorKind::Grads, options.grads, {}));
+      PP_TRY(writeTensors(view, TensorKind::Grads, options.grads, {}, 1 / summary.lossScale));
     bool last = step == lastStep;
     if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0))) {
       RunState done = state;
@@ -171,7 +172,9 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   PP_TRY(fillInputs(step));
   const OptimizerSpec &given = whole.optimizer;
   summary.lr = learningRate(given, state.lr, step, state.steps);
-  rank.optimizer = {summary.lr, given.beta1, given.beta2, given.epsilon, given.weightDecay, given.clip, step};
+  summary.lossScale = state.lossScale;
+  rank.optimizer = {summary.lr, given.beta1,          given.beta2,     given.epsilon,     given.weightDecay,
+                    given.clip, step - state.skipped, state.lossScale, whole.scalesLoss()};
   rank.unit = -1;
   int64_t began = Trace::now();
   pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank);
@@ -193,6 +196,24 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   summary.seconds = transport.now() - start;
   if (!std::isfinite(summary.loss))
     return settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
+  return whole.scalesLoss() ? adaptScale(step, summary) : Status();
+}
+
+/// All ranks know the norm, so all choose the next step's scale alike.
+Status Trainer::adaptScale(int64_t step, Summary &summary) {
+  bool adapts = whole.optimizer.scaleWindow > 0;
+  summary.skipped = !std::isfinite(summary.norm);
+  if (summary.skipped) {
+    ++state.skipped;
+    state.goodSteps = 0;
+    state.lossScale /= adapts ? 2 : 1;
+    if (adapts && state.lossScale < 1)
+      return settle(invalid("the gradients of step ", step, " are not finite, even with the loss scaled by ",
+                            summary.lossScale, "; a smaller --lr may help"));
+  } else if (adapts && ++state.goodSteps == whole.optimizer.scaleWindow) {
+    state.goodSteps = 0;
+    state.lossScale *= 2;
+  }
   return {};
 }
 
@@ -227,7 +248,7 @@ Status Trainer::summarize(Summary &summary) {
     summary.loss += sums[i];
   for (int32_t other = whole.ranks - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
-      summary.norm = std::sqrt(norms[2 * other]);
+      summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
       summary.hasNorm = true;
     }
   return {};
@@ -239,18 +260,23 @@ Status Trainer::report(int64_t step, const Summary &summary) {
   double tokensPerSecond = whole.tokensPerStep / summary.seconds, flops = whole.flopsPerStep / summary.seconds;
   char norm[32] = "-";
   if (summary.hasNorm)
-    snprintf(norm, sizeof norm, "%.4f", summary.norm);
-  printf("step %*lld/%lld  loss %.5f  grad norm %s  lr %.3e  %.0f tokens/s  %.2f GFLOP/s\n",
+    snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
+  std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale, summary.skipped ? ", skipped" : "") : "";
+  printf("step %*lld/%lld  loss %.5f  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s\n",
          int(std::to_string(state.steps).size()), static_cast<long long>(step), static_cast<long long>(state.steps),
-         summary.loss, norm, summary.lr, tokensPerSecond, flops * 1e-9);
+         summary.loss, norm, summary.lr, scale.c_str(), tokensPerSecond, flops * 1e-9);
   fflush(stdout);
   if (!log)
     return {};
   std::string line =
       text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss),
            ", \"grad_norm\": ", summary.hasNorm && std::isfinite(summary.norm) ? exact(summary.norm) : "null",
-           ", \"lr\": ", exact(summary.lr), ", \"tokens_per_s\": ", exact(tokensPerSecond),
-           ", \"flop_per_s\": ", exact(flops), ", \"seconds\": ", exact(summary.seconds), "}\n");
+           ", \"lr\": ", exact(summary.lr),
+           whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),
+                                     ", \"skipped\": ", summary.skipped ? "true" : "false")
+                              : "",
+           ", \"tokens_per_s\": ", exact(tokensPerSecond), ", \"flop_per_s\": ", exact(flops),
+           ", \"seconds\": ", exact(summary.seconds), "}\n");
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
     return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
   return {};

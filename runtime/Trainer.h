@@ -35,8 +35,8 @@ public:
 private:
   /// What a step says to people.
   struct Summary {
-    double loss = 0, norm = 0, lr = 0, seconds = 0;
-    bool hasNorm = false;
+    double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
+    bool hasNorm = false, skipped = false;
   };
 
   Status makeReady();
@@ -47,6 +47,7 @@ private:
   Status fillInputs(int64_t step);
   Status trainStep(int64_t step, Summary &summary);
   Status summarize(Summary &summary);
+  Status adaptScale(int64_t step, Summary &summary);
   Status report(int64_t step, const Summary &summary);
   Status finish();
   Status finishTrace();

@@ -1,6 +1,7 @@
 // Fills and reads the named tensors of the arena: seeds, files, transposition and rounding in one place.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Weights.h"
+#include "runtime/Half.h"
 #include "runtime/Options.h"
 #include "runtime/Random.h"
 #include <algorithm>
@@ -11,16 +12,6 @@
 namespace pp {
 namespace {
 
-/// Stores a value that was computed in f64; bf16 goes through f32, which is what its master holds.
-void store(char *at, Type type, int64_t i, double value) {
-  if (type == Type::F64)
-    reinterpret_cast<double *>(at)[i] = value;
-  else if (type == Type::F32)
-    reinterpret_cast<float *>(at)[i] = float(value);
-  else
-    reinterpret_cast<uint16_t *>(at)[i] = roundToBf16(float(value));
-}
-
 Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, Device &device) {
   uint64_t key = keyOf(seed, weight.name);
   int64_t count = place.elements();
@@ -29,7 +20,7 @@ Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, De
     double value = weight.init == WeightSpec::Init::One    ? 1
                    : weight.init == WeightSpec::Init::Zero ? 0
                                                            : weight.deviation * normalAt(key, uint64_t(place.place(i)));
-    store(values.data(), place.type, i, value);
+    storeElement(values.data() + i * int64_t(elementBytes(place.type)), place.type, value);
   }
   return device.upload(place.offset, values.data(), values.size());
 }
@@ -82,6 +73,16 @@ Status missing(const std::vector<std::string> &names, const SafeTensors &file) {
 }
 
 } // namespace
+
+void storeElement(char *at, Type type, double value) {
+  auto put = [at](auto element) { memcpy(at, &element, sizeof element); };
+  if (type == Type::F64)
+    put(value);
+  else if (type == Type::F32)
+    put(float(value));
+  else
+    put(type == Type::F16 ? roundToF16(float(value)) : roundToBf16(float(value)));
+}
 
 Status Emitted::open() {
   PP_TRY(readProgram(pp_program_json, whole));
@@ -150,7 +151,7 @@ Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::st
     int64_t element = tensor.place(i);
     if (tensor.transposed)
       element = element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1];
-    store(values.data(), tensor.type, i, read(data, element));
+    storeElement(values.data() + i * int64_t(elementBytes(tensor.type)), tensor.type, read(data, element));
   }
   return device.upload(tensor.offset, values.data(), values.size());
 }

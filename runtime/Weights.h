@@ -34,13 +34,16 @@ struct RankMemory {
 };
 
 /// Writes the first value of every weight: a function of seed, name and element alone, rounded from f64. The masters of
-/// a bf16 program get the f32 value that the weight is rounded from.
+/// a program of 16 bits get the f32 value that the weight is rounded from.
 Status initWeights(RankMemory &memory, uint64_t seed);
 
 /// Reads every weight of this rank from `file`, masters too. A name may carry or lack `model.` or `transformer.`;
 /// on rank 0
 /// `remark` says which tensors of the file no rank uses, if any.
 Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &remark);
+
+/// Stores a value that was computed in f64; 16 bits go through f32, which is what their master holds.
+void storeElement(char *at, Type type, double value);
 
 /// Copies a whole tensor at `from` into the file's layout.
 void toFileLayout(const TensorSpec &tensor, const char *from, char *out);

@@ -5,9 +5,9 @@ set(PP_LOOP_FLAGS -O3 -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trap
 set_source_files_properties(kernels/LoopsPlain.cpp PROPERTIES COMPILE_OPTIONS "${PP_LOOP_FLAGS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND PP_KERNEL_SOURCES kernels/LoopsAvx2.cpp kernels/LoopsAvx512.cpp)
-  set_source_files_properties(kernels/LoopsAvx2.cpp PROPERTIES COMPILE_OPTIONS "${PP_LOOP_FLAGS};-mavx2;-mfma")
+  set_source_files_properties(kernels/LoopsAvx2.cpp PROPERTIES COMPILE_OPTIONS "${PP_LOOP_FLAGS};-mavx2;-mfma;-mf16c")
   set_source_files_properties(kernels/LoopsAvx512.cpp PROPERTIES COMPILE_OPTIONS
-    "${PP_LOOP_FLAGS};-mavx2;-mfma;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
+    "${PP_LOOP_FLAGS};-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
   set_source_files_properties(kernels/Prepare.cpp kernels/LoopsAvx2.cpp kernels/LoopsAvx512.cpp PROPERTIES
     COMPILE_DEFINITIONS PP_X86_64)
 endif()

@@ -21,12 +21,13 @@ define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
 
 schedules=(gpipe 1f1b 1f1b_recompute interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe_v weipipe_interleave
   weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp terapipe slimpipe gpipe_offload)
-types=(f32 bf16)
+types=(f32 bf16 f16) few=(1f1b zb_v weipipe_interleave tawpipe slimpipe) # of f16, whose programs differ by their type alone
 if [ "$target" = cpu ]; then schedules=(1f1b zb_v weipipe_interleave tawpipe gpipe_offload) types=(f32); fi
 for type in "${types[@]}"; do
   size=$(define model=llama layers=8 hidden=64 heads=4 kv_heads=1 ffn=96 vocab=256 sequence=64 microbatch=2 \
     microbatches=8 precision="$type")
   pack "gradients.$type.single" $size -D schedule=single -D ranks=1
+  if [ "$type" = f16 ]; then schedules=("${few[@]}"); fi
   for schedule in "${schedules[@]}"; do
     pack "gradients.$type.$schedule" $size -D schedule="$schedule" -D ranks=4
   done

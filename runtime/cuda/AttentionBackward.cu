@@ -1,4 +1,4 @@
-// Attention backward in bf16 on the tensor cores, without atomics: dk and dv by tiles of keys, dq by tiles of queries.
+// Attention backward in 16 bits on tensor cores, without atomics: dk and dv by tiles of keys, dq by tiles of queries.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Seven products instead of the five that suffice if dq is added by atomics: but every run gives the same bits, and dq
@@ -27,14 +27,14 @@ template <int D> struct KeyGradient {
   static constexpr int keys = 16 * warps, queries = D > 128 ? 32 : 64, columns = D > 128 ? 128 : D;
   static constexpr int blocks = queries / 8;
   static constexpr size_t sharedBytes =
-      size_t(2 * keys + 4 * queries) * tileStride<D> * sizeof(Bf16) + 4 * queries * sizeof(float);
+      size_t(2 * keys + 4 * queries) * tileStride<D> * sizeof(uint16_t) + 4 * queries * sizeof(float);
 };
 
 /// One stage of what is loaded for a tile of queries.
-template <int D> struct QueryStage {
-  Bf16 *q, *dout;
+template <class E, int D> struct QueryStage {
+  E *q, *dout;
   float *lse, *delta; ///< lse in powers of two
-  PP_DEVICE QueryStage(Bf16 *tiles, int stage) {
+  PP_DEVICE QueryStage(E *tiles, int stage) {
     constexpr int queries = KeyGradient<D>::queries;
     q = tiles + 2 * stage * queries * tileStride<D>;
     dout = q + queries * tileStride<D>;
@@ -44,8 +44,8 @@ template <int D> struct QueryStage {
   PP_DEVICE void load(const AttentionCall &n, int b, int head, int t) {
     constexpr int queries = KeyGradient<D>::queries;
     int64_t at = n.query(b, t, head), stride = int64_t(n.heads) * n.d;
-    loadRows<queries, D, threads>(q, static_cast<const Bf16 *>(n.q) + at, stride, n.s - t, n.d, n.wide);
-    loadRows<queries, D, threads>(dout, static_cast<const Bf16 *>(n.dout) + at, stride, n.s - t, n.d, n.wide);
+    loadRows<queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, n.s - t, n.d, n.wide);
+    loadRows<queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, n.s - t, n.d, n.wide);
     commitCopies();
     int i = int(threadIdx.x);
     if (i < queries) {
@@ -56,7 +56,7 @@ template <int D> struct QueryStage {
   }
 };
 
-template <int D>
+template <class E, int D>
 PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGradient<D>::columns / 8> &sums, int chunk,
                          int b, int group, int first, int firstColumn) {
   int lane = int(threadIdx.x) % 32;
@@ -71,7 +71,7 @@ PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGrad
       int column = firstColumn + 8 * i + lane % 4 * 2;
       float x = sums.v[i][2 * half], y = sums.v[i][2 * half + 1];
       if (!n.addsToKeys && !n.sums) {
-        putPair(static_cast<Bf16 *>(to) + at, column, n.d, x, y);
+        putPair(static_cast<E *>(to) + at, column, n.d, x, y);
         continue;
       }
       float *row = static_cast<float *>(to) + at;
@@ -83,22 +83,23 @@ PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGrad
   }
 }
 
-template <int D> __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, int D>
+__global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = KeyGradient<D>;
   constexpr int queries = Block::queries, halves = D / Block::columns;
   int group = int(blockIdx.y), b = int(blockIdx.z) / halves, firstColumn = int(blockIdx.z) % halves * Block::columns;
   int chunk, first, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   n.tile(int(blockIdx.x), Block::keys, chunk, first);
-  Bf16 *k = sharedMemory<Bf16>(), *v = k + Block::keys * tileStride<D>, *stages = v + Block::keys * tileStride<D>;
+  E *k = sharedMemory<E>(), *v = k + Block::keys * tileStride<D>, *stages = v + Block::keys * tileStride<D>;
   int64_t at = n.key(chunk, b, first, group), stride = int64_t(n.groups) * n.d;
   int present = n.chunks[chunk].length - first, lead = n.chunks[chunk].lead;
-  loadRows<Block::keys, D, threads>(k, static_cast<const Bf16 *>(n.chunks[chunk].k) + at, stride, present, n.d, n.wide);
-  loadRows<Block::keys, D, threads>(v, static_cast<const Bf16 *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
+  loadRows<Block::keys, D, threads>(k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present, n.d, n.wide);
+  loadRows<Block::keys, D, threads>(v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
   // Queries before `start` see none of these keys.
   int start = n.causal && first > lead ? (first - lead) / queries * queries : 0;
   int tiles = start < n.s ? (n.s - start + queries - 1) / queries : 0, count = tiles * n.share();
   auto load = [&](int i) {
-    QueryStage<D>(stages, i % 2).load(n, b, group * n.share() + i / tiles, start + i % tiles * queries);
+    QueryStage<E, D>(stages, i % 2).load(n, b, group * n.share() + i / tiles, start + i % tiles * queries);
   };
   RowSums<Block::columns / 8> dk, dv;
   dk.clear();
@@ -110,7 +111,7 @@ template <int D> __global__ void __launch_bounds__(threads) keyGradientKernel(co
     waitBlock(); // this stage is here, and no warp reads the other any more
     if (i + 1 < count)
       load(i + 1);
-    QueryStage<D> stage(stages, i % 2);
+    QueryStage<E, D> stage(stages, i % 2);
     int t = start + i % tiles * queries;
     RowSums<Block::blocks> scores, products;
     scores.clear();
@@ -126,23 +127,23 @@ template <int D> __global__ void __launch_bounds__(threads) keyGradientKernel(co
       bool seen = !masked || (t + column < n.s && n.sees(chunk, t + column, key));
       slopeOf(scores.v[j][e], products.v[j][e], seen, float(n.scale), stage.lse[column], stage.delta[column]);
     }
-    multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<Block::blocks>(scores), stage.dout, firstColumn);
-    multiplyDown<Block::columns / 8, Block::blocks, D>(dk, Operands<Block::blocks>(products), stage.q, firstColumn);
+    multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<E, Block::blocks>(scores), stage.dout, firstColumn);
+    multiplyDown<Block::columns / 8, Block::blocks, D>(dk, Operands<E, Block::blocks>(products), stage.q, firstColumn);
   }
   waitCopies<0>();
-  writeKeys<D>(n, n.chunks[chunk].dk, dk, chunk, b, group, first + warp * 16, firstColumn);
-  writeKeys<D>(n, n.chunks[chunk].dv, dv, chunk, b, group, first + warp * 16, firstColumn);
+  writeKeys<E, D>(n, n.chunks[chunk].dk, dk, chunk, b, group, first + warp * 16, firstColumn);
+  writeKeys<E, D>(n, n.chunks[chunk].dv, dv, chunk, b, group, first + warp * 16, firstColumn);
 }
 
 // --- dq ---
 
 template <int D> struct QueryGradient {
   static constexpr int queries = 16 * warps, keys = D > 128 ? 32 : 64, blocks = keys / 8;
-  static constexpr size_t sharedBytes = size_t(2 * queries + 4 * keys) * tileStride<D> * sizeof(Bf16);
+  static constexpr size_t sharedBytes = size_t(2 * queries + 4 * keys) * tileStride<D> * sizeof(uint16_t);
 };
 
 /// Writes the warp's rows of dq, from `first` on, or adds to them.
-template <int D>
+template <class E, int D>
 PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, int b, int head, int first) {
   int lane = int(threadIdx.x) % 32;
   PP_UNROLL
@@ -150,7 +151,7 @@ PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, in
     int t = first + lane / 4 + 8 * half;
     if (t >= n.s)
       continue;
-    Bf16 *row = static_cast<Bf16 *>(n.dq) + n.query(b, t, head);
+    E *row = static_cast<E *>(n.dq) + n.query(b, t, head);
     PP_UNROLL
     for (int j = 0; j < D / 8; ++j) {
       int column = 8 * j + lane % 4 * 2;
@@ -161,7 +162,7 @@ PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, in
   }
 }
 
-template <int D>
+template <class E, int D>
 __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = QueryGradient<D>;
   constexpr int keys = Block::keys;
@@ -169,17 +170,17 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
   int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   int first = int(gridDim.x - 1 - blockIdx.x) * Block::queries;
   int end = first + Block::queries < n.s ? first + Block::queries : n.s;
-  Bf16 *q = sharedMemory<Bf16>(), *dout = q + Block::queries * tileStride<D>;
-  Bf16 *stages = dout + Block::queries * tileStride<D>;
+  E *q = sharedMemory<E>(), *dout = q + Block::queries * tileStride<D>;
+  E *stages = dout + Block::queries * tileStride<D>;
   int64_t at = n.query(b, first, head), stride = int64_t(n.heads) * n.d, keyStride = int64_t(n.groups) * n.d;
-  loadRows<Block::queries, D, threads>(q, static_cast<const Bf16 *>(n.q) + at, stride, end - first, n.d, n.wide);
-  loadRows<Block::queries, D, threads>(dout, static_cast<const Bf16 *>(n.dout) + at, stride, end - first, n.d, n.wide);
-  auto load = [&](Bf16 *stage, int chunk, int key) {
+  loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, end - first, n.d, n.wide);
+  loadRows<Block::queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, end - first, n.d, n.wide);
+  auto load = [&](E *stage, int chunk, int key) {
     int64_t from = n.key(chunk, b, key, group);
     int present = n.chunks[chunk].length - key;
-    loadRows<keys, D, threads>(stage, static_cast<const Bf16 *>(n.chunks[chunk].k) + from, keyStride, present, n.d,
+    loadRows<keys, D, threads>(stage, static_cast<const E *>(n.chunks[chunk].k) + from, keyStride, present, n.d,
                                n.wide);
-    loadRows<keys, D, threads>(stage + keys * tileStride<D>, static_cast<const Bf16 *>(n.chunks[chunk].v) + from,
+    loadRows<keys, D, threads>(stage + keys * tileStride<D>, static_cast<const E *>(n.chunks[chunk].v) + from,
                                keyStride, present, n.d, n.wide);
     commitCopies();
   };
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     more = n.seek(chunk, key, end);
     if (more)
       load(stages + (turn ^ 1) * 2 * keys * tileStride<D>, chunk, key);
-    const Bf16 *k = stages + turn * 2 * keys * tileStride<D>, *v = k + keys * tileStride<D>;
+    const E *k = stages + turn * 2 * keys * tileStride<D>, *v = k + keys * tileStride<D>;
     RowSums<Block::blocks> scores, products;
     scores.clear();
     products.clear();
@@ -219,30 +220,33 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
       bool seen = !masked || n.sees(thisChunk, t, column);
       slopeOf(scores.v[j][e], products.v[j][e], seen, float(n.scale), lse[e / 2], delta[e / 2]);
     }
-    multiplyDown<D / 8, Block::blocks, D>(dq, Operands<Block::blocks>(products), k, 0);
+    multiplyDown<D / 8, Block::blocks, D>(dq, Operands<E, Block::blocks>(products), k, 0);
   }
   waitCopies<0>();
-  writeQueries<D>(n, dq, b, head, first + warp * 16);
+  writeQueries<E, D>(n, dq, b, head, first + warp * 16);
 }
 
-template <int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[4], a[6], sizeof(Bf16));
+template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
+  AttentionCall call = attentionCall(op, a[4], a[6], sizeof(E));
   call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
   call.wide = call.wide && aligned(call.q, call.dout);
   constexpr int halves = D / KeyGradient<D>::columns;
   if (pp_status_t status =
-          launch(op, keyGradientKernel<D>, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
+          launch(op, keyGradientKernel<E, D>, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
                  threads, KeyGradient<D>::sharedBytes, call))
     return status;
-  return launch(op, queryGradientKernel<D>, {blocksFor(call.s, QueryGradient<D>::queries), call.heads, call.batch},
+  return launch(op, queryGradientKernel<E, D>, {blocksFor(call.s, QueryGradient<D>::queries), call.heads, call.batch},
                 threads, QueryGradient<D>::sharedBytes, call);
+}
+
+template <class E> Body bodyOf(int64_t d) {
+  return d <= 64 ? attention_bwd<E, 64> : d <= 128 ? attention_bwd<E, 128> : attention_bwd<E, 256>;
 }
 
 } // namespace
 
 Body pp::attentionBackwardBody(const PreparedOp &op) {
-  if (op.type != Type::Bf16 || op.dims[4] > 256)
+  if (!onTensorCores(op))
     return plainAttentionBody(Kernel::attention_bwd, op.type);
-  int64_t d = op.dims[4];
-  return d <= 64 ? attention_bwd<64> : d <= 128 ? attention_bwd<128> : attention_bwd<256>;
+  return op.type == Type::F16 ? bodyOf<F16>(op.dims[4]) : bodyOf<Bf16>(op.dims[4]);
 }

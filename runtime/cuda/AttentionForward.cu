@@ -1,4 +1,4 @@
-// Attention forward in bf16 on the tensor cores: a block of queries walks the tiles of keys with a running softmax.
+// Attention forward in 16 bits on the tensor cores: a block of queries walks the tiles of keys with a running softmax.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   K tile j:    ....load....  | S = Q K^T |                    one tile of K and one of V in shared memory: each is
@@ -15,10 +15,10 @@ namespace {
 
 constexpr float log2e = 1.44269504088896340736f;
 
-/// D: the tile's width; Keys: the tile's rows; Fold: runs of 16 queries of a warp.
-template <int D, int Keys, int Fold> struct Forward {
+/// E: Bf16 or F16; D: the tile's width; Keys: the tile's rows; Fold: runs of 16 queries of a warp.
+template <class E, int D, int Keys, int Fold> struct Forward {
   static constexpr int warps = 4, threads = 32 * warps, queries = 16 * Fold * warps, blocks = Keys / 8;
-  static constexpr size_t sharedBytes = size_t(queries + 2 * Keys) * tileStride<D> * sizeof(Bf16);
+  static constexpr size_t sharedBytes = size_t(queries + 2 * Keys) * tileStride<D> * sizeof(E);
 
   RowSums<D / 8> output[Fold];
   float largest[Fold][2], total[Fold][2];
@@ -33,7 +33,7 @@ template <int D, int Keys, int Fold> struct Forward {
   }
 
   /// Scores of the warp's queries with a tile of keys; what is read of the tile serves all runs.
-  static PP_DEVICE void multiplyKeys(RowSums<blocks> (&scores)[Fold], const Bf16 *q, const Bf16 *k, int warp) {
+  static PP_DEVICE void multiplyKeys(RowSums<blocks> (&scores)[Fold], const E *q, const E *k, int warp) {
     PP_UNROLL
     for (int f = 0; f < Fold; ++f)
       scores[f].clear();
@@ -49,27 +49,27 @@ template <int D, int Keys, int Fold> struct Forward {
         loadRight<D>(right, k, j * 8, c);
         PP_UNROLL
         for (int f = 0; f < Fold; ++f) {
-          multiply(scores[f].v[j], left[f], right[0], right[1]);
-          multiply(scores[f].v[j + 1], left[f], right[2], right[3]);
+          multiply<E>(scores[f].v[j], left[f], right[0], right[1]);
+          multiply<E>(scores[f].v[j + 1], left[f], right[2], right[3]);
         }
       }
     }
   }
 
   /// Adds the weighted rows of a tile of values.
-  PP_DEVICE void addValues(const RowSums<blocks> (&weights)[Fold], const Bf16 *v) {
-    Operands<blocks> left0(weights[0]), left1(weights[Fold - 1]);
+  PP_DEVICE void addValues(const RowSums<blocks> (&weights)[Fold], const E *v) {
+    Operands<E, blocks> left0(weights[0]), left1(weights[Fold - 1]);
     PP_UNROLL
     for (int i = 0; i < blocks / 2; ++i)
       PP_UNROLL
     for (int j = 0; j < D / 8; j += 2) {
       uint32_t right[4];
       loadRightDown<D>(right, v, i * 16, j * 8);
-      multiply(output[0].v[j], left0.a[i], right[0], right[1]);
-      multiply(output[0].v[j + 1], left0.a[i], right[2], right[3]);
+      multiply<E>(output[0].v[j], left0.a[i], right[0], right[1]);
+      multiply<E>(output[0].v[j + 1], left0.a[i], right[2], right[3]);
       if constexpr (Fold == 2) {
-        multiply(output[1].v[j], left1.a[i], right[0], right[1]);
-        multiply(output[1].v[j + 1], left1.a[i], right[2], right[3]);
+        multiply<E>(output[1].v[j], left1.a[i], right[0], right[1]);
+        multiply<E>(output[1].v[j + 1], left1.a[i], right[2], right[3]);
       }
     }
   }
@@ -127,7 +127,7 @@ template <int D, int Keys, int Fold> struct Forward {
       if (t >= n.s)
         continue;
       float inverse = sum > 0 ? 1 / sum : 0;
-      Bf16 *row = static_cast<Bf16 *>(n.o) + n.query(b, t, head);
+      E *row = static_cast<E *>(n.o) + n.query(b, t, head);
       PP_UNROLL
       for (int j = 0; j < D / 8; ++j)
         putPair(row, 8 * j + lane % 4 * 2, n.d, output[f].v[j][2 * half] * inverse,
@@ -139,24 +139,24 @@ template <int D, int Keys, int Fold> struct Forward {
   }
 };
 
-template <int D, int Keys, int Fold>
+template <class E, int D, int Keys, int Fold>
 __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ AttentionCall n) {
-  using Block = Forward<D, Keys, Fold>;
+  using Block = Forward<E, D, Keys, Fold>;
   constexpr int threads = Block::threads;
   int head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share(), warp = int(threadIdx.x) / 32;
   int first = int(gridDim.x - 1 - blockIdx.x) * Block::queries;
   int end = first + Block::queries < n.s ? first + Block::queries : n.s;
-  Bf16 *q = sharedMemory<Bf16>(), *k = q + Block::queries * tileStride<D>, *v = k + Keys * tileStride<D>;
+  E *q = sharedMemory<E>(), *k = q + Block::queries * tileStride<D>, *v = k + Keys * tileStride<D>;
   int64_t keyStride = int64_t(n.groups) * n.d;
-  auto load = [&](Bf16 *tile, const void *from, int chunk, int key) {
-    loadRows<Keys, D, threads>(tile, static_cast<const Bf16 *>(from) + n.key(chunk, b, key, group), keyStride,
+  auto load = [&](E *tile, const void *from, int chunk, int key) {
+    loadRows<Keys, D, threads>(tile, static_cast<const E *>(from) + n.key(chunk, b, key, group), keyStride,
                                n.chunks[chunk].length - key, n.d, n.wide);
     commitCopies();
   };
   Block mine;
   mine.clear();
-  loadRows<Block::queries, D, threads>(q, static_cast<const Bf16 *>(n.q) + n.query(b, first, head),
-                                       int64_t(n.heads) * n.d, end - first, n.d, n.wide);
+  loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + n.query(b, first, head), int64_t(n.heads) * n.d,
+                                       end - first, n.d, n.wide);
   int chunk = 0, key = 0;
   bool more = n.seek(chunk, key, end);
   if (more)
@@ -187,21 +187,24 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
   mine.write(n, b, head, first + warp * Fold * 16);
 }
 
-template <int D, int Keys, int Fold> pp_status_t attention(const PreparedOp &op, void *const *a) {
-  using Block = Forward<D, Keys, Fold>;
-  AttentionCall call = attentionCall(op, a[1], nullptr, sizeof(Bf16));
+template <class E, int D, int Keys, int Fold> pp_status_t attention(const PreparedOp &op, void *const *a) {
+  using Block = Forward<E, D, Keys, Fold>;
+  AttentionCall call = attentionCall(op, a[1], nullptr, sizeof(E));
   call.q = a[0], call.o = a[2], call.lse = a[3];
   call.wide = call.wide && aligned(call.q);
-  return launch(op, forwardKernel<D, Keys, Fold>, {blocksFor(call.s, Block::queries), call.heads, call.batch},
+  return launch(op, forwardKernel<E, D, Keys, Fold>, {blocksFor(call.s, Block::queries), call.heads, call.batch},
                 Block::threads, Block::sharedBytes, call);
+}
+
+/// Two runs of 16 queries per warp halve the reads of K and V from shared memory; wider heads have no registers for it.
+template <class E> Body bodyOf(int64_t d) {
+  return d <= 64 ? attention<E, 64, 64, 2> : d <= 128 ? attention<E, 128, 64, 2> : attention<E, 256, 64, 1>;
 }
 
 } // namespace
 
-/// Two runs of 16 queries per warp halve the reads of K and V from shared memory; wider heads have no registers for it.
 Body pp::attentionBody(const PreparedOp &op) {
-  if (op.type != Type::Bf16 || op.dims[4] > 256)
+  if (!onTensorCores(op))
     return plainAttentionBody(Kernel::attention, op.type);
-  int64_t d = op.dims[4];
-  return d <= 64 ? attention<64, 64, 2> : d <= 128 ? attention<128, 64, 2> : attention<256, 64, 1>;
+  return op.type == Type::F16 ? bodyOf<F16>(op.dims[4]) : bodyOf<Bf16>(op.dims[4]);
 }

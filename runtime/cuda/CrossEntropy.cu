@@ -75,8 +75,11 @@ template <class E> struct LossArrays {
   Acc<E> *stats;
   double *losses; ///< of each row
   int64_t n, first, vocabulary;
-  Acc<E> scale;
+  double scale;
+  const OptimizerScalars *scalars;
   int32_t *failures, mark;
+
+  PP_DEVICE Acc<E> slope() const { return Acc<E>(scale * scalars->lossScale); }
 
   /// The row's target; a wrong one counts as ignored, and is reported.
   PP_DEVICE int64_t target(int64_t row) const {
@@ -103,7 +106,7 @@ template <class E, int W> __global__ void __launch_bounds__(512) lossKernel(Loss
   Softmax<A> all = softmaxOf<E, W>(z, a.n, sharedMemory<A>());
   if (threadIdx.x == 0)
     a.losses[row] = double(all.largest - logit) + double(logarithm(all.sum));
-  writeGradient<E, W>(z, dz, a.n, all.largest, a.scale / all.sum, a.scale, target);
+  writeGradient<E, W>(z, dz, a.n, all.largest, a.slope() / all.sum, a.slope(), target);
 }
 
 template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, double scale, A *loss) {
@@ -136,12 +139,13 @@ template <class E> LossArrays<E> arraysOf(const PreparedOp &op, const void *z, c
   a.z = in<E>(z), a.targets = in<int32_t>(targets);
   a.losses = reinterpret_cast<double *>(op.scratch);
   a.n = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
-  a.scale = Acc<E>(op.params[0]);
+  a.scale = op.params[0], a.scalars = op.launches->scalars;
   a.failures = op.launches->failures, a.mark = op.number + 1;
   return a;
 }
 
 template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
+  takeScalars(op, arguments[4]);
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.dz = out<E>(arguments[2]);
   a.vocabulary = a.n;
@@ -227,12 +231,13 @@ template <class E, int W> __global__ void __launch_bounds__(512) shardGradientKe
   if (target < 0)
     clearRow<E, W>(a.dz + row * a.n, a.n);
   else
-    writeGradient<E, W>(a.z + row * a.n, a.dz + row * a.n, a.n, stats[0], a.scale / stats[1], a.scale,
+    writeGradient<E, W>(a.z + row * a.n, a.dz + row * a.n, a.n, stats[0], a.slope() / stats[1], a.slope(),
                         target - a.first);
 }
 
 /// dims T n first V; stats are the merged ones.
 template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
+  takeScalars(op, arguments[4]);
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.stats = out<Acc<E>>(arguments[2]);
   a.dz = out<E>(arguments[3]);

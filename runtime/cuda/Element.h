@@ -12,7 +12,8 @@ template <class E> constexpr int packOf = 16 / int(sizeof(E));
 
 PP_DEVICE float widen(float x) { return x; }
 PP_DEVICE double widen(double x) { return x; }
-PP_DEVICE float widen(Bf16 x) { return bitsAsFloat(uint32_t(x.bits) << 16); }
+PP_DEVICE float widen(Bf16 x) { return Bf16::valueOf(x.bits); }
+PP_DEVICE float widen(F16 x) { return F16::valueOf(x.bits); }
 
 /// W elements as they are computed with.
 template <class A, int W> struct Pack {
@@ -42,7 +43,8 @@ template <int W, class E> PP_DEVICE Pack<Acc<E>, W> load(const E *p) {
 
 PP_DEVICE void narrow(float &to, float value) { to = value; }
 PP_DEVICE void narrow(double &to, double value) { to = value; }
-PP_DEVICE void narrow(Bf16 &to, float value) { to.bits = toBf16(value); }
+PP_DEVICE void narrow(Bf16 &to, float value) { to.bits = Bf16::bitsOf(value); }
+PP_DEVICE void narrow(F16 &to, float value) { to.bits = F16::bitsOf(value); }
 
 template <int W, class E> PP_DEVICE void store(E *p, const Pack<Acc<E>, W> &pack) {
   if constexpr (W == 1) {

@@ -28,7 +28,7 @@ cublasLtHandle_t handle() {
 }
 
 cudaDataType_t kindOf(Type type) {
-  return type == Type::F64 ? CUDA_R_64F : type == Type::F32 ? CUDA_R_32F : CUDA_R_16BF;
+  return type == Type::F64 ? CUDA_R_64F : type == Type::F32 ? CUDA_R_32F : type == Type::F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 size_t sizeOf(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
 

@@ -59,6 +59,8 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
     multiplyAs<double>(g, a, b, bias, c);
   else if (g.type == Type::F32)
     multiplyAs<float>(g, a, b, bias, c);
+  else if (g.type == Type::F16)
+    multiplyAs<F16>(g, a, b, bias, c);
   else
     multiplyAs<Bf16>(g, a, b, bias, c);
   return PP_OK;

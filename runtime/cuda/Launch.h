@@ -15,6 +15,13 @@ struct Launches {
   int32_t *failures = nullptr;
 };
 
+/// Emulated programs have no device that writes the scalars before a step: they come with the call.
+inline void takeScalars([[maybe_unused]] const PreparedOp &op, [[maybe_unused]] const void *scalars) {
+#ifndef __CUDACC__
+  *op.launches->scalars = *static_cast<const OptimizerScalars *>(scalars);
+#endif
+}
+
 struct Grid {
   int64_t x, y = 1, z = 1;
 };
@@ -65,6 +72,10 @@ Body mergeAttentionBody(Kernel kernel, Type type);
 /// y[T,N] += b[N] for a linear whose product could not add it.
 pp_status_t addBias(const PreparedOp &op, const void *b, void *y);
 
+/// Whether this attention's products are done by tensor cores: 16 bits, and heads that their tiles hold.
+inline bool onTensorCores(const PreparedOp &op) {
+  return (op.type == Type::Bf16 || op.type == Type::F16) && op.dims[4] <= 256;
+}
 /// What an attention's largest block asks for.
 size_t attentionSharedBytes(const PreparedOp &op);
 
@@ -76,7 +87,10 @@ int64_t crossEntropyScratch(const PreparedOp &op);
 
 #define PP_BODY_OF(name)                                                                                               \
   case Kernel::name:                                                                                                   \
-    return type == Type::F32 ? Body(name<float>) : type == Type::F64 ? Body(name<double>) : Body(name<Bf16>);
+    return type == Type::F32   ? Body(name<float>)                                                                     \
+           : type == Type::F64 ? Body(name<double>)                                                                    \
+           : type == Type::F16 ? Body(name<F16>)                                                                       \
+                               : Body(name<Bf16>);
 
 } // namespace pp
 

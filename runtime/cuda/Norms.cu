@@ -286,6 +286,7 @@ int64_t pp::normsScratch(const PreparedOp &op) {
 pp_status_t pp::addBias(const PreparedOp &op, const void *b, void *y) {
   return op.type == Type::F64   ? addBiasOf<double>(op, b, y)
          : op.type == Type::F32 ? addBiasOf<float>(op, b, y)
+         : op.type == Type::F16 ? addBiasOf<F16>(op, b, y)
                                 : addBiasOf<Bf16>(op, b, y);
 }
 

@@ -101,18 +101,20 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
 /// What a call's elements share, computed once per block in f64 from scalars that change with every step.
 struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
+  bool skips; ///< gradients that overflowed
 };
 
 PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, bool decay) {
   AdamFactors f;
-  f.gamma = 1;
+  f.skips = scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>); // a NaN too
+  f.gamma = 1 / scalars.lossScale;
   f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr, f.epsilon = scalars.epsilon;
   f.decay = decay ? scalars.weightDecay : 0;
   f.correction1 = 1 / (1 - pow(f.beta1, double(scalars.step)));
   f.correction2 = 1 / (1 - pow(f.beta2, double(scalars.step)));
   if (scalars.clip > 0 && norm2) {
-    double ratio = scalars.clip / (sqrt(*norm2) + 1e-6);
-    f.gamma = ratio < 1 ? ratio : 1;
+    double ratio = scalars.clip / (sqrt(*norm2) / scalars.lossScale + 1e-6);
+    f.gamma *= ratio < 1 ? ratio : 1;
   }
   return f;
 }
@@ -153,6 +155,8 @@ __global__ void adamKernel(const __grid_constant__ TensorList<Adam<E>> list, con
   if (threadIdx.x == 0)
     *f = factorsOf(*scalars, norm2, adam.decays);
   waitBlock();
+  if (f->skips)
+    return;
   constexpr int W = packOf<E>;
   int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * blockElements;
   int64_t end = first + blockElements < size ? first + blockElements : size;
@@ -168,11 +172,7 @@ __global__ void adamKernel(const __grid_constant__ TensorList<Adam<E>> list, con
 template <class E>
 pp_status_t adamTensors(const PreparedOp &op, void *const *addresses, const void *norm2, const void *scalars) {
   using A = Acc<E>;
-#ifndef __CUDACC__ // emulated programs have no device that writes them before a step
-  *op.launches->scalars = *in<OptimizerScalars>(scalars);
-#else
-  (void)scalars;
-#endif
+  takeScalars(op, scalars);
   return forLists<Adam<E>>(
       countOf(op),
       [&](auto &list, int64_t i) {

@@ -239,7 +239,7 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
 
 /// The tensor cores' tiles always fit; these have the whole width in f32 or f64.
 size_t pp::attentionSharedBytes(const PreparedOp &op) {
-  if (op.type == Type::Bf16 && op.dims[4] <= 256)
+  if (onTensorCores(op))
     return 0;
   return op.type == Type::F64 ? plainBytes<double>(op.dims[4]) : plainBytes<float>(op.dims[4]);
 }

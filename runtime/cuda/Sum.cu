@@ -3,6 +3,7 @@
 #include "runtime/cuda/Sum.h"
 #include <algorithm>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 namespace pp {
 namespace {
@@ -15,7 +16,7 @@ struct Addresses {
 };
 
 /// A sum may be one of the parts: an element is written only after all of its parts have been read.
-/// The sum of bf16 is made in f32 and rounded once.
+/// The sum of 16 bits is made in f32 and rounded once.
 template <typename Element, typename Total = Element> __global__ void addInOrder(const Addresses at, int64_t count) {
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < count; i += int64_t(gridDim.x) * blockDim.x) {
     Total total = Total(static_cast<const Element *>(at.parts[0])[i]);
@@ -45,6 +46,8 @@ cudaError_t launchSum(const SumSpec &spec, cudaStream_t stream) {
     addInOrder<double><<<blocks, threads, 0, stream>>>(at, spec.count);
   else if (spec.type == Type::Bf16)
     addInOrder<__nv_bfloat16, float><<<blocks, threads, 0, stream>>>(at, spec.count);
+  else if (spec.type == Type::F16)
+    addInOrder<__half, float><<<blocks, threads, 0, stream>>>(at, spec.count);
   else
     addInOrder<float><<<blocks, threads, 0, stream>>>(at, spec.count);
   return cudaGetLastError();

@@ -161,6 +161,7 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
   ncclDataType_t type = message.type == Type::F64    ? ncclFloat64
                         : message.type == Type::Bf16 ? ncclBfloat16
+                        : message.type == Type::F16  ? ncclFloat16
                                                      : ncclFloat32;
   int root = int(message.memberOf(message.root));
   auto bytes = size_t(message.bytes), count = size_t(message.count);

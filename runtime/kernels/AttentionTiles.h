@@ -159,9 +159,7 @@ template <int lanes, int rows> struct Tiles {
       // The hardware foresees no rows that lie a whole token apart.
       for (int64_t line = 0; line < d * int64_t(sizeof(E)); line += 64)
         __builtin_prefetch(reinterpret_cast<const char *>(x + (t + 8) * stride) + line);
-#pragma omp simd
-      for (int64_t c = 0; c < d; ++c)
-        y[t * width + c] = get(x + t * stride, c);
+      widenRun(x + t * stride, y + t * width, d);
       for (int64_t c = d; c < width; ++c)
         y[t * width + c] = 0;
     }
@@ -175,9 +173,7 @@ template <int lanes, int rows> struct Tiles {
       for (int64_t c = 0; c < d; ++c)
         put(y + t * stride, c, get(y + t * stride, c) + x[t * width + c]);
     for (int64_t t = 0; t < n && !adds; ++t)
-#pragma omp simd
-      for (int64_t c = 0; c < d; ++c)
-        put(y + t * stride, c, x[t * width + c]);
+      narrowRun(x + t * width, y + t * stride, d);
   }
 
   /// `n` dense rows of a query block, transposed into panels [panel][width][lane] and scaled: groups of four lanes take

@@ -14,13 +14,13 @@ namespace {
 using namespace pp;
 
 /// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z). Where e
-/// is acc the second pass leaves exp in dz; bf16 computes it twice, because a value is rounded once.
+/// is acc the second pass leaves exp in dz; 16 bits compute it twice, because a value is rounded once.
 template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const int32_t *targets = in<int32_t>(arguments[1]);
   int64_t vocabulary = op.dims[1];
   double loss = 0;
-  A scale = A(op.params[0]);
+  A scale = A(op.params[0] * in<OptimizerScalars>(arguments[4])->lossScale);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * vocabulary;
     E *dz = out<E>(arguments[2]) + t * vocabulary;
@@ -120,7 +120,7 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
 template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2];
-  A scale = A(op.params[0]);
+  A scale = A(op.params[0] * in<OptimizerScalars>(arguments[4])->lossScale);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     E *dz = out<E>(arguments[3]) + t * n;

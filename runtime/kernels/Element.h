@@ -1,4 +1,4 @@
-// Element types as the loops see them: stored in f32, f64 or bf16, computed in f32 or f64, with an exp that vectorises.
+// Element types as the loops see them: stored in f32, f64, bf16 or f16, computed in f32 or f64; an exp that vectorises.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Only the files of an ISA include this and the other loop headers; the unnamed namespace is meant: every ISA has its
@@ -6,15 +6,22 @@
 #ifndef PP_RUNTIME_KERNELS_ELEMENT_H
 #define PP_RUNTIME_KERNELS_ELEMENT_H
 
+#include "runtime/Half.h"
 #include "runtime/Rank.h"
 #include "runtime/kernels/Op.h"
 #include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 
 #define PP_INLINE [[gnu::always_inline]] inline
 
 namespace {
 
 struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
   uint16_t bits;
 };
 
@@ -29,15 +36,37 @@ template <class E> using Acc = typename AccOf<E>::Kind;
 
 PP_INLINE float get(const float *p, int64_t i) { return p[i]; }
 PP_INLINE double get(const double *p, int64_t i) { return p[i]; }
-PP_INLINE float get(const Bf16 *p, int64_t i) { return __builtin_bit_cast(float, uint32_t(p[i].bits) << 16); }
+PP_INLINE float get(const Bf16 *p, int64_t i) { return pp::fromBf16(p[i].bits); }
+PP_INLINE float get(const F16 *p, int64_t i) { return pp::fromF16(p[i].bits); }
 
 PP_INLINE void put(float *p, int64_t i, float value) { p[i] = value; }
 PP_INLINE void put(double *p, int64_t i, double value) { p[i] = value; }
-/// Rounds to nearest, ties to even; a NaN stays one.
-PP_INLINE void put(Bf16 *p, int64_t i, float value) {
-  uint32_t u = __builtin_bit_cast(uint32_t, value);
-  uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  p[i].bits = uint16_t((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
+PP_INLINE void put(Bf16 *p, int64_t i, float value) { p[i].bits = pp::roundToBf16(value); }
+PP_INLINE void put(F16 *p, int64_t i, float value) { p[i].bits = pp::roundToF16(value); }
+
+/// Runs of elements to f32 and back. g++ 12 makes no vectors of the CPU's own conversions of f16, so they are spelt out.
+template <class E> PP_INLINE void widenRun(const E *x, float *y, int64_t n) {
+  int64_t i = 0;
+#ifdef __F16C__
+  if constexpr (__is_same(E, F16))
+    for (; i + 8 <= n; i += 8)
+      _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i_u *>(x + i))));
+#endif
+#pragma omp simd
+  for (int64_t j = i; j < n; ++j)
+    y[j] = get(x, j);
+}
+template <class E> PP_INLINE void narrowRun(const float *x, E *y, int64_t n) {
+  int64_t i = 0;
+#ifdef __F16C__
+  if constexpr (__is_same(E, F16))
+    for (; i + 8 <= n; i += 8)
+      _mm_storeu_si128(reinterpret_cast<__m128i_u *>(y + i),
+                       _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+#pragma omp simd
+  for (int64_t j = i; j < n; ++j)
+    put(y, j, x[j]);
 }
 
 template <class E> PP_INLINE const E *in(const void *p) { return static_cast<const E *>(p); }

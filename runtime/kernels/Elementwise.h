@@ -171,16 +171,18 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
 
 /// What AdamW computes once per call, in f64, from the rank's scalars.
 struct AdamFactors {
-  double gamma = 1, beta1, beta2, correction1, correction2, lr, epsilon, decay;
+  double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
+  bool skips; ///< gradients that overflowed
 
   AdamFactors(const OptimizerScalars &scalars, const double *norm2, bool withDecay)
       : beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr), epsilon(scalars.epsilon),
-        decay(withDecay ? scalars.weightDecay : 0) {
+        decay(withDecay ? scalars.weightDecay : 0), skips(scalars.skips && norm2 && !__builtin_isfinite(*norm2)) {
     correction1 = 1 / (1 - __builtin_pow(beta1, double(scalars.step)));
     correction2 = 1 / (1 - __builtin_pow(beta2, double(scalars.step)));
+    gamma = 1 / scalars.lossScale;
     if (scalars.clip > 0 && norm2) {
-      double ratio = scalars.clip / (__builtin_sqrt(*norm2) + 1e-6);
-      gamma = ratio < 1 ? ratio : 1;
+      double ratio = scalars.clip / (__builtin_sqrt(*norm2) / scalars.lossScale + 1e-6);
+      gamma *= ratio < 1 ? ratio : 1;
     }
   }
 };
@@ -193,6 +195,8 @@ template <class E> pp_status_t adamw(const PreparedOp &op, void *const *argument
   A *v = out<A>(arguments[4]);
   A *master = arguments[5] ? out<A>(arguments[5]) : out<A>(arguments[2]);
   AdamFactors f(*in<OptimizerScalars>(arguments[6]), in<double>(arguments[1]), op.has(Decay));
+  if (f.skips)
+    return PP_OK;
   A gamma = A(f.gamma), beta1 = A(f.beta1), beta2 = A(f.beta2), rest1 = A(1 - f.beta1), rest2 = A(1 - f.beta2);
   A correction1 = A(f.correction1), correction2 = A(f.correction2), lr = A(f.lr), epsilon = A(f.epsilon);
   A decay = A(f.decay);

@@ -167,7 +167,7 @@ int32_t pp_swiglu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 
 int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
-  return PP_RUN(cross_entropy, z, targets, dz, loss);
+  return PP_RUN(cross_entropy, z, targets, dz, loss, &rank->optimizer);
 }
 
 int32_t pp_cross_entropy_stats(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *stats) {
@@ -184,7 +184,7 @@ int32_t pp_cross_entropy_loss(pp_rank_t *rank, int32_t op, const void *stats, co
 
 int32_t pp_cross_entropy_dz(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, const void *stats,
                             void *dz) {
-  return PP_RUN(cross_entropy_dz, z, targets, stats, dz);
+  return PP_RUN(cross_entropy_dz, z, targets, stats, dz, &rank->optimizer);
 }
 
 int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(slice_columns, x, y); }

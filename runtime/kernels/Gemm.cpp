@@ -5,7 +5,8 @@
 // GFLOP/s where rows are a multiple of 4096 bytes, OpenBLAS keeps 72 to 95 (256 tokens, sgemm of 1024^3 90, on AVX2).
 //
 // bf16 pays only with AMX; below it oneDNN's bf16 is slower than its f32. So without AMX bf16 is a storage format: the
-// operands are widened into scratch, multiplied in f32, and the result is rounded once.
+// operands are widened into scratch, multiplied in f32, and the result is rounded once. So is f16 always: this oneDNN
+// has no product of it for CPUs.
 #include "runtime/kernels/Gemm.h"
 #include <cblas.h>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -55,13 +56,13 @@ struct Gemm::State {
 };
 
 Gemm::State::State(const GemmShape &shape)
-    : shape(shape), widened(shape.bf16() && !cpuHasAmx()), blas(shape.aColumn != 1 && !cpuHasAvx512()),
-      stream(cpuEngine()) {
+    : shape(shape), widened(shape.half() && (shape.type == Type::F16 || !cpuHasAmx())),
+      blas(shape.aColumn != 1 && !cpuHasAvx512()), stream(cpuEngine()) {
   if (blas)
     return;
   using Kind = dnnl::memory::data_type;
-  Kind input = shape.bf16() && !widened ? Kind::bf16 : Kind::f32;
-  Kind output = shape.bf16Out() && !widened ? Kind::bf16 : Kind::f32;
+  Kind input = shape.half() && !widened ? Kind::bf16 : Kind::f32;
+  Kind output = shape.halfOut() && !widened ? Kind::bf16 : Kind::f32;
   auto describe = [](int64_t rows, int64_t columns, Kind kind, int64_t row, int64_t column) {
     return dnnl::memory::desc({rows, columns}, kind, dnnl::memory::dims{row, column});
   };
@@ -71,8 +72,8 @@ Gemm::State::State(const GemmShape &shape)
   auto biasKind = describe(1, shape.n, input, shape.n, 1);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  // A widened bf16 result is added when it is rounded, so that it is rounded once.
-  if (shape.accumulate && !(widened && shape.bf16Out())) {
+  // A widened result of 16 bits is added when it is rounded, so that it is rounded once.
+  if (shape.accumulate && !(widened && shape.halfOut())) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
@@ -116,9 +117,9 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
   State &s = *state;
   const GemmShape &g = s.shape;
   char *next = scratch + align64(s.workspaceBytes);
-  auto widen = [&](const void *bf16, int64_t n) -> const void * {
+  auto widen = [&](const void *half, int64_t n) -> const void * {
     float *f32 = reinterpret_cast<float *>(next);
-    isaTable().widen(bf16, f32, n);
+    isaTable().widen[int(g.type)](half, f32, n);
     next += align64(4 * n);
     return f32;
   };
@@ -127,7 +128,7 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
     a = widen(a, g.m * g.k);
     b = widen(b, g.k * g.n);
     bias = g.bias ? widen(bias, g.n) : nullptr;
-    result = g.bf16Out() ? next : c;
+    result = g.halfOut() ? next : c;
   }
   if (s.blas) {
     cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, int(g.m), int(g.n), int(g.k), 1.0f,
@@ -148,8 +149,8 @@ pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, c
   if (!done || dnnl_primitive_execute(s.primitive.get(), s.stream.get(), int(s.arguments.size()), s.arguments.data()) !=
                    dnnl_success)
     return PP_INTERNAL;
-  if (s.widened && g.bf16Out())
-    isaTable().narrow(static_cast<const float *>(result), c, g.m * g.n, g.accumulate);
+  if (s.widened && g.halfOut())
+    isaTable().narrow[int(g.type)](static_cast<const float *>(result), c, g.m * g.n, g.accumulate);
   return PP_OK;
 }
 

@@ -1,4 +1,4 @@
-// One prepared product of oneDNN (or OpenBLAS): f32, or bf16 storage (natively with AMX, else widened to f32).
+// One prepared product of oneDNN (or OpenBLAS): f32, or 16 bits (bf16 natively with AMX, else widened to f32).
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_GEMM_H
 #define PP_RUNTIME_KERNELS_GEMM_H
@@ -23,7 +23,7 @@ private:
   std::unique_ptr<State> state;
 };
 
-/// The bodies of linear, linear_dx and linear_dw in f32 and bf16.
+/// The bodies of linear, linear_dx and linear_dw but of f64.
 pp_status_t runLinear(const PreparedOp &op, void *const *arguments);
 pp_status_t runLinearDx(const PreparedOp &op, void *const *arguments);
 pp_status_t runLinearDw(const PreparedOp &op, void *const *arguments);

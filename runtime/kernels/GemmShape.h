@@ -32,9 +32,10 @@ struct GemmShape {
       aRow = 1, aColumn = m, bRow = n, bColumn = 1;
     }
   }
-  bool bf16() const { return type == Type::Bf16; }
-  /// c in bf16 too.
-  bool bf16Out() const { return bf16() && !sums; }
+  /// 16 bits.
+  bool half() const { return type == Type::Bf16 || type == Type::F16; }
+  /// c in 16 bits too.
+  bool halfOut() const { return half() && !sums; }
   bool operator==(const GemmShape &) const = default;
 };
 

@@ -1,4 +1,4 @@
-// Assembles one ISA's table of loops for the three element types.
+// Assembles one ISA's table of loops for the four element types.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_LOOPS_H
 #define PP_RUNTIME_KERNELS_LOOPS_H
@@ -85,30 +85,24 @@ int64_t loopScratch(const PreparedOp &op) {
   }
 }
 
-void widenLoop(const void *bf16, float *f32, int64_t n) {
-  const Bf16 *x = in<Bf16>(bf16);
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i)
-    f32[i] = get(x, i);
-}
+template <class E> void widenLoop(const void *half, float *f32, int64_t n) { widenRun(in<E>(half), f32, n); }
 
-void narrowLoop(const float *f32, void *bf16, int64_t n, bool accumulates) {
-  Bf16 *y = out<Bf16>(bf16);
-  if (accumulates) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i)
-      put(y, i, f32[i] + get(y, i));
-    return;
-  }
+template <class E> void narrowLoop(const float *f32, void *half, int64_t n, bool accumulates) {
+  E *y = out<E>(half);
+  if (!accumulates)
+    return narrowRun(f32, y, n);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i)
-    put(y, i, f32[i]);
+    put(y, i, f32[i] + get(y, i));
 }
 
 constexpr IsaTable makeTable(const char *name) {
-  IsaTable table{name, {}, loopScratch, widenLoop, narrowLoop};
+  IsaTable table{name, {}, loopScratch, {}, {}};
+  table.widen[int(Type::Bf16)] = widenLoop<Bf16>, table.narrow[int(Type::Bf16)] = narrowLoop<Bf16>;
+  table.widen[int(Type::F16)] = widenLoop<F16>, table.narrow[int(Type::F16)] = narrowLoop<F16>;
   fillType<float>(table, Type::F32);
   fillType<Bf16>(table, Type::Bf16);
+  fillType<F16>(table, Type::F16);
   fillType<double>(table, Type::F64);
   table.bodies[int(Kernel::linear)][int(Type::F64)] = doubleLinear;
   table.bodies[int(Kernel::linear_dx)][int(Type::F64)] = doubleLinearDx;

@@ -78,7 +78,8 @@ enum class Kernel : uint8_t {
 inline constexpr int kernelCount = 0 PP_FOR_EACH_KERNEL(PP_ONE);
 #undef PP_ONE
 
-/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw, adamw_all: then the rank's OptimizerScalars).
+/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw, adamw_all and the
+/// gradients of cross-entropy: then the rank's OptimizerScalars).
 using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
 
 /// Keys that lie together, and where the first of them stands in the sequence.
@@ -93,7 +94,7 @@ struct PreparedOp {
   int64_t dims[6] = {};
   double params[1] = {};
   Body body = nullptr;
-  Gemm *gemm = nullptr;          ///< linear, linear_dx, linear_dw in f32 and bf16
+  Gemm *gemm = nullptr;          ///< linear, linear_dx, linear_dw but of f64
   Sdpa *sdpa = nullptr;          ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   const void *cosines = nullptr; ///< rope: [s][d/2] in acc
   const void *sines = nullptr;
@@ -110,12 +111,13 @@ struct PreparedOp {
 /// so that the linker cannot take code of one ISA for another.
 struct IsaTable {
   const char *name;
-  Body bodies[kernelCount][3]; ///< by kernel and Type; null where Gemm.cpp serves
+  Body bodies[kernelCount][typeCount]; ///< by kernel and Type; null where Gemm.cpp serves
   /// Bytes that the op needs in the rank's scratch.
   int64_t (*scratch)(const PreparedOp &op);
-  void (*widen)(const void *bf16, float *f32, int64_t n);
-  /// Rounds to bf16 once; adds what the destination holds before rounding when `accumulate`.
-  void (*narrow)(const float *f32, void *bf16, int64_t n, bool accumulate);
+  /// From 16 bits, by Type.
+  void (*widen[typeCount])(const void *half, float *f32, int64_t n);
+  /// Rounds to 16 bits once; adds what the destination holds before rounding when `accumulate`.
+  void (*narrow[typeCount])(const float *f32, void *half, int64_t n, bool accumulate);
 };
 
 const IsaTable &plainTable();

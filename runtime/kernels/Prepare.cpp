@@ -72,7 +72,7 @@ const IsaTable &pp::isaTable() {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (wide && !plain && !avx2)
       return avx512Table();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && !plain)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") && !plain)
       return avx2Table();
 #endif
     return plainTable();

@@ -108,7 +108,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.kernel = *kernel;
   op.type = spec.type;
   const KernelFacts &facts = kernelFacts[int(*kernel)];
-  if (int(spec.type) > 2)
+  if (int(spec.type) >= typeCount)
     return "unsupported type number " + std::to_string(int(spec.type));
   bool lists = takesChunks(*kernel), whole = takesRows(*kernel) && spec.dims.size() == 3; // all rows of the table
   if (whole)

@@ -20,7 +20,7 @@ struct SumSpec {
   std::vector<const void *> parts;
   std::vector<void *> sums;
   int64_t count = 0;
-  Type type = Type::F32; ///< of bf16 the sum is made in f32 and rounded once
+  Type type = Type::F32; ///< of 16 bits the sum is made in f32 and rounded once
 };
 
 class Driver {

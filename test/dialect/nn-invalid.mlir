@@ -111,7 +111,7 @@ func.func @sum(%x: tensor<2x8x16xbf16>, %acc: tensor<16x16xbf16>) {
 // -----
 
 func.func @master(%w: tensor<16xbf16>, %g: tensor<16xf32>) {
-  // expected-error@+2 {{`adamw` expects a master copy for a bf16 weight, and only for one}}
+  // expected-error@+2 {{`adamw` expects a master copy for a weight of 16 bits, and only for one}}
   // expected-error@+1 {{failed to infer returned types}}
   %a, %b, %c = nn.adamw %g into %w, %g, %g : (tensor<16xf32>, tensor<16xbf16>, tensor<16xf32>, tensor<16xf32>)
       -> (tensor<16xbf16>, tensor<16xf32>, tensor<16xf32>)

@@ -29,21 +29,22 @@ struct Product {
 
 } // namespace
 
-TEST(Emulation, ProductOfFragments) {
+/// The layout of fragments is the same for both types of 16 bits.
+template <class E> static void multiplyFragments() {
   Product p;
   runGrid({}, 32, 0, [&] {
     int lane = int(threadIdx.x), g = lane / 4, t = lane % 4;
     uint32_t a[4], b[2];
-    // PTX ISA, mma.m16n8k16, bf16: row = g for i in {0,1,4,5}, else g + 8; column = 2t + (i & 1), + 8 from i = 4 on.
+    // PTX ISA, mma.m16n8k16, bf16 and f16: row = g for i in {0,1,4,5}, else g + 8; column = 2t + (i & 1), + 8 from i = 4 on.
     for (int i = 0; i < 8; i += 2) {
       int row = i == 0 || i == 4 ? g : g + 8, column = 2 * t + (i >= 4 ? 8 : 0);
-      a[i / 2] = packBf16(p.a[row][column], p.a[row][column + 1]);
+      a[i / 2] = E::pairOf(p.a[row][column], p.a[row][column + 1]);
     }
     // b: row = 2t + (i & 1), + 8 from i = 2 on; column = g.
     for (int i = 0; i < 4; i += 2)
-      b[i / 2] = packBf16(p.b[2 * t + (i >= 2 ? 8 : 0)][g], p.b[2 * t + (i >= 2 ? 8 : 0) + 1][g]);
+      b[i / 2] = E::pairOf(p.b[2 * t + (i >= 2 ? 8 : 0)][g], p.b[2 * t + (i >= 2 ? 8 : 0) + 1][g]);
     float c[4] = {};
-    multiply(c, a, b[0], b[1]);
+    multiply<E>(c, a, b[0], b[1]);
     // c: row = g for i < 2, else g + 8; column = 2t + (i & 1).
     for (int i = 0; i < 4; ++i)
       p.c[i < 2 ? g : g + 8][2 * t + (i & 1)] = c[i];
@@ -51,6 +52,10 @@ TEST(Emulation, ProductOfFragments) {
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < 8; ++j)
       EXPECT_EQ(p.c[i][j], p.expected(i, j)) << i << ", " << j;
+}
+TEST(Emulation, ProductOfFragments) {
+  multiplyFragments<Bf16>();
+  multiplyFragments<F16>();
 }
 
 /// ldmatrix hands thread T elements 2 (T % 4) and the next of row T / 4; transposed, of column T / 4.

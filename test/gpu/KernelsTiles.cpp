@@ -12,37 +12,44 @@ TEST(KernelsTiles, EveryWidthEqualsTheDenseDefinition) {
     for (bool causal : {true, false}) {
       Slice n{1, d > 64 ? 70 : 150, 2, 1, d, causal};
       compare(n, Type::Bf16);
+      if (causal)
+        compare(n, Type::F16);
     }
 }
 
 /// Exactly a tile of queries and of keys, one more and one less.
 TEST(KernelsTiles, LengthsAroundTheTiles) {
   for (int64_t s : {63, 64, 65, 127, 128, 129, 192})
-    compare(Slice{1, s, 1, 1, 64, true}, Type::Bf16);
+    compare(Slice{1, s, 1, 1, 64, true}, s % 2 ? Type::Bf16 : Type::F16);
 }
 
 /// Many chunks, of which some lie behind the queries: tiles that nothing sees are skipped, their gradients zero.
 TEST(KernelsTiles, ChunksBeforeAndBehind) {
   Slice n(2, 130, 4, 2, 64, true, 200, {{64, 0}, {100, 64}, {70, 164}, {96, 234}, {40, 330}, {64, 500}});
-  compare(n, Type::Bf16);
+  for (Type type : halfTypes)
+    compare(n, type);
   Slice wide(1, 100, 2, 2, 256, true, 60, {{64, 0}, {100, 64}, {33, 164}});
   compare(wide, Type::Bf16);
 }
 
-/// Large scores: the running maximum moves, most weights underflow; tolerances hold because q and k are exact in bf16.
+/// Large scores: the running maximum moves, most weights underflow; tolerances hold because q and k are exact in the type.
 TEST(KernelsTiles, LargeScores) {
-  for (bool causal : {false, true}) {
-    Slice n{1, 150, 2, 1, 64, causal};
-    Values q = rounded(Type::Bf16, random(n.queries(), 1, 3));
-    Keys keys = randomKeys(n, Type::Bf16, 3, 3);
-    Output want = reference(n, q, keys), got = forward(n, Type::Bf16, q, keys);
-    expectNear(got.o, want.o, 1e-2, "o");
-    expectNear(got.lse, want.lse, 2e-5, "lse");
-  }
+  for (Type type : halfTypes)
+    for (bool causal : {false, true}) {
+      Slice n{1, 150, 2, 1, 64, causal};
+      Values q = rounded(type, random(n.queries(), 1, 3));
+      Keys keys = randomKeys(n, type, 3, 3);
+      Output want = reference(n, q, keys), got = forward(n, type, q, keys);
+      expectNear(got.o, want.o, toleranceOf(type), "o");
+      expectNear(got.lse, want.lse, 2e-5, "lse");
+    }
 }
 
 /// Heads wider than the tiles take the plain kernels.
-TEST(KernelsTiles, HeadsWiderThanTheTiles) { compare(Slice{1, 40, 2, 1, 264, true}, Type::Bf16); }
+TEST(KernelsTiles, HeadsWiderThanTheTiles) {
+  for (Type type : halfTypes)
+    compare(Slice{1, 40, 2, 1, 264, true}, type);
+}
 
 /// No sum depends on the order in which blocks run. (cuDNN's do, in the backward.)
 TEST(KernelsTiles, Deterministic) {

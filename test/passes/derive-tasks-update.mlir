@@ -1,5 +1,7 @@
 // Updates, norms and a weight that two pieces share: its first user owns it, the other hands its gradient over.
 // RUN: pp-opt %s --pp-derive-tasks | FileCheck %s
+// In f16 updates read the norm without clipping too: it tells that gradients overflowed.
+// RUN: sed 's/bf16/f16/g; s/optimizer = {clip = 1.0}/precision = "f16"/' %s | pp-opt --pp-derive-tasks | FileCheck %s
 
 !x = tensor<1x8x16xbf16>
 !t = tensor<1x8xi32>
@@ -45,7 +47,7 @@ pipeline.program @p ranks 2 microbatches 4 slices 0 attributes {train = {optimiz
 // CHECK-SAME: pipeline.ties = array<i64: 1>
 // CHECK-NEXT: nn.sum_squares %arg0 into %arg2
 
-// A matrix decays, and a bf16 weight has a master copy in f32: m, v, master of each.
+// A matrix decays, and a weight of 16 bits has a master copy in f32: m, v, master of each.
 // CHECK: func.func private @s0.U(
 // CHECK-SAME: {{\[}}["weight", 2], ["grad", 2], ["opt", 6], ["norm", 1]], pipeline.results = {{\[}}["weight", 2], ["opt", 6]], pipeline.ties = array<i64: 0, 2>
 // CHECK-NEXT: nn.adamw %arg2 norm %arg10 into %arg0, %arg4, %arg5, %arg6 {decay = true}

@@ -62,7 +62,9 @@ def read_safetensors(path):
             raw = data[8 + length + begin:8 + length + end]
             if entry["dtype"] == "BF16":  # the upper half of an f32
                 raw = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
-            values = array.array({"BF16": "f", "F32": "f", "F64": "d"}[entry["dtype"]])
+            if entry["dtype"] == "F16":
+                raw = array.array("f", struct.unpack(f"<{len(raw) // 2}e", raw)).tobytes()
+            values = array.array("d" if entry["dtype"] == "F64" else "f")
             values.frombytes(raw)
             tensors[name] = (entry["shape"], values)
     return tensors

@@ -183,8 +183,8 @@ inline Gradients backward(const Slice &n, Type type, const Values &dout, const V
   return gradients;
 }
 
-/// bf16 gradients start from an o that was rounded.
-inline double gradientTolerance(Type type) { return type == Type::Bf16 ? 2e-2 : toleranceOf(type); }
+/// Gradients of 16 bits start from an o that was rounded.
+inline double gradientTolerance(Type type) { return isHalf(type) ? 2 * toleranceOf(type) : toleranceOf(type); }
 
 /// Products of unit size cancel in slopes: with one key all of dq and dk is rounding.
 inline void expectNear(const Gradients &got, const Gradients &expected, double tolerance) {

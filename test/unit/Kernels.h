@@ -18,8 +18,11 @@ using Values = std::vector<double>;
 
 /// What a type's arrays of sums and statistics hold.
 inline Type accOf(Type type) { return type == Type::F64 ? Type::F64 : Type::F32; }
-inline const char *nameOf(Type type) { return type == Type::F64 ? "f64" : type == Type::F32 ? "f32" : "bf16"; }
-constexpr Type allTypes[] = {Type::F32, Type::F64, Type::Bf16};
+inline const char *nameOf(Type type) {
+  return type == Type::F64 ? "f64" : type == Type::F32 ? "f32" : type == Type::F16 ? "f16" : "bf16";
+}
+constexpr Type allTypes[] = {Type::F32, Type::F64, Type::Bf16, Type::F16}, halfTypes[] = {Type::Bf16, Type::F16};
+inline bool isHalf(Type type) { return type == Type::Bf16 || type == Type::F16; }
 
 inline Values random(size_t n, uint32_t seed, double scale = 1) {
   std::mt19937 generator(seed);
@@ -43,6 +46,8 @@ public:
         at<double>()[i] = values[i];
       else if (type == Type::F32)
         at<float>()[i] = float(values[i]);
+      else if (type == Type::F16)
+        at<uint16_t>()[i] = toF16(float(values[i]));
       else
         at<uint16_t>()[i] = toBf16(float(values[i]));
   }
@@ -63,6 +68,22 @@ public:
     uint32_t low = bits & 0xffff, high = bits >> 16;
     return uint16_t(high + (low > 0x8000 || (low == 0x8000 && (high & 1))));
   }
+  /// By arithmetic on values, where the runtime shifts bits: the nearest multiple of the last place, 2^-24 at least.
+  static uint16_t toF16(float value) {
+    double size = std::fabs(double(value));
+    uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+    if (!(size < 65520))
+      return std::isnan(value) ? 0x7e00 : uint16_t(sign | 0x7c00);
+    int exponent = std::max(size > 0 ? std::ilogb(size) : -14, -14);
+    auto last = int(std::nearbyint(std::ldexp(size, 10 - exponent))); // 1024 to 2048; a subnormal has less
+    return uint16_t(sign | (((exponent + 14) << 10) + last));
+  }
+  static double fromF16(uint16_t bits) {
+    int exponent = bits >> 10 & 31, last = bits & 1023;
+    double size = exponent == 31 ? (last ? NAN : INFINITY)
+                                 : std::ldexp(exponent ? last + 1024 : last, std::max(exponent, 1) - 25);
+    return bits & 0x8000 ? -size : size;
+  }
 
 private:
   static constexpr size_t margin = 64;
@@ -79,6 +100,8 @@ private:
       return at<double>()[i];
     if (type == Type::F32)
       return double(at<float>()[i]);
+    if (type == Type::F16)
+      return fromF16(at<uint16_t>()[i]);
     uint32_t bits = uint32_t(at<uint16_t>()[i]) << 16;
     float value;
     std::memcpy(&value, &bits, 4);
@@ -134,8 +157,10 @@ private:
   }
 };
 
-/// Relative to the largest reference value; f64 nearly exact, f32 2e-5, bf16 one rounding of inputs and outputs.
-inline double toleranceOf(Type type) { return type == Type::F64 ? 1e-11 : type == Type::F32 ? 2e-5 : 1e-2; }
+/// Relative to the largest reference value; f64 nearly exact, f32 2e-5, 16 bits 2.5 roundings of 2^-8 or 2^-11.
+inline double toleranceOf(Type type) {
+  return type == Type::F64 ? 1e-11 : type == Type::F32 ? 2e-5 : type == Type::F16 ? 1e-2 / 8 : 1e-2;
+}
 
 /// Below `floor` the error counts absolutely.
 inline void expectNear(const Values &got, const Values &expected, double tolerance, const std::string &what,

@@ -43,6 +43,30 @@ TEST(KernelsCrossEntropy, WholeRows) {
     }
 }
 
+/// The gradient is that of loss scale times the loss, the loss itself is not scaled: whole rows, and their shards.
+TEST(KernelsCrossEntropy, TheScaleIsInTheGradientAlone) {
+  for (Type type : allTypes) {
+    std::vector<int32_t> targets = {2, 0, -1, 1};
+    Values z = rounded(type, random(4 * 6, 1, 3)), dz[2], losses[2], shards[2];
+    for (bool scaled : {false, true}) {
+      Array slope(type, 24), loss(accOf(type), 1), stats(accOf(type), 12), shard(type, 24);
+      OneOp whole("cross_entropy", type, {4, 6}, {0.25}), merged("cross_entropy_dz", type, {4, 6, 0, 6}, {0.25});
+      whole.rank.optimizer.lossScale = merged.rank.optimizer.lossScale = scaled ? 512 : 1;
+      whole(pp_cross_entropy, Array(type, z), targets, slope, loss);
+      OneOp("cross_entropy_stats", type, {4, 6, 0, 6})(pp_cross_entropy_stats, Array(type, z), targets, stats);
+      merged(pp_cross_entropy_dz, Array(type, z), targets, stats, shard);
+      dz[scaled] = slope.get(), losses[scaled] = loss.get(), shards[scaled] = shard.get();
+    }
+    expectEqual(losses[1], losses[0], "loss");
+    for (Values *each : {dz, shards}) {
+      Values times512 = each[0];
+      for (double &value : times512)
+        value *= 512;
+      expectNear(each[1], times512, type == Type::F16 ? 1e-6 : 0, nameOf(type)); // small ones of f16 have fewer digits
+    }
+  }
+}
+
 namespace {
 
 /// Rows of logits over a vocabulary cut in shards of any widths.

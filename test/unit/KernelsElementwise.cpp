@@ -205,12 +205,12 @@ TEST(KernelsElementwise, AdamW) {
           adamwReference(scalars, clip > 0 ? std::min(1.0, clip / (std::sqrt(norm2) + 1e-6)) : 1, decay ? 0.1 : 0, grad,
                          w, m, v);
           op(pp_adamw, Array(acc, grad), Array(Type::F64, Values{norm2}), weights, mean, square,
-             type == Type::Bf16 ? master.data() : nullptr);
+             isHalf(type) ? master.data() : nullptr);
         }
-        expectNear(type == Type::Bf16 ? master.get() : weights.get(), w, toleranceOf(acc) / 10, "w");
+        expectNear(isHalf(type) ? master.get() : weights.get(), w, toleranceOf(acc) / 10, "w");
         expectNear(mean.get(), m, toleranceOf(acc) / 10, "m");
         expectNear(square.get(), v, toleranceOf(acc) / 10, "v");
-        if (type == Type::Bf16)
+        if (isHalf(type))
           expectEqual(weights.get(), rounded(type, master.get()), "w is the master rounded");
       }
 }
@@ -242,7 +242,7 @@ struct Tensors {
     }
   }
   std::vector<void *> of(size_t i) {
-    return {grads[i], weights[i], means[i], squares[i], type == Type::Bf16 ? masters[i].data() : nullptr};
+    return {grads[i], weights[i], means[i], squares[i], isHalf(type) ? masters[i].data() : nullptr};
   }
 };
 
@@ -309,4 +309,52 @@ TEST(KernelsElementwise, SumSquaresOfManyTensors) {
                                                              static_cast<const void *const *>(all.data()), sum);
     expectNear(sum.get(), {2 * expected}, 1e-6, "added");
   }
+}
+
+/// Gradients and norm of a scaled loss give the update of the loss itself, to the bit where the scale is a power of two.
+TEST(KernelsElementwise, AdamWTakesTheLossScaleOut) {
+  Values grad = rounded(Type::F32, random(50, 1)), scaled = grad, old = random(50, 2);
+  for (double &g : scaled)
+    g *= 1024;
+  for (double clip : {0.0, 0.5, 1e6}) {
+    std::vector<Values> results;
+    for (double scale : {1.0, 1024.0}) {
+      OneOp op("adamw", Type::F16, {50});
+      op.rank.optimizer.lr = 1e-2, op.rank.optimizer.clip = clip;
+      op.rank.optimizer.lossScale = scale, op.rank.optimizer.skips = true;
+      Array w(Type::F16, old), m(Type::F32, Values(50, 0)), v(Type::F32, Values(50, 0)), master(Type::F32, old);
+      op(pp_adamw, Array(Type::F32, scale > 1 ? scaled : grad), Array(Type::F64, Values{50 * scale * scale}), w, m, v,
+         master);
+      for (const Array *array : {&w, &m, &v, &master})
+        results.push_back(array->get());
+    }
+    for (size_t i = 0; i < 4; ++i)
+      expectEqual(results[4 + i], results[i], "array " + std::to_string(i));
+  }
+}
+
+/// Where a norm is not finite nothing changes; a type whose steps are not skipped takes what comes.
+TEST(KernelsElementwise, AdamWSkipsWhatOverflowed) {
+  for (double norm2 : {double(INFINITY), double(NAN)})
+    for (bool skips : {true, false}) {
+      OneOp op("adamw", Type::F16, {9}, {}, {"decay"});
+      op.rank.optimizer.lr = 1e-2, op.rank.optimizer.skips = skips, op.rank.optimizer.weightDecay = 0.1;
+      Values old = rounded(Type::F16, random(9, 1)), grad(9, 1);
+      grad[3] = INFINITY;
+      Array w(Type::F16, old), m(Type::F32, old), v(Type::F32, Values(9, 2)), master(Type::F32, old);
+      op(pp_adamw, Array(Type::F32, grad), Array(Type::F64, Values{norm2}), w, m, v, master);
+      EXPECT_EQ(m.get() == old, skips);
+      if (!skips)
+        continue;
+      expectEqual(w.get(), old, "w");
+      expectEqual(v.get(), Values(9, 2), "v");
+      expectEqual(master.get(), old, "master");
+      OneOp all("adamw_all", Type::F16, {9, 1});
+      all.rank.optimizer = op.rank.optimizer;
+      Array gradient(Type::F32, grad);
+      void *tensors[] = {gradient, w, m, v, master};
+      all(pp_adamw_all, Array(Type::F64, Values{norm2}), static_cast<void *const *>(tensors));
+      for (const Array *array : {&w, &m, &master})
+        expectEqual(array->get(), old, "a list's");
+    }
 }

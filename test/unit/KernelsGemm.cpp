@@ -100,7 +100,7 @@ TEST(KernelsGemm, LinearDwEqualsTripleLoop) {
     if (c.flag)
       dw.set(old);
     op(pp_linear_dw, Array(c.type, x), Array(c.type, dy), dw);
-    // Weight gradients are summed in acc: bf16 operands, already rounded, must not cost more than f32.
+    // Weight gradients are summed in acc: operands of 16 bits, already rounded, must not cost more than f32.
     expectNear(dw.get(), expected, toleranceOf(acc), c.text());
   });
 }
@@ -125,21 +125,40 @@ TEST(KernelsGemm, BiasDwSumsColumns) {
     }
 }
 
-/// bf16 products are rounded once: each result is the bf16 nearest to the f64 sum, up to f32 error at a tie.
-TEST(KernelsGemm, Bf16RoundsOnce) {
+/// Products of 16 bits are rounded once: each result is the number nearest to the f64 sum, up to f32 error at a tie.
+static void expectRoundedOnce(Type type) {
   int64_t t = 16, k = 512, n = 16;
-  Values x = rounded(Type::Bf16, random(size_t(t * k), 1)), w = rounded(Type::Bf16, random(size_t(k * n), 2));
-  OneOp op("linear", Type::Bf16, {t, k, n});
-  Array y(Type::Bf16, size_t(t * n));
-  op(pp_linear, Array(Type::Bf16, x), Array(Type::Bf16, w), nullptr, y);
+  Values x = rounded(type, random(size_t(t * k), 1)), w = rounded(type, random(size_t(k * n), 2));
+  OneOp op("linear", type, {t, k, n});
+  Array y(type, size_t(t * n));
+  op(pp_linear, Array(type, x), Array(type, w), nullptr, y);
   Values got = y.get();
   for (size_t i = 0; i < size_t(t); ++i)
     for (size_t j = 0; j < size_t(n); ++j) {
       double sum = 0;
       for (size_t l = 0; l < size_t(k); ++l)
         sum += x[i * size_t(k) + l] * w[l * size_t(n) + j];
-      Values near = rounded(Type::Bf16, {sum - 2e-5, sum + 2e-5});
+      Values near = rounded(type, {sum - 2e-5, sum + 2e-5});
       double value = got[i * size_t(n) + j];
       EXPECT_TRUE(value == near[0] || value == near[1]) << value << " instead of " << sum;
     }
+}
+
+TEST(KernelsGemm, HalvesRoundOnce) {
+  for (Type type : halfTypes)
+    expectRoundedOnce(type);
+}
+
+/// f16 does not end at its largest number, 65504, but is infinite beyond: that is how overflow shows.
+TEST(KernelsGemm, F16Overflows) {
+  OneOp op("linear", Type::F16, {1, 16, 9});
+  Array y(Type::F16, 9);
+  Values w(16 * 9, 64);
+  for (size_t i = 0; i < 16; ++i)
+    w[9 * i] = 63, w[9 * i + 1] = -64;
+  op(pp_linear, Array(Type::F16, Values(16, 64)), Array(Type::F16, w), nullptr, y);
+  Values got = y.get();
+  EXPECT_EQ(got[0], 16 * 64 * 63);
+  EXPECT_EQ(got[1], -INFINITY);
+  EXPECT_EQ(got[8], INFINITY);
 }

@@ -69,12 +69,13 @@ template <int lanes, int tileRows> void compareWith() {
                          // Chunks in front of the queries, across them, and behind some.
                          Slice(1, 150, 4, 2, 40, true, 120, {{70, 0}, {83, 70}, {61, 153}, {20, 260}}),
                          Slice(2, 37, 2, 1, 64, true, 10, {{90, 30}, {5, 0}})})
-    for (Type type : {Type::F32, Type::Bf16}) {
+    for (Type type : {Type::F32, Type::Bf16, Type::F16}) {
       SCOPED_TRACE(nameOf(type) + std::string(" ") + n.text());
       Results here = computeHere(n, type);
-      Results wide = type == Type::F32 ? computeWith<lanes, tileRows, float>(n, type)
-                                       : computeWith<lanes, tileRows, Bf16>(n, type);
-      double tolerance = type == Type::F32 ? 1e-5 : 1e-2;
+      Results wide = type == Type::F32   ? computeWith<lanes, tileRows, float>(n, type)
+                     : type == Type::F16 ? computeWith<lanes, tileRows, F16>(n, type)
+                                         : computeWith<lanes, tileRows, Bf16>(n, type);
+      double tolerance = type == Type::F32 ? 1e-5 : toleranceOf(type);
       expectNear(wide.o, here.o, tolerance, "o");
       expectNear(wide.lse, here.lse, 1e-5, "lse");
       expectNear(wide.dq, here.dq, tolerance, "dq");

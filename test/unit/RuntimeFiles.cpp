@@ -1,5 +1,6 @@
 // What the trainer reads: its options, token files and tensors in files, right ones and every wrong kind.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Half.h"
 #include "runtime/Options.h"
 #include "runtime/Random.h"
 #include "runtime/SafeTensors.h"
@@ -230,6 +231,23 @@ TEST(RuntimeNumbers, F16OfEveryKind) {
   EXPECT_EQ(fromF16(0x7bff), 65504.0f);
   EXPECT_TRUE(std::isinf(fromF16(0x7c00)));
   EXPECT_TRUE(std::isnan(fromF16(0x7e00)));
+}
+
+/// Each number of f16 is its own rounding; half way to the next one it goes to the even one, a bit further to the next.
+TEST(RuntimeNumbers, F16RoundsToEven) {
+  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    float here = fromF16(uint16_t(bits)), next = bits == 0x7bff ? 65536.0f : fromF16(uint16_t(bits + 1));
+    float middle = here + (next - here) / 2;
+    ASSERT_LT(here, next);
+    ASSERT_EQ(roundToF16(here), bits);
+    ASSERT_EQ(roundToF16(-here), bits | 0x8000);
+    ASSERT_EQ(roundToF16(middle), bits + (bits & 1)) << bits;
+    ASSERT_EQ(roundToF16(std::nextafter(middle, 0.0f)), bits);
+    ASSERT_EQ(roundToF16(-std::nextafter(middle, 1e9f)), (bits + 1) | 0x8000);
+  }
+  EXPECT_EQ(roundToF16(INFINITY), 0x7c00);
+  EXPECT_EQ(roundToF16(-3e38f), 0xfc00);
+  EXPECT_TRUE(std::isnan(fromF16(roundToF16(NAN))));
 }
 
 TEST(RuntimeNumbers, NormalNumbersHaveTheirMoments) {

@@ -105,7 +105,7 @@ std::string tensor(const std::string &name, bool isHead, const std::string &elem
 std::string stateOf(const std::string &name, bool isHead, int offset) {
   std::string out = tensor(name, isHead, acc, offset, ", \"kind\": \"m\"") + ", " +
                     tensor(name, isHead, acc, offset + weightBytes, ", \"kind\": \"v\"");
-  if (type == "bf16")
+  if (elementSize == 2)
     out += ", " + tensor(name, isHead, acc, offset + 2 * weightBytes, ", \"kind\": \"master\"");
   return out;
 }
@@ -224,7 +224,7 @@ int32_t update(pp_rank_t *rank, char *arena, bool hasTable, bool hasHead) {
       char *state = arena + (isHead ? headState : tableState);
       PP_DO(pp_adamw(rank, adam, arena + (isHead ? headGrad : tableGrad), sum,
                      arena + (isHead ? headWeight : tableWeight), state, state + weightBytes,
-                     type == "bf16" ? state + 2 * weightBytes : nullptr));
+                     elementSize == 2 ? state + 2 * weightBytes : nullptr));
     }
   return pp_end_unit(rank, 2 * microbatches);
 }
@@ -282,5 +282,5 @@ const char pp_program_json[] = R"({"name": "byhand", "model": "tiny", "schedule"
     PP_TEST_RANKS) R"(, "microbatches": 2, "batch": 2, "sequence": 8, "vocab": 128, "precision": ")" PP_TEST_TYPE R"(",
   "parameters": 4096, "flops_per_step": 1e6, "tokens_per_step": 32,
   "optimizer": {"lr": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
-                "warmup": 4, "decay_steps": 0, "min_lr": 0.1}})";
+                "warmup": 4, "decay_steps": 0, "min_lr": 0.1, "loss_scale": 65536, "scale_window": 3}})";
 }

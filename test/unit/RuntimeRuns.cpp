@@ -144,17 +144,19 @@ TEST_F(RuntimeRuns, TheLossFalls) {
 
 // With lr 0 what is saved is what the run began with: the f32 weights are the rounded f64 ones, whatever the ranks.
 TEST_F(RuntimeRuns, EveryPrecisionStartsFromTheSameWeights) {
-  for (std::string type : {"f32", "f64", "bf16"})
+  for (std::string type : {"f32", "f64", "bf16", "f16"})
     ASSERT_EQ(threads("--data text --steps 1 --lr 0 --save " + type, type, type == "f32" ? 1 : 2).code, 0);
   EXPECT_LE(distance("f64/model.safetensors", "f32/model.safetensors"), 0x1p-24);
   EXPECT_LE(distance("f64/model.safetensors", "bf16/model.safetensors"), 0x1p-8);
   EXPECT_GT(distance("f64/model.safetensors", "bf16/model.safetensors"), 0x1p-12);
+  EXPECT_LE(distance("f64/model.safetensors", "f16/model.safetensors"), 0x1p-11);
+  EXPECT_GT(distance("f64/model.safetensors", "f16/model.safetensors"), 0x1p-15);
   ASSERT_EQ(threads("--data text --steps 1 --lr 0 --seed 2 --save other").code, 0);
   EXPECT_GT(distance("f32/model.safetensors", "other/model.safetensors"), 0.1);
 }
 
 TEST_F(RuntimeRuns, AResumedRunIsTheSameRun) {
-  for (std::string type : {"f32", "bf16"}) {
+  for (std::string type : {"f32", "bf16", "f16"}) {
     ASSERT_EQ(mpi("--data text --steps 40 --lr 0.02 --log whole.log --save whole", type).code, 0);
     ASSERT_EQ(mpi("--data text --steps 40 --lr 0.02 --stop-at 20 --save half", type).code, 0);
     Ran ran = mpi("--data text --resume half --log rest.log --save rest", type);

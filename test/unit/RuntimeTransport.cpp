@@ -1,5 +1,6 @@
 // The transport between threads: what arrives, in which order, and how a run that cannot go on ends.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Half.h"
 #include "runtime/SafeTensors.h"
 #include "test/unit/RuntimePattern.h"
 #include <algorithm>
@@ -80,10 +81,11 @@ TEST(RuntimeTransport, SumsInRankOrder) {
   }
 }
 
-// Two runs of a whole, each cut over all ranks. In bf16 256 + 1 is 256, so a sum that is rounded on its way stays there.
-TEST(RuntimeTransport, ShardsOfSeveralRuns) {
+// Two runs of a whole, each cut over all ranks. Where the next number is `first` + 2, `first` + 1 is `first`: a sum that is
+// rounded on its way stays there.
+static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (*widen)(uint16_t)) {
   auto programs = emptyPrograms(3);
-  MessageSpec sum = sumOver({0, 1, 2}, 0, 9, Type::Bf16);
+  MessageSpec sum = sumOver({0, 1, 2}, 0, 9, type);
   sum.kind = MessageSpec::Kind::ReduceScatter;
   sum.cuts = {0, 4, 8, 12, 14, 16, 18};
   MessageSpec gather = sum;
@@ -94,19 +96,24 @@ TEST(RuntimeTransport, ShardsOfSeveralRuns) {
   Status status = runRanks(programs, {}, [&](pp_rank_t &rank, Transport &transport) {
     uint16_t whole[9], shard[3] = {}, all[9] = {};
     for (int i = 0; i < 9; ++i)
-      whole[i] = roundToBf16(rank.rank == 0 ? 256.0f + 2.0f * float(i) : 1.0f);
+      whole[i] = narrow(rank.rank == 0 ? first + 2.0f * float(i) : 1.0f);
     PP_CHECKED(transport.postCollective(rank, 0, whole, shard));
     PP_CHECKED(transport.complete(rank, 0));
     PP_CHECKED(transport.postCollective(rank, 1, all, shard));
     PP_CHECKED(transport.complete(rank, 1));
-    std::transform(shard, shard + 3, std::back_inserter(shards[rank.rank]), fromBf16);
-    std::transform(all, all + 9, std::back_inserter(wholes[rank.rank]), fromBf16);
+    std::transform(shard, shard + 3, std::back_inserter(shards[rank.rank]), widen);
+    std::transform(all, all + 9, std::back_inserter(wholes[rank.rank]), widen);
     return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(shards[1], (std::vector<float>{262, 264, 272})); // elements 2, 3 and 7
+  EXPECT_EQ(shards[1], (std::vector<float>{first + 6, first + 8, first + 16})); // elements 2, 3 and 7
   for (auto &whole : wholes)
-    EXPECT_EQ(whole, (std::vector<float>{258, 260, 262, 264, 266, 268, 270, 272, 274}));
+    for (int i = 0; i < 9; ++i)
+      EXPECT_EQ(whole[size_t(i)], first + 2.0f * float(i + 1));
+}
+TEST(RuntimeTransport, ShardsOfSeveralRuns) {
+  sumShards(Type::Bf16, 256, roundToBf16, fromBf16);
+  sumShards(Type::F16, 2048, roundToF16, fromF16);
 }
 
 /// Two ranks that each send first and only then post their receive.

@@ -5,7 +5,7 @@ function(pp_add_runtime_program name ranks type)
   target_compile_definitions(${name} PRIVATE PP_TEST_RANKS=${ranks} PP_TEST_TYPE="${type}")
   target_link_libraries(${name} PRIVATE pp-runtime pp-warnings)
 endfunction()
-foreach(type f32 f64 bf16)
+foreach(type f32 f64 bf16 f16)
   pp_add_runtime_program(pp-byhand-1-${type} 1 ${type})
   pp_add_runtime_program(pp-byhand-2-${type} 2 ${type})
 endforeach()
@@ -18,6 +18,6 @@ add_executable(pp-runtime-tests ${PP_UNIT_DIR}/RuntimeFiles.cpp ${PP_UNIT_DIR}/R
                ${PP_UNIT_DIR}/RuntimeRuns.cpp ${PP_UNIT_DIR}/RuntimeStreams.cpp ${PP_UNIT_DIR}/RuntimeProgram.cpp)
 target_link_libraries(pp-runtime-tests PRIVATE GTest::gtest_main GTest::gtest pp-runtime pp-warnings)
 target_compile_definitions(pp-runtime-tests PRIVATE PP_BYHAND_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-add_dependencies(pp-runtime-tests pp-message-pattern pp-byhand-1-f32 pp-byhand-1-f64 pp-byhand-1-bf16 pp-byhand-2-f32 pp-byhand-2-f64
-                 pp-byhand-2-bf16)
+add_dependencies(pp-runtime-tests pp-message-pattern pp-byhand-1-f32 pp-byhand-1-f64 pp-byhand-1-bf16 pp-byhand-1-f16
+                 pp-byhand-2-f32 pp-byhand-2-f64 pp-byhand-2-bf16 pp-byhand-2-f16)
 gtest_discover_tests(pp-runtime-tests)

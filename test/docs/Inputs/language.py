@@ -1,4 +1,4 @@
-"""Compiles the schedules of a Markdown file, proofs included."""
+"""Compiles the schedules and programs of a Markdown file, proofs included."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: language.py FILE FOLDER, with pp-compile in PATH
@@ -9,18 +9,19 @@ from source_files import report
 def main():
     path, folder = sys.argv[1:3]
     with open(path) as file:
-        blocks = re.findall(r"^```\n(schedule (\w+)\(.*?)^```", file.read(), re.M | re.S)
+        blocks = re.findall(r"^```\n((?:import [^\n]*\n)*(schedule|train) (\w+)[ (].*?)^```", file.read(), re.M | re.S)
     os.makedirs(folder, exist_ok=True)
     problems = []
-    for text, name in blocks:
+    for text, kind, name in blocks:
         program = os.path.join(folder, name + ".pipe")
         with open(program, "w") as file:
-            file.write('import "std/models/llama.pipe"\n' + text)
+            file.write(text if kind == "train" else 'import "std/models/llama.pipe"\n' + text)
         sizes = [word for size in ("ranks=2", "microbatches=4", "layers=4") for word in ("-D", size)]
-        done = subprocess.run(["pp-compile", program, "--schedule", name, *sizes, "--emit=ranks", "-o", os.devnull],
+        options = [] if kind == "train" else ["--schedule", name, *sizes]
+        done = subprocess.run(["pp-compile", program, *options, "--emit=ranks", "-o", os.devnull],
                               capture_output=True, text=True)
         if done.returncode:
-            problems.append(f"schedule `{name}`:\n{done.stderr}")
+            problems.append(f"{kind} `{name}`:\n{done.stderr}")
     if len(blocks) < 3:
         problems.append(f"expected 3 schedules or more, got {len(blocks)}")
     return report(problems)
