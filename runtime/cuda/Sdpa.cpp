@@ -60,7 +60,8 @@ struct Sdpa::State {
   Shape keys() const { return CudnnGraph::headRows(n().batch, n().keys, n().groups, n().width); }
   const SdpaShape &n() const { return shape; }
 
-  Tensor memory(const Shape &its) { return graph.tensor(its, CUDNN_DATA_BFLOAT16, Where::Memory); }
+  cudnnDataType_t element() const { return n().type == Type::F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16; }
+  Tensor memory(const Shape &its) { return graph.tensor(its, element(), Where::Memory); }
   Tensor statistics() { return graph.tensor(rows(), CUDNN_DATA_FLOAT, Where::Memory); }
   Tensor masked(Tensor scores);
   Tensor addedOverHeads(Tensor weights, Tensor right, Tensor sum);
@@ -98,20 +99,20 @@ void Sdpa::State::describeForward() {
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, powers, total);
   graph.pointwise(CUDNN_POINTWISE_LOG, logarithm, total);
   graph.pointwise(CUDNN_POINTWISE_ADD, lse, most, logarithm);
-  Tensor weights = graph.between(scores(), CUDNN_DATA_BFLOAT16);
+  Tensor weights = graph.between(scores(), element());
   graph.pointwise(CUDNN_POINTWISE_DIV, weights, powers, total);
   graph.multiply(weights, v, o);
 }
 
 /// sum[b, group] = the sum over the heads of its group of weights^T right.
 Tensor Sdpa::State::addedOverHeads(Tensor weights, Tensor right, Tensor sum) {
-  Tensor turned = graph.between(scores().transposed(), CUDNN_DATA_BFLOAT16);
+  Tensor turned = graph.between(scores().transposed(), element());
   graph.reshape(weights, turned);
   if (n().heads == n().groups) {
     graph.multiply(turned, right, sum);
     return sum;
   }
-  Tensor all = graph.between(CudnnGraph::dense(n().batch, n().heads, n().keys, n().width), CUDNN_DATA_BFLOAT16);
+  Tensor all = graph.between(CudnnGraph::dense(n().batch, n().heads, n().keys, n().width), element());
   graph.multiply(turned, right, all);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, all, sum);
   return sum;
@@ -146,7 +147,7 @@ void Sdpa::State::describeBackward() {
   graph.pointwise(CUDNN_POINTWISE_MUL, weighted, lessDelta, weights);
   graph.pointwise(CUDNN_POINTWISE_MUL, ds, weighted, factor);
   addedOverHeads(ds, q, dk);
-  Tensor straight = graph.between(keys(), CUDNN_DATA_BFLOAT16);
+  Tensor straight = graph.between(keys(), element());
   graph.reshape(k, straight);
   graph.multiply(ds, straight, sums);
   graph.pointwise(CUDNN_POINTWISE_IDENTITY, dq, sums);
@@ -158,8 +159,8 @@ SdpaShape::SdpaShape(const PreparedOp &op)
 
 bool SdpaShape::fits(const PreparedOp &op) {
   bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
-  return attention && op.type == Type::Bf16 && op.chunkCount == 1 && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
-         (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
+  return attention && (op.type == Type::Bf16 || op.type == Type::F16) && op.chunkCount == 1 && op.dims[4] % 8 == 0 &&
+         op.dims[4] <= 256 && (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
          !op.has(OpFlag(Accumulate | Sums | AccumulateKv)) && !wishes("off") &&
          (op.kernel == Kernel::attention || !wishes("forward"));
 }
