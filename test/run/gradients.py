@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
-#                     [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
+#                     [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--order COSTS]
+#                     [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under `mpirun`
 # or in one process, with buffered or rendezvous sends, or as on a GPU (streams and staged copies, emulated); the gradients
 # of its first step, its losses and the weights after its last step must equal those of `schedule=single` within the
@@ -110,6 +111,7 @@ def main():
     parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--precisions", default="f64,f32")
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
+    parser.add_argument("--order", metavar="COSTS", help="of parts of the model: the order of messages, and receives ahead of them")
     parser.add_argument("--recompute", metavar="PARTS", help="in all stages of the library's schedules")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="of the model and the data, or of the schedules alone")
@@ -120,6 +122,8 @@ def main():
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
     if arguments.hoist:
         runner.hoist()
+    if arguments.order:
+        runner.options += (f"--order={arguments.order}",)
     if arguments.recompute:
         runner.forget(arguments.recompute)
     defines = dict(define.split("=", 1) for define in arguments.D)
