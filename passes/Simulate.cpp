@@ -216,7 +216,7 @@ void Engine::end(int64_t number) {
 }
 
 bool Engine::nextStep(Stream &stream) {
-  if (++stream.step >= steps)
+  if (stream.ops.empty() || ++stream.step >= steps)
     return false;
   stream.next = 0;
   return true;

@@ -93,8 +93,6 @@ std::string checkLimits(const PreparedOp &op) {
     return tooMany(op.dims[4], "parts");
   if (op.kernel == Kernel::cross_entropy_merge)
     return tooMany(op.dims[1], "parts");
-  if ((op.kernel == Kernel::embedding || op.kernel == Kernel::embedding_dw) && op.dims[2] != op.dims[4])
-    return "a table that is cut by the vocabulary is not supported on this device yet";
   if (op.kernel != Kernel::attention && op.kernel != Kernel::attention_bwd)
     return "";
   if (std::string why = tooMany(op.chunkCount, "chunks"); !why.empty())

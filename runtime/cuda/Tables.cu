@@ -65,27 +65,29 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
 
 // --- Tables ---
 
-/// Copies the rows of a table that the tokens name; `rows` 0: no token is checked.
+/// Copies the rows [first, first + rows) of a table of `whole` that the tokens name; zeros for a token of another row.
 template <class E> struct Lookup {
   using Element = E;
   const int32_t *tokens;
   const E *table;
   E *x;
-  int64_t h, rows;
+  int64_t h, rows, first, whole;
   int32_t *failures, mark;
   template <int W> PP_DEVICE void at(int64_t i) const {
-    int64_t t = quotient(i, h), token = tokens[t];
-    if (token < 0 || token >= rows) {
+    int64_t t = quotient(i, h), token = tokens[t], row = token - first;
+    if (token < 0 || token >= whole)
       setOnce(failures, mark);
-      return;
-    }
-    store<W>(x + i, load<W>(table + token * h + (i - t * h)));
+    else if (row >= 0 && row < rows)
+      store<W>(x + i, load<W>(table + row * h + (i - t * h)));
+    else
+      store<W>(x + i, Pack<Acc<E>, W>());
   }
 };
 template <class E> pp_status_t embedding(const PreparedOp &op, void *const *arguments) {
   int64_t h = op.dims[1];
-  Lookup<E> lookup{in<int32_t>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), h, op.dims[2],
-                   op.launches->failures,     op.number + 1};
+  Lookup<E> lookup{
+      in<int32_t>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), h, op.dims[2], op.dims[3], op.dims[4],
+      op.launches->failures,     op.number + 1};
   return map(op, lookup, op.dims[0] * h, h % packOf<E> == 0 && aligned(arguments[1], arguments[2]));
 }
 
@@ -111,22 +113,24 @@ __global__ void orderKernel(const int32_t *tokens, int n, int32_t *order) {
 /// Block x begins a token's run in the order, or ends at once; block y is a range of columns.
 template <class E, int W>
 __global__ void embeddingBackwardKernel(const int32_t *tokens, const int32_t *order, const E *dx, Acc<E> *table,
-                                        int64_t n, int64_t h, int64_t rows, int32_t *failures, int32_t mark) {
+                                        int64_t n, int64_t h, int64_t rows, int64_t first, int64_t whole,
+                                        int32_t *failures, int32_t mark) {
   int64_t at = blockIdx.x, column = (int64_t(blockIdx.y) * blockDim.x + threadIdx.x) * W;
   int32_t token = tokens[order[at]];
-  if (token < 0 || token >= rows) {
+  if (token < 0 || token >= whole) {
     setOnce(failures, mark);
     return;
   }
-  if (column >= h || (at > 0 && tokens[order[at - 1]] == token))
+  int64_t row = token - first;
+  if (row < 0 || row >= rows || column >= h || (at > 0 && tokens[order[at - 1]] == token))
     return;
-  auto sum = load<W>(table + token * h + column);
+  auto sum = load<W>(table + row * h + column);
   for (; at < n && tokens[order[at]] == token; ++at) {
     auto more = load<W>(dx + order[at] * h + column);
     for (int j = 0; j < W; ++j)
       sum.v[j] += more.v[j];
   }
-  store<W>(table + token * h + column, sum);
+  store<W>(table + row * h + column, sum);
 }
 
 template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *arguments) {
@@ -145,7 +149,8 @@ template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *a
   bool wide = h % W == 0 && aligned(arguments[1], arguments[2]);
   return launch(op, wide ? embeddingBackwardKernel<E, W> : embeddingBackwardKernel<E, 1>,
                 {n, blocksFor(h, 128 * (wide ? W : 1))}, 128, 0, tokens, static_cast<const int32_t *>(order),
-                in<E>(arguments[1]), table, n, h, op.dims[2], op.launches->failures, op.number + 1);
+                in<E>(arguments[1]), table, n, h, op.dims[2], op.dims[3], op.dims[4], op.launches->failures,
+                op.number + 1);
 }
 
 /// Every sequence of the batch gets the same rows.
