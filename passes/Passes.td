@@ -16,6 +16,16 @@ def DeriveTasks : PpPass<"derive-tasks"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
+def SplitVocabulary : PpPass<"split-vocabulary"> {
+  let summary = "a part at `shard(ranks)` becomes a piece for every rank, cut by the vocabulary";
+  let description = [{
+    `piece @head at [0, 1] shard; unit F(head, 0) on [0, 1]` ~~> `piece @head0 at [0] {first = 0, ..}; piece @head1 at [1] ..;
+    together { unit F(head(0), 0) on [0]; unit F(head(1), 0) on [1] }`. What of the part has nothing to do with the vocabulary
+    joins the neighbouring piece. No later pass needs to know more of it than that the shards belong together.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def VerifyUnits : PpPass<"verify-units"> {
   let summary = "every unit of the step exactly once: one F, and one B or one I and one W";
   let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];

@@ -1,7 +1,6 @@
 // The order of the passes, one reason a line: the table of contents of the compiler's middle.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Passes.h"
-#include "passes/Vocabulary.h"
 
 using namespace pp;
 

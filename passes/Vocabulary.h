@@ -7,14 +7,10 @@
 #ifndef PP_PASSES_VOCABULARY_H
 #define PP_PASSES_VOCABULARY_H
 
-#include "mlir/Pass/Pass.h"
 #include "passes/Actions.h"
 #include "llvm/ADT/Sequence.h"
 
 namespace pp {
-
-/// SplitVocabulary.cpp.
-std::unique_ptr<mlir::Pass> createSplitVocabulary();
 
 /// Over how many pieces the part that this is a shard of is cut; 0 if it is whole.
 inline int64_t vocabularyShards(pipeline::PieceOp piece) {

@@ -4,13 +4,11 @@
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "mlir/Transforms/Passes.h"
 #include "passes/Passes.h"
-#include "passes/Vocabulary.h"
 
 int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   registry.insert<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
   pp::registerPpPasses();
-  mlir::registerPass([] { return pp::createSplitVocabulary(); });
   mlir::registerTransformsPasses();
   mlir::PassPipelineRegistration<>("pp-all", "the whole pipeline, from actions to proved rank programs",
                                    [](mlir::OpPassManager &manager) { pp::buildPipeline(manager); });

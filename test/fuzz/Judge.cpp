@@ -174,10 +174,7 @@ std::string shapeOf(const std::string &message) {
 
 Judge::Judge(std::string stdlib) : stdlib(std::move(stdlib)), context(MLIRContext::Threading::DISABLED) {
   static std::once_flag once;
-  std::call_once(once, [] {
-    registerPpPasses();
-    registerPass([] { return createSplitVocabulary(); });
-  });
+  std::call_once(once, [] { registerPpPasses(); });
   DialectRegistry registry;
   registry.insert<func::FuncDialect, nn::NnDialect, pipeline::PipelineDialect>();
   context.appendDialectRegistry(registry);
