@@ -296,6 +296,10 @@ constexpr Library library[] = {
     {"terapipe", "terapipe", ", slices = 2", 1, false},
     {"slimpipe", "slimpipe", ", slices = 3, exchange = false, vocabulary = false", 1, false},
     {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 4", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 3, exchange = false, offload = 100", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, offload = 50", 1, false},
+    {"1f1b_vocabulary", "one_f_one_b_vocabulary", "", 1, false},
     {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, idle = \"all\", rule = \"pairs\", early = false", 1, false},
 };
 
