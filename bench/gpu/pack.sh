@@ -20,7 +20,7 @@ pack() { # NAME -D..
 define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
 
 schedules=(gpipe 1f1b 1f1b_recompute interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe_v weipipe_interleave
-  weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp terapipe slimpipe gpipe_offload)
+  weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp zero1 zero2 data_parallel terapipe slimpipe slimpipe_interleaved gpipe_offload 1f1b_vocabulary)
 types=(f32 bf16 f16) few=(1f1b zb_v weipipe_interleave tawpipe slimpipe) # of f16, whose programs differ by their type alone
 if [ "$target" = cpu ]; then schedules=(1f1b zb_v weipipe_interleave tawpipe gpipe_offload) types=(f32); fi
 for type in "${types[@]}"; do
