@@ -76,7 +76,7 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
   if (failed(merge))
     return failure();
   forward.insert(*merge);
-  cuts[*merge] = cuts[attention];
+  cuts[*merge] = cuts.lookup(attention);
   for (auto [old, value] : llvm::zip(attention->getResults(), (*merge)->getResults()))
     replace(old, value);
   cuts.erase(attention);
@@ -160,7 +160,7 @@ LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutP
     if (dq && failed(sum = nn::createOp(builder, whole.getLoc(), "add", {dq, part.values.front()}, {})))
       return failure();
     if (dq)
-      cuts[*sum] = cuts[whole];
+      cuts[*sum] = cuts.lookup(whole);
     dq = dq ? (*sum)->getResult(0) : part.values.front();
   }
   replace(whole.getDq(), dq);

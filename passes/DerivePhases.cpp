@@ -205,6 +205,15 @@ void PieceGraph::sumOneByOne() {
   }
 }
 
+/// R may run `op` again if it may `from`. The number is copied first: to insert may move what the iterator points at.
+void PieceGraph::inheritRun(Operation *from, Operation *op) {
+  auto it = runs.find(from);
+  if (it == runs.end())
+    return;
+  unsigned number = it->second;
+  runs[op] = number;
+}
+
 // What is cut becomes its runs, each on its own.
 void PieceGraph::lowerSplits() {
   for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitOp>())) {
@@ -215,8 +224,7 @@ void PieceGraph::lowerSplits() {
       auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
       if (forward.contains(split))
         forward.insert(run);
-      if (auto it = runs.find(split); it != runs.end())
-        runs.try_emplace(run, it->second);
+      inheritRun(split, run);
       column.replaceAllUsesWith(run.getY());
       std::replace(actOut.begin(), actOut.end(), column, Value(run.getY()));
       if (!kv.empty())
@@ -232,8 +240,7 @@ void PieceGraph::lowerSplits() {
       auto rows = builder.create<nn::RowsOp>(split.getLoc(), split.getX(), start, count);
       if (forward.contains(split))
         forward.insert(rows);
-      if (auto it = runs.find(split); it != runs.end())
-        runs.try_emplace(rows, it->second);
+      inheritRun(split, rows);
       result.replaceAllUsesWith(rows.getY());
       start += count;
     }
