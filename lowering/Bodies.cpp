@@ -147,10 +147,7 @@ static Value outputOf(nn::AttentionBwdOp backward, const Bodies::Places &places)
   auto delta = backward.getDelta().getDefiningOp<nn::AttentionDeltaOp>();
   if (!delta || backward.getKv().size() != 2 || !places.count(delta.getO()))
     return {};
-  auto bytesOf = [](Value value) {
-    auto type = cast<RankedTensorType>(value.getType());
-    return type.getNumElements() * static_cast<int64_t>(type.getElementTypeBitWidth()) / 8;
-  };
+  auto bytesOf = [](Value value) { return pipeline::tensorBytes(cast<RankedTensorType>(value.getType())); };
   auto [pointer, begin] = places.at(delta.getO());
   int64_t end = begin + bytesOf(delta.getO());
   for (Operation *op = delta; op != backward->getNextNode(); op = op->getNextNode())

@@ -52,9 +52,9 @@ LogicalResult StepBuilder::verifyShards(TransferOp op) {
   bool gathers = role == Role::weight && from && from.getLayout() == Layout::shard && to.getLayout() == Layout::full;
   bool scatters = sumsOnAll(op) && (!from || from.getLayout() == Layout::full);
   bool cut = involvesShards(op);
-  SmallVector<int64_t> expected = cut || pieces.isReplicated(piece) ? sharers(piece) : SmallVector<int64_t>();
-  if (cut && pieces.isReplicated(piece))
-    expected.clear();
+  SmallVector<int64_t> expected = sorted(cut                          ? pieces.shards(piece)
+                                         : pieces.isReplicated(piece) ? pieces.owners(piece)
+                                                                      : ArrayRef<int64_t>());
   if (!gathers && !scatters)
     return emitError(op.getLoc()) << "`move " << op.getThing().str() << "` involves "
                                   << (to.getLayout() == Layout::shard ? to : from).str()
@@ -166,9 +166,7 @@ Share StepBuilder::takeOwn(int64_t piece, int64_t rank, Location loc) {
     if (isa<FutureType>(arrived.getType()))
       arrived = builder.create<WaitOp>(loc, typeOn(Role::grad, payload, rank), arrived);
     if (sum.value)
-      sum.value = createTask(pieces.isSharded(piece) ? sumShardBody(piece, rank) : sumBody(piece), updateUnit(piece),
-                             rank, {sum.value, arrived}, loc)
-                      .getResult(0);
+      sum.value = createTask(sumBody(piece, rank), updateUnit(piece), rank, {sum.value, arrived}, loc).getResult(0);
     else
       sum.value = arrived;
     sum.contributions |= term.contributions;

@@ -113,17 +113,16 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
     if (auto &lent = lentKeys[group.attention()][{needed, rank}];
         !lent.empty() && !cutValues[group.attention()].count({needed, rank}))
       cutValues[group.attention()][{needed, rank}] = lent.pop_back_val();
-    value = get(group.attention() < 0 ? values : cutValues[group.attention()], needed, rank, loc);
+    value = get(valuesOf(group.attention()), needed, rank, loc);
     return value ? success() : reportAbsent(op, needed, rank);
   }
   ThingAttr stash = thing(Role::stash, piece, mb, slice);
   if (kind == "stash")
-    value = get(group.chunk() < 0 ? values : cutValues[group.chunk()], stash, rank, loc);
+    value = get(valuesOf(group.chunk()), stash, rank, loc);
   else if (kind == "kept")
-    value = get(group.chunk() < 0 ? kept : cutKept[group.chunk()], stash, rank, loc);
+    value = get(keptOf(group.chunk()), stash, rank, loc);
   else if (kind == "pending")
-    value =
-        get(group.chunk() < 0 ? values : cutValues[group.chunk()], thing(Role::temporary, piece, mb, slice), rank, loc);
+    value = get(valuesOf(group.chunk()), thing(Role::temporary, piece, mb, slice), rank, loc);
   else if (kind == "stats")
     value = get(thing(Role::stat, leadOf(pieces, piece), mb, slice), rank, loc);
   else if (kind == "weight")
@@ -182,16 +181,16 @@ LogicalResult StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp tas
       if (!moved.count(made))
         deliver(made, value, piece, rank, op.getLoc());
     } else if (group.kind() == "stash") {
-      auto &map = group.chunk() < 0 ? values : cutValues[group.chunk()];
+      auto &map = valuesOf(group.chunk());
       map[{thing(Role::stash, piece, mb, slice), rank}] = value;
     } else if (group.kind() == "kv" || group.kind() == "dkv") {
-      auto &map = group.attention() < 0 ? values : cutValues[group.attention()];
+      auto &map = valuesOf(group.attention());
       map[{thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk()), rank}] = value;
     } else if (group.kind() == "kept") {
-      auto &map = group.chunk() < 0 ? kept : cutKept[group.chunk()];
+      auto &map = keptOf(group.chunk());
       map[{thing(Role::stash, piece, mb, slice), rank}] = value;
     } else if (group.kind() == "pending") {
-      auto &map = group.chunk() < 0 ? values : cutValues[group.chunk()];
+      auto &map = valuesOf(group.chunk());
       map[{thing(Role::temporary, piece, mb, slice), rank}] = value;
     } else if (group.name == "grad" && CutName::of(task.getCallee()).isLast()) {
       int64_t slices = std::max<int64_t>(program.getSlices(), 1);

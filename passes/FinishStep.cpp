@@ -109,16 +109,17 @@ void StepBuilder::createNorms() {
         addNorm(piece, rank);
   if (!alike)
     reduceNorms();
-  MLIRContext *context = program.getContext();
   for (auto [rank, norm] : norms)
-    output(ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1)),
-           norm, program.getLoc());
+    output(normThing(), norm, program.getLoc());
+}
+
+ThingAttr StepBuilder::normThing() {
+  MLIRContext *context = program.getContext();
+  return ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1));
 }
 
 void StepBuilder::reduceNorms() {
   MLIRContext *context = program.getContext();
-  auto normThing =
-      ThingAttr::get(context, Role::stat, CoordAttr::get(context, builder.getStringAttr("norm"), -1, -1, -1));
   Location loc = program.getLoc();
   SmallVector<int64_t> counting;
   SmallVector<Value> terms;
@@ -133,7 +134,7 @@ void StepBuilder::reduceNorms() {
     };
     Value joined = builder.create<JoinOp>(loc, group(Layout::partial), terms);
     Value future =
-        builder.create<MoveOp>(loc, FutureType::get(context, group(Layout::full)), normThing, joined, IntegerAttr());
+        builder.create<MoveOp>(loc, FutureType::get(context, group(Layout::full)), normThing(), joined, IntegerAttr());
     Value total = waitFor(future, loc);
     for (auto &[rank, norm] : norms)
       norm = builder.create<SplitOp>(loc, typeOn(Role::stat, payload, rank), total);
@@ -141,7 +142,7 @@ void StepBuilder::reduceNorms() {
   for (int64_t piece = 0; piece < pieces.size(); ++piece) // to those whose pieces others have counted
     for (int64_t rank : pieces.hasWeights(piece) ? pieces.owners(piece) : ArrayRef<int64_t>())
       if (!norms.count(rank))
-        norms[rank] = waitFor(createMove(normThing, norms[pieces.owners(piece).front()], rank, loc), loc);
+        norms[rank] = waitFor(createMove(normThing(), norms[pieces.owners(piece).front()], rank, loc), loc);
 }
 
 //===-- Updates -------------------------------------------------------------------------------------------------===//

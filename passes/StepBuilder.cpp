@@ -156,16 +156,12 @@ static Value accumulate(OpBuilder &inner, ValueRange row) {
   return roundGrad(inner, row[0].getLoc(), sum, row[0].getType());
 }
 
-const Body &StepBuilder::sumBody(int64_t piece) {
-  return makeBody((*pieces.op(piece).getBodies() + ".sum").str(), {"grad", "share"},
-                  findBody(piece, "U")->input("grad")->payload, "grad", 0, accumulate);
-}
-
-const Body &StepBuilder::sumShardBody(int64_t piece, int64_t rank) {
-  const Body *update = findShardBody(piece, "U", rank);
+const Body &StepBuilder::sumBody(int64_t piece, int64_t rank) {
+  bool isShard = rank >= 0 && pieces.isSharded(piece);
+  const Body *update = isShard ? findShardBody(piece, "U", rank) : findBody(piece, "U");
   func::FuncOp function = update->function;
-  StringRef number = function.getName().rsplit('.').second;
-  return makeBody((*pieces.op(piece).getBodies() + ".sum." + number).str(), {"grad", "share"},
+  std::string number = isShard ? ("." + function.getName().rsplit('.').second).str() : "";
+  return makeBody((*pieces.op(piece).getBodies() + ".sum" + number).str(), {"grad", "share"},
                   update->input("grad")->payload, "grad", 0, accumulate);
 }
 

@@ -71,6 +71,9 @@ private:
   llvm::DenseMap<Key, mlir::Value> kept; ///< by stash: what F keeps of it where R makes the rest
   std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> cutValues,
       cutKept; ///< where units are cut: by attention, by step
+  /// Those of a cut; of -1 those of units that are not cut.
+  llvm::DenseMap<Key, mlir::Value> &valuesOf(int64_t cut) { return cut < 0 ? values : cutValues[cut]; }
+  llvm::DenseMap<Key, mlir::Value> &keptOf(int64_t cut) { return cut < 0 ? kept : cutKept[cut]; }
   /// Stashes in the rank's host memory: by what makes them where units are cut, else under -1.
   std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> hostValues, hostKept;
   /// Keys that the schedule moved, where units are cut: by attention. Each copy serves one `attend`.
@@ -176,8 +179,8 @@ private:
   /// One more term on its way to this rank. Of those before it all have been added: no more than one waits in a slot.
   void addShare(int64_t piece, int64_t rank, Share share, mlir::Location loc);
   /// `@s0.sum(grad, share) -> grad`: adds what arrived to what is here.
-  const Body &sumBody(int64_t piece);
-  const Body &sumShardBody(int64_t piece, int64_t rank);
+  /// Adds two gradients of the piece; with a rank, of what that rank updates of it.
+  const Body &sumBody(int64_t piece, int64_t rank = -1);
   /// `@s0.copy(weight) -> weight`: the new version to its home, where the update ran on a copy that travelled.
   const Body &copyBody(int64_t piece);
   const Body &makeBody(std::string name, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
@@ -195,6 +198,7 @@ private:
   mlir::LogicalResult addTiedShares();
   void addNorm(int64_t piece, int64_t rank);
   void reduceNorms();
+  pipeline::ThingAttr normThing();
   void createNorms();
   mlir::LogicalResult createUpdates();
   mlir::LogicalResult createUpdates(int64_t piece);

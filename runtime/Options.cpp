@@ -123,7 +123,9 @@ const std::vector<OptionSpec> &allOptions() {
        "mpi: ranks are processes under mpirun; threads: as --in-process; nccl: mpi, and\n"
        "GPUs send to each other (default: what the program was linked with)",
        readCarrier},
-      switchOption("no-graph", "ask a GPU for every kernel of every step, not for one graph", &Options::noGraph),
+      switchOption("no-graph",
+                   "ask a GPU for every kernel of every step, not for one graph\n(as with --trace and --profile)",
+                   &Options::noGraph),
       {"emulate", "SEED[:K]",
        "with a CPU as if it were a GPU: in one of the orders that streams and events allow;\n"
        "with K the K-th wait for an event is left out, and results are wrong (for tests)",

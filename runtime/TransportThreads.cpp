@@ -59,8 +59,7 @@ void ThreadTransport::bind(Bound &bound, const MessageSpec &message) {
   bound.ticket.rank = rank;
   if (message.isCollective()) {
     bound.joint = &meeting->jointLane(message.group, message.channel);
-    while (message.group[bound.member] != rank)
-      ++bound.member;
+    bound.member = message.memberOf(rank);
     ++bound.joint->perStep[bound.member];
     size_t members = message.group.size();
     bound.joint->ring.push_back(

@@ -50,7 +50,7 @@ cl::opt<std::string>
                 cl::value_desc("PART=N,.."), cl::cat(compileOptions()));
 cl::opt<bool> overlapOption("overlap", cl::init(true), cl::cat(compileOptions()),
                             cl::desc("simulate messages behind tasks (true); false: every rank does one at a time"));
-cl::opt<bool> lockstepOption("lockstep", cl::Hidden, cl::cat(compileOptions()),
+cl::opt<bool> lockstepOption("lockstep", cl::cat(compileOptions()),
                              cl::desc("simulate ranks that wait for all others behind every `together`"));
 cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
