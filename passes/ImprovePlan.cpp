@@ -106,17 +106,8 @@ void Improver::countSizes() {
     sizeOf[slot] = it - bySize.begin();
   }
   for (auto &[bytes, segments] : bySize) {
-    std::vector<std::pair<int64_t, int64_t>> changes;
-    for (Segment segment : segments) {
-      changes.push_back({segment.first, 1});
-      changes.push_back({segment.last + 1, -1});
-    }
-    llvm::sort(changes);
-    int64_t now = 0, largest = 0;
-    for (auto [position, change] : changes)
-      largest = std::max(largest, now += change);
     sizes.push_back(bytes);
-    most.push_back(largest);
+    most.push_back(mostAlive(segments));
   }
 }
 

@@ -142,6 +142,19 @@ private:
 
 } // namespace
 
+int64_t pp::mostAlive(ArrayRef<Segment> segments) {
+  SmallVector<std::pair<int64_t, int64_t>> changes;
+  for (Segment segment : segments) {
+    changes.push_back({segment.first, 1});
+    changes.push_back({segment.last + 1, -1});
+  }
+  llvm::sort(changes);
+  int64_t alive = 0, most = 0;
+  for (auto [position, change] : changes)
+    most = std::max(most, alive += change);
+  return most;
+}
+
 bool pp::meet(const SlotLife &a, const SlotLife &b) {
   for (Segment x : a.segments)
     for (Segment y : b.segments)

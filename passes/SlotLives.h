@@ -19,6 +19,9 @@ struct SlotTensor {
   int64_t tensor = -1;
 };
 
+/// The largest number of segments that share a position.
+int64_t mostAlive(llvm::ArrayRef<Segment> segments);
+
 struct SlotLife {
   pipeline::SlotOp op;
   int64_t bytes = 0;

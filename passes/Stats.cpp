@@ -33,21 +33,12 @@ public:
   }
 
   int64_t count(Role role, bool slots) const {
-    std::vector<std::pair<int64_t, int64_t>> events;
-    for (const SlotLife &life : lives) {
-      if (SlotOp(life.op).getRole() != role || shards.contains(life.op))
-        continue;
-      for (Segment segment : life.segments) {
-        Segment alive = slots ? segment : used(life.op, segment);
-        events.push_back({alive.first, 1});
-        events.push_back({alive.last + 1, -1});
-      }
-    }
-    llvm::sort(events);
-    int64_t alive = 0, most = 0;
-    for (auto [position, change] : events)
-      most = std::max(most, alive += change);
-    return most;
+    SmallVector<Segment> alive;
+    for (const SlotLife &life : lives)
+      if (SlotOp(life.op).getRole() == role && !shards.contains(life.op))
+        for (Segment segment : life.segments)
+          alive.push_back(slots ? segment : used(life.op, segment));
+    return mostAlive(alive);
   }
 
 private:

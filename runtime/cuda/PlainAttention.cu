@@ -56,6 +56,18 @@ template <class A> PP_DEVICE void addRows(A *sum, const A *weights, const A *row
   }
 }
 
+/// Keys from `key` of the chunk into the first tile, values into the second, by all warps; how many.
+template <class E>
+PP_DEVICE int loadKeys(const PlainTiles<Acc<E>> &tiles, const AttentionCall &n, int b, int group, int chunk, int key) {
+  int rest = n.chunks[chunk].length - key, count = rest < tileRows ? rest : tileRows;
+  int64_t at = n.key(chunk, b, key, group), stride = int64_t(n.groups) * n.d;
+  waitBlock();
+  loadTile(tiles.first, static_cast<const E *>(n.chunks[chunk].k) + at, stride, count, n.d);
+  loadTile(tiles.second, static_cast<const E *>(n.chunks[chunk].v) + at, stride, count, n.d);
+  waitBlock();
+  return count;
+}
+
 template <class E> __global__ void plainForwardKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
@@ -67,14 +79,8 @@ template <class E> __global__ void plainForwardKernel(const __grid_constant__ At
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
   A largest = minusInfinity<A>, total = 0;
-  int64_t stride = int64_t(n.groups) * d;
   for (int chunk = 0, key = 0; n.seek(chunk, key, end); key += tileRows) {
-    int rest = n.chunks[chunk].length - key, count = rest < tileRows ? rest : tileRows;
-    int64_t at = n.key(chunk, b, key, group);
-    waitBlock();
-    loadTile(tiles.first, static_cast<const E *>(n.chunks[chunk].k) + at, stride, count, d);
-    loadTile(tiles.second, static_cast<const E *>(n.chunks[chunk].v) + at, stride, count, d);
-    waitBlock();
+    int count = loadKeys<E>(tiles, n, b, group, chunk, key);
     bool seen = t < n.s && n.sees(chunk, t, key + lane);
     A score = seen ? A(n.scale) * dot(tiles.own[0], tiles.first + lane * (d + 1), d) : minusInfinity<A>;
     A most = larger(largest, warpLargest(score));
@@ -124,14 +130,8 @@ template <class E> __global__ void plainQueryGradientKernel(const __grid_constan
   }
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
-  int64_t stride = int64_t(n.groups) * d;
   for (int chunk = 0, key = 0; n.seek(chunk, key, end); key += tileRows) {
-    int rest = n.chunks[chunk].length - key, count = rest < tileRows ? rest : tileRows;
-    int64_t at = n.key(chunk, b, key, group);
-    waitBlock();
-    loadTile(tiles.first, static_cast<const E *>(n.chunks[chunk].k) + at, stride, count, d);
-    loadTile(tiles.second, static_cast<const E *>(n.chunks[chunk].v) + at, stride, count, d);
-    waitBlock();
+    int count = loadKeys<E>(tiles, n, b, group, chunk, key);
     PairSlope<A> pair(t < n.s && n.sees(chunk, t, key + lane), tiles.own[0], tiles.first + lane * (d + 1), tiles.own[1],
                       tiles.second + lane * (d + 1), lse, delta, A(n.scale), d);
     tiles.scores[0][lane] = pair.slope;

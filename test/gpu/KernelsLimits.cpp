@@ -6,18 +6,6 @@
 using namespace pp;
 using namespace pp::test;
 
-namespace {
-
-std::string refusal(OpSpec spec) {
-  std::unique_ptr<Kernels> kernels;
-  std::string message;
-  EXPECT_EQ(Kernels::prepare({{"add", Type::F32, {4}, {}, {}}, std::move(spec)}, kernels, message), PP_INVALID);
-  EXPECT_EQ(kernels, nullptr);
-  return message;
-}
-
-} // namespace
-
 TEST(KernelsLimits, NamesTheOpAndWhatIsTooMuch) {
   std::vector<int64_t> dims = {1, 8, 4, 4, 16, 0};
   for (int64_t i = 0; i < 257; ++i)

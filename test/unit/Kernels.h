@@ -112,6 +112,15 @@ private:
 /// The values as the type holds them: what a reference must start from.
 inline Values rounded(Type type, const Values &values) { return Array(type, values).get(); }
 
+/// Why a spec is refused, behind another that is not.
+inline std::string refusal(OpSpec spec) {
+  std::unique_ptr<Kernels> kernels;
+  std::string message;
+  EXPECT_EQ(Kernels::prepare({{"add", Type::F32, {4}, {}, {}}, std::move(spec)}, kernels, message), PP_INVALID);
+  EXPECT_EQ(kernels, nullptr);
+  return message;
+}
+
 /// A rank with one prepared op.
 struct OneOp {
   std::unique_ptr<Kernels> kernels;

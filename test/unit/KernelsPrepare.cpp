@@ -8,14 +8,6 @@ using namespace pp::test;
 
 namespace {
 
-std::string refusal(OpSpec spec) {
-  std::unique_ptr<Kernels> kernels;
-  std::string message;
-  EXPECT_EQ(Kernels::prepare({{"add", Type::F32, {4}, {}, {}}, std::move(spec)}, kernels, message), PP_INVALID);
-  EXPECT_EQ(kernels, nullptr);
-  return message;
-}
-
 struct Shapes {
   int64_t t = 70, k = 48, n = 64;
 };
