@@ -172,6 +172,8 @@ void fiberMain() {
 
 } // namespace
 
+void (*pp::simtStreams)(void *stream, std::function<void()> kernel) = nullptr;
+
 SimtPlace &pp::simtPlace() { return machine().place; }
 
 void pp::runGrid(SimtIndex grid, unsigned threads, size_t sharedBytes, const std::function<void()> &body) {

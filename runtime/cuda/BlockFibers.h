@@ -21,6 +21,15 @@ struct SimtIndex {
 /// Runs `body` once for each thread of each block; blocks have `threads` threads, a multiple of 32 or fewer than 32.
 void runGrid(SimtIndex grid, unsigned threads, size_t sharedBytes, const std::function<void()> &body);
 
+/// Where a kernel goes that is launched on a stream; null: there are no streams, and it runs when it is launched.
+extern void (*simtStreams)(void *stream, std::function<void()> kernel);
+template <typename Work> void simtLaunch(void *stream, Work work) {
+  if (simtStreams && stream)
+    simtStreams(stream, std::move(work));
+  else
+    work();
+}
+
 /// What the running thread sees of its place; valid inside runGrid.
 struct SimtPlace {
   SimtIndex block, blocks, thread, threads;

@@ -51,17 +51,18 @@ pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &ge
   return PP_OK;
 }
 
-pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, char *, void *) {
-  const GemmShape &g = state->shape;
+pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, char *, void *stream) {
   if (!addsBias())
     bias = nullptr;
-  if (g.type == Type::F64)
-    multiplyAs<double>(g, a, b, bias, c);
-  else if (g.type == Type::F32)
-    multiplyAs<float>(g, a, b, bias, c);
-  else if (g.type == Type::F16)
-    multiplyAs<F16>(g, a, b, bias, c);
-  else
-    multiplyAs<Bf16>(g, a, b, bias, c);
+  simtLaunch(stream, [=, &g = state->shape] {
+    if (g.type == Type::F64)
+      multiplyAs<double>(g, a, b, bias, c);
+    else if (g.type == Type::F32)
+      multiplyAs<float>(g, a, b, bias, c);
+    else if (g.type == Type::F16)
+      multiplyAs<F16>(g, a, b, bias, c);
+    else
+      multiplyAs<Bf16>(g, a, b, bias, c);
+  });
   return PP_OK;
 }

@@ -15,10 +15,11 @@ struct Launches {
   int32_t *failures = nullptr;
 };
 
-/// Emulated programs have no device that writes the scalars before a step: they come with the call.
+/// Emulated kernels without streams have no device that writes the scalars before a step: they come with the call.
 inline void takeScalars([[maybe_unused]] const PreparedOp &op, [[maybe_unused]] const void *scalars) {
 #ifndef __CUDACC__
-  *op.launches->scalars = *static_cast<const OptimizerScalars *>(scalars);
+  if (!op.launches->stream)
+    *op.launches->scalars = *static_cast<const OptimizerScalars *>(scalars);
 #endif
 }
 
@@ -37,9 +38,10 @@ pp_status_t launch(const PreparedOp &op, void (*kernel)(Parameters...), Grid gri
            static_cast<cudaStream_t>(op.launches->stream)>>>(arguments...);
   return cudaGetLastError() == cudaSuccess ? PP_OK : PP_INTERNAL;
 #else
-  (void)op;
-  runGrid({unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)}, unsigned(threads), shared,
-          [&] { kernel(arguments...); });
+  simtLaunch(op.launches->stream, [=] {
+    runGrid({unsigned(grid.x), unsigned(grid.y), unsigned(grid.z)}, unsigned(threads), shared,
+            [&] { kernel(arguments...); });
+  });
   return PP_OK;
 #endif
 }

@@ -1,0 +1,346 @@
+// The part of the CUDA runtime that ours calls, on this CPU: streams, events, copies and graphs by CUDA's rules.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Linked in the place of the CUDA runtime, with the kernels of the device `cuda` as C++ (runtime/cuda/BlockFibers.h), so
+// that everything above it runs as it would on a GPU. Nothing happens when it is asked for: streams go on whenever the host
+// asks whether something is done, each by a random length. What CUDA forbids in a capture is refused.
+//   PP_FAKE_CUDA=N   looking for GPUs fails with error N
+//   PP_FAKE_SEED=N   another order
+#include "test/gpu/FakeCuda.h"
+#include "runtime/GroupSums.h"
+#include "runtime/Random.h"
+#include "runtime/cuda/BlockFibers.h"
+#include "runtime/cuda/Sum.h"
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+namespace {
+
+/// One thing in a stream: work, the mark of an event, or a wait for one.
+struct Item {
+  std::function<pp::FakeWork()> make;
+  pp::FakeWork running;
+  CUevent_st *event = nullptr;
+  int64_t number = 0; ///< of the mark, among the event's; in a graph among the graph's
+  bool waits = false;
+};
+using Queue = std::deque<Item>;
+
+} // namespace
+
+struct CUevent_st {
+  int64_t asked = 0, done = 0;
+  CUgraph_st *graph = nullptr; ///< the capture that it was recorded in last
+  int64_t mark = 0;            ///< the graph's number of that
+  std::chrono::steady_clock::time_point when;
+};
+struct CUgraph_st {
+  std::map<CUstream_st *, Queue> queues;
+  std::vector<std::pair<CUstream_st *, size_t>> marks; ///< where each lies
+  CUstream_st *origin = nullptr;
+};
+struct CUgraphExec_st {
+  std::vector<Queue> queues;
+  int64_t marks = 0;
+};
+struct CUstream_st {
+  Queue queue;
+  CUgraph_st *graph = nullptr; ///< what it is captured for
+};
+
+namespace {
+
+struct Machine {
+  std::vector<CUstream_st *> streams;
+  CUgraph_st *capture = nullptr;
+  cudaError_t last = cudaSuccess;
+  uint64_t seed = 0, draws = 0;
+  Machine() {
+    const char *given = getenv("PP_FAKE_SEED"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    seed = strtoull(given ? given : "1", nullptr, 10) * 64 + strtoull(rank ? rank : "0", nullptr, 10);
+    pp::simtStreams = [](void *stream, std::function<void()> kernel) {
+      (void)pp::fakeEnqueue(static_cast<cudaStream_t>(stream), [kernel] {
+        return [kernel] {
+          kernel();
+          return true;
+        };
+      });
+    };
+  }
+  uint64_t draw() { return pp::hashOf(seed, ++draws); }
+} machine;
+
+cudaError_t fail(cudaError_t error) { return machine.last = error; }
+
+/// A launch of a graph under way.
+struct Run {
+  std::vector<Queue> queues;
+  std::vector<bool> marks;
+};
+
+/// Does the first thing of a queue if it can be done; `run`: of a graph.
+bool goOn(Queue &queue, Run *run) {
+  Item &item = queue.front();
+  if (item.make) {
+    if (!item.running)
+      item.running = item.make();
+    if (!item.running())
+      return false;
+  } else if (item.waits) {
+    if (run ? !run->marks[size_t(item.number)] : item.event->done < item.number)
+      return false;
+  } else if (run) {
+    run->marks[size_t(item.number)] = true;
+  } else {
+    item.event->done = item.number;
+    item.event->when = std::chrono::steady_clock::now();
+  }
+  queue.pop_front();
+  return true;
+}
+
+template <typename QueueOf> void goOnAll(size_t count, Run *run, const QueueOf &queueOf) {
+  size_t first = count ? machine.draw() % count : 0;
+  for (size_t i = 0; i < count; ++i) {
+    Queue &queue = queueOf((first + i) % count);
+    for (uint64_t most = 1 + machine.draw() % 24; most > 0 && !queue.empty(); --most)
+      if (!goOn(queue, run))
+        break;
+  }
+}
+
+bool isIdle() {
+  return std::all_of(machine.streams.begin(), machine.streams.end(),
+                     [](const CUstream_st *stream) { return stream->queue.empty(); });
+}
+
+/// What waits for the whole device, or allocates, has no place in a capture.
+bool isForbidden() { return machine.capture != nullptr; }
+
+cudaError_t put(cudaStream_t stream, Item item) {
+  (stream->graph ? stream->graph->queues[stream] : stream->queue).push_back(std::move(item));
+  return cudaSuccess;
+}
+
+} // namespace
+
+cudaError_t pp::fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make) {
+  Item item;
+  item.make = std::move(make);
+  return put(stream, std::move(item));
+}
+bool pp::fakeIsCaptured(cudaStream_t stream) { return stream->graph != nullptr; }
+void pp::fakeGoOn() {
+  goOnAll(machine.streams.size(), nullptr, [](size_t i) -> Queue & { return machine.streams[i]->queue; });
+}
+
+cudaError_t pp::launchSum(const SumSpec &spec, cudaStream_t stream) {
+  return fakeEnqueue(stream, [spec] {
+    return [spec] {
+      auto bytes = spec.count * int64_t(spec.type == Type::F64 ? 8 : spec.type == Type::F32 ? 4 : 2);
+      sumMembers(spec.type, spec.parts, spec.sums[0], bytes);
+      for (void *sum : spec.sums)
+        if (sum != spec.sums[0])
+          memcpy(sum, spec.sums[0], size_t(bytes));
+      return true;
+    };
+  });
+}
+
+extern "C" {
+
+// --- The device and its memory ---------------------------------------------------------------------------------------
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  const char *error = getenv("PP_FAKE_CUDA");
+  *count = error ? 0 : 8;
+  return error ? fail(cudaError_t(atoi(error))) : cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int) {
+  *properties = {};
+  snprintf(properties->name, sizeof properties->name, "GPU that is not there");
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *all) {
+  *available = *all = size_t(1) << 34;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **memory, size_t bytes) {
+  if (isForbidden())
+    return fail(cudaErrorStreamCaptureUnsupported);
+  *memory = bytes > (size_t(1) << 34) ? nullptr : aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (*memory)
+    memset(*memory, 0xff, bytes); // whoever needs zeros asks for them
+  return *memory ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void *memory) {
+  free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaFreeHost(void *memory) { return cudaFree(memory); }
+cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
+  memset(memory, value, bytes);
+  return isForbidden() ? fail(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  if (isForbidden())
+    return fail(cudaErrorStreamCaptureUnsupported);
+  while (!isIdle())
+    pp::fakeGoOn();
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return std::exchange(machine.last, cudaSuccess); }
+const char *cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation          ? "out of memory"
+         : error == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing"
+         : error == cudaErrorStreamCaptureUnjoined    ? "capturing stream has unjoined work"
+         : error == cudaErrorStreamCaptureIsolation   ? "dependency created on uncaptured work in another stream"
+                                                      : "an error of the stand-in";
+}
+
+// --- Streams and events ----------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned) {
+  *made = machine.streams.emplace_back(new CUstream_st);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  std::erase(machine.streams, stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (stream->graph)
+    return fail(cudaErrorStreamCaptureUnsupported);
+  pp::fakeGoOn();
+  return stream->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventCreate(cudaEvent_t *made) {
+  *made = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *made, unsigned) { return cudaEventCreate(made); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->graph = stream->graph;
+  if (event->graph) {
+    event->mark = int64_t(event->graph->marks.size());
+    event->graph->marks.push_back({stream, event->graph->queues[stream].size()});
+  } else {
+    ++event->asked;
+  }
+  Item item;
+  item.event = event;
+  item.number = event->graph ? event->mark : event->asked;
+  return put(stream, std::move(item));
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (machine.capture && event->graph == machine.capture)
+    stream->graph = machine.capture; // the capture goes on here
+  else if (stream->graph)
+    return event->asked == 0 ? cudaSuccess : fail(cudaErrorStreamCaptureIsolation);
+  Item item;
+  item.event = event;
+  item.number = stream->graph ? event->mark : event->asked;
+  item.waits = true;
+  return put(stream, std::move(item));
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (machine.capture && event->graph == machine.capture)
+    return fail(cudaErrorCapturedEvent);
+  pp::fakeGoOn();
+  return event->done == event->asked ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  return pp::fakeEnqueue(stream, [=] {
+    return [=] {
+      memcpy(to, from, bytes);
+      return true;
+    };
+  });
+}
+
+// --- Graphs ----------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (machine.capture)
+    return fail(cudaErrorIllegalState);
+  machine.capture = stream->graph = new CUgraph_st;
+  stream->graph->origin = stream;
+  return cudaSuccess;
+}
+
+/// Whether all that was captured comes before the end of the origin's part.
+static bool isJoined(const CUgraph_st &graph) {
+  std::map<CUstream_st *, size_t> reached; // by stream: how many of its first things
+  std::vector<std::pair<CUstream_st *, size_t>> open = {{graph.origin, graph.queues.at(graph.origin).size()}};
+  while (!open.empty()) {
+    auto [stream, length] = open.back();
+    open.pop_back();
+    const Queue &queue = graph.queues.at(stream);
+    for (size_t i = reached[stream]; i < length; ++i)
+      if (queue[i].waits) {
+        auto [from, at] = graph.marks[size_t(queue[i].number)];
+        open.push_back({from, at + 1});
+      }
+    reached[stream] = std::max(reached[stream], length);
+  }
+  return std::all_of(graph.queues.begin(), graph.queues.end(),
+                     [&](const auto &each) { return reached[each.first] == each.second.size(); });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *made) {
+  CUgraph_st *graph = std::exchange(machine.capture, nullptr);
+  *made = graph;
+  for (CUstream_st *each : machine.streams)
+    each->graph = nullptr;
+  if (!graph || graph->origin != stream)
+    return fail(cudaErrorIllegalState);
+  return isJoined(*graph) ? cudaSuccess : fail(cudaErrorStreamCaptureUnjoined);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
+  *made = new CUgraphExec_st;
+  (*made)->marks = int64_t(graph->marks.size());
+  for (auto &[stream, queue] : graph->queues)
+    (*made)->queues.push_back(queue);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  return pp::fakeEnqueue(stream, [graph]() -> pp::FakeWork {
+    auto run = std::make_shared<Run>(Run{graph->queues, std::vector<bool>(size_t(graph->marks))});
+    return [run] {
+      goOnAll(run->queues.size(), run.get(), [&](size_t i) -> Queue & { return run->queues[i]; });
+      return std::all_of(run->queues.begin(), run->queues.end(), [](const Queue &queue) { return queue.empty(); });
+    };
+  });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+
+} // extern "C"

@@ -1,0 +1,22 @@
+// What the stand-ins of CUDA and NCCL share: work that is put on a stream and done in parts, whenever the host looks.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_GPU_FAKECUDA_H
+#define PP_TEST_GPU_FAKECUDA_H
+
+#include <cuda_runtime.h>
+#include <functional>
+
+namespace pp {
+
+/// Does what can be done now; true when all of it is done.
+using FakeWork = std::function<bool()>;
+
+/// Puts work on a stream, or into the graph that it is captured for: `make` is then called at each launch.
+cudaError_t fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make);
+[[nodiscard]] bool fakeIsCaptured(cudaStream_t stream);
+/// Lets every stream go on a little, in an order drawn from PP_FAKE_SEED.
+void fakeGoOn();
+
+} // namespace pp
+
+#endif // PP_TEST_GPU_FAKECUDA_H

@@ -1,0 +1,415 @@
+// The part of NCCL that ours calls, between processes of one machine: strict where NCCL leaves wrong use undefined.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A communicator is a file of shared memory that its id names, with a pipe from each member to each other. A send is done
+// when its receive has taken all of it, never before: NCCL may buffer, and nobody may count on it. Operations of a stream
+// hold it up; those of a group go on together, and those between the same two members in order. Communicators that do
+// not block answer ncclInProgress for a while after every call, and only then put the operation on the stream.
+// What does not fit (other lengths, other kinds, a second stream, a first use inside a capture) is an error.
+//   PP_FAKE_NCCL=KIND:RANK:K   on this rank (-1: on all) the K-th operation (connect*: communicator), from 0, fails:
+//     withhold (never begins)  hang (the process sleeps)  die (SIGKILL)  error (reported later)  refuse (at the call)
+//     shorten (by one element) connect-hang  connect-die  connect-refuse
+#include "runtime/GroupSums.h"
+#include "test/gpu/FakeCuda.h"
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <nccl.h>
+#include <set>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace {
+
+constexpr int mostMembers = 8, patience = 3; ///< how often ncclInProgress is the answer
+constexpr size_t ringBytes = size_t(1) << 14;
+
+/// From one member to another. Of the keys (kind and length) those of the last two, since a receiver may be one ahead.
+struct Pipe {
+  std::atomic<uint64_t> sends, receives, sendKeys[2], receiveKeys[2], written, read;
+  char ring[ringBytes];
+};
+struct Room {
+  std::atomic<int32_t> joined;
+  Pipe pipes[mostMembers][mostMembers];
+};
+
+struct Fault {
+  std::string kind;
+  bool isHere = false;
+  long number = 0, operations = 0, communicators = 0;
+  Fault() {
+    const char *given = getenv("PP_FAKE_NCCL"), *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!given)
+      return;
+    char *end = nullptr;
+    kind.assign(given, strcspn(given, ":"));
+    long on = strtol(given + kind.size() + 1, &end, 10);
+    number = strtol(end + 1, nullptr, 10);
+    isHere = on < 0 || (rank && atol(rank) == on);
+  }
+  bool meets(const char *its, long count) const { return isHere && kind == its && count == number; }
+} fault;
+
+void sleepForever() {
+  for (;;)
+    pause();
+}
+
+/// What one member does with one pipe.
+struct Leg {
+  int peer = 0;
+  bool sends = false;
+  char *data = nullptr;
+  size_t bytes = 0;
+  uint64_t key = 0;
+  bool isPosted = false;
+  size_t done = 0;
+};
+
+/// Legs that go on together, and what is done on this member when they are through.
+struct Phase {
+  std::vector<Leg> legs;
+  std::function<void()> after;
+};
+
+/// A call in a group; a collective has more than one phase.
+struct Call {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  std::function<std::vector<Phase>()> phases;
+  bool isJoint;
+};
+
+int depth = 0;
+std::vector<Call> calls;
+ncclResult_t wrong = ncclSuccess;
+
+} // namespace
+
+struct ncclComm {
+  int members = 0, place = 0;
+  bool blocking = true, connectsForever = false;
+  Room *room = nullptr;
+  std::string name;
+  bool isOpen = false;
+  int asked = 0; ///< answers of ncclInProgress still to come
+  ncclResult_t error = ncclSuccess;
+  std::string why;
+  std::vector<std::function<void()>> launches;
+  cudaStream_t stream = nullptr;
+  std::set<std::pair<int, bool>> met; ///< peers, and whether as sender
+
+  void fail(ncclResult_t its, std::string reason) {
+    if (error == ncclSuccess) {
+      error = its;
+      why = std::move(reason);
+    }
+  }
+  bool goOn(Leg &leg);
+  bool goOn(Phase &phase);
+  void tryOpen();
+};
+
+namespace {
+std::string lastError;
+ncclResult_t refuse(ncclResult_t error, std::string why) {
+  lastError = std::move(why);
+  return error;
+}
+} // namespace
+
+bool ncclComm::goOn(Leg &leg) {
+  Pipe &pipe = leg.sends ? room->pipes[place][leg.peer] : room->pipes[leg.peer][place];
+  std::atomic<uint64_t> &mine = leg.sends ? pipe.sends : pipe.receives, &theirs = leg.sends ? pipe.receives : pipe.sends;
+  if (!leg.isPosted) {
+    (leg.sends ? pipe.sendKeys : pipe.receiveKeys)[mine % 2] = leg.key;
+    ++mine;
+    leg.isPosted = true;
+  }
+  if (theirs < mine)
+    return false;
+  if (uint64_t key = (leg.sends ? pipe.receiveKeys : pipe.sendKeys)[(mine - 1) % 2]; key != leg.key) {
+    fail(ncclInvalidUsage, "an operation of kind " + std::to_string(leg.key % 8) + " with " +
+                               std::to_string(leg.key / 8) + " bytes meets one of kind " + std::to_string(key % 8) +
+                               " with " + std::to_string(key / 8));
+    return false;
+  }
+  while (leg.done < leg.bytes) {
+    uint64_t at = leg.sends ? pipe.written : pipe.read;
+    size_t ready = leg.sends ? ringBytes - (at - pipe.read) : pipe.written - at;
+    size_t part = std::min({ready, leg.bytes - leg.done, ringBytes - size_t(at % ringBytes)});
+    if (part == 0)
+      return false;
+    char *here = leg.data + leg.done, *there = pipe.ring + at % ringBytes;
+    memcpy(leg.sends ? there : here, leg.sends ? here : there, part);
+    leg.done += part;
+    (leg.sends ? pipe.written : pipe.read) += part;
+  }
+  return !leg.sends || pipe.read == pipe.written;
+}
+
+/// Legs between the same two members, in the same direction, one after the other.
+bool ncclComm::goOn(Phase &phase) {
+  std::set<std::pair<int, bool>> blocked;
+  std::erase_if(phase.legs, [&](Leg &leg) {
+    if (blocked.count({leg.peer, leg.sends}))
+      return false;
+    if (goOn(leg))
+      return true;
+    blocked.insert({leg.peer, leg.sends});
+    return false;
+  });
+  if (!phase.legs.empty())
+    return false;
+  if (auto after = std::exchange(phase.after, nullptr))
+    after();
+  return true;
+}
+
+void ncclComm::tryOpen() {
+  if (isOpen || connectsForever || room->joined < members)
+    return;
+  isOpen = true;
+  shm_unlink(name.c_str());
+}
+
+namespace {
+
+size_t bytesOf(ncclDataType_t type) {
+  return type == ncclInt8 ? 1 : type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2;
+}
+pp::Type typeOf(ncclDataType_t type) {
+  return type == ncclFloat64    ? pp::Type::F64
+         : type == ncclFloat32  ? pp::Type::F32
+         : type == ncclBfloat16 ? pp::Type::Bf16
+                                : pp::Type::F16;
+}
+
+Leg legTo(int peer, bool sends, const void *data, size_t bytes, int kind) {
+  return {peer, sends, static_cast<char *>(const_cast<void *>(data)), bytes, bytes * 8 + uint64_t(kind), false, 0};
+}
+
+/// One operation that holds its stream up until all of its phases are through.
+void launch(ncclComm_t comm, cudaStream_t stream, std::vector<Call> its, bool isWithheld) {
+  (void)pp::fakeEnqueue(stream, [=]() -> pp::FakeWork {
+    auto phases = std::make_shared<std::vector<Phase>>(1); // the first: sends and receives, which go on together
+    for (const Call &call : its)
+      for (Phase &phase : call.phases()) {
+        if (call.isJoint)
+          phases->push_back(std::move(phase));
+        else
+          phases->front().legs.insert(phases->front().legs.end(), phase.legs.begin(), phase.legs.end());
+      }
+    return [=, at = size_t(0)]() mutable {
+      while (!isWithheld && comm->error == ncclSuccess && at < phases->size() && comm->goOn((*phases)[at]))
+        ++at;
+      return at == phases->size();
+    };
+  });
+}
+
+/// What NCCL would have to connect now must not be new in a capture.
+bool connects(ncclComm_t comm, const std::vector<Call> &its) {
+  size_t before = comm->met.size();
+  for (const Call &call : its)
+    for (const Phase &phase : call.phases())
+      for (const Leg &leg : phase.legs)
+        comm->met.insert({leg.peer, leg.sends});
+  return comm->met.size() > before;
+}
+
+ncclResult_t issue(ncclComm_t comm, std::vector<Call> its) {
+  cudaStream_t stream = its[0].stream;
+  long number = fault.operations++;
+  if (fault.meets("die", number))
+    raise(SIGKILL);
+  if (fault.meets("hang", number))
+    sleepForever();
+  if (fault.meets("refuse", number))
+    return refuse(ncclInternalError, "refused for a test");
+  if (fault.meets("error", number))
+    comm->fail(ncclRemoteError, "an error for a test");
+  if (!comm->isOpen || comm->asked > 0)
+    return refuse(ncclInvalidUsage, "the communicator is still busy with what it was asked before");
+  if (comm->stream && comm->stream != stream)
+    return refuse(ncclInvalidUsage, "a communicator is used on two streams");
+  comm->stream = stream;
+  if (connects(comm, its) && pp::fakeIsCaptured(stream))
+    return refuse(ncclInternalError, "two ranks would be connected while a graph is captured");
+  bool isWithheld = fault.meets("withhold", number);
+  comm->launches.push_back([=] { launch(comm, stream, its, isWithheld); });
+  if (comm->blocking) {
+    comm->launches.back()();
+    comm->launches.clear();
+    return ncclSuccess;
+  }
+  comm->asked = patience;
+  return ncclInProgress;
+}
+
+ncclResult_t call(ncclComm_t comm, cudaStream_t stream, bool isJoint, std::function<std::vector<Phase>()> phases) {
+  calls.push_back({comm, stream, std::move(phases), isJoint});
+  if (depth > 0)
+    return ncclSuccess;
+  return issue(comm, std::exchange(calls, {}));
+}
+
+/// Every member's part comes to the root, and is added there, last member first.
+Phase reduction(ncclComm_t comm, const void *part, void *sum, size_t count, ncclDataType_t type, int root) {
+  Phase phase;
+  size_t bytes = count * bytesOf(type);
+  if (comm->place != root) {
+    phase.legs = {legTo(root, true, part, bytes, 2)};
+    return phase;
+  }
+  auto parts = std::make_shared<std::vector<std::vector<char>>>(size_t(comm->members), std::vector<char>(bytes));
+  for (int k = 0; k < comm->members; ++k)
+    if (k != root)
+      phase.legs.push_back(legTo(k, false, (*parts)[size_t(k)].data(), bytes, 2));
+  phase.after = [=] {
+    memcpy((*parts)[size_t(root)].data(), part, bytes);
+    std::vector<const void *> sources;
+    for (int k = comm->members; k-- > 0;)
+      sources.push_back((*parts)[size_t(k)].data());
+    pp::sumMembers(typeOf(type), sources, sum, int64_t(bytes));
+  };
+  return phase;
+}
+
+Phase spread(ncclComm_t comm, const void *from, void *to, size_t bytes, int root) {
+  Phase phase;
+  if (comm->place != root)
+    phase.legs = {legTo(root, false, to, bytes, 3)};
+  for (int k = 0; comm->place == root && k < comm->members; ++k)
+    if (k != root)
+      phase.legs.push_back(legTo(k, true, from, bytes, 3));
+  if (comm->place == root)
+    phase.after = [=] { memmove(to, from, bytes); };
+  return phase;
+}
+
+} // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+  static int count = 0;
+  snprintf(id->internal, sizeof id->internal, "/pp-fake-nccl-%d-%d", int(getpid()), count++);
+  int file = shm_open(id->internal, O_CREAT | O_EXCL | O_RDWR, 0600);
+  bool made = file >= 0 && ftruncate(file, sizeof(Room)) == 0;
+  close(file);
+  return made ? ncclSuccess : refuse(ncclSystemError, "no shared memory");
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int members, ncclUniqueId id, int place, ncclConfig_t *config) {
+  long number = fault.communicators++;
+  if (fault.meets("connect-die", number))
+    raise(SIGKILL);
+  if (fault.meets("connect-refuse", number))
+    return refuse(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
+  if (members > mostMembers || place >= members)
+    return refuse(ncclInvalidArgument, "too many members");
+  int file = shm_open(id.internal, O_RDWR, 0600);
+  void *memory = mmap(nullptr, sizeof(Room), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (memory == MAP_FAILED)
+    return refuse(ncclSystemError, "the id names nothing");
+  auto *comm = *made = new ncclComm;
+  comm->members = members;
+  comm->place = place;
+  comm->room = static_cast<Room *>(memory);
+  comm->name = id.internal;
+  comm->blocking = config->blocking != 0;
+  comm->connectsForever = fault.meets("connect-hang", number);
+  comm->asked = comm->blocking ? 0 : patience;
+  ++comm->room->joined;
+  while (comm->blocking && !comm->isOpen)
+    comm->tryOpen();
+  return comm->blocking ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+  pp::fakeGoOn();
+  comm->tryOpen();
+  if (comm->isOpen && comm->asked > 0 && --comm->asked == 0) {
+    for (const auto &launches : std::exchange(comm->launches, {}))
+      launches();
+  }
+  *state = comm->error != ncclSuccess             ? comm->error
+           : !comm->isOpen || comm->asked > 0 ? ncclInProgress
+                                                  : ncclSuccess;
+  if (comm->error != ncclSuccess)
+    lastError = comm->why;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  comm->asked = comm->blocking ? 0 : patience;
+  return comm->blocking ? ncclSuccess : ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  munmap(comm->room, sizeof(Room));
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+
+const char *ncclGetErrorString(ncclResult_t result) {
+  return result == ncclInternalError  ? "internal error"
+         : result == ncclInvalidUsage ? "invalid usage"
+         : result == ncclRemoteError  ? "remote process exited or there was a network error"
+         : result == ncclSystemError  ? "unhandled system error"
+                                      : "an error";
+}
+const char *ncclGetLastError(ncclComm_t) { return lastError.c_str(); }
+
+ncclResult_t ncclGroupStart() {
+  ++depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (--depth > 0)
+    return ncclSuccess;
+  ncclResult_t result = std::exchange(wrong, ncclSuccess);
+  std::vector<Call> all = std::exchange(calls, {});
+  while (!all.empty()) { // each communicator's calls, in their order, are one operation
+    ncclComm_t comm = all[0].comm;
+    std::vector<Call> its, others;
+    for (Call &each : all)
+      (each.comm == comm ? its : others).push_back(std::move(each));
+    all = std::move(others);
+    ncclResult_t issued = issue(comm, std::move(its));
+    result = result == ncclSuccess || result == ncclInProgress ? std::max(result, issued) : result;
+  }
+  return result;
+}
+
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  size_t bytes = (count - (fault.meets("shorten", fault.operations) ? 1 : 0)) * bytesOf(type);
+  return call(comm, stream, false, [=] { return std::vector<Phase>{{{legTo(peer, true, data, bytes, 1)}, nullptr}}; });
+}
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  size_t bytes = count * bytesOf(type);
+  return call(comm, stream, false, [=] { return std::vector<Phase>{{{legTo(peer, false, data, bytes, 1)}, nullptr}}; });
+}
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return call(comm, stream, true, [=] { return std::vector<Phase>{spread(comm, from, to, count * bytesOf(type), root)}; });
+}
+ncclResult_t ncclReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream, true, [=] { return std::vector<Phase>{reduction(comm, part, sum, count, type, root)}; });
+}
+ncclResult_t ncclAllReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, stream, true, [=] {
+    return std::vector<Phase>{reduction(comm, part, sum, count, type, 0),
+                              spread(comm, sum, sum, count * bytesOf(type), 0)};
+  });
+}
+
+} // extern "C"
