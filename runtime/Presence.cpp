@@ -5,8 +5,10 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "runtime/Presence.h"
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +26,9 @@ struct Entry {
   std::atomic<int32_t> pid;
   std::atomic<int32_t> rank;
   std::atomic<int32_t> state; ///< one of Life
+  std::atomic<int32_t> open;  ///< number of a message
   std::atomic<int64_t> step;
+  std::atomic<int64_t> heard; ///< when `open` was kept, in nanoseconds of this machine's clock
 };
 /// The table of one machine; `reported`: somebody has printed.
 struct Table {
@@ -143,6 +147,25 @@ int32_t ranksHere() { return table ? table->count.load() : 0; }
 void keepStep(int64_t step) {
   if (own)
     own->step.store(step, std::memory_order_relaxed);
+}
+
+static int64_t clockOfMachine() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+void keepOpen(int32_t message) {
+  if (!own)
+    return;
+  own->open.store(message, std::memory_order_relaxed);
+  own->heard.store(clockOfMachine(), std::memory_order_relaxed);
+}
+
+std::vector<Seen> lookAround() {
+  std::vector<Seen> all;
+  for (int32_t i = 0; table && i < table->count.load(); ++i) {
+    const Entry &entry = table->entries[i];
+    all.push_back({entry.rank, entry.open, entry.step, double(clockOfMachine() - entry.heard) * 1e-9});
+  }
+  std::sort(all.begin(), all.end(), [](const Seen &a, const Seen &b) { return a.rank < b.rank; });
+  return all;
 }
 
 void markFailed() {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pp {
 
@@ -22,6 +23,15 @@ void leavePresence();
 [[nodiscard]] int32_t ranksHere();
 /// Keeps the step that this rank is in.
 void keepStep(int64_t step);
+/// Keeps which message of its step this rank waits for; said again and again while it waits.
+void keepOpen(int32_t message);
+/// What a rank of this machine has kept, and how long ago.
+struct Seen {
+  int32_t rank = -1, open = 0;
+  int64_t step = 0;
+  double seconds = 0;
+};
+[[nodiscard]] std::vector<Seen> lookAround();
 /// This rank has failed and said so.
 void markFailed();
 /// Another rank has failed and said so.

@@ -29,7 +29,7 @@ constexpr bool hasNccl = true;
 constexpr bool hasNccl = false;
 #endif
 
-Status makePlace(const Options &options, int32_t rank, Place &place) {
+Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int32_t rank, Place &place) {
   PP_TRY(openDriver(options, localNumber(rank), place.driver));
   if (options.carrier == Carrier::Nccl && !hasNccl)
     return invalid("this program was not linked with NCCL; it has `--transport mpi` and `threads`");
@@ -45,7 +45,7 @@ Status makePlace(const Options &options, int32_t rank, Place &place) {
   std::unique_ptr<Transport> mpi = std::move(place.transport);
   if constexpr (hasNccl)
     if (isNccl)
-      place.transport = makeNcclTransport(std::move(mpi), options.transport, *place.driver, *device, rank);
+      place.transport = makeNcclTransport(std::move(mpi), options.transport, emitted, *place.driver, *device, rank);
   if (!isNccl)
     place.transport = makeStagedTransport(std::move(mpi), *place.driver, *device, rank);
   place.device = std::move(device);
@@ -68,7 +68,7 @@ int runMpi(Emitted &emitted, const Options &options) {
     Transport &mpi = *place.transport;
     int32_t failed = -1;
     pp_status_t code = PP_OK;
-    status = makePlace(options, rank, place);
+    status = makePlace(emitted, options, rank, place);
     Status heard = mpi.agree(status, failed, code);
     if (heard.ok() && failed >= 0)
       outcome = {failed == rank ? status : Status(code, text("rank ", failed, " failed")), true, failed == rank};
@@ -79,7 +79,9 @@ int runMpi(Emitted &emitted, const Options &options) {
   }
   if (outcome.status.ok() || outcome.together) {
     int code = outcome.mine ? say(outcome.status, rank) : int(outcome.status.code());
-    place = {};
+    {
+      Place ended = std::move(place);
+    } // from its last member: the driver outlives what uses it
     finishMpi();
     return code;
   }

@@ -48,8 +48,11 @@ Trainer::~Trainer() {
 
 Outcome Trainer::run() {
   Status status = settle(makeReady());
+  // Ranks wait for each other while they prepare: one that fails ends the run, and does not ask the others first.
   if (status.ok())
-    status = settle(transport.prepare(*program));
+    status = transport.prepare(*program);
+  if (status.ok())
+    status = settle({});
   if (status.ok())
     status = train();
   if (status.ok())

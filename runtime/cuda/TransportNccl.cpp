@@ -4,9 +4,11 @@
 // NCCL's sends and receives block their stream, and a communicator takes its operations in order: with one of each for
 // every channel the proof of the channel map is the proof of what runs here. Communicators do not block the host: after
 // every call the host asks until NCCL has put it on the stream. NCCL does not say that a peer never posts, so each
-// message writes a mark to the host when it is done, and a step that is overdue names the first without one.
+// message writes a mark to the host when it is done, and a step that is overdue names the first without one, and what
+// the other ranks of this machine wait for. NCCL does not compare what meets either: a channel's members do at start.
 // Sums are NCCL's: the same in every run on a machine, and not in the order of ranks.
 #include "runtime/Presence.h"
+#include "runtime/Weights.h"
 #include "runtime/streams/BesideMpi.h"
 #include <algorithm>
 #include <chrono>
@@ -19,9 +21,9 @@ namespace {
 
 class NcclTransport final : public BesideMpi {
 public:
-  NcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options, Driver &driver, StreamDevice &device,
-                int32_t rank)
-      : BesideMpi(std::move(mpi), driver, device, rank), options(options) {}
+  NcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options, Emitted &emitted, Driver &driver,
+                StreamDevice &device, int32_t rank)
+      : BesideMpi(std::move(mpi), driver, device, rank), options(options), emitted(emitted) {}
   ~NcclTransport() override;
   std::string_view name() const override { return "nccl"; }
   void markStep(int64_t step) override;
@@ -34,6 +36,7 @@ private:
     ncclComm_t comm = nullptr;
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
+    std::string name;
   };
   struct Bound {
     Lane *lane = nullptr;
@@ -44,29 +47,53 @@ private:
   Status begin(pp_rank_t &state, int32_t message, void *data, void *shard) override;
   Status finishMessage(pp_rank_t &state, int32_t message) override;
   [[nodiscard]] Key keyOf(const MessageSpec &message) const;
+  [[nodiscard]] std::string plan(const Key &key) const;
+  Status comparePlans(const Key &key, const Lane &lane);
   Status connect(const Key &key, Lane &lane);
   Status firstUse(const Key &key, const Lane &lane);
   Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
   /// Waits until NCCL has done with the host what it was called for.
   Status settle(ncclResult_t result, ncclComm_t comm, const std::string &what) const;
-  Status look(bool overdue) const;
+  Status look(bool overdue);
+  [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] == 0; }
+  [[nodiscard]] std::string under(const Lane &lane) const;
   [[nodiscard]] Status missing() const;
+  [[nodiscard]] std::string whatOthersDo() const;
 
   TransportOptions options;
+  Emitted &emitted;
   std::map<Key, Lane> lanes;
   std::vector<Bound> bounds;
   volatile int32_t *marks = nullptr; ///< on the host, by message: 1 as soon as it is done
   void *one = nullptr;               ///< on the device
   void *space = nullptr;             ///< on the device, for the first use of a channel
+  size_t firstOpen = 0;              ///< all messages of the step before this one are done
+  const Lane *connecting = nullptr;  ///< before the first step
   int64_t step = 0;
 };
+
+/// Of the calls of a group the first that failed; under way may be all of them.
+void note(ncclResult_t &all, ncclResult_t one) {
+  if (all == ncclSuccess || all == ncclInProgress)
+    all = one == ncclSuccess ? all : one;
+}
+
+/// Whether waiting has become useless.
+Status checkOthers() {
+  if (hasAnotherFailed())
+    return {PP_PEER, "another rank failed"};
+  if (std::string dead = findDead(); !dead.empty())
+    return {PP_PEER, dead};
+  return {};
+}
 
 /// A communicator that is idle is given back; one that is not is left to the end of the process, because ending it can
 /// hang (NVIDIA/nccl issues 549 and 1013).
 NcclTransport::~NcclTransport() {
   for (auto &[key, lane] : lanes)
-    if (ncclResult_t state = ncclSuccess;
-        lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess && state == ncclSuccess)
+    if (ncclResult_t state = ncclSuccess; lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess &&
+                                          state == ncclSuccess &&
+                                          settle(ncclCommFinalize(lane.comm), lane.comm, "ending " + lane.name).ok())
       ncclCommDestroy(lane.comm);
 }
 
@@ -79,12 +106,14 @@ NcclTransport::Key NcclTransport::keyOf(const MessageSpec &message) const {
 
 Status NcclTransport::settle(ncclResult_t result, ncclComm_t comm, const std::string &what) const {
   auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.timeoutSeconds);
-  while (result == ncclInProgress) {
+  for (uint64_t polls = 1; result == ncclInProgress; ++polls) {
     sched_yield();
     if (ncclResult_t asked = ncclCommGetAsyncError(comm, &result); asked != ncclSuccess)
       result = asked;
     if (result == ncclInProgress && std::chrono::steady_clock::now() > deadline)
-      return {PP_PEER, text(what, ": NCCL has not done it in ", options.timeoutSeconds, " s")};
+      return {PP_PEER, text(what, " is overdue after ", options.timeoutSeconds, " s: NCCL has not taken it")};
+    if (result == ncclInProgress && polls % 1024 == 0)
+      PP_TRY(checkOthers());
   }
   if (result == ncclSuccess)
     return {};
@@ -92,12 +121,54 @@ Status NcclTransport::settle(ncclResult_t result, ncclComm_t comm, const std::st
   return internal(what, ": NCCL: ", ncclGetErrorString(result), detail && *detail ? ": " : "", detail ? detail : "");
 }
 
+/// What this rank posts on a channel in a step, in order.
+std::string NcclTransport::plan(const Key &key) const {
+  std::string all;
+  for (const MessageSpec &message : program->messages)
+    if (!message.host && keyOf(message) == key) {
+      std::string_view kind = message.isCollective() ? kindName(message.kind) : "message";
+      all += text("a ", kind, " `", message.label, "` of ", message.bytes, " bytes\n");
+    }
+  return all;
+}
+
+/// What meets must be the same: NCCL would move what fits, or wait for ever.
+Status NcclTransport::comparePlans(const Key &key, const Lane &lane) {
+  std::string mine = plan(key), first = mine;
+  uint64_t length = first.size();
+  if (lane.place == 0) {
+    for (size_t other = 1; other < key.first.size(); ++other) {
+      PP_TRY(mpi->send(key.first[other], &length, sizeof length));
+      PP_TRY(mpi->send(key.first[other], first.data(), length));
+    }
+    return {};
+  }
+  PP_TRY(mpi->receive(key.first[0], &length, sizeof length));
+  first.resize(length);
+  PP_TRY(mpi->receive(key.first[0], first.data(), length));
+  std::istringstream theirs(first), ours(mine);
+  for (int64_t number = 1; first != mine; ++number) {
+    std::string their = "nothing", our = "nothing";
+    std::getline(theirs, their);
+    std::getline(ours, our);
+    if (their != our)
+      return internal("on ", lane.name, " rank ", key.first[0], " posts ", their, ", and rank ", rank, " ", our,
+                      ", as number ", number, " of a step");
+  }
+  return {};
+}
+
 /// The first member makes the number by which the others find it. All ranks go through their channels in one order,
 /// that of the keys, so nobody waits for one who waits for another.
 Status NcclTransport::connect(const Key &key, Lane &lane) {
   ncclUniqueId id;
   const std::vector<int32_t> &members = key.first;
+  connecting = &lane;
   lane.place = int(std::find(members.begin(), members.end(), rank) - members.begin());
+  lane.name = text("channel ", std::max(key.second, -1 - key.second), " of ranks");
+  for (size_t i = 0; i < members.size(); ++i)
+    lane.name += text(i == 0 ? " " : i + 1 < members.size() ? ", " : " and ", members[i]);
+  PP_TRY(comparePlans(key, lane));
   if (lane.place == 0) {
     PP_TRY(settle(ncclGetUniqueId(&id), nullptr, "an NCCL communicator"));
     for (size_t other = 1; other < members.size(); ++other)
@@ -108,7 +179,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclResult_t result = ncclCommInitRankConfig(&lane.comm, int(members.size()), id, lane.place, &config);
-  PP_TRY(settle(result, lane.comm, text("channel ", key.second)));
+  PP_TRY(settle(result, lane.comm, "connecting " + lane.name));
   PP_TRY(driver.makeStream(lane.stream));
   return firstUse(key, lane);
 }
@@ -126,7 +197,7 @@ Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
     result = ncclSend(space, 8, ncclInt8, 1, lane.comm, stream);
   else
     result = ncclRecv(space, 8, ncclInt8, 0, lane.comm, stream);
-  PP_TRY(settle(result, lane.comm, text("connecting channel ", key.second)));
+  PP_TRY(settle(result, lane.comm, "connecting " + lane.name));
   Driver::Event used = -1;
   PP_TRY(driver.makeEvent(used));
   PP_TRY(driver.record(used, lane.stream));
@@ -148,13 +219,13 @@ Status NcclTransport::bind() {
     PP_TRY(driver.makeEvent(bounds[i].posted));
     PP_TRY(driver.makeEvent(bounds[i].done));
   }
+  driver.watch([this](bool overdue) { return look(overdue); });
   for (auto &[key, lane] : lanes)
     PP_TRY(connect(key, lane));
+  connecting = nullptr;
   static const int32_t mark = 1;
   PP_TRY(driver.copy(device.compute(), one, &mark, sizeof mark));
-  PP_TRY(driver.finish());
-  driver.watch([this](bool overdue) { return look(overdue); });
-  return {};
+  return driver.finish();
 }
 
 Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *data, void *shard) {
@@ -167,28 +238,26 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   auto bytes = size_t(message.bytes), count = size_t(message.count);
   ncclResult_t result = ncclGroupStart();
   if (message.kind == Kind::Send)
-    result = std::max(result, ncclSend(data, bytes, ncclInt8, 1, lane.comm, stream));
+    note(result, ncclSend(data, bytes, ncclInt8, 1, lane.comm, stream));
   else if (message.kind == Kind::Receive)
-    result = std::max(result, ncclRecv(data, bytes, ncclInt8, 0, lane.comm, stream));
+    note(result, ncclRecv(data, bytes, ncclInt8, 0, lane.comm, stream));
   else if (message.kind == Kind::AllReduce)
-    result = std::max(result, ncclAllReduce(data, data, count, type, ncclSum, lane.comm, stream));
+    note(result, ncclAllReduce(data, data, count, type, ncclSum, lane.comm, stream));
   else if (message.kind == Kind::Reduce)
-    result = std::max(result, ncclReduce(data, data, count, type, ncclSum, root, lane.comm, stream));
+    note(result, ncclReduce(data, data, count, type, ncclSum, root, lane.comm, stream));
   else if (message.kind == Kind::Broadcast)
-    result = std::max(result, ncclBroadcast(data, data, bytes, ncclInt8, root, lane.comm, stream));
+    note(result, ncclBroadcast(data, data, bytes, ncclInt8, root, lane.comm, stream));
   for (int k = 0; message.isSharded() && k < int(message.group.size()); ++k) { // the members' ranges differ in length
     for (ShardPiece piece : message.pieces(size_t(k))) {
       void *range = static_cast<char *>(data) + piece.whole;
       void *mine = k == lane.place ? static_cast<char *>(shard) + piece.shard : range;
       auto length = size_t(piece.bytes);
-      result = std::max(result, message.kind == Kind::AllGather
-                                    ? ncclBroadcast(mine, range, length, ncclInt8, k, lane.comm, stream)
-                                    : ncclReduce(range, mine, length / elementBytes(message.type), type, ncclSum, k,
-                                                 lane.comm, stream));
+      note(result, message.kind == Kind::AllGather ? ncclBroadcast(mine, range, length, ncclInt8, k, lane.comm, stream)
+                                                   : ncclReduce(range, mine, length / elementBytes(message.type), type,
+                                                                ncclSum, k, lane.comm, stream));
     }
   }
-  ncclResult_t ended = ncclGroupEnd();
-  // In a group every call may be under way; what is wrong is more than that.
+  ncclResult_t ended = ncclGroupEnd(); // which alone says whether all is under way
   bool isWrong = result != ncclSuccess && result != ncclInProgress;
   return settle(isWrong ? result : ended, lane.comm, describe(message));
 }
@@ -210,43 +279,75 @@ Status NcclTransport::finishMessage(pp_rank_t &, int32_t message) {
 
 void NcclTransport::markStep(int64_t its) {
   step = its;
+  firstOpen = 0;
   for (size_t i = 0; i < bounds.size(); ++i)
     marks[i] = 0;
+  keepOpen(0);
   BesideMpi::markStep(its);
 }
 
-/// While the host waits for the step: has another rank ended, has NCCL met an error, which message is overdue?
-Status NcclTransport::look(bool overdue) const {
-  if (hasAnotherFailed())
-    return {PP_PEER, "another rank failed"};
-  if (std::string dead = findDead(); !dead.empty())
-    return {PP_PEER, dead};
+/// While the host waits for the device: has another rank ended, has NCCL met an error, which message is overdue?
+Status NcclTransport::look(bool overdue) {
+  PP_TRY(checkOthers());
   for (const auto &[key, lane] : lanes) {
     ncclResult_t state = ncclSuccess;
-    if (ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress)
-      return settle(state, lane.comm, text("step ", step, ", channel ", key.second));
+    if (lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess && state != ncclSuccess &&
+        state != ncclInProgress)
+      return settle(state, lane.comm, under(lane));
   }
+  if (connecting)
+    return overdue ? Status(PP_PEER,
+                            text("connecting ", connecting->name, " is overdue after ", options.timeoutSeconds, " s"))
+                   : Status();
+  while (firstOpen < bounds.size() && !isOpen(firstOpen))
+    ++firstOpen;
+  keepOpen(int32_t(firstOpen));
   return overdue ? missing() : Status();
 }
 
+/// The message of the step that a communicator is at.
+std::string NcclTransport::under(const Lane &lane) const {
+  for (size_t i = 0; i < bounds.size() && !connecting; ++i)
+    if (bounds[i].lane == &lane && isOpen(i))
+      return describe(program->messages[i]);
+  return lane.name;
+}
+
 Status NcclTransport::missing() const {
-  auto isOpen = [&](size_t i) { return !program->messages[i].host && marks[i] == 0; };
-  size_t first = 0, open = 0;
-  while (first < bounds.size() && !isOpen(first))
-    ++first;
-  for (size_t i = first; i < bounds.size(); ++i)
-    open += isOpen(i);
-  if (open == 0)
+  if (firstOpen == bounds.size())
     return {};
-  return {PP_PEER, text(describe(program->messages[first]), " is overdue after ", options.timeoutSeconds, " s; of ",
-                        bounds.size(), " messages of this rank's step ", bounds.size() - open, " are done")};
+  size_t open = 0;
+  for (size_t i = firstOpen; i < bounds.size(); ++i)
+    open += isOpen(i);
+  return {PP_PEER,
+          text(describe(program->messages[firstOpen]), " is overdue after ", options.timeoutSeconds, " s; of ",
+               bounds.size(), " messages of this rank's step ", bounds.size() - open, " are done", whatOthersDo())};
+}
+
+std::string NcclTransport::whatOthersDo() const {
+  constexpr int32_t most = 8;
+  std::string all;
+  int32_t told = 0;
+  for (const Seen &seen : lookAround()) {
+    const RankProgram *its = nullptr;
+    if (seen.rank == rank || !emitted.rank(seen.rank, its).ok() || told++ == most)
+      continue;
+    all += text("; rank ", seen.rank);
+    if (seen.seconds > std::max(1.0, options.timeoutSeconds / 2))
+      all += text(" has not been heard of for ", int64_t(seen.seconds), " s, in step ", seen.step);
+    else if (size_t(seen.open) < its->messages.size())
+      all += " waits for " + describe(its->messages[size_t(seen.open)]);
+    else
+      all += text(" is through step ", seen.step);
+  }
+  return all;
 }
 
 } // namespace
 
 std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi, const TransportOptions &options,
-                                             Driver &driver, StreamDevice &device, int32_t rank) {
-  return std::make_unique<NcclTransport>(std::move(mpi), options, driver, device, rank);
+                                             Emitted &emitted, Driver &driver, StreamDevice &device, int32_t rank) {
+  return std::make_unique<NcclTransport>(std::move(mpi), options, emitted, driver, device, rank);
 }
 
 } // namespace pp

@@ -46,7 +46,6 @@ pp_status_t StreamDevice::run(pp_step_t step, pp_rank_t &rank) {
   if (status.ok())
     status = group.run(step, rank, arena, stream);
   if (status.ok()) {
-    rank.unit = -1; // what ran last on the device is not known
     status = driver.afterStep(rank);
     if (status.ok() && timed)
       status = marksFailed;
@@ -72,6 +71,7 @@ Status StepGroup::run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stre
   if (how != How::Replay)
     if (int32_t code = step(&rank, arena); code != PP_OK)
       return {pp_status_t(code), rank.message};
+  rank.unit = -1; // all is asked for; which unit the device is at is not known
   if (++issued == ranks) {
     PP_TRY(close());
     arrived = issued = 0;

@@ -11,6 +11,8 @@
 
 namespace pp {
 
+class Emitted; // runtime/Weights.h
+
 /// The ranks of this process, which share a device and begin and end each step together. With `graph` the first step
 /// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and from
 /// there on a step is one launch.
@@ -112,10 +114,11 @@ void leave(StreamMeeting &meeting, int32_t rank);
 /// Messages go through memory of the host, and over MPI.
 [[nodiscard]] std::unique_ptr<Transport> makeStagedTransport(std::unique_ptr<Transport> mpi, Driver &driver,
                                                              StreamDevice &device, int32_t rank);
-/// Messages go from GPU to GPU; each channel is a communicator of its members.
+/// Messages go from GPU to GPU; each channel is a communicator of its members. Of `emitted` the other ranks' programs, to
+/// say what they wait for.
 [[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
-                                                           const TransportOptions &options, Driver &driver,
-                                                           StreamDevice &device, int32_t rank);
+                                                           const TransportOptions &options, Emitted &emitted,
+                                                           Driver &driver, StreamDevice &device, int32_t rank);
 
 } // namespace pp
 

@@ -203,7 +203,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaGetLastError() { return std::exchange(machine.last, cudaSuccess); }
 const char *cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorMemoryAllocation          ? "out of memory"
+  return error == cudaErrorMemoryAllocation           ? "out of memory"
          : error == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing"
          : error == cudaErrorStreamCaptureUnjoined    ? "capturing stream has unjoined work"
          : error == cudaErrorStreamCaptureIsolation   ? "dependency created on uncaptured work in another stream"

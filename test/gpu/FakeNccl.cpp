@@ -1,7 +1,7 @@
 // The part of NCCL that ours calls, between processes of one machine: strict where NCCL leaves wrong use undefined.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A communicator is a file of shared memory that its id names, with a pipe from each member to each other. A send is done
+// A communicator is a piece of shared memory that its id names, with a pipe from each member to each other. A send is done
 // when its receive has taken all of it, never before: NCCL may buffer, and nobody may count on it. Operations of a stream
 // hold it up; those of a group go on together, and those between the same two members in order. Communicators that do
 // not block answer ncclInProgress for a while after every call, and only then put the operation on the stream.
@@ -93,7 +93,6 @@ struct ncclComm {
   int members = 0, place = 0;
   bool blocking = true, connectsForever = false;
   Room *room = nullptr;
-  std::string name;
   bool isOpen = false;
   int asked = 0; ///< answers of ncclInProgress still to come
   ncclResult_t error = ncclSuccess;
@@ -123,7 +122,8 @@ ncclResult_t refuse(ncclResult_t error, std::string why) {
 
 bool ncclComm::goOn(Leg &leg) {
   Pipe &pipe = leg.sends ? room->pipes[place][leg.peer] : room->pipes[leg.peer][place];
-  std::atomic<uint64_t> &mine = leg.sends ? pipe.sends : pipe.receives, &theirs = leg.sends ? pipe.receives : pipe.sends;
+  std::atomic<uint64_t> &mine = leg.sends ? pipe.sends : pipe.receives,
+                        &theirs = leg.sends ? pipe.receives : pipe.sends;
   if (!leg.isPosted) {
     (leg.sends ? pipe.sendKeys : pipe.receiveKeys)[mine % 2] = leg.key;
     ++mine;
@@ -169,12 +169,7 @@ bool ncclComm::goOn(Phase &phase) {
   return true;
 }
 
-void ncclComm::tryOpen() {
-  if (isOpen || connectsForever || room->joined < members)
-    return;
-  isOpen = true;
-  shm_unlink(name.c_str());
-}
+void ncclComm::tryOpen() { isOpen = isOpen || (!connectsForever && room->joined >= members); }
 
 namespace {
 
@@ -296,11 +291,9 @@ Phase spread(ncclComm_t comm, const void *from, void *to, size_t bytes, int root
 extern "C" {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
-  static int count = 0;
-  snprintf(id->internal, sizeof id->internal, "/pp-fake-nccl-%d-%d", int(getpid()), count++);
-  int file = shm_open(id->internal, O_CREAT | O_EXCL | O_RDWR, 0600);
+  int file = memfd_create("pp-fake-nccl", 0); // open until this process ends
+  snprintf(id->internal, sizeof id->internal, "/proc/%d/fd/%d", int(getpid()), file);
   bool made = file >= 0 && ftruncate(file, sizeof(Room)) == 0;
-  close(file);
   return made ? ncclSuccess : refuse(ncclSystemError, "no shared memory");
 }
 
@@ -312,7 +305,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int members, ncclUniqueId 
     return refuse(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
   if (members > mostMembers || place >= members)
     return refuse(ncclInvalidArgument, "too many members");
-  int file = shm_open(id.internal, O_RDWR, 0600);
+  int file = open(id.internal, O_RDWR | O_CLOEXEC);
   void *memory = mmap(nullptr, sizeof(Room), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   if (memory == MAP_FAILED)
@@ -321,7 +314,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int members, ncclUniqueId 
   comm->members = members;
   comm->place = place;
   comm->room = static_cast<Room *>(memory);
-  comm->name = id.internal;
   comm->blocking = config->blocking != 0;
   comm->connectsForever = fault.meets("connect-hang", number);
   comm->asked = comm->blocking ? 0 : patience;
@@ -338,9 +330,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     for (const auto &launches : std::exchange(comm->launches, {}))
       launches();
   }
-  *state = comm->error != ncclSuccess             ? comm->error
-           : !comm->isOpen || comm->asked > 0 ? ncclInProgress
-                                                  : ncclSuccess;
+  *state = comm->error != ncclSuccess ? comm->error : !comm->isOpen || comm->asked > 0 ? ncclInProgress : ncclSuccess;
   if (comm->error != ncclSuccess)
     lastError = comm->why;
   return ncclSuccess;
@@ -398,14 +388,15 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, n
 }
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-  return call(comm, stream, true, [=] { return std::vector<Phase>{spread(comm, from, to, count * bytesOf(type), root)}; });
+  return call(comm, stream, true,
+              [=] { return std::vector<Phase>{spread(comm, from, to, count * bytesOf(type), root)}; });
 }
 ncclResult_t ncclReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
                         ncclComm_t comm, cudaStream_t stream) {
   return call(comm, stream, true, [=] { return std::vector<Phase>{reduction(comm, part, sum, count, type, root)}; });
 }
-ncclResult_t ncclAllReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclAllReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
+                           cudaStream_t stream) {
   return call(comm, stream, true, [=] {
     return std::vector<Phase>{reduction(comm, part, sum, count, type, 0),
                               spread(comm, sum, sum, count * bytesOf(type), 0)};
