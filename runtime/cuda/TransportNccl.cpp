@@ -52,8 +52,8 @@ private:
   Status connect(const Key &key, Lane &lane);
   Status firstUse(const Key &key, const Lane &lane);
   Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
-  /// Waits until NCCL has done with the host what it was called for.
-  Status settle(ncclResult_t result, ncclComm_t comm, const std::string &what) const;
+  /// Waits until NCCL has done with the host what it was called for, to post the message or without one.
+  Status settle(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
   Status look(bool overdue);
   [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] == 0; }
   [[nodiscard]] std::string under(const Lane &lane) const;
@@ -92,8 +92,7 @@ Status checkOthers() {
 NcclTransport::~NcclTransport() {
   for (auto &[key, lane] : lanes)
     if (ncclResult_t state = ncclSuccess; lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess &&
-                                          state == ncclSuccess &&
-                                          settle(ncclCommFinalize(lane.comm), lane.comm, "ending " + lane.name).ok())
+                                          state == ncclSuccess && settle(ncclCommFinalize(lane.comm), lane).ok())
       ncclCommDestroy(lane.comm);
 }
 
@@ -104,21 +103,24 @@ NcclTransport::Key NcclTransport::keyOf(const MessageSpec &message) const {
   return {{sends ? rank : message.peer, sends ? message.peer : rank}, message.channel};
 }
 
-Status NcclTransport::settle(ncclResult_t result, ncclComm_t comm, const std::string &what) const {
+Status NcclTransport::settle(ncclResult_t result, const Lane &lane, const MessageSpec *message) const {
+  bool isLate = result == ncclInProgress; // what is found then may be an earlier message's
   auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.timeoutSeconds);
   for (uint64_t polls = 1; result == ncclInProgress; ++polls) {
     sched_yield();
-    if (ncclResult_t asked = ncclCommGetAsyncError(comm, &result); asked != ncclSuccess)
+    if (ncclResult_t asked = ncclCommGetAsyncError(lane.comm, &result); asked != ncclSuccess)
       result = asked;
     if (result == ncclInProgress && std::chrono::steady_clock::now() > deadline)
-      return {PP_PEER, text(what, " is overdue after ", options.timeoutSeconds, " s: NCCL has not taken it")};
+      return {PP_PEER, text(message ? describe(*message) : under(lane), " is overdue after ", options.timeoutSeconds,
+                            " s: NCCL has not taken it")};
     if (result == ncclInProgress && polls % 1024 == 0)
       PP_TRY(checkOthers());
   }
   if (result == ncclSuccess)
     return {};
-  const char *detail = ncclGetLastError(comm);
-  return internal(what, ": NCCL: ", ncclGetErrorString(result), detail && *detail ? ": " : "", detail ? detail : "");
+  const char *detail = ncclGetLastError(lane.comm);
+  return internal(message && !isLate ? describe(*message) : under(lane), ": NCCL: ", ncclGetErrorString(result),
+                  detail && *detail ? ": " : "", detail ? detail : "");
 }
 
 /// What this rank posts on a channel in a step, in order.
@@ -170,7 +172,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
     lane.name += text(i == 0 ? " " : i + 1 < members.size() ? ", " : " and ", members[i]);
   PP_TRY(comparePlans(key, lane));
   if (lane.place == 0) {
-    PP_TRY(settle(ncclGetUniqueId(&id), nullptr, "an NCCL communicator"));
+    PP_TRY(settle(ncclGetUniqueId(&id), lane));
     for (size_t other = 1; other < members.size(); ++other)
       PP_TRY(mpi->send(members[other], &id, sizeof id));
   } else {
@@ -179,7 +181,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   ncclResult_t result = ncclCommInitRankConfig(&lane.comm, int(members.size()), id, lane.place, &config);
-  PP_TRY(settle(result, lane.comm, "connecting " + lane.name));
+  PP_TRY(settle(result, lane));
   PP_TRY(driver.makeStream(lane.stream));
   return firstUse(key, lane);
 }
@@ -197,7 +199,7 @@ Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
     result = ncclSend(space, 8, ncclInt8, 1, lane.comm, stream);
   else
     result = ncclRecv(space, 8, ncclInt8, 0, lane.comm, stream);
-  PP_TRY(settle(result, lane.comm, "connecting " + lane.name));
+  PP_TRY(settle(result, lane));
   Driver::Event used = -1;
   PP_TRY(driver.makeEvent(used));
   PP_TRY(driver.record(used, lane.stream));
@@ -259,7 +261,7 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   }
   ncclResult_t ended = ncclGroupEnd(); // which alone says whether all is under way
   bool isWrong = result != ncclSuccess && result != ncclInProgress;
-  return settle(isWrong ? result : ended, lane.comm, describe(message));
+  return settle(isWrong ? result : ended, lane, &message);
 }
 
 Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shard) {
@@ -293,11 +295,10 @@ Status NcclTransport::look(bool overdue) {
     ncclResult_t state = ncclSuccess;
     if (lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess && state != ncclSuccess &&
         state != ncclInProgress)
-      return settle(state, lane.comm, under(lane));
+      return settle(state, lane);
   }
   if (connecting)
-    return overdue ? Status(PP_PEER,
-                            text("connecting ", connecting->name, " is overdue after ", options.timeoutSeconds, " s"))
+    return overdue ? Status(PP_PEER, text(under(*connecting), " is overdue after ", options.timeoutSeconds, " s"))
                    : Status();
   while (firstOpen < bounds.size() && !isOpen(firstOpen))
     ++firstOpen;
@@ -307,7 +308,9 @@ Status NcclTransport::look(bool overdue) {
 
 /// The message of the step that a communicator is at.
 std::string NcclTransport::under(const Lane &lane) const {
-  for (size_t i = 0; i < bounds.size() && !connecting; ++i)
+  if (connecting)
+    return "connecting " + lane.name;
+  for (size_t i = 0; i < bounds.size(); ++i)
     if (bounds[i].lane == &lane && isOpen(i))
       return describe(program->messages[i]);
   return lane.name;
