@@ -48,6 +48,9 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
       place.transport = makeNcclTransport(std::move(mpi), options.transport, emitted, *place.driver, *device, rank);
   if (!isNccl)
     place.transport = makeStagedTransport(std::move(mpi), *place.driver, *device, rank);
+  if (Order *order = place.driver->order())
+    place.transport =
+        makeCheckedTransport(makeCheckedMeeting(/*apart=*/true), std::move(place.transport), *device, *order, rank);
   place.device = std::move(device);
   return {};
 }

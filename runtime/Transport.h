@@ -59,6 +59,23 @@ protected:
   int64_t receivedBytes = 0;
 };
 
+/// Leaves what is said between steps to another transport.
+class TransportOver : public Transport {
+public:
+  explicit TransportOver(std::unique_ptr<Transport> inner) : inner(std::move(inner)) {}
+  Status send(int32_t to, const void *data, size_t bytes) override { return inner->send(to, data, bytes); }
+  Status receive(int32_t from, void *data, size_t bytes) override { return inner->receive(from, data, bytes); }
+  Status sum(std::span<double> values) override { return inner->sum(values); }
+  Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override {
+    return inner->agree(mine, failed, code);
+  }
+  void markStep(int64_t step) override { inner->markStep(step); }
+  double now() const override { return inner->now(); }
+
+protected:
+  std::unique_ptr<Transport> inner;
+};
+
 /// Where a rank of an in-process run stands while it waits.
 struct Standing {
   bool ended = false;

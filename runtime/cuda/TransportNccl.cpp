@@ -140,14 +140,14 @@ Status NcclTransport::comparePlans(const Key &key, const Lane &lane) {
   uint64_t length = first.size();
   if (lane.place == 0) {
     for (size_t other = 1; other < key.first.size(); ++other) {
-      PP_TRY(mpi->send(key.first[other], &length, sizeof length));
-      PP_TRY(mpi->send(key.first[other], first.data(), length));
+      PP_TRY(inner->send(key.first[other], &length, sizeof length));
+      PP_TRY(inner->send(key.first[other], first.data(), length));
     }
     return {};
   }
-  PP_TRY(mpi->receive(key.first[0], &length, sizeof length));
+  PP_TRY(inner->receive(key.first[0], &length, sizeof length));
   first.resize(length);
-  PP_TRY(mpi->receive(key.first[0], first.data(), length));
+  PP_TRY(inner->receive(key.first[0], first.data(), length));
   std::istringstream theirs(first), ours(mine);
   for (int64_t number = 1; first != mine; ++number) {
     std::string their = "nothing", our = "nothing";
@@ -174,9 +174,9 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   if (lane.place == 0) {
     PP_TRY(settle(ncclGetUniqueId(&id), lane));
     for (size_t other = 1; other < members.size(); ++other)
-      PP_TRY(mpi->send(members[other], &id, sizeof id));
+      PP_TRY(inner->send(members[other], &id, sizeof id));
   } else {
-    PP_TRY(mpi->receive(members[0], &id, sizeof id));
+    PP_TRY(inner->receive(members[0], &id, sizeof id));
   }
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;

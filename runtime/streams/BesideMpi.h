@@ -7,10 +7,10 @@
 
 namespace pp {
 
-class BesideMpi : public Transport {
+class BesideMpi : public TransportOver {
 public:
   BesideMpi(std::unique_ptr<Transport> mpi, Driver &driver, StreamDevice &device, int32_t rank)
-      : mpi(std::move(mpi)), driver(driver), device(device), rank(rank),
+      : TransportOver(std::move(mpi)), driver(driver), device(device), rank(rank),
         own(makeStreamTransport(makeStreamMeeting(rank + 1, driver, nullptr), rank, device)) {}
 
   Status prepare(const RankProgram &its) override {
@@ -42,15 +42,6 @@ public:
   }
   int64_t outstanding() const override { return under + own->outstanding(); }
 
-  Status send(int32_t to, const void *data, size_t bytes) override { return mpi->send(to, data, bytes); }
-  Status receive(int32_t from, void *data, size_t bytes) override { return mpi->receive(from, data, bytes); }
-  Status sum(std::span<double> values) override { return mpi->sum(values); }
-  Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override {
-    return mpi->agree(mine, failed, code);
-  }
-  void markStep(int64_t step) override { mpi->markStep(step); }
-  double now() const override { return mpi->now(); }
-
 protected:
   /// Makes what the messages need; the program is known.
   virtual Status bind() = 0;
@@ -60,7 +51,6 @@ protected:
 
   [[nodiscard]] const MessageSpec &spec(int32_t message) const { return program->messages[message]; }
 
-  std::unique_ptr<Transport> mpi;
   Driver &driver;
   StreamDevice &device;
   int32_t rank;

@@ -29,6 +29,7 @@ struct Asked {
 struct Program {
   std::vector<Asked> asked;
   int64_t first = 0;
+  std::vector<bool> done = {}; ///< as far as it goes; the rest is not
 };
 
 class EmulatedDriver final : public Driver {
@@ -71,8 +72,11 @@ public:
 
   Status beginCapture(Stream origin) override;
   Status endCapture(Stream origin, Graph &made) override;
-  Status launch(Graph graph, Stream) override { return run(graphs[graph]); }
-  Status finish(Event) override { return finish(); }
+  Status launch(Graph graph, Stream) override {
+    graphs[graph].done.clear();
+    return run(graphs[graph]);
+  }
+  Status finish(Event event) override;
   Status finish() override;
   void watch(std::function<Status(bool)>) override {} // nothing here waits
 
@@ -93,7 +97,7 @@ private:
   };
 
   Status ask(Stream stream, std::function<void()> work, int64_t awaits = -1);
-  Status run(const Program &program);
+  Status run(Program &program, int64_t until = -1);
   [[nodiscard]] size_t choose(const std::vector<bool> &canGoOn);
   [[nodiscard]] Status checkJoined(Stream origin) const;
   uint64_t draw() { return hashOf(seed, ++draws); }
@@ -199,6 +203,13 @@ Status EmulatedDriver::finish() {
   return run(now);
 }
 
+Status EmulatedDriver::finish(Event event) {
+  if (captures)
+    return internal("an event is waited for before the capture has ended");
+  known.finish(event);
+  return recordOf[event] < pending.first ? Status() : run(pending, recordOf[event] - pending.first);
+}
+
 size_t EmulatedDriver::choose(const std::vector<bool> &canGoOn) {
   if (draw() % 16 == 0)
     priorities[draw() % priorities.size()] = draw();
@@ -209,14 +220,21 @@ size_t EmulatedDriver::choose(const std::vector<bool> &canGoOn) {
   return best;
 }
 
-Status EmulatedDriver::run(const Program &program) {
+/// All of the program that is not done yet; or no more than it takes to do number `until`.
+Status EmulatedDriver::run(Program &program, int64_t until) {
+  std::vector<bool> &done = program.done;
+  done.resize(program.asked.size());
   std::vector<std::vector<size_t>> queues(streams); // from their ends
+  size_t left = 0;
   for (size_t i = program.asked.size(); i-- > 0;)
-    queues[program.asked[i].stream].push_back(i);
+    if (!done[i]) {
+      queues[program.asked[i].stream].push_back(i);
+      ++left;
+    }
   while (priorities.size() < size_t(streams))
     priorities.push_back(draw());
-  std::vector<bool> done(program.asked.size()), canGoOn(streams);
-  for (size_t left = program.asked.size(); left > 0; --left) {
+  std::vector<bool> canGoOn(streams);
+  for (; left > 0 && (until < 0 || !done[until]); --left) {
     for (Stream stream = 0; stream < streams; ++stream) {
       int64_t awaits = queues[stream].empty() ? -1 : program.asked[queues[stream].back()].awaits - program.first;
       canGoOn[stream] = !queues[stream].empty() && (awaits < 0 || done[awaits]);

@@ -41,13 +41,14 @@ public:
     if (size_t(event) < events.size())
       learn(stream, events[size_t(event)]);
   }
-  /// All that was asked for has happened.
+  /// The host has waited for the event, or for all that was asked for; what it asks for from now on comes after that.
+  void finish(int32_t event) {
+    if (size_t(event) < events.size())
+      merge(host, events[size_t(event)]);
+  }
   void join() {
-    Clock all;
     for (const Clock &clock : clocks)
-      merge(all, clock);
-    for (size_t stream = 0; stream < clocks.size(); ++stream)
-      learn(int32_t(stream), all);
+      merge(host, clock);
   }
 
   /// Whether the moment comes before whatever is asked of the stream from now on.
@@ -68,6 +69,7 @@ private:
       clocks.resize(size_t(stream) + 1);
     Clock &clock = clocks[size_t(stream)];
     clock.resize(std::max(clock.size(), size_t(stream) + 1));
+    merge(clock, host);
     return clock;
   }
   static void merge(Clock &into, const Clock &from) {
@@ -78,6 +80,7 @@ private:
   void learn(int32_t stream, const Clock &from) { merge(clockOf(stream), from); }
 
   std::vector<Clock> clocks, events;
+  Clock host; ///< what has happened as far as the host knows
   std::vector<Access> accesses;
 };
 

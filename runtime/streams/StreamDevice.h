@@ -69,6 +69,7 @@ public:
 
   /// The stream of the rank's kernels.
   [[nodiscard]] Driver::Stream compute() const { return stream; }
+  [[nodiscard]] bool holds(const char *address) const { return address >= arena && address < arena + deviceBytes; }
   /// Where an address of the emitted step lies: the host part of its arena is memory of its own.
   template <typename Address> [[nodiscard]] Address *place(Address *address) const {
     auto at = static_cast<const char *>(address) - arena;
@@ -98,9 +99,10 @@ class StreamMeeting;
 /// Messages are copies and sums on the device, each channel a stream. `device` is allocated before `prepare`.
 [[nodiscard]] std::unique_ptr<Transport> makeStreamTransport(std::shared_ptr<StreamMeeting> meeting, int32_t rank,
                                                              StreamDevice &device);
-/// The same with every message checked against the rank programs, by an order that the driver keeps.
+/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`: each
+/// rank has a device of its own, and of a message only its own end is checked.
 class CheckedMeeting;
-[[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting();
+[[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart = false);
 [[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
                                                               std::unique_ptr<Transport> inner, StreamDevice &device,
                                                               Order &order, int32_t rank);

@@ -7,6 +7,7 @@
 //                                                                            other memory
 //
 // Which posts are one message is found here a second time, from the programs alone: the k-th of each member of a channel.
+// Of a rank with a device of its own only its own end is seen; the other end's rank sees the other.
 #include "runtime/streams/Order.h"
 #include "runtime/streams/StreamDevice.h"
 #include <algorithm>
@@ -31,6 +32,8 @@ struct CheckedMessage {
 
 class CheckedMeeting {
 public:
+  explicit CheckedMeeting(bool apart) : apart(apart) {}
+  const bool apart; ///< each rank has a device of its own
   /// By members and channel: of each member the messages it has posted, of which the first are the same for all.
   struct Lane {
     std::deque<std::shared_ptr<CheckedMessage>> open;
@@ -41,11 +44,11 @@ public:
 
 namespace {
 
-class CheckedTransport final : public Transport {
+class CheckedTransport final : public TransportOver {
 public:
   CheckedTransport(std::shared_ptr<CheckedMeeting> meeting, std::unique_ptr<Transport> inner, StreamDevice &device,
                    Order &order, int32_t rank)
-      : meeting(std::move(meeting)), inner(std::move(inner)), device(device), order(order), rank(rank) {}
+      : TransportOver(std::move(inner)), meeting(std::move(meeting)), device(device), order(order), rank(rank) {}
 
   Status prepare(const RankProgram &its) override {
     program = &its;
@@ -63,14 +66,6 @@ public:
   }
   pp_status_t complete(pp_rank_t &state, int32_t message) override;
   int64_t outstanding() const override { return inner->outstanding(); }
-  Status send(int32_t to, const void *data, size_t bytes) override { return inner->send(to, data, bytes); }
-  Status receive(int32_t from, void *data, size_t bytes) override { return inner->receive(from, data, bytes); }
-  Status sum(std::span<double> values) override { return inner->sum(values); }
-  Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override {
-    return inner->agree(mine, failed, code);
-  }
-  void markStep(int64_t step) override { inner->markStep(step); }
-  double now() const override { return inner->now(); }
   std::string_view name() const override { return inner->name(); }
 
 private:
@@ -80,9 +75,9 @@ private:
   pp_status_t post(pp_rank_t &state, int32_t message, const void *data, const void *shard, const Post &posts);
   std::shared_ptr<CheckedMessage> join(const MessageSpec &spec, End end);
   Status checkAccesses(CheckedMessage &message) const;
+  [[nodiscard]] bool isAlone(const MessageSpec &spec) const { return meeting->apart && !spec.host; }
 
   std::shared_ptr<CheckedMeeting> meeting;
-  std::unique_ptr<Transport> inner;
   StreamDevice &device;
   Order &order;
   int32_t rank;
@@ -92,6 +87,8 @@ private:
 
 /// The message that this end belongs to, and whether all of its ends are there now.
 std::shared_ptr<CheckedMessage> CheckedTransport::join(const MessageSpec &spec, End end) {
+  if (isAlone(spec))
+    return std::make_shared<CheckedMessage>(CheckedMessage{{std::move(end)}, {}, true});
   bool sends = spec.kind == MessageSpec::Kind::Send;
   std::vector<int32_t> members = spec.group;
   if (!spec.isCollective())
@@ -136,11 +133,12 @@ Status CheckedTransport::checkAccesses(CheckedMessage &message) const {
   const MessageSpec &spec = *message.ends[0].spec;
   if (!message.met)
     return message.accesses.empty() ? Status() : internal(describe(spec), " moves before all of its ends are posted");
-  if (message.accesses.empty() && !spec.isCollective())
+  if (message.accesses.empty() && !spec.isCollective() && !isAlone(spec))
     return internal(describe(spec), " is not moved when its ends are posted");
   for (const Order::Access &access : message.accesses) {
     for (auto [from, bytes] : access.ranges)
-      if (std::none_of(message.ends.begin(), message.ends.end(), [&, from = from, bytes = bytes](const End &end) {
+      if (!(isAlone(spec) && !device.holds(from)) && // the other end, or memory on the way there
+          std::none_of(message.ends.begin(), message.ends.end(), [&, from = from, bytes = bytes](const End &end) {
             return std::any_of(end.ranges.begin(), end.ranges.end(), [&](const auto &range) {
               return from >= range.first && from + bytes <= range.first + range.second;
             });
@@ -155,10 +153,15 @@ Status CheckedTransport::checkAccesses(CheckedMessage &message) const {
 }
 
 pp_status_t CheckedTransport::complete(pp_rank_t &state, int32_t message) {
+  order.takeAccesses();
   pp_status_t code = inner->complete(state, message);
   if (code != PP_OK)
     return code;
   std::shared_ptr<CheckedMessage> its = std::move(under[message]);
+  for (Order::Access &access : order.takeAccesses())
+    its->accesses.push_back(std::move(access));
+  if (Status status = checkAccesses(*its); !status.ok())
+    return state.fail(status.code(), status.message());
   for (const Order::Access &access : its->accesses)
     if (!order.isBefore(access.moment, device.compute())) {
       Status status = internal(describe(program->messages[message]), ": rank ", rank,
@@ -170,7 +173,7 @@ pp_status_t CheckedTransport::complete(pp_rank_t &state, int32_t message) {
 
 } // namespace
 
-std::shared_ptr<CheckedMeeting> makeCheckedMeeting() { return std::make_shared<CheckedMeeting>(); }
+std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart) { return std::make_shared<CheckedMeeting>(apart); }
 
 std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
                                                 std::unique_ptr<Transport> inner, StreamDevice &device, Order &order,

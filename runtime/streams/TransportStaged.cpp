@@ -49,7 +49,7 @@ private:
 };
 
 Status StagedTransport::bind() {
-  PP_TRY(mpi->prepare(*program));
+  PP_TRY(inner->prepare(*program));
   PP_TRY(driver.makeStream(down));
   PP_TRY(driver.makeStream(up));
   bounds = std::vector<Bound>(program->messages.size());
@@ -76,7 +76,7 @@ Status StagedTransport::begin(pp_rank_t &state, int32_t message, void *data, voi
   bound.shard = shard;
   PP_TRY(driver.record(bound.posted, device.compute()));
   if (its.kind == Kind::Receive) {
-    pp_status_t code = mpi->postReceive(state, message, bound.staged);
+    pp_status_t code = inner->postReceive(state, message, bound.staged);
     return code == PP_OK ? Status() : Status(code, state.message);
   }
   PP_TRY(driver.wait(down, bound.posted));
@@ -96,8 +96,8 @@ Status StagedTransport::handOver(pp_rank_t &state) {
     Bound &bound = bounds[message];
     PP_TRY(driver.finish(bound.moved));
     pp_status_t code = spec(message).kind == Kind::Send
-                           ? mpi->postSend(state, message, bound.staged)
-                           : mpi->postCollective(state, message, bound.staged, bound.stagedShard);
+                           ? inner->postSend(state, message, bound.staged)
+                           : inner->postCollective(state, message, bound.staged, bound.stagedShard);
     if (code != PP_OK)
       return {code, state.message};
   }
@@ -118,10 +118,10 @@ Status StagedTransport::bring(int32_t message) {
 
 Status StagedTransport::finishMessage(pp_rank_t &state, int32_t message) {
   PP_TRY(handOver(state));
-  int64_t before = mpi->received();
-  if (pp_status_t code = mpi->complete(state, message); code != PP_OK)
+  int64_t before = inner->received();
+  if (pp_status_t code = inner->complete(state, message); code != PP_OK)
     return {code, state.message};
-  receivedBytes += mpi->received() - before;
+  receivedBytes += inner->received() - before;
   return spec(message).kind == Kind::Send ? Status() : bring(message);
 }
 

@@ -115,6 +115,7 @@ def main():
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
     parser.add_argument("--order", metavar="COSTS", help="of parts of the model: the order of messages, and receives ahead of them")
     parser.add_argument("--recompute", metavar="PARTS", help="in all stages of the library's schedules")
+    parser.add_argument("--without-mpi", action="store_true", help="programs that were linked without MPI: in one process alone")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="of the model and the data, or of the schedules alone")
     parser.add_argument("--matrix", action="store_true", help="all sizes of the issue of weight passing")
@@ -143,6 +144,8 @@ def main():
         streams, staged = (f"streams/{number}", "rendezvous"), (f"staged/{number}", "rendezvous")
         quick = [modes[0], staged if number % 4 == 3 else modes[1 + number % 2], streams]
         chosen = [modes[number % 2]] if arguments.matrix else quick if arguments.quick else [*modes, streams, staged]
+        if arguments.without_mpi:
+            chosen = [mode for mode in chosen if mode[0] == "threads" or mode[0].startswith("streams")] or [modes[1]]
         first = None
         for transport, sends in chosen:
             gradients, losses, weights = runner.run(program, ranks, transport, sends, arguments.steps)

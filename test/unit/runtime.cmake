@@ -10,14 +10,17 @@ foreach(type f32 f64 bf16 f16)
   pp_add_runtime_program(pp-byhand-2-${type} 2 ${type})
 endforeach()
 
-add_executable(pp-message-pattern ${PP_UNIT_DIR}/RuntimePattern.cpp)
-target_link_libraries(pp-message-pattern PRIVATE pp-runtime pp-warnings)
-
 # gtest_main stands first: the runtime's own main is for emitted programs.
 add_executable(pp-runtime-tests ${PP_UNIT_DIR}/RuntimeFiles.cpp ${PP_UNIT_DIR}/RuntimeTransport.cpp
-               ${PP_UNIT_DIR}/RuntimeRuns.cpp ${PP_UNIT_DIR}/RuntimeStreams.cpp ${PP_UNIT_DIR}/RuntimeProgram.cpp)
+               ${PP_UNIT_DIR}/RuntimeStreams.cpp ${PP_UNIT_DIR}/RuntimeProgram.cpp)
 target_link_libraries(pp-runtime-tests PRIVATE GTest::gtest_main GTest::gtest pp-runtime pp-warnings)
 target_compile_definitions(pp-runtime-tests PRIVATE PP_BYHAND_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-add_dependencies(pp-runtime-tests pp-message-pattern pp-byhand-1-f32 pp-byhand-1-f64 pp-byhand-1-bf16 pp-byhand-1-f16
+add_dependencies(pp-runtime-tests pp-byhand-1-f32 pp-byhand-1-f64 pp-byhand-1-bf16 pp-byhand-1-f16
                  pp-byhand-2-f32 pp-byhand-2-f64 pp-byhand-2-bf16 pp-byhand-2-f16)
+if(PP_WITH_MPI)
+  add_executable(pp-message-pattern ${PP_UNIT_DIR}/RuntimePattern.cpp)
+  target_link_libraries(pp-message-pattern PRIVATE pp-runtime pp-warnings)
+  target_sources(pp-runtime-tests PRIVATE ${PP_UNIT_DIR}/RuntimeRuns.cpp)
+  add_dependencies(pp-runtime-tests pp-message-pattern)
+endif()
 gtest_discover_tests(pp-runtime-tests)
