@@ -5,6 +5,8 @@
 
 #include <cuda_runtime.h>
 #include <functional>
+#include <utility>
+#include <vector>
 
 namespace pp {
 
@@ -14,6 +16,9 @@ using FakeWork = std::function<bool()>;
 /// Puts work on a stream, or into the graph that it is captured for: `make` is then called at each launch.
 cudaError_t fakeEnqueue(cudaStream_t stream, std::function<FakeWork()> make);
 [[nodiscard]] bool fakeIsCaptured(cudaStream_t stream);
+/// What is told of memory that a library reads or writes in a stream; null: nobody asks.
+using FakeRanges = std::vector<std::pair<const char *, size_t>>;
+inline void (*fakeAccesses)(cudaStream_t stream, FakeRanges ranges) = nullptr;
 /// Lets every stream go on a little, in an order drawn from PP_FAKE_SEED.
 void fakeGoOn();
 

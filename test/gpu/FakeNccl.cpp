@@ -81,6 +81,7 @@ struct Call {
   cudaStream_t stream;
   std::function<std::vector<Phase>()> phases;
   bool isJoint;
+  pp::FakeRanges ranges;
 };
 
 int depth = 0;
@@ -189,6 +190,9 @@ Leg legTo(int peer, bool sends, const void *data, size_t bytes, int kind) {
 
 /// One operation that holds its stream up until all of its phases are through.
 void launch(ncclComm_t comm, cudaStream_t stream, std::vector<Call> its, bool isWithheld) {
+  for (const Call &call : its)
+    if (pp::fakeAccesses)
+      pp::fakeAccesses(stream, call.ranges);
   (void)pp::fakeEnqueue(stream, [=]() -> pp::FakeWork {
     auto phases = std::make_shared<std::vector<Phase>>(1); // the first: sends and receives, which go on together
     for (const Call &call : its)
@@ -245,8 +249,10 @@ ncclResult_t issue(ncclComm_t comm, std::vector<Call> its) {
   return ncclInProgress;
 }
 
-ncclResult_t call(ncclComm_t comm, cudaStream_t stream, bool isJoint, std::function<std::vector<Phase>()> phases) {
-  calls.push_back({comm, stream, std::move(phases), isJoint});
+ncclResult_t call(ncclComm_t comm, cudaStream_t stream, bool isJoint, const void *from, const void *to, size_t bytes,
+                  std::function<std::vector<Phase>()> phases) {
+  pp::FakeRanges ranges = {{static_cast<const char *>(from), bytes}, {static_cast<const char *>(to), bytes}};
+  calls.push_back({comm, stream, std::move(phases), isJoint, std::move(ranges)});
   if (depth > 0)
     return ncclSuccess;
   return issue(comm, std::exchange(calls, {}));
@@ -380,24 +386,27 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   size_t bytes = (count - (fault.meets("shorten", fault.operations) ? 1 : 0)) * bytesOf(type);
-  return call(comm, stream, false, [=] { return std::vector<Phase>{{{legTo(peer, true, data, bytes, 1)}, nullptr}}; });
+  return call(comm, stream, false, data, data, bytes,
+              [=] { return std::vector<Phase>{{{legTo(peer, true, data, bytes, 1)}, nullptr}}; });
 }
 ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   size_t bytes = count * bytesOf(type);
-  return call(comm, stream, false, [=] { return std::vector<Phase>{{{legTo(peer, false, data, bytes, 1)}, nullptr}}; });
+  return call(comm, stream, false, data, data, bytes,
+              [=] { return std::vector<Phase>{{{legTo(peer, false, data, bytes, 1)}, nullptr}}; });
 }
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-  return call(comm, stream, true,
+  return call(comm, stream, true, comm->place == root ? from : to, to, count * bytesOf(type),
               [=] { return std::vector<Phase>{spread(comm, from, to, count * bytesOf(type), root)}; });
 }
 ncclResult_t ncclReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
                         ncclComm_t comm, cudaStream_t stream) {
-  return call(comm, stream, true, [=] { return std::vector<Phase>{reduction(comm, part, sum, count, type, root)}; });
+  return call(comm, stream, true, part, comm->place == root ? sum : part, count * bytesOf(type),
+              [=] { return std::vector<Phase>{reduction(comm, part, sum, count, type, root)}; });
 }
 ncclResult_t ncclAllReduce(const void *part, void *sum, size_t count, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
                            cudaStream_t stream) {
-  return call(comm, stream, true, [=] {
+  return call(comm, stream, true, part, sum, count * bytesOf(type), [=] {
     return std::vector<Phase>{reduction(comm, part, sum, count, type, 0),
                               spread(comm, sum, sum, count * bytesOf(type), 0)};
   });

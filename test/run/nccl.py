@@ -32,7 +32,7 @@ class Runner:
     def train(self, program, command, *options, **environment):
         """The gradients of the first step and the losses; or what it said instead, and how long it took."""
         start = time.time()
-        run = subprocess.run([*command, program, "--data", self.text, "--steps", "2", "--grads", program + ".grads", "--log",
+        run = subprocess.run([*command, program, "--data", self.text, *(() if "--steps" in options else ("--steps", "2")), "--grads", program + ".grads", "--log",
                               program + ".log", *options], env=harness.ENVIRONMENT | environment, capture_output=True, text=True,
                              timeout=60, stdin=subprocess.DEVNULL)
         if run.returncode:
@@ -124,6 +124,25 @@ class Runner:
         left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True, text=True).stdout.split()
         self.tally.check(not left, f"no rank is left {left}")
 
+    def orders(self):
+        """Every message between its post and its complete, as asked for and as captured; a wait left out is found, or does no harm."""
+        def run(case):
+            schedule, wait = case
+            copy = self.path(f"order.{schedule}.{wait}")
+            shutil.copy(self.path(schedule + ".2"), copy)
+            return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], "--steps", "2" if wait < 0 else "1", PP_FAKE_ORDER=str(wait))
+
+        cases = [(schedule, wait) for schedule in ("1f1b", "fsdp") for wait in (-1, 0, 1, 6, 11)]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            results = dict(zip(cases, pool.map(run, cases)))
+        for schedule in ("1f1b", "fsdp"):
+            right, _ = results[schedule, -1]
+            self.tally.check(isinstance(right, dict), f"{schedule}: every message between its posts and its completes{'' if isinstance(right, dict) else right}")
+            without = {wait: said for (name, wait), (said, _) in results.items() if name == schedule and wait >= 0}
+            found = [wait for wait, said in without.items() if isinstance(said, list) and "does not wait for what" in said[0]]
+            unseen = [wait for wait, said in without.items() if wait not in found and said != right]
+            self.tally.check(len(found) >= 3 and not unseen, f"{schedule}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
+
     def machines(self):
         """What the machine lacks, in a sentence: errors 100 and 35 of the CUDA runtime."""
         program = self.path("1f1b.2")
@@ -137,6 +156,7 @@ def main():
     runner = Runner(*sys.argv[1:])
     runner.gradients()
     runner.faults()
+    runner.orders()
     runner.machines()
     return runner.tally.close()
 
