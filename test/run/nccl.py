@@ -4,8 +4,9 @@
 #
 # usage: nccl.py PP_COMPILE FOLDER     (PP_TEST_RUNTIME: a runtime over test/gpu/FakeCuda.cpp and FakeNccl.cpp)
 # The programs are those for `cuda` to the last call; what CUDA and NCCL do is done on this CPU, in an order drawn anew for
-# each run. Two steps: one asked for call by call, one as a graph. The stand-in of NCCL never buffers, refuses what NCCL
-# leaves undefined (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
+# each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third loss is
+# of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined (lengths that differ,
+# a first use inside a capture), and fails where PP_FAKE_NCCL says.
 import concurrent.futures, os, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
@@ -32,7 +33,7 @@ class Runner:
     def train(self, program, command, *options, **environment):
         """The gradients of the first step and the losses; or what it said instead, and how long it took."""
         start = time.time()
-        run = subprocess.run([*command, program, "--data", self.text, *(() if "--steps" in options else ("--steps", "2")), "--grads", program + ".grads", "--log",
+        run = subprocess.run([*command, program, "--data", self.text, *(() if "--steps" in options else ("--steps", "3")), "--grads", program + ".grads", "--log",
                               program + ".log", *options], env=harness.ENVIRONMENT | environment, capture_output=True, text=True,
                              timeout=60, stdin=subprocess.DEVNULL)
         if run.returncode:
@@ -59,7 +60,7 @@ class Runner:
                         continue
                     worst, where = difference(got, wanted)
                     drift = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses))
-                    self.tally.check(worst <= TOLERANCE and drift <= TOLERANCE and len(losses) == 2,
+                    self.tally.check(worst <= TOLERANCE and drift <= TOLERANCE and len(losses) == 3,
                                      f"{schedule} {how}: gradients {worst:.1e} {where if worst > TOLERANCE else ''} losses {drift:.1e}")
 
     def patched(self, program, *changes):
