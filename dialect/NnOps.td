@@ -380,5 +380,6 @@ def AdamwOp : Nn_KernelOp<"adamw", ["flags", "elementType", "pointers"],
 
 include "dialect/NnAttentionOps.td"
 include "dialect/NnLossOps.td"
+include "dialect/NnFusedOps.td"
 
 #endif // PP_DIALECT_NNOPS_TD

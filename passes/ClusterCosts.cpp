@@ -56,7 +56,9 @@ private:
   }
 
   double secondsOf(nn::Kernel kernel) const {
-    bool product = isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp>(kernel);
+    bool product =
+        isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearDxGeluOp, nn::LinearDwBiasOp>(
+            kernel);
     bool attention = isa<nn::AttentionOp, nn::AttentionBwdOp>(kernel);
     std::string type;
     llvm::raw_string_ostream(type) << kernel.elementType();

@@ -29,9 +29,10 @@ struct ProofOptions {
 
 /// What may change the program that the schedule wrote.
 struct ChangeOptions {
-  bool fuse = true;   ///< I and W side by side become B where nobody sees the difference (FuseUnits.cpp)
-  bool hoist = false; ///< weights leave earlier where the step gains by it (HoistMoves.cpp)
-  std::string costs;  ///< by which it does, as pp-compile --costs
+  bool fuse = true;       ///< I and W side by side become B where nobody sees the difference (FuseUnits.cpp)
+  bool hoist = false;     ///< weights leave earlier where the step gains by it (HoistMoves.cpp)
+  std::string costs;      ///< by which it does, as pp-compile --costs
+  bool epilogues = false; ///< products take the gelu or the bias gradient beside them along (FuseEpilogues.cpp)
 };
 
 /// The whole way from elaborated actions, in order; passes/Pipeline.cpp gives one reason a line.

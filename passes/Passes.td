@@ -39,6 +39,16 @@ def FuseUnits : PpPass<"fuse-units"> {
   }];
 }
 
+def FuseEpilogues : PpPass<"fuse-epilogues"> {
+  let summary = "a product and the gelu, its derivative or the bias gradient beside it become one op";
+  let description = [{
+    `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`, and so for `linear_dx` with `gelu_bwd` and
+    `linear_dw` with `bias_dw`, inside one body. cuBLASLt runs such a pair as one kernel. `pp-compile --epilogues` asks for
+    this pass, and `--target=cuda` does.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def LinearizeActions : PpPass<"linearize-actions"> {
   let summary = "merge the ranks' lists into one order in which every input is there";
   let description = [{

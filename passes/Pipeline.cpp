@@ -15,6 +15,9 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createFuseUnits());
   // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
   manager.addPass(createDeriveTasks());
+  // Before memory is planned: a product that does its neighbour's work reads and writes at the same time.
+  if (changes.epilogues)
+    manager.addPass(createFuseEpilogues());
   // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
   manager.addPass(createLinearizeActions());
   // Actions become SSA: from here on what a unit reads is an operand, and a missing transfer is a type error.

@@ -73,6 +73,13 @@ int32_t pp_linear_dx(pp_rank_t *, int32_t op, const void *dy, const void *w, voi
 int32_t pp_linear_dw(pp_rank_t *, int32_t op, const void *x, const void *dy, void *dw);
 /// db[N] (+)= column sums of dy[T,N], db in acc. dims T N. flags: "accumulate".
 int32_t pp_bias_dw(pp_rank_t *, int32_t op, const void *dy, void *db);
+/// Pairs of calls, as one kernel where a library has one; else, as on the CPU, one after the other with the same bits.
+/// u as pp_linear, and y[T,N] = gelu(u), tanh form; a library makes y before it rounds u. flags: "transposed", "bias".
+int32_t pp_linear_gelu(pp_rank_t *, int32_t op, const void *x, const void *w, const void *b, void *u, void *y);
+/// du[T,K] = (dy . w^T) * gelu'(u[T,K]). dims T K N. flags: "transposed".
+int32_t pp_linear_dx_gelu(pp_rank_t *, int32_t op, const void *dy, const void *w, const void *u, void *du);
+/// dw as pp_linear_dw and db as pp_bias_dw. dims T K N. flags: "transposed", "accumulate" (both).
+int32_t pp_linear_dw_bias(pp_rank_t *, int32_t op, const void *x, const void *dy, void *dw, void *db);
 
 /// x[T,h] = table[tokens[t] - first], or 0 outside of it: rows [first, first + rows) of V. dims T h rows first V; or T h V.
 int32_t pp_embedding(pp_rank_t *, int32_t op, const int32_t *tokens, const void *table, void *x);

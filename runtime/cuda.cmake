@@ -2,4 +2,4 @@
 set(PP_CUDA_KERNELS cuda/Elementwise.cu cuda/Optimizer.cu cuda/Norms.cu cuda/Tables.cu cuda/CrossEntropy.cu
     cuda/AttentionForward.cu cuda/AttentionBackward.cu cuda/PlainAttention.cu cuda/MergeAttention.cu)
 set(PP_CUDA_KERNEL_SOURCES ${PP_CUDA_KERNELS} cuda/Prepare.cpp cuda/Gemm.cpp cuda/Memory.cpp kernels/Entry.cpp
-    kernels/Specs.cpp)
+    kernels/Specs.cpp kernels/Pairs.cpp)

@@ -1,6 +1,6 @@
 # The kernels' sources, and the flags that the loops need to become vector code; each ISA's file has its own.
-set(PP_KERNEL_SOURCES kernels/Entry.cpp kernels/Prepare.cpp kernels/Specs.cpp kernels/Gemm.cpp
-    kernels/LoopsPlain.cpp)
+set(PP_KERNEL_SOURCES kernels/Entry.cpp kernels/Prepare.cpp kernels/Specs.cpp kernels/Pairs.cpp
+    kernels/Gemm.cpp kernels/LoopsPlain.cpp)
 set(PP_LOOP_FLAGS -O3 -fopenmp-simd -ffp-contract=fast -fno-math-errno -fno-trapping-math -fno-thread-jumps)
 set_source_files_properties(kernels/LoopsPlain.cpp PROPERTIES COMPILE_OPTIONS "${PP_LOOP_FLAGS}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -25,6 +25,9 @@ cl::opt<bool> fuse("fuse", cl::desc("make B of I and W side by side where no mes
                    cl::init(true), cl::cat(pp::compileOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("let weights leave earlier where the simulated step gains by it"),
                     cl::cat(pp::compileOptions()));
+cl::opt<cl::boolOrDefault> epilogues("epilogues",
+                                     cl::desc("let products do the gelu and the bias gradients beside them (for cuda)"),
+                                     cl::cat(pp::compileOptions()));
 cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"),
                                 cl::cat(pp::compileOptions()));
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"),
@@ -40,7 +43,9 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
   manager.addInstrumentation(pp::timePasses(times));
   if (pp::programRanks(module).empty()) {
     bool step = pp::requestedForm() == pp::Form::Pipeline;
-    pp::buildPipeline(manager, step ? pp::Until::Step : pp::Until::Ranks, proofs, {fuse, hoist, pp::requestedCosts()});
+    bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
+    pp::buildPipeline(manager, step ? pp::Until::Step : pp::Until::Ranks, proofs,
+                      {fuse, hoist, pp::requestedCosts(), epilogue});
   } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
     manager.addPass(pp::createPlanBodies());
     if (pp::wantsProof())

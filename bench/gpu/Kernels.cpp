@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A line is: kernel, type, dims, microseconds (the median of repeated graph replays), TFLOP/s, GB/s, and for products
-// the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here.
+// the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here; for products with an
+// epilogue also the time of the two plain calls (PP_EPILOGUES=off) over that of the one.
 #include "runtime/kernels/Op.h"
 #include <algorithm>
 #include <cstdio>
@@ -176,6 +177,8 @@ void report(const Case &one, bool own, cudaStream_t stream) {
               bytes / time * 1e-3);
   if (one.spec.kernel.starts_with("linear"))
     std::printf(",%.3f", measure(one, "PP_TUNE", "1", stream) / time);
+  if (one.spec.kernel.ends_with("_gelu") || one.spec.kernel.ends_with("_bias"))
+    std::printf(",%.3f", measure(one, "PP_EPILOGUES", "off", stream) / time);
   std::printf("\n");
   std::fflush(stdout);
 }
@@ -192,6 +195,16 @@ void products(std::vector<Case> &cases, Type type, int64_t t, int64_t k, int64_t
   cases.push_back({{"linear_dx", type, {t, k, n}, {}, {}}, {elements(t * n), elements(k * n), elements(t * k)}});
   cases.push_back(
       {{"linear_dw", type, {t, k, n}, {}, {"accumulate"}}, {elements(t * k), elements(t * n), sums(k * n)}});
+}
+
+/// Products that do their neighbour's work: the first linear of an MLP, the derivative behind its second one, dw.
+void pairs(std::vector<Case> &cases, Type type, int64_t t, int64_t h, int64_t f) {
+  cases.push_back({{"linear_gelu", type, {t, h, f}, {}, {"bias"}},
+                   {elements(t * h), elements(h * f), elements(f), elements(t * f), elements(t * f)}});
+  cases.push_back({{"linear_dx_gelu", type, {t, f, h}, {}, {}},
+                   {elements(t * h), elements(f * h), elements(t * f), elements(t * f)}});
+  cases.push_back({{"linear_dw_bias", type, {t, h, f}, {}, {"accumulate"}},
+                   {elements(t * h), elements(t * f), sums(h * f), sums(f)}});
 }
 
 void attentions(std::vector<Case> &cases, int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal) {
@@ -247,7 +260,7 @@ int main() {
   if (!check(cudaGetDeviceProperties(&device, 0), "device") ||
       !check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream"))
     return 1;
-  std::printf("# %s, %d multiprocessors, attention by %s\nkernel,type,dims,us,TFLOP/s,GB/s,best\n", device.name,
+  std::printf("# %s, %d multiprocessors, attention by %s\nkernel,type,dims,us,TFLOP/s,GB/s,best,plain\n", device.name,
               device.multiProcessorCount, Kernels::attention().c_str());
   std::vector<Case> cases;
   for (int64_t t : {1024, 4096})
@@ -255,6 +268,9 @@ int main() {
       products(cases, Type::Bf16, t, k, n);
   products(cases, Type::Bf16, 8192, 768, 3072);
   products(cases, Type::F32, 2048, 2048, 2048);
+  for (auto [t, h] : {std::pair<int64_t, int64_t>{8192, 768}, {8192, 1600}, {4096, 4096}})
+    pairs(cases, Type::Bf16, t, h, 4 * h);
+  pairs(cases, Type::F32, 2048, 1024, 4096);
   for (auto [b, s] : {std::pair<int64_t, int64_t>{4, 1024}, {1, 4096}, {1, 16384}}) {
     attentions(cases, b, s, 32, 8, 128, true);
     attentions(cases, b, s, 32, 32, 128, true);

@@ -33,6 +33,18 @@ for type in "${types[@]}"; do
   done
 done
 
+# GPT-2 has what the epilogues of products do: gelu, and biases.
+kinds=(f32 bf16)
+if [ "$target" = cpu ]; then kinds=(f32); fi
+for type in "${kinds[@]}"; do
+  size=$(define model=gpt2 layers=8 hidden=64 heads=4 ffn=256 vocab=256 context=64 sequence=64 microbatch=2 microbatches=8 \
+    precision="$type")
+  pack "gradients.$type-gpt2.single" $size -D schedule=single -D ranks=1
+  for schedule in 1f1b 1f1b_recompute zb_v; do
+    pack "gradients.$type-gpt2.$schedule" $size -D schedule="$schedule" -D ranks=4
+  done
+done
+
 # A stack of llama layers as bench/gpu/step.py has it for PyTorch.
 if [ "$target" = cuda ]; then
   for length in 4096 16384; do
@@ -41,6 +53,8 @@ if [ "$target" = cuda ]; then
   done
   pack step.4096.1f1b $(define model=llama layers=4 hidden=4096 heads=32 kv_heads=8 ffn=14336 vocab=4096 \
     sequence=4096 microbatch=1 microbatches=4 precision=bf16 schedule=1f1b ranks=4 clip=0)
+  pack step-gpt2.1024.single $(define model=gpt2 layers=12 hidden=768 heads=12 ffn=3072 vocab=8192 context=1024 \
+    sequence=1024 microbatch=8 microbatches=4 precision=bf16 schedule=single ranks=1 clip=0)
 fi
 
 cp -r "$root"/{CMakeLists.txt,runtime,test,bench} "$folder"

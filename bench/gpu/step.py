@@ -14,12 +14,13 @@ LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 1433
 STEPS, WARM = 8, 3
 
 
-def ours(folder, text, *options):
+def ours(folder, text, *options, **environment):
     log = os.path.join(folder, "log")
     if os.path.exists(log):
         os.remove(log)
     done = subprocess.run([os.path.abspath(os.path.join(folder, "program")), "--in-process", "--data", text, "--steps",
-                           str(STEPS), "--log", log, *options], capture_output=True, text=True, timeout=120)
+                           str(STEPS), "--log", log, *options], capture_output=True, text=True, timeout=120,
+                          env=dict(os.environ, **environment))
     if done.returncode:
         return None, None, done.stderr.strip()
     with open(log) as file:
@@ -129,6 +130,21 @@ def torch_step(length, compiled):
     return min(times[WARM:])
 
 
+def epilogues(programs, text):
+    """GPT-2's step with gelu and bias gradients inside of products, and each by a kernel of its own."""
+    print("\n| tokens | PP_EPILOGUES | ms a step | TFLOP/s | of `off` |\n|---|---|---|---|---|")
+    for folder in glob.glob(f"{programs}/step-gpt2.*"):
+        length, first = re.search(r"step-gpt2\.(\d+)\.", folder).group(1), None
+        for wish in ("off", "gelu", "on"):
+            seconds, flops, said = ours(folder, text, PP_EPILOGUES=wish)
+            if seconds is None:
+                print(f"| {length} | {wish} | {said} | | |", flush=True)
+                continue
+            first = first or seconds
+            print(f"| {length} | {wish} | {seconds * 1e3:.2f} | {flops / seconds * 1e-12:.1f} | {first / seconds:.3f} |",
+                  flush=True)
+
+
 def main():
     programs, text = sys.argv[1:]
     print("| tokens | what | ms a step | tokens/s | TFLOP/s | of ours | outside tasks |\n|---|---|---|---|---|---|---|")
@@ -158,6 +174,7 @@ def main():
                 row(name, torch_step(length, compiled))
             except Exception as error:  # no PyTorch, or not enough memory: ours is of interest all the same
                 print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | |", flush=True)
+    epilogues(programs, text)
 
 
 if __name__ == "__main__":

@@ -178,6 +178,10 @@ template <class E> pp_status_t round(const PreparedOp &op, void *const *argument
 
 } // namespace
 
+pp_status_t pp::addSums(const PreparedOp &op, const void *from, void *to) {
+  return map(op, Accumulated<float>{in<float>(from), out<float>(to)}, op.dims[2], aligned(from, to));
+}
+
 Body pp::elementwiseBody(Kernel kernel, Type type) {
   switch (kernel) {
     PP_BODY_OF(gelu)

@@ -5,6 +5,15 @@
 //
 // A plan promises an alignment of its operands. Slots of the arena are aligned, a tensor inside a group need not be: so
 // each product has two plans, for addresses at multiples of 16 bytes and for any, and picks one by the addresses.
+//
+// Epilogues, by cublasLt.h of CUDA 13 and, where it is silent, by what the projects say that use them:
+//   Gelu     GELU_AUX(_BIAS)  The tanh form, ours: PyTorch and TensorRT-LLM take gelu's tanh for the same function. aux is
+//                             u, in c's type, with rows at multiples of 8 elements.
+//   GeluBwd  DGELU            aux as above, read. (DGELU_BGRAD would sum a bias gradient too, but in c's type: 16 bits,
+//                             where nn_ops R4 wants f32.)
+//   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw, or in
+//                             a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
+// NOT_SUPPORTED, or no algorithm, is cuBLASLt's answer where it has no kernel; any other is to a descriptor that is wrong.
 #include "runtime/cuda/Gemm.h"
 #include <cstdlib>
 #include <cublasLt.h>
@@ -72,19 +81,26 @@ struct Gemm::State {
   cublasLtMatmulAlgo_t algorithms[2]; ///< for any addresses, and for multiples of 16 bytes
   bool known[2] = {false, false};
   size_t workspace = 0;
-  bool epilogueBias = false;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
 
   explicit State(const GemmShape &shape)
       : shape(shape), sumType(!shape.sums               ? shape.type
                               : shape.type == Type::F64 ? Type::F64
                                                         : Type::F32) {}
   cublasStatus_t describe();
-  cublasStatus_t setBias(bool on);
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(bool wide, int most);
-  cublasStatus_t multiply(const void *a, const void *b, void *c, const cublasLtMatmulAlgo_t &algorithm, void *scratch,
+  bool addsBias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
+  std::vector<cublasLtEpilogue_t> epilogues() const;
+  template <class T> cublasStatus_t set(cublasLtMatmulDescAttributes_t what, const T &value) {
+    return cublasLtMatmulDescSetAttribute(product.it, what, &value, sizeof(value));
+  }
+  cublasStatus_t setEpilogue(cublasLtEpilogue_t wanted);
+  cublasStatus_t setPointers(const void *bias, void *aux);
+  cublasStatus_t candidates(bool wide, std::vector<cublasLtMatmulHeuristicResult_t> &found);
+  cublasStatus_t multiply(const GemmOperands &operands, const cublasLtMatmulAlgo_t &algorithm, void *scratch,
                           void *stream);
   void tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found, cublasLtMatmulAlgo_t &best);
-  bool choose(bool tunes);
+  cublasStatus_t choose(bool tunes);
+  std::string text() const;
 };
 
 cublasStatus_t Gemm::State::describe() {
@@ -98,11 +114,8 @@ cublasStatus_t Gemm::State::describe() {
   };
   cublasStatus_t status = cublasLtMatmulDescCreate(&product.it, arithmeticOf(g.type), scale);
   auto next = [&](auto call) { status = status == CUBLAS_STATUS_SUCCESS ? call() : status; };
-  next(
-      [&] { return cublasLtMatmulDescSetAttribute(product.it, CUBLASLT_MATMUL_DESC_TRANSA, &leftOp, sizeof(leftOp)); });
-  next([&] {
-    return cublasLtMatmulDescSetAttribute(product.it, CUBLASLT_MATMUL_DESC_TRANSB, &rightOp, sizeof(rightOp));
-  });
+  next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSA, leftOp); });
+  next([&] { return set(CUBLASLT_MATMUL_DESC_TRANSB, rightOp); });
   next([&] {
     bool straight = leftOp == CUBLAS_OP_N;
     return layout(left, g.type, straight, g.n, g.k, straight ? g.bRow : g.bColumn);
@@ -115,62 +128,100 @@ cublasStatus_t Gemm::State::describe() {
   return status;
 }
 
-cublasStatus_t Gemm::State::setBias(bool on) {
-  cublasLtEpilogue_t epilogue = on ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-  epilogueBias = on;
-  return cublasLtMatmulDescSetAttribute(product.it, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+/// The first is wanted; the others are taken where it is refused.
+std::vector<cublasLtEpilogue_t> Gemm::State::epilogues() const {
+  switch (shape.epilogue) {
+  case Epilogue::Gelu:
+    return {shape.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX};
+  case Epilogue::GeluBwd:
+    return {CUBLASLT_EPILOGUE_DGELU};
+  case Epilogue::BiasDw: // cuBLASLt's A is our b
+    return {shape.dyIsA ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA};
+  case Epilogue::None:
+    break;
+  }
+  if (shape.bias && shape.type != Type::F64) // not every type has a bias in the epilogue
+    return {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT};
+  return {CUBLASLT_EPILOGUE_DEFAULT};
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> Gemm::State::candidates(bool wide, int most) {
-  std::vector<cublasLtMatmulHeuristicResult_t> found(size_t(most), cublasLtMatmulHeuristicResult_t{});
+cublasStatus_t Gemm::State::setEpilogue(cublasLtEpilogue_t wanted) {
+  epilogue = wanted;
+  cublasStatus_t status = set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  bool hasAux = shape.epilogue == Epilogue::Gelu || shape.epilogue == Epilogue::GeluBwd;
+  return status == CUBLAS_STATUS_SUCCESS && hasAux ? set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, shape.n) : status;
+}
+
+cublasStatus_t Gemm::State::setPointers(const void *bias, void *aux) {
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (addsBias())
+    status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (status == CUBLAS_STATUS_SUCCESS && shape.epilogue == Epilogue::BiasDw)
+    status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aux);
+  else if (status == CUBLAS_STATUS_SUCCESS && shape.epilogue != Epilogue::None)
+    status = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+  return status;
+}
+
+/// As many as there is room for.
+cublasStatus_t Gemm::State::candidates(bool wide, std::vector<cublasLtMatmulHeuristicResult_t> &found) {
   Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wish;
-  if (cublasLtMatmulPreferenceCreate(&wish.it) != CUBLAS_STATUS_SUCCESS)
-    return {};
-  auto set = [&](cublasLtMatmulPreferenceAttributes_t what, const auto &value) {
-    return cublasLtMatmulPreferenceSetAttribute(wish.it, what, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
+  cublasStatus_t status = cublasLtMatmulPreferenceCreate(&wish.it);
+  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto &value) {
+    if (status == CUBLAS_STATUS_SUCCESS)
+      status = cublasLtMatmulPreferenceSetAttribute(wish.it, what, &value, sizeof(value));
   };
   uint32_t operand = wide ? 16 : uint32_t(sizeOf(shape.type)), sum = wide ? 16 : uint32_t(sizeOf(sumType));
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspaceBytes));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, operand);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, operand);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, sum);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, sum);
+  // Nothing is read there: only the alignment counts.
+  auto *somewhere = reinterpret_cast<char *>(uintptr_t(4096) + (wide ? 0 : operand));
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = setPointers(somewhere, somewhere);
   int count = 0;
-  if (!set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspaceBytes)) ||
-      !set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, operand) ||
-      !set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, operand) ||
-      !set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, sum) || !set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, sum) ||
-      cublasLtMatmulAlgoGetHeuristic(handle(), product.it, left.it, right.it, result.it, result.it, wish.it, most,
-                                     found.data(), &count) != CUBLAS_STATUS_SUCCESS)
-    count = 0;
+  if (status == CUBLAS_STATUS_SUCCESS)
+    status = cublasLtMatmulAlgoGetHeuristic(handle(), product.it, left.it, right.it, result.it, result.it, wish.it,
+                                            int(found.size()), found.data(), &count);
   found.resize(size_t(count));
   std::erase_if(found, [](const auto &each) { return each.state != CUBLAS_STATUS_SUCCESS; });
-  return found;
+  return status;
 }
 
-cublasStatus_t Gemm::State::multiply(const void *a, const void *b, void *c, const cublasLtMatmulAlgo_t &algorithm,
-                                     void *scratch, void *stream) {
+cublasStatus_t Gemm::State::multiply(const GemmOperands &o, const cublasLtMatmulAlgo_t &algorithm, void *scratch,
+                                     void *stream) {
   double wideOne = 1, wideBeta = shape.accumulate ? 1 : 0;
   float one = 1, beta = shape.accumulate ? 1 : 0;
   bool wide = shape.type == Type::F64;
-  return cublasLtMatmul(handle(), product.it, wide ? static_cast<void *>(&wideOne) : &one, b, left.it, a, right.it,
-                        wide ? static_cast<void *>(&wideBeta) : &beta, c, result.it, c, result.it, &algorithm, scratch,
-                        workspace, static_cast<cudaStream_t>(stream));
+  if (cublasStatus_t status = setPointers(o.bias, o.aux))
+    return status;
+  return cublasLtMatmul(handle(), product.it, wide ? static_cast<void *>(&wideOne) : &one, o.b, left.it, o.a, right.it,
+                        wide ? static_cast<void *>(&wideBeta) : &beta, o.c, result.it, o.c, result.it, &algorithm,
+                        scratch, workspace, static_cast<cudaStream_t>(stream));
 }
 
 /// Times every candidate five times on memory of its own and keeps the fastest.
 void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found, cublasLtMatmulAlgo_t &best) {
-  size_t operand = sizeOf(shape.type);
-  Buffer a(operand * size_t(shape.m * shape.k)), b(operand * size_t(shape.k * shape.n));
-  Buffer c(sizeOf(sumType) * size_t(shape.m * shape.n)), bias(operand * size_t(shape.n)), scratch(workspaceBytes);
-  if (!a.at || !b.at || !c.at || !bias.at || !scratch.at)
+  size_t operand = sizeOf(shape.type), sum = sizeOf(sumType), results = size_t(shape.m * shape.n);
+  Buffer a(operand * size_t(shape.m * shape.k)), b(operand * size_t(shape.k * shape.n)), c(sum * results);
+  Buffer bias(operand * size_t(shape.n)), scratch(workspaceBytes);
+  Buffer aux(shape.epilogue == Epilogue::BiasDw ? sum * size_t(shape.m + shape.n)
+             : shape.epilogue == Epilogue::None ? operand
+                                                : operand * results);
+  if (!a.at || !b.at || !c.at || !bias.at || !scratch.at || !aux.at)
     return;
-  if (epilogueBias)
-    cublasLtMatmulDescSetAttribute(product.it, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias.at, sizeof(bias.at));
+  GemmOperands operands = {a.at, b.at, c.at, bias.at, aux.at};
   cudaEvent_t from, to;
   cudaEventCreate(&from);
   cudaEventCreate(&to);
   float least = 1e30f;
   for (const auto &each : found) {
-    bool runs = multiply(a.at, b.at, c.at, each.algo, scratch.at, nullptr) == CUBLAS_STATUS_SUCCESS;
+    bool runs = multiply(operands, each.algo, scratch.at, nullptr) == CUBLAS_STATUS_SUCCESS;
     cudaEventRecord(from);
     for (int i = 0; runs && i < 5; ++i)
-      runs = multiply(a.at, b.at, c.at, each.algo, scratch.at, nullptr) == CUBLAS_STATUS_SUCCESS;
+      runs = multiply(operands, each.algo, scratch.at, nullptr) == CUBLAS_STATUS_SUCCESS;
     cudaEventRecord(to);
     float time = 0;
     if (cudaEventSynchronize(to) != cudaSuccess || cudaEventElapsedTime(&time, from, to) != cudaSuccess || !runs)
@@ -182,11 +233,16 @@ void Gemm::State::tune(const std::vector<cublasLtMatmulHeuristicResult_t> &found
   cudaEventDestroy(to);
 }
 
-/// Algorithms for both alignments; false if cuBLASLt knows none for aligned operands. Where it has none for others, a
-/// call with such fails.
-bool Gemm::State::choose(bool tunes) {
+/// Algorithms for both alignments; NOT_SUPPORTED if cuBLASLt knows none for aligned operands. Where it has none for
+/// others, a call with such fails; with an epilogue there are no others.
+cublasStatus_t Gemm::State::choose(bool tunes) {
   for (bool wide : {false, true}) {
-    auto found = candidates(wide, tunes ? mostCandidates : 1);
+    if (!wide && shape.epilogue != Epilogue::None)
+      continue;
+    std::vector<cublasLtMatmulHeuristicResult_t> found(tunes ? mostCandidates : 1);
+    cublasStatus_t status = candidates(wide, found);
+    if (status != CUBLAS_STATUS_SUCCESS && shape.epilogue != Epilogue::None)
+      return status;
     known[wide] = !found.empty();
     if (found.empty())
       continue;
@@ -195,48 +251,60 @@ bool Gemm::State::choose(bool tunes) {
     if (tunes && wide)
       tune(found, algorithms[wide]);
   }
-  return known[true];
+  return known[true] ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+std::string Gemm::State::text() const {
+  auto matrix = [](int64_t rows, int64_t columns) {
+    return "[" + std::to_string(rows) + "," + std::to_string(columns) + "]";
+  };
+  const char *name = shape.type == Type::F64   ? "f64"
+                     : shape.type == Type::F32 ? "f32"
+                     : shape.type == Type::F16 ? "f16"
+                                               : "bf16";
+  return matrix(shape.m, shape.k) + " x " + matrix(shape.k, shape.n) + " in " + name + ", epilogue " +
+         std::to_string(int(epilogue));
 }
 
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
 const GemmShape &Gemm::shape() const { return state->shape; }
 int64_t Gemm::scratchBytes() const { return int64_t(state->workspace); }
-bool Gemm::addsBias() const { return state->epilogueBias; }
+bool Gemm::addsBias() const { return state->addsBias(); }
 
 pp_status_t Gemm::create(const GemmShape &shape, bool tunes, std::unique_ptr<Gemm> &gemm, std::string &message) {
-  gemm.reset(new Gemm);
-  gemm->state = std::make_unique<State>(shape);
+  gemm.reset();
+  if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape))
+    return PP_OK;
   if (!handle()) {
     message = "cuBLASLt could not be started";
     return PP_INTERNAL;
   }
-  State &state = *gemm->state;
+  std::unique_ptr<Gemm> made(new Gemm);
+  made->state = std::make_unique<State>(shape);
+  State &state = *made->state;
   cublasStatus_t status = state.describe();
-  bool chosen = false;
-  // Not every type has a bias in the epilogue.
-  for (bool bias : {true, false}) {
-    if (status != CUBLAS_STATUS_SUCCESS || chosen || (bias && (!shape.bias || shape.type == Type::F64)))
-      continue;
-    status = state.setBias(bias);
-    chosen = status == CUBLAS_STATUS_SUCCESS && state.choose(tunes);
-  }
-  if (chosen)
+  if (status == CUBLAS_STATUS_SUCCESS)
+    for (cublasLtEpilogue_t epilogue : state.epilogues()) {
+      status = state.setEpilogue(epilogue);
+      if (status == CUBLAS_STATUS_SUCCESS)
+        status = state.choose(tunes);
+      if (status != CUBLAS_STATUS_NOT_SUPPORTED)
+        break;
+    }
+  if (status == CUBLAS_STATUS_SUCCESS)
+    gemm = std::move(made);
+  if (status == CUBLAS_STATUS_SUCCESS || (status == CUBLAS_STATUS_NOT_SUPPORTED && shape.epilogue != Epilogue::None))
     return PP_OK;
-  message = std::string("cuBLASLt refused the product: ") +
-            (status == CUBLAS_STATUS_SUCCESS ? "it has no algorithm for it" : cublasLtGetStatusString(status));
+  message = "cuBLASLt refused the product " + state.text() + ": " +
+            (status == CUBLAS_STATUS_NOT_SUPPORTED ? "it has no algorithm for it" : cublasLtGetStatusString(status));
   return PP_INTERNAL;
 }
 
-pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, char *scratch, void *stream) {
-  if (state->epilogueBias && cublasLtMatmulDescSetAttribute(state->product.it, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                                            sizeof(bias)) != CUBLAS_STATUS_SUCCESS)
-    return PP_INTERNAL;
-  uintptr_t addresses =
-      reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c);
-  bool wide = addresses % 16 == 0;
+pp_status_t Gemm::run(const GemmOperands &operands, char *scratch, void *stream) {
+  bool wide = operands.aligned();
   if (!state->known[wide])
     return PP_INTERNAL;
-  return state->multiply(a, b, c, state->algorithms[wide], scratch, stream) == CUBLAS_STATUS_SUCCESS ? PP_OK
-                                                                                                     : PP_INTERNAL;
+  return state->multiply(operands, state->algorithms[wide], scratch, stream) == CUBLAS_STATUS_SUCCESS ? PP_OK
+                                                                                                      : PP_INTERNAL;
 }

@@ -4,19 +4,36 @@
 #define PP_RUNTIME_CUDA_GEMM_H
 
 #include "runtime/kernels/GemmShape.h"
+#include <cstdlib>
 #include <memory>
+#include <string_view>
 
 namespace pp {
+
+/// The addresses of one call, null where there is nothing.
+struct GemmOperands {
+  const void *a, *b;
+  void *c;
+  const void *bias = nullptr;
+  void *aux = nullptr; ///< Gelu: u, written; GeluBwd: u, read; BiasDw: the column sums of dy, written, never added to
+
+  bool aligned() const {
+    auto of = [](const void *pointer) { return reinterpret_cast<uintptr_t>(pointer); };
+    return (of(a) | of(b) | of(c) | of(bias) | of(aux)) % 16 == 0;
+  }
+};
 
 class Gemm {
 public:
   /// Chooses the algorithms, by cuBLASLt's heuristics or, with `tunes`, by the clock; `message` says what it refused.
+  /// With an epilogue `gemm` stays null where no kernel does it along: then the two plain ops run.
   static pp_status_t create(const GemmShape &shape, bool tunes, std::unique_ptr<Gemm> &gemm, std::string &message);
   ~Gemm();
   const GemmShape &shape() const;
   int64_t scratchBytes() const;
-  /// The bias is added here only if the epilogue can (`addsBias`); else by a kernel of its own.
-  pp_status_t run(const void *a, const void *b, const void *bias, void *c, char *scratch, void *stream);
+  /// The bias is added here only if the epilogue can (`addsBias`); else by a kernel of its own. With an epilogue all
+  /// addresses must be multiples of 16.
+  pp_status_t run(const GemmOperands &operands, char *scratch, void *stream);
   bool addsBias() const;
 
 private:
@@ -24,6 +41,15 @@ private:
   Gemm();
   std::unique_ptr<State> state;
 };
+
+/// Whether to ask for a kernel that does the epilogue along: not in f64, which is there to be exact; and gelu's u needs
+/// rows at multiples of 8 elements. PP_EPILOGUES: `off` for none, `gelu` for all but bias gradients.
+inline bool wantsEpilogue(const GemmShape &shape) {
+  const char *text = std::getenv("PP_EPILOGUES");
+  std::string_view wish = text ? text : "on";
+  bool sums = shape.epilogue == Epilogue::BiasDw;
+  return shape.type != Type::F64 && wish != "off" && (sums ? wish != "gelu" : shape.n % 8 == 0);
+}
 
 } // namespace pp
 

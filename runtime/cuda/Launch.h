@@ -74,6 +74,9 @@ Body mergeAttentionBody(Kernel kernel, Type type);
 /// y[T,N] += b[N] for a linear whose product could not add it.
 pp_status_t addBias(const PreparedOp &op, const void *b, void *y);
 
+/// to[N] += from[N], f32, for a product that could only write the column sums of dy.
+pp_status_t addSums(const PreparedOp &op, const void *from, void *to);
+
 /// Whether this attention's products are done by tensor cores: 16 bits, and heads that their tiles hold.
 inline bool onTensorCores(const PreparedOp &op) {
   return (op.type == Type::Bf16 || op.type == Type::F16) && op.dims[4] <= 256;

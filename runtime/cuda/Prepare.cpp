@@ -4,10 +4,12 @@
 #include "runtime/cuda/KeyLists.h"
 #include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
+#include "runtime/kernels/Pairs.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <new>
 #include <tuple>
@@ -32,21 +34,33 @@ template <class A> std::vector<char> ropeTable(int64_t s, int64_t d, int64_t off
   return bytes;
 }
 
-template <class Arguments> pp_status_t multiply(const PreparedOp &op, const Arguments &a) {
-  Gemm &gemm = *op.gemm;
-  if (pp_status_t status = gemm.run(a[0], a[1], a[2], a[3], op.scratch, op.launches->stream))
+pp_status_t multiply(const PreparedOp &op, const GemmOperands &operands) {
+  return op.gemm->run(operands, op.scratch, op.launches->stream);
+}
+pp_status_t runLinear(const PreparedOp &op, void *const *a) {
+  if (pp_status_t status = multiply(op, {a[0], a[1], a[3], a[2]}))
     return status;
-  return gemm.shape().bias && !gemm.addsBias() ? addBias(op, a[2], a[3]) : PP_OK;
+  return op.gemm->shape().bias && !op.gemm->addsBias() ? addBias(op, a[2], a[3]) : PP_OK;
 }
-pp_status_t runLinear(const PreparedOp &op, void *const *a) { return multiply(op, a); }
-pp_status_t runLinearDx(const PreparedOp &op, void *const *a) {
-  void *const arguments[] = {a[0], a[1], nullptr, a[2]};
-  return multiply(op, arguments);
-}
+pp_status_t runLinearDx(const PreparedOp &op, void *const *a) { return multiply(op, {a[0], a[1], a[2]}); }
 pp_status_t runLinearDw(const PreparedOp &op, void *const *a) {
   bool transposed = op.has(Transposed);
-  void *const arguments[] = {a[transposed], a[!transposed], nullptr, a[2]};
-  return multiply(op, arguments);
+  return multiply(op, {a[transposed], a[!transposed], a[2]});
+}
+
+/// A pair in one kernel; for addresses that it does not take, in two.
+pp_status_t runPair(const PreparedOp &op, void *const *a) {
+  bool transposed = op.has(Transposed), adds = op.kernel == Kernel::linear_dw_bias && op.has(Accumulate);
+  void *sums = adds ? op.scratch + align(op.gemm->scratchBytes()) : a[3];
+  GemmOperands operands = op.kernel == Kernel::linear_gelu ? GemmOperands{a[0], a[1], a[4], a[2], a[3]}
+                          : op.kernel == Kernel::linear_dx_gelu
+                              ? GemmOperands{a[0], a[1], a[3], nullptr, a[2]}
+                              : GemmOperands{a[transposed], a[!transposed], a[2], nullptr, sums};
+  if (!operands.aligned())
+    return runParts(op, a);
+  if (pp_status_t status = multiply(op, operands))
+    return status;
+  return adds ? addSums(op, sums, a[3]) : PP_OK;
 }
 
 /// A library's attention; for addresses or gradients that it does not take, our own.
@@ -105,9 +119,20 @@ std::string checkLimits(const PreparedOp &op) {
 
 } // namespace
 
+namespace {
+
+/// A product that was asked for, and what serves it; null where no kernel does its epilogue along.
+struct Product {
+  GemmShape shape;
+  std::unique_ptr<Gemm> gemm;
+};
+
+} // namespace
+
 struct Kernels::State {
   std::vector<PreparedOp> ops;
-  std::vector<std::unique_ptr<Gemm>> gemms;
+  std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
+  std::vector<Product> products;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   Launches launches;
   DeviceBlock memory; ///< scratch, scalars, failures, tables
@@ -116,23 +141,39 @@ struct Kernels::State {
   std::map<std::tuple<int64_t, int64_t, int64_t, double, bool>, int64_t> tables;
 
   pp_status_t prepareProduct(PreparedOp &op, std::string &why);
+  pp_status_t preparePair(const OpSpec &spec, PreparedOp &op, std::string &why);
   pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
+  void placeOp(PreparedOp &op, char *base);
   pp_status_t placeAll(std::string &why);
 };
 
 pp_status_t Kernels::State::prepareProduct(PreparedOp &op, std::string &why) {
   GemmShape shape(op);
-  for (const auto &gemm : gemms)
-    if (gemm->shape() == shape)
-      op.gemm = gemm.get();
-  if (!op.gemm) {
-    std::unique_ptr<Gemm> gemm;
-    if (pp_status_t status = Gemm::create(shape, std::getenv("PP_TUNE") != nullptr, gemm, why))
+  auto found = std::find_if(products.begin(), products.end(), [&](const auto &each) { return each.shape == shape; });
+  if (found == products.end()) {
+    found = products.insert(found, {shape, nullptr});
+    if (pp_status_t status = Gemm::create(shape, std::getenv("PP_TUNE") != nullptr, found->gemm, why))
       return status;
-    op.gemm = gemm.get();
-    gemms.push_back(std::move(gemm));
   }
-  scratchBytes = std::max(scratchBytes, op.gemm->scratchBytes());
+  op.gemm = found->gemm.get();
+  if (op.gemm)
+    scratchBytes = std::max(scratchBytes, align(op.gemm->scratchBytes()));
+  return PP_OK;
+}
+
+pp_status_t Kernels::State::preparePair(const OpSpec &spec, PreparedOp &op, std::string &why) {
+  std::array<OpSpec, 2> specs = partsOf(spec);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    op.parts[i] = &parts.emplace_back();
+    parts.back().number = op.number;
+    if (pp_status_t status = prepareOp(specs[i], parts.back(), why))
+      return status;
+  }
+  if (pp_status_t status = prepareProduct(op, why))
+    return status;
+  op.body = op.gemm ? runPair : runParts;
+  if (op.gemm && op.kernel == Kernel::linear_dw_bias)
+    scratchBytes = std::max(scratchBytes, align(op.gemm->scratchBytes()) + 4 * op.dims[2]);
   return PP_OK;
 }
 
@@ -143,6 +184,8 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (!why.empty())
     return PP_INVALID;
   op.launches = &launches;
+  if (isPair(op.kernel))
+    return preparePair(spec, op, why);
   op.body = bodyOf(op);
   op.sdpa = SdpaShape::fits(op) ? Sdpa::shared(SdpaShape(op)) : nullptr;
   if (op.sdpa) {
@@ -155,6 +198,16 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], op.type == Type::F64}] = 0;
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
   return product ? prepareProduct(op, why) : PP_OK;
+}
+
+void Kernels::State::placeOp(PreparedOp &op, char *base) {
+  op.scratch = base;
+  if (op.kernel != Kernel::rope)
+    return;
+  bool wide = op.type == Type::F64;
+  char *table = base + tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], wide}];
+  op.cosines = table;
+  op.sines = table + op.dims[1] * op.dims[3] / 2 * (wide ? 8 : 4);
 }
 
 /// Allocates once, fills the tables, and tells the ops where all of it lies.
@@ -178,15 +231,10 @@ pp_status_t Kernels::State::placeAll(std::string &why) {
       return PP_IO;
     }
   }
-  for (PreparedOp &op : ops) {
-    op.scratch = base;
-    if (op.kernel != Kernel::rope)
-      continue;
-    bool wide = op.type == Type::F64;
-    char *table = base + tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], wide}];
-    op.cosines = table;
-    op.sines = table + op.dims[1] * op.dims[3] / 2 * (wide ? 8 : 4);
-  }
+  for (PreparedOp &op : ops)
+    placeOp(op, base);
+  for (PreparedOp &op : parts)
+    placeOp(op, base);
   return PP_OK;
 }
 

@@ -87,6 +87,18 @@ int32_t pp_linear_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dy,
   return PP_RUN(linear_dw, x, dy, dw);
 }
 
+int32_t pp_linear_gelu(pp_rank_t *rank, int32_t op, const void *x, const void *w, const void *b, void *u, void *y) {
+  return PP_RUN(linear_gelu, x, w, b, u, y);
+}
+
+int32_t pp_linear_dx_gelu(pp_rank_t *rank, int32_t op, const void *dy, const void *w, const void *u, void *du) {
+  return PP_RUN(linear_dx_gelu, dy, w, u, du);
+}
+
+int32_t pp_linear_dw_bias(pp_rank_t *rank, int32_t op, const void *x, const void *dy, void *dw, void *db) {
+  return PP_RUN(linear_dw_bias, x, dy, dw, db);
+}
+
 int32_t pp_bias_dw(pp_rank_t *rank, int32_t op, const void *dy, void *db) { return PP_RUN(bias_dw, dy, db); }
 
 int32_t pp_embedding(pp_rank_t *rank, int32_t op, const int32_t *tokens, const void *table, void *x) {

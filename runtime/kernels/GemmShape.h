@@ -7,6 +7,9 @@
 
 namespace pp {
 
+/// What a product does besides: nothing, gelu of its result, gelu's derivative in it, or the column sums of dy.
+enum class Epilogue : uint8_t { None, Gelu, GeluBwd, BiasDw };
+
 /// c[m,n] (+)= a . b + bias; transposes are strides, c is dense.
 struct GemmShape {
   int64_t m, n, k;
@@ -14,16 +17,19 @@ struct GemmShape {
   bool bias, accumulate;
   Type type; ///< of a, b, bias
   bool sums; ///< c holds sums (acc) instead of elements
+  Epilogue epilogue = Epilogue::None;
+  bool dyIsA = false; ///< BiasDw: dy is the first operand, else the second
 
   explicit GemmShape(const PreparedOp &op)
-      : bias(op.has(WithBias)), accumulate(op.has(Accumulate)), type(op.type), sums(op.kernel == Kernel::linear_dw) {
+      : bias(op.has(WithBias)), accumulate(op.has(Accumulate)), type(op.type),
+        sums(op.kernel == Kernel::linear_dw || op.kernel == Kernel::linear_dw_bias) {
     int64_t t = op.dims[0], wide = op.dims[1], narrow = op.dims[2]; // K and N of the linear
     bool transposed = op.has(Transposed);
     aColumn = 1;
-    if (op.kernel == Kernel::linear) {
+    if (op.kernel == Kernel::linear || op.kernel == Kernel::linear_gelu) {
       m = t, n = narrow, k = wide, aRow = wide;
       bRow = transposed ? 1 : narrow, bColumn = transposed ? wide : 1;
-    } else if (op.kernel == Kernel::linear_dx) {
+    } else if (!sums) {
       m = t, n = wide, k = narrow, aRow = narrow;
       bRow = transposed ? wide : 1, bColumn = transposed ? 1 : narrow;
     } else {
@@ -31,6 +37,12 @@ struct GemmShape {
       m = transposed ? narrow : wide, n = transposed ? wide : narrow, k = t;
       aRow = 1, aColumn = m, bRow = n, bColumn = 1;
     }
+    if (op.kernel == Kernel::linear_gelu)
+      epilogue = Epilogue::Gelu;
+    else if (op.kernel == Kernel::linear_dx_gelu)
+      epilogue = Epilogue::GeluBwd;
+    else if (op.kernel == Kernel::linear_dw_bias)
+      epilogue = Epilogue::BiasDw, dyIsA = transposed;
   }
   /// 16 bits.
   bool half() const { return type == Type::Bf16 || type == Type::F16; }

@@ -31,6 +31,9 @@ enum OpFlag : uint32_t {
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
   X(linear_dw, 3, 0, Transposed | Accumulate)                                                                          \
+  X(linear_gelu, 3, 0, Transposed | WithBias)                                                                          \
+  X(linear_dx_gelu, 3, 0, Transposed)                                                                                  \
+  X(linear_dw_bias, 3, 0, Transposed | Accumulate)                                                                     \
   X(bias_dw, 2, 0, Accumulate)                                                                                         \
   X(embedding, 5, 0, 0)                                                                                                \
   X(embedding_dw, 5, 0, Accumulate)                                                                                    \
@@ -94,9 +97,10 @@ struct PreparedOp {
   int64_t dims[6] = {};
   double params[1] = {};
   Body body = nullptr;
-  Gemm *gemm = nullptr;          ///< linear, linear_dx, linear_dw but of f64
-  Sdpa *sdpa = nullptr;          ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
-  const void *cosines = nullptr; ///< rope: [s][d/2] in acc
+  Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves
+  const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Pairs.h)
+  Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
+  const void *cosines = nullptr;   ///< rope: [s][d/2] in acc
   const void *sines = nullptr;
   const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
   int64_t chunkCount = 0;

@@ -1,12 +1,14 @@
 // Prepares a rank's ops: picks the ISA, creates the products, fills the rope tables, sizes the scratch.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Gemm.h"
+#include "runtime/kernels/Pairs.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cblas.h>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <dlfcn.h>
 #include <mutex>
 #include <new>
@@ -82,6 +84,7 @@ const IsaTable &pp::isaTable() {
 
 struct Kernels::State {
   std::vector<PreparedOp> ops;
+  std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<std::unique_ptr<Gemm>> gemms;
   std::vector<std::unique_ptr<RopeTable>> tables;
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
@@ -89,6 +92,7 @@ struct Kernels::State {
   int64_t scratchBytes = 0, tableBytes = 0;
 
   pp_status_t prepareLinear(PreparedOp &op, std::string &why);
+  pp_status_t prepareParts(const OpSpec &spec, PreparedOp &op, std::string &why);
   void prepareRope(PreparedOp &op);
   pp_status_t prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why);
 };
@@ -110,6 +114,17 @@ pp_status_t Kernels::State::prepareLinear(PreparedOp &op, std::string &why) {
   return PP_OK;
 }
 
+pp_status_t Kernels::State::prepareParts(const OpSpec &spec, PreparedOp &op, std::string &why) {
+  op.body = runParts;
+  std::array<OpSpec, 2> specs = partsOf(spec);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    op.parts[i] = &parts.emplace_back();
+    if (pp_status_t status = prepareOp(specs[i], parts.back(), why))
+      return status;
+  }
+  return PP_OK;
+}
+
 void Kernels::State::prepareRope(PreparedOp &op) {
   auto found = std::find_if(tables.begin(), tables.end(), [&](const auto &table) { return table->serves(op); });
   if (found == tables.end()) {
@@ -124,6 +139,8 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   why = readSpec(spec, op, chunks.emplace_back());
   if (!why.empty())
     return PP_INVALID;
+  if (isPair(op.kernel))
+    return prepareParts(spec, op, why);
   op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
   scratchBytes = std::max(scratchBytes, isaTable().scratch(op));
   if (op.kernel == Kernel::rope)
@@ -152,6 +169,8 @@ pp_status_t Kernels::prepare(const std::vector<OpSpec> &specs, std::unique_ptr<K
     if (!state->scratch)
       throw std::bad_alloc();
     for (PreparedOp &op : state->ops)
+      op.scratch = state->scratch.get();
+    for (PreparedOp &op : state->parts)
       op.scratch = state->scratch.get();
     kernels.reset(new Kernels(std::move(state)));
     return PP_OK;

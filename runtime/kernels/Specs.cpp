@@ -179,6 +179,12 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::linear_dx:
   case Kernel::linear_dw:
     return 2 * size;
+  case Kernel::linear_gelu:
+    return 2 * size + 10 * d[0] * d[2];
+  case Kernel::linear_dx_gelu:
+    return 2 * size + 15 * d[0] * d[1];
+  case Kernel::linear_dw_bias:
+    return 2 * size + d[0] * d[2];
   case Kernel::attention:
     return 4 * pairs * d[4];
   case Kernel::attention_bwd:

@@ -101,6 +101,35 @@ func.func @context(%tokens: tensor<2x8xi32>, %table: tensor<4x16xf32>) {
 
 // -----
 
+func.func @point(%x: tensor<2x8x16xbf16>, %w: tensor<32x16xbf16>) {
+  // expected-error@+2 {{`linear_dx_gelu` expects u as 'tensor<2x8x32xbf16>', got 'tensor<2x8x16xbf16>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.linear_dx_gelu %x, %w, %x : (tensor<2x8x16xbf16>, tensor<32x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x32xbf16>
+  return
+}
+
+// -----
+
+func.func @both(%x: tensor<2x8x16xbf16>, %acc: tensor<16x16xf32>) {
+  // expected-error@+2 {{`linear_dw_bias` adds into both sums or none, got one}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:2 = nn.linear_dw_bias %x, %x into %acc
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16x16xf32>) -> (tensor<16x16xf32>, tensor<16xf32>)
+  return
+}
+
+// -----
+
+func.func @other(%x: tensor<2x8x16xbf16>, %acc: tensor<16x16xf32>, %b: tensor<16xbf16>) {
+  // expected-error@+2 {{`linear_dw_bias` adds 'tensor<16xf32>' into a tensor of another type 'tensor<16xbf16>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:2 = nn.linear_dw_bias %x, %x into %acc, %b
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16x16xf32>, tensor<16xbf16>) -> (tensor<16x16xf32>, tensor<16xf32>)
+  return
+}
+
+// -----
+
 func.func @sum(%x: tensor<2x8x16xbf16>, %acc: tensor<16x16xbf16>) {
   // expected-error@+2 {{`linear_dw` adds 'tensor<16x16xf32>' into a tensor of another type 'tensor<16x16xbf16>'}}
   // expected-error@+1 {{failed to infer returned types}}

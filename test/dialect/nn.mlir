@@ -53,6 +53,17 @@ func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<
       : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16x16xf32>) -> tensor<16x16xf32>
   // CHECK: nn.bias_dw %[[X]] into %{{.*}} : (tensor<2x8x16xbf16>, tensor<16xf32>) -> tensor<16xf32>
   %3 = nn.bias_dw %x into %db : (tensor<2x8x16xbf16>, tensor<16xf32>) -> tensor<16xf32>
+  // CHECK: nn.linear_gelu %[[X]], %{{.*}} bias %{{.*}} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+  %p:2 = nn.linear_gelu %x, %w bias %g
+      : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<16xbf16>) -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+  // CHECK: nn.linear_dx_gelu %[[X]], %{{.*}}, %[[X]] {transposed = true} : {{.*}} -> tensor<2x8x16xbf16>
+  %q = nn.linear_dx_gelu %x, %w, %x {transposed = true}
+      : (tensor<2x8x16xbf16>, tensor<16x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.linear_dw_bias %[[X]], %[[X]] into %{{.*}}, %{{.*}} : {{.*}} -> (tensor<16x16xf32>, tensor<16xf32>)
+  %r:2 = nn.linear_dw_bias %x, %x into %dw, %db
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16x16xf32>, tensor<16xf32>) -> (tensor<16x16xf32>, tensor<16xf32>)
+  // CHECK: nn.linear_dw_bias %[[X]], %[[X]] : {{.*}} -> (tensor<16x16xf32>, tensor<16xf32>)
+  %s:2 = nn.linear_dw_bias %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> (tensor<16x16xf32>, tensor<16xf32>)
   // CHECK: nn.embedding_dw %{{.*}}, %[[X]] {vocab = 32 : i64} : (tensor<2x8xi32>, tensor<2x8x16xbf16>) -> tensor<32x16xf32>
   %4 = nn.embedding_dw %tokens, %x {vocab = 32 : i64} : (tensor<2x8xi32>, tensor<2x8x16xbf16>) -> tensor<32x16xf32>
   // CHECK: nn.positions_dw %[[X]] {positions = 64 : i64} : (tensor<2x8x16xbf16>) -> tensor<64x16xf32>

@@ -1,7 +1,7 @@
 # The kernels of the device `cuda` compiled as C++ over fibers, and the unit tests that run them on the CPU.
 include(${CMAKE_SOURCE_DIR}/runtime/cuda.cmake)
 set(PP_EMULATED ${PP_CUDA_KERNELS} cuda/Prepare.cpp cuda/GemmEmulated.cpp cuda/MemoryEmulated.cpp cuda/SdpaNone.cpp cuda/BlockFibers.cpp
-    kernels/Entry.cpp kernels/Specs.cpp)
+    kernels/Entry.cpp kernels/Specs.cpp kernels/Pairs.cpp)
 list(TRANSFORM PP_EMULATED PREPEND ${CMAKE_SOURCE_DIR}/runtime/)
 list(TRANSFORM PP_CUDA_KERNELS PREPEND ${CMAKE_SOURCE_DIR}/runtime/ OUTPUT_VARIABLE PP_EMULATED_KERNELS)
 set_source_files_properties(${PP_EMULATED_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
@@ -10,7 +10,7 @@ target_include_directories(pp-cuda-emulated PUBLIC ${CMAKE_SOURCE_DIR})
 target_compile_options(pp-cuda-emulated PRIVATE -O2)
 target_link_libraries(pp-cuda-emulated PRIVATE pp-warnings)
 
-set(PP_GPU_TESTS KernelsAttention KernelsChunks KernelsCrossEntropy KernelsElementwise KernelsGemm KernelsRows)
+set(PP_GPU_TESTS KernelsAttention KernelsChunks KernelsCrossEntropy KernelsElementwise KernelsGemm KernelsPairs KernelsRows)
 list(TRANSFORM PP_GPU_TESTS REPLACE "(.+)" "${CMAKE_CURRENT_LIST_DIR}/../unit/\\1.cpp")
 list(APPEND PP_GPU_TESTS ${CMAKE_CURRENT_LIST_DIR}/KernelsLimits.cpp ${CMAKE_CURRENT_LIST_DIR}/KernelsTiles.cpp)
 add_executable(pp-emulated-kernel-tests ${PP_GPU_TESTS} ${CMAKE_CURRENT_LIST_DIR}/Emulation.cpp
@@ -27,8 +27,8 @@ set_tests_properties(emulated-kernels-reversed PROPERTIES ENVIRONMENT PP_SIMT_OR
 set(PP_EMULATED_RUNTIME ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libpp-runtime-emulated.a)
 add_custom_command(OUTPUT ${PP_EMULATED_RUNTIME}
   COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:pp-runtime> ${PP_EMULATED_RUNTIME}
-  COMMAND ${CMAKE_AR} d ${PP_EMULATED_RUNTIME} Entry.cpp.o Prepare.cpp.o Specs.cpp.o Gemm.cpp.o LoopsPlain.cpp.o
-          LoopsAvx2.cpp.o LoopsAvx512.cpp.o
+  COMMAND ${CMAKE_AR} d ${PP_EMULATED_RUNTIME} Entry.cpp.o Prepare.cpp.o Specs.cpp.o Pairs.cpp.o Gemm.cpp.o
+          LoopsPlain.cpp.o LoopsAvx2.cpp.o LoopsAvx512.cpp.o
   COMMAND ${CMAKE_AR} qcs ${PP_EMULATED_RUNTIME} $<TARGET_OBJECTS:pp-cuda-emulated>
   DEPENDS pp-runtime pp-cuda-emulated COMMAND_EXPAND_LISTS VERBATIM)
 add_custom_target(pp-runtime-emulated ALL DEPENDS ${PP_EMULATED_RUNTIME})

@@ -1,5 +1,5 @@
 # What runs on a GPU alone: the kernels' tests and their speed, built where the toolkit is and run by bench/gpu/run.sh.
-set(PP_ON_GPU KernelsAttention KernelsChunks KernelsCrossEntropy KernelsElementwise KernelsGemm KernelsRows)
+set(PP_ON_GPU KernelsAttention KernelsChunks KernelsCrossEntropy KernelsElementwise KernelsGemm KernelsPairs KernelsRows)
 list(TRANSFORM PP_ON_GPU REPLACE "(.+)" "${CMAKE_CURRENT_LIST_DIR}/../unit/\\1.cpp")
 list(APPEND PP_ON_GPU ${CMAKE_CURRENT_LIST_DIR}/KernelsLimits.cpp ${CMAKE_CURRENT_LIST_DIR}/KernelsTiles.cpp
      ${CMAKE_CURRENT_LIST_DIR}/DeviceMemoryCuda.cpp)

@@ -6,6 +6,7 @@ add_executable(pp-kernel-tests
   ${CMAKE_CURRENT_LIST_DIR}/KernelsCrossEntropy.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsElementwise.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsGemm.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/KernelsPairs.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsPrepare.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsRows.cpp
   ${CMAKE_CURRENT_LIST_DIR}/KernelsWideTiles.cpp)
