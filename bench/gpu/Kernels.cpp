@@ -161,7 +161,11 @@ double measure(const Case &one, const char *variable, const char *value, cudaStr
 
 /// `own`: without cuDNN.
 void report(const Case &one, bool own, cudaStream_t stream) {
-  double time = own ? measure(one, "PP_CUDNN", "off", stream) : measure(one, nullptr, nullptr, stream), bytes = 0;
+  bool pair = one.spec.kernel.ends_with("_gelu") || one.spec.kernel.ends_with("_bias");
+  double time = own    ? measure(one, "PP_CUDNN", "off", stream)
+                : pair ? measure(one, "PP_EPILOGUES", "on", stream)
+                       : measure(one, nullptr, nullptr, stream),
+         bytes = 0;
   for (const Argument &argument : one.arguments)
     if (argument.moved && argument.kind != Argument::Nothing)
       bytes += double(argument.count) * (argument.kind == Argument::Elements ? double(sizeOf(one.spec.type)) : 4);
@@ -177,7 +181,7 @@ void report(const Case &one, bool own, cudaStream_t stream) {
               bytes / time * 1e-3);
   if (one.spec.kernel.starts_with("linear"))
     std::printf(",%.3f", measure(one, "PP_TUNE", "1", stream) / time);
-  if (one.spec.kernel.ends_with("_gelu") || one.spec.kernel.ends_with("_bias"))
+  if (pair)
     std::printf(",%.3f", measure(one, "PP_EPILOGUES", "off", stream) / time);
   std::printf("\n");
   std::fflush(stdout);

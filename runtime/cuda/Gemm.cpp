@@ -8,7 +8,8 @@
 //
 // Epilogues, by cublasLt.h of CUDA 13 and, where it is silent, by what the projects say that use them:
 //   Gelu     GELU_AUX(_BIAS)  The tanh form, ours: PyTorch and TensorRT-LLM take gelu's tanh for the same function. aux is
-//                             u, in c's type, with rows at multiples of 8 elements.
+//                             u, in c's type, with rows at multiples of 8 elements. tanh itself is approximate, also
+//                             in f32 (1e-4), where it is not asked for.
 //   GeluBwd  DGELU            aux as above, read. (DGELU_BGRAD would sum a bias gradient too, but in c's type: 16 bits,
 //                             where nn_ops R4 wants f32.)
 //   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw, or in
@@ -38,6 +39,12 @@ cublasLtHandle_t handle() {
 
 cudaDataType_t kindOf(Type type) {
   return type == Type::F64 ? CUDA_R_64F : type == Type::F32 ? CUDA_R_32F : type == Type::F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+/// From Hopper on: llm.c saw GPUs before it lose by gelu in an epilogue.
+bool hasFastEpilogues() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 size_t sizeOf(Type type) { return type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2; }
 
@@ -274,7 +281,7 @@ bool Gemm::addsBias() const { return state->addsBias(); }
 
 pp_status_t Gemm::create(const GemmShape &shape, bool tunes, std::unique_ptr<Gemm> &gemm, std::string &message) {
   gemm.reset();
-  if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape))
+  if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape, hasFastEpilogues()))
     return PP_OK;
   if (!handle()) {
     message = "cuBLASLt could not be started";

@@ -42,13 +42,15 @@ private:
   std::unique_ptr<State> state;
 };
 
-/// Whether to ask for a kernel that does the epilogue along: not in f64, which is there to be exact; and gelu's u needs
-/// rows at multiples of 8 elements. PP_EPILOGUES: `off` for none, `gelu` for all but bias gradients.
-inline bool wantsEpilogue(const GemmShape &shape) {
+/// Whether to ask for a kernel that does the epilogue along. Gelu only of 16 bits, for cuBLASLt's tanh is good to 2^-11, and
+/// with rows of u at multiples of 8 elements; none in f64, which is there to be exact. PP_EPILOGUES: `on`, `off`, or `gelu`
+/// for all but bias gradients.
+inline bool wantsEpilogue(const GemmShape &shape, bool byDefault) {
   const char *text = std::getenv("PP_EPILOGUES");
-  std::string_view wish = text ? text : "on";
-  bool sums = shape.epilogue == Epilogue::BiasDw;
-  return shape.type != Type::F64 && wish != "off" && (sums ? wish != "gelu" : shape.n % 8 == 0);
+  std::string_view wish = text ? text : byDefault ? "on" : "off";
+  if (wish == "off" || shape.type == Type::F64)
+    return false;
+  return shape.epilogue == Epilogue::BiasDw ? wish != "gelu" : shape.half() && shape.n % 8 == 0;
 }
 
 } // namespace pp

@@ -83,7 +83,7 @@ bool Gemm::addsBias() const { return state->shape.bias && state->shape.type != T
 
 pp_status_t Gemm::create(const GemmShape &shape, bool, std::unique_ptr<Gemm> &gemm, std::string &) {
   gemm.reset();
-  if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape))
+  if (shape.epilogue != Epilogue::None && !wantsEpilogue(shape, true))
     return PP_OK;
   gemm.reset(new Gemm);
   gemm->state = std::make_unique<State>(shape);

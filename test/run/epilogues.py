@@ -7,7 +7,7 @@
 # `cuda`, emulated, with epilogues as cuBLASLt's: gelu of sums that are not rounded yet. There schedules give one set of
 # bits in every mode, too; against the plain calls (PP_EPILOGUES=off) gradients differ by one rounding of an activation a
 # layer, in bf16 2^-9 of an element. That is one of the dozen roundings of a layer, and the bound is that of all of them
-# together (test/gpu/gradients.py); in f32 it is what two forms of tanh differ.
+# together (test/gpu/gradients.py); in f32, where only bias gradients go along, the order of their sums.
 import os, sys
 import harness
 from gradients import difference
