@@ -127,7 +127,7 @@ LogicalResult AddOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-LogicalResult SplitOp::differentiate(Gradients &gradients) {
+LogicalResult pp::nn::SplitOp::differentiate(Gradients &gradients) {
   int64_t total = cast<RankedTensorType>(getX().getType()).getShape().back();
   int64_t width = total / static_cast<int64_t>(getParts());
   Value placed;

@@ -48,7 +48,7 @@ INFER(AddOp) {
   return success();
 }
 
-INFER(SplitOp) {
+INFER(pp::nn::SplitOp) {
   Check check{"split", loc};
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
     return failure();

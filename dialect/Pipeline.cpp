@@ -170,7 +170,7 @@ LogicalResult JoinOp::verify() {
   return success();
 }
 
-LogicalResult SplitOp::verify() {
+LogicalResult pp::pipeline::SplitOp::verify() {
   auto group = cast<ValType>(getValue().getType()), piece = cast<ValType>(getPiece().getType());
   if (piece.getRanks().size() != 1 || !llvm::is_contained(group.getRanks(), piece.getRanks().front()))
     return emitOpError() << "takes a piece on " << piece.getPlace().str() << " of a value on "

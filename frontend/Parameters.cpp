@@ -46,9 +46,9 @@ std::string Callee::nearest(StringRef text) const {
 
 namespace {
 /// Which argument of a call belongs to which parameter.
-class Binder {
+class ArgumentBinder {
 public:
-  Binder(Evaluator &evaluator, const Callee &callee, Scope &around, ArrayRef<Override> overrides, Scope &into)
+  ArgumentBinder(Evaluator &evaluator, const Callee &callee, Scope &around, ArrayRef<Override> overrides, Scope &into)
       : evaluator(evaluator), callee(callee), around(around), overrides(overrides), into(into),
         arguments(callee.parameters.size()) {}
 
@@ -145,7 +145,7 @@ private:
 
 LogicalResult pp::bindParameters(Evaluator &evaluator, const Callee &callee, const Expr *call, Scope &around,
                                  ArrayRef<Override> overrides, Scope &into) {
-  Binder binder(evaluator, callee, around, overrides, into);
+  ArgumentBinder binder(evaluator, callee, around, overrides, into);
   if (failed(binder.assign(call)))
     return failure();
   return binder.bind();

@@ -2,27 +2,26 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Source.h"
 
-using namespace mlir;
 using namespace pp;
 
-Location Source::location(llvm::SMLoc at) {
+mlir::Location Source::location(llvm::SMLoc at) {
   auto known = locations.find(at.getPointer());
   if (known != locations.end())
     return known->second;
   unsigned buffer = manager.FindBufferContainingLoc(at);
   if (!buffer)
-    return UnknownLoc::get(context);
+    return mlir::UnknownLoc::get(context);
   auto [line, column] = manager.getLineAndColumn(at, buffer);
-  StringRef file = manager.getMemoryBuffer(buffer)->getBufferIdentifier();
-  Location made = FileLineColLoc::get(context, file, line, column);
+  llvm::StringRef file = manager.getMemoryBuffer(buffer)->getBufferIdentifier();
+  mlir::Location made = mlir::FileLineColLoc::get(context, file, line, column);
   locations.insert({at.getPointer(), made});
   return made;
 }
 
-std::string pp::didYouMean(StringRef name, ArrayRef<StringRef> candidates) {
+std::string pp::didYouMean(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {
   unsigned best = std::max<unsigned>(2, name.size() / 3) + 1;
-  StringRef nearest;
-  for (StringRef candidate : candidates) {
+  llvm::StringRef nearest;
+  for (llvm::StringRef candidate : candidates) {
     unsigned distance = name.edit_distance(candidate, /*AllowReplacements=*/true, best);
     // A short word is one change away from every other short word: half of it must stay.
     if (distance < best && 2 * distance <= std::max(name.size(), candidate.size())) {

@@ -53,9 +53,9 @@ struct Setting {
   SMLoc at = {};           ///< where it is given
 };
 
-class Binder {
+class TrainBinder {
 public:
-  Binder(Source &source, const Declarations &declared, const FrontendOptions &options, mlir::ModuleOp module)
+  TrainBinder(Source &source, const Declarations &declared, const FrontendOptions &options, mlir::ModuleOp module)
       : source(source), declared(declared), options(options), module(module), builder(source.context),
         evaluator(source, options.budget) {
     for (const Function *function : declared.functions)
@@ -527,5 +527,5 @@ private:
 
 LogicalResult pp::elaborateProgram(Source &source, const Declarations &declared, const FrontendOptions &options,
                                    mlir::ModuleOp module) {
-  return Binder(source, declared, options, module).run();
+  return TrainBinder(source, declared, options, module).run();
 }

@@ -159,12 +159,6 @@ static Value outputOf(nn::AttentionBwdOp backward, const Bodies::Places &places)
   return delta.getO();
 }
 
-static std::string typeName(Type type) {
-  std::string text;
-  llvm::raw_string_ostream(text) << type;
-  return text;
-}
-
 LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, const Body &body) {
   auto kernel = dyn_cast<nn::Kernel>(op);
   bool isView = op.hasTrait<nn::View>();

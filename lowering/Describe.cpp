@@ -17,7 +17,7 @@ struct RankText::Tables {
   llvm::StringMap<int32_t> opNumbers; ///< text of an entry to its number
 };
 
-static std::string typeName(Type type) {
+std::string pp::typeName(Type type) {
   std::string text;
   llvm::raw_string_ostream(text) << type;
   return text;

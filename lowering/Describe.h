@@ -12,6 +12,9 @@ namespace pp {
 /// Where a rank's host memory begins in its block of memory: behind the arena, on a page of its own.
 int64_t hostBegin(pipeline::RankOp rank);
 
+/// A type as the runtime's texts write it: f32, bf16, f16, f64 or i32.
+std::string typeName(mlir::Type type);
+
 /// One kernel call as the runtime prepares it: an entry of the rank's `ops`.
 struct KernelEntry {
   std::string kernel; ///< name without `pp_`

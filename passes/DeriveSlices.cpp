@@ -87,7 +87,7 @@ LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
 }
 
 /// What an op makes of a sum by adding to it in place.
-static Value continued(Value sum) {
+static Value continuedSum(Value sum) {
   for (OpOperand &use : sum.getUses())
     if (auto inPlace = dyn_cast<nn::InPlace>(use.getOwner()))
       for (nn::Tie tie : inPlace.getRequiredTies())
@@ -98,7 +98,7 @@ static Value continued(Value sum) {
 
 void PieceGraph::collectChunks(nn::Gradients &gradients) {
   for (const SmallVector<Value> &sums : dkv)
-    dkvOut.push_back(llvm::map_to_vector(sums, continued));
+    dkvOut.push_back(llvm::map_to_vector(sums, continuedSum));
   if (dkv.empty() && slice.number > 0)
     for (const SmallVector<Value> &chunk : ArrayRef(kv).drop_back())
       dkvOut.push_back(llvm::map_to_vector(chunk, [&](Value value) { return gradients.get(value); }));

@@ -137,7 +137,7 @@ void StepBuilder::reduceNorms() {
         builder.create<MoveOp>(loc, FutureType::get(context, group(Layout::full)), normThing(), joined, IntegerAttr());
     Value total = waitFor(future, loc);
     for (auto &[rank, norm] : norms)
-      norm = builder.create<SplitOp>(loc, typeOn(Role::stat, payload, rank), total);
+      norm = builder.create<pipeline::SplitOp>(loc, typeOn(Role::stat, payload, rank), total);
   }
   for (int64_t piece = 0; piece < pieces.size(); ++piece) // to those whose pieces others have counted
     for (int64_t rank : pieces.hasWeights(piece) ? pieces.owners(piece) : ArrayRef<int64_t>())

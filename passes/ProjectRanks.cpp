@@ -218,7 +218,7 @@ private:
     else if (auto join = dyn_cast<JoinOp>(op))
       for (auto [rank, value] : llvm::zip(typeOf(join.getValue()).getRanks(), join.getValues()))
         slots[{join.getValue(), rank}] = slots.lookup({value, rank});
-    if (auto piece = dyn_cast<SplitOp>(op))
+    if (auto piece = dyn_cast<pipeline::SplitOp>(op))
       slots[{piece.getPiece(), rankOf(piece.getPiece())}] = slots.lookup({piece.getValue(), rankOf(piece.getPiece())});
     if (auto output = dyn_cast<OutputOp>(op))
       projectOutput(output);

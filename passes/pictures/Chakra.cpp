@@ -63,9 +63,9 @@ Message attribute(StringRef name, ValueField kind, uint64_t value) {
 Message attribute(StringRef name, StringRef value) { return Message().text(1, name).text(String, value); }
 
 /// Writes one rank after the other.
-class Writer {
+class RankWriter {
 public:
-  Writer(ProgramOp program, const Timeline &timeline)
+  RankWriter(ProgramOp program, const Timeline &timeline)
       : program(program), timeline(timeline), messages(numberMessages(program)), perTime(timeline.unitTime ? 1e3 : 1e6),
         symbols(program->getParentOfType<ModuleOp>()) {}
   void write(RankOp rank, llvm::raw_ostream &os);
@@ -96,13 +96,13 @@ static void frame(const Message &message, llvm::raw_ostream &os) {
   os << message.str();
 }
 
-Message Writer::begin(StringRef name, NodeType type) {
+Message RankWriter::begin(StringRef name, NodeType type) {
   Message node;
   node.number(Id, ++last).text(Name, name).number(Type, type).numbers(DataDeps, before);
   return node;
 }
 
-void Writer::launch(RankOp rank, LaunchOp op, const Span &span) {
+void RankWriter::launch(RankOp rank, LaunchOp op, const Span &span) {
   auto body = symbols.lookup<func::FuncOp>(op.getCallee());
   auto flops = body ? body->getAttrOfType<FloatAttr>("pipeline.flops") : FloatAttr();
   uint64_t bytes = 0;
@@ -120,7 +120,7 @@ void Writer::launch(RankOp rank, LaunchOp op, const Span &span) {
   before = {last};
 }
 
-void Writer::post(RankOp rank, PostOp op) {
+void RankWriter::post(RankOp rank, PostOp op) {
   bool sends = op.getKind() == PostKind::send, collective = op.isCollective();
   Message node = begin(op.getThing().str(), collective ? Collective : sends ? Send : Receive);
   uint64_t bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
@@ -142,7 +142,7 @@ void Writer::post(RankOp rank, PostOp op) {
   nodes[op] = last;
 }
 
-void Writer::write(RankOp rank, llvm::raw_ostream &stream) {
+void RankWriter::write(RankOp rank, llvm::raw_ostream &stream) {
   os = &stream;
   last = 0;
   before.clear();
@@ -177,7 +177,7 @@ static LogicalResult writeFile(const Twine &path, Location loc, llvm::function_r
 }
 
 LogicalResult pp::writeChakra(ProgramOp program, const Timeline &timeline, StringRef prefix) {
-  Writer writer(program, timeline);
+  RankWriter writer(program, timeline);
   for (auto rank : program.getOps<RankOp>())
     if (failed(writeFile(prefix + "." + Twine(rank.getRank()) + ".et", program.getLoc(),
                          [&](llvm::raw_ostream &os) { writer.write(rank, os); })))

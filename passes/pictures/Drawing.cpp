@@ -16,7 +16,7 @@ static std::vector<std::vector<Span>> workOf(const Timeline &timeline) {
   return work;
 }
 
-static llvm::raw_ostream::Colors colorOf(Phase phase) {
+static llvm::raw_ostream::Colors terminalColor(Phase phase) {
   switch (phase) {
   case Phase::F:
     return llvm::raw_ostream::BLUE;
@@ -64,7 +64,7 @@ void pp::drawTimeline(ProgramOp program, llvm::raw_ostream &os) {
       for (; now < span.start; ++now)
         os << " " << llvm::left_justify("..", width);
       os << " ";
-      llvm::WithColor(os, colorOf(span.unit().getPhase())) << llvm::left_justify(cell(span), width);
+      llvm::WithColor(os, terminalColor(span.unit().getPhase())) << llvm::left_justify(cell(span), width);
       now = span.end;
     }
     os << "\n";

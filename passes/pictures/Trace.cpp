@@ -21,9 +21,9 @@ using namespace pp::pipeline;
 
 namespace {
 
-class Writer {
+class EventWriter {
 public:
-  Writer(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os)
+  EventWriter(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os)
       : timeline(timeline), os(os), numbers(numberMessages(program)), perTime(timeline.unitTime ? 1e3 : 1e6),
         ranks(timeline.ranks.size()), lineEnds(ranks) {}
   void write();
@@ -57,15 +57,15 @@ static void time(llvm::json::OStream &json, StringRef name, double value) {
   json.attributeEnd();
 }
 
-void Writer::event(llvm::function_ref<void(llvm::json::OStream &)> fill) {
+void EventWriter::event(llvm::function_ref<void(llvm::json::OStream &)> fill) {
   os << comma << "\n";
   comma = ",";
   llvm::json::OStream json(os);
   json.object([&] { fill(json); });
 }
 
-void Writer::slice(int64_t rank, int64_t line, StringRef name, StringRef category, double start, double end,
-                   llvm::function_ref<void(llvm::json::OStream &)> arguments) {
+void EventWriter::slice(int64_t rank, int64_t line, StringRef name, StringRef category, double start, double end,
+                        llvm::function_ref<void(llvm::json::OStream &)> arguments) {
   event([&](llvm::json::OStream &json) {
     json.attribute("ph", "X");
     json.attribute("pid", rank);
@@ -78,8 +78,8 @@ void Writer::slice(int64_t rank, int64_t line, StringRef name, StringRef categor
   });
 }
 
-void Writer::meta(int64_t rank, int64_t line, StringRef kind,
-                  llvm::function_ref<void(llvm::json::OStream &)> arguments) {
+void EventWriter::meta(int64_t rank, int64_t line, StringRef kind,
+                       llvm::function_ref<void(llvm::json::OStream &)> arguments) {
   event([&](llvm::json::OStream &json) {
     json.attribute("ph", "M");
     json.attribute("pid", rank);
@@ -89,7 +89,7 @@ void Writer::meta(int64_t rank, int64_t line, StringRef kind,
   });
 }
 
-void Writer::names(int64_t rank) {
+void EventWriter::names(int64_t rank) {
   meta(rank, 0, "process_name", [&](auto &json) { json.attribute("name", "rank " + std::to_string(rank)); });
   meta(rank, 0, "process_sort_index", [&](auto &json) { json.attribute("sort_index", rank); });
   auto line = [&](int64_t number, const std::string &name) {
@@ -104,7 +104,7 @@ void Writer::names(int64_t rank) {
                                             : "receive from " + std::to_string(number / 2 - 1));
 }
 
-void Writer::unit(int64_t rank, const Span &span) {
+void EventWriter::unit(int64_t rank, const Span &span) {
   LaunchOp launch = span.launch;
   CoordAttr coord = span.unit().getCoord();
   slice(rank, 0, span.unit().cell(), stringifyPhase(span.unit().getPhase()), span.start * perTime, span.end * perTime,
@@ -125,7 +125,7 @@ void Writer::unit(int64_t rank, const Span &span) {
         });
 }
 
-void Writer::idle(int64_t rank, const Idle &idle) {
+void EventWriter::idle(int64_t rank, const Idle &idle) {
   slice(rank, 0, stringifyIdleCause(idle.cause), "idle", idle.start * perTime, idle.end * perTime,
         [&](llvm::json::OStream &json) {
           if (idle.flight < 0)
@@ -136,7 +136,7 @@ void Writer::idle(int64_t rank, const Idle &idle) {
         });
 }
 
-void Writer::memory(int64_t rank) {
+void EventWriter::memory(int64_t rank) {
   for (const MemoryPoint &point : timeline.ranks[rank].memory)
     event([&](llvm::json::OStream &json) {
       json.attribute("ph", "C");
@@ -150,7 +150,7 @@ void Writer::memory(int64_t rank) {
     });
 }
 
-void Writer::message(const Flight &flight) {
+void EventWriter::message(const Flight &flight) {
   for (auto [end, rank] : llvm::zip(flight.posts, flight.ranks)) {
     PostOp post = end; // (an accessor of an op is no const function)
     PostKind kind = post.getKind();
@@ -185,7 +185,7 @@ void Writer::message(const Flight &flight) {
   }
 }
 
-void Writer::write() {
+void EventWriter::write() {
   os << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   for (int64_t rank = 0; rank < ranks; ++rank) {
     for (const Span &span : timeline.ranks[rank].spans)
@@ -206,5 +206,5 @@ void Writer::write() {
 }
 
 void pp::writeTrace(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
-  Writer(program, timeline, os).write();
+  EventWriter(program, timeline, os).write();
 }

@@ -319,7 +319,7 @@ template <bool (MessageMutant::*change)()> bool apply(ModuleOp module, Dice &dic
   return (mutant.*change)() && mutant.isDefined();
 }
 
-constexpr Mutation mutations[] = {
+constexpr Mutation onMessages[] = {
     {"drop-message", apply<&MessageMutant::dropMessage>},
     {"drop-weight", apply<&MessageMutant::dropWeight>},
     {"drop-grad", apply<&MessageMutant::dropGrad>},
@@ -351,6 +351,6 @@ constexpr Mutation mutations[] = {
 
 } // namespace
 
-llvm::ArrayRef<Mutation> messageMutations() { return mutations; }
+llvm::ArrayRef<Mutation> messageMutations() { return onMessages; }
 
 } // namespace pp::fuzz

@@ -266,7 +266,7 @@ template <bool (TaskMutant::*change)()> bool apply(ModuleOp module, Dice &dice) 
   return (mutant.*change)() && mutant.isDefined();
 }
 
-constexpr Mutation mutations[] = {
+constexpr Mutation onTasks[] = {
     {"drop-launch", apply<&TaskMutant::dropLaunch>},
     {"drop-zero", apply<&TaskMutant::dropZero>},
     {"repeat-launch", apply<&TaskMutant::repeatLaunch>},
@@ -291,6 +291,6 @@ constexpr Mutation mutations[] = {
 
 } // namespace
 
-llvm::ArrayRef<Mutation> taskMutations() { return mutations; }
+llvm::ArrayRef<Mutation> taskMutations() { return onTasks; }
 
 } // namespace pp::fuzz
