@@ -57,7 +57,8 @@ def check_emulated(tally, programs, runtime):
             tally.check(all(programs.run(program, mode, ranks)[0] == first for mode in modes),
                         f"{schedule} {precision}: one set of bits in {', '.join(('threads', *modes))}")
             worst, where = difference(gradients, expected)
-            tally.check(0 < worst <= TOLERANCE[precision], f"{schedule} {precision}: {worst:.1e} from plain calls, in {where}")
+            fused = worst > 0 or precision == "f32"  # whose sums of few rows are made in one order
+            tally.check(fused and worst <= TOLERANCE[precision], f"{schedule} {precision}: {worst:.1e} from plain calls, in {where}")
 
 
 def main():
