@@ -14,7 +14,8 @@
 //                             where nn_ops R4 wants f32.)
 //   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw, or in
 //                             a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
-// NOT_SUPPORTED, or no algorithm, is cuBLASLt's answer where it has no kernel; any other is to a descriptor that is wrong.
+// Where cuBLASLt has no kernel its answer is NOT_SUPPORTED, or no algorithm; which types go with which epilogue is not said
+// anywhere, and found out only when an algorithm is asked for, so that INVALID_VALUE to an epilogue counts as no, too.
 #include "runtime/cuda/Gemm.h"
 #include <cstdlib>
 #include <cublasLt.h>
@@ -301,7 +302,8 @@ pp_status_t Gemm::create(const GemmShape &shape, bool tunes, std::unique_ptr<Gem
     }
   if (status == CUBLAS_STATUS_SUCCESS)
     gemm = std::move(made);
-  if (status == CUBLAS_STATUS_SUCCESS || (status == CUBLAS_STATUS_NOT_SUPPORTED && shape.epilogue != Epilogue::None))
+  bool isRefused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+  if (status == CUBLAS_STATUS_SUCCESS || (isRefused && shape.epilogue != Epilogue::None))
     return PP_OK;
   message = "cuBLASLt refused the product " + state.text() + ": " +
             (status == CUBLAS_STATUS_NOT_SUPPORTED ? "it has no algorithm for it" : cublasLtGetStatusString(status));

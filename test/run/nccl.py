@@ -35,7 +35,7 @@ class Runner:
         start = time.time()
         run = subprocess.run([*command, program, "--data", self.text, *(() if "--steps" in options else ("--steps", "3")), "--grads", program + ".grads", "--log",
                               program + ".log", *options], env=harness.ENVIRONMENT | environment, capture_output=True, text=True,
-                             timeout=60, stdin=subprocess.DEVNULL)
+                             timeout=120, stdin=subprocess.DEVNULL)
         if run.returncode:
             return [line for line in run.stderr.splitlines() if "error:" in line], time.time() - start
         return {name: values for name, (_, values) in harness.read_safetensors(program + ".grads").items()}, \
@@ -83,7 +83,7 @@ class Runner:
         norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and act(0, 1) as said by 1F1B's warm-up;
         12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
         pair, both = self.compile("1f1b", ranks=2), self.compile("fsdp", ranks=2)
-        overdue = "is overdue after 2 s"
+        overdue = "is overdue after 6 s"
         dead = "ended without a word in step"
         first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
         other = self.patched(pair, (first % 1, (first % 1).replace(b"1024", b"1016")))
@@ -95,7 +95,7 @@ class Runner:
             ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
             ("the first use of a channel withheld", pair, "withhold:0:2", f"connecting channel 2 of ranks 1 and 0 {overdue}"),
             ("a rank that hangs", pair, "hang:0:5", f"`act(0, 1)` from rank 0 (1024 bytes, channel 1) {overdue}",
-             "rank 0 has not been heard of for 2 s, in step 1"),
+             "rank 0 has not been heard of for ", " s, in step 1"),
             ("a communicator that does not come", pair, "connect-hang:0:1", "connecting channel", overdue),
             ("a rank killed", pair, "die:0:5", f"rank 0 (process", dead),
             ("a rank killed while it connects", pair, "connect-die:1:1", f"rank 1 (process", dead),
@@ -112,15 +112,16 @@ class Runner:
 
         def run(case):
             what, program, fault, *words = case
-            # Only what is overdue may take its time: the rest ends long before the 600 s that are the default.
-            options = ["--timeout", "2"] if any("overdue" in word for word in words) else []
+            # Only what is overdue may take its time, more than a busy machine needs to connect; the rest ends long before the 600 s
+            # that are the default.
+            options = ["--timeout", "6"] if any("overdue" in word for word in words) else []
             copy = self.path(f"case{cases.index(case)}")
             shutil.copy(program, copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *options, **({"PP_FAKE_NCCL": fault} if fault else {}))
 
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             for (what, _, _, *words), (said, took) in zip(cases, pool.map(run, cases)):
-                good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 20
+                good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 60
                 self.tally.check(good, f"{what}: {said if isinstance(said, list) else 'it trains'}")
         left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True, text=True).stdout.split()
         self.tally.check(not left, f"no rank is left {left}")
