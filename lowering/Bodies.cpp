@@ -177,7 +177,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   if (auto backward = dyn_cast<nn::AttentionBwdOp>(op))
     if (failed(addAddresses(op, {outputOf(backward, places)}, chain, places, body, arguments)))
       return failure();
-  for (nn::Run run : llvm::reverse(kernel.lists())) {
+  SmallVector<nn::Run> lists = kernel.lists();
+  for (nn::Run run : llvm::reverse(lists)) {
     Value list = chain.list(ArrayRef(arguments).slice(run.first, run.count));
     arguments.erase(arguments.begin() + run.first, arguments.begin() + run.first + run.count);
     arguments.insert(arguments.begin() + run.first, list);
