@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Judges slices, exchanges of attention and cut vocabularies in bf16: as far from f32 as the same model on one rank, not more."""
+"""Judges slices, exchanges of attention and cut vocabularies in 16 bits: as far from f32 as the same model on one rank, not more."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: rounded_slices.py PP_COMPILE FOLDER
-# One rank in f32 says what is right, the same in bf16 how far rounding leads from it. An output of attention that is merged, or
+# One rank in f32 says what is right, the same in bf16 or f16 how far rounding leads from it. An output of attention that is merged, or
 # a sum over shards of the vocabulary, is rounded twice where that of one rank is rounded once: twice its distance is the bound.
 # Gradients that are kept in bf16 are those of the same schedule in f32 but for N roundings of their sums, one a unit, each by
 # at most 2^-9 and either way: 3 sqrt(N) 2^-9. Both bounds are below 1/16, by which a term would be off that is lost or twice there.
@@ -26,26 +26,32 @@ def run(compiler, folder, text, **values):
     return grads, [line["loss"] for line in harness.read_log(path + ".jsonl")]
 
 
+def judge(tally, start, model, precision, cases):
+    one = dict(schedule="single", ranks=1, model=model, gradients="f32")
+    right, right_losses = start(**one, precision="f32")
+    compare = lambda grads, losses: (*difference(grads, right), max(abs(a - b) / b for a, b in zip(losses, right_losses)))
+    bound, _, drift_bound = compare(*start(**one, precision=precision))
+    for schedule, ranks, more in cases:
+        case, name = dict(schedule=schedule, ranks=ranks, model=model, precision=precision, **more), f"{precision} {model} {schedule} {more} on {ranks}"
+        grads, losses = start(gradients="f32", **case)
+        worst, where, drift = compare(grads, losses)
+        tally.check(worst <= 2 * bound < 1 / 16 and drift <= 2 * drift_bound,
+                    f"{name}: {worst:.1e} ({where}), one rank {bound:.1e}; losses {drift:.1e}, one rank {drift_bound:.1e}")
+        if precision == "f16":
+            continue
+        kept, kept_losses = start(gradients="bf16", **case)
+        worst, where = difference(kept, grads)
+        limit = 3 * (M * (1 if schedule == "1f1b_vocabulary" else SLICES)) ** 0.5 / 512
+        tally.check(1e-4 < worst <= limit < 1 / 16 and kept_losses[0] == losses[0],
+                    f"{name}, gradients in bf16: {worst:.1e} ({where}), bound {limit:.1e}")
+
+
 def main():
     compiler, folder = sys.argv[1:]
     tally, text = harness.Tally(), harness.write_text(folder)
-    for model, cases in (("llama", CASES[2:4]), ("gpt2", CASES)):
-        one = dict(schedule="single", ranks=1, model=model, gradients="f32")
-        right, right_losses = run(compiler, folder, text, **one, precision="f32")
-        compare = lambda grads, losses: (*difference(grads, right), max(abs(a - b) / b for a, b in zip(losses, right_losses)))
-        bound, _, drift_bound = compare(*run(compiler, folder, text, **one))
-        for schedule, ranks, more in cases:
-            case = dict(schedule=schedule, ranks=ranks, model=model, **more)
-            grads, losses = run(compiler, folder, text, gradients="f32", **case)
-            worst, where, drift = compare(grads, losses)
-            tally.check(worst <= 2 * bound < 1 / 16 and drift <= 2 * drift_bound,
-                        f"{model} {schedule} {more} on {ranks}: {worst:.1e} ({where}), one rank {bound:.1e}; "
-                        f"losses {drift:.1e}, one rank {drift_bound:.1e}")
-            kept, kept_losses = run(compiler, folder, text, gradients="bf16", **case)
-            worst, where = difference(kept, grads)
-            limit = 3 * (M * (1 if schedule == "1f1b_vocabulary" else SLICES)) ** 0.5 / 512
-            tally.check(1e-4 < worst <= limit < 1 / 16 and kept_losses[0] == losses[0],
-                        f"{model} {schedule} {more} on {ranks}, gradients in bf16: {worst:.1e} ({where}), bound {limit:.1e}")
+    start = lambda **values: run(compiler, folder, text, **values)
+    for model, precision, cases in (("llama", "bf16", CASES[2:4]), ("gpt2", "bf16", CASES), ("gpt2", "f16", CASES)):
+        judge(tally, start, model, precision, cases)
     return tally.close()
 
 
