@@ -1,50 +1,23 @@
 // Products: linear, linear_dx, linear_dw and bias_dw in every flag, against triple loops in f64.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "test/unit/Kernels.h"
+#include "test/unit/LinearCases.h"
 
 using namespace pp;
 using namespace pp::test;
 
 namespace {
 
-struct Sizes {
-  int64_t t, k, n;
-};
-constexpr Sizes sizes[] = {{1, 1, 1}, {7, 5, 3}, {64, 48, 96}, {33, 129, 17}, {130, 70, 263}, {1, 64, 50}};
-
-struct Case {
-  Type type;
-  Sizes size;
-  bool transposed, flag;
-  std::string text() const {
-    return std::string(nameOf(type)) + " " + std::to_string(size.t) + "x" + std::to_string(size.k) + "x" +
-           std::to_string(size.n) + (transposed ? " transposed" : "") + (flag ? " with flag" : "");
-  }
-  std::vector<std::string> flags(const char *name) const {
-    std::vector<std::string> list;
-    if (transposed)
-      list.push_back("transposed");
-    if (flag)
-      list.push_back(name);
-    return list;
-  }
-  /// Where w[k][n] lies.
-  size_t weight(int64_t k, int64_t n) const { return size_t(transposed ? n * size.k + k : k * size.n + n); }
-};
+using Case = LinearCase;
 
 void forEachCase(const std::function<void(const Case &)> &test) {
-  for (Type type : allTypes)
-    for (const Sizes &size : sizes)
-      for (bool transposed : {false, true})
-        for (bool flag : {false, true})
-          test({type, size, transposed, flag});
+  forEachLinear({{1, 1, 1}, {7, 5, 3}, {64, 48, 96}, {33, 129, 17}, {130, 70, 263}, {1, 64, 50}}, test);
 }
 
 } // namespace
 
 TEST(KernelsGemm, LinearEqualsTripleLoop) {
   forEachCase([](const Case &c) {
-    auto [t, k, n] = c.size;
+    auto [t, k, n] = LinearSizes(c);
     Values x = rounded(c.type, random(size_t(t * k), 1)), w = rounded(c.type, random(size_t(k * n), 2));
     Values b = rounded(c.type, random(size_t(n), 3)), expected(size_t(t * n));
     for (int64_t i = 0; i < t; ++i)
@@ -63,7 +36,7 @@ TEST(KernelsGemm, LinearEqualsTripleLoop) {
 
 TEST(KernelsGemm, LinearDxEqualsTripleLoop) {
   forEachCase([](const Case &c) {
-    auto [t, k, n] = c.size;
+    auto [t, k, n] = LinearSizes(c);
     Values dy = rounded(c.type, random(size_t(t * n), 1)), w = rounded(c.type, random(size_t(k * n), 2));
     Values old = rounded(c.type, random(size_t(t * k), 3)), expected(size_t(t * k));
     for (int64_t i = 0; i < t; ++i)
@@ -84,7 +57,7 @@ TEST(KernelsGemm, LinearDxEqualsTripleLoop) {
 
 TEST(KernelsGemm, LinearDwEqualsTripleLoop) {
   forEachCase([](const Case &c) {
-    auto [t, k, n] = c.size;
+    auto [t, k, n] = LinearSizes(c);
     Type acc = accOf(c.type);
     Values x = rounded(c.type, random(size_t(t * k), 1)), dy = rounded(c.type, random(size_t(t * n), 2));
     Values old = rounded(acc, random(size_t(k * n), 3)), expected(size_t(k * n));

@@ -1,6 +1,6 @@
 // Pairs of calls in one: linear and gelu, its derivative, weights and biases, against f64 and against the plain calls.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "test/unit/Kernels.h"
+#include "test/unit/LinearCases.h"
 #include <cstdlib>
 
 using namespace pp;
@@ -8,33 +8,12 @@ using namespace pp::test;
 
 namespace {
 
-/// Widths that are multiples of 8, as cuBLASLt wants for gelu, and others.
-struct Case {
-  Type type;
-  int64_t t, k, n;
-  bool transposed, flag;
-  std::vector<std::string> flags(const char *name) const {
-    std::vector<std::string> list;
-    if (transposed)
-      list.push_back("transposed");
-    if (flag)
-      list.push_back(name);
-    return list;
-  }
-  size_t weight(int64_t k, int64_t n) const { return size_t(transposed ? n * this->k + k : k * this->n + n); }
-  std::string text() const {
-    return std::string(nameOf(type)) + " " + std::to_string(t) + "x" + std::to_string(k) + "x" + std::to_string(n) +
-           (transposed ? " transposed" : "") + (flag ? " with flag" : "");
-  }
-};
+using Case = LinearCase;
 
+/// Widths that are multiples of 8, as cuBLASLt wants for gelu, and others.
 void forEachCase(const std::function<void(const Case &)> &test) {
   setenv("PP_EPILOGUES", "on", /*overwrite=*/0); // on GPUs that would not ask for them, too
-  for (Type type : allTypes)
-    for (auto [t, k, n] : {std::array<int64_t, 3>{1, 1, 1}, {64, 48, 96}, {33, 136, 24}, {7, 5, 13}, {130, 72, 264}})
-      for (bool transposed : {false, true})
-        for (bool flag : {false, true})
-          test({type, t, k, n, transposed, flag});
+  forEachLinear({{1, 1, 1}, {64, 48, 96}, {33, 136, 24}, {7, 5, 13}, {130, 72, 264}}, test);
 }
 
 /// By the definition (nn_ops), slope or value.
@@ -181,7 +160,7 @@ TEST(KernelsPairs, ThePlainCallsWhereNoKernelDoesBoth) {
 #ifdef PP_EMULATED
 /// The other path is there: gelu of the sums differs from gelu of u, which is rounded (nn_ops R2: 37 % of y in bf16).
 TEST(KernelsPairs, GeluOfWhatIsNotRoundedYet) {
-  Case c{Type::Bf16, 64, 48, 96, false, true};
+  Case c{{64, 48, 96}, Type::Bf16, false, true};
   Operands o(c);
   auto others = [&](const char *wish) {
     setenv("PP_EPILOGUES", wish, 1);
@@ -203,7 +182,7 @@ TEST(KernelsPairs, GeluOfWhatIsNotRoundedYet) {
 /// Addresses that are no multiples of 16 bytes are served too.
 TEST(KernelsPairs, AnyAddress) {
   for (Type type : allTypes) {
-    Case c{type, 24, 16, 32, false, true};
+    Case c{{24, 16, 32}, type, false, true};
     Operands o(c);
     size_t bytes = type == Type::F64 ? 8 : type == Type::F32 ? 4 : 2;
     auto behind = [&](const Array &array) { return static_cast<void *>(static_cast<char *>(array.data()) + bytes); };
