@@ -70,11 +70,8 @@ Value PieceGraph::chunkMlp(const Mlp &mlp, ArrayRef<int64_t> counts) {
   }
   int64_t batch = cast<RankedTensorType>(x.getType()).getDimSize(0);
   made.push_back(builder.create<nn::JoinRowsOp>(mlp.down->getLoc(), joined, batch));
-  if (forward.contains(mlp.down))
-    forward.insert(made.begin(), made.end());
-  if (auto it = runs.find(mlp.down); it != runs.end())
-    for (unsigned number = it->second; Operation * op : made)
-      runs[op] = number;
+  for (Operation *op : made)
+    inherit(mlp.down, op);
   return made.back()->getResult(0);
 }
 

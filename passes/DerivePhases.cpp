@@ -205,8 +205,11 @@ void PieceGraph::sumOneByOne() {
   }
 }
 
-/// R may run `op` again if it may `from`. The number is copied first: to insert may move what the iterator points at.
-void PieceGraph::inheritRun(Operation *from, Operation *op) {
+/// What stands for a part of `from` runs where that does: in F, and in R if R may run it again. The number is copied first:
+/// to insert may move what the iterator points at.
+void PieceGraph::inherit(Operation *from, Operation *op) {
+  if (forward.contains(from))
+    forward.insert(op);
   auto it = runs.find(from);
   if (it == runs.end())
     return;
@@ -222,9 +225,7 @@ void PieceGraph::lowerSplits() {
     for (Value column : split.getColumns()) {
       int64_t width = cast<RankedTensorType>(column.getType()).getShape().back();
       auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
-      if (forward.contains(split))
-        forward.insert(run);
-      inheritRun(split, run);
+      inherit(split, run);
       column.replaceAllUsesWith(run.getY());
       std::replace(actOut.begin(), actOut.end(), column, Value(run.getY()));
       if (!kv.empty())
@@ -238,9 +239,7 @@ void PieceGraph::lowerSplits() {
     int64_t start = 0;
     for (auto [result, count] : llvm::zip(split.getRuns(), split.getCounts())) {
       auto rows = builder.create<nn::RowsOp>(split.getLoc(), split.getX(), start, count);
-      if (forward.contains(split))
-        forward.insert(rows);
-      inheritRun(split, rows);
+      inherit(split, rows);
       result.replaceAllUsesWith(rows.getY());
       start += count;
     }

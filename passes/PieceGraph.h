@@ -76,7 +76,7 @@ private:
   mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
   void sumOneByOne();
   void lowerSplits();
-  void inheritRun(mlir::Operation *from, mlir::Operation *op);
+  void inherit(mlir::Operation *from, mlir::Operation *op);
   void eraseDead();
   void erase(mlir::Operation *op);
   void rebuildCheap();
