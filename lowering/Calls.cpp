@@ -44,8 +44,10 @@ Value CallChain::address(Value base, int64_t bytes) {
     return base;
   OpBuilder &builder = calls.builder;
   builder.setInsertionPointToEnd(current);
-  LLVM::GEPArg index(static_cast<int32_t>(bytes));
-  if (!llvm::isInt<32>(bytes)) // a static index has 32 bits only
+  // MLIR keeps a static index in fewer bits than its type has, and wraps silently what does not fit.
+  bool isStatic = llvm::isInt<LLVM::kGEPConstantBitWidth>(bytes);
+  LLVM::GEPArg index(isStatic ? static_cast<int32_t>(bytes) : 0);
+  if (!isStatic)
     index = builder.create<LLVM::ConstantOp>(base.getLoc(), builder.getI64IntegerAttr(bytes)).getResult();
   return builder.create<LLVM::GEPOp>(base.getLoc(), calls.pointer, builder.getI8Type(), base, index);
 }
