@@ -155,6 +155,20 @@ FORMS = (
     # DeepSeek 2025, a pair of F and B one after the other: as ZB-V, one chunk more on the ranks that begin with pairs.
     Form("dualpipe_v", lambda p: (2 * p, 2 * p + 1), lambda p, m: 6 * m + p - 1, lambda p, m, r: None,
          barrier=None, layers=lambda p: 2 * p, work=lambda m: 6 * m, top=lambda p: 2 * p + 1),
+    # Li & Hoefler 2021, B = 2F: 2 (p-2) for the first group of p microbatches, which is the paper's bubble (p-2)/(3p/2+p-2), and
+    # p-2 for each that is concatenated directly. Peaks from p/2 + 1 to p.
+    Form("chimera", lambda p: (p, 2 * p, 3 * p), lambda p, m: 3 * m + (m // p + 1) * (p - 2), lambda p, m, r: None,
+         barrier=None, ranks=(2, 4, 6, 8, 16), stash=lambda p, m, r: p // 2 + 1 + min(r, p - 1 - r)),
+    # Liu et al. 2023, w waves: as a Chimera of 2p ranks for one, in slots of half a stage; peaks from 2wp - p + 1 to 2wp.
+    *(Form("hanayo", lambda p: (p, 2 * p, 3 * p), lambda p, m, w=w: 6 * w * m + 2 * (m // p + 1) * (p - 1), lambda p, m, r: None,
+           barrier=None, ranks=ranks, defines=dict(waves=w), layers=lambda p, w=w: 2 * w * p, work=lambda m, w=w: 6 * w * m,
+           stash=lambda p, m, r, w=w: 2 * w * p - p + 1 + r) for w, ranks in ((1, (2, 3, 4, 6, 8, 16)), (2, (2, 4, 5, 8)), (4, (2, 4)))),
+    # Pipelines side by side: 1F1B of p/d stages and m/d microbatches, whatever the replicas share.
+    *(Form(schedule, lambda p, d=d: (d, p, 2 * p), lambda p, m, d=d: 3 * (m // d + p // d - 1),
+           lambda p, m, r, d=d: 3 * (m // d + p // d - 1 - r % (p // d)), ranks=ranks, defines=dict(replicas=d, hidden=16),
+           layers=lambda p, d=d: p // d, work=lambda m, d=d: 3 * (m // d), stash=lambda p, m, r, d=d: min(m // d, p // d - r % (p // d)))
+      for schedule, d, ranks in (("replicated_1f1b", 2, (2, 4, 8, 16)), ("replicated_1f1b", 4, (4, 8)), ("replicated_zero1", 2, (4, 8)),
+                                 ("replicated_zero2", 3, (6, 12)))),
     # HelixPipe: 3 (p-1) u one by one, whatever the number of layers and loops, weights shipped or not. The paper counts 4 (p-1) u
     # with recomputation after the gradient has come; R runs before here, which saves one pre.
     helix(lambda p: 9 * (p - 1)), helix(lambda p: 9 * (p - 1), k=2, ranks=(2, 4), ship="false"),
