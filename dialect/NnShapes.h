@@ -53,6 +53,8 @@ struct Check {
       if (least == most)
         return emitOptionalError(loc, "`", op, "` expects ", least, least == 1 ? " operand" : " operands", ", got ",
                                  count);
+      if (most == std::numeric_limits<size_t>::max())
+        return emitOptionalError(loc, "`", op, "` expects at least ", least, " operands, got ", count);
       return emitOptionalError(loc, "`", op, "` expects ", least, " to ", most, " operands, got ", count);
     }
     for (Value value : adaptor.getOperands())

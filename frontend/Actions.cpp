@@ -142,6 +142,8 @@ LogicalResult Elaborator::limit(const LimitStatement *statement, Scope &scope) {
     FailureOr<int64_t> count = evaluateInt(claim.count, scope, "as the limit");
     if (failed(count))
       return failure();
+    if (*count < 0)
+      return fail(claim.count->at, "expected a limit of at least 0, got " + Twine(*count));
     builder.create<LimitOp>(location(statement->at), *symbolizeRole(claim.role.text), *count, ranks);
   }
   return success();

@@ -21,7 +21,8 @@ Binding *Scope::find(StringRef name) {
   return nullptr;
 }
 
-static constexpr const char *kBuiltins[] = {"min", "max", "sum", "len", "abs", "sorted", "reversed", "layers_of"};
+static constexpr const char *kBuiltins[] = {"min",    "max",      "sum",    "len",      "abs",
+                                            "sorted", "reversed", "unique", "layers_of"};
 
 LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
   SmallVector<StringRef> names(std::begin(kBuiltins), std::end(kBuiltins));
@@ -160,10 +161,37 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
       return Value(*result);
     return fail(expr->at, "`sum` does not fit in 64 bits");
   }
+  if (name == "sorted")
+    return sorted(expr, value);
+  if (name == "unique")
+    return unique(expr, value);
   Value::List &items = value.ownItems();
-  if (name == "reversed")
-    std::reverse(items.begin(), items.end());
-  else
-    llvm::stable_sort(items, [](const Value &a, const Value &b) { return a.compare(b) < 0; });
+  std::reverse(items.begin(), items.end());
   return value;
+}
+
+FailureOr<Value> Evaluator::unique(const Expr *expr, const Value &list) {
+  Value::List items;
+  for (const Value &item : *list.asList()) {
+    if (failed(spend(expr->at, items.size() / 8)))
+      return failure();
+    if (none_of(items, [&](const Value &kept) { return kept.compare(item) == 0; }))
+      items.push_back(item);
+  }
+  return Value(std::move(items));
+}
+
+// Any two neighbours of the result are compared with each other, so no value of another type goes unseen.
+FailureOr<Value> Evaluator::sorted(const Expr *expr, Value &list) {
+  std::optional<std::pair<StringRef, StringRef>> unlike;
+  llvm::stable_sort(list.ownItems(), [&](const Value &a, const Value &b) {
+    if (!unlike)
+      unlike = a.unlike(b);
+    return a.compare(b) < 0;
+  });
+  if (unlike && unlike->second < unlike->first) // not what the algorithm met first
+    std::swap(unlike->first, unlike->second);
+  if (unlike)
+    return fail(expr->at, "`sorted` compares " + unlike->first + " with " + unlike->second);
+  return list;
 }

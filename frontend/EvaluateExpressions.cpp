@@ -196,8 +196,14 @@ FailureOr<Value> Evaluator::arithmetic(const Expr *expr, Scope &scope) {
     return left;
   }
   std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
-  if (a && b)
-    return Value(calculate(kind, *a, *b));
+  if (a && b && *b == 0 && (kind == Expr::Divide || kind == Expr::Modulo))
+    return fail(expr->at, "division by zero in `" + op + "`");
+  if (a && b) {
+    Value result(calculate(kind, *a, *b));
+    if (std::isfinite(*result.asNumber()))
+      return result;
+    return fail(expr->at, "`" + op + "` of " + left->text() + " and " + right->text() + " does not fit in a number");
+  }
   if (negates)
     return fail(expr->at, "`-` expects an int, got " + right->type());
   return fail(expr->at, "`" + op + "` expects two ints, got " + left->type() + " and " + right->type());
@@ -252,10 +258,13 @@ FailureOr<Value> Evaluator::compare(const Expr *expr, Scope &scope) {
         return fail(expr->at, "expected a list after `in`, got " + right->type() + " " + right->text());
       if (failed(spend(expr->at, right->asList()->size() / 8)))
         return failure();
+      for (const Value &item : *right->asList())
+        if (auto types = left->unlike(item))
+          return fail(expr->at, "`in` compares " + types->first + " with " + types->second);
       holds = any_of(*right->asList(), [&](const Value &item) { return item.compare(*left) == 0; });
     } else if (kind == Expr::Equal || kind == Expr::Unequal) {
-      if (!left->sameTypeAs(*right))
-        return fail(expr->at, Twine("`") + words[kind] + "` compares " + left->type() + " with " + right->type());
+      if (auto types = left->unlike(*right))
+        return fail(expr->at, Twine("`") + words[kind] + "` compares " + types->first + " with " + types->second);
       holds = ordered(kind, left->compare(*right));
     } else {
       std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);

@@ -84,6 +84,8 @@ private:
   mlir::FailureOr<Value> callFunction(const Function *function, Scope *around, const Expr *expr, Scope &scope,
                                       bool asStatement);
   mlir::FailureOr<Value> callBuiltin(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> sorted(const Expr *expr, Value &list);
+  mlir::FailureOr<Value> unique(const Expr *expr, const Value &list);
   mlir::FailureOr<Value> layersOf(const Expr *expr, const Value &layout); // Layout.cpp
   mlir::LogicalResult comprehend(const Expr *expr, unsigned depth, Scope &scope, Value::List &items);
   mlir::LogicalResult bindPattern(const Generator &generator, const Value &item, Scope &scope);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Lexer.h"
 #include "llvm/ADT/StringExtras.h"
+#include <cmath>
 
 using namespace llvm;
 using namespace pp;
@@ -127,8 +128,11 @@ private:
         ++at;
       return source.error(token.at) << "`" << StringRef(begin, at - begin) << "` is neither a number nor a name";
     }
-    if (token.kind == Token::Number ? token.text.getAsDouble(token.number) : token.text.getAsInteger(10, token.integer))
+    if (token.kind == Token::Integer && token.text.getAsInteger(10, token.integer))
       return source.error(token.at) << "`" << token.text << "` is too large; the limit is " << INT64_MAX;
+    if (token.kind == Token::Number)
+      if (const char *wrong = readNumber(token.text, token.number))
+        return source.error(token.at) << "`" << token.text << "` is " << wrong;
     return mlir::success();
   }
 
@@ -150,5 +154,16 @@ private:
   StringSet<> keywords;
 };
 } // namespace
+
+const char *pp::readNumber(StringRef text, double &number) {
+  if (text.getAsDouble(number) || std::isnan(number))
+    return "no number";
+  if (std::isinf(number))
+    return "too large; the limit is 1.79769e308";
+  bool vanishes = number == 0 && text.take_until([](char c) {
+                                       return c == 'e' || c == 'E';
+                                     }).find_first_of("123456789") != StringRef::npos;
+  return vanishes ? "too small: it would be 0" : nullptr;
+}
 
 mlir::FailureOr<std::vector<Token>> pp::lex(Source &source, StringRef buffer) { return Lexer(source, buffer).run(); }

@@ -23,6 +23,9 @@ struct Token {
   }
 };
 
+/// Reads a number with `.` or `e`; null, or why it is none: one that is infinite or vanishes was meant to be another.
+const char *readNumber(llvm::StringRef text, double &number);
+
 /// All tokens of a buffer, the last one `End`; failure after one error.
 mlir::FailureOr<std::vector<Token>> lex(Source &source, llvm::StringRef buffer);
 

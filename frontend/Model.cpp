@@ -3,6 +3,7 @@
 #include "frontend/Model.h"
 #include "dialect/Nn.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/Support/MathExtras.h"
 #include <cmath>
 
 using namespace llvm;
@@ -23,16 +24,32 @@ struct OpAttribute {
   Kind kind;
   bool required;
 };
+
+/// An op that models may use: the words for its operands, of which the last `optional` may be left out.
+struct ModelOp {
+  StringRef name, operands;
+  unsigned optional = 0;
+};
 } // namespace
 
-static const StringRef kOps[] = {"embedding", "positions", "linear", "transpose", "layernorm", "rmsnorm",
-                                 "rope",      "attention", "gelu",   "swiglu",    "split",     "cross_entropy"};
+static const ModelOp kOps[] = {{"embedding", "tokens, table"},
+                               {"positions", "tokens, table"},
+                               {"linear", "x, w, bias", 1},
+                               {"transpose", "w"},
+                               {"layernorm", "x, gain, bias"},
+                               {"rmsnorm", "x, gain"},
+                               {"rope", "x"},
+                               {"attention", "q, k, v"},
+                               {"gelu", "x"},
+                               {"swiglu", "p, q"},
+                               {"split", "x"},
+                               {"cross_entropy", "z, targets"}};
 
 static constexpr OpAttribute kAttributes[] = {
     {"layernorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "epsilon", OpAttribute::Number, false},
     {"rope", "heads", OpAttribute::Count, true},          {"rope", "theta", OpAttribute::Number, false},
     {"rope", "style", OpAttribute::Text, false},          {"attention", "heads", OpAttribute::Count, true},
-    {"attention", "kv_heads", OpAttribute::Count, false}, {"attention", "causal", OpAttribute::Flag, false},
+    {"attention", "kv_heads", OpAttribute::Count, false}, {"attention", "causal", OpAttribute::Flag, true},
     {"gelu", "exact", OpAttribute::Flag, false},          {"split", "parts", OpAttribute::Count, true}};
 
 namespace {
@@ -120,7 +137,25 @@ private:
                                             "` must be at least 1, got " + Twine(*size));
       dimensions.push_back(*size);
     }
+    if (!fits(dimensions))
+      return evaluator.fail(weight.name.at, "weight `" + weight.name.text + "` " + tooLarge(dimensions));
     return RankedTensorType::get(dimensions, shape.element);
+  }
+
+  /// Bytes, also of a whole model's worth of such tensors, are counted in 64 bits.
+  static constexpr int64_t kMostElements = int64_t(1) << 48;
+
+  static bool fits(ArrayRef<int64_t> dimensions) {
+    int64_t count = 1;
+    return none_of(dimensions, [&](int64_t size) { return MulOverflow(count, size, count) || count > kMostElements; });
+  }
+
+  static std::string tooLarge(ArrayRef<int64_t> dimensions) {
+    std::string text;
+    raw_string_ostream stream(text);
+    interleave(dimensions, stream << "is [", " x ");
+    stream << "]; a tensor has at most " << kMostElements << " elements";
+    return text;
   }
 
   FailureOr<double> number(const Expr *expr) {
@@ -155,6 +190,12 @@ private:
     FailureOr<double> layers = residual ? number(init->operands[1]) : FailureOr<double>(0.5);
     if (failed(deviation) || failed(layers))
       return failure();
+    if (*deviation < 0)
+      return evaluator.fail(init->operands[0]->at,
+                            "expected a deviation of at least 0 for `" + name + "`, got " + Value(*deviation).text());
+    if (*layers <= 0)
+      return evaluator.fail(init->operands[1]->at,
+                            "expected a number of layers above 0 for `residual`, got " + Value(*layers).text());
     return std::make_pair(StringRef("normal"), *deviation / std::sqrt(2 * *layers));
   }
 
@@ -327,8 +368,9 @@ private:
   }
 
   FailureOr<Tensors> call(const Expr *expr) {
-    if (!is_contained(kOps, expr->name))
-      return evaluator.fail(expr->at, "`" + expr->name + "` is no op of a model" + didYouMean(expr->name, kOps));
+    const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == expr->name; });
+    if (op == std::end(kOps))
+      return unknownOp(expr);
     SmallVector<mlir::Value> operands;
     SmallVector<mlir::NamedAttribute> attributes;
     for (auto [i, label, operand] : enumerate(expr->labels, expr->operands)) {
@@ -347,12 +389,61 @@ private:
         return failure();
       operands.push_back(*value);
     }
+    size_t most = op->operands.count(',') + 1;
+    if (operands.size() + op->optional < most || operands.size() > most)
+      return evaluator.fail(expr->at, "`" + op->name + "` takes " +
+                                          (op->optional ? Twine(most - op->optional) + " or " : "") + Twine(most) +
+                                          (most == 1 ? " value" : " values") + ", got " + Twine(operands.size()) +
+                                          ": `" + signature(*op) + "`");
     for (const OpAttribute &known : kAttributes) {
       auto given = [&](mlir::NamedAttribute attribute) { return attribute.getName() == known.name; };
-      if (known.required && known.op == expr->name && none_of(attributes, given))
-        return evaluator.fail(expr->at, "`" + expr->name + "` needs `" + known.name + " = ..`");
+      if (!known.required || known.op != expr->name || any_of(attributes, given))
+        continue;
+      if (StringRef(known.name) == "causal")
+        return evaluator.fail(expr->at, "`attention` needs `causal = true`, where a token sees none behind it, or "
+                                        "`causal = false`, where each sees all");
+      return evaluator.fail(expr->at, "`" + expr->name + "` needs `" + known.name + " = ..`");
     }
     return create(expr, expr->name, operands, attributes);
+  }
+
+  /// `linear(x, w[, bias])`; a default is that of the op's definition.
+  std::string signature(const ModelOp &op) {
+    mlir::NamedAttrList defaults;
+    mlir::OperationName(("nn." + op.name).str(), builder.getContext()).populateDefaultAttrs(defaults);
+    SmallVector<StringRef> words;
+    op.operands.split(words, ", ");
+    std::string text = (op.name + "(").str();
+    for (auto [i, word] : enumerate(words))
+      text += ((i + op.optional >= words.size() ? "[, " : i ? ", " : "") + word).str();
+    text += std::string(op.optional, ']');
+    for (const OpAttribute &known : kAttributes) {
+      static const char *const kinds[] = {"int", "number", "true|false", "string"};
+      if (known.op != op.name)
+        continue;
+      text += std::string(", ") + known.name + " = ";
+      mlir::Attribute normal = defaults.get(known.name);
+      if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
+        text += Value(number.getValueAsDouble()).text();
+      else if (auto flag = dyn_cast_or_null<mlir::BoolAttr>(normal); flag && !known.required)
+        text += flag.getValue() ? "true" : "false";
+      else if (auto string = dyn_cast_or_null<mlir::StringAttr>(normal))
+        text += Value(string.getValue()).text();
+      else
+        text += StringRef(known.name) == "kv_heads" ? "heads" : kinds[known.kind];
+    }
+    return text + ")";
+  }
+
+  LogicalResult unknownOp(const Expr *expr) {
+    SmallVector<StringRef> names;
+    std::string all = "there are `x + y`";
+    for (const ModelOp &op : kOps) {
+      names.push_back(op.name);
+      all += ", `" + signature(op) + "`";
+    }
+    return evaluator.fail(expr->at, "`" + expr->name + "` is no op of a model" + didYouMean(expr->name, names),
+                          expr->at, all);
   }
 
   FailureOr<mlir::NamedAttribute> attribute(const Expr *call, Name label, const Expr *expr) {
@@ -374,15 +465,15 @@ private:
     mlir::Attribute made;
     if (auto *count = value->asInt(); count && found->kind == OpAttribute::Count && *count > 0)
       made = builder.getI64IntegerAttr(*count);
-    else if (count && found->kind == OpAttribute::Number)
+    else if (count && found->kind == OpAttribute::Number && *count > 0)
       made = builder.getF64FloatAttr(*count);
-    else if (auto *exact = value->asNumber(); exact && found->kind == OpAttribute::Number)
+    else if (auto *exact = value->asNumber(); exact && found->kind == OpAttribute::Number && *exact > 0)
       made = builder.getF64FloatAttr(*exact);
     else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
       made = builder.getBoolAttr(*flag);
     else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
       made = builder.getStringAttr(*text);
-    static const char *const kinds[] = {"an int of at least 1", "a number", "true or false", "a string"};
+    static const char *const kinds[] = {"an int of at least 1", "a number above 0", "true or false", "a string"};
     if (!made)
       return evaluator.fail(expr->at, "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " +
                                           value->text());
@@ -396,6 +487,9 @@ private:
     FailureOr<mlir::Operation *> op = pp::nn::createOp(builder, source.location(expr->at), name, operands, attributes);
     if (failed(op))
       return failure();
+    for (mlir::Type type : (*op)->getResultTypes())
+      if (auto tensor = dyn_cast<RankedTensorType>(type); tensor && !fits(tensor.getShape()))
+        return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge(tensor.getShape()));
     // What an op keeps for its backward is not seen by the model.
     return Tensors((*op)->getResults().take_front(name == "split" ? (*op)->getNumResults() : 1));
   }

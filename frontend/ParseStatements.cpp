@@ -276,8 +276,13 @@ CutStatement *StatementParser::cut() {
     }
   }
   SmallVector<Clause> clauses;
-  while (at("at") || at("weight") || at("opt") || at("layers"))
-    clauses.push_back(clause());
+  while (at("at") || at("weight") || at("opt") || at("layers")) {
+    Clause next = clause();
+    for (const Clause &first : clauses)
+      if (first.word.text == next.word.text)
+        fail(next.word.at, "`" + next.word.text + "` is given twice", first.word.at, "first given here");
+    clauses.push_back(next);
+  }
   node->clauses = keep(ArrayRef<Clause>(clauses));
   return node;
 }

@@ -134,8 +134,10 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
       return fail(place->at, "expected a rank or a list of ranks, got " + value->type() + " " + value->text());
     if (failed(checkExists(place->at, "rank", *item.asInt(), sizes.ranks)))
       return failure();
-    if (!is_contained(unique, *item.asInt()))
-      unique.push_back(*item.asInt());
+    if (is_contained(unique, *item.asInt()))
+      return fail(place->at, "rank " + Twine(*item.asInt()) + " stands twice in the place " + value->text() +
+                                 "; `unique(..)` keeps one of each");
+    unique.push_back(*item.asInt());
   }
   // A shard of one rank is the whole.
   Layout layout = place->kind == Place::Host                         ? Layout::host

@@ -46,12 +46,36 @@ private:
 };
 
 struct Setting {
+  /// What it may be, in the order of `kRanges`.
+  enum Range { Size, Count, AtLeast0, Above0, Below1, Share };
   StringRef name;
   double value;
-  bool isInt;
+  Range range;
   bool scalesLoss = false; ///< for precision f16 alone
   SMLoc at = {};           ///< where it is given
+
+  bool isInt() const { return range == Size || range == Count; }
+  bool takes(double number) const {
+    switch (range) {
+    case Size:
+    case Count:
+      return number >= (range == Size) && number <= INT32_MAX;
+    case AtLeast0:
+      return number >= 0;
+    case Above0:
+      return number > 0;
+    default:
+      return number >= 0 && (number < 1 || (number == 1 && range == Share));
+    }
+  }
 };
+
+constexpr const char *kRanges[] = {"an int of at least 1",
+                                   "an int of at least 0",
+                                   "a number of at least 0",
+                                   "a number above 0",
+                                   "a number of at least 0 and below 1",
+                                   "a number from 0 to 1"};
 
 class TrainBinder {
 public:
@@ -320,9 +344,12 @@ private:
     } else if (written && written->value) {
       return evaluator.fail(written->value->at, "expected `" + option + "` to be followed by `name = value`");
     }
-    for (auto [label, value] : zip(labels, values)) {
+    for (auto [i, label, value] : enumerate(labels, values)) {
       if (label.text.empty())
         return evaluator.fail(value->at, "the options of `" + option + "` need their names");
+      for (const Name &first : labels.take_front(i))
+        if (first.text == label.text)
+          return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
       FailureOr<Value> number = evaluator.evaluate(value, trainScope);
       if (failed(number) || failed(checkSetting(label.at, "", option, label.text, settings)) ||
           failed(set(value->at, label.text, *number, settings)))
@@ -338,14 +365,17 @@ private:
   LogicalResult set(SMLoc at, StringRef name, const Value &value, MutableArrayRef<Setting> settings) {
     Setting &setting = *find_if(settings, [&](const Setting &one) { return one.name == name; });
     setting.at = at;
-    bool sizes = settings.data() != optimizerSettings;
-    if (auto *count = value.asInt(); count && *count >= (sizes ? 1 : 0))
-      setting.value = *count;
-    else if (auto *number = value.asNumber(); number && !setting.isInt && *number >= 0)
-      setting.value = *number;
-    else
-      return evaluator.fail(at, "expected " + Twine(setting.isInt ? "an int of at least " : "a number of at least ") +
-                                    (sizes ? "1" : "0") + " for `" + name + "`, got " + value.text());
+    std::optional<double> number;
+    if (auto *count = value.asInt())
+      number = *count;
+    else if (auto *exact = value.asNumber(); exact && !setting.isInt())
+      number = *exact;
+    if (number && setting.isInt() && *number > INT32_MAX)
+      return evaluator.fail(at, "`" + name + "` is at most " + Twine(INT32_MAX) + ", got " + value.text());
+    if (!number || !setting.takes(*number))
+      return evaluator.fail(at,
+                            Twine("expected ") + kRanges[setting.range] + " for `" + name + "`, got " + value.text());
+    setting.value = *number;
     return success();
   }
 
@@ -387,8 +417,6 @@ private:
       if (precision != "f16")
         return evaluator.fail(setting.at,
                               "`" + setting.name + "` is for `precision f16`; this program has " + precision);
-      if (setting.value == 0 && !setting.isInt)
-        return evaluator.fail(setting.at, "expected a number above 0 for `" + setting.name + "`, got 0");
     }
     return success();
   }
@@ -404,9 +432,9 @@ private:
     SmallVector<mlir::NamedAttribute> made;
     for (const Setting &setting : settings)
       if (!setting.scalesLoss || precision == "f16")
-        made.push_back(
-            builder.getNamedAttr(setting.name, setting.isInt ? mlir::Attribute(builder.getI64IntegerAttr(setting.value))
-                                                             : builder.getF64FloatAttr(setting.value)));
+        made.push_back(builder.getNamedAttr(setting.name,
+                                            setting.isInt() ? mlir::Attribute(builder.getI64IntegerAttr(setting.value))
+                                                            : builder.getF64FloatAttr(setting.value)));
     return builder.getDictionaryAttr(made);
   }
 
@@ -508,19 +536,19 @@ private:
   SMLoc clusterAt; ///< where it is chosen
   ClusterOutline clusterOutline;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
-  Setting dataSettings[2] = {{"microbatch", 1, true}, {"sequence", 64, true}};
-  Setting mlpSettings[1] = {{"chunks", 1, true}};
-  Setting optimizerSettings[11] = {{"lr", 1e-3, false},
-                                   {"beta1", 0.9, false},
-                                   {"beta2", 0.95, false},
-                                   {"epsilon", 1e-8, false},
-                                   {"weight_decay", 0.1, false},
-                                   {"clip", 1.0, false},
-                                   {"warmup", 0, true},
-                                   {"decay_steps", 0, true},
-                                   {"min_lr", 0.1, false},
-                                   {"loss_scale", 65536, false, true},
-                                   {"scale_window", 2000, true, true}};
+  Setting dataSettings[2] = {{"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}};
+  Setting mlpSettings[1] = {{"chunks", 1, Setting::Size}};
+  Setting optimizerSettings[11] = {{"lr", 1e-3, Setting::AtLeast0},
+                                   {"beta1", 0.9, Setting::Below1},
+                                   {"beta2", 0.95, Setting::Below1},
+                                   {"epsilon", 1e-8, Setting::Above0},
+                                   {"weight_decay", 0.1, Setting::AtLeast0},
+                                   {"clip", 1.0, Setting::AtLeast0},
+                                   {"warmup", 0, Setting::Count},
+                                   {"decay_steps", 0, Setting::Count},
+                                   {"min_lr", 0.1, Setting::Share},
+                                   {"loss_scale", 65536, Setting::Above0, true},
+                                   {"scale_window", 2000, Setting::Count, true}};
   StringRef precision = "f32", gradients = "f32";
 };
 } // namespace

@@ -4,7 +4,7 @@
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/Support/FormatVariadic.h"
+#include <charconv>
 
 using namespace llvm;
 using namespace pp;
@@ -14,13 +14,20 @@ StringRef Value::type() const {
   return names[data.index()];
 }
 
+/// The shortest text that reads back as this number, and as no int.
+static std::string shortest(double number) {
+  char text[32];
+  std::string shown(text, std::to_chars(text, std::end(text), number).ptr);
+  return StringRef(shown).find_first_not_of("-0123456789") == StringRef::npos ? shown + ".0" : shown;
+}
+
 std::string Value::text() const {
   if (auto *value = asInt())
     return std::to_string(*value);
   if (auto *value = asBool())
     return *value ? "true" : "false";
   if (auto *value = asNumber())
-    return formatv("{0}", *value).str();
+    return shortest(*value);
   if (auto *value = asString())
     return ("\"" + *value + "\"").str();
   if (auto *value = asPiece()) {
@@ -33,6 +40,16 @@ std::string Value::text() const {
   for (const Value &item : ArrayRef(*asList()).take_front(8))
     items.push_back(item.text());
   return "[" + join(items, ", ") + (asList()->size() > 8 ? ", ..]" : "]");
+}
+
+std::optional<std::pair<StringRef, StringRef>> Value::unlike(const Value &other) const {
+  if (!sameTypeAs(other))
+    return std::pair(type(), other.type());
+  if (asList() && asList() != other.asList())
+    for (auto [item, its] : zip(*asList(), *other.asList()))
+      if (auto types = item.unlike(its))
+        return types;
+  return std::nullopt;
 }
 
 int Value::compare(const Value &other) const {

@@ -5,6 +5,7 @@
 
 #include "llvm/ADT/StringRef.h"
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -47,6 +48,8 @@ public:
   llvm::StringRef type() const;
   /// As a program would write it.
   std::string text() const;
+  /// The types of the first two values, here or inside lists, that cannot be compared; nullopt where there are none.
+  std::optional<std::pair<llvm::StringRef, llvm::StringRef>> unlike(const Value &other) const;
   /// The order of `sorted`: ints by size, lists lexicographically; values of unlike types by type.
   int compare(const Value &other) const;
 

@@ -192,7 +192,7 @@ struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
     auto error = emitError(limit.getLoc())
                  << "rank " << rank << " holds " << most << " "
                  << (limit.getRole() == Role::stash ? "stashes" : (stringifyRole(limit.getRole()) + "s").str())
-                 << " at once; the limit is " << limit.getCount() << withLoops(limit);
+                 << " at once; the limit is " << static_cast<int64_t>(limit.getCount()) << withLoops(limit);
     const Life *newest = nullptr, *longest = nullptr;
     for (const Life &life : lives) {
       if (life.first > when || life.last < when)
