@@ -59,7 +59,8 @@ private:
       names.push_back(figure.option);
     if (!is_contained(names, option.name.text))
       return evaluator.fail(option.name.at,
-                            "`cluster` has no option `" + option.name.text + "`" + didYouMean(option.name.text, names));
+                            "`cluster` has no option `" + option.name.text + "`" + didYouMean(option.name.text, names),
+                            option.name.at, thereAre(names));
     if (const Option *first = find(option.name.text); first != &option)
       return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
                             "first given here");
@@ -80,7 +81,8 @@ private:
           labels.push_back(figure.label);
       if (!is_contained(labels, label.text))
         return evaluator.fail(label.at,
-                              "`" + name + "` has no option `" + label.text + "`" + didYouMean(label.text, labels));
+                              "`" + name + "` has no option `" + label.text + "`" + didYouMean(label.text, labels),
+                              label.at, thereAre(labels));
       if (failed(set(name, label.text, value)))
         return failure();
     }
@@ -93,10 +95,10 @@ private:
     if (failed(value))
       return failure();
     double number = value->asInt() ? *value->asInt() : value->asNumber() ? *value->asNumber() : -1;
-    static constexpr const char *expected[] = {"an int of at least 1", "a number of bytes of at least 1",
+    static constexpr const char *expected[] = {"an int from 1 to 2147483647", "a number of bytes of at least 1",
                                                "a number above 0", "a number of seconds of at least 0",
                                                "a share above 0, up to 1"};
-    bool right = figure.kind == Figure::Count   ? value->asInt() && number >= 1
+    bool right = figure.kind == Figure::Count   ? value->asInt() && number >= 1 && number <= INT32_MAX
                  : figure.kind == Figure::Bytes ? number >= 1 && number < 9e18
                  : figure.kind == Figure::Time  ? number >= 0
                  : figure.kind == Figure::Share ? number > 0 && number <= 1

@@ -16,6 +16,7 @@ struct Binding {
   Value value;
   bool changes = false;
   const Function *function = nullptr;
+  SMLoc given = {}; ///< on the command line
 };
 
 /// The names of one block; lives as long as the block runs, so functions are not values and cannot outlive it.

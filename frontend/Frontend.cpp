@@ -3,6 +3,7 @@
 #include "frontend/Frontend.h"
 #include "dialect/Nn.h"
 #include "dialect/Pipeline.h"
+#include "frontend/CommandLine.h"
 #include "frontend/Parser.h"
 #include "frontend/Train.h"
 #include "mlir/IR/Verifier.h"
@@ -102,6 +103,7 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
                                                  const FrontendOptions &options) {
   context->loadDialect<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
   Source source(manager, context);
+  CommandLine commandLine(source, options);
   Loader loader(source, options);
   unsigned main = manager.getMainFileID();
   loader.declared.begin = SMLoc::getFromPointer(manager.getMemoryBuffer(main)->getBufferStart());
@@ -116,7 +118,7 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
       failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))
     return nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> module = mlir::ModuleOp::create(source.location(loader.declared.begin));
-  if (failed(elaborateProgram(source, loader.declared, options, *module)) || failed(mlir::verify(*module)))
+  if (failed(elaborateProgram(source, loader.declared, options, commandLine, *module)) || failed(mlir::verify(*module)))
     return nullptr;
   return module;
 }

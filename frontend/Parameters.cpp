@@ -10,26 +10,6 @@ using mlir::FailureOr;
 using mlir::LogicalResult;
 using mlir::success;
 
-Value pp::readOverride(Source &source, StringRef text) {
-  int64_t count;
-  double number;
-  if (!text.getAsInteger(10, count))
-    return Value(count);
-  if (!text.empty() && StringRef("+-.0123456789").contains(text[0]) && !text.getAsDouble(number))
-    return Value(number);
-  if (text == "true" || text == "false")
-    return Value(text == "true");
-  if (StringRef inside = text; inside.consume_front("[") && inside.consume_back("]")) {
-    Value::List items;
-    SmallVector<StringRef> words;
-    inside.split(words, ',', -1, /*KeepEmpty=*/false);
-    for (StringRef word : words)
-      items.push_back(readOverride(source, word.trim()));
-    return Value(std::move(items));
-  }
-  return Value(source.intern(text));
-}
-
 const Parameter *Callee::find(StringRef text) const {
   for (const Parameter &parameter : parameters)
     if (parameter.name.text == text || (!parameter.role.empty() && parameter.role == text))
@@ -89,6 +69,8 @@ public:
       if (failed(value) || failed(check(parameter, *value, at)))
         return failure();
       into.bind(parameter.name, *value);
+      if (at.isValid() && at != parameter.name.at && !(argument && at == argument->at))
+        into.bindings.back().given = at;
     }
     return success();
   }
@@ -96,10 +78,12 @@ public:
 private:
   FailureOr<Value> valueOf(const Parameter &parameter, const Expr *argument, SMLoc &at) {
     for (const Override &given : reverse(overrides)) // the last of a name counts
-      if (given.owner == callee.kind && callee.find(given.parameter) == &parameter)
+      if (given.owner == callee.kind && callee.find(given.parameter) == &parameter) {
+        at = given.valueAt.isValid() ? given.valueAt : at;
         return given.value;
+      }
     if (argument) {
-      at = argument->at;
+      at = originOf(argument, around);
       return evaluator.evaluate(argument, around);
     }
     if (parameter.value)
@@ -149,4 +133,73 @@ LogicalResult pp::bindParameters(Evaluator &evaluator, const Callee &callee, con
   if (failed(binder.assign(call)))
     return failure();
   return binder.bind();
+}
+
+//===-- What nothing reads --------------------------------------------------------------------------------------===//
+
+static bool isSet(ArrayRef<Override> overrides, const Callee &callee, const Parameter *parameter) {
+  return any_of(overrides, [&](const Override &given) {
+    return given.owner == callee.kind && callee.find(given.parameter) == parameter;
+  });
+}
+
+/// The names in the arguments of a call, but for those whose parameters the command line sets.
+static void addArguments(const ChosenCall &chosen, ArrayRef<Override> overrides, SmallVectorImpl<StringRef> &names) {
+  if (!chosen.call || chosen.call->kind != Expr::Call)
+    return;
+  ArrayRef<Parameter> parameters = chosen.callee.parameters;
+  for (auto [i, label, value] : enumerate(chosen.call->labels, chosen.call->operands)) {
+    const Parameter *parameter = !label.text.empty()     ? chosen.callee.find(label.text)
+                                 : i < parameters.size() ? &parameters[i]
+                                                         : nullptr;
+    if (!isSet(overrides, chosen.callee, parameter))
+      addNames(value, names);
+  }
+}
+
+/// The parameters of the training program that what is chosen reads, also through the defaults of others.
+static SmallVector<StringRef> namesRead(const Train &train, ArrayRef<ChosenCall> chosen, ArrayRef<Override> overrides) {
+  SmallVector<StringRef> names;
+  for (const ChosenCall &call : chosen)
+    addArguments(call, overrides, names);
+  for (const Option &option : train.options) {
+    addNames(option.chooser, names);
+    if (!option.chooser && !is_contained({"model", "schedule", "cluster"}, option.name.text))
+      addNames(option.value, names);
+    for (const Expr *value : option.values)
+      addNames(value, names);
+  }
+  for (const RecomputeStatement *recompute : train.recomputes) {
+    for (const Expr *piece : recompute->pieces)
+      addNames(piece, names);
+    for (const Expr *whole : recompute->of)
+      addNames(whole, names);
+  }
+  Callee callee{"train", train.name, train.parameters};
+  for (const Parameter &parameter : reverse(train.parameters))
+    if (is_contained(names, parameter.name.text) && !isSet(overrides, callee, &parameter))
+      addNames(parameter.value, names);
+  return names;
+}
+
+void pp::warnOfUnread(Source &source, const Train &train, ArrayRef<ChosenCall> chosen, ArrayRef<Override> overrides) {
+  SmallVector<StringRef> read = namesRead(train, chosen, overrides);
+  for (const Override &given : overrides) {
+    if (given.owner != "train" || is_contained(read, given.parameter))
+      continue;
+    mlir::InFlightDiagnostic warning = mlir::emitWarning(source.location(given.at))
+                                       << "`" << given.parameter << "` has no effect: nothing that is chosen reads it";
+    for (const Option &option : train.options) {
+      SmallVector<StringRef> readers;
+      for (const Choice &choice : option.choices) {
+        SmallVector<StringRef> names;
+        addNames(choice.call, names);
+        if (is_contained(names, given.parameter))
+          readers.push_back(choice.labels.front().text);
+      }
+      if (!readers.empty())
+        warning.attachNote(source.location(option.name.at)) << "of the " << option.name.text << "s, " << listed(readers)
+                                                            << (readers.size() == 1 ? " reads it" : " read it");
+    }
+  }
 }

@@ -3,20 +3,9 @@
 #ifndef PP_FRONTEND_PARAMETERS_H
 #define PP_FRONTEND_PARAMETERS_H
 
-#include "frontend/Evaluator.h"
+#include "frontend/CommandLine.h"
 
 namespace pp {
-
-/// A `-D name=value`, once it is known whose it is: `model`, `schedule`, `cluster`, `data`, `optimizer` or
-/// `train`.
-struct Override {
-  std::string name; // as given
-  Value value;
-  StringRef owner, parameter;
-};
-
-/// `value` as -D reads it: an int, a number, true or false, else a string.
-Value readOverride(Source &source, StringRef text);
 
 /// What has parameters: `schedule one_f_one_b`.
 struct Callee {
@@ -28,6 +17,15 @@ struct Callee {
   /// "; did you mean `microbatches`?"
   std::string nearest(StringRef text) const;
 };
+
+/// A call that a training program chose; null: it names no arguments.
+struct ChosenCall {
+  const Expr *call;
+  Callee callee;
+};
+
+/// Warns of each parameter of the training program that -D sets and nothing that is chosen reads.
+void warnOfUnread(Source &source, const Train &train, ArrayRef<ChosenCall> chosen, ArrayRef<Override> overrides);
 
 /// Binds every parameter of `callee` in `into`; `call` holds the arguments (or is null), evaluated in `around`.
 mlir::LogicalResult bindParameters(Evaluator &evaluator, const Callee &callee, const Expr *call, Scope &around,

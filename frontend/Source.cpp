@@ -18,7 +18,7 @@ mlir::Location Source::location(llvm::SMLoc at) {
   return made;
 }
 
-std::string pp::didYouMean(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {
+llvm::StringRef pp::nearestName(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {
   unsigned best = std::max<unsigned>(2, name.size() / 3) + 1;
   llvm::StringRef nearest;
   for (llvm::StringRef candidate : candidates) {
@@ -29,5 +29,25 @@ std::string pp::didYouMean(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef>
       nearest = candidate;
     }
   }
+  return nearest;
+}
+
+std::string pp::didYouMean(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates) {
+  llvm::StringRef nearest = nearestName(name, candidates);
   return nearest.empty() ? "" : ("; did you mean `" + nearest + "`?").str();
+}
+
+std::string pp::thereAre(llvm::ArrayRef<llvm::StringRef> names) {
+  llvm::SmallVector<llvm::StringRef> unique;
+  for (llvm::StringRef name : names)
+    if (!llvm::is_contained(unique, name))
+      unique.push_back(name);
+  return unique.empty() ? "there is none" : (unique.size() == 1 ? "there is " : "there are ") + listed(unique);
+}
+
+std::string pp::listed(llvm::ArrayRef<llvm::StringRef> names) {
+  std::string text;
+  for (auto [i, name] : llvm::enumerate(names))
+    text += ((i == 0 ? "`" : i + 1 == names.size() ? "` and `" : "`, `") + name).str();
+  return text + "`";
 }

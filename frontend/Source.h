@@ -33,6 +33,15 @@ private:
   llvm::DenseMap<const char *, mlir::Location> locations;
 };
 
+/// The candidate nearest to a misspelt name; empty if none is near.
+llvm::StringRef nearestName(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
+
+/// "`x`, `y` and `z`".
+std::string listed(llvm::ArrayRef<llvm::StringRef> names);
+
+/// "there are `x`, `y` and `z`", each once.
+std::string thereAre(llvm::ArrayRef<llvm::StringRef> names);
+
 /// "; did you mean `x`?" with the candidate nearest to `name`, or nothing if none is near.
 std::string didYouMean(llvm::StringRef name, llvm::ArrayRef<llvm::StringRef> candidates);
 

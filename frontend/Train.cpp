@@ -79,17 +79,22 @@ constexpr const char *kRanges[] = {"an int of at least 1",
 
 class TrainBinder {
 public:
-  TrainBinder(Source &source, const Declarations &declared, const FrontendOptions &options, mlir::ModuleOp module)
-      : source(source), declared(declared), options(options), module(module), builder(source.context),
-        evaluator(source, options.budget) {
+  TrainBinder(Source &source, const Declarations &declared, const FrontendOptions &options, CommandLine &commandLine,
+              mlir::ModuleOp module)
+      : source(source), declared(declared), options(options), commandLine(commandLine), module(module),
+        builder(source.context), evaluator(source, options.budget) {
     for (const Function *function : declared.functions)
       evaluator.globals.bindings.push_back({function->name, Value(), false, function});
   }
 
   LogicalResult run() {
-    readDefines();
+    FailureOr<std::vector<Override>> defines = commandLine.readDefines();
+    if (failed(defines))
+      return failure();
+    overrides = std::move(*defines);
     if (failed(pickTrain()) || failed(pickCallees()) || failed(pickCluster()) || failed(resolveOverrides()))
       return failure();
+    warnOfUnreadParameters();
     if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
       return failure();
     FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
@@ -109,11 +114,6 @@ public:
   }
 
 private:
-  void readDefines() {
-    for (const auto &[name, text] : options.defines)
-      overrides.push_back({name, readOverride(source, text), "", ""});
-  }
-
   //===-- What to train -----------------------------------------------------------------------------------------===//
 
   LogicalResult pickTrain() {
@@ -129,8 +129,9 @@ private:
       return success();
     }
     if (options.schedule.empty())
-      return evaluator.fail(declared.begin, "this file has no `train`; name the schedule to draw with --schedule=NAME");
-    return find(declared.schedules, "schedule", {options.schedule, declared.begin}, schedule);
+      return evaluator.fail(declared.begin, "this file has no `train`; name the schedule to draw with --schedule=NAME",
+                            declared.begin, thereAre(namesOf(declared.schedules)));
+    return find(declared.schedules, "schedule", {options.schedule, commandLine.schedule}, schedule);
   }
 
   // Its own parameters must be known before its options, so their overrides are resolved here.
@@ -150,7 +151,8 @@ private:
     for (const Option &option : train->options) {
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
-                              "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known));
+                              "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known),
+                              option.name.at, thereAre(known));
       if (const Option *first = find(option.name.text); first != &option)
         return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
                               "first given here");
@@ -166,15 +168,21 @@ private:
 
   template <typename T>
   LogicalResult find(const std::vector<const T *> &all, StringRef kind, Name name, const T *&found) {
-    SmallVector<StringRef> names;
-    for (const T *one : all) {
+    for (const T *one : all)
       if (one->name.text == name.text)
         found = one;
-      names.push_back(one->name.text);
-    }
     if (found)
       return success();
-    return evaluator.fail(name.at, "there is no " + kind + " `" + name.text + "` here" + didYouMean(name.text, names));
+    SmallVector<StringRef> names = namesOf(all);
+    return evaluator.fail(name.at, "there is no " + kind + " `" + name.text + "` here" + didYouMean(name.text, names),
+                          name.at, thereAre(names));
+  }
+
+  template <typename T> static SmallVector<StringRef> namesOf(const std::vector<const T *> &all) {
+    SmallVector<StringRef> names;
+    for (const T *one : all)
+      names.push_back(one->name.text);
+    return names;
   }
 
   // `model llama(..)`, or the call that `model choose ..` picks.
@@ -187,9 +195,9 @@ private:
       FailureOr<Value> wanted = evaluator.evaluate(option->chooser, trainScope);
       if (failed(wanted))
         return failure();
+      SMLoc at = originOf(option->chooser, trainScope);
       if (!wanted->asString())
-        return evaluator.fail(option->chooser->at,
-                              "expected a string after `choose`, got " + wanted->type() + " " + wanted->text());
+        return evaluator.fail(at, "expected a string after `choose`, got " + wanted->type() + " " + wanted->text());
       SmallVector<StringRef> labels;
       for (const Choice &choice : option->choices)
         for (const Name &label : choice.labels) {
@@ -198,8 +206,10 @@ private:
             call = choice.call;
         }
       if (!call)
-        return evaluator.fail(option->chooser->at, "there is no " + name + " `" + *wanted->asString() + "` to choose" +
-                                                       didYouMean(*wanted->asString(), labels));
+        return evaluator.fail(at,
+                              "there is no " + name + " `" + *wanted->asString() + "` to choose" +
+                                  didYouMean(*wanted->asString(), labels),
+                              option->chooser->at, thereAre(labels));
     }
     if (!call || (call->kind != Expr::Call && call->kind != Expr::Variable))
       return evaluator.fail(option->name.at, "expected a " + name + " with its arguments after `" + name + "`");
@@ -223,8 +233,8 @@ private:
   // Of the command line, else of `train`, else none.
   LogicalResult pickCluster() {
     if (!options.cluster.empty()) {
-      clusterAt = declared.begin;
-      return find(declared.clusters, "cluster", {options.cluster, declared.begin}, cluster);
+      clusterAt = commandLine.cluster;
+      return find(declared.clusters, "cluster", {options.cluster, clusterAt}, cluster);
     }
     if (!find("cluster"))
       return success();
@@ -258,7 +268,7 @@ private:
         {"hidden", 64}, {"heads", 4}, {"ffn", 176}, {"vocab", 256}};
     for (auto [name, size] : sizes)
       if (calleeOf(*model).find(name))
-        overrides.insert(overrides.begin(), {name, Value(size), "model", name});
+        overrides.insert(overrides.begin(), {name, Value(size), "model", name, SMLoc(), SMLoc()});
     return success();
   }
 
@@ -283,30 +293,69 @@ private:
     }
     given.owner = owner;
     given.parameter = name;
-    std::string prefix = "-D " + given.name + ": ";
-    if (owner == "schedule" || owner == "model" || (owner == "cluster" && cluster)) {
-      Callee callee = owner == "model"     ? calleeOf(*model)
-                      : owner == "cluster" ? calleeOf(*cluster)
-                                           : calleeOf(*schedule);
-      if (callee.find(name))
-        return success();
-      if (train && !train->parameters.empty() && !StringRef(given.name).contains('.'))
-        callee = {"train", train->name, train->parameters};
-      return evaluator.fail(callee.name.at, prefix + callee.kind + " `" + callee.name.text + "` has no parameter `" +
-                                                name + "`" + callee.nearest(name));
-    }
-    SMLoc at = train ? train->name.at : schedule->name.at;
+    for (const Callee &callee : callees())
+      if (callee.kind == owner)
+        return callee.find(name) ? success() : noParameter(given, callee);
     for (auto [option, settings] : settingsOf())
       if (owner == option)
-        return checkSetting(at, prefix, owner, name, settings);
-    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster"};
+        return checkSetting(given.at, owner, name, settings);
     if (owner == "cluster")
-      return evaluator.fail(at, prefix + "this program names no cluster");
+      return evaluator.fail(given.at, "this program names no cluster");
     if (owner == "train")
-      return evaluator.fail(at, prefix + "this train has no parameter `" + name + "`");
+      return evaluator.fail(given.at, "this train has no parameter `" + name + "`");
+    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster"};
+    return evaluator.fail(given.at,
+                          "expected one of schedule, model, cluster, data, mlp, optimizer before the dot, got `" +
+                              owner + "`" + didYouMean(owner, owners));
+  }
+
+  /// What is chosen and has parameters.
+  SmallVector<Callee> callees() {
+    SmallVector<Callee> all = {calleeOf(*schedule), calleeOf(*model)};
+    if (cluster)
+      all.push_back(calleeOf(*cluster));
+    return all;
+  }
+
+  /// A name without an owner may be anybody's: the one meant is shown with its owner.
+  LogicalResult noParameter(const Override &given, Callee callee) {
+    bool dotted = StringRef(given.name).contains('.');
+    if (train && !train->parameters.empty() && !dotted)
+      callee = {"train", train->name, train->parameters};
+    SmallVector<StringRef> names, shown;
+    auto add = [&](StringRef owner, StringRef name) {
+      names.push_back(name);
+      shown.push_back(owner == callee.kind ? name : source.intern((owner + "." + name).str()));
+    };
+    auto addAll = [&](const Callee &one) {
+      for (const Parameter &parameter : one.parameters)
+        add(one.kind, parameter.role.empty() ? parameter.name.text : parameter.role);
+    };
+    addAll(callee);
+    if (!dotted) {
+      for (const Callee &other : callees())
+        if (other.kind != callee.kind)
+          addAll(other);
+      for (auto [option, settings] : settingsOf())
+        for (const Setting &setting : settings)
+          add(option, setting.name);
+    }
+    StringRef nearest = nearestName(given.parameter, names);
+    std::string meant;
+    if (!nearest.empty())
+      meant = ("; did you mean `" + shown[llvm::find(names, nearest) - names.begin()] + "`?").str();
     return evaluator.fail(
-        at, prefix + "expected one of schedule, model, cluster, data, mlp, optimizer before the dot, got `" + owner +
-                "`" + didYouMean(owner, owners));
+        given.at, callee.kind + " `" + callee.name.text + "` has no parameter `" + given.parameter + "`" + meant,
+        callee.name.at, "`" + callee.name.text + "` is declared here");
+  }
+
+  void warnOfUnreadParameters() {
+    if (!train)
+      return;
+    SmallVector<ChosenCall> calls = {{modelCall, calleeOf(*model)}, {scheduleCall, calleeOf(*schedule)}};
+    if (cluster)
+      calls.push_back({clusterCall, calleeOf(*cluster)});
+    pp::warnOfUnread(source, *train, calls, overrides);
   }
 
   //===-- data, optimizer, precision ----------------------------------------------------------------------------===//
@@ -316,14 +365,14 @@ private:
     return {{{"data", dataSettings}, {"mlp", mlpSettings}, {"optimizer", optimizerSettings}}};
   }
 
-  LogicalResult checkSetting(SMLoc at, const Twine &prefix, StringRef option, StringRef name,
-                             ArrayRef<Setting> settings) {
+  LogicalResult checkSetting(SMLoc at, StringRef option, StringRef name, ArrayRef<Setting> settings) {
     SmallVector<StringRef> names;
     for (const Setting &setting : settings)
       names.push_back(setting.name);
     if (is_contained(names, name))
       return success();
-    return evaluator.fail(at, prefix + "`" + option + "` has no option `" + name + "`" + didYouMean(name, names));
+    return evaluator.fail(at, "`" + option + "` has no option `" + name + "`" + didYouMean(name, names), at,
+                          thereAre(names));
   }
 
   LogicalResult readSettings(StringRef option, MutableArrayRef<Setting> settings) {
@@ -351,13 +400,12 @@ private:
         if (first.text == label.text)
           return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
       FailureOr<Value> number = evaluator.evaluate(value, trainScope);
-      if (failed(number) || failed(checkSetting(label.at, "", option, label.text, settings)) ||
-          failed(set(value->at, label.text, *number, settings)))
+      if (failed(number) || failed(checkSetting(label.at, option, label.text, settings)) ||
+          failed(set(originOf(value, trainScope), label.text, *number, settings)))
         return failure();
     }
     for (const Override &given : overrides)
-      if (given.owner == option &&
-          failed(set(train ? train->name.at : schedule->name.at, given.parameter, given.value, settings)))
+      if (given.owner == option && failed(set(given.valueAt, given.parameter, given.value, settings)))
         return failure();
     return success();
   }
@@ -393,8 +441,9 @@ private:
     static const StringRef known[] = {"f32", "bf16", "f16", "f64"};
     if (is_contained(known, precision))
       return success();
-    return evaluator.fail(expr->at, "`" + precision + "` is no precision; there are f32, bf16, f16 and f64" +
-                                        didYouMean(precision, known));
+    return evaluator.fail(originOf(expr, trainScope), "`" + precision +
+                                                          "` is no precision; there are f32, bf16, f16 and f64" +
+                                                          didYouMean(precision, known));
   }
 
   /// Sums are f32, of f64 f64; between tasks, and on the wire, a gradient may have the type of its weight.
@@ -405,9 +454,9 @@ private:
     gradients = sums;
     if (failed(readPrecision("gradients", gradients)) || gradients == sums || gradients == precision)
       return success(gradients == sums || gradients == precision);
-    return evaluator.fail(find("gradients")->value->at, "gradients of " + precision + " weights are " +
-                                                            (precision == sums ? "" : precision + " or ") + sums +
-                                                            ", got " + gradients);
+    return evaluator.fail(originOf(find("gradients")->value, trainScope),
+                          "gradients of " + precision + " weights are " +
+                              (precision == sums ? "" : precision + " or ") + sums + ", got " + gradients);
   }
 
   LogicalResult checkLossScale() {
@@ -524,6 +573,7 @@ private:
   Source &source;
   const Declarations &declared;
   const FrontendOptions &options;
+  CommandLine &commandLine;
   mlir::ModuleOp module;
   mlir::OpBuilder builder;
   ArgumentEvaluator evaluator;
@@ -554,6 +604,6 @@ private:
 } // namespace
 
 LogicalResult pp::elaborateProgram(Source &source, const Declarations &declared, const FrontendOptions &options,
-                                   mlir::ModuleOp module) {
-  return TrainBinder(source, declared, options, module).run();
+                                   CommandLine &commandLine, mlir::ModuleOp module) {
+  return TrainBinder(source, declared, options, commandLine, module).run();
 }

@@ -4,6 +4,7 @@
 #define PP_FRONTEND_TRAIN_H
 
 #include "frontend/Ast.h"
+#include "frontend/CommandLine.h"
 #include "frontend/Frontend.h"
 #include "frontend/Source.h"
 
@@ -21,7 +22,7 @@ struct Declarations {
 
 /// Appends the program and the model's functions to `module`.
 mlir::LogicalResult elaborateProgram(Source &source, const Declarations &declared, const FrontendOptions &options,
-                                     mlir::ModuleOp module);
+                                     CommandLine &commandLine, mlir::ModuleOp module);
 
 } // namespace pp
 
