@@ -7,6 +7,7 @@
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/Casting.h"
 #include "llvm/Support/SMLoc.h"
+#include <optional>
 #include <vector>
 
 namespace pp {
@@ -222,7 +223,7 @@ struct ModelPart {
     Expr *value;
   };
   Name name;
-  bool perLayer;
+  std::optional<unsigned> kind; ///< of the layers that have it; none: it exists once
   ArrayRef<Name> parameters;
   ArrayRef<WeightDeclaration> weights;
   ArrayRef<Definition> definitions;
@@ -234,7 +235,10 @@ struct Model {
   Name name;
   ArrayRef<Parameter> parameters;
   ArrayRef<WeightDeclaration> weights;
-  ArrayRef<ModelPart> parts;
+  ArrayRef<ModelPart> parts; ///< in the order of the text
+  ArrayRef<Name> kinds;      ///< of layers; the text is empty for `layer { .. }`
+  Expr *kindOf = nullptr;    ///< `layers [..]`: the kind of every layer
+  SMLoc kindOfAt;
 };
 
 /// `"label", .. call` of an option that chooses by name.

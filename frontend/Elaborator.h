@@ -10,16 +10,31 @@
 
 namespace pp {
 
-/// What a schedule knows of the model: its parts in order, and how often the layer repeats.
+/// What a schedule knows of the model: its parts in order, and of which kind every layer is.
 struct ModelOutline {
   struct Part {
     StringRef name;
-    bool perLayer;
+    std::optional<unsigned> kind; ///< of the layers that have it; none: it exists once
+    std::string function;
+  };
+  struct Step {
+    unsigned part;
+    int64_t layer; ///< -1 for a part that exists once
   };
   StringRef name;
   SMLoc at;
-  llvm::SmallVector<Part> parts;
+  llvm::SmallVector<Part> parts;      ///< in the order of the text
+  llvm::SmallVector<StringRef> kinds; ///< empty text for a kind without a name
+  llvm::SmallVector<unsigned> kindOf; ///< by layer
   int64_t layers = 0;
+
+  bool isIn(unsigned part, int64_t layer) const { return parts[part].kind == kindOf[layer]; }
+  /// The number of layers that stand before a part that exists once.
+  int64_t layersBefore(unsigned part) const;
+  /// All parts of all layers, in the order in which data passes.
+  std::vector<Step> steps() const;
+  /// "layer 3" or "layer 3, of kind `moe`,".
+  std::string describe(int64_t layer) const;
 };
 
 struct ScheduleSizes {
@@ -52,6 +67,7 @@ private:
     mlir::Location location;
     pipeline::PlaceAttr at, homes, owner;
     int64_t firstLayer = 0, layers = 0;
+    bool exists = true;                 ///< false: its layer has none of the family's parts
     bool recomputed = false;            ///< R before every backward, of the whole piece
     llvm::SmallVector<StringRef> again; ///< the same, of these parts of the model
     /// Counted forms: the next microbatch of F and of B or I, and the weight passes owed.
@@ -74,7 +90,10 @@ private:
   mlir::LogicalResult cutStages(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult cutPart(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult joinParts(const CutStatement *statement, Family &family);
+  mlir::LogicalResult joinPart(const CutStatement *statement, const Name &name, Family &family);
   bool holds(const Piece &piece, StringRef part);
+  bool holds(const Piece &piece, unsigned part);
+  void recomputeDeclared(const Family &family);
   Piece &addPiece(PieceName name, mlir::Location location);
   mlir::LogicalResult placePiece(const CutStatement *statement, Piece &piece, Scope &scope);
   mlir::LogicalResult checkLayers(const CutStatement *statement, const Family &family, bool given);
@@ -82,6 +101,10 @@ private:
   mlir::FailureOr<Piece *> pieceAt(SMLoc at, unsigned family, int64_t index);
   mlir::FailureOr<pipeline::PlaceAttr> evaluatePlace(const Place *place, Scope &scope);
   mlir::LogicalResult checkCoverage(const Schedule &schedule);
+  mlir::LogicalResult checkBetween(const Family &family);
+  bool isDeclared(unsigned part);
+  llvm::SmallVector<mlir::Attribute> entriesOf(unsigned number, llvm::ArrayRef<unsigned> order);
+  mlir::ArrayAttr recomputedOf(const Piece &piece);
   llvm::SmallVector<unsigned> piecesInModelOrder();
   void emitPieces();
   std::string str(const Piece &piece) { return families[piece.family].str(piece.name.index); }
@@ -120,6 +143,7 @@ private:
   mlir::Block *program;
   std::vector<Family> families;
   std::vector<Piece> pieces;
+  llvm::SmallVector<std::pair<unsigned, int64_t>> undeclared;   // parts outside the layers in no family, layers before
   std::optional<int64_t> rank;                                  // of `on`
   std::optional<mlir::Operation *> together;                    // the joint around
   std::vector<std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes

@@ -58,32 +58,26 @@ using Tensors = SmallVector<mlir::Value, 3>;
 /// A weight and, once it is an argument of the function that is being built, its value.
 struct Weight {
   const WeightDeclaration *declared;
-  StringRef part; // empty: shared
-  bool perLayer;
+  StringRef part;               // empty: shared
+  std::optional<unsigned> kind; // of the layers that have it
 };
 
 class ModelBuilder {
 public:
   ModelBuilder(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters, BatchShape shape,
-               mlir::OpBuilder &builder)
-      : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), builder(builder) {}
+               const ModelOutline &outline, mlir::OpBuilder &builder)
+      : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), outline(outline),
+        builder(builder), built(model.parts.size()) {}
 
   LogicalResult build() {
-    const ModelPart *previous = nullptr;
-    SmallVector<mlir::Type> types, layerInputs;
-    for (auto [i, part] : enumerate(model.parts)) {
-      if (part.perLayer && (!previous || !previous->perLayer))
-        layerInputs = types;
-      SmallVector<mlir::Type> results;
-      if (failed(buildPart(part, previous, types, results)))
+    std::optional<ModelOutline::Step> previous;
+    SmallVector<mlir::Type> types;
+    for (ModelOutline::Step step : outline.steps()) {
+      Built &part = built[step.part];
+      if (part.isBuilt ? failed(checkFollows(step, *previous, types)) : failed(buildPart(step.part, previous, types)))
         return failure();
-      bool layerEnds = part.perLayer && (i + 1 == model.parts.size() || !model.parts[i + 1].perLayer);
-      if (layerEnds && results != layerInputs)
-        return evaluator.fail(part.returnAt, "a layer must return what it takes, so that layers can follow each other; "
-                                             "it takes " +
-                                                 str(layerInputs) + " and returns " + str(results));
-      types = results;
-      previous = &part;
+      types = part.results;
+      previous = step;
     }
     auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
     if (types.size() != 1 || types[0] != loss)
@@ -93,6 +87,28 @@ public:
   }
 
 private:
+  /// What the function of a part takes and returns.
+  struct Built {
+    bool isBuilt = false;
+    SmallVector<mlir::Type> inputs, results;
+  };
+
+  /// A part that stands in several layers takes the same in all of them.
+  LogicalResult checkFollows(ModelOutline::Step step, ModelOutline::Step previous, ArrayRef<mlir::Type> types) {
+    const Built &part = built[step.part];
+    if (types == ArrayRef(part.inputs))
+      return success();
+    SMLoc returned = model.parts[previous.part].returnAt;
+    if (previous.layer >= 0 && model.parts[previous.part].kind == model.parts[step.part].kind)
+      return evaluator.fail(returned,
+                            "a layer must return what it takes, so that layers can follow each other; it takes " +
+                                str(part.inputs) + " and returns " + str(types));
+    return evaluator.fail(model.parts[step.part].name.at,
+                          outline.describe(step.layer) + " takes " + str(part.inputs) +
+                              ", as the first of its kind does, " + "and gets " + str(types),
+                          returned, "returned here by " + outline.describe(previous.layer));
+  }
+
   static std::string str(mlir::TypeRange types) {
     std::string text;
     raw_string_ostream stream(text);
@@ -116,12 +132,12 @@ private:
   SmallVector<Weight> weightsOf(const ModelPart &part) {
     SmallVector<Weight> weights;
     for (const WeightDeclaration &weight : part.weights)
-      weights.push_back({&weight, part.name.text, part.perLayer});
+      weights.push_back({&weight, part.name.text, part.kind});
     for (const WeightDeclaration &weight : model.weights) {
       bool used = any_of(part.results, [&](const Expr *expr) { return reads(expr, weight.name.text); }) ||
                   any_of(part.definitions, [&](auto &definition) { return reads(definition.value, weight.name.text); });
       if (used)
-        weights.push_back({&weight, "", false});
+        weights.push_back({&weight, "", std::nullopt});
     }
     return weights;
   }
@@ -199,12 +215,23 @@ private:
     return std::make_pair(StringRef("normal"), *deviation / std::sqrt(2 * *layers));
   }
 
+  /// Two weights have two names; those of layers of different kinds may have one, as the layers have different numbers.
+  LogicalResult checkName(const Weight &weight, StringRef name) {
+    for (const auto &[other, known] : named)
+      if (other.declared != weight.declared && known == name && (other.kind == weight.kind || name.contains("{k}")))
+        return evaluator.fail(weight.declared->checkpoint->at,
+                              "a second weight is called `" + name + "` in checkpoints", other.declared->checkpoint->at,
+                              "the first one is here");
+    named.push_back({weight, name.str()});
+    return success();
+  }
+
   FailureOr<mlir::DictionaryAttr> attributesOf(const Weight &weight) {
     const WeightDeclaration &declared = *weight.declared;
     auto init = initOf(declared);
     if (failed(init))
       return failure();
-    std::string layer = weight.perLayer ? ".{l}." : ".";
+    std::string layer = weight.kind ? ".{l}." : ".";
     std::string name = (weight.part.empty() ? "" : weight.part.str() + layer) + declared.name.text.str();
     bool transposed = false;
     if (const Expr *as = declared.checkpoint) {
@@ -217,11 +244,14 @@ private:
         return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
                                           (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
                                           "; a transposed weight has 2");
-      if (text->name.contains("{l}") != weight.perLayer)
-        return evaluator.fail(text->at, weight.perLayer
+      StringRef number = text->name.contains("{k}") ? "{k}" : "{l}";
+      if (text->name.contains(number) != weight.kind.has_value())
+        return evaluator.fail(text->at, weight.kind
                                             ? "this weight is in every layer; its name needs `{l}`, the layer"
-                                            : "this weight is in no layer; its name has no `{l}`");
+                                            : "this weight is in no layer; its name has no `" + number.str() + "`");
       name = text->name.str();
+      if (failed(checkName(weight, name)))
+        return failure();
     }
     return builder.getDictionaryAttr({builder.getNamedAttr("name", builder.getStringAttr(declared.name.text)),
                                       builder.getNamedAttr("init", builder.getStringAttr(init->first)),
@@ -256,10 +286,13 @@ private:
                           previous->returnAt, "returned here");
   }
 
-  LogicalResult buildPart(const ModelPart &part, const ModelPart *previous, ArrayRef<mlir::Type> inputs,
-                          SmallVectorImpl<mlir::Type> &results) {
+  LogicalResult buildPart(unsigned number, std::optional<ModelOutline::Step> before, ArrayRef<mlir::Type> inputs) {
+    const ModelPart &part = model.parts[number];
+    const ModelPart *previous = before ? &model.parts[before->part] : nullptr;
     if (failed(checkInputs(part, previous, inputs.size())))
       return failure();
+    built[number].isBuilt = true;
+    built[number].inputs.assign(inputs.begin(), inputs.end());
     auto dataType = RankedTensorType::get({shape.batch, shape.sequence}, builder.getI32Type());
     SmallVector<mlir::Type> types;
     SmallVector<mlir::DictionaryAttr> attributes;
@@ -282,17 +315,18 @@ private:
       attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr("nn.weight", *said)));
       names.push_back(weight.declared->name);
     }
-    return buildFunction(part, names, types, attributes, results);
+    return buildFunction(number, names, types, attributes);
   }
 
-  LogicalResult buildFunction(const ModelPart &part, ArrayRef<Name> names, ArrayRef<mlir::Type> types,
-                              ArrayRef<mlir::DictionaryAttr> attributes, SmallVectorImpl<mlir::Type> &results) {
+  LogicalResult buildFunction(unsigned number, ArrayRef<Name> names, ArrayRef<mlir::Type> types,
+                              ArrayRef<mlir::DictionaryAttr> attributes) {
+    const ModelPart &part = model.parts[number];
     mlir::OpBuilder::InsertionGuard guard(builder);
-    auto function = builder.create<mlir::func::FuncOp>(source.location(part.name.at), part.name.text,
+    auto function = builder.create<mlir::func::FuncOp>(source.location(part.name.at), outline.parts[number].function,
                                                        builder.getFunctionType(types, {}));
     function.setPrivate();
-    if (part.perLayer)
-      function->setAttr("nn.per_layer", builder.getUnitAttr());
+    if (part.kind)
+      markLayers(function, part);
     for (auto [i, said] : enumerate(attributes))
       function.setArgAttrs(i, said);
     builder.setInsertionPointToStart(function.addEntryBlock());
@@ -304,6 +338,7 @@ private:
       if (failed(let(definition)))
         return failure();
     SmallVector<mlir::Value> returned;
+    SmallVector<mlir::Type> &results = built[number].results;
     for (const Expr *expr : part.results) {
       FailureOr<mlir::Value> value = tensor(expr);
       if (failed(value))
@@ -314,6 +349,19 @@ private:
     builder.create<mlir::func::ReturnOp>(source.location(part.returnAt), returned);
     function.setFunctionType(builder.getFunctionType(types, results));
     return success();
+  }
+
+  /// A kind with a name says which part the function is, and of which layers.
+  void markLayers(mlir::func::FuncOp function, const ModelPart &part) {
+    function->setAttr("nn.per_layer", builder.getUnitAttr());
+    if (model.kinds[*part.kind].text.empty())
+      return;
+    SmallVector<int64_t> layers;
+    for (auto [layer, kind] : enumerate(outline.kindOf))
+      if (kind == *part.kind)
+        layers.push_back(layer);
+    function->setAttr("nn.part", builder.getStringAttr(part.name.text));
+    function->setAttr("nn.layers", builder.getDenseI64ArrayAttr(layers));
   }
 
   LogicalResult let(const ModelPart::Definition &definition) {
@@ -499,38 +547,15 @@ private:
   const Model &model;
   Scope &parameters;
   BatchShape shape;
+  const ModelOutline &outline;
   mlir::OpBuilder &builder;
-  SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
+  std::vector<Built> built;                          // by part
+  SmallVector<std::pair<Weight, std::string>> named; // in checkpoints
+  SmallVector<std::pair<Name, mlir::Value>> values;  // of the part that is being built
 };
 } // namespace
 
 LogicalResult pp::buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
-                             BatchShape shape, mlir::OpBuilder &builder) {
-  return ModelBuilder(source, evaluator, model, parameters, shape, builder).build();
-}
-
-FailureOr<ModelOutline> pp::outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters) {
-  ModelOutline outline{model.name.text, model.name.at, {}, 0};
-  bool layered = false, passed = false;
-  for (const ModelPart &part : model.parts) {
-    for (const ModelOutline::Part &other : outline.parts)
-      if (other.name == part.name.text)
-        return evaluator.fail(part.name.at, "part `" + part.name.text + "` is defined twice");
-    if (part.perLayer && passed)
-      return evaluator.fail(part.name.at, "a model has one `layer { .. }`");
-    layered |= part.perLayer;
-    passed |= layered && !part.perLayer;
-    outline.parts.push_back({part.name.text, part.perLayer});
-  }
-  Binding *layers = nullptr;
-  for (Binding &binding : parameters.bindings)
-    if (binding.name.text == "layers")
-      layers = &binding;
-  if (!layered || !layers)
-    return evaluator.fail(model.name.at, "model `" + model.name.text + "` needs " +
-                                             (layered ? "a parameter `layers`" : "a `layer { .. }`"));
-  if (!layers->value.asInt() || *layers->value.asInt() < 1)
-    return evaluator.fail(layers->name.at, "`layers` must be an int of at least 1, got " + layers->value.text());
-  outline.layers = *layers->value.asInt();
-  return outline;
+                             BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder) {
+  return ModelBuilder(source, evaluator, model, parameters, shape, outline, builder).build();
 }

@@ -16,9 +16,9 @@ struct BatchShape {
 
 /// Appends one private function for each part of `model` at the builder's place; `parameters` holds the model's.
 mlir::LogicalResult buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
-                               BatchShape shape, mlir::OpBuilder &builder);
+                               BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder);
 
-/// Part names and the number of layers, for the schedule.
+/// Part names, the number of layers and the kind of each, for the schedule.
 mlir::FailureOr<ModelOutline> outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
 
 } // namespace pp

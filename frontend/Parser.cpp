@@ -80,30 +80,49 @@ private:
     expect("{");
     SmallVector<WeightDeclaration> shared;
     SmallVector<ModelPart> parts;
+    SmallVector<Name> kinds;
     while (!at("}") && !ended()) {
       if (at("weight"))
         weights(shared);
-      else if (peek().kind == Token::Name && peek().text == "layer") {
-        next();
-        expect("{");
-        while (!at("}") && !ended())
-          parts.push_back(part(/*perLayer=*/true));
-        expect("}");
-      } else
-        parts.push_back(part(/*perLayer=*/false));
+      else if (at("layers"))
+        kindOf(*node);
+      else if (peek().kind == Token::Name && peek().text == "layer")
+        layer(parts, kinds);
+      else
+        parts.push_back(part(std::nullopt));
     }
     expect("}");
+    node->kinds = keep(ArrayRef<Name>(kinds));
     node->weights = keep(ArrayRef<WeightDeclaration>(shared));
     node->parts = keep(ArrayRef<ModelPart>(parts));
     allowsNumbers = allowsLabels = false;
     return node;
   }
 
-  ModelPart part(bool perLayer) {
+  void kindOf(Model &model) {
+    SMLoc begin = next().at;
+    if (model.kindOf)
+      fail(begin, "the kinds of the layers are given twice", model.kindOfAt, "first given here");
+    model.kindOf = expression();
+    model.kindOfAt = begin;
+  }
+
+  void layer(SmallVector<ModelPart> &parts, SmallVector<Name> &kinds) {
+    Name kind{"", next().at};
+    if (!at("{"))
+      kind = expectName();
+    expect("{");
+    while (!at("}") && !ended())
+      parts.push_back(part(kinds.size()));
+    expect("}");
+    kinds.push_back(kind);
+  }
+
+  ModelPart part(std::optional<unsigned> kind) {
     ModelPart made;
-    made.perLayer = perLayer;
+    made.kind = kind;
     if (!at("part"))
-      failExpected(perLayer ? "`part`" : "`part`, `layer` or `weight`");
+      failExpected(kind ? "`part`" : "`part`, `layer`, `layers` or `weight`");
     next();
     made.name = expectName();
     expect("(");

@@ -35,6 +35,12 @@ FailureOr<Value> Elaborator::predefined(StringRef name) {
     return upTo(sizes.slices);
   if (name == "layers")
     return Value(model.layers);
+  if (name == "kinds") {
+    Value::List kinds;
+    for (unsigned kind : model.kindOf)
+      kinds.emplace_back(model.kinds[kind]);
+    return Value(std::move(kinds));
+  }
   for (const Family &family : families)
     if (!family.name.empty() && family.name == name)
       return Value(PieceName{family.name, -1});
@@ -44,7 +50,7 @@ FailureOr<Value> Elaborator::predefined(StringRef name) {
 }
 
 void Elaborator::addNames(SmallVectorImpl<StringRef> &names) {
-  names.append({"ranks", "microbatches", "layers", "nodes"});
+  names.append({"ranks", "microbatches", "layers", "kinds", "nodes"});
   for (const Family &family : families)
     if (!family.name.empty())
       names.push_back(family.name);
@@ -90,7 +96,11 @@ FailureOr<Elaborator::Piece *> Elaborator::pieceAt(SMLoc at, unsigned number, in
   if (failed(checkExists(at, isStage ? "stage" : "layer", index, family.count, family.at,
                          isStage ? "the stages are declared here" : "the part is declared here")))
     return failure();
-  return &pieces[family.first + index];
+  Piece &piece = pieces[family.first + index];
+  if (!piece.exists)
+    return fail(at, model.describe(index) + " has no part `" + family.name + "`", family.at,
+                "the part is declared here");
+  return &piece;
 }
 
 FailureOr<Elaborator::Piece *> Elaborator::findPiece(const Expr *expr, Scope &scope) {
@@ -206,17 +216,35 @@ Elaborator::Piece &Elaborator::addPiece(PieceName name, mlir::Location location)
   return piece;
 }
 
-/// Whether this part of the model lies inside the piece: one of its own, or one at an end that no piece declares.
+/// Whether a part of the model with this name lies inside the piece.
 bool Elaborator::holds(const Piece &piece, StringRef part) {
+  for (unsigned number = 0; number < model.parts.size(); ++number)
+    if (model.parts[number].name == part && holds(piece, number))
+      return true;
+  return false;
+}
+
+/// Whether this part lies inside the piece: one of its own, or one outside the layers that no piece declares.
+bool Elaborator::holds(const Piece &piece, unsigned part) {
   const Family &family = families[piece.family];
-  auto *found = find_if(model.parts, [&](const ModelOutline::Part &other) { return other.name == part; });
-  unsigned number = found - model.parts.begin();
-  if (is_contained(family.parts, number))
-    return piece.layers > 0 || !family.indexed;
-  if (found->perLayer || !family.indexed)
+  auto has = [&](int64_t layer) { return piece.firstLayer <= layer && layer < piece.firstLayer + piece.layers; };
+  if (is_contained(family.parts, part))
+    return !family.indexed || any_of(seq(piece.firstLayer, piece.firstLayer + piece.layers),
+                                     [&](int64_t layer) { return model.isIn(part, layer); });
+  if (model.parts[part].kind || !family.indexed)
     return false;
-  bool front = none_of(ArrayRef(model.parts).take_front(number), [](auto &before) { return before.perLayer; });
-  return &piece - pieces.data() == (front ? family.first : family.first + family.count - 1);
+  int64_t before = model.layersBefore(part);
+  if (before == 0 || before == model.layers)
+    return &piece - pieces.data() == (before == 0 ? family.first : family.first + family.count - 1);
+  auto *first =
+      find_if(model.parts, [&](const ModelOutline::Part &other) { return other.kind == model.kindOf[before]; });
+  return has(before) && is_contained(family.parts, first - model.parts.begin());
+}
+
+/// Pieces that hold parts of which `recompute` has spoken before.
+void Elaborator::recomputeDeclared(const Family &family) {
+  for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
+    copy_if(recomputedParts, std::back_inserter(piece.again), [&](StringRef part) { return holds(piece, part); });
 }
 
 LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope) {
@@ -231,7 +259,7 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
                                    " equal stages; `layers` says how many each stage holds");
   Family family{"", statement->at, /*indexed=*/true, unsigned(pieces.size()), unsigned(*count), {}};
   for (auto [i, part] : enumerate(model.parts))
-    if (part.perLayer)
+    if (part.kind)
       family.parts.push_back(i);
   families.push_back(family);
   for (int64_t s = 0; s < *count; ++s) {
@@ -239,9 +267,11 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
     piece.layers = model.layers / *count;
     if (failed(placePiece(statement, piece, scope)))
       return failure();
-    copy_if(recomputedParts, std::back_inserter(piece.again), [&](StringRef part) { return holds(piece, part); });
   }
-  return checkLayers(statement, family, given);
+  if (failed(checkLayers(statement, family, given)))
+    return failure();
+  recomputeDeclared(family);
+  return success();
 }
 
 LogicalResult Elaborator::checkLayers(const CutStatement *statement, const Family &family, bool given) {
@@ -269,35 +299,46 @@ LogicalResult Elaborator::cutPart(const CutStatement *statement, Scope &scope) {
     Piece &piece = addPiece({family.name, indexed ? i : -1}, location(statement->at));
     piece.firstLayer = i;
     piece.layers = indexed;
-    if (failed(placePiece(statement, piece, scope)))
+    piece.exists = !indexed || any_of(family.parts, [&](unsigned part) { return model.isIn(part, i); });
+    if (piece.exists && failed(placePiece(statement, piece, scope)))
       return failure();
-    copy_if(recomputedParts, std::back_inserter(piece.again), [&](StringRef part) { return holds(piece, part); });
   }
+  recomputeDeclared(family);
   return success();
 }
 
-// The model parts that a declared part holds: the one of its name, or those it lists.
+// The model parts that a declared part holds: the one of its name, or those it lists, in every kind that has them.
 LogicalResult Elaborator::joinParts(const CutStatement *statement, Family &family) {
+  ArrayRef<Name> joined = statement->joined.empty() ? ArrayRef(statement->name) : statement->joined;
+  for (const Name &name : joined)
+    if (failed(joinPart(statement, name, family)))
+      return failure();
+  llvm::sort(family.parts);
+  return success();
+}
+
+LogicalResult Elaborator::joinPart(const CutStatement *statement, const Name &name, Family &family) {
   SmallVector<StringRef> names;
   for (const ModelOutline::Part &part : model.parts)
     names.push_back(part.name);
-  SmallVector<Name> joined(statement->joined);
-  if (joined.empty())
-    joined.push_back(statement->name);
-  for (const Name &name : joined) {
-    auto found = find(names, name.text);
-    if (found == names.end())
-      return fail(name.at, "the model has no part `" + name.text + "`" + didYouMean(name.text, names), model.at,
-                  "model `" + model.name + "` is declared here");
-    unsigned number = found - names.begin();
-    if (model.parts[number].perLayer && !family.indexed)
+  if (!is_contained(names, name.text))
+    return fail(name.at, "the model has no part `" + name.text + "`" + didYouMean(name.text, names), model.at,
+                "model `" + model.name + "` is declared here");
+  for (auto [number, part] : enumerate(model.parts)) {
+    if (part.name != name.text)
+      continue;
+    if (part.kind && !family.indexed)
       return fail(name.at, "part `" + name.text + "` is in every layer; declare it with an index, `part " +
                                statement->name.text + "(l)`");
-    if (!model.parts[number].perLayer && family.indexed)
+    if (!part.kind && family.indexed)
       return fail(name.at, "part `" + name.text + "` exists once; declare it without an index");
-    if (!family.parts.empty() && family.parts.back() + 1 != number)
-      return fail(name.at,
-                  "`" + names[family.parts.back()] + "` and `" + name.text + "` do not follow each other in the model");
+    auto isBeside = [&, kind = part.kind](unsigned other) { return model.parts[other].kind == kind; };
+    auto last = find_if(reverse(family.parts), isBeside);
+    if (last != family.parts.rend() && *last + 1 != number) {
+      bool named = part.kind && !model.kinds[*part.kind].empty();
+      return fail(name.at, "`" + names[*last] + "` and `" + name.text + "` do not follow each other in the " +
+                               (named ? "layers of kind `" + model.kinds[*part.kind] + "`" : Twine("model")));
+    }
     for (const Family &other : families)
       if (!other.name.empty() && is_contained(other.parts, number))
         return fail(name.at, "part `" + name.text + "` of the model is declared twice", other.at,
@@ -309,70 +350,123 @@ LogicalResult Elaborator::joinParts(const CutStatement *statement, Family &famil
 
 //===-- The pieces as ops ---------------------------------------------------------------------------------------===//
 
+bool Elaborator::isDeclared(unsigned part) {
+  return any_of(families, [&](const Family &family) { return is_contained(family.parts, part); });
+}
+
 LogicalResult Elaborator::checkCoverage(const Schedule &schedule) {
   if (none_of(families, [](const Family &family) { return family.indexed; }))
     return fail(schedule.name.at, "the schedule cuts the model into no stages or parts");
   for (auto [i, part] : enumerate(model.parts))
-    if (part.perLayer && none_of(families, [&, i = i](const Family &family) { return is_contained(family.parts, i); }))
-      return fail(schedule.name.at, "part `" + part.name + "` of the model belongs to no part of this schedule");
+    if (part.kind && !isDeclared(i)) {
+      StringRef kind = model.kinds[*part.kind];
+      return fail(schedule.name.at, "part `" + part.name + "` of " +
+                                        (kind.empty() ? Twine("the model") : "layer kind `" + kind + "`") +
+                                        " belongs to no part of this schedule");
+    }
   for (auto &[name, at] : recomputes)
     if (none_of(pieces, [&, name = name](const Piece &piece) { return piece.name == name; }))
       return fail(at, "this schedule has no " + Value(name).text() + " to recompute", schedule.name.at,
                   "the schedule is declared here");
+  for (const Family &family : families)
+    if (!family.indexed && failed(checkBetween(family)))
+      return failure();
+  return success();
+}
+
+/// A declared part that stands between layers is a piece of its own: no stage may hold layers on both sides.
+LogicalResult Elaborator::checkBetween(const Family &family) {
+  int64_t before = model.layersBefore(family.parts.front());
+  for (const Piece &piece : pieces)
+    if (families[piece.family].indexed && piece.firstLayer < before && before < piece.firstLayer + piece.layers)
+      return fail(family.at,
+                  "part `" + family.name + "` stands between layers " + Twine(before - 1) + " and " + Twine(before) +
+                      " of the model, and " + str(piece) + " holds both",
+                  families[piece.family].at, "declared here");
   return success();
 }
 
 SmallVector<unsigned> Elaborator::piecesInModelOrder() {
-  SmallVector<unsigned> order(pieces.size());
-  for (unsigned i = 0; i < order.size(); ++i)
-    order[i] = i;
+  SmallVector<unsigned> order;
+  for (auto [i, piece] : enumerate(pieces))
+    if (piece.exists)
+      order.push_back(i);
   auto key = [&](unsigned i) {
     const Piece &piece = pieces[i];
     const Family &family = families[piece.family];
     unsigned part = family.parts.front();
-    bool back = any_of(ArrayRef(model.parts).take_front(part), [](auto &before) { return before.perLayer; });
-    int64_t layer = family.indexed ? piece.firstLayer : back ? model.layers : -1;
-    return std::make_tuple(layer, part, piece.name.index);
+    if (family.indexed && piece.layers > 0)
+      part = *find_if(family.parts, [&](unsigned part) { return model.isIn(part, piece.firstLayer); });
+    int64_t before = family.indexed ? piece.firstLayer : model.layersBefore(part);
+    return std::make_tuple(family.indexed || before > 0 ? before : -1, part, piece.name.index);
   };
   llvm::stable_sort(order, [&](unsigned a, unsigned b) { return key(a) < key(b); });
   return order;
 }
 
+/// The parts of a piece; those outside the layers that no piece declares join the first piece, the last, or that of the
+/// layer behind them.
+SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number, ArrayRef<unsigned> order) {
+  const Piece &piece = pieces[number];
+  const Family &family = families[piece.family];
+  SmallVector<mlir::Attribute> entries;
+  auto add = [&](unsigned part, int64_t layer) {
+    entries.push_back(
+        builder.getArrayAttr({builder.getStringAttr(model.parts[part].function), builder.getI64IntegerAttr(layer)}));
+  };
+  auto addUndeclared = [&](auto stands) {
+    for (auto [part, before] : undeclared)
+      if (stands(before))
+        add(part, -1);
+  };
+  if (number == order.front())
+    addUndeclared([](int64_t before) { return before == 0; });
+  for (int64_t layer = piece.firstLayer; layer < piece.firstLayer + piece.layers; ++layer) {
+    bool isFirst = true;
+    for (unsigned part = 0; part < model.parts.size(); ++part) {
+      if (!model.isIn(part, layer))
+        continue;
+      bool isOwn = is_contained(family.parts, part);
+      if (isOwn && isFirst && layer > 0)
+        addUndeclared([&](int64_t before) { return before == layer; });
+      if (isOwn)
+        add(part, layer);
+      isFirst = false;
+    }
+  }
+  for (unsigned part : family.parts)
+    if (!family.indexed)
+      add(part, -1);
+  if (number == order.back())
+    addUndeclared([&](int64_t before) { return before == model.layers; });
+  return entries;
+}
+
 void Elaborator::emitPieces() {
   mlir::MLIRContext *context = builder.getContext();
   builder.setInsertionPointToStart(program);
-  auto entry = [&](unsigned part, int64_t layer) -> mlir::Attribute {
-    return builder.getArrayAttr({builder.getStringAttr(model.parts[part].name), builder.getI64IntegerAttr(layer)});
-  };
-  // Parts outside the layers that no piece declares join the first or the last piece.
-  SmallVector<mlir::Attribute> front, back;
-  bool passedLayers = false;
-  for (auto [i, part] : enumerate(model.parts)) {
-    passedLayers |= part.perLayer;
-    bool declared = any_of(families, [&, i = i](const Family &family) { return is_contained(family.parts, i); });
-    if (!part.perLayer && !declared)
-      (passedLayers ? back : front).push_back(entry(i, -1));
-  }
+  for (unsigned part = 0; part < model.parts.size(); ++part)
+    if (!model.parts[part].kind && !isDeclared(part))
+      undeclared.push_back({part, model.layersBefore(part)});
   SmallVector<unsigned> order = piecesInModelOrder();
   for (unsigned number : order) {
     const Piece &piece = pieces[number];
-    const Family &family = families[piece.family];
-    SmallVector<mlir::Attribute> parts;
-    if (number == order.front())
-      parts = front;
-    for (int64_t layer = piece.firstLayer; layer < piece.firstLayer + piece.layers; ++layer)
-      for (unsigned part : family.parts)
-        parts.push_back(entry(part, layer));
-    for (unsigned part : family.parts)
-      if (!family.indexed)
-        parts.push_back(entry(part, -1));
-    if (number == order.back())
-      parts.append(back);
-    auto coord = CoordAttr::get(context, builder.getStringAttr(piece.name.part), piece.name.index, -1, -1);
+    SmallVector<mlir::Attribute> parts = entriesOf(number, order);
     mlir::ArrayAttr again;
     if (!piece.recomputed && !piece.again.empty())
-      again = builder.getStrArrayAttr(piece.again);
+      again = recomputedOf(piece);
+    auto coord = CoordAttr::get(context, builder.getStringAttr(piece.name.part), piece.name.index, -1, -1);
     builder.create<PieceOp>(piece.location, coord.pieceName(), coord, builder.getArrayAttr(parts), piece.at,
                             piece.homes, piece.owner, again, mlir::ArrayAttr(), mlir::StringAttr());
   }
+}
+
+/// The functions of the parts that R runs again, in every kind of layers of the piece.
+mlir::ArrayAttr Elaborator::recomputedOf(const Piece &piece) {
+  SmallVector<mlir::Attribute> functions;
+  for (StringRef name : piece.again)
+    for (auto [number, part] : enumerate(model.parts))
+      if (part.name == name && holds(piece, unsigned(number)))
+        functions.push_back(builder.getStringAttr(part.function));
+  return builder.getArrayAttr(functions);
 }

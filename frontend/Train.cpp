@@ -537,7 +537,7 @@ private:
                                                     : builder.getF32Type();
     BatchShape shape{int64_t(dataSettings[0].value), int64_t(dataSettings[1].value), element};
     builder.setInsertionPointToEnd(module.getBody());
-    if (failed(buildModel(source, evaluator, *model, modelScope, shape, builder)))
+    if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
       return failure();
     ScheduleSizes sizes;
     FailureOr<SmallVector<int64_t>> lengths = countSlices();

@@ -3,8 +3,9 @@
 #include "passes/Costs.h"
 #include "dialect/Nn.h"
 #include "passes/Exchange.h"
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/ADT/StringSet.h"
+#include "llvm/ADT/StringMap.h"
 
 using namespace mlir;
 using namespace pp;
@@ -92,6 +93,12 @@ double UnitCosts::of(int64_t, LaunchOp launch) const {
 
 static StringAttr nameOfPart(Attribute entry) { return cast<StringAttr>(cast<ArrayAttr>(entry)[0]); }
 
+/// Where kinds of layers have names, parts of several kinds have one name.
+static StringAttr partOfKind(ProgramOp program, StringAttr name) {
+  auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(name.getValue());
+  return function ? function->getAttrOfType<StringAttr>("nn.part") : StringAttr();
+}
+
 static bool hasAttention(ProgramOp program, StringAttr part) {
   auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(part.getValue());
   return function && !function.empty() && !function.front().getOps<nn::AttentionOp>().empty();
@@ -159,10 +166,14 @@ double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
 double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit(), launch.getCallee()); }
 
 LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
-  llvm::StringSet<> known;
+  llvm::StringMap<llvm::SetVector<StringRef>> known; // functions by the name of the part, and by their own
   for (auto piece : program.getOps<PieceOp>())
-    for (Attribute entry : piece.getParts())
-      known.insert(nameOfPart(entry));
+    for (Attribute entry : piece.getParts()) {
+      StringAttr function = nameOfPart(entry);
+      known[function].insert(function);
+      if (StringAttr part = partOfKind(program, function))
+        known[part].insert(function);
+    }
   Builder builder(program.getContext());
   NamedAttrList parts;
   for (StringRef entry : llvm::split(costs, ',')) {
@@ -172,7 +183,8 @@ LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
       return emitError(program.getLoc()) << "expected PART=NUMBER in the costs, got `" << entry << "`";
     if (!known.contains(name))
       return emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
-    parts.set(name, builder.getF64FloatAttr(cost));
+    for (StringRef function : known[name])
+      parts.set(function, builder.getF64FloatAttr(cost));
   }
   program->setAttr("costs", parts.getDictionary(program.getContext()));
   return success();

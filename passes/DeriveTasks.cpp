@@ -31,7 +31,7 @@ private:
   LogicalResult readPiece(PieceOp op, unsigned number);
   LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
                          llvm::StringMap<unsigned> &known);
-  WeightAttr weightOf(DictionaryAttr declared, StringRef part, int64_t layer, Type type, bool tied);
+  WeightAttr weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied);
   LogicalResult readSharers();
   void readPhases();
   LogicalResult readSlices();
@@ -62,21 +62,24 @@ static bool isSet(DictionaryAttr dictionary, StringRef name) {
   return value && value.getValue();
 }
 
-/// The text with every `{l}` replaced by the layer.
-static std::string withLayer(StringRef text, int64_t layer) {
+/// The text with every `{l}` replaced by the layer, and every `{k}` by its number among the layers of its kind.
+static std::string withLayer(StringRef text, func::FuncOp part, int64_t layer) {
+  auto layers = part->getAttrOfType<DenseI64ArrayAttr>("nn.layers");
+  int64_t ofKind = layers ? llvm::count_if(layers.asArrayRef(), [&](int64_t other) { return other < layer; }) : layer;
   std::string result;
-  for (size_t at; (at = text.find("{l}")) != StringRef::npos; text = text.drop_front(at + 3))
-    result += text.take_front(at).str() + std::to_string(layer);
+  for (size_t at; (at = std::min(text.find("{l}"), text.find("{k}"))) != StringRef::npos;
+       text = text.drop_front(at + 3))
+    result += text.take_front(at).str() + std::to_string(text[at + 1] == 'l' ? layer : ofKind);
   return result + text.str();
 }
 
-WeightAttr PieceTable::weightOf(DictionaryAttr declared, StringRef part, int64_t layer, Type type, bool tied) {
+WeightAttr PieceTable::weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied) {
   Builder builder(module.getContext());
-  std::string name = withLayer(stringOf(declared, "as"), layer);
+  std::string name = withLayer(stringOf(declared, "as"), part, layer);
   if (name.empty()) {
     name = stringOf(declared, "name").str();
     if (!isSet(declared, "shared"))
-      name = part.str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
+      name = part.getName().str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
   }
   auto deviation = declared.getAs<FloatAttr>("deviation");
   StringRef init = stringOf(declared, "init");
@@ -110,7 +113,7 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
     if (isNew) {
       int64_t primary = shared ? owners.try_emplace(id, number).first->second : number;
       bool tied = primary != number;
-      entry.model.weights.push_back({weightOf(declared, name, layer, type, tied), tied ? primary : -1});
+      entry.model.weights.push_back({weightOf(declared, function, layer, type, tied), tied ? primary : -1});
     }
     use.weights.push_back(it->second);
   }

@@ -12,41 +12,46 @@ SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers
              vocab=256, context=16, precision="f64")
 
 
+def judge(compiler, folder, tally, model, train=harness.TRAIN, **sizes):
+    text, generator = harness.write_text(folder), random.Random(7)
+    program = harness.compile_train(compiler, os.path.join(folder, model), SIZES | sizes | dict(model=model), train)
+    base, grads, log = (os.path.join(folder, model + end) for end in (".safetensors", ".grads", ".jsonl"))
+
+    def loss(weights, *more):
+        harness.write_safetensors(base, weights)
+        harness.call([program, "--in-process", "--data", text, "--steps", "1", "--load", base, "--log", log, *more])
+        return harness.read_log(log)[0]["loss"]
+
+    harness.call([program, "--in-process", "--data", text, "--steps", "1", "--grads", grads])
+    shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
+    weights = {}
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        middle = 1.0 if len(shape) == 1 and not name.endswith("bias") else 0.0
+        weights[name] = (shape, [middle + generator.gauss(0, 0.2) for _ in range(count)])
+    loss(weights, "--grads", grads)
+    gradients = harness.read_safetensors(grads)
+    for name, (shape, values) in weights.items():
+        gradient = gradients[name][1]
+        rms = (sum(g * g for g in gradient) / len(gradient)) ** 0.5
+        worst = 0.0
+        for _ in range(2):
+            direction = [generator.gauss(0, 1) for _ in values]
+            norm = sum(d * d for d in direction) ** 0.5
+            direction = [d / norm for d in direction]
+            at = lambda e: loss(weights | {name: (shape, [w + e * STEP * d for w, d in zip(values, direction)])})
+            slope = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * STEP)
+            exact = sum(g * d for g, d in zip(gradient, direction))
+            error = abs(slope - exact) / rms
+            worst = max(worst, error) if error == error else float("inf")
+        tally.check(worst <= TOLERANCE, f"{model:5} {name:48} error over rms {worst:.1e}")
+
+
 def main():
     compiler, folder = sys.argv[1:3]
-    text, tally, generator = harness.write_text(folder), harness.Tally(), random.Random(7)
+    tally = harness.Tally()
     for model in ("llama", "gpt2"):
-        program = harness.compile_train(compiler, os.path.join(folder, model), SIZES | dict(model=model))
-        base, grads, log = (os.path.join(folder, model + end) for end in (".safetensors", ".grads", ".jsonl"))
-
-        def loss(weights, *more):
-            harness.write_safetensors(base, weights)
-            harness.call([program, "--in-process", "--data", text, "--steps", "1", "--load", base, "--log", log, *more])
-            return harness.read_log(log)[0]["loss"]
-
-        harness.call([program, "--in-process", "--data", text, "--steps", "1", "--grads", grads])
-        shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
-        weights = {}
-        for name, shape in shapes.items():
-            count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-            middle = 1.0 if len(shape) == 1 and not name.endswith("bias") else 0.0
-            weights[name] = (shape, [middle + generator.gauss(0, 0.2) for _ in range(count)])
-        loss(weights, "--grads", grads)
-        gradients = harness.read_safetensors(grads)
-        for name, (shape, values) in weights.items():
-            gradient = gradients[name][1]
-            rms = (sum(g * g for g in gradient) / len(gradient)) ** 0.5
-            worst = 0.0
-            for _ in range(2):
-                direction = [generator.gauss(0, 1) for _ in values]
-                norm = sum(d * d for d in direction) ** 0.5
-                direction = [d / norm for d in direction]
-                at = lambda e: loss(weights | {name: (shape, [w + e * STEP * d for w, d in zip(values, direction)])})
-                slope = (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * STEP)
-                exact = sum(g * d for g, d in zip(gradient, direction))
-                error = abs(slope - exact) / rms
-                worst = max(worst, error) if error == error else float("inf")
-            tally.check(worst <= TOLERANCE, f"{model:5} {name:48} error over rms {worst:.1e}")
+        judge(compiler, folder, tally, model)
     return tally.close()
 
 

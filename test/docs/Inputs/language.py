@@ -1,4 +1,4 @@
-"""Compiles the schedules and programs of a Markdown file, proofs included."""
+"""Compiles the schedules, models and programs of a Markdown file, proofs included."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: language.py FILE FOLDER, with pp-compile in PATH
@@ -9,15 +9,15 @@ from source_files import report
 def main():
     path, folder = sys.argv[1:3]
     with open(path) as file:
-        blocks = re.findall(r"^```\n((?:import [^\n]*\n)*(schedule|train) (\w+)[ (].*?)^```", file.read(), re.M | re.S)
+        blocks = re.findall(r"^```\n((?:import [^\n]*\n)*(schedule|train|model) (\w+)[ (].*?)^```", file.read(), re.M | re.S)
     os.makedirs(folder, exist_ok=True)
     problems = []
     for text, kind, name in blocks:
         program = os.path.join(folder, name + ".pipe")
         with open(program, "w") as file:
-            file.write(text if kind == "train" else 'import "std/models/llama.pipe"\n' + text)
+            file.write({"train": "", "schedule": 'import "std/models/llama.pipe"\n', "model": 'import "std/1f1b.pipe"\n'}[kind] + text)
         sizes = [word for size in ("ranks=2", "microbatches=4", "layers=4") for word in ("-D", size)]
-        options = [] if kind == "train" else ["--schedule", name, *sizes]
+        options = [] if kind == "train" else ["--schedule", name if kind == "schedule" else "one_f_one_b", *sizes]
         done = subprocess.run(["pp-compile", program, *options, "--emit=ranks", "-o", os.devnull],
                               capture_output=True, text=True)
         if done.returncode:

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Judges models that the library's two do not cover: finite differences of the loss on one rank, schedules against one rank."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: models.py PP_COMPILE FOLDER [MODEL..]
+# The models are those of Inputs/*.pipe below; examples/train.pipe with a line for each of them is the program.
+import os, sys
+import finite_differences, harness
+from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
+
+INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs")
+# By model: its file, its call, and the schedules that are compared, each `NAME[/PARAMETER=VALUE..]`.
+MODELS = {
+    "mixed": ("mixed.pipe", "mixed(layers, hidden, heads, kv_heads, ffn, vocab)",
+              "1f1b zb_v interleaved weipipe_interleave helixpipe/folds=2/forget=true slimpipe/exchange=true tawpipe fsdp "
+              "1f1b_recompute 1f1b_vocabulary megatron/layout=E|ttt|tt|tttL"),
+}
+
+
+def write_train(folder):
+    """examples/train.pipe with these models."""
+    with open(harness.TRAIN) as file:
+        text = file.read()
+    for name, (source, call, _) in MODELS.items():
+        text = f'import "{os.path.join(INPUTS, source)}"\n' + text.replace("model choose model {", f'model choose model {{\n    "{name}" {call}', 1)
+    path = os.path.join(folder, "train.pipe")
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def compare(runner, tally, train, model, schedule, mode, references):
+    sizes = dict(model=model, precision="f64", ranks=4, microbatches=8)
+    if model not in references:
+        single = runner.compile(train, schedule="single", **sizes | dict(ranks=1))
+        references[model] = runner.run(single, 1, "threads", "rendezvous")
+    ours = runner.run(runner.compile(train, schedule=schedule, **sizes), 4, *mode)
+    worst, where = difference(ours[0], references[model][0])
+    drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], references[model][1]))
+    trained, moved = difference(ours[2], references[model][2])
+    good = worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
+    tally.check(good, f"{model} {schedule:32} {mode[0]:9} gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
+                + ("" if good else f" worst in {where}, {moved}"))
+
+
+def main():
+    compiler, folder, *chosen = sys.argv[1:]
+    os.makedirs(folder, exist_ok=True)
+    runner, tally, references, train = Runner(compiler, folder), harness.Tally(), {}, write_train(folder)
+    for model in chosen or MODELS:
+        finite_differences.judge(compiler, folder, tally, model, train)
+        for number, schedule in enumerate(MODELS[model][2].split()):
+            mode = (("mpi", "rendezvous"), ("threads", "rendezvous"), (f"streams/{number}", "rendezvous"))[number % 3]
+            compare(runner, tally, train, model, schedule, mode, references)
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
