@@ -5,6 +5,9 @@
 
 def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let summary = "sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz too";
+  let signature = "cross_entropy(z, targets)";
+  let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";
+  let note = "z are the logits; the last part returns it; training takes the mean over all tokens of a step";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";

@@ -78,7 +78,13 @@ def Nn_Tensor : StaticShapeTensorOf<[F32, BF16, F16, F64]>;
 def Nn_Integers : StaticShapeTensorOf<[I32]>;
 
 class Nn_Op<string mnemonic, list<Trait> traits = []>
-    : Op<Nn_Dialect, mnemonic, !listconcat([Pure, InferTypeOpAdaptor], traits)>;
+    : Op<Nn_Dialect, mnemonic, !listconcat([Pure, InferTypeOpAdaptor], traits)> {
+  /// For frontend/OPERATIONS.md: how models write the op, if they may, with `..` for what must be given; what it computes;
+  /// what else its user must know, where that is not the summary.
+  string signature = "";
+  string formula = "";
+  string note = "";
+}
 
 class Nn_Kernels<list<string> also> : DeclareOpInterfaceMethods<Nn_Kernel, also>;
 
@@ -114,6 +120,8 @@ def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 def EmbeddingOp : Nn_ForwardOp<"embedding"> {
   let summary = "rows of a table, one for each token";
+  let signature = "embedding(tokens, table)";
+  let formula = "x[b, t] = table[tokens[b, t]]";
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table);
   let results = (outs Nn_Tensor:$x);
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
@@ -121,6 +129,9 @@ def EmbeddingOp : Nn_ForwardOp<"embedding"> {
 
 def PositionsOp : Nn_ForwardOp<"positions"> {
   let summary = "row `offset + t` of a table at position t; the tokens give only the shape";
+  let signature = "positions(tokens, table)";
+  let formula = "x[b, t] = table[t]";
+  let note = "learned positions; the tokens give only the shape";
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, Nn_Offset:$offset);
   let results = (outs Nn_Tensor:$x);
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
@@ -128,6 +139,9 @@ def PositionsOp : Nn_ForwardOp<"positions"> {
 
 def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"]> {
   let summary = "x times w [in, out] (transposed: [out, in]), plus a bias";
+  let signature = "linear(x, w[, bias])";
+  let formula = "y = x w + bias";
+  let note = "w is [in, out]; `transpose(w)` for one that is stored as [out, in]";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Tensor>:$bias, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $w (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
@@ -136,6 +150,9 @@ def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"]> {
 
 def TransposeOp : Nn_Op<"transpose"> {
   let summary = "a weight seen the other way round; only a `linear` may read it, which folds it into `transposed`";
+  let signature = "transpose(w)";
+  let formula = "result[i, j] = w[j, i]";
+  let note = "of a weight, as the second operand of a `linear` only";
   let arguments = (ins Nn_Tensor:$w);
   let results = (outs Nn_Tensor:$result);
   let assemblyFormat = "$w attr-dict `:` functional-type(operands, results)";
@@ -144,6 +161,9 @@ def TransposeOp : Nn_Op<"transpose"> {
 def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
                               [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
   let summary = "mean 0 and variance 1 over the width, times a gain, plus a bias; keeps mean and 1/deviation";
+  let signature = "layernorm(x, gain, bias, epsilon = 1e-5)";
+  let formula = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * gain + bias";
+  let note = "mean 0 and variance 1 over the width, times a gain, plus a bias";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$bias, Nn_Epsilon:$epsilon);
   let results = (outs Nn_Tensor:$y, Nn_Tensor:$mean, Nn_Tensor:$rstd);
   let assemblyFormat = "$x `,` $gain `,` $bias attr-dict `:` functional-type(operands, results)";
@@ -152,6 +172,9 @@ def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
 def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params"],
                             [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
   let summary = "mean square 1 over the width, times a gain; keeps 1/root";
+  let signature = "rmsnorm(x, gain, epsilon = 1e-5)";
+  let formula = "y = x / sqrt(mean(x^2) + epsilon) * gain";
+  let note = "mean square 1 over the width, times a gain";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Epsilon:$epsilon);
   let results = (outs Nn_Tensor:$y, Nn_Tensor:$rstd);
   let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
@@ -159,6 +182,9 @@ def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params"],
 
 def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
+  let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\")";
+  let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
+  let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", (2j, 2j + 1) for \"pair\"";
   let description = [{ `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". }];
   let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, DefaultValuedAttr<F64Attr, "10000.0">:$theta,
                        DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse);
@@ -169,6 +195,9 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
 
 def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "gelu, the tanh form; `exact` is the erf form, another function";
+  let signature = "gelu(x, exact = false)";
+  let formula = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); exact: y = x/2 (1 + erf(x / sqrt(2)))";
+  let note = "the tanh form, or the exact one: two functions";
   let arguments = (ins Nn_Tensor:$x, Nn_Flag:$exact);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
@@ -176,6 +205,9 @@ def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differ
 
 def SwigluOp : Nn_KernelOp<"swiglu", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "p sigmoid(p) q";
+  let signature = "swiglu(p, q)";
+  let formula = "y = p q / (1 + e^-p)";
+  let note = "p is the gate";
   let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
@@ -183,6 +215,9 @@ def SwigluOp : Nn_KernelOp<"swiglu", [], [DeclareOpInterfaceMethods<Nn_Different
 
 def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
   let summary = "x + y";
+  let signature = "x + y";
+  let formula = "z = x + y";
+  let note = "of two tensors of one shape";
   let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$y);
   let results = (outs Nn_Tensor:$z);
   let assemblyFormat = "$x `,` $y attr-dict `:` functional-type(operands, results)";
@@ -191,6 +226,9 @@ def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
 
 def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let summary = "the width cut in `parts` equal runs of columns";
+  let signature = "split(x, parts = ..)";
+  let formula = "columns_i = x[.., i width/parts : (i + 1) width/parts]";
+  let note = "the width cut in `parts` equal runs; also written `split(x, 3)`";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$parts);
   let results = (outs Variadic<Nn_Tensor>:$columns);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";

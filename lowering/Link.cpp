@@ -36,13 +36,9 @@ static FailureOr<std::string> findRuntime(StringRef given, StringRef target, Loc
     places.push_back(given.str());
   } else {
     static int here; // an address in this tool, by which the system finds its path
-    SmallString<256> beside(fs::getMainExecutable(nullptr, &here));
-    llvm::sys::path::remove_filename(beside);
-    llvm::sys::path::append(beside, "..", "lib", name);
-    llvm::sys::path::remove_dots(beside, /*remove_dot_dot=*/true);
-    places = {std::string(beside)};
-    if (std::string built = std::string(PP_RUNTIME_FOLDER "/") + name; beside != built)
-      places.push_back(built);
+    std::string self = fs::getMainExecutable(nullptr, &here);
+    StringRef prefix = llvm::sys::path::parent_path(llvm::sys::path::parent_path(self));
+    places = {(prefix + "/lib/pp/" + name).str(), (prefix + "/lib/" + name).str()}; // installed, and in a build
   }
   for (const std::string &place : places)
     if (fs::exists(place))
@@ -61,6 +57,11 @@ StringRef pp::programTarget(ModuleOp module) {
     if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
       return target;
   return "cpu";
+}
+
+ArrayRef<llvm::StringLiteral> pp::linkedTargets() {
+  static constexpr llvm::StringLiteral targets[] = {"cpu", "cuda"};
+  return ArrayRef(targets).take_front(StringRef(PP_CUDA_LINK_FLAGS).empty() ? 1 : 2);
 }
 
 LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target, StringRef runtimeLibrary,

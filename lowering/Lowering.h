@@ -22,6 +22,9 @@ namespace pp {
 inline constexpr llvm::StringLiteral kTargetAttr = "pipeline.target";
 llvm::StringRef programTarget(mlir::ModuleOp module);
 
+/// What this compiler can link programs for: `cpu`, and `cuda` where it was built beside the toolkit.
+llvm::ArrayRef<llvm::StringLiteral> linkedTargets();
+
 /// Loads the LLVM dialect and its translation; once for a context, before anything below and from one thread.
 void loadLoweringDialects(mlir::MLIRContext &context);
 

@@ -1,6 +1,7 @@
 // The main of every emitted program: understands the command line, starts the ranks, and says once what went wrong.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Run.h"
+#include "runtime/Version.h"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,8 +29,9 @@ const char *const linkedTransports = "threads (--in-process)";
 
 Status printInfo(Emitted &emitted) {
   const Program &program = emitted.program();
-  printf("program     %s\nmodel       %s, %lld parameters, vocabulary %lld, %s\nschedule    %s on %d %s\n",
-         program.name.c_str(), program.model.c_str(), static_cast<long long>(program.parameters),
+  printf("pp          %s\nprogram     %s\nmodel       %s, %lld parameters, vocabulary %lld, %s\n"
+         "schedule    %s on %d %s\n",
+         version(), program.name.c_str(), program.model.c_str(), static_cast<long long>(program.parameters),
          static_cast<long long>(program.vocab), program.precision.c_str(), program.schedule.c_str(), program.ranks,
          program.ranks == 1 ? "rank" : "ranks");
   printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  %s\n",
@@ -68,10 +70,12 @@ int mainOf(int argc, char **argv) {
   bool speaks = options.inProcess || speaksBeforeMpi();
   if (!status.ok())
     return speaks ? say(status) : int(status.code());
-  if (options.help || options.info) {
+  if (options.help || options.info || options.version) {
     if (!speaks)
       return 0;
-    if (options.help)
+    if (options.version)
+      printf("pp %s, target %s\n", version(), std::string(linkedTarget()).c_str());
+    else if (options.help)
       fputs(helpText(emitted.program()).c_str(), stdout);
     else
       status = printInfo(emitted);

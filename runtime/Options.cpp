@@ -132,6 +132,7 @@ const std::vector<OptionSpec> &allOptions() {
        readEmulation},
       switchOption("in-process", "run all ranks as threads of this process, without mpirun", &Options::inProcess),
       switchOption("info", "say what this program is, and end", &Options::info),
+      switchOption("version", "say which pp linked it, and end", &Options::version),
       switchOption("help", "this text", &Options::help)};
   return specs;
 }

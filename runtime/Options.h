@@ -30,7 +30,7 @@ struct Options {
   Carrier carrier = Carrier::Unsaid;
   std::optional<Emulation> emulate;
   bool noGraph = false; ///< devices with streams: every step is asked for call by call
-  bool inProcess = false, help = false, info = false;
+  bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.
   [[nodiscard]] bool isTimed() const { return !trace.empty() || !profile.empty(); }
 };

@@ -1,7 +1,9 @@
 // Reads the command line of every tool that reads `.pipe` files, and finds the standard library.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/FrontendFlags.h"
-#include "tools/Config.h"
+#include "runtime/Version.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Config/llvm-config.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/WithColor.h"
@@ -33,14 +35,24 @@ LogicalResult pp::usage(const llvm::Twine &message) {
   return failure();
 }
 
-/// The standard library: --stdlib, else beside the tool's folder (installed or in the build), else the source's.
+void pp::setVersion(StringRef tool, ArrayRef<llvm::StringLiteral> targets) {
+  cl::SetVersionPrinter([=](llvm::raw_ostream &os) {
+    os << tool << " " << version() << ", LLVM " LLVM_VERSION_STRING;
+    if (!targets.empty())
+      os << (targets.size() == 1 ? ", target " : ", targets ") << llvm::join(targets, ", ");
+    os << "\n";
+  });
+}
+
+/// The standard library: --stdlib, else beside the tool's folder. In a build that is a link to the sources, whose paths
+/// messages then show.
 static std::string findStdlib() {
   if (!stdlibDir.empty())
     return stdlibDir;
   std::string self = executable();
-  llvm::SmallString<256> beside(llvm::sys::path::parent_path(llvm::sys::path::parent_path(self)));
+  llvm::SmallString<256> beside(llvm::sys::path::parent_path(llvm::sys::path::parent_path(self))), real;
   llvm::sys::path::append(beside, "share", "pp", "stdlib");
-  return llvm::sys::fs::is_directory(beside) ? std::string(beside) : PP_STDLIB_DIR;
+  return llvm::sys::fs::real_path(beside, real) ? std::string(beside) : std::string(real);
 }
 
 FailureOr<pp::FrontendOptions> pp::frontendOptions() {

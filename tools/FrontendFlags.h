@@ -11,6 +11,9 @@ namespace pp {
 /// A request that makes no sense, said once on stderr.
 llvm::LogicalResult usage(const llvm::Twine &message);
 
+/// For `--version`: which pp, which LLVM, and targets where the tool links programs.
+void setVersion(llvm::StringRef tool, llvm::ArrayRef<llvm::StringLiteral> targets = {});
+
 /// The heading in `--help` of the options that are declared beside this.
 llvm::cl::OptionCategory &frontendFlags();
 

@@ -1,17 +1,52 @@
 #!/usr/bin/env bash
-# Installs what pp needs on Debian 12 and builds it into build/.
+# Installs what pp needs on Debian 12 and builds it into build/; with --tests also what its tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages=(cmake g++ git ninja-build python3 llvm-19-dev libmlir-19-dev mlir-19-tools lld-19 libopenmpi-dev openmpi-bin
-          libdnnl-dev libopenblas-pthread-dev libgtest-dev libbenchmark-dev nlohmann-json3-dev)
+packages=(cmake g++ ninja-build python3 llvm-19-dev libmlir-19-dev mlir-19-tools lld-19 libopenmpi-dev openmpi-bin
+          libdnnl-dev libopenblas-pthread-dev nlohmann-json3-dev)
+preset=release
+case "${1:-}" in
+  '') if grep -qs '^PP_TESTS:BOOL=ON' build/CMakeCache.txt; then preset=check; fi ;; # they were built, and stay
+  --tests) preset=check ;;
+  *) echo "usage: tools/build.sh [--tests]" >&2; exit 2 ;;
+esac
+if [ $preset = check ]; then packages+=(git libgtest-dev); fi
+mkdir -p build
+
+# quietly LOG COMMAND..: what it says goes into a file, whose end is shown if it fails.
+quietly() {
+  local log=$1 && shift
+  if ! "$@" >"$log" 2>&1 </dev/null; then
+    tail -n 40 "$log"
+    echo "pp: failed: $* (all of it: $log)" >&2
+    exit 1
+  fi
+}
+
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
 done
 if [ ${#missing[@]} -gt 0 ]; then
+  echo "pp: installs ${#missing[@]} packages of Debian with what they need (a minute or two; log: build/apt.log): ${missing[*]}"
   as_root=$([ "$(id -u)" = 0 ] || echo sudo)
-  $as_root apt-get update -qq
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  quietly build/apt.log $as_root apt-get update
+  quietly build/apt.log $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 fi
-cmake --preset release
-cmake --build --preset release
+
+cores=$(nproc)
+core_minutes=27 # of all cores together, on a machine with two
+if [ ! -e build/bin/pp-compile ]; then
+  what="the compiler and its runtime"
+  if [ $preset = check ]; then what="the compiler, its runtime and the tests" core_minutes=42; fi
+  echo "pp: builds $what into build/: about $(((core_minutes + cores - 1) / cores)) minutes on these $cores cores, later only what has changed"
+fi
+started=$SECONDS
+quietly build/configure.log cmake --preset $preset
+sed -n 's/^-- \(pp: \)/\1/p' build/configure.log
+if [ -t 1 ]; then
+  cmake --build build # ninja's one line
+else
+  quietly build/build.log cmake --build build
+fi
+echo "pp: built in $(((SECONDS - started) / 60)) minutes $(((SECONDS - started) % 60)) seconds"

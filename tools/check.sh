@@ -2,7 +2,7 @@
 # Builds pp and passes all its tests; the last line is `N passed, N failed`, with `, N skipped` where some were.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-tools/build.sh || exit 1
+tools/build.sh --tests || exit 1
 log=build/check.log
 ctest --test-dir build -j "$(nproc)" --output-on-failure 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}

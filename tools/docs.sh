@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the references of the dialects and passes from their .td files; with --check, fails if a committed one differs.
+# Writes the references of the dialects, passes and model operations from their .td files; with --check, fails if a committed one differs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in
@@ -24,9 +24,12 @@ write() {
 write dialect/PipelineOps.td dialect/Pipeline.md -gen-dialect-doc -dialect=pipeline
 write dialect/NnOps.td dialect/Nn.md -gen-dialect-doc -dialect=nn
 write passes/Passes.td passes/PASSES.md -gen-pass-doc
+mkdir -p "$out/frontend"
+"$(dirname "$(readlink -f "$tblgen")")/llvm-tblgen" -dump-json "${includes[@]}" dialect/NnOps.td >"$out/nn.json"
+python3 tools/operations.py "$out/nn.json" frontend/Model.cpp >"$out/frontend/OPERATIONS.md"
 
 status=0
-for file in dialect/Pipeline.md dialect/Nn.md passes/PASSES.md; do
+for file in dialect/Pipeline.md dialect/Nn.md passes/PASSES.md frontend/OPERATIONS.md; do
   if [ "${1:-}" != --check ]; then
     cp "$out/$file" "$file"
   elif ! diff -u "$file" "$out/$file" >"$out/diff" 2>&1; then

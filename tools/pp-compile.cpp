@@ -99,6 +99,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
   cl::HideUnrelatedOptions({&pp::compileOptions(), &pp::frontendFlags(), &llvm::getColorCategory()});
+  pp::setVersion("pp-compile", pp::linkedTargets());
   cl::ParseCommandLineOptions(argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n");
   if (target != "cpu" && target != "cuda")
     return failed(pp::usage("target `" + target + "` is not known; there are cpu and cuda")) ? 1 : 0;

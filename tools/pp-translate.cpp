@@ -74,5 +74,6 @@ LogicalResult exportCsv(const Sources &sources, llvm::raw_ostream &os, MLIRConte
 int main(int argc, char **argv) {
   TranslateRegistration read("import-csv", "a schedule CSV of PyTorch to a `.pipe` file", importCsv);
   TranslateRegistration write("export-csv", "a `.pipe` file to a schedule CSV of PyTorch", exportCsv);
+  pp::setVersion("pp-translate");
   return failed(mlirTranslateMain(argc, argv, "pp-translate: schedules of other systems and ours\n"));
 }

@@ -6,7 +6,6 @@
 // read what nobody wrote, or fall under a stricter rule that Judge.cpp gives a reason for.
 #include "test/fuzz/Judge.h"
 #include "test/fuzz/Mutations.h"
-#include "tools/Config.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Format.h"

@@ -12,6 +12,7 @@ add_library(pp-fuzz-objects OBJECT
   ${CMAKE_CURRENT_LIST_DIR}/Schedules.cpp
   ${CMAKE_CURRENT_LIST_DIR}/Threads.cpp)
 target_link_libraries(pp-fuzz-objects PUBLIC pp-frontend pp-lowering pp-passes)
+target_compile_definitions(pp-fuzz-objects PRIVATE PP_STDLIB_DIR="${CMAKE_SOURCE_DIR}/stdlib")
 target_precompile_headers(pp-fuzz-objects REUSE_FROM pp-dialect)
 set_target_properties(pp-fuzz-objects PROPERTIES UNITY_BUILD ${PP_UNITY})
 add_executable(pp-fuzz)

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Writes the manual page of a tool, or how a shell completes its command line, from the tool's own --help and --version."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: manual.py man|bash|zsh PROGRAM
+# What --help is understood to be: a heading ends in a colon at the start of a line; below it stand options,
+# `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which is kept as it is.
+import os, re, subprocess, sys
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Option:
+    name: str  # with its dashes
+    value: str  # `<FILE>`, or nothing
+    text: str
+    values: list = field(default_factory=list)  # pairs of a value and what it means
+
+
+def read_help(text):
+    """Heading -> options and lines of text, in order; what stands before the first heading is under ''."""
+    sections = {"": []}
+    current, last = sections[""], None
+    for line in text.splitlines():
+        option = re.match(r" {1,4}(-{1,2}[A-Za-z][\w-]*)((?:[ =]<.*?>|\[=<.*?>\])?) +- (.*)$", line)
+        value = re.match(r" +=([^\s<]\S*) +- +(.*)$", line)
+        heading = re.match(r"(\S.*):$", line)
+        more = re.match(r" {12,}(\S.*)$", line)
+        if heading:
+            current, last = sections.setdefault(heading[1], []), None
+        elif option:
+            last = Option(option[1], option[2], option[3])
+            current.append(last)
+        elif value and last:
+            last.values.append([value[1], value[2]])
+        elif more and last:  # the text of an option that is longer than a line
+            place = last.values[-1] if last.values else None
+            if place:
+                place[1] += " " + more[1]
+            else:
+                last.text += " " + more[1]
+        elif line.strip():
+            current.append(line.strip())
+            last = None
+    return sections
+
+
+def options_of(sections):
+    """Each name once: an option whose value may be left out is listed twice."""
+    found = {}
+    for entries in sections.values():
+        for entry in entries:
+            if isinstance(entry, Option) and (entry.name not in found or entry.values):
+                found[entry.name] = entry
+    return list(found.values())
+
+
+def roff(text):
+    return re.sub(r"^(['.])", r"\\&\1", text.replace("\\", r"\e").replace("-", r"\-"))
+
+
+def manual(name, version, sections):
+    overview = next((line.removeprefix("OVERVIEW: ") for line in sections[""] if line.startswith("OVERVIEW")), name + ": a tool of pp")
+    usage = next((line.removeprefix("USAGE: ") for line in sections[""] if line.startswith("USAGE")), name + " [options]")
+    what = overview.split(": ", 1)[-1]
+    lines = [f'.TH {name.upper()} 1 "" "{version.split(",")[0]}"', ".SH NAME", roff(f"{name} - {what}").replace(r" \- ", r" \- ", 1), ".SH SYNOPSIS", roff(usage)]
+    for heading, entries in sections.items():
+        entries = [entry for entry in entries if isinstance(entry, Option) or not entry.startswith(("OVERVIEW", "USAGE"))]
+        if not entries:
+            continue
+        lines.append(".SH " + (roff(heading.upper()) if heading else "DESCRIPTION"))
+        for entry in entries:
+            if isinstance(entry, str):
+                lines += [roff(entry), ".br"]
+                continue
+            lines += [".TP", r"\fB" + roff(entry.name) + r"\fR" + roff(entry.value), roff(entry.text)]
+            for value, text in entry.values:
+                lines += [".RS", ".TP", r"\fB" + roff(value) + r"\fR", roff(text), ".RE"]
+    lines += [".SH FILES", "The library, examples and the text of the language lie below the folder of the program:",
+              roff("../share/pp/stdlib, ../share/pp/examples, ../share/doc/pp-compiler."), ".SH SEE ALSO",
+              roff(", ".join(f"{tool}(1)" for tool in ("pp-compile", "pp-translate") if tool != name) + ", mpirun(1)")]
+    return "\n".join(lines) + "\n"
+
+
+def bash(name, options):
+    function = "_" + name.replace("-", "_")
+    cases = [f"    {option.name}) words='{' '.join(value for value, _ in option.values)}' ;;" for option in options if option.values]
+    names = " ".join(option.name + ("=" if option.value.startswith("=") or option.values else "") for option in options)
+    return f"""# How bash completes the command line of {name}.
+{function}() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} option= words=
+  if [ "$word" = "=" ]; then
+    option=${{COMP_WORDS[COMP_CWORD - 1]}} word=
+  elif [ "$COMP_CWORD" -ge 2 ] && [ "${{COMP_WORDS[COMP_CWORD - 1]}}" = "=" ]; then
+    option=${{COMP_WORDS[COMP_CWORD - 2]}}
+  fi
+  case $option in
+{chr(10).join(cases)}
+  esac
+  if [ -n "$words" ]; then
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+  elif [ -z "$option" ] && [ "${{word#-}}" != "$word" ]; then
+    COMPREPLY=($(compgen -W "{names}" -- "$word"))
+    [ "${{COMPREPLY[0]%=}}" = "${{COMPREPLY[0]}}" ] || compopt -o nospace
+  else
+    COMPREPLY=($(compgen -f -- "$word"))
+    compopt -o filenames
+  fi
+}}
+complete -F {function} {name}
+"""
+
+
+def zsh(name, options):
+    def quoted(text):
+        return text.replace("'", "").replace("[", "(").replace("]", ")").replace(":", ";").replace("\\", "")
+    lines = []
+    for option in options:
+        takes = option.value.startswith("=") or option.values
+        action = f"({' '.join(value for value, _ in option.values)})" if option.values else "_files"
+        lines.append(f"  '{option.name}{'=' if takes else ''}[{quoted(option.text)}]"
+                     + (f":{quoted(option.value.strip(' =<>')) or 'value'}:{action}'" if takes or option.value else "'"))
+    joined = " \\\n".join(lines)
+    return f"#compdef {name}\n# How zsh completes the command line of {name}.\n_arguments \\\n{joined} \\\n  '*:file:_files'\n"
+
+
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("man", "bash", "zsh"):
+        sys.exit("usage: manual.py man|bash|zsh PROGRAM")
+    kind, program = sys.argv[1:]
+    ask = lambda option: subprocess.run([program, option], check=True, capture_output=True, text=True).stdout
+    name, sections = os.path.basename(program), read_help(ask("--help"))
+    options = [option for option in options_of(sections) if option.name not in ("--help-list", "--verify-diagnostics", "--split-input-file")]
+    if not options:
+        sys.exit(f"manual.py: found no option in what `{program} --help` says")
+    print(manual(name, ask("--version").strip(), sections) if kind == "man" else (bash if kind == "bash" else zsh)(name, options), end="")
+
+
+if __name__ == "__main__":
+    main()
