@@ -3,6 +3,7 @@
 #include "lowering/Lowering.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Threading.h"
+#include "passes/Proof.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
@@ -38,7 +39,7 @@ static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error
 
 void pp::emitLlvmText(llvm::Module &module, llvm::raw_ostream &os) { module.print(os, nullptr); }
 
-LogicalResult pp::emitObject(llvm::Module &module, StringRef path, Location loc) {
+static LogicalResult writeObject(llvm::Module &module, StringRef path, Location loc) {
   std::string why;
   std::unique_ptr<llvm::TargetMachine> machine = makeTargetMachine(why);
   if (!machine)
@@ -63,8 +64,17 @@ LogicalResult pp::emitObject(llvm::Module &module, StringRef path, Location loc)
   return success();
 }
 
-LogicalResult pp::emitObjects(ModuleOp module, ArrayRef<int64_t> ranks, StringRef folder,
+LogicalResult pp::emitObject(const ProvedModule &proved, int64_t rank, StringRef path) {
+  llvm::LLVMContext context;
+  std::unique_ptr<llvm::Module> lowered;
+  if (failed(lowerRank(proved.get(), rank, context, lowered)))
+    return failure();
+  return writeObject(*lowered, path, proved.get().getLoc());
+}
+
+LogicalResult pp::emitObjects(const ProvedModule &proved, ArrayRef<int64_t> ranks, StringRef folder,
                               SmallVectorImpl<std::string> &paths) {
+  ModuleOp module = proved.get();
   if (std::error_code error = llvm::sys::fs::create_directories(folder))
     return emitError(module.getLoc()) << "cannot make folder `" << folder << "`: " << error.message();
   // One task per rank, and a last one for the table.
@@ -77,6 +87,6 @@ LogicalResult pp::emitObjects(ModuleOp module, ArrayRef<int64_t> ranks, StringRe
     std::unique_ptr<llvm::Module> lowered;
     LogicalResult status =
         i < ranks.size() ? lowerRank(module, ranks[i], context, lowered) : lowerTable(module, ranks, context, lowered);
-    return failed(status) ? failure() : emitObject(*lowered, paths[first + i], module.getLoc());
+    return failed(status) ? failure() : writeObject(*lowered, paths[first + i], module.getLoc());
   });
 }

@@ -3,6 +3,7 @@
 #include "dialect/Pipeline.h"
 #include "lowering/Config.h"
 #include "lowering/Lowering.h"
+#include "passes/Proof.h"
 #include "mlir/IR/Diagnostics.h"
 #include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/StringExtras.h"
@@ -103,13 +104,14 @@ LogicalResult pp::linkExecutable(ArrayRef<std::string> objects, StringRef target
   return success();
 }
 
-LogicalResult pp::emitExecutable(ModuleOp module, StringRef runtimeLibrary, StringRef output) {
+LogicalResult pp::emitExecutable(const ProvedModule &proved, StringRef runtimeLibrary, StringRef output) {
+  ModuleOp module = proved.get();
   SmallString<256> folder;
   if (std::error_code error = fs::createUniqueDirectory("pp-objects", folder))
     return emitError(module.getLoc()) << "cannot make a temporary folder: " << error.message();
   auto removeFolder = llvm::make_scope_exit([&] { fs::remove_directories(folder); });
   SmallVector<std::string> objects;
-  if (failed(emitObjects(module, programRanks(module), folder, objects)))
+  if (failed(emitObjects(proved, programRanks(module), folder, objects)))
     return failure();
   return linkExecutable(objects, programTarget(module), runtimeLibrary, output, module.getLoc());
 }

@@ -18,6 +18,8 @@ class raw_ostream;
 
 namespace pp {
 
+class ProvedModule;
+
 /// The attribute of a program that says what it runs on, and what that is: `cuda`, or absent and `cpu`.
 inline constexpr llvm::StringLiteral kTargetAttr = "pipeline.target";
 llvm::StringRef programTarget(mlir::ModuleOp module);
@@ -39,14 +41,14 @@ mlir::LogicalResult lowerRank(mlir::ModuleOp module, int64_t rank, llvm::LLVMCon
 mlir::LogicalResult lowerTable(mlir::ModuleOp module, llvm::ArrayRef<int64_t> ranks, llvm::LLVMContext &context,
                                std::unique_ptr<llvm::Module> &result);
 
-/// Writes `module` as LLVM IR text.
+/// Writes `module` as LLVM IR text, for people and tests.
 void emitLlvmText(llvm::Module &module, llvm::raw_ostream &os);
 
-/// Writes `module` as an object file for this machine's architecture; errors are reported at `loc`.
-mlir::LogicalResult emitObject(llvm::Module &module, llvm::StringRef path, mlir::Location loc);
+/// Writes the object file of one rank, for this machine's architecture.
+mlir::LogicalResult emitObject(const ProvedModule &proved, int64_t rank, llvm::StringRef path);
 
 /// Writes one object per rank and one for their table into `folder`, in parallel if the context allows threads.
-mlir::LogicalResult emitObjects(mlir::ModuleOp module, llvm::ArrayRef<int64_t> ranks, llvm::StringRef folder,
+mlir::LogicalResult emitObjects(const ProvedModule &proved, llvm::ArrayRef<int64_t> ranks, llvm::StringRef folder,
                                 llvm::SmallVectorImpl<std::string> &paths);
 
 /// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output` appears whole or not
@@ -56,7 +58,7 @@ mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::St
                                    llvm::StringRef runtimeLibrary, llvm::StringRef output, mlir::Location loc);
 
 /// All of it: objects in a temporary folder, which does not outlive the call, then the link.
-mlir::LogicalResult emitExecutable(mlir::ModuleOp module, llvm::StringRef runtimeLibrary, llvm::StringRef output);
+mlir::LogicalResult emitExecutable(const ProvedModule &proved, llvm::StringRef runtimeLibrary, llvm::StringRef output);
 
 } // namespace pp
 

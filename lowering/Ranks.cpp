@@ -23,8 +23,8 @@ static constexpr unsigned kCallsPerFunction = 1000;
 
 static FailureOr<ProgramOp> findProgram(ModuleOp module) {
   auto programs = module.getOps<ProgramOp>();
-  if (programs.empty())
-    return module.emitError("expected a `pipeline.program` to lower, got none");
+  if (!llvm::hasSingleElement(programs))
+    return module.emitError() << "expected one `pipeline.program` to lower, got " << llvm::range_size(programs);
   return *programs.begin();
 }
 

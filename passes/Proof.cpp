@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Proof.h"
 #include "mlir/Pass/Pass.h"
+#include "mlir/Pass/PassManager.h"
 #include "passes/SlotLives.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/JSON.h"
@@ -35,6 +36,25 @@ void pp::recordProof(ProgramOp program, StringRef name, ArrayRef<Fact> facts) {
   NamedAttrList proofs(program->getAttrOfType<DictionaryAttr>("proof"));
   proofs.set(name, builder.getDictionaryAttr(entries));
   program->setAttr("proof", proofs.getDictionary(program.getContext()));
+}
+
+void pp::dropProofs(ModuleOp module) {
+  for (auto program : module.getOps<ProgramOp>())
+    program->removeAttr("proof");
+}
+
+FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module) {
+  dropProofs(module); // so that what stands there afterwards was recorded by a proof that ran
+  if (failed(manager.run(module)))
+    return failure();
+  auto programs = module.getOps<ProgramOp>();
+  if (!llvm::hasSingleElement(programs))
+    return module.emitError() << "expected one `pipeline.program`, got " << llvm::range_size(programs);
+  auto recorded = (*programs.begin())->getAttrOfType<DictionaryAttr>("proof");
+  for (auto [name, claim] : kClaims)
+    if (!recorded || !recorded.contains(name))
+      return (*programs.begin())->emitError() << "`prove-" << name << "` did not run; this is a fault of pp-compile";
+  return ProvedModule(module);
 }
 
 namespace {

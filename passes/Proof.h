@@ -7,6 +7,10 @@
 #include "mlir/Pass/PassInstrumentation.h"
 #include "llvm/ADT/StringMap.h"
 
+namespace mlir {
+class PassManager;
+} // namespace mlir
+
 namespace pp {
 
 /// A number (or word) that a proof reports: `lanes 6`, `channels edge`.
@@ -20,6 +24,22 @@ struct Fact {
 
 /// Notes on the program (attribute `proof`) that this proof holds. `name` is the pass's without `prove-`.
 void recordProof(pipeline::ProgramOp program, llvm::StringRef name, llvm::ArrayRef<Fact> facts);
+
+/// Forgets what a file says was proved of its programs: nobody can know whether it was.
+void dropProofs(mlir::ModuleOp module);
+
+/// A module of rank programs of which every proof ran in this process and holds. Objects and executables are made of
+/// nothing else.
+class ProvedModule {
+public:
+  /// Runs `manager`, which must end with the proofs (addProofs); fails with their errors.
+  static mlir::FailureOr<ProvedModule> run(mlir::PassManager &manager, mlir::ModuleOp module);
+  mlir::ModuleOp get() const { return module; }
+
+private:
+  explicit ProvedModule(mlir::ModuleOp module) : module(module) {}
+  mlir::ModuleOp module;
+};
 
 /// `1.50 MiB`.
 std::string formatBytes(int64_t bytes);

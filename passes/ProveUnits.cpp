@@ -35,6 +35,8 @@ public:
   }
 
   LogicalResult prove() {
+    if (failed(proveRanks()))
+      return failure();
     for (auto rank : program.getOps<RankOp>())
       for (auto launch : rank.getOps<LaunchOp>())
         if (failed(record(launch)))
@@ -66,6 +68,18 @@ private:
   std::vector<SmallVector<LaunchOp, 1>> updates;                  ///< by piece, then by shard or owner
   llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, LaunchOp> steps; ///< of units that are cut
   int64_t counted = 0;                                            ///< units other than U and R
+
+  /// The programs are those of ranks 0 to n - 1, in this order.
+  LogicalResult proveRanks() {
+    int64_t next = 0, ranks = static_cast<int64_t>(program.getRanks());
+    for (auto rank : program.getOps<RankOp>())
+      if (static_cast<int64_t>(rank.getRank()) != next++)
+        return emitError(rank.getLoc()) << "expected the program of rank " << next - 1 << ", got that of rank "
+                                        << rank.getRank();
+    if (next == ranks)
+      return success();
+    return emitError(program.getLoc()) << "has programs of " << next << " ranks; this schedule has " << ranks;
+  }
 
   static int64_t rankOf(LaunchOp launch) { return launch->getParentOfType<RankOp>().getRank(); }
 

@@ -6,6 +6,7 @@
 #include "passes/Compare.h"
 #include "passes/Measured.h"
 #include "passes/Passes.h"
+#include "passes/Proof.h"
 #include "passes/Report.h"
 #include "passes/pictures/Pictures.h"
 #include "tools/FrontendFlags.h"
@@ -134,20 +135,16 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
   return success();
 }
 
-static LogicalResult writeObjects(ModuleOp module) {
+static LogicalResult writeObjects(const ProvedModule &proved) {
   if (rankOption < 0) {
     llvm::SmallVector<std::string> paths;
-    return emitObjects(module, programRanks(module), output.empty() ? StringRef(".") : StringRef(output), paths);
+    return emitObjects(proved, programRanks(proved.get()), output.empty() ? StringRef(".") : StringRef(output), paths);
   }
-  llvm::LLVMContext context;
-  std::unique_ptr<llvm::Module> rank;
-  if (failed(lowerRank(module, rankOption, context, rank)))
-    return failure();
   std::string path = output.empty() ? "rank" + std::to_string(rankOption) + ".o" : std::string(output);
-  return emitObject(*rank, path, module.getLoc());
+  return emitObject(proved, rankOption, path);
 }
 
-LogicalResult pp::writeForm(ModuleOp module, StringRef source, llvm::raw_ostream &os) {
+LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringRef source, llvm::raw_ostream &os) {
   auto ranks = programRanks(module);
   if (rankOption >= 0 && form != Form::Actions && form != Form::Pipeline && !llvm::is_contained(ranks, rankOption))
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
@@ -156,10 +153,11 @@ LogicalResult pp::writeForm(ModuleOp module, StringRef source, llvm::raw_ostream
   if (compares && form != Form::Report && isFormRequested())
     return usage("--compare draws under the plan with --emit=report, and prints a table without --emit");
   StringRef named = output.empty() ? llvm::sys::path::stem(source) : StringRef(output);
-  if (form == Form::Exe && !compares)
-    return emitExecutable(module, runtimeLibrary, named);
-  if (form == Form::Obj)
-    return writeObjects(module);
+  bool isCode = (form == Form::Exe && !compares) || form == Form::Obj;
+  if (isCode && !proved)
+    return usage("objects and executables are made of proved programs only");
+  if (isCode)
+    return form == Form::Obj ? writeObjects(*proved) : emitExecutable(*proved, runtimeLibrary, named);
   if (form == Form::Chakra) {
     for (auto program : module.getOps<pipeline::ProgramOp>())
       if (FailureOr<Timeline> timeline = timelineOf(program);

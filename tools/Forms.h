@@ -8,6 +8,8 @@
 
 namespace pp {
 
+class ProvedModule;
+
 /// The forms of `--emit`.
 enum class Form { Exe, Obj, Llvm, Ranks, Pipeline, Actions, Tasks, Comms, Timeline, Svg, Report, Trace, Chakra, Stats };
 
@@ -26,8 +28,8 @@ std::string requestedCosts();
 mlir::LogicalResult setCosts(mlir::ModuleOp module);
 
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
-/// the name of the source.
-llvm::LogicalResult writeForm(mlir::ModuleOp module, llvm::StringRef source, llvm::raw_ostream &os);
+/// the name of the source. `proved`: the same module, or null where its proofs did not run; then it is not made into code.
+llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source, llvm::raw_ostream &os);
 
 } // namespace pp
 

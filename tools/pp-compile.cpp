@@ -33,32 +33,51 @@ cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-e
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"),
                          cl::cat(pp::compileOptions()));
 
-/// The module at the level that --emit and --prove ask for.
-LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times) {
+/// What a file that holds rank programs already cannot be written as.
+LogicalResult checkLevel() {
+  if (pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipeline)
+    return pp::usage("`" + input + "` holds rank programs; this --emit is what they are made from");
+  return success();
+}
+
+/// Brings the module to the level that --emit and --prove ask for. `proved` is set where that is the ranks' programs.
+LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times,
+                        std::optional<pp::ProvedModule> &proved) {
+  pp::dropProofs(module);
+  bool hasRanks = !pp::programRanks(module).empty();
+  if (hasRanks && failed(checkLevel()))
+    return failure();
   if (pp::requestedForm() == pp::Form::Actions)
     return success();
   if (failed(pp::setCosts(module)))
     return failure();
   PassManager manager(module.getContext());
   manager.addInstrumentation(pp::timePasses(times));
-  if (pp::programRanks(module).empty()) {
-    bool step = pp::requestedForm() == pp::Form::Pipeline;
+  bool isStep = pp::requestedForm() == pp::Form::Pipeline;
+  if (!hasRanks) {
     bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
-    pp::buildPipeline(manager, step ? pp::Until::Step : pp::Until::Ranks, proofs,
+    pp::buildPipeline(manager, isStep ? pp::Until::Step : pp::Until::Ranks, proofs,
                       {fuse, hoist, pp::requestedCosts(), epilogue});
   } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
     manager.addPass(pp::createPlanBodies());
-    if (pp::wantsProof())
-      pp::addProofs(manager, proofs);
+    pp::addProofs(manager, proofs);
   }
-  return manager.run(module);
+  if (isStep)
+    return manager.run(module);
+  FailureOr<pp::ProvedModule> result = pp::ProvedModule::run(manager, module);
+  if (failed(result))
+    return failure();
+  proved = *result;
+  return success();
 }
 
 /// What is asked for: the proof, a form, or both.
-LogicalResult write(ModuleOp module, const pp::PassTimes &times, llvm::raw_ostream &os) {
+LogicalResult write(ModuleOp module, const std::optional<pp::ProvedModule> &proved, const pp::PassTimes &times,
+                    llvm::raw_ostream &os) {
   if (pp::wantsProof())
     pp::writeProof(module, times, os);
-  return success((pp::wantsProof() && !pp::isFormRequested()) || succeeded(pp::writeForm(module, input, os)));
+  return success((pp::wantsProof() && !pp::isFormRequested()) ||
+                 succeeded(pp::writeForm(module, proved ? &*proved : nullptr, input, os)));
 }
 
 /// One file, or one part of a split file.
@@ -80,10 +99,12 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
     OwningOpRef<ModuleOp> module =
         isPipe ? pp::importPipe(*manager, &context, *options) : parseSourceFile<ModuleOp>(manager, &context);
     pp::PassTimes times;
+    std::optional<pp::ProvedModule> proved;
     if (module && target != "cpu")
       for (auto program : module->getOps<pp::pipeline::ProgramOp>())
         program->setAttr(pp::kTargetAttr, StringAttr::get(&context, target));
-    return success(module && succeeded(runPasses(*module, *proofs, times)) && succeeded(write(*module, times, os)));
+    return success(module && succeeded(runPasses(*module, *proofs, times, proved)) &&
+                   succeeded(write(*module, proved, times, os)));
   };
   if (!verifyDiagnostics) {
     SourceMgrDiagnosticHandler handler(*manager, &context);

@@ -1,5 +1,5 @@
 // Addresses stay whole where MLIR's static indices (29 bits, signed) and 32 bits end: in a step, and inside a body.
-// RUN: pp-compile %s --emit=llvm --rank=0 | FileCheck %s
+// RUN: pp-unproved %s --emit=llvm --rank=0 | FileCheck %s
 
 !x = tensor<16xf32>
 !big = tensor<73400320xf32>

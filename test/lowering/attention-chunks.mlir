@@ -1,6 +1,6 @@
 // A kernel that takes a list of tensors gets one array of their addresses, on the stack, in the order of the operands.
-// RUN: pp-compile %s --emit=llvm | FileCheck %s
-// RUN: pp-compile %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s --check-prefix=OPS
+// RUN: pp-unproved %s --emit=llvm | FileCheck %s
+// RUN: pp-unproved %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s --check-prefix=OPS
 
 !q = tensor<1x4x8xbf16>
 !k = tensor<1x6x8xbf16>

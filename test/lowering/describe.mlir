@@ -1,5 +1,5 @@
 // The JSON text of a rank: what its step refers to by number, and what the trainer finds where (runtime/Program.h).
-// RUN: pp-compile %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s
+// RUN: pp-unproved %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s
 
 !x = tensor<2x4x8xf32>
 !w = tensor<8x8xbf16>

@@ -1,5 +1,5 @@
 // Host memory lies behind the arena in the rank's block, on a page of its own, 4096 bytes; its messages are marked.
-// RUN: pp-compile %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s
+// RUN: pp-unproved %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s
 
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 

@@ -1,6 +1,6 @@
 // Updates that follow each other, and the terms of one sum of squares, are one call each, on lists of tensors.
-// RUN: pp-compile %s --emit=llvm | FileCheck %s
-// RUN: pp-compile %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s --check-prefix=OPS
+// RUN: pp-unproved %s --emit=llvm | FileCheck %s
+// RUN: pp-unproved %s --emit=llvm | sed 's/\\22/"/g; s/],"/],\n"/g' | FileCheck %s --check-prefix=OPS
 
 !w = tensor<8x16xbf16>
 !g = tensor<8x16xf32>

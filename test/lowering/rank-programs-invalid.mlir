@@ -1,5 +1,5 @@
 // What cannot be lowered is an error at the op that cannot.
-// RUN: pp-compile %s --emit=llvm --split-input-file --verify-diagnostics
+// RUN: pp-unproved %s --emit=llvm --split-input-file --verify-diagnostics
 
 !w = tensor<8x8xf32>
 
@@ -22,7 +22,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !w = tensor<8x8xf32>
 !s = !pipeline.slot<tuple<!w>>
@@ -35,7 +35,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !w = tensor<8x8xf32>
 !s = !pipeline.slot<tuple<!w>>
@@ -54,7 +54,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !w = tensor<8x8xf32>
 !s = !pipeline.slot<tuple<!w>>
@@ -74,7 +74,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !w = tensor<8x8xf32>
 !s = !pipeline.slot<tuple<!w>>
@@ -95,7 +95,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !w = tensor<8x8xf32>
 !s = !pipeline.slot<tuple<!w>>
@@ -110,7 +110,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !s = !pipeline.slot<tuple<tensor<8x8xf32>>>
 
@@ -121,7 +121,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   }
 }
 
-// # -----
+// -----
 
 !s = !pipeline.slot<tuple<tensor<8x8xf32>>>
 

@@ -1,6 +1,6 @@
 // Rank programs become chains of calls: bodies on addresses in the arena, marks around launches, messages by number.
-// RUN: pp-compile %s --emit=llvm --rank=0 | FileCheck %s --check-prefix=RANK0
-// RUN: pp-compile %s --emit=llvm --rank=1 | FileCheck %s --check-prefix=RANK1
+// RUN: pp-unproved %s --emit=llvm --rank=0 | FileCheck %s --check-prefix=RANK0
+// RUN: pp-unproved %s --emit=llvm --rank=1 | FileCheck %s --check-prefix=RANK1
 
 !x = tensor<2x4x8xf32>
 !w = tensor<8x8xf32>

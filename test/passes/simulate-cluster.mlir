@@ -1,6 +1,6 @@
 // The simulator by a cluster's figures: tasks by flops or bytes, links of a rank or of its node, waits by cause.
-// RUN: pp-compile %s --emit=stats | FileCheck %s
-// RUN: pp-compile %s --emit=stats --costs=units | FileCheck %s --check-prefix=UNITS
+// RUN: pp-unproved %s --emit=stats | FileCheck %s
+// RUN: pp-unproved %s --emit=stats --costs=units | FileCheck %s --check-prefix=UNITS
 
 !x = tensor<8x8xf32>
 !sx = !pipeline.slot<tuple<!x>>

@@ -1,5 +1,5 @@
 // A cluster that does not say how fast host memory is cannot price a move there.
-// RUN: pp-compile %s --emit=stats --verify-diagnostics
+// RUN: pp-unproved %s --emit=stats --verify-diagnostics
 
 !sx = !pipeline.slot<tuple<tensor<8x8xf32>>>
 pipeline.program @one ranks 1 microbatches 4 slices 0 attributes {train = {}, cluster = {

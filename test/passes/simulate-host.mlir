@@ -1,6 +1,6 @@
 // Host memory in the simulator: every rank has a way there and a way back, as fast as the cluster's `host` says.
-// RUN: pp-compile %s --emit=stats | FileCheck %s
-// RUN: pp-compile %s --emit=stats --costs=units | FileCheck %s --check-prefix=UNITS
+// RUN: pp-unproved %s --emit=stats | FileCheck %s
+// RUN: pp-unproved %s --emit=stats --costs=units | FileCheck %s --check-prefix=UNITS
 
 !x = tensor<8x8xf32>
 !sx = !pipeline.slot<tuple<!x>>

@@ -1,5 +1,5 @@
 // Ranks that do one thing at a time and both send before they receive: each waits for the other.
-// RUN: pp-compile %s --emit=stats --overlap=false --verify-diagnostics
+// RUN: pp-unproved %s --emit=stats --overlap=false --verify-diagnostics
 
 !x = tensor<8x8xf32>
 !sx = !pipeline.slot<tuple<!x>>

@@ -1,6 +1,6 @@
 // The simulator where ranks do one thing at a time: a task, or one message.
-// RUN: pp-compile %s --emit=stats | FileCheck %s --check-prefix=BEHIND
-// RUN: pp-compile %s --emit=stats --overlap=false | FileCheck %s --check-prefix=APART
+// RUN: pp-unproved %s --emit=stats | FileCheck %s --check-prefix=BEHIND
+// RUN: pp-unproved %s --emit=stats --overlap=false | FileCheck %s --check-prefix=APART
 
 !x = tensor<8x8xf32>
 !sx = !pipeline.slot<tuple<!x>>
