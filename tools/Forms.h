@@ -29,7 +29,8 @@ mlir::LogicalResult setCosts(mlir::ModuleOp module);
 
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
 /// the name of the source. `proved`: the same module, or null where its proofs did not run; then it is not made into code.
-llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source, llvm::raw_ostream &os);
+llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source,
+                              llvm::raw_ostream &os);
 
 } // namespace pp
 
