@@ -105,8 +105,27 @@ SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
   return starts;
 }
 
-static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, const DenseSet<CoordAttr> &remade,
-                     Action &action) {
+namespace {
+/// What an action's tokens depend on in the others.
+struct Others {
+  explicit Others(ProgramOp program) {
+    program.walk([&](UnitOp unit) {
+      if (unit.getUnit().getPhase() == Phase::R)
+        remade.insert(unit.getUnit().getCoord());
+    });
+    program.walk([&](TransferOp op) {
+      if (op.getThing().getRole() == Role::stash && op.getTo().getLayout() == Layout::full)
+        for (int64_t rank : op.getTo().getRanks())
+          brought.insert({op.getThing().getCoord(), rank});
+    });
+  }
+
+  DenseSet<CoordAttr> remade;                      ///< the units with an R
+  DenseSet<std::pair<Attribute, int64_t>> brought; ///< the stashes that a move brings to a rank
+};
+} // namespace
+
+static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, const Others &others, Action &action) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
@@ -121,7 +140,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
     need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
   }
   if (phase == Phase::B || phase == Phase::I) {
-    if (remade.contains(coord))
+    if (others.remade.contains(coord))
       need(Token::Again, piece, slice);
     for (int64_t after : piecesAfter(pieces, piece))
       need(Token::Backward, after, slice);
@@ -137,6 +156,9 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
       action.needs.push_back({Token::Weight, piece, -1, -1, rank});
   if (phase == Phase::F)
     action.makes.push_back({Token::Forward, piece, mb, slice, -1});
+  for (int64_t rank : op.getRanks())
+    if (phase == Phase::F && !others.brought.empty() && others.brought.contains({coord, rank}))
+      action.makes.push_back({Token::Stash, piece, mb, slice, rank});
   if (phase == Phase::R)
     action.makes.push_back({Token::Again, piece, mb, slice, -1});
   if (phase == Phase::B || phase == Phase::I)
@@ -144,7 +166,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   action.anchors.append(op.getRanks().begin(), op.getRanks().end());
 }
 
-static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
+static void readTransfer(TransferOp op, const Pieces &pieces, const Others &others, Action &action) {
   CoordAttr coord = op.getThing().getCoord();
   int64_t piece = pieces.find(coord);
   switch (op.getThing().getRole()) {
@@ -157,6 +179,14 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
       action.makes.push_back({Token::Weight, piece, -1, -1, rank});
     break;
   case Role::stash:
+    action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    if (int64_t from = op.getFrom()->getRanks().front();
+        op.getFrom()->getLayout() == Layout::full && others.brought.contains({coord, from}))
+      action.needs.push_back({Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), from});
+    if (op.getTo().getLayout() == Layout::full)
+      action.makes.push_back(
+          {Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), op.getTo().getRanks().front()});
+    break;
   case Role::act:
   case Role::kv:
     action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
@@ -173,20 +203,16 @@ static void readTransfer(TransferOp op, const Pieces &pieces, Action &action) {
 std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   std::vector<Action> actions;
   UnitTimes times(program);
-  DenseSet<CoordAttr> remade;
-  program.walk([&](UnitOp unit) {
-    if (unit.getUnit().getPhase() == Phase::R)
-      remade.insert(unit.getUnit().getCoord());
-  });
+  Others others(program);
   for (Operation &op : program.getBody().front()) {
     if (!isa<UnitOp, TransferOp, TogetherOp>(op))
       continue;
     Action action{&op, {}, {}, {}, 0};
     op.walk([&](Operation *inner) {
       if (auto unit = dyn_cast<UnitOp>(inner))
-        readUnit(unit, pieces, times, remade, action);
+        readUnit(unit, pieces, times, others, action);
       if (auto transfer = dyn_cast<TransferOp>(inner))
-        readTransfer(transfer, pieces, action);
+        readTransfer(transfer, pieces, others, action);
       if (auto attend = dyn_cast<AttendOp>(inner))
         action.anchors.push_back(attend.getRank());
     });

@@ -55,7 +55,8 @@ private:
 
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
 struct Token {
-  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again } kind; ///< Again: R has run
+  /// Again: R has run. Stash: a move brought it to this rank, or its F ran there.
+  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again, Stash } kind;
   int64_t piece, microbatch, slice, rank;
   std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
 };

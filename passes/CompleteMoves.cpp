@@ -6,34 +6,57 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-static bool isOffload(TransferOp op) {
-  return op.getTo().getLayout() == Layout::host || (op.getFrom() && op.getFrom()->getLayout() == Layout::host);
+/// The unit that uses this stash last, if it has run; where the stash is now, and what brought it there.
+InFlightDiagnostic StepBuilder::reportStash(TransferOp op, ThingAttr stash) {
+  std::string name = "`" + stash.str() + "`";
+  UnitOp user = stashUsers.lookup(stash);
+  if (user) {
+    auto error = emitError(op.getLoc()) << name << " is moved after its last use" << withLoops(op);
+    error.attachNote(user.getLoc()) << "`" << user.getUnit().str() << "` uses it last, here" << withLoops(user);
+    return error;
+  }
+  TransferOp before = stashMoves.lookup(stash);
+  bool there = before && before.getTo() == op.getTo();
+  auto error = emitError(op.getLoc()) << name;
+  if (op.getFrom() == op.getTo() || there)
+    error << " moves to " << op.getTo().str() << ", where it is already";
+  else
+    error << " is not on " << op.getFrom()->str() << ", which sends it";
+  error << withLoops(op);
+  if (before)
+    error.attachNote(before.getLoc()) << "moved to " << before.getTo().str() << " here" << withLoops(before);
+  return error;
 }
 
-/// A stash leaves for the host's memory, or comes back: all that its F left.
-LogicalResult StepBuilder::buildOffload(TransferOp op) {
-  Key stash = {op.getThing(), op.getTo().getRanks().front()};
-  Layout layout = op.getTo().getLayout();
+/// A stash leaves for another rank or for its rank's host memory, or comes back: all that its F left.
+LogicalResult StepBuilder::buildStashMove(TransferOp op, IntegerAttr group) {
+  ThingAttr stash = op.getThing();
+  PlaceAttr to = op.getTo();
+  bool fromHost = op.getFrom()->getLayout() == Layout::host, toHost = to.getLayout() == Layout::host;
+  Key source = {stash, op.getFrom()->getRanks().front()};
   bool moves = false;
   auto move = [&](llvm::DenseMap<Key, Value> &device, llvm::DenseMap<Key, Value> &host) {
-    auto &from = layout == Layout::host ? device : host, &to = layout == Layout::host ? host : device;
-    Value value = get(from, stash.first, stash.second, op.getLoc());
+    auto &from = fromHost ? host : device, &target = toHost ? host : device;
+    Value value = get(from, stash, source.second, op.getLoc());
     if (!value)
       return;
-    from.erase(stash);
-    to[stash] = createMove(stash.first, value, stash.second, op.getLoc(), {}, layout);
+    from.erase(source);
+    target[{stash, to.getRanks().front()}] =
+        createMove(stash, value, to, op.getLoc(), fromHost || toHost ? IntegerAttr() : group);
     moves = true;
   };
+  if (stashUsers.contains(stash) || op.getFrom() == to)
+    return reportStash(op, stash);
   move(values, hostValues[-1]);
   move(kept, hostKept[-1]);
   for (auto &[cut, device] : cutValues)
     move(device, hostValues[cut]);
   for (auto &[cut, device] : cutKept)
     move(device, hostKept[cut]);
-  if (moves)
-    return success();
-  return emitError(op.getLoc()) << "`" << stash.first.str() << "` is not on " << op.getFrom()->str()
-                                << ", which sends it" << withLoops(op);
+  if (!moves)
+    return reportStash(op, stash);
+  stashMoves[stash] = op;
+  return success();
 }
 
 LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
@@ -53,7 +76,10 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
     error.attachNote(pieces.op(pieces.find(op.getThing().getCoord())).getLoc()) << "placed here";
     return error;
   }
-  if (isOffload(op))
+  if (role == Role::stash && op.getTo().getRanks().size() > 1)
+    return emitError(op.getLoc()) << "`" << op.getThing().str() << "` moves to one rank, got " << op.getTo().str()
+                                  << withLoops(op);
+  if (role == Role::stash)
     return success();
   if (!llvm::is_contained({Role::weight, Role::grad, Role::act, Role::dact, Role::kv, Role::dkv}, role))
     return unsupported("moves a " + stringifyRole(role).str());
@@ -136,10 +162,12 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
   // All reads before all writes.
   SmallVector<std::pair<TransferOp, Share>> arriving;
   SmallVector<std::tuple<TransferOp, int64_t, Value>> keys; // of pieces whose units are cut: by attention
+  IntegerAttr group = builder.getI64IntegerAttr(groups++);
   for (TransferOp op : ops) {
-    if (failed(verifyTransfer(op)) || (isOffload(op) && failed(buildOffload(op))))
+    bool isStash = op.getThing().getRole() == Role::stash;
+    if (failed(verifyTransfer(op)) || (isStash && failed(buildStashMove(op, group))))
       return failure();
-    if (isOffload(op))
+    if (isStash)
       continue;
     for (auto &[attention, held] : cutValues)
       if (Value value =
@@ -156,7 +184,6 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
     if (PieceRank where(pieces.find(op.getThing().getCoord()), op.getTo().getRanks().front());
         op.getThing().getRole() == Role::grad && shares.count(where) && shares[where].size() > 1)
       shares[where] = {takeShare(where.first, where.second, op.getLoc())};
-  IntegerAttr group = builder.getI64IntegerAttr(groups++);
   for (auto [op, attention, value] : keys)
     for (int64_t to : op.getTo().getRanks())
       if (Value sent = createMove(op.getThing(), value, to, op.getLoc(), group); op.getThing().getRole() == Role::kv)

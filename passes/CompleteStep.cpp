@@ -51,6 +51,7 @@ void StepBuilder::readActions() {
         consumers[thing(Role::dact, after, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
   });
   program.walk([&](TransferOp op) {
+    movesStashes |= op.getThing().getRole() == Role::stash;
     if (op.getThing().getRole() == Role::grad)
       movedGrads[pieces.find(op.getThing().getCoord())] = op;
     else
@@ -129,11 +130,16 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
     value = get(thing(Role::weight, piece), rank, loc);
   else if (kind == "tokens" || kind == "targets")
     value = dataInput(group.name, coord, rank, group.payload);
-  Key key = {stash, rank};
   bool isStash = kind == "kept" || kind == "stash";
-  if (!value && isStash && (hostKept[group.chunk()].contains(key) || hostValues[group.chunk()].contains(key)))
-    return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << stash.str()
-                          << "`, which is in host memory" << withLoops(op);
+  if (TransferOp move = isStash && !value ? stashMoves.lookup(stash) : TransferOp()) {
+    auto error = emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << stash.str()
+                                << "`, which is "
+                                << (move.getTo().getLayout() == Layout::host ? "in host memory"
+                                                                             : "on " + move.getTo().str())
+                                << withLoops(op);
+    error.attachNote(move.getLoc()) << "moved there here" << withLoops(move);
+    return error;
+  }
   if (!value)
     return emitError(loc) << "`" << op.getUnit().str() << "` on rank " << rank << " has no `" << group.name
                           << "` to read there" << withLoops(op);
@@ -171,6 +177,9 @@ LogicalResult StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp tas
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = pieces.find(coord), rank = op.getRanks().front(), mb = coord.getMicrobatch(),
           slice = coord.getSlice();
+  Phase phase = op.getUnit().getPhase();
+  if (movesStashes && (phase == Phase::B || phase == Phase::I))
+    stashUsers[thing(Role::stash, piece, mb, slice)] = op;
   for (auto [group, value] : llvm::zip(body.groups.results, task.getResults())) {
     if (group.name == "stats" || (vocabularyShards(pieces, piece) && (group.name == "act" || group.name == "dact"))) {
       if (failed(addShardResult(op, roleOf(group.kind()), piece, value)))

@@ -144,6 +144,21 @@ private:
 
   static bool isWeight(const Token &token) { return token.kind == Token::Weight || token.kind == Token::Shard; }
 
+  static bool isPlaced(const Token &token) { return isWeight(token) || token.kind == Token::Stash; }
+
+  /// The first move that brings this stash to this rank.
+  TransferOp bringer(const Token &token) {
+    CoordAttr coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice);
+    TransferOp found;
+    program.walk([&](TransferOp other) {
+      ThingAttr thing = other.getThing();
+      if (!found && thing.getRole() == Role::stash && thing.getCoord() == coord &&
+          other.getTo().getLayout() == Layout::full && other.getTo().getRanks().front() == token.rank)
+        found = other;
+    });
+    return found;
+  }
+
   /// The unit that would make this token, if there is one.
   UnitOp maker(const Token &token) {
     UnitOp found;
@@ -153,7 +168,7 @@ private:
       bool makes = token.kind == Token::Forward ? phase == Phase::F
                    : token.kind == Token::Again ? phase == Phase::R
                                                 : phase == Phase::B || phase == Phase::I;
-      if (!isWeight(token) && makes && pieces.find(coord) == token.piece && coord.getMicrobatch() == token.microbatch &&
+      if (!isPlaced(token) && makes && pieces.find(coord) == token.piece && coord.getMicrobatch() == token.microbatch &&
           coord.getSlice() == token.slice)
         found = unit;
     });
@@ -177,6 +192,9 @@ private:
   /// True if what it lacks comes later in its own list: then no other rank is to blame.
   bool blocksItself(int64_t number) {
     const Token *token = lacks(number);
+    if (token && token->kind == Token::Stash)
+      return llvm::any_of(bringer(*token).getAnchors(),
+                          [&](int64_t rank) { return llvm::is_contained(actions[number].anchors, rank); });
     UnitOp unit = token ? maker(*token) : UnitOp();
     return unit && llvm::any_of(unit.getRanks(),
                                 [&](int64_t rank) { return llvm::is_contained(actions[number].anchors, rank); });
@@ -206,6 +224,8 @@ private:
       error << "waits for its turn on another rank" << withLoops(op);
     else if (isWeight(*token))
       reportWeight(error, op, *token);
+    else if (token->kind == Token::Stash)
+      reportStash(error, op, *token);
     else
       reportUnit(error, op, *token);
     if (!blocksItself(first))
@@ -226,6 +246,13 @@ private:
     else
       note << "placed here; " << (pieces.homesAreShards(token.piece) ? "" : "run it there, or ") << "`move weight("
            << pieces.name(token.piece) << ")` to rank " << token.rank << " first";
+  }
+
+  void reportStash(InFlightDiagnostic &error, Operation *op, const Token &token) {
+    CoordAttr coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice);
+    error << "needs `stash(" << coord.str() << ")` on rank " << token.rank << ", where it is not yet" << withLoops(op);
+    if (TransferOp move = bringer(token))
+      error.attachNote(move.getLoc()) << "it comes there later, here" << withLoops(move);
   }
 
   void reportUnit(InFlightDiagnostic &error, Operation *op, const Token &token) {

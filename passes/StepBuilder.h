@@ -76,6 +76,9 @@ private:
   llvm::DenseMap<Key, mlir::Value> &keptOf(int64_t cut) { return cut < 0 ? kept : cutKept[cut]; }
   /// Stashes in the rank's host memory: by what makes them where units are cut, else under -1.
   std::map<int64_t, llvm::DenseMap<Key, mlir::Value>> hostValues, hostKept;
+  bool movesStashes = false;
+  llvm::DenseMap<pipeline::ThingAttr, pipeline::UnitOp> stashUsers;     ///< the last use of each, once it has run
+  llvm::DenseMap<pipeline::ThingAttr, pipeline::TransferOp> stashMoves; ///< the last move of each so far
   /// Keys that the schedule moved, where units are cut: by attention. Each copy serves one `attend`.
   std::map<int64_t, llvm::DenseMap<Key, llvm::SmallVector<mlir::Value, 1>>> lentKeys;
   Exchanges exchanges;
@@ -144,7 +147,8 @@ private:
 
   // Moves (CompleteMoves.cpp).
   mlir::LogicalResult buildTransfers(llvm::MutableArrayRef<pipeline::TransferOp> ops);
-  mlir::LogicalResult buildOffload(pipeline::TransferOp op);
+  mlir::LogicalResult buildStashMove(pipeline::TransferOp op, mlir::IntegerAttr group);
+  mlir::InFlightDiagnostic reportStash(pipeline::TransferOp op, pipeline::ThingAttr stash);
   mlir::LogicalResult verifyTransfer(pipeline::TransferOp op);
   mlir::Value createZero(int64_t piece, int64_t rank, mlir::Location loc);
   mlir::FailureOr<Share> readThing(pipeline::TransferOp op);

@@ -40,7 +40,7 @@ public:
       else if (auto input = dyn_cast<InputOp>(op))
         begin(input.getValue(), 0, &op);
       else if (auto move = dyn_cast<MoveOp>(op))
-        readOffload(move);
+        readStashMove(move);
       else if (auto wait = dyn_cast<WaitOp>(op); wait && isShard(wait))
         shards.insert(wait.getValue());
       else if (wait)
@@ -102,16 +102,24 @@ private:
     extend(list.back(), value);
   }
 
-  /// A stash on the host does not count: it lives until it is sent there, and again from where it is sent back.
-  void readOffload(MoveOp move) {
-    std::pair<Attribute, int64_t> key = {move.getThing().getCoord(), move.getTarget().getRanks().front()};
-    if (*move.getVerb() == Verb::from_host)
-      forwards.try_emplace(key, positions[move], move);
+  /// A stash lives where it is sent to from there on, and until then where it was; on the host it does not count.
+  void readStashMove(MoveOp move) {
+    if (move.getThing().getRole() != Role::stash)
+      return;
+    auto source = cast<ValType>(move.getValue().getType());
+    Attribute coord = move.getThing().getCoord();
+    if (source.getLayout() != Layout::host)
+      endStash({coord, source.getRanks().front()}, move);
+    if (move.getTarget().getLayout() != Layout::host)
+      forwards.try_emplace({coord, move.getTarget().getRanks().front()}, positions[move], move);
+  }
+
+  void endStash(std::pair<Attribute, int64_t> key, Operation *end) {
     auto it = forwards.find(key);
-    if (*move.getVerb() != Verb::to_host || it == forwards.end())
+    if (it == forwards.end())
       return;
     lives[{static_cast<int64_t>(Role::stash), key.second}].push_back(
-        {it->second.first, positions[move], it->second.second, move});
+        {it->second.first, positions[end], it->second.second, end});
     forwards.erase(it);
   }
 
@@ -145,9 +153,7 @@ private:
     if (unit.getPhase() == Phase::R || (unit.getPhase() == Phase::F && keeps))
       forwards.try_emplace(key, position, task);
     else if ((unit.getPhase() == Phase::B || unit.getPhase() == Phase::W) && cut.isLast())
-      if (auto it = forwards.find(key); it != forwards.end())
-        lives[{static_cast<int64_t>(Role::stash), key.second}].push_back(
-            {it->second.first, position, it->second.second, task});
+      endStash(key, task);
   }
 };
 

@@ -289,6 +289,7 @@ constexpr Library library[] = {
     {"gpipe", "gpipe", "", 1, false},
     {"gpipe_offload", "gpipe_offload", ", keep = 1", 1, false},
     {"gpipe_offload", "gpipe_offload", ", keep = 3, ahead = 2", 1, false},
+    {"bpipe", "bpipe", "", 1, false},
     {"v_half", "v_half", "", 2, false},
     {"1f1b_recompute", "one_f_one_b_recompute", ", attention = false", 1, false},
     {"looped_bfs", "looped_bfs", "", 2, false},

@@ -60,6 +60,11 @@ def helix(bubble, k=1, folds=1, again=0, ranks=range(2, 9), **defines):
                 layers=lambda p: k * p, work=lambda m: k * m * (18 + again), costs="pre=1,attn=3,post=2")
 
 
+def bpipe(p, r):
+    most = -(-(p + 2) // 2)
+    return min(p - r, most) if r + 1 <= most else p + 2 - most
+
+
 def naive(p, m):
     return p + m // p - 1 + 2 * (m + (p - 1) * m // p)
 
@@ -78,6 +83,10 @@ FORMS = (
          lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2)),
     Form("1f1b", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: min(m, p - r)),
+    # Kim et al. 2023: 1F1B, and no rank has more than ceil((p+2)/2) stashes, its own and its guests. Who would have more in 1F1B
+    # has as many, and the rank that takes the others in so many that both together have one more than in 1F1B.
+    Form("bpipe", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
+         stash=lambda p, m, r: bpipe(p, r)),
     # All stages run F again, of one unit. The last rank has the loss in B, so its light F makes nothing and reads nothing: its
     # first R starts when the F before it ends, at p - 1. From there on R B F without a pause, 4m less one F at the start; every
     # rank before it ends 2 later, for its R runs while it waits for the gradient. Before R a unit leaves only its input.
