@@ -95,14 +95,29 @@ template <typename Op> static Dims attentionDims(Op op) {
   return dims;
 }
 
+/// The sum of clamp(u, 0, keys) over all u < end: a triangle, and `keys` for each u behind it.
+static __int128 clampedSum(int64_t end, int64_t keys) {
+  if (end <= 0)
+    return 0;
+  auto triangle = static_cast<__int128>(std::min(end - 1, keys));
+  return triangle * (triangle + 1) / 2 + static_cast<__int128>(std::max<int64_t>(end - 1 - keys, 0)) * keys;
+}
+
+double pp::nn::visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal) {
+  if (!causal)
+    return static_cast<double>(static_cast<__int128>(queries) * keys);
+  // Query t sees clamp(seen + t, 0, keys) keys.
+  int64_t seen = first + 1 - position;
+  return static_cast<double>(clampedSum(seen + queries, keys) - clampedSum(seen, keys));
+}
+
 /// Pairs of a query and a key that it sees, times the width: each costs 4 forward (two products).
 template <typename Op> static double attentionPairs(Op op) {
   Dims dims = attentionDims(op);
-  int64_t pairs = 0, first = dims[5];
+  double pairs = 0;
   for (size_t i = 6; i < dims.size(); i += 2)
-    for (int64_t t = 0; t < dims[1]; ++t)
-      pairs += op.getCausal() ? std::clamp<int64_t>(first + t + 1 - dims[i + 1], 0, dims[i]) : dims[i];
-  return static_cast<double>(dims[0] * widthOf(op.getQ())) * static_cast<double>(pairs);
+    pairs += visiblePairs(dims[1], dims[5], dims[i], dims[i + 1], op.getCausal());
+  return static_cast<double>(dims[0] * widthOf(op.getQ())) * pairs;
 }
 
 /// [batch, heads, length], in sums.
