@@ -11,10 +11,9 @@ using mlir::FailureOr;
 using mlir::LogicalResult;
 using mlir::success;
 
-Elaborator::Elaborator(Source &source, int64_t budget, const ModelOutline &model, ScheduleSizes sizes,
+Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model, ScheduleSizes sizes,
                        mlir::Block *program)
-    : Evaluator(source, budget), model(model), sizes(sizes), builder(source.context), program(program),
-      owedOn(sizes.ranks) {
+    : Evaluator(source, budget), model(model), sizes(sizes), builder(source.context), program(program) {
   builder.setInsertionPointToEnd(program);
 }
 
@@ -47,6 +46,11 @@ LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
   default:
     llvm_unreachable("a plain statement");
   }
+}
+
+// One more action, on so many ranks: an op, its coordinates, its location with the values of the loops.
+LogicalResult Elaborator::spendFor(SMLoc at, size_t ranks) {
+  return spendAction(at, 300 + 8 * int64_t(ranks) + 50 * int64_t(loops.size()));
 }
 
 //===-- on, together, limit, recompute --------------------------------------------------------------------------===//
@@ -91,6 +95,8 @@ LogicalResult Elaborator::joint(const JointStatement *statement, Scope &scope) {
     return fail(statement->at, "`fuse` (several units as one task) is not supported yet");
   if (together)
     return fail(statement->at, "`together` inside `together`", {}, "");
+  if (failed(spendFor(statement->at, 0)))
+    return failure();
   auto op = builder.create<TogetherOp>(location(statement->at));
   together = op;
   builder.setInsertionPointToStart(&op.getBody().emplaceBlock());
@@ -127,9 +133,12 @@ LogicalResult Elaborator::attend(const AttendStatement *statement, Scope &scope)
       return fail(statement->slices->at, "expected slices after `over`, got " + item.type() + " " + item.text());
     slices.push_back(*item.asInt());
   }
-  if (!slices.empty())
-    builder.create<AttendOp>(location(statement->at), UnitIdAttr::get(builder.getContext(), phase, *coord), slices,
-                             *helper);
+  if (slices.empty())
+    return success();
+  if (failed(spendFor(statement->at, slices.size())))
+    return failure();
+  builder.create<AttendOp>(location(statement->at), UnitIdAttr::get(builder.getContext(), phase, *coord), slices,
+                           *helper);
   return success();
 }
 
@@ -140,7 +149,7 @@ LogicalResult Elaborator::limit(const LimitStatement *statement, Scope &scope) {
       ranks.push_back(r);
   for (const LimitStatement::Claim &claim : statement->claims) {
     FailureOr<int64_t> count = evaluateInt(claim.count, scope, "as the limit");
-    if (failed(count))
+    if (failed(count) || failed(spendFor(statement->at, ranks.size())))
       return failure();
     if (*count < 0)
       return fail(claim.count->at, "expected a limit of at least 0, got " + Twine(*count));
@@ -294,7 +303,7 @@ LogicalResult Elaborator::countedUnit(const UnitStatement *statement, Phase phas
 std::optional<int64_t> Elaborator::nextMicrobatch(Phase phase, Piece *&piece) {
   if (phase == Phase::W && !piece) {
     auto &owed = owedOn[*rank];
-    while (!owed.empty() && pieces[owed.front().first].paid[owed.front().second])
+    while (!owed.empty() && pieces[owed.front().first].paid.contains(owed.front().second))
       owed.pop_front();
     if (owed.empty())
       return std::nullopt;
@@ -302,7 +311,7 @@ std::optional<int64_t> Elaborator::nextMicrobatch(Phase phase, Piece *&piece) {
     return owed.front().second;
   }
   if (phase == Phase::W) {
-    while (!piece->owed.empty() && piece->paid[piece->owed.front()])
+    while (!piece->owed.empty() && piece->paid.contains(piece->owed.front()))
       piece->owed.pop_front();
     return piece->owed.empty() ? std::nullopt : std::optional(piece->owed.front());
   }
@@ -334,10 +343,13 @@ LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAtt
   if (!rank && ranks.size() > 1 && piece.at.getLayout() == Layout::full)
     return fail(at, str(piece) + " lives on several ranks, so this unit needs `on <rank>`", families[piece.family].at,
                 "declared here");
+  bool backward = phase == Phase::B || phase == Phase::I;
+  bool again = (piece.recomputed || !piece.again.empty()) && backward;
+  if (failed(spendFor(at, ranks.size())) || (again && failed(spendFor(at, ranks.size()))))
+    return failure();
   mlir::Location where = location(at);
   mlir::MLIRContext *context = builder.getContext();
-  bool backward = phase == Phase::B || phase == Phase::I;
-  if ((piece.recomputed || !piece.again.empty()) && backward) {
+  if (again) {
     mlir::OpBuilder::InsertionGuard guard(builder);
     if (together)
       builder.setInsertionPoint(*together);
@@ -346,9 +358,8 @@ LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAtt
   builder.create<UnitOp>(where, UnitIdAttr::get(context, phase, coord), ranks);
   if (sizes.slices || (phase != Phase::I && phase != Phase::W))
     return success();
-  piece.paid.resize(sizes.microbatches);
   if (phase == Phase::W) {
-    piece.paid[coord.getMicrobatch()] = true;
+    piece.paid.insert(coord.getMicrobatch());
     return success();
   }
   piece.owed.push_back(coord.getMicrobatch());

@@ -6,7 +6,9 @@
 #include "dialect/Pipeline.h"
 #include "frontend/Evaluator.h"
 #include "mlir/IR/Builders.h"
+#include "llvm/ADT/DenseSet.h"
 #include <deque>
+#include <map>
 
 namespace pp {
 
@@ -44,7 +46,7 @@ struct ScheduleSizes {
 
 class Elaborator : public Evaluator {
 public:
-  Elaborator(Source &source, int64_t budget, const ModelOutline &model, ScheduleSizes sizes, mlir::Block *program);
+  Elaborator(Source &source, Budget budget, const ModelOutline &model, ScheduleSizes sizes, mlir::Block *program);
 
   /// Emits everything that `body` says; `parameters` holds the schedule's.
   mlir::LogicalResult elaborate(const Schedule &schedule, Scope &parameters);
@@ -73,7 +75,7 @@ private:
     /// Counted forms: the next microbatch of F and of B or I, and the weight passes owed.
     int64_t nextForward = 0, nextBackward = 0;
     std::deque<int64_t> owed;
-    std::vector<bool> paid;
+    llvm::DenseSet<int64_t> paid;
     /// Where F, B/I and W of this piece were first written without [0] and with [1] a microbatch.
     SMLoc written[3][2];
 
@@ -81,7 +83,8 @@ private:
   };
 
   mlir::LogicalResult act(const Statement *statement, Scope &scope) override;
-  mlir::FailureOr<Value> predefined(StringRef name) override;
+  std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) override;
+  mlir::FailureOr<Value> listOnce(StringRef name, SMLoc at);
   std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) override;
   void addNames(llvm::SmallVectorImpl<StringRef> &names) override;
 
@@ -91,6 +94,7 @@ private:
   mlir::LogicalResult cutPart(const CutStatement *statement, Scope &scope);
   mlir::LogicalResult joinParts(const CutStatement *statement, Family &family);
   mlir::LogicalResult joinPart(const CutStatement *statement, const Name &name, Family &family);
+  mlir::LogicalResult checkUnits(SMLoc at, int64_t count);
   bool holds(const Piece &piece, StringRef part);
   bool holds(const Piece &piece, unsigned part);
   void recomputeDeclared(const Family &family);
@@ -120,6 +124,7 @@ private:
   mlir::LogicalResult countedUnit(const UnitStatement *statement, pipeline::Phase phase, Piece *piece);
   std::optional<int64_t> nextMicrobatch(pipeline::Phase phase, Piece *&piece);
   mlir::LogicalResult noteForm(const UnitStatement *statement, pipeline::Phase phase, Piece &piece, bool numbered);
+  mlir::LogicalResult spendFor(SMLoc at, size_t ranks);
   mlir::LogicalResult emitUnit(SMLoc at, pipeline::Phase phase, Piece &piece, pipeline::CoordAttr coord);
   mlir::LogicalResult recomputeParts(const RecomputeStatement *statement, Scope &scope);
   bool isModelPart(const Expr *expr);
@@ -143,12 +148,13 @@ private:
   mlir::Block *program;
   std::vector<Family> families;
   std::vector<Piece> pieces;
-  llvm::SmallVector<std::pair<unsigned, int64_t>> undeclared;   // parts outside the layers in no family, layers before
-  std::optional<int64_t> rank;                                  // of `on`
-  std::optional<mlir::Operation *> together;                    // the joint around
-  std::vector<std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
-  std::vector<std::pair<PieceName, SMLoc>> recomputes;          // of the training program, for pieces not yet declared
-  llvm::SmallVector<StringRef> recomputedParts;                 // inside every piece that holds them
+  llvm::SmallVector<std::pair<unsigned, int64_t>> undeclared; // parts outside the layers in no family, layers before
+  std::optional<int64_t> rank;                                // of `on`
+  std::optional<mlir::Operation *> together;                  // the joint around
+  std::map<int64_t, std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
+  llvm::SmallVector<std::pair<StringRef, Value>, 4> lists;            // `ranks` and others, once they were asked for
+  std::vector<std::pair<PieceName, SMLoc>> recomputes; // of the training program, for pieces not yet declared
+  llvm::SmallVector<StringRef> recomputedParts;        // inside every piece that holds them
 };
 
 } // namespace pp

@@ -39,9 +39,8 @@ FailureOr<Value> Evaluator::variable(const Expr *expr, Scope &scope) {
   for (Scope *around = &scope; around && !found; around = around->parent)
     found = around->find(expr->name);
   if (!found) {
-    FailureOr<Value> value = predefined(expr->name);
-    if (succeeded(value))
-      return value;
+    if (std::optional<FailureOr<Value>> value = predefined(expr->name, expr->at))
+      return *value;
     found = globals.find(expr->name);
   }
   if (!found)
@@ -147,7 +146,7 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
     return layersOf(expr, value);
   if (!value.asList())
     return fail(expr->at, "`" + name + "` expects a list, got " + value.type() + " " + value.text());
-  if (failed(spend(expr->at, value.asList()->size())))
+  if (failed(spend(expr->at, value.asList()->size())) || failed(reserve(expr->at, value.asList()->size())))
     return failure();
   if (name == "len")
     return Value(int64_t(value.asList()->size()));
@@ -173,9 +172,11 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
 FailureOr<Value> Evaluator::unique(const Expr *expr, const Value &list) {
   Value::List items;
   for (const Value &item : *list.asList()) {
-    if (failed(spend(expr->at, items.size() / 8)))
+    int64_t most = comparisonsLeft(), left = most;
+    bool isNew = none_of(items, [&](const Value &kept) { return kept.compare(item, left) == 0; });
+    if (failed(spend(expr->at, (most - left) / 8)))
       return failure();
-    if (none_of(items, [&](const Value &kept) { return kept.compare(item) == 0; }))
+    if (isNew)
       items.push_back(item);
   }
   return Value(std::move(items));
@@ -184,11 +185,14 @@ FailureOr<Value> Evaluator::unique(const Expr *expr, const Value &list) {
 // Any two neighbours of the result are compared with each other, so no value of another type goes unseen.
 FailureOr<Value> Evaluator::sorted(const Expr *expr, Value &list) {
   std::optional<std::pair<StringRef, StringRef>> unlike;
+  int64_t most = comparisonsLeft(), left = most;
   llvm::stable_sort(list.ownItems(), [&](const Value &a, const Value &b) {
     if (!unlike)
-      unlike = a.unlike(b);
-    return a.compare(b) < 0;
+      unlike = a.unlike(b, left);
+    return a.compare(b, left) < 0;
   });
+  if (failed(spend(expr->at, (most - left) / 8)))
+    return failure();
   if (unlike && unlike->second < unlike->first) // not what the algorithm met first
     std::swap(unlike->first, unlike->second);
   if (unlike)

@@ -17,11 +17,59 @@ using mlir::success;
 //===-- Operators -----------------------------------------------------------------------------------------------===//
 
 LogicalResult Evaluator::spend(SMLoc at, int64_t count) {
-  if (count <= budget - steps) {
-    steps += count;
+  if (count > budget.steps - steps)
+    return fail(at, "the schedule has taken " + Twine(budget.steps) +
+                        " evaluation steps, the limit (`--max-steps`); is there a loop without an end?");
+  steps += count;
+  return reserve(at, 0);
+}
+
+LogicalResult Evaluator::reserve(SMLoc at, int64_t more) {
+  if (more <= (budget.bytes - Value::listBytes - actionBytes) / int64_t(sizeof(Value)))
     return success();
-  }
-  return fail(at, "the schedule has taken " + Twine(budget) + " evaluation steps; is there a loop without an end?");
+  return fail(at, "the lists and actions of the schedule take more than " + Twine(budget.bytes / 1'000'000) +
+                      " MB here, the limit (`--max-megabytes`)");
+}
+
+LogicalResult Evaluator::reserveOne(SMLoc at, const Value::List &items) {
+  return items.size() < items.capacity() ? success() : reserve(at, 2 * int64_t(items.size()));
+}
+
+LogicalResult Evaluator::checkNesting(SMLoc at, unsigned nesting) {
+  return nesting <= 100 ? success() : fail(at, "lists are nested more than 100 deep here");
+}
+
+// Eight items are compared in a step; whoever takes them all has no step left.
+int64_t Evaluator::comparisonsLeft() {
+  int64_t left = budget.steps - steps;
+  return left < INT64_MAX / 8 - 1 ? (left + 1) * 8 : INT64_MAX;
+}
+
+FailureOr<int> Evaluator::order(SMLoc at, const Twine &word, const Value &a, const Value &b) {
+  int64_t most = comparisonsLeft(), left = most;
+  auto types = a.unlike(b, left);
+  int order = a.compare(b, left);
+  if (failed(spend(at, (most - left) / 8)))
+    return failure();
+  if (types)
+    return fail(at, word + " compares " + types->first + " with " + types->second);
+  return order;
+}
+
+LogicalResult Evaluator::spendAction(SMLoc at, int64_t bytes) {
+  if (actions == budget.actions)
+    return fail(at, "the schedule has emitted " + Twine(budget.actions) +
+                        " actions, the limit (`--max-actions`); is there a loop without an end?");
+  ++actions;
+  actionBytes += bytes;
+  return reserve(at, 0);
+}
+
+LogicalResult Evaluator::checkCount(SMLoc at, const Twine &what, int64_t count) {
+  if (count <= budget.actions)
+    return success();
+  return fail(at, Twine(count) + " " + what + " need an action each; the limit is " + Twine(budget.actions) +
+                      " (`--max-actions`)");
 }
 
 LogicalResult Evaluator::checkDepth(SMLoc at) {
@@ -96,7 +144,7 @@ FailureOr<Value> Evaluator::evaluateOperands(const Expr *expr, Scope &scope) {
     Value::List items;
     for (Expr *operand : operands) {
       FailureOr<Value> item = evaluate(operand, scope);
-      if (failed(item))
+      if (failed(item) || failed(checkNesting(operand->at, item->nesting() + 1)))
         return failure();
       items.push_back(std::move(*item));
     }
@@ -189,10 +237,12 @@ FailureOr<Value> Evaluator::arithmetic(const Expr *expr, Scope &scope) {
     return fail(expr->at, "`" + op + "` of " + Twine(a) + " and " + Twine(b) + " does not fit in 64 bits");
   }
   if (kind == Expr::Add && left->asList() && right->asList()) {
-    if (failed(spend(expr->at, right->asList()->size())))
+    int64_t kept = left->asList()->size(), added = right->asList()->size();
+    if (failed(spend(expr->at, kept / 8 + added)) || failed(reserve(expr->at, 2 * (kept + added))))
       return failure();
     Value::List &items = left->ownItems();
     items.insert(items.end(), right->asList()->begin(), right->asList()->end());
+    left->deepen(right->nesting());
     return left;
   }
   std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
@@ -215,9 +265,13 @@ FailureOr<Value> Evaluator::range(const Expr *expr, Scope &scope) {
     return failure();
   if (!from->asInt() || !to->asInt())
     return fail(expr->at, "`..` expects two ints, got " + from->type() + " and " + to->type());
-  int64_t begin = *from->asInt(), end = std::max(begin, *to->asInt());
-  std::optional<int64_t> size = calculate(Expr::Subtract, end, begin);
-  if (failed(spend(expr->at, size.value_or(INT64_MAX))))
+  return countUp(expr->at, *from->asInt(), *to->asInt());
+}
+
+FailureOr<Value> Evaluator::countUp(SMLoc at, int64_t begin, int64_t end) {
+  end = std::max(begin, end);
+  int64_t size = calculate(Expr::Subtract, end, begin).value_or(INT64_MAX);
+  if (failed(reserve(at, size)) || failed(spend(at, size)))
     return failure();
   Value::List items;
   items.reserve(end - begin);
@@ -243,6 +297,20 @@ static bool ordered(Expr::Comparison kind, int order) {
   }
 }
 
+FailureOr<bool> Evaluator::contains(SMLoc at, const Value::List &items, const Value &wanted) {
+  int64_t most = comparisonsLeft(), left = most;
+  std::optional<std::pair<StringRef, StringRef>> types;
+  for (const Value &item : items)
+    if (types = wanted.unlike(item, left); types || left <= 0)
+      break;
+  bool found = !types && any_of(items, [&](const Value &item) { return item.compare(wanted, left) == 0; });
+  if (failed(spend(at, (most - left) / 8)))
+    return failure();
+  if (types)
+    return fail(at, "`in` compares " + types->first + " with " + types->second);
+  return found;
+}
+
 FailureOr<Value> Evaluator::compare(const Expr *expr, Scope &scope) {
   static const char *const words[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
   FailureOr<Value> left = evaluate(expr->operands[0], scope);
@@ -256,23 +324,22 @@ FailureOr<Value> Evaluator::compare(const Expr *expr, Scope &scope) {
     if (kind == Expr::In) {
       if (!right->asList())
         return fail(expr->at, "expected a list after `in`, got " + right->type() + " " + right->text());
-      if (failed(spend(expr->at, right->asList()->size() / 8)))
+      FailureOr<bool> found = contains(expr->at, *right->asList(), *left);
+      if (failed(found))
         return failure();
-      for (const Value &item : *right->asList())
-        if (auto types = left->unlike(item))
-          return fail(expr->at, "`in` compares " + types->first + " with " + types->second);
-      holds = any_of(*right->asList(), [&](const Value &item) { return item.compare(*left) == 0; });
+      holds = *found;
     } else if (kind == Expr::Equal || kind == Expr::Unequal) {
-      if (auto types = left->unlike(*right))
-        return fail(expr->at, Twine("`") + words[kind] + "` compares " + types->first + " with " + types->second);
-      holds = ordered(kind, left->compare(*right));
+      FailureOr<int> found = order(expr->at, Twine("`") + words[kind] + "`", *left, *right);
+      if (failed(found))
+        return failure();
+      holds = ordered(kind, *found);
     } else {
       std::optional<double> a = asAnyNumber(*left), b = asAnyNumber(*right);
       if (!a || !b)
         return fail(expr->at,
                     Twine("`") + words[kind] + "` expects two ints, got " + left->type() + " and " + right->type());
-      bool ints = left->asInt() && right->asInt();
-      holds = ordered(kind, ints ? left->compare(*right) : *a < *b ? -1 : *a > *b);
+      auto *i = left->asInt(), *j = right->asInt();
+      holds = ordered(kind, i && j ? (*i < *j ? -1 : *i > *j) : *a < *b ? -1 : *a > *b);
     }
     if (!holds)
       return Value(false);
@@ -332,7 +399,7 @@ LogicalResult Evaluator::comprehend(const Expr *expr, unsigned depth, Scope &sco
         return LogicalResult(wanted);
     }
     FailureOr<Value> item = evaluate(expr->operands[0], scope);
-    if (failed(item))
+    if (failed(item) || failed(checkNesting(expr->at, item->nesting() + 1)) || failed(reserveOne(expr->at, items)))
       return failure();
     items.push_back(std::move(*item));
     return success();

@@ -15,6 +15,9 @@ using mlir::success;
 
 //===-- Where ---------------------------------------------------------------------------------------------------===//
 
+// Of a call's site with what is around it, in MLIR's context.
+static constexpr int64_t kLocationBytes = 50;
+
 mlir::Location Evaluator::location(SMLoc at) {
   mlir::Location made = source.location(at);
   std::optional<mlir::Location> around;
@@ -22,6 +25,7 @@ mlir::Location Evaluator::location(SMLoc at) {
     if (!call.location) {
       mlir::Location site = source.location(call.at);
       call.location = around ? mlir::Location(mlir::CallSiteLoc::get(site, *around)) : site;
+      actionBytes += kLocationBytes;
     }
     around = call.location;
   }
@@ -154,10 +158,15 @@ LogicalResult Evaluator::runAssign(const AssignStatement *assign, Scope &scope) 
   if (failed(value))
     return failure();
   Value *target = &found->value;
+  if (failed(checkNesting(assign->at, unsigned(indices.size()) + value->nesting())))
+    return failure();
+  unsigned below = indices.size();
   for (auto [expr, index] : zip(assign->indices, indices)) {
     if (failed(checkedIndex(expr->at, *target, index)))
       return failure();
-    target = &target->ownItems()[*index.asInt()];
+    Value::List &items = target->ownItems();
+    target->deepen(value->nesting() + below--);
+    target = &items[*index.asInt()];
   }
   *target = std::move(*value);
   return success();

@@ -4,6 +4,7 @@
 #define PP_FRONTEND_EVALUATOR_H
 
 #include "frontend/Ast.h"
+#include "frontend/Budget.h"
 #include "frontend/Source.h"
 #include "frontend/Value.h"
 #include <optional>
@@ -32,7 +33,7 @@ struct Scope {
 
 class Evaluator {
 public:
-  Evaluator(Source &source, int64_t budget) : source(source), budget(budget) {}
+  Evaluator(Source &source, Budget budget) : source(source), budget(budget) {}
   virtual ~Evaluator() = default;
 
   mlir::FailureOr<Value> evaluate(const Expr *expr, Scope &scope);
@@ -46,15 +47,31 @@ public:
   mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
   /// `at` with the calls and loop values that led there.
   mlir::Location location(SMLoc at);
+  /// So many microbatches, ranks, layers need an action each.
+  mlir::LogicalResult checkCount(SMLoc at, const llvm::Twine &what, int64_t count);
 
 protected:
   /// Statements that only a schedule has.
   virtual mlir::LogicalResult act(const Statement *statement, Scope &scope);
-  /// The value of a name that no scope binds: `ranks`, `layers`, a part of the model; failure if there is none.
-  virtual mlir::FailureOr<Value> predefined(StringRef name) { return mlir::failure(); }
+  /// The value of a name that no scope binds: `ranks`, `layers`, a part of the model; nullopt if there is none.
+  virtual std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) { return std::nullopt; }
   /// `stage(2)`, `attn(3)`; nullopt if `name` is no piece.
   virtual std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) { return std::nullopt; }
   virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
+
+  mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
+  /// Lists of `more` items in all are about to be made.
+  mlir::LogicalResult reserve(SMLoc at, int64_t more);
+  /// One more item is about to be added to `items`.
+  mlir::LogicalResult reserveOne(SMLoc at, const Value::List &items);
+  mlir::LogicalResult checkNesting(SMLoc at, unsigned nesting);
+  /// The order of two values, at the cost of the items that it takes to tell.
+  mlir::FailureOr<int> order(SMLoc at, const llvm::Twine &word, const Value &a, const Value &b);
+  int64_t comparisonsLeft();
+  /// An action of `bytes` is about to be made.
+  mlir::LogicalResult spendAction(SMLoc at, int64_t bytes);
+  /// The list begin .. end.
+  mlir::FailureOr<Value> countUp(SMLoc at, int64_t begin, int64_t end);
 
   /// The int values of the loops around, outermost first.
   llvm::SmallVector<std::pair<StringRef, int64_t>> loops;
@@ -62,6 +79,7 @@ protected:
   int expressionDepth = 0;
 
   Source &source;
+  const Budget budget;
 
 private:
   enum class Flow { Next, Return };
@@ -79,6 +97,7 @@ private:
   mlir::FailureOr<Value> variable(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> arithmetic(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> range(const Expr *expr, Scope &scope);
+  mlir::FailureOr<bool> contains(SMLoc at, const Value::List &items, const Value &wanted);
   mlir::FailureOr<Value> compare(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> index(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> call(const Expr *expr, Scope &scope, bool asStatement);
@@ -92,11 +111,10 @@ private:
   mlir::LogicalResult bindPattern(const Generator &generator, const Value &item, Scope &scope);
   mlir::FailureOr<bool> evaluateBool(const Expr *expr, Scope &scope, StringRef after);
   mlir::LogicalResult checkedIndex(SMLoc at, const Value &list, const Value &index);
-  mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
   mlir::LogicalResult checkDepth(SMLoc at);
   mlir::LogicalResult unknown(StringRef name, SMLoc at, Scope &scope);
 
-  int64_t budget, steps = 0;
+  int64_t steps = 0, actions = 0, actionBytes = 0;
   unsigned depth = 0; // of expressions, blocks and calls, on the stack of this process
   Value returned;
   /// The calls around, outermost first; a location is made when something there needs it.

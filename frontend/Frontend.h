@@ -3,6 +3,7 @@
 #ifndef PP_FRONTEND_FRONTEND_H
 #define PP_FRONTEND_FRONTEND_H
 
+#include "frontend/Budget.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/SourceMgr.h"
@@ -21,8 +22,7 @@ struct FrontendOptions {
   std::string cluster;
   /// Where `import "std/.."` looks.
   std::string stdlibDir;
-  /// Evaluation steps that a schedule may take.
-  int64_t budget = 100'000'000;
+  Budget budget;
 };
 
 /// Reads the main buffer of `manager` (and what it imports, added to `manager`) and elaborates its training program:

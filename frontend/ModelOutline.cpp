@@ -50,8 +50,8 @@ namespace {
 class OutlineReader {
 public:
   OutlineReader(Evaluator &evaluator, const Model &model, Scope &parameters)
-      : evaluator(evaluator), model(model),
-        parameters(parameters), outline{model.name.text, model.name.at, {}, {}, {}} {}
+      : evaluator(evaluator), model(model), parameters(parameters),
+        outline{model.name.text, model.name.at, {}, {}, {}} {}
 
   FailureOr<ModelOutline> read() {
     if (failed(readKinds()) || failed(readParts()) || failed(readLayers()) || failed(readKindOf()) ||
@@ -107,7 +107,7 @@ private:
     if (!layers->value.asInt() || *layers->value.asInt() < 1)
       return evaluator.fail(layers->name.at, "`layers` must be an int of at least 1, got " + layers->value.text());
     outline.layers = *layers->value.asInt();
-    return success();
+    return evaluator.checkCount(layers->name.at, "layers", outline.layers);
   }
 
   LogicalResult readKindOf() {

@@ -52,6 +52,8 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
                 "rank " + Twine(*rank) + " takes no part in this move from " + from.str() + " to " + to.str());
   if (rank)
     anchors = {*rank};
+  if (failed(spendFor(statement->at, anchors.size())))
+    return failure();
   builder.create<TransferOp>(location(statement->at), ThingAttr::get(builder.getContext(), role, *coord), from, to,
                              anchors);
   return success();

@@ -103,7 +103,7 @@ private:
     if (!parameter.role.empty()) {
       if (!counts(value))
         return evaluator.fail(at, "`" + shown + "` must be an int of at least 1, got " + value.text());
-      return success();
+      return evaluator.checkCount(at, shown, *value.asInt());
     }
     // A default shows the type: a misspelt `-D layers=8x` ends here and not in the middle of a formula.
     if (!parameter.value)

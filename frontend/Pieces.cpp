@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Cluster.h"
 #include "frontend/Elaborator.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace llvm;
 using namespace pp;
@@ -20,33 +21,37 @@ std::string Elaborator::Family::str(int64_t index) const {
 
 //===-- Names ---------------------------------------------------------------------------------------------------===//
 
-FailureOr<Value> Elaborator::predefined(StringRef name) {
-  auto upTo = [](int64_t count) {
-    Value::List items;
-    for (int64_t i = 0; i < count; ++i)
-      items.emplace_back(i);
-    return Value(std::move(items));
-  };
-  if (name == "ranks")
-    return upTo(sizes.ranks);
-  if (name == "microbatches")
-    return upTo(sizes.microbatches);
-  if (name == "slices" && sizes.slices)
-    return upTo(sizes.slices);
+std::optional<FailureOr<Value>> Elaborator::predefined(StringRef name, SMLoc at) {
+  if (name == "ranks" || name == "microbatches" || name == "kinds" || (name == "slices" && sizes.slices))
+    return listOnce(name, at);
   if (name == "layers")
     return Value(model.layers);
-  if (name == "kinds") {
-    Value::List kinds;
-    for (unsigned kind : model.kindOf)
-      kinds.emplace_back(model.kinds[kind]);
-    return Value(std::move(kinds));
-  }
   for (const Family &family : families)
     if (!family.name.empty() && family.name == name)
       return Value(PieceName{family.name, -1});
   if (name == "nodes")
-    return nodesOf(sizes.ranks, sizes.ranksPerNode);
-  return failure();
+    return listOnce(name, at);
+  return std::nullopt;
+}
+
+// A list that is asked for at every turn of a loop is made the first time.
+FailureOr<Value> Elaborator::listOnce(StringRef name, SMLoc at) {
+  for (auto &[known, list] : lists)
+    if (known == name)
+      return list;
+  int64_t count = name == "microbatches" ? sizes.microbatches
+                  : name == "slices"     ? sizes.slices
+                  : name == "kinds"      ? int64_t(model.kindOf.size())
+                                         : sizes.ranks;
+  FailureOr<Value> made = countUp(at, 0, count);
+  if (name == "nodes" && succeeded(made))
+    made = nodesOf(sizes.ranks, sizes.ranksPerNode);
+  if (name == "kinds" && succeeded(made))
+    for (auto [item, kind] : zip(made->ownItems(), model.kindOf))
+      item = Value(model.kinds[kind]);
+  if (succeeded(made))
+    lists.push_back({name, *made});
+  return made;
 }
 
 void Elaborator::addNames(SmallVectorImpl<StringRef> &names) {
@@ -156,7 +161,12 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
   return PlaceAttr::get(builder.getContext(), unique, layout);
 }
 
+// What a piece takes beside itself: its queues of counted units, its location, its op.
+static constexpr int64_t kPieceBytes = 1500;
+
 LogicalResult Elaborator::placePiece(const CutStatement *statement, Piece &piece, Scope &scope) {
+  if (failed(spendAction(statement->at, sizeof(Piece) + kPieceBytes)))
+    return failure();
   Scope inner(&scope);
   size_t outer = loops.size();
   if (!statement->index.text.empty()) {
@@ -204,7 +214,23 @@ LogicalResult Elaborator::cut(const CutStatement *statement, Scope &scope) {
     if (cuts && family.indexed && byStages)
       return fail(statement->at, "the model is cut a second time", family.at, "first cut here");
   }
+  // The op of a piece lists the parts of its layers.
+  constexpr int64_t kEntryBytes = 400;
+  if (cuts && failed(spendAction(statement->at, kEntryBytes * model.layers * int64_t(model.parts.size()))))
+    return failure();
   return statement->isStage ? cutStages(statement, scope) : cutPart(statement, scope);
+}
+
+// Every microbatch and slice of every piece is a unit; where the budget has no room for so many, that is said before they
+// are counted one by one.
+LogicalResult Elaborator::checkUnits(SMLoc at, int64_t count) {
+  uint64_t slices = std::max<int64_t>(sizes.slices, 1), each = SaturatingMultiply<uint64_t>(sizes.microbatches, slices);
+  if (SaturatingMultiply<uint64_t>(count, each) <= uint64_t(budget.actions))
+    return success();
+  std::string times = Twine(count).str() + (count == 1 ? " piece" : " pieces") + " times " +
+                      std::to_string(sizes.microbatches) + " microbatches" +
+                      (slices > 1 ? " times " + std::to_string(slices) + " slices" : "");
+  return fail(at, times + " need an action each; the limit is " + Twine(budget.actions) + " (`--max-actions`)");
 }
 
 // Always of the family declared last.
@@ -257,6 +283,8 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
   if (!given && model.layers % *count)
     return fail(statement->at, Twine(model.layers) + " layers do not divide into " + Twine(*count) +
                                    " equal stages; `layers` says how many each stage holds");
+  if (failed(checkUnits(statement->at, *count)))
+    return failure();
   Family family{"", statement->at, /*indexed=*/true, unsigned(pieces.size()), unsigned(*count), {}};
   for (auto [i, part] : enumerate(model.parts))
     if (part.kind)
@@ -292,7 +320,7 @@ LogicalResult Elaborator::cutPart(const CutStatement *statement, Scope &scope) {
   bool indexed = !statement->index.text.empty();
   Family family{
       statement->name.text, statement->at, indexed, unsigned(pieces.size()), unsigned(indexed ? model.layers : 1), {}};
-  if (failed(joinParts(statement, family)))
+  if (failed(checkUnits(statement->at, family.count)) || failed(joinParts(statement, family)))
     return failure();
   families.push_back(family);
   for (int64_t i = 0; i < family.count; ++i) {

@@ -24,12 +24,15 @@ public:
   Scope *scope = nullptr;
 
 private:
-  FailureOr<Value> predefined(StringRef name) override {
+  std::optional<FailureOr<Value>> predefined(StringRef name, SMLoc at) override {
     if (name == "layers" && layers)
       return Value(layers);
-    if (const Value *ranks = name == "nodes" ? this->ranks() : nullptr)
-      return nodesOf(*ranks->asInt(), ranksPerNode);
-    return failure();
+    const Value *ranks = name == "nodes" ? this->ranks() : nullptr;
+    if (!ranks)
+      return std::nullopt;
+    if (failed(reserve(at, *ranks->asInt())))
+      return failure();
+    return nodesOf(*ranks->asInt(), ranksPerNode);
   }
   void addNames(SmallVectorImpl<StringRef> &names) override {
     if (layers)

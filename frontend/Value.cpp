@@ -9,6 +9,8 @@
 using namespace llvm;
 using namespace pp;
 
+thread_local int64_t Value::listBytes = 0;
+
 StringRef Value::type() const {
   static const char *const names[] = {"nothing", "int", "bool", "number", "string", "list", "piece"};
   return names[data.index()];
@@ -21,7 +23,27 @@ static std::string shortest(double number) {
   return StringRef(shown).find_first_not_of("-0123456789") == StringRef::npos ? shown + ".0" : shown;
 }
 
-std::string Value::text() const {
+Value::Value(List items) {
+  unsigned nesting = 1;
+  for (const Value &item : items)
+    nesting = std::max(nesting, item.nesting() + 1);
+  data = std::allocate_shared<Items>(ListAllocator<Items>(), Items{std::move(items), nesting});
+}
+
+unsigned Value::nesting() const {
+  auto *list = std::get_if<std::shared_ptr<Items>>(&data);
+  return list ? (*list)->nesting : 0;
+}
+
+void Value::deepen(unsigned nesting) {
+  unsigned &deepest = std::get<std::shared_ptr<Items>>(data)->nesting;
+  deepest = std::max(deepest, nesting);
+}
+
+std::string Value::text() const { return text(/*depth=*/0); }
+
+// Eight items of a list, three lists deep: what shares its items would be long.
+std::string Value::text(unsigned depth) const {
   if (auto *value = asInt())
     return std::to_string(*value);
   if (auto *value = asBool())
@@ -36,23 +58,29 @@ std::string Value::text() const {
   }
   if (!asList())
     return "nothing";
+  if (depth == 3)
+    return "[..]";
   SmallVector<std::string> items;
   for (const Value &item : ArrayRef(*asList()).take_front(8))
-    items.push_back(item.text());
+    items.push_back(item.text(depth + 1));
   return "[" + join(items, ", ") + (asList()->size() > 8 ? ", ..]" : "]");
 }
 
-std::optional<std::pair<StringRef, StringRef>> Value::unlike(const Value &other) const {
+std::optional<std::pair<StringRef, StringRef>> Value::unlike(const Value &other, int64_t &left) const {
+  if (left-- <= 0)
+    return std::nullopt;
   if (!sameTypeAs(other))
     return std::pair(type(), other.type());
   if (asList() && asList() != other.asList())
     for (auto [item, its] : zip(*asList(), *other.asList()))
-      if (auto types = item.unlike(its))
+      if (auto types = item.unlike(its, left))
         return types;
   return std::nullopt;
 }
 
-int Value::compare(const Value &other) const {
+int Value::compare(const Value &other, int64_t &left) const {
+  if (left-- <= 0)
+    return 0;
   if (!sameTypeAs(other))
     return data.index() < other.data.index() ? -1 : 1;
   auto order = [](auto a, auto b) { return a < b ? -1 : b < a ? 1 : 0; };
@@ -72,14 +100,14 @@ int Value::compare(const Value &other) const {
     return 0;
   const List &a = *asList(), &b = *other.asList();
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    if (int found = a[i].compare(b[i]))
+    if (int found = a[i].compare(b[i], left); found || left <= 0)
       return found;
   return order(a.size(), b.size());
 }
 
 Value::List &Value::ownItems() {
-  auto &list = std::get<std::shared_ptr<List>>(data);
+  auto &list = std::get<std::shared_ptr<Items>>(data);
   if (list.use_count() > 1)
-    list = std::make_shared<List>(*list);
-  return *list;
+    list = std::allocate_shared<Items>(ListAllocator<Items>(), *list);
+  return list->list;
 }

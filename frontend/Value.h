@@ -18,18 +18,28 @@ struct PieceName {
   bool operator==(const PieceName &other) const = default;
 };
 
+/// Allocates what lists hold, and counts the bytes.
+template <typename T> struct ListAllocator {
+  using value_type = T;
+  ListAllocator() = default;
+  template <typename U> ListAllocator(const ListAllocator<U> &) {}
+  T *allocate(size_t count);
+  void deallocate(T *items, size_t count);
+  bool operator==(const ListAllocator &) const { return true; }
+};
+
 /// An int, a bool, a number (models and trains), a string, a list or a piece. Lists are values: copies share their
 /// items until one of them is changed.
 class Value {
 public:
-  using List = std::vector<Value>;
+  using List = std::vector<Value, ListAllocator<Value>>;
   Value() = default;
   Value(int64_t value) : data(value) {}
   Value(bool value) : data(value) {}
   Value(double value) : data(value) {}
   Value(llvm::StringRef value) : data(value) {}
   Value(PieceName value) : data(value) {}
-  Value(List items) : data(std::make_shared<List>(std::move(items))) {}
+  Value(List items);
 
   const int64_t *asInt() const { return std::get_if<int64_t>(&data); }
   const bool *asBool() const { return std::get_if<bool>(&data); }
@@ -37,11 +47,18 @@ public:
   const llvm::StringRef *asString() const { return std::get_if<llvm::StringRef>(&data); }
   const PieceName *asPiece() const { return std::get_if<PieceName>(&data); }
   const List *asList() const {
-    auto *list = std::get_if<std::shared_ptr<List>>(&data);
-    return list ? list->get() : nullptr;
+    auto *list = std::get_if<std::shared_ptr<Items>>(&data);
+    return list ? &(*list)->list : nullptr;
   }
   /// The items of a list, to be changed: shared with no other value.
   List &ownItems();
+  /// Lists in lists: at most so many deep; 0: no list.
+  unsigned nesting() const;
+  /// An item of such nesting was put into this list, so many lists below.
+  void deepen(unsigned nesting);
+
+  /// Bytes that the lists of this thread hold now.
+  static thread_local int64_t listBytes;
 
   bool sameTypeAs(const Value &other) const { return data.index() == other.data.index(); }
   /// "int", "list", ..
@@ -49,13 +66,30 @@ public:
   /// As a program would write it.
   std::string text() const;
   /// The types of the first two values, here or inside lists, that cannot be compared; nullopt where there are none.
-  std::optional<std::pair<llvm::StringRef, llvm::StringRef>> unlike(const Value &other) const;
-  /// The order of `sorted`: ints by size, lists lexicographically; values of unlike types by type.
-  int compare(const Value &other) const;
+  /// Each item that is looked at takes one of `left`, for lists may share their items and be long in few bytes; when
+  /// none is left, the answer means nothing.
+  std::optional<std::pair<llvm::StringRef, llvm::StringRef>> unlike(const Value &other, int64_t &left) const;
+  /// The order of `sorted`: ints by size, lists lexicographically; values of unlike types by type. `left` as above.
+  int compare(const Value &other, int64_t &left) const;
 
 private:
-  std::variant<std::monostate, int64_t, bool, double, llvm::StringRef, std::shared_ptr<List>, PieceName> data;
+  struct Items {
+    List list;
+    unsigned nesting; // no less than the lists in lists here
+  };
+  std::string text(unsigned depth) const;
+
+  std::variant<std::monostate, int64_t, bool, double, llvm::StringRef, std::shared_ptr<Items>, PieceName> data;
 };
+
+template <typename T> T *ListAllocator<T>::allocate(size_t count) {
+  Value::listBytes += int64_t(count * sizeof(T));
+  return std::allocator<T>().allocate(count);
+}
+template <typename T> void ListAllocator<T>::deallocate(T *items, size_t count) {
+  Value::listBytes -= int64_t(count * sizeof(T));
+  std::allocator<T>().deallocate(items, count);
+}
 
 } // namespace pp
 

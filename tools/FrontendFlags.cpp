@@ -23,6 +23,14 @@ cl::opt<std::string> schedule("schedule", cl::desc("compile this schedule of the
                               cl::value_desc("name"), cl::cat(pp::frontendFlags()));
 cl::opt<std::string> cluster("cluster", cl::desc("run on this cluster, of the file or of std/clusters.pipe"),
                              cl::value_desc("name"), cl::cat(pp::frontendFlags()));
+cl::opt<int64_t> maxSteps("max-steps", cl::init(pp::Budget().steps), cl::value_desc("N"), cl::cat(pp::frontendFlags()),
+                          cl::desc("expressions and statements that a schedule may evaluate"));
+cl::opt<int64_t> maxActions("max-actions", cl::init(pp::Budget().actions), cl::value_desc("N"),
+                            cl::cat(pp::frontendFlags()),
+                            cl::desc("units, moves, limits and pieces that a schedule may emit"));
+cl::opt<int64_t> maxMegabytes("max-megabytes", cl::init(pp::Budget().bytes / 1'000'000), cl::value_desc("N"),
+                              cl::cat(pp::frontendFlags()),
+                              cl::desc("memory that a schedule's lists and actions may take while it is evaluated"));
 cl::opt<std::string> stdlibDir("stdlib", cl::desc("folder of the standard library"), cl::cat(pp::frontendFlags()));
 } // namespace
 
@@ -60,6 +68,9 @@ FailureOr<pp::FrontendOptions> pp::frontendOptions() {
   options.schedule = schedule;
   options.cluster = cluster;
   options.stdlibDir = findStdlib();
+  if (maxSteps < 0 || maxActions < 0 || maxMegabytes < 0 || maxMegabytes > INT64_MAX / 1'000'000)
+    return usage("expected a limit of at least 0 for --max-steps, --max-actions, --max-megabytes");
+  options.budget = {maxSteps, maxActions, maxMegabytes * 1'000'000};
   for (StringRef define : defines) {
     auto [name, value] = define.split('=');
     if (name.empty() || name.size() == define.size())
