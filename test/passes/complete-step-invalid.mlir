@@ -167,7 +167,7 @@ pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimiz
 
 // -----
 
-// A stash.
+// The state of an optimizer.
 func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
   %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
   %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
@@ -178,8 +178,8 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
   pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
-  // expected-error@+1 {{`move stash(0, 0)` moves a stash, which is not supported yet}}
-  pipeline.transfer <stash stage 0 mb 0> from <[0]> to <[1]> anchors [0]
+  // expected-error@+1 {{`move opt(0)` moves a opt, which is not supported yet}}
+  pipeline.transfer <opt stage 0> from <[0]> to <[1]> anchors [0]
   pipeline.unit <B stage 0 mb 0> on [0]
 }
 
