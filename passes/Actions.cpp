@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Actions.h"
 #include "passes/Costs.h"
+#include "passes/Keys.h"
 #include "passes/Vocabulary.h"
 
 using namespace mlir;
@@ -108,7 +109,7 @@ SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
 namespace {
 /// What an action's tokens depend on in the others.
 struct Others {
-  explicit Others(ProgramOp program) {
+  Others(ProgramOp program, const Pieces &pieces) : keys(program, pieces.all()) {
     program.walk([&](UnitOp unit) {
       if (unit.getUnit().getPhase() == Phase::R)
         remade.insert(unit.getUnit().getCoord());
@@ -120,6 +121,7 @@ struct Others {
     });
   }
 
+  KeysBefore keys;
   DenseSet<CoordAttr> remade;                      ///< the units with an R
   DenseSet<std::pair<Attribute, int64_t>> brought; ///< the stashes that a move brings to a rank
 };
@@ -134,7 +136,9 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   if (phase == Phase::F) {
     for (int64_t before : piecesBefore(pieces, piece))
       need(Token::Forward, before, slice);
-    if (slice > 0)
+    for (int64_t k = 0; others.keys.reads(piece) && k < slice; ++k)
+      need(Token::Forward, piece - 1, k);
+    if (slice > 0 && !others.keys.reads(piece))
       need(Token::Forward, piece, slice - 1);
   } else if (phase != Phase::U) {
     need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
@@ -148,7 +152,9 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
       if (shard != piece)
         need(Token::Forward, shard, slice);
     int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
-    if (slice >= 0 && slice + 1 < slices)
+    for (int64_t k = slice + 1; others.keys.makes(piece) && k < slices; ++k)
+      need(Token::Backward, piece + 1, k);
+    if (slice >= 0 && slice + 1 < slices && !others.keys.reads(piece))
       need(Token::Backward, piece, slice + 1);
   }
   if (phase != Phase::W && phase != Phase::U && pieces.mayHaveWeights(piece))
@@ -178,6 +184,10 @@ static void readTransfer(TransferOp op, const Pieces &pieces, const Others &othe
     for (int64_t rank : op.getTo().getRanks())
       action.makes.push_back({Token::Weight, piece, -1, -1, rank});
     break;
+  case Role::kv:
+    action.needs.push_back(
+        {Token::Forward, piece - others.keys.reads(piece), coord.getMicrobatch(), coord.getSlice(), -1});
+    break;
   case Role::stash:
     action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     if (int64_t from = op.getFrom()->getRanks().front();
@@ -188,7 +198,6 @@ static void readTransfer(TransferOp op, const Pieces &pieces, const Others &othe
           {Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), op.getTo().getRanks().front()});
     break;
   case Role::act:
-  case Role::kv:
     action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     break;
   case Role::dact:
@@ -203,7 +212,7 @@ static void readTransfer(TransferOp op, const Pieces &pieces, const Others &othe
 std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   std::vector<Action> actions;
   UnitTimes times(program);
-  Others others(program);
+  Others others(program, pieces);
   for (Operation &op : program.getBody().front()) {
     if (!isa<UnitOp, TransferOp, TogetherOp>(op))
       continue;

@@ -16,6 +16,7 @@ public:
 
   int64_t size() const { return ops.size(); }
   pipeline::PieceOp op(int64_t piece) const { return ops[piece]; }
+  const llvm::SmallVector<pipeline::PieceOp> &all() const { return ops; }
   /// The number of the piece of this unit or thing; -1 if the schedule has no such piece.
   int64_t find(pipeline::CoordAttr coord) const;
   /// `2` or `attn(3)`, as a `.pipe` file writes the piece alone.

@@ -142,6 +142,15 @@ FailureOr<Share> StepBuilder::reduceShares(TransferOp op, SmallVector<int64_t> f
   return sum;
 }
 
+/// Takes the share away from the rank that it leaves.
+FailureOr<Share> StepBuilder::readChunkShare(TransferOp op) {
+  Value share = takeChunkShare(op.getThing(), op.getFrom()->getRanks().front(), op.getLoc());
+  if (!share)
+    return emitError(op.getLoc()) << "`" << op.getThing().str() << "` is not on " << op.getFrom()->str()
+                                  << ", which sends it" << withLoops(op);
+  return Share{share, {}, op};
+}
+
 FailureOr<Share> StepBuilder::readThing(TransferOp op) {
   if (involvesShards(op) || sumsOnAll(op)) {
     int64_t piece = pieces.find(op.getThing().getCoord());
@@ -175,7 +184,7 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
         keys.push_back({op, attention, value});
     if (!keys.empty() && std::get<0>(keys.back()) == op)
       continue;
-    FailureOr<Share> share = readThing(op);
+    FailureOr<Share> share = isChunkShare(op.getThing()) ? readChunkShare(op) : readThing(op);
     if (failed(share))
       return failure();
     arriving.push_back({op, *share});
@@ -200,6 +209,8 @@ LogicalResult StepBuilder::buildTransfers(MutableArrayRef<TransferOp> ops) {
         break;
       } else if (op.getThing().getRole() == Role::grad) {
         addShare(pieces.find(op.getThing().getCoord()), to, share, op.getLoc());
+      } else if (isChunkShare(op.getThing())) {
+        addChunkShare(op.getThing(), to, share.value);
       } else if (involvesShards(op) || to != op.getFrom()->getRanks().front()) { // its copy stays what it was
         values[{op.getThing(), to}] = share.value;
       }

@@ -42,6 +42,8 @@ void StepBuilder::readActions() {
       if (phase == Phase::F)
         consumers[act].push_back(rank);
     }
+    if (phase == Phase::F && keys.reads(piece))
+      keyReaders[thing(Role::kv, piece, coord.getMicrobatch(), coord.getSlice())] = rank;
     if (phase == Phase::R) {
       remade.insert(coord);
       makers[{thing(Role::act, piece, coord.getMicrobatch(), coord.getSlice()), rank}] = op;
@@ -49,6 +51,8 @@ void StepBuilder::readActions() {
     if (phase == Phase::B || phase == Phase::I)
       for (int64_t after : piecesAfter(pieces, piece))
         consumers[thing(Role::dact, after, coord.getMicrobatch(), coord.getSlice())].push_back(rank);
+    if ((phase == Phase::B || phase == Phase::I) && keys.makes(piece))
+      keyReaders[thing(Role::dkv, piece + 1, coord.getMicrobatch(), coord.getSlice())] = rank;
   });
   program.walk([&](TransferOp op) {
     movesStashes |= op.getThing().getRole() == Role::stash;
@@ -56,6 +60,9 @@ void StepBuilder::readActions() {
       movedGrads[pieces.find(op.getThing().getCoord())] = op;
     else
       moved[op.getThing()] = op;
+    for (int64_t to : op.getTo().getRanks())
+      if (op.getThing().getRole() == Role::kv)
+        brought.insert({op.getThing(), to});
   });
 }
 
@@ -110,6 +117,11 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
                            : thing(Role::dact, *piecesAfter(pieces, piece).begin(), mb, slice); // of shards the first's
   else if (kind == "kv" || kind == "dkv")
     needed = thing(kind == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk());
+  if (kind == "dkeys") {
+    needed = thing(Role::dkv, piece + 1, mb, slice);
+    value = gatherChunk(needed, rank, loc);
+    return value ? success() : reportAbsent(op, needed, rank);
+  }
   if (needed) {
     if (auto &lent = lentKeys[group.attention()][{needed, rank}];
         !lent.empty() && !cutValues[group.attention()].count({needed, rank}))
@@ -192,6 +204,10 @@ LogicalResult StepBuilder::recordResults(UnitOp op, const Body &body, TaskOp tas
     } else if (group.kind() == "stash") {
       auto &map = valuesOf(group.chunk());
       map[{thing(Role::stash, piece, mb, slice), rank}] = value;
+    } else if (group.kind() == "keys") {
+      deliverKeys(op, value);
+    } else if (group.kind() == "dkv" && keys.reads(piece)) {
+      recordChunkShare(thing(Role::dkv, piece, mb, group.chunk()), rank, value, op.getLoc());
     } else if (group.kind() == "kv" || group.kind() == "dkv") {
       auto &map = valuesOf(group.attention());
       map[{thing(group.kind() == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk()), rank}] = value;

@@ -53,8 +53,11 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
     Value value = argumentOf(part, i, weightsSeen, use);
     bool isWeight = part.getArgAttr(i, "nn.weight") != nullptr;
     Type type = isWeight ? argument.getType() : slice.typeIn(argument.getType(), slice.number);
-    if (!value && begins)
-      value = act.emplace_back(scratch.addArguments({type}).front());
+    if (!value && begins) {
+      value = scratch.addArguments({type}).front();
+      if (!llvm::is_contained(piece.keysIn, taken++))
+        act.push_back(value);
+    }
     else if (!value && taken < flow.size())
       value = flow[taken++];
     if (!value)
@@ -65,7 +68,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
                                       << ", got " << value.getType();
     mapping.map(argument, value);
   }
-  if (taken < flow.size())
+  if (!begins && taken < flow.size())
     return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << taken << " of the " << flow.size()
                                     << " values of the part before it";
   bool late =
@@ -111,6 +114,7 @@ LogicalResult PieceGraph::build(bool first) {
   for (const PartUse &part : piece.parts)
     if (failed(inlinePart(part, actOut)))
       return failure();
+  splitKeys();
   if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();
   if (hasBackward() && failed(differentiate(first)))
@@ -141,6 +145,7 @@ LogicalResult PieceGraph::differentiate(bool first) {
   dact = scratch.addArguments(types);
   for (auto [value, gradient] : llvm::zip(actOut, dact))
     gradients.add(piece.loc, value, gradient);
+  seedKeys(gradients);
   types.clear();
   for (Value weight : weights) {
     auto type = cast<RankedTensorType>(weight.getType());
@@ -227,7 +232,8 @@ void PieceGraph::lowerSplits() {
       auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
       inherit(split, run);
       column.replaceAllUsesWith(run.getY());
-      std::replace(actOut.begin(), actOut.end(), column, Value(run.getY()));
+      for (SmallVector<Value> *values : {&actOut, &keys})
+        std::replace(values->begin(), values->end(), column, Value(run.getY()));
       if (!kv.empty())
         std::replace(kv.back().begin(), kv.back().end(), column, Value(run.getY()));
       start += width;
@@ -255,7 +261,7 @@ void PieceGraph::erase(Operation *op) {
 
 void PieceGraph::eraseDead() {
   DenseSet<Value> wanted;
-  for (const SmallVector<Value> *values : {&actOut, &dactOut, &gradOut, &statsOut})
+  for (const SmallVector<Value> *values : {&actOut, &keys, &dactOut, &gradOut, &statsOut})
     wanted.insert(values->begin(), values->end());
   for (const auto *chunks : {&kv, &dkvOut})
     for (const SmallVector<Value> &values : *chunks)
@@ -270,11 +276,13 @@ void PieceGraph::eraseDead() {
 
 LogicalResult PieceGraph::writeForward() {
   SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}},
-                     results = {{"act", actOut}, {"stats", statsOut}};
+                     results = {{"act", actOut}, {"stats", statsOut}, {"keys", keys}};
   SmallVector<Group> own, made = savedGroups("stash", stash);
   if (!slice.isWhole()) {
     own = chunkGroups("kv", kv, slice.number);
     inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+    if (readsKeys())
+      inputs.append(std::exchange(own, {}));
   }
   results.append(own);
   inputs.push_back({"weight", weights});
@@ -308,7 +316,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   inputs.append({{"stats", stats}, {"weight", weights}});
   inputs.append(chunkGroups("kv", kv));
   inputs.append(chunkGroups("dkv", dkv));
-  inputs.push_back({"dact", dact});
+  inputs.append({{"dact", dact}, {"dkeys", dkeys}});
   SmallVector<Group> results = chunkGroups("dkv", dkvOut, 0, /*tied=*/!dkv.empty());
   results.insert(results.begin(), Group{"dact", dactOut});
   auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
@@ -324,7 +332,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (!piece.runs(Phase::W) || piece.weights.empty())
     return success();
   SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}}, pendingGroups());
-  given.append({{"dact", dact}, {"grad", grads}});
+  given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
   return writeNamed("W" + suffix, given, {{"grad", gradOut, tie.str()}});
 }
 

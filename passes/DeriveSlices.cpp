@@ -7,6 +7,15 @@
 //   F.2  reads kv.0 kv.1         makes kv.2                    (slice 2 of 3)
 //   B.2  reads kv.0 kv.1 kv.2    makes dkv.0 dkv.1
 //   B.1  reads kv.0 kv.1         adds to dkv.0, and to dkv.1, which is whole then and goes on into the layers' weights
+//
+// Where the piece before makes the keys (KeysBefore), slices do not wait for each other. Each makes its share of every
+// gradient, complete-step adds the shares up, and the backward of the piece before reads the sum:
+//
+//   F.2  reads kv.0 kv.1 kv.2
+//   B.1  reads kv.0 kv.1         makes dkv.0 dkv.1             (shares)
+//
+//   F.1 of the piece before      makes keys                    (kv.1)
+//   B.1 of the piece before      reads dkeys                   (dkv.1, of the slices 1 and 2)
 #include "passes/PieceGraph.h"
 
 using namespace mlir;
@@ -49,7 +58,7 @@ LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attentio
                                "run in slices");
   SmallVector<Value> own = {operands[1], operands[2]};
   for (Value &value : own)
-    if (isa<BlockArgument>(value)) { // of an activation from another piece, which does not wait for later slices
+    if (isa<BlockArgument>(value) && !readsKeys()) { // of an activation from another piece, which does not wait for later slices
       value = builder.create<nn::CopyOp>(attention.getLoc(), value, Value());
       forward.insert(value.getDefiningOp());
     }
@@ -73,7 +82,11 @@ LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
     if (!value.hasOneUse())
       return emitError(value.getLoc()) << "on slices, `attention` alone may read its keys and values: their gradients "
                                           "are summed over slices";
-  if (slice.isLast())
+  if (readsKeys() && slice.number == 0) // that of one chunk would not be in the type of sums
+    for (Value value : kv.back())
+      if (sumsOf(value.getType()) != value.getType())
+        gradients.set(value, gradients.builder.create<nn::ZeroOp>(value.getLoc(), sumsOf(value.getType())));
+  if (slice.isLast() || readsKeys())
     return success();
   for (const SmallVector<Value> &chunk : kv) {
     SmallVector<Type> types;
@@ -99,9 +112,27 @@ static Value continuedSum(Value sum) {
 void PieceGraph::collectChunks(nn::Gradients &gradients) {
   for (const SmallVector<Value> &sums : dkv)
     dkvOut.push_back(llvm::map_to_vector(sums, continuedSum));
-  if (dkv.empty() && slice.number > 0)
-    for (const SmallVector<Value> &chunk : ArrayRef(kv).drop_back())
+  if (dkv.empty() && (slice.number > 0 || readsKeys()))
+    for (const SmallVector<Value> &chunk : ArrayRef(kv).drop_back(readsKeys() ? 0 : 1))
       dkvOut.push_back(llvm::map_to_vector(chunk, [&](Value value) { return gradients.get(value); }));
+}
+
+void PieceGraph::splitKeys() {
+  for (unsigned place : piece.keysOut)
+    keys.push_back(actOut[place]);
+  SmallVector<Value> others;
+  for (auto [place, value] : llvm::enumerate(actOut))
+    if (!llvm::is_contained(piece.keysOut, place))
+      others.push_back(value);
+  actOut = others;
+}
+
+/// The whole gradient of the keys, in the type of sums, is rounded once.
+void PieceGraph::seedKeys(nn::Gradients &gradients) {
+  SmallVector<Type> types = llvm::map_to_vector(keys, [](Value key) -> Type { return sumsOf(key.getType()); });
+  dkeys = scratch.addArguments(types);
+  for (auto [key, sum] : llvm::zip(keys, dkeys))
+    gradients.add(piece.loc, key, roundGrad(gradients.builder, piece.loc, sum, key.getType()));
 }
 
 SmallVector<Group> PieceGraph::chunkGroups(StringRef name, ArrayRef<SmallVector<Value>> chunks, size_t first,

@@ -7,6 +7,7 @@
 //         piece @s2 parts [["pre", 2], ..]                            piece @s2 .. bodies "s1" {weights = [..]}
 #include "passes/DeriveTasks.h"
 #include "passes/Actions.h"
+#include "passes/Keys.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -34,6 +35,7 @@ private:
   WeightAttr weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied);
   LogicalResult readSharers();
   void readPhases();
+  void readKeys();
   LogicalResult readSlices();
   LogicalResult readChunks();
 
@@ -194,6 +196,18 @@ void PieceTable::readPhases() {
     }
 }
 
+/// Who makes keys for the piece after it, and who reads those of the piece before.
+void PieceTable::readKeys() {
+  KeysBefore keys(program, llvm::map_to_vector<8>(entries, [](const Entry &entry) { return entry.op; }));
+  for (size_t piece = 1; piece < entries.size(); ++piece) {
+    entries[piece].model.keysIn.assign(keys.of(piece).begin(), keys.of(piece).end());
+    entries[piece - 1].model.keysOut = entries[piece].model.keysIn;
+    for (unsigned place : keys.of(piece))
+      entries[piece - 1].key += "key " + std::to_string(place) + " ";
+    entries[piece].key += keys.reads(piece) ? "reads keys " : "";
+  }
+}
+
 LogicalResult PieceTable::readSlices() {
   int64_t count = program.getSlices();
   if (count == 0) {
@@ -238,6 +252,7 @@ LogicalResult PieceTable::read() {
     if (failed(readPiece(op, i)))
       return failure();
   readPhases();
+  readKeys();
   return success(succeeded(readSharers()) && succeeded(readChunks()));
 }
 

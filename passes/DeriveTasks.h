@@ -74,6 +74,9 @@ struct PieceModel {
   std::vector<CutRequest> cuts = {}; ///< if there are any, stashes and keys are kept by attention
   int64_t shards = 0;                ///< over which updates are cut; 0: they are whole
   bool cutsWeights = false;          ///< they are whole on every rank, which cuts its shard out of them
+  /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go out,
+  /// if this one makes them for the piece after (KeysBefore).
+  llvm::SmallVector<unsigned, 2> keysIn = {}, keysOut = {};
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
   void addCut(const CutRequest &cut);
 };

@@ -17,7 +17,7 @@ struct GroupRule {
   llvm::StringLiteral name;
   What what;
   Span span;
-  int32_t from = 0; ///< an input comes from the piece so much further on in the model
+  int32_t from = 0; ///< an input comes from, and keys go to, the piece so much further on in the model
 };
 
 /// A group of a body.
@@ -50,6 +50,10 @@ struct BodyLabels {
   llvm::SmallVector<int64_t> ties; ///< per result the input whose slot it takes over, or -1
 
   bool has(What what, bool input) const;
+  /// Whether it adds up two shares of the gradient of a chunk of keys.
+  bool sumsChunk() const {
+    return llvm::any_of(inputs, [](const BodyGroup &group) { return group->name == "dterm"; });
+  }
 
   /// Reads the body's name and groups; a body or group without a rule is an error: nothing is proved by silence.
   static mlir::FailureOr<BodyLabels> get(mlir::ModuleOp module, pipeline::LaunchOp launch);

@@ -259,9 +259,10 @@ private:
     UnitOp unit = maker(token);
     auto waiter = dyn_cast<UnitOp>(op);
     bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
-    bool isChunk = own && token.slice != waiter.getUnit().getCoord().getSlice();
+    bool isChunk = waiter && token.slice != waiter.getUnit().getCoord().getSlice();
     StringRef thing = token.kind == Token::Backward ? "dact" : isChunk ? "kv" : own ? "stash" : "act";
-    std::string coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice).str();
+    int64_t of = isChunk ? pieces.find(waiter.getUnit().getCoord()) : token.piece; // who attends the keys
+    std::string coord = pieces.op(of).getCoord().with(token.microbatch, token.slice).str();
     StringRef phase = token.kind == Token::Forward ? "`F`" : token.kind == Token::Again ? "`R`" : "backward";
     if (isChunk && token.kind == Token::Backward)
       error << "needs dkv from slice " << token.slice << ", whose backward has not run";

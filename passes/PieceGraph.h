@@ -39,6 +39,11 @@ private:
                                 llvm::SmallVectorImpl<mlir::Value> &operands);
   mlir::LogicalResult seedChunks(nn::Gradients &gradients);
   void collectChunks(nn::Gradients &gradients);
+  /// Takes the keys for the piece after out of what goes on to it.
+  void splitKeys();
+  void seedKeys(nn::Gradients &gradients);
+  /// Keys and values of this slice come from the piece before.
+  bool readsKeys() const { return !piece.keysIn.empty(); }
   bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }
   /// `kv.0`, `kv.1`, .. from slice `first` on; if units of the piece are cut `kv.0.0`, .., by attention.
   llvm::SmallVector<Group> chunkGroups(llvm::StringRef name, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
@@ -97,6 +102,7 @@ private:
   const SequenceSlice &slice;
   Scratch scratch;
   llvm::SmallVector<mlir::Value> act, tokens, targets, weights, dact, grads; ///< arguments
+  llvm::SmallVector<mlir::Value> keys, dkeys; ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
   mlir::Value loss;

@@ -220,7 +220,7 @@ private:
       label.piece = unit.piece;
     if (input && group->from < 0)
       label.piece = *piecesBefore(values.pieces, unit.piece).begin();
-    if (input && group->from > 0)
+    if ((input || group->what == What::kv) && group->from > 0) // keys are of the piece that attends them
       label.piece = *piecesAfter(values.pieces, unit.piece).begin();
     if (group->span == Span::Tokens || ofUnit) {
       label.microbatch = unit.coord.getMicrobatch();
@@ -265,7 +265,10 @@ private:
         share = slot;
       else if (group->what == What::grad)
         grad = slot;
-      else if (group->what == What::dkv && failed(addToChunk(launch, unit->coord.getSlice(), slot,
+      else if (group->what == What::dkv && unit->body.sumsChunk()) {
+        if (failed(addTerm(launch, number == 0 ? Value() : slot)))
+          return failure();
+      } else if (group->what == What::dkv && failed(addToChunk(launch, unit->coord.getSlice(), slot,
                                                              llvm::is_contained(unit->body.ties, int64_t(number)))))
         return failure();
       else if (values.of(slot).label.isPart() && failed(mergePart(launch, *unit, slot, part++, parts)))
@@ -291,6 +294,17 @@ private:
     if (auto twice = adds ? sum.add(slice) : std::nullopt)
       return values.tellTwice(launch, slot, slot, *twice);
     state.taken = state.label.slice == slice;
+    return success();
+  }
+
+  /// One more share of the gradient of a chunk goes into the first input; null for that one itself.
+  LogicalResult addTerm(LaunchOp launch, Value slot) {
+    if (!slot)
+      return success();
+    Value into = launch.getInputs().front();
+    if (auto twice = values.terms[values.of(into).terms].add(values.termsOf(values.of(slot))))
+      return values.tellTwice(launch, into, slot, *twice);
+    values.of(slot).taken = true;
     return success();
   }
 

@@ -16,7 +16,7 @@ const BodyGroups::Group *Body::input(StringRef name) const {
 }
 
 StepBuilder::StepBuilder(ModuleOp module, ProgramOp program)
-    : module(module), program(program), pieces(program), builder(program.getContext()), exchanges(program) {
+    : module(module), program(program), pieces(program), builder(program.getContext()), exchanges(program), keys(program, pieces.all()) {
   for (auto function : module.getOps<func::FuncOp>()) {
     if (!BodyGroups::isBody(function))
       continue;
@@ -96,8 +96,8 @@ Role StepBuilder::roleOf(StringRef group) {
       .Cases("grad", "share", Role::grad)
       .Cases("stash", "kept", "pending", Role::stash)
       .Case("opt", Role::opt)
-      .Case("kv", Role::kv)
-      .Case("dkv", Role::dkv)
+      .Cases("kv", "keys", Role::kv)
+      .Cases("dkv", "dterm", "dkeys", Role::dkv)
       .Cases("tokens", "targets", Role::data)
       .Cases("query", "dquery", Role::query)
       .Cases("part", "dpart", Role::part)

@@ -7,6 +7,7 @@
 #include "mlir/IR/Builders.h"
 #include "passes/Actions.h"
 #include "passes/Exchange.h"
+#include "passes/Keys.h"
 #include "passes/PlanBodies.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/MapVector.h"
@@ -82,6 +83,10 @@ private:
   /// Keys that the schedule moved, where units are cut: by attention. Each copy serves one `attend`.
   std::map<int64_t, llvm::DenseMap<Key, llvm::SmallVector<mlir::Value, 1>>> lentKeys;
   Exchanges exchanges;
+  KeysBefore keys;
+  llvm::DenseMap<pipeline::ThingAttr, int64_t> keyReaders; ///< of keys, and of their gradients: where the slice itself reads them
+  llvm::DenseSet<Key> brought;                             ///< keys that the schedule itself moves to a rank
+  llvm::DenseMap<pipeline::ThingAttr, std::map<int64_t, llvm::SmallVector<mlir::Value, 2>>> chunkShares; ///< by rank
   llvm::DenseSet<pipeline::CoordAttr> remade;              ///< the units with an R
   llvm::DenseSet<mlir::Location> toldLate;                 ///< updates by hand: one remark for all that a loop makes
   llvm::DenseSet<mlir::Operation *> readAgain;             ///< the R whose rank reads the activation after them
@@ -152,6 +157,7 @@ private:
   mlir::LogicalResult verifyTransfer(pipeline::TransferOp op);
   mlir::Value createZero(int64_t piece, int64_t rank, mlir::Location loc);
   mlir::FailureOr<Share> readThing(pipeline::TransferOp op);
+  mlir::FailureOr<Share> readChunkShare(pipeline::TransferOp op);
   mlir::FailureOr<Share> readGrad(pipeline::TransferOp op);
   mlir::FailureOr<Share> reduceShares(pipeline::TransferOp op, llvm::SmallVector<int64_t> from);
   bool involvesShards(pipeline::TransferOp op);
@@ -176,6 +182,17 @@ private:
   mlir::Value freshShard(int64_t piece, int64_t rank, mlir::Location loc);
   void addTiedShards(int64_t piece);
   void returnGathered(int64_t piece);
+
+  // Keys that the piece before the attention makes, and shares of their gradients (CompleteKeys.cpp).
+  /// Whether it is a share of a sum: the gradient of keys that slices attend beside each other.
+  bool isChunkShare(pipeline::ThingAttr thing);
+  void deliverKeys(pipeline::UnitOp op, mlir::Value value);
+  /// A share that was made here; if the schedule moves none of these, it goes to who reads the sum.
+  void recordChunkShare(pipeline::ThingAttr thing, int64_t rank, mlir::Value value, mlir::Location loc);
+  void addChunkShare(pipeline::ThingAttr thing, int64_t rank, mlir::Value value);
+  mlir::Value takeChunkShare(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
+  /// All shares, wherever they are, as one sum on this rank.
+  mlir::Value gatherChunk(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
 
   // Gradient shares.
   /// The rank's whole share of a piece's gradient as one value, arrivals waited for and added; null if empty.

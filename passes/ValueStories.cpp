@@ -127,9 +127,13 @@ static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
   case What::dact:
     fits = phase == Phase::B || phase == Phase::I;
     break;
-  case What::kv:
-    fits = phase == Phase::F;
-    break;
+  case What::kv: { // by the piece that attends them, or the one before
+    auto isKeys = [](Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::kv; };
+    int64_t piece = pieces.find(coord);
+    return phase == Phase::F && (piece == label.piece || piece + 1 == label.piece) &&
+           coord.getMicrobatch() == label.microbatch && coord.getSlice() == label.slice &&
+           llvm::any_of(launch.getResults(), isKeys);
+  }
   case What::dkv: // begun by the last slice that saw these keys
     fits = phase == Phase::B || phase == Phase::I;
     return fits && pieces.find(coord) == label.piece && coord.getMicrobatch() == label.microbatch &&
