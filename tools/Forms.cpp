@@ -13,6 +13,7 @@
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/Path.h"
+#include "llvm/Support/Process.h"
 #include "llvm/Support/ToolOutputFile.h"
 
 using namespace mlir;
@@ -43,6 +44,11 @@ cl::opt<Form> form(
                clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
+cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other units (timeline)"),
+                            cl::cat(compileOptions()));
+cl::opt<unsigned> columnsOption(
+    "columns", cl::desc("go on below after so many columns, 0: never (timeline; default the terminal's width)"),
+    cl::cat(compileOptions()));
 cl::opt<std::string> costsOption(
     "costs", cl::desc("what the simulator counts in: units, cluster (default where there is one), parts, or a profile"),
     cl::value_desc("units|cluster|PART=N,..|FILE.json"), cl::cat(compileOptions()));
@@ -85,6 +91,12 @@ static bool isSimulated() {
   return llvm::is_contained({Form::Svg, Form::Report, Form::Trace, Form::Stats}, form.getValue());
 }
 
+/// After how many columns a drawing goes on below: --columns, else the width of the terminal that shows it.
+static unsigned textColumns() {
+  bool shown = (output.empty() || output == "-") && llvm::sys::Process::StandardOutIsDisplayed();
+  return columnsOption.getNumOccurrences() || !shown ? columnsOption : llvm::sys::Process::StandardOutColumns();
+}
+
 static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
   if (form == Form::Llvm) {
     llvm::LLVMContext context;
@@ -110,7 +122,7 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       printComms(program, os);
       break;
     case Form::Timeline:
-      drawTimeline(program, os);
+      drawTimeline(program, {toScaleOption, textColumns()}, os);
       break;
     case Form::Svg:
       drawSvg(program, *timeline, {messagesOption, memoryOption}, os);
@@ -135,6 +147,10 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
   return success();
 }
 
+LogicalResult pp::writeExecutable(const ProvedModule &proved, StringRef path) {
+  return emitExecutable(proved, runtimeLibrary, path);
+}
+
 static LogicalResult writeObjects(const ProvedModule &proved) {
   if (rankOption < 0) {
     llvm::SmallVector<std::string> paths;
@@ -157,7 +173,7 @@ LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringR
   if (isCode && !proved)
     return usage("objects and executables are made of proved programs only");
   if (isCode)
-    return form == Form::Obj ? writeObjects(*proved) : emitExecutable(*proved, runtimeLibrary, named);
+    return form == Form::Obj ? writeObjects(*proved) : writeExecutable(*proved, named);
   if (form == Form::Chakra) {
     for (auto program : module.getOps<pipeline::ProgramOp>())
       if (FailureOr<Timeline> timeline = timelineOf(program);

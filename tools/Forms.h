@@ -32,6 +32,9 @@ mlir::LogicalResult setCosts(mlir::ModuleOp module);
 llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source,
                               llvm::raw_ostream &os);
 
+/// An executable of proved rank programs.
+llvm::LogicalResult writeExecutable(const ProvedModule &proved, llvm::StringRef path);
+
 } // namespace pp
 
 #endif // PP_TOOLS_FORMS_H

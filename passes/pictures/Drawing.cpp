@@ -1,8 +1,14 @@
-// Draws the order of units for a terminal, every unit one cell wide, coloured by phase.
+// Draws the order of units for a terminal, coloured by phase: every unit one cell wide, or as many cells as units of time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   r0 | F0 F1 .. .. B0 .. B1          --to-scale:    r0 | F0 F1 .. .. B0--- .. B1---
+//   r1 | .. F0 B0 F1 B1                               r1 | .. F0 B0--- F1 B1---
+//
+// What is wider than the terminal, or --columns, goes on below: a block of all ranks for every run of cells.
 #include "passes/pictures/Pictures.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/WithColor.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp;
@@ -45,28 +51,80 @@ static bool hasOneStageEach(ProgramOp program, ArrayRef<std::vector<Span>> ranks
   return oneEach;
 }
 
-void pp::drawTimeline(ProgramOp program, llvm::raw_ostream &os) {
-  std::vector<std::vector<Span>> ranks = workOf(*simulate(program, UnitCosts(1, 1, 1, 1, 1)));
-  bool oneEach = hasOneStageEach(program, ranks);
-  auto cell = [&](const Span &span) {
+namespace {
+/// A drawing on a grid of cells: what stands where, and how wide.
+class Grid {
+public:
+  Grid(ProgramOp program, ArrayRef<std::vector<Span>> ranks) : oneEach(hasOneStageEach(program, ranks)) {
+    for (auto &spans : ranks) {
+      auto &cells = rows.emplace_back();
+      double now = 0;
+      for (const Span &span : spans) {
+        width = std::max(width, labelOf(span).size());
+        for (; now < span.start; ++now)
+          cells.emplace_back();
+        cells.push_back({&span, true});
+        for (now = span.start + 1; now < span.end; ++now) // what is shorter than a cell has one, too
+          cells.push_back({&span, false});
+        now = span.end;
+      }
+      length = std::max(length, cells.size());
+    }
+  }
+
+  /// All of it, in blocks of so many columns of text; 0: in one.
+  void draw(size_t columns, llvm::raw_ostream &os) const {
+    size_t name = std::to_string(rows.size() - 1).size(), margin = name + 3;
+    size_t fit = columns ? std::max<size_t>(columns > margin ? (columns - margin) / (width + 1) : 0, 1) : length;
+    for (size_t from = 0; from < length; from += fit) {
+      if (fit < length)
+        os << (from ? "\n" : "") << "t = " << from << "\n";
+      for (auto [rank, cells] : llvm::enumerate(rows)) {
+        os << "r" << llvm::left_justify(std::to_string(rank), name) << " |";
+        for (size_t at = from; at < std::min(from + fit, cells.size());)
+          at = drawCell(cells, at, std::min(from + fit, cells.size()), os);
+        os << "\n";
+      }
+    }
+  }
+
+private:
+  struct Cell {
+    const Span *span = nullptr; ///< null: idle
+    bool starts = false;
+  };
+
+  std::string labelOf(const Span &span) const {
     if (!oneEach)
       return span.unit().cell();
     return stringifyPhase(span.unit().getPhase()).str() + std::to_string(span.unit().getCoord().getMicrobatch());
-  };
-  size_t width = 2, name = std::to_string(ranks.size() - 1).size();
-  for (auto &spans : ranks)
-    for (const Span &span : spans)
-      width = std::max(width, cell(span).size());
-  for (auto [rank, spans] : llvm::enumerate(ranks)) {
-    os << "r" << llvm::left_justify(std::to_string(rank), name) << " |";
-    double now = 0;
-    for (const Span &span : spans) {
-      for (; now < span.start; ++now)
-        os << " " << llvm::left_justify("..", width);
-      os << " ";
-      llvm::WithColor(os, terminalColor(span.unit().getPhase())) << llvm::left_justify(cell(span), width);
-      now = span.end;
-    }
-    os << "\n";
   }
+
+  /// What stands at a cell, up to its end or that of the block; returns where that is.
+  size_t drawCell(ArrayRef<Cell> cells, size_t at, size_t end, llvm::raw_ostream &os) const {
+    os << " ";
+    const Cell &cell = cells[at++];
+    if (!cell.span) {
+      os << llvm::left_justify("..", width);
+      return at;
+    }
+    std::string label = cell.starts ? labelOf(*cell.span) : "";
+    size_t wide = width;
+    for (; at < end && cells[at].span == cell.span; ++at)
+      wide += width + 1;
+    label.resize(wide, wide > width || !cell.starts ? '-' : ' ');
+    llvm::WithColor(os, terminalColor(cell.span->unit().getPhase())) << label;
+    return at;
+  }
+
+  bool oneEach;
+  std::vector<std::vector<Cell>> rows;
+  size_t width = 2, length = 0;
+};
+} // namespace
+
+void pp::drawTimeline(ProgramOp program, const DrawingOptions &options, llvm::raw_ostream &os) {
+  UnitCosts costs = options.toScale ? UnitCosts() : UnitCosts(1, 1, 1, 1, 1);
+  std::vector<std::vector<Span>> ranks = workOf(*simulate(program, costs));
+  Grid(program, ranks).draw(options.columns, os);
 }

@@ -7,9 +7,13 @@
 
 namespace pp {
 
-/// A drawing for a terminal, every unit one cell wide: `r0 | F0 F1 .. B0`; in colours where `os` has them or `--color`
-/// asks for them.
-void drawTimeline(pipeline::ProgramOp program, llvm::raw_ostream &os);
+struct DrawingOptions {
+  bool toScale = false; ///< B is two cells wide, all else one; without it B is one, too
+  unsigned columns = 0; ///< of text, after which the drawing goes on below; 0: never
+};
+
+/// A drawing for a terminal: `r0 | F0 F1 .. B0`; in colours where `os` has them or `--color` asks for them.
+void drawTimeline(pipeline::ProgramOp program, const DrawingOptions &options, llvm::raw_ostream &os);
 
 struct PictureOptions {
   bool messages = false; ///< arrows

@@ -12,6 +12,7 @@
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <cmath>
+#include <map>
 #include <set>
 
 using namespace mlir;
@@ -36,6 +37,9 @@ private:
   void draw();
   std::string title() const;
   void units(int64_t rank);
+  void crowd(int64_t rank);
+  bool isCrowded() const { return narrowest < 2; }
+  double arrowWidth() const { return std::clamp(narrowest / 15, 0.2, 0.8); }
   void arrow(const Flight &flight);
   void axis(double at, double height);
   void memory(int64_t rank, double at, int64_t most);
@@ -51,32 +55,49 @@ private:
   std::string body;
   llvm::raw_string_ostream os{body};
   double height = 0, end = 0, row = 0, gap = 3, scale = 0, band = 0;
+  double narrowest = 0; ///< pixels of the shortest unit; below two, units have no labels, edges or titles
+  std::map<Phase, double> shortest;   ///< unit of a phase
+  std::map<Phase, size_t> longest[2]; ///< label of a phase: whole, and behind the stage
+  std::string crowdedArrows;
 };
 
 } // namespace
+
+/// `3` of `1.3`, `3.0` of `1.3.0`: a label without its stage or part, where it has one.
+static std::string behindStage(const UnitNames &names, const std::string &label) {
+  size_t dot = names.hasOnePieceEach() ? std::string::npos : label.find('.');
+  return dot == std::string::npos ? label : label.substr(dot + 1);
+}
 
 Figure::Figure(ProgramOp program, const Timeline &timeline, const PictureOptions &options)
     : program(program), timeline(timeline), options(options), unitNames(program),
       end(std::max({timeline.makespan, timeline.step, 1e-12})) {
   size_t count = timeline.ranks.size(), widest = 1;
-  double shortest = end;
+  double least = end;
   for (auto [number, rank] : llvm::enumerate(timeline.ranks))
     for (const Span &span : rank.spans) {
       if (span.end == span.start)
         continue;
-      shown.insert({span.unit().getPhase(), unitNames.pieceOf(number, span.unit())});
+      Phase phase = span.unit().getPhase();
+      std::string label = unitNames.shortOf(span.unit());
+      shown.insert({phase, unitNames.pieceOf(number, span.unit())});
+      double &known = shortest.try_emplace(phase, end).first->second;
+      known = std::min(known, span.end - span.start);
+      longest[0][phase] = std::max(longest[0][phase], label.size());
+      longest[1][phase] = std::max(longest[1][phase], behindStage(unitNames, label).size());
       if (span.isWork()) {
-        shortest = std::min(shortest, span.end - span.start);
-        widest = std::max(widest, unitNames.shortOf(span.unit()).size());
+        least = std::min(least, span.end - span.start);
+        widest = std::max(widest, label.size());
       }
     }
-  row = count <= 8 ? 24 : count <= 16 ? 20 : count <= 32 ? 14 : 9;
-  gap = options.messages && count <= 32 ? 12 : 3;
+  row = count <= 8 ? 24 : count <= 16 ? 20 : count <= 32 ? 14 : count <= 64 ? 9 : std::max(2.0, 640.0 / count);
+  gap = options.messages && count <= 32 ? 12 : row >= 9 ? 3 : 1;
   band = count <= 8 ? 44 : count <= 32 ? 24 : 12;
   // The shortest unit shows its label if the whole does not become too wide; unit times fall on whole pixels.
-  scale = std::min((kCharacter * widest + 12) / shortest, (kWidest - kLeft) / end);
+  scale = std::min((kCharacter * widest + 12) / least, (kWidest - kLeft) / end);
   if (timeline.unitTime && scale >= 1)
     scale = std::floor(scale);
+  narrowest = least * scale;
 }
 
 std::string Figure::number(double value) const {
@@ -101,9 +122,11 @@ void Figure::writeStyle(llvm::raw_ostream &out) const {
          ".unit { font-size: 10px; text-anchor: middle; } .rank { text-anchor: end; } .tick { text-anchor: "
          "middle; }\n"
          ".axis { stroke: #666; fill: none; } .total { stroke: #222; stroke-width: 0.7; fill: none; }\n"
-         ".message { stroke: #222; stroke-width: 0.8; stroke-opacity: 0.7; fill: none; }\n";
-  if (row >= 9)
-    out << llvm::formatv("rect.u {{ stroke: #fff; stroke-width: {0}; }\n", number(std::min(1.0, row / 24)));
+      << llvm::formatv(".message {{ stroke: #222; stroke-width: {0}; stroke-opacity: 0.7; fill: none; }\n",
+                       number(arrowWidth()));
+  if (!isCrowded())
+    out << llvm::formatv("rect.u {{ stroke: #fff; stroke-width: {0}; }\n",
+                         number(std::min({1.0, row / 24, narrowest / 8})));
   for (auto [phase, piece] : shown)
     out << "." << stringifyPhase(phase) << piece << " { fill: " << colorOf(phase, piece, unitNames.pieces()) << "; }\n";
   out << "</style>\n";
@@ -112,8 +135,26 @@ void Figure::writeStyle(llvm::raw_ostream &out) const {
            "orient=\"auto\"><path d=\"M0 0L6 3L0 6Z\" fill=\"#222\"/></marker></defs>\n";
 }
 
+/// Units too narrow to be seen one by one: for every style one path of boxes.
+void Figure::crowd(int64_t rank) {
+  std::map<std::pair<Phase, int64_t>, std::string> boxes;
+  std::string height = number(row);
+  for (const Span &span : timeline.ranks[rank].spans)
+    if (span.end > span.start) {
+      std::string width = number((span.end - span.start) * scale);
+      boxes[{span.unit().getPhase(), unitNames.pieceOf(rank, span.unit())}] +=
+          llvm::formatv("M{0} {1}h{2}v{3}h-{2}z", number(x(span.start)), number(y(rank)), width, height);
+    }
+  for (auto &[style, path] : boxes)
+    os << llvm::formatv("<path class=\"{0}{1}\" d=\"{2}\"/>\n", stringifyPhase(style.first), style.second, path);
+}
+
 void Figure::units(int64_t rank) {
-  text(kLeft - 6, y(rank) + row / 2 + 4, "rank", "rank " + Twine(rank));
+  auto every = static_cast<int64_t>(std::ceil(11 / (row + gap))); // names do not overlap
+  if (rank % every == 0)
+    text(kLeft - 6, y(rank) + row / 2 + 4, "rank", "rank " + Twine(rank));
+  if (isCrowded())
+    return crowd(rank);
   for (const Span &span : timeline.ranks[rank].spans) {
     double width = (span.end - span.start) * scale;
     if (width <= 0)
@@ -123,12 +164,14 @@ void Figure::units(int64_t rank) {
                         stringifyPhase(unit.getPhase()), unitNames.pieceOf(rank, unit), number(x(span.start)),
                         number(y(rank)), number(width), number(row));
     os << "<title>" << unit.cell() << "</title></rect>\n";
-    std::string whole = unitNames.shortOf(unit);
-    StringRef label = whole; // where that is too long, the microbatch alone
-    if (label.size() * kCharacter + 2 > width && label.contains('.'))
-      label = label.split('.').second;
-    if (row >= 12 && label.size() * kCharacter + 2 <= width)
-      text(x(span.start) + width / 2, y(rank) + row / 2 + 3.5, "unit", label);
+    // Where a label does not fit, it leaves out the stage; where that does not, no unit of the phase has a label.
+    auto fits = [&](bool behind) {
+      return longest[behind][unit.getPhase()] * kCharacter + 2 <= shortest[unit.getPhase()] * scale;
+    };
+    std::string label = unitNames.shortOf(unit);
+    if (row >= 12 && fits(true))
+      text(x(span.start) + width / 2, y(rank) + row / 2 + 3.5, "unit",
+           fits(false) ? label : behindStage(unitNames, label));
   }
 }
 
@@ -136,10 +179,13 @@ void Figure::arrow(const Flight &flight) {
   if (flight.kind() == PostKind::send) {
     bool down = flight.ranks[0] < flight.ranks[1];
     double from = y(flight.ranks[0]) + (down ? row : 0), to = y(flight.ranks[1]) + (down ? 0 : row);
-    os << llvm::formatv(
-        "<path class=\"message\" marker-end=\"url(#tip)\" d=\"M{0} {1}L{2} {3}\"><title>{4}</title></path>\n",
-        number(x(flight.start)), number(from), number(x(flight.end)), number(to),
-        PostOp(flight.posts[0]).getThing().str());
+    std::string line = llvm::formatv("M{0} {1}L{2} {3}", number(x(flight.start)), number(from), number(x(flight.end)),
+                                     number(to));
+    if (isCrowded())
+      crowdedArrows += line;
+    else
+      os << llvm::formatv("<path class=\"message\" marker-end=\"url(#tip)\" d=\"{0}\"><title>{1}</title></path>\n",
+                          line, PostOp(flight.posts[0]).getThing().str());
     return;
   }
   auto [first, last] = std::minmax_element(flight.ranks.begin(), flight.ranks.end());
@@ -254,6 +300,8 @@ void Figure::draw() {
   for (const Flight &flight : timeline.flights)
     if (options.messages)
       arrow(flight);
+  if (!crowdedArrows.empty())
+    os << "<path class=\"message\" d=\"" << crowdedArrows << "\"/>\n";
   axis(bottom() + 2, 4);
   double below = bottom() + 30;
   if (options.memory)

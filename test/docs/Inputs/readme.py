@@ -26,6 +26,9 @@ def main():
     if schedules:
         expected["bench/table.py"] = output(sys.executable, os.path.join(root, "bench", "table.py"), "-c", compiler, *schedules)
     problems = []
+    figure = output(compiler, quickstart, "--emit=svg", "--messages")
+    if "\n".join(lines(root, os.path.join("examples", "quickstart.svg"))) != figure:
+        problems.append("examples/quickstart.svg is not what `pp-compile examples/quickstart.pipe --emit=svg --messages` draws")
     for what, text in expected.items():
         missing = [line for line in text.splitlines() if line not in readme]
         problems += [f"README.md lacks this line of {what}: {line}" for line in missing]
