@@ -113,6 +113,8 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
   if (drawn && loader.declared.models.empty() &&
       failed(loader.loadImport({"std/models/llama.pipe", loader.declared.begin}, "")))
     return nullptr;
+  if (options.aloneMicrobatches && failed(loader.loadImport({"std/single.pipe", loader.declared.begin}, "")))
+    return nullptr;
   auto isWanted = [&](const Cluster *cluster) { return cluster->name.text == options.cluster; };
   if (!options.cluster.empty() && none_of(loader.declared.clusters, isWanted) &&
       failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))

@@ -22,6 +22,12 @@ struct FrontendOptions {
   std::string cluster;
   /// Where `import "std/.."` looks.
   std::string stdlibDir;
+  /// For --check, if not 0: on one rank, by std/single.pipe, so many microbatches of what `train` says.
+  int64_t aloneMicrobatches = 0;
+  /// For --check, if not empty: the precision, whatever `train` says.
+  std::string precision;
+  /// For --check, if not null: gets the model's parameters that are ints.
+  std::vector<std::pair<std::string, int64_t>> *modelSizes = nullptr;
   Budget budget;
 };
 

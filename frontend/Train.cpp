@@ -103,6 +103,7 @@ public:
     FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
     if (failed(outline))
       return failure();
+    noteModelSizes();
     evaluator.layers = outline->layers;
     if (failed(readCluster()))
       return failure();
@@ -111,7 +112,8 @@ public:
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
     if (failed(readSettings("data", dataSettings)) || failed(readSettings("mlp", mlpSettings)) ||
-        failed(readSettings("optimizer", optimizerSettings)) || failed(readPrecisions()) || failed(checkLossScale()))
+        failed(readSettings("optimizer", optimizerSettings)) || failed(readPrecisions()) || failed(checkLossScale()) ||
+        (options.aloneMicrobatches && failed(runAlone())))
       return failure();
     return elaborate(*outline);
   }
@@ -278,6 +280,24 @@ private:
   Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
   Callee calleeOf(const Cluster &one) { return {"cluster", one.name, one.parameters}; }
+
+  //===-- What --check asks for ---------------------------------------------------------------------------------===//
+
+  void noteModelSizes() {
+    for (const Binding &bound : modelScope.bindings)
+      if (const int64_t *size = options.modelSizes ? bound.value.asInt() : nullptr)
+        options.modelSizes->push_back({bound.name.text.str(), *size});
+  }
+
+  // The plainest step of the same training: nothing is recomputed or cut.
+  LogicalResult runAlone() {
+    if (failed(find(declared.schedules, "schedule", {"single", declared.begin}, schedule)))
+      return failure();
+    scheduleScope.bindings.clear();
+    scheduleScope.bind(schedule->parameters.front().name, Value(options.aloneMicrobatches));
+    mlpSettings[0].value = 1;
+    return success();
+  }
 
   //===-- The command line --------------------------------------------------------------------------------------===//
 
@@ -451,6 +471,10 @@ private:
 
   /// Sums are f32, of f64 f64; between tasks, and on the wire, a gradient may have the type of its weight.
   LogicalResult readPrecisions() {
+    if (!options.precision.empty()) {
+      precision = gradients = options.precision;
+      return success();
+    }
     if (failed(readPrecision("precision", precision)))
       return failure();
     StringRef sums = precision == "f64" ? "f64" : "f32";
@@ -466,7 +490,7 @@ private:
     for (const Setting &setting : optimizerSettings) {
       if (!setting.scalesLoss || !setting.at.isValid())
         continue;
-      if (precision != "f16")
+      if (precision != "f16" && options.precision.empty())
         return evaluator.fail(setting.at,
                               "`" + setting.name + "` is for `precision f16`; this program has " + precision);
     }
@@ -567,7 +591,8 @@ private:
       program->setAttr("slice_lengths", builder.getDenseI64ArrayAttr(*lengths));
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
-    for (const RecomputeStatement *recompute : train ? train->recomputes : ArrayRef<RecomputeStatement *>())
+    bool recomputes = train && !options.aloneMicrobatches;
+    for (const RecomputeStatement *recompute : recomputes ? train->recomputes : ArrayRef<RecomputeStatement *>())
       if (failed(elaborator.recompute(recompute, trainScope)))
         return failure();
     return elaborator.elaborate(*schedule, scheduleScope);

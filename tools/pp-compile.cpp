@@ -7,6 +7,7 @@
 #include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Passes.h"
+#include "tools/Check.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Proofs.h"
@@ -95,6 +96,15 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
   auto proofs = pp::requestedProofs();
   if (failed(options) || failed(proofs))
     return failure();
+  if (pp::wantsCheck()) {
+    auto make = [&](ModuleOp module, StringRef path) {
+      pp::PassTimes times;
+      std::optional<pp::ProvedModule> proved;
+      return success(succeeded(runPasses(module, *proofs, times, proved)) &&
+                     succeeded(pp::writeExecutable(*proved, path)));
+    };
+    return pp::check(*manager->getMemoryBuffer(manager->getMainFileID()), *options, make, os);
+  }
   auto run = [&] {
     OwningOpRef<ModuleOp> module =
         isPipe ? pp::importPipe(*manager, &context, *options) : parseSourceFile<ModuleOp>(manager, &context);
@@ -126,6 +136,12 @@ int main(int argc, char **argv) {
     return failed(pp::usage("target `" + target + "` is not known; there are cpu and cuda")) ? 1 : 0;
   if (pp::wantsProof() && (pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipeline))
     return failed(pp::usage("--prove speaks of rank programs, and this --emit ends before there are any")) ? 1 : 0;
+  if (pp::wantsCheck() && (pp::isFormRequested() || pp::wantsProof() || target != "cpu" || verifyDiagnostics ||
+                           StringRef(input).ends_with(".mlir")))
+    return failed(pp::usage("--check runs a `.pipe` file on this machine's CPU and writes nothing: no --emit, --prove, "
+                            "--target or --verify-diagnostics with it"))
+               ? 1
+               : 0;
   std::string message;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &message);
   if (!buffer)

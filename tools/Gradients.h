@@ -1,0 +1,31 @@
+// What `--grads` and `--log` of an emitted program in f64 wrote, and how far two of them are apart.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TOOLS_GRADIENTS_H
+#define PP_TOOLS_GRADIENTS_H
+
+#include "mlir/Support/LLVM.h"
+#include <map>
+#include <string>
+#include <vector>
+
+namespace pp {
+
+/// The numbers of each tensor, by its name in checkpoints; the loss is a tensor of one number.
+using Gradients = std::map<std::string, std::vector<double>>;
+
+/// Of a .safetensors file and a log of one step; says once why it cannot be read.
+mlir::FailureOr<Gradients> readGradients(llvm::StringRef tensors, llvm::StringRef log);
+
+/// How far a tensor is from the reference's, relative to the reference's largest number. Of a tensor whose numbers are all
+/// small beside those of others the gradient may be nothing but rounding: it is measured against 1e-4 of the largest of all.
+struct Difference {
+  std::string name;
+  double relative = 0;
+};
+
+/// In the order of names; fails where the tensors are not the same ones.
+mlir::FailureOr<std::vector<Difference>> differencesOf(const Gradients &ours, const Gradients &reference);
+
+} // namespace pp
+
+#endif // PP_TOOLS_GRADIENTS_H
