@@ -7,6 +7,7 @@
 #include "dialect/Pipeline.h"
 #include "lowering/Bodies.h"
 #include "lowering/Calls.h"
+#include "lowering/CheckLowered.h"
 #include "lowering/Describe.h"
 #include "lowering/Lowering.h"
 #include "mlir/Target/LLVMIR/Dialect/Builtin/BuiltinToLLVMIRTranslation.h"
@@ -212,7 +213,9 @@ LogicalResult pp::lowerRank(ModuleOp module, int64_t number, llvm::LLVMContext &
     if (static_cast<int64_t>(rank.getRank()) != number)
       continue;
     FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run();
-    return failed(lowered) ? failure() : translate(**lowered, ("rank" + Twine(number)).str(), context, result);
+    if (failed(lowered) || failed(translate(**lowered, ("rank" + Twine(number)).str(), context, result)))
+      return failure();
+    return checkLowered(rank, *result);
   }
   return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks()
                                 << " ranks";
@@ -256,5 +259,7 @@ LogicalResult pp::lowerTable(ModuleOp module, ArrayRef<int64_t> ranks, llvm::LLV
   CallModule calls(module.getLoc());
   calls.addText("pp_program_json", *text);
   addTable(calls, ranks);
-  return translate(*calls.module, "table", context, result);
+  if (failed(translate(*calls.module, "table", context, result)))
+    return failure();
+  return checkLoweredTable(*program, ranks, *result);
 }

@@ -42,7 +42,7 @@ pipeline.program @two ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   // A rank holds its own bodies only.
   // RANK0-NOT:   @s1.W
   // RANK0-LABEL: define internal i32 @pp_step_0_link_0(ptr %0, ptr %1)
-  pipeline.rank 0 arena 4096 {
+  pipeline.rank 0 arena 4294971392 {
     %x = pipeline.slot data "x" offset 0 : !sx
     %w = pipeline.slot weight "w" offset 256 : !sw
     %y = pipeline.slot act "y" offset 512 : !sx

@@ -1,0 +1,287 @@
+// Walks the nn ops of a task body and the calls of the lowered one side by side.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}       pp_linear(rank, 0, p0, p1, null, p2)       ops[0] = linear, dims ..
+// What lies where is read from `pp.buffers` and the body's groups; a place must have room for its tensor.
+#include "lowering/CheckBodies.h"
+#include "dialect/Nn.h"
+#include "passes/PlanBodies.h"
+#include "llvm/IR/Function.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class BodyCheck {
+public:
+  BodyCheck(func::FuncOp body, ArrayRef<bool> apart, int64_t rank, const llvm::Function &lowered, TextCheck &text)
+      : body(body), apart(apart), rank(rank), lowered(lowered), text(text) {}
+
+  LogicalResult run() {
+    FailureOr<BodyGroups> found = BodyGroups::get(body);
+    if (failed(found))
+      return failure();
+    groups = std::move(*found);
+    if (apart.size() != groups.pointers.size())
+      return differs(body, "its slots", Twine(groups.pointers.size()), Twine(apart.size()));
+    int64_t argument = 1; // 0 is the rank
+    for (auto [payload, isApart] : llvm::zip(groups.pointers, apart)) {
+      firsts.push_back(argument);
+      argument += isApart ? static_cast<int64_t>(payload.size()) : 1;
+    }
+    firsts.push_back(argument); // the scratch memory
+    if (static_cast<int64_t>(lowered.arg_size()) != argument + 1)
+      return differs(body, "its arguments", Twine(argument + 1), Twine(lowered.arg_size()));
+    if (std::string why = readCalls(lowered, calls); !why.empty())
+      return differs(body, "its calls", "calls alone", why);
+    if (failed(placeArguments()))
+      return failure();
+    for (Operation &op : body.front().without_terminator())
+      if (failed(placeResults(op)))
+        return failure();
+    return checkOps();
+  }
+
+private:
+  struct Place {
+    int64_t pointer, offset, bytes;
+  };
+
+  LogicalResult differs(Operation *op, const Twine &where, const Twine &expected, const Twine &got) {
+    return reportDifference(op->getLoc(), rank, "body `@" + body.getSymName() + "`, " + where, expected, got);
+  }
+  static int64_t bytesOf(Value value) { return tensorBytes(cast<RankedTensorType>(value.getType())); }
+
+  //===-- Places ------------------------------------------------------------------------------------------------===//
+
+  LogicalResult placeArguments() {
+    for (const BodyGroups::Group &group : groups.inputs) {
+      SmallVector<int64_t> offsets = payloadOffsets(group.payload);
+      for (unsigned i = 0; i < group.payload.size(); ++i) {
+        Value argument = body.getArgument(group.first + i);
+        places[argument] = {group.pointer, offsets[i], bytesOf(argument)};
+      }
+    }
+    return success();
+  }
+
+  LogicalResult placeResults(Operation &op) {
+    auto buffers = op.getAttrOfType<ArrayAttr>(kBuffersAttr);
+    if (!buffers || buffers.size() != op.getNumResults())
+      return differs(&op, "`" + op.getName().getStringRef() + "`", "a place for each result", "none");
+    auto scratch = body->getAttrOfType<IntegerAttr>(kScratchAttr);
+    for (auto [result, attr] : llvm::zip(op.getResults(), buffers.getAsRange<ArrayAttr>())) {
+      Place place = {cast<IntegerAttr>(attr[0]).getInt(), cast<IntegerAttr>(attr[1]).getInt(), bytesOf(result)};
+      bool exists = place.pointer >= -1 && place.pointer < static_cast<int64_t>(groups.pointers.size());
+      int64_t size = !exists || !scratch ? -1
+                     : place.pointer < 0 ? scratch.getInt()
+                                         : payloadOffsets(groups.pointers[place.pointer]).back();
+      if (place.offset < 0 || place.offset + place.bytes > size)
+        return differs(&op, "a result of `" + op.getName().getStringRef() + "`", Twine(size) + " bytes of memory",
+                       "a tensor from byte " + Twine(place.offset) + " to " + Twine(place.offset + place.bytes));
+      places[result] = place;
+    }
+    return success();
+  }
+
+  /// The address that a kernel gets for the value; null for an absent one.
+  CallAddress addressOf(Value value) {
+    if (!value)
+      return {};
+    Place place = places.lookup(value);
+    if (place.pointer < 0)
+      return {firsts.back(), place.offset};
+    if (!apart[place.pointer])
+      return {firsts[place.pointer], place.offset};
+    SmallVector<int64_t> offsets = payloadOffsets(groups.pointers[place.pointer]);
+    int64_t tensor = 0; // the one that holds the place; an address for each is handed over
+    while (offsets[tensor + 1] <= place.offset)
+      ++tensor;
+    return {firsts[place.pointer] + tensor, place.offset - offsets[tensor]};
+  }
+
+  //===-- Ops ---------------------------------------------------------------------------------------------------===//
+
+  LogicalResult checkOps() {
+    size_t next = 0;
+    auto ops = body.front().without_terminator();
+    for (auto op = ops.begin(); op != ops.end(); ++op) {
+      if (op->hasTrait<nn::View>())
+        continue;
+      auto kernel = dyn_cast<nn::Kernel>(*op);
+      if (!kernel || next == calls.size())
+        return differs(&*op, "`" + op->getName().getStringRef() + "`", "a call of its kernel", "none");
+      const ReadCall &call = calls[next++];
+      bool updates = isa<nn::AdamwOp>(*op), sums = isa<nn::SumSquaresOp>(*op);
+      if ((updates || sums) && call.callee->getName() == ("pp_" + kernel.kernelName() + "_all").str()) {
+        FailureOr<size_t> count = updates ? checkUpdates(op, ops.end(), call) : checkSums(op, ops.end(), call);
+        if (failed(count))
+          return failure();
+        std::advance(op, *count - 1);
+      } else if (failed(checkOp(kernel, call))) {
+        return failure();
+      }
+    }
+    if (next != calls.size())
+      return differs(body, "behind its last op", "no call", "`" + calls[next].callee->getName() + "`");
+    return checkReturned();
+  }
+
+  /// The call has these operands behind the rank and the number of the kernel's entry, and the entry is this one.
+  LogicalResult checkCall(Operation *op, const ReadCall &call, ArrayRef<CallOperand> pointers,
+                          const ExpectedKernel &kernel) {
+    std::string where = ("body `@" + body.getSymName() + "`, `" + op->getName().getStringRef() + "`").str();
+    int64_t number = call.operands.size() > 1 ? call.operands[1].number : -1;
+    SmallVector<CallOperand> all = {CallOperand::of(CallAddress{0, 0}), CallOperand::of(number)};
+    all.append(pointers.begin(), pointers.end());
+    if (!call.callee->isDeclaration())
+      return differs(op, "`" + op->getName().getStringRef() + "`", "a kernel", "`" + call.callee->getName() + "`");
+    if (failed(compareCalls(op->getLoc(), rank, where, "pp_" + kernel.kernel, all, call)))
+      return failure();
+    return text.checkKernel(op, number, kernel);
+  }
+
+  LogicalResult checkOp(nn::Kernel kernel, const ReadCall &call) {
+    SmallVector<CallAddress> addresses;
+    for (Value value : kernel.pointers())
+      addresses.push_back(addressOf(value));
+    if (auto backward = dyn_cast<nn::AttentionBwdOp>(kernel.getOperation()))
+      addresses.push_back(addressOf(intactOutput(backward)));
+    SmallVector<nn::Run> lists = kernel.lists();
+    SmallVector<CallOperand> operands;
+    for (unsigned i = 0; i < addresses.size();) {
+      const nn::Run *list = llvm::find_if(lists, [&](nn::Run run) { return run.first == i; });
+      if (list == lists.end()) {
+        operands.push_back(CallOperand::of(addresses[i++]));
+      } else {
+        operands.push_back(CallOperand::of(ArrayRef(addresses).slice(i, list->count)));
+        i += list->count;
+      }
+    }
+    return checkCall(kernel, call, operands,
+                     {kernel.kernelName().str(), kernel.elementType(), kernel.dims(), kernel.params(), kernel.flags()});
+  }
+
+  /// What delta was made of, where these are all of its gradients and nothing was written over it: a library makes delta
+  /// of it again.
+  Value intactOutput(nn::AttentionBwdOp backward) {
+    auto delta = backward.getDelta().getDefiningOp<nn::AttentionDeltaOp>();
+    if (!delta || backward.getKv().size() != 2)
+      return {};
+    Place output = places.lookup(delta.getO());
+    for (auto op = delta->getIterator(); op != std::next(backward->getIterator()); ++op)
+      for (Value written : op->getResults()) {
+        Place place = places.lookup(written);
+        if (place.pointer == output.pointer && place.offset < output.offset + output.bytes &&
+            output.offset < place.offset + place.bytes)
+          return {};
+      }
+    return delta.getO();
+  }
+
+  /// How many ops of this kind, from `op` on, a list of so many addresses speaks of; 0 if it fits no number of them.
+  template <typename Op> size_t countListed(Block::iterator op, Block::iterator end, size_t addresses, size_t each) {
+    size_t count = addresses / each;
+    for (size_t i = 0; i < count; ++i, ++op)
+      if (op == end || !isa<Op>(*op))
+        return 0;
+    return count * each == addresses ? count : 0;
+  }
+
+  /// One call for updates that follow each other: of each tensor gradient, weight, m, v and master.
+  FailureOr<size_t> checkUpdates(Block::iterator op, Block::iterator end, const ReadCall &call) {
+    size_t addresses = call.operands.size() == 4 ? call.operands[3].list.size() : 0;
+    size_t count = countListed<nn::AdamwOp>(op, end, addresses, 5);
+    if (count == 0)
+      return differs(&*op, "`pp_adamw_all`", "a list of the updates that follow", Twine(addresses) + " addresses");
+    auto first = cast<nn::AdamwOp>(*op);
+    ExpectedKernel kernel = {"adamw_all", first.elementType(), {}, {}, {}};
+    SmallVector<CallAddress> list;
+    for (size_t i = 0; i < count; ++i, ++op) {
+      auto update = cast<nn::AdamwOp>(*op);
+      if (update.getNorm() != first.getNorm() || update.elementType() != first.elementType())
+        return differs(update, "`pp_adamw_all`", "updates of one type with one norm", "others");
+      kernel.dims.append({cast<RankedTensorType>(update.getGrad().getType()).getNumElements(), update.getDecay()});
+      auto [grad, norm, tensors] = split(update.pointers());
+      list.push_back(addressOf(grad));
+      for (Value tensor : tensors)
+        list.push_back(addressOf(tensor));
+    }
+    if (failed(checkCall(first, call, {CallOperand::of(addressOf(first.getNorm())), CallOperand::of(list)}, kernel)))
+      return failure();
+    return count;
+  }
+
+  static std::tuple<Value, Value, SmallVector<Value>> split(ArrayRef<Value> pointers) {
+    return {pointers[0], pointers[1], SmallVector<Value>(pointers.drop_front(2))};
+  }
+
+  /// One call for terms of one sum, each added to the one before.
+  FailureOr<size_t> checkSums(Block::iterator op, Block::iterator end, const ReadCall &call) {
+    size_t addresses = call.operands.size() == 4 ? call.operands[2].list.size() : 0;
+    size_t count = countListed<nn::SumSquaresOp>(op, end, addresses, 1);
+    if (count == 0)
+      return differs(&*op, "`pp_sum_squares_all`", "a list of the terms that follow", Twine(addresses) + " addresses");
+    auto first = cast<nn::SumSquaresOp>(*op);
+    ExpectedKernel kernel = {"sum_squares_all", first.elementType(), {}, {}, first.flags()};
+    SmallVector<CallAddress> list;
+    Value sum;
+    for (size_t i = 0; i < count; ++i, ++op) {
+      auto term = cast<nn::SumSquaresOp>(*op);
+      bool follows = !sum || (term.getAcc() == sum && addressOf(term.getSum()) == addressOf(sum));
+      if (!follows || term.elementType() != first.elementType())
+        return differs(term, "`pp_sum_squares_all`", "terms of one type of one sum", "others");
+      kernel.dims.append({cast<RankedTensorType>(term.getGrad().getType()).getNumElements(), 0});
+      list.push_back(addressOf(term.getGrad()));
+      sum = term.getSum();
+    }
+    if (failed(checkCall(first, call, {CallOperand::of(list), CallOperand::of(addressOf(sum))}, kernel)))
+      return failure();
+    return count;
+  }
+
+  //===-- Results -----------------------------------------------------------------------------------------------===//
+
+  /// Every tensor that is returned lies where its group does, or is an argument that stays where it is and is handed on:
+  /// the launch's slots then share that memory (prove-slots).
+  LogicalResult checkReturned() {
+    auto handed = body->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
+    llvm::DenseMap<std::pair<int64_t, int64_t>, std::pair<int64_t, int64_t>> stays;
+    for (ArrayRef<int64_t> rest = handed ? handed.asArrayRef() : ArrayRef<int64_t>(); rest.size() >= 4;
+         rest = rest.drop_front(4))
+      stays[{rest[2], rest[3]}] = {rest[0], rest[1]};
+    Operation *end = body.front().getTerminator();
+    for (const BodyGroups::Group &group : groups.results)
+      for (unsigned i = 0; i < group.payload.size(); ++i) {
+        Place place = places.lookup(end->getOperand(group.first + i));
+        auto isAt = [&](int64_t pointer, int64_t tensor) {
+          return place.pointer == pointer && place.offset == payloadOffsets(groups.pointers[pointer])[tensor];
+        };
+        auto stay = stays.find({group.pointer, i});
+        if (!isAt(group.pointer, i) && (stay == stays.end() || !isAt(stay->second.first, stay->second.second)))
+          return differs(end, "returned tensor " + Twine(group.first + i),
+                         "tensor " + Twine(i) + " of slot " + Twine(group.pointer),
+                         "byte " + Twine(place.offset) + " of slot " + Twine(place.pointer));
+      }
+    return success();
+  }
+
+  func::FuncOp body;
+  ArrayRef<bool> apart;
+  int64_t rank;
+  const llvm::Function &lowered;
+  TextCheck &text;
+  BodyGroups groups;
+  SmallVector<int64_t> firsts; ///< by pointer: its first argument; last, that of the scratch memory
+  llvm::DenseMap<Value, Place> places;
+  std::vector<ReadCall> calls;
+};
+
+} // namespace
+
+LogicalResult pp::checkBody(func::FuncOp body, ArrayRef<bool> apart, int64_t rank, const llvm::Function &lowered,
+                            TextCheck &text) {
+  return BodyCheck(body, apart, rank, lowered, text).run();
+}

@@ -1,0 +1,17 @@
+// Compares a lowered task body with its nn ops and the places that plan-bodies gave them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_LOWERING_CHECKBODIES_H
+#define PP_LOWERING_CHECKBODIES_H
+
+#include "lowering/CheckTexts.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace pp {
+
+/// `apart`: by slot of the launch, whether the body gets an address for each of its tensors.
+mlir::LogicalResult checkBody(mlir::func::FuncOp body, llvm::ArrayRef<bool> apart, int64_t rank,
+                              const llvm::Function &lowered, TextCheck &text);
+
+} // namespace pp
+
+#endif // PP_LOWERING_CHECKBODIES_H

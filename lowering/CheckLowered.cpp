@@ -1,0 +1,242 @@
+// Walks a rank's program and the calls of its lowered step side by side.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   launch @s0.F #unit(%a) -> (%b)      pp_begin_unit(rank, k)  s0.F(rank, arena + a, arena + b, ..)  pp_end_unit(rank, k)
+//   %r = post send #thing %b            pp_post_send(rank, m, arena + b)
+//   complete %r                         pp_complete(rank, m)
+// k and m count launches and posts; unit k and message m of the text are compared where they are named.
+#include "lowering/CheckLowered.h"
+#include "lowering/CheckBodies.h"
+#include "llvm/IR/Constants.h"
+#include "llvm/IR/Module.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+//===-- What the module holds -----------------------------------------------------------------------------------===//
+
+/// The text of a constant global, without the zero byte at its end; nothing if it is no such text.
+static std::optional<StringRef> textOf(const llvm::Module &module, StringRef name) {
+  const llvm::GlobalVariable *global = module.getNamedGlobal(name);
+  if (!global || !global->isConstant() || !global->hasExternalLinkage() || !global->hasInitializer())
+    return std::nullopt;
+  auto *data = dyn_cast<llvm::ConstantDataSequential>(global->getInitializer());
+  if (!data || !data->isCString())
+    return std::nullopt;
+  return data->getAsCString();
+}
+
+namespace {
+
+class RankCheck {
+public:
+  RankCheck(RankOp rank, const llvm::Module &lowered)
+      : rank(rank), number(static_cast<int64_t>(rank.getRank())), lowered(lowered),
+        symbols(rank->getParentOfType<ModuleOp>()),
+        text(rank, textOf(lowered, "pp_json_" + std::to_string(number)).value_or("")) {}
+
+  LogicalResult run() {
+    if (failed(text.checkHead()) || failed(readStep()))
+      return failure();
+    for (Operation &op : rank.getBody().front())
+      if (failed(check(op)))
+        return failure();
+    if (next != calls.size())
+      return differs(rank.getLoc(), "behind its last op", "no call", nameOf(calls[next]));
+    if (failed(checkModule()))
+      return failure();
+    return text.finish();
+  }
+
+private:
+  LogicalResult differs(Location loc, const Twine &where, const Twine &expected, const Twine &got) {
+    return reportDifference(loc, number, where, expected, got);
+  }
+  static std::string nameOf(const ReadCall &call) { return "`" + call.callee->getName().str() + "`"; }
+
+  LogicalResult read(const llvm::Function &function, std::vector<ReadCall> &into) {
+    std::string why = readCalls(function, into);
+    seen.insert(&function);
+    return why.empty() ? success() : differs(rank.getLoc(), "`" + function.getName() + "`", "calls alone", why);
+  }
+
+  /// The calls of the step, through the functions that it is cut into.
+  LogicalResult readStep() {
+    std::string name = "pp_step_" + std::to_string(number);
+    const llvm::Function *step = lowered.getFunction(name);
+    if (!step || step->isDeclaration() || !step->hasExternalLinkage() || step->arg_size() != 2)
+      return differs(rank.getLoc(), "the step", "a function `" + name + "`", "none");
+    std::vector<ReadCall> links;
+    if (failed(read(*step, links)))
+      return failure();
+    const CallOperand both[] = {CallOperand::of(CallAddress{0, 0}), CallOperand::of(CallAddress{1, 0})};
+    for (const ReadCall &link : links) {
+      if (link.callee->isDeclaration() || !link.callee->hasLocalLinkage() || seen.contains(link.callee))
+        return differs(rank.getLoc(), "the step", "calls of its own functions, once each", nameOf(link));
+      if (failed(compareCalls(rank.getLoc(), number, "the step", link.callee->getName(), both, link)) ||
+          failed(read(*link.callee, calls)))
+        return failure();
+    }
+    return success();
+  }
+
+  /// The next call is that of a runtime function with these operands behind the rank.
+  LogicalResult take(Operation *op, const Twine &where, const Twine &name, ArrayRef<CallOperand> operands) {
+    std::string expected = name.str();
+    if (next == calls.size())
+      return differs(op->getLoc(), where, "`" + expected + "`", "no further call");
+    const ReadCall &call = calls[next++];
+    if (!call.callee->isDeclaration())
+      return differs(op->getLoc(), where, "`" + expected + "`", nameOf(call));
+    SmallVector<CallOperand> all = {CallOperand::of(CallAddress{0, 0})};
+    all.append(operands.begin(), operands.end());
+    return compareCalls(op->getLoc(), number, where, expected, all, call);
+  }
+
+  static CallOperand arena(int64_t offset) { return CallOperand::of(CallAddress{1, offset}); }
+
+  LogicalResult check(Operation &op) {
+    if (auto slot = dyn_cast<SlotOp>(op))
+      return check(slot);
+    if (auto launch = dyn_cast<LaunchOp>(op))
+      return check(launch);
+    if (auto post = dyn_cast<PostOp>(op))
+      return check(post);
+    auto complete = dyn_cast<CompleteOp>(op);
+    if (!complete)
+      return differs(op.getLoc(), "`" + op.getName().getStringRef() + "`", "an op that can be lowered", "this one");
+    auto message = messages.find(complete.getRequest());
+    if (message == messages.end())
+      return differs(op.getLoc(), "complete", "a message that was posted", "none");
+    return take(&op, "complete", "pp_complete", {CallOperand::of(message->second)});
+  }
+
+  LogicalResult check(SlotOp slot) {
+    SmallVector<int64_t> offsets = payloadOffsets(slot.getSlot().getType().getPayload()), places = slot.tensorOffsets();
+    int64_t end = static_cast<int64_t>((slot.getHost() ? rank.getHostBytes() : rank.getArenaBytes()).value_or(0));
+    for (auto [i, place] : llvm::enumerate(places))
+      if (place < 0 || place + (offsets[i + 1] - offsets[i]) > end)
+        return differs(slot.getLoc(), "slot `" + slot.getLabel() + "`", Twine(end) + " bytes of memory",
+                       "a tensor from byte " + Twine(place) + " to " + Twine(place + (offsets[i + 1] - offsets[i])));
+    return text.checkSlot(slot);
+  }
+
+  LogicalResult check(LaunchOp launch) {
+    auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
+    std::string where = "`" + launch.getUnit().str() + "`";
+    if (!body)
+      return differs(launch.getLoc(), where, "a body `@" + launch.getCallee() + "`", "none");
+    SmallVector<CallOperand> addresses = {CallOperand::of(CallAddress{0, 0})};
+    SmallVector<bool> apart;
+    for (Value value : launch.slots()) {
+      auto slot = value.getDefiningOp<SlotOp>();
+      apart.push_back(slot.getPlaces().has_value());
+      if (apart.back())
+        for (int64_t place : slot.tensorOffsets())
+          addresses.push_back(arena(place));
+      else
+        addresses.push_back(arena(slotBegin(slot)));
+    }
+    addresses.push_back(launch.getScratch() ? arena(slotBegin(launch.getScratch().getDefiningOp<SlotOp>()))
+                                            : CallOperand::of(CallAddress()));
+    CallOperand unit = CallOperand::of(units);
+    if (failed(take(launch, where, "pp_begin_unit", {unit})) || failed(checkCall(launch, where, body, apart, addresses)) ||
+        failed(take(launch, where, "pp_end_unit", {unit})))
+      return failure();
+    auto flops = body->getAttrOfType<FloatAttr>("pipeline.flops");
+    return text.checkUnit(launch, units++, flops ? flops.getValueAsDouble() : 0);
+  }
+
+  /// The call of the body itself; the body is compared at its first one.
+  LogicalResult checkCall(LaunchOp launch, const Twine &where, func::FuncOp body, ArrayRef<bool> apart,
+                          ArrayRef<CallOperand> addresses) {
+    if (next == calls.size())
+      return differs(launch.getLoc(), where, "a call of its body", "no further call");
+    const ReadCall &call = calls[next++];
+    if (call.callee->isDeclaration() || !call.callee->hasLocalLinkage())
+      return differs(launch.getLoc(), where, "a call of its body", nameOf(call));
+    if (failed(compareCalls(launch.getLoc(), number, where, call.callee->getName(), addresses, call)))
+      return failure();
+    auto [found, isNew] = bodies.try_emplace(call.callee, body, SmallVector<bool>(apart));
+    if (found->second != std::pair(body, SmallVector<bool>(apart)))
+      return differs(launch.getLoc(), where, "the body `@" + launch.getCallee() + "`",
+                     "`" + call.callee->getName() + "`, which is the body `@" + found->second.first.getSymName() + "`");
+    if (!isNew)
+      return success();
+    seen.insert(call.callee);
+    return checkBody(body, apart, number, *call.callee, text);
+  }
+
+  LogicalResult check(PostOp post) {
+    std::string where = "the " + stringifyPostKind(post.getKind()).str() + " of `" + post.getThing().str() + "`";
+    SmallVector<CallOperand> operands = {CallOperand::of(static_cast<int64_t>(messages.size())),
+                                         arena(slotBegin(post.getSlot().getDefiningOp<SlotOp>()))};
+    if (post.isCollective())
+      operands.push_back(post.getShard() ? arena(slotBegin(post.getShard().getDefiningOp<SlotOp>()))
+                                         : CallOperand::of(CallAddress()));
+    std::string name = post.isCollective() ? "collective" : stringifyPostKind(post.getKind()).str();
+    if (failed(take(post, where, "pp_post_" + name, operands)))
+      return failure();
+    int64_t message = static_cast<int64_t>(messages.size());
+    messages[post.getRequest()] = message;
+    return text.checkMessage(post, message);
+  }
+
+  /// Nothing is in the module that the step does not lead to, and nothing runs beside it.
+  LogicalResult checkModule() {
+    for (const llvm::Function &function : lowered)
+      if (!function.isDeclaration() && !seen.contains(&function))
+        return differs(rank.getLoc(), "`" + function.getName() + "`", "a call of it", "none");
+    if (!lowered.alias_empty() || !lowered.ifunc_empty() || !lowered.getModuleInlineAsm().empty() ||
+        lowered.global_size() != 1)
+      return differs(rank.getLoc(), "its module", "one text", Twine(lowered.global_size()) + " globals, or other symbols");
+    return success();
+  }
+
+  RankOp rank;
+  int64_t number;
+  const llvm::Module &lowered;
+  SymbolTable symbols;
+  TextCheck text;
+  std::vector<ReadCall> calls;
+  size_t next = 0;   ///< the first call that is not yet compared
+  int64_t units = 0; ///< launches so far
+  llvm::DenseMap<Value, int64_t> messages;
+  llvm::DenseSet<const llvm::Function *> seen;
+  llvm::DenseMap<const llvm::Function *, std::pair<func::FuncOp, SmallVector<bool>>> bodies;
+};
+
+} // namespace
+
+LogicalResult pp::checkLowered(RankOp rank, const llvm::Module &lowered) { return RankCheck(rank, lowered).run(); }
+
+//===-- The table -----------------------------------------------------------------------------------------------===//
+
+LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, const llvm::Module &lowered) {
+  auto differs = [&](const Twine &where, const Twine &expected, const Twine &got) -> LogicalResult {
+    return emitError(program.getLoc()) << "the table of ranks is not what was proved: " << where << ": expected " << expected
+                                       << ", got " << got << "; this is a fault of pp-compile";
+  };
+  auto *count = lowered.getNamedGlobal("pp_rank_count"), *table = lowered.getNamedGlobal("pp_rank_table");
+  auto *counted = count && count->hasInitializer() ? dyn_cast<llvm::ConstantInt>(count->getInitializer()) : nullptr;
+  if (!counted || counted->getSExtValue() != static_cast<int64_t>(ranks.size()))
+    return differs("`pp_rank_count`", Twine(ranks.size()), counted ? Twine(counted->getSExtValue()) : Twine("no number"));
+  auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
+  if (!type || type->getNumElements() != ranks.size())
+    return differs("`pp_rank_table`", Twine(ranks.size()) + " entries", "another number");
+  constexpr StringLiteral kPrefixes[] = {"pp_json_", "pp_step_"};
+  for (auto [i, rank] : llvm::enumerate(ranks)) {
+    const llvm::Constant *entry = table->getInitializer()->getAggregateElement(static_cast<unsigned>(i));
+    for (auto [field, prefix] : llvm::enumerate(kPrefixes)) {
+      const llvm::Constant *part = entry ? entry->getAggregateElement(static_cast<unsigned>(field)) : nullptr;
+      std::string expected = (prefix + Twine(rank)).str();
+      if (!part || part->getName() != expected || !cast<llvm::GlobalValue>(part)->isDeclaration())
+        return differs("entry " + Twine(i), "`" + expected + "`", part ? "`" + part->getName() + "`" : Twine("nothing"));
+    }
+  }
+  std::optional<StringRef> text = textOf(lowered, "pp_program_json");
+  if (!text)
+    return differs("`pp_program_json`", "a text", "none");
+  return checkProgramText(program, *text);
+}

@@ -1,0 +1,369 @@
+// Compares the JSON texts of a lowered program with its rank programs, pieces and attributes (runtime/Program.h).
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "lowering/CheckTexts.h"
+#include "lowering/Lowering.h"
+#include "passes/Actions.h"
+#include "llvm/ADT/BitVector.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/IR/Function.h"
+#include <nlohmann/json.hpp>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+using JsonValue = nlohmann::json; // without an order of keys: two texts that say the same are equal
+
+//===-- Words ---------------------------------------------------------------------------------------------------===//
+
+LogicalResult pp::reportDifference(Location loc, int64_t rank, const Twine &where, const Twine &expected,
+                                   const Twine &got) {
+  return emitError(loc) << "rank " << rank << " is not lowered as it was proved: " << where << ": expected " << expected
+                        << ", got " << got << "; this is a fault of pp-compile";
+}
+
+LogicalResult pp::compareCalls(Location loc, int64_t rank, const Twine &where, StringRef callee,
+                               ArrayRef<CallOperand> expected, const ReadCall &got) {
+  StringRef name = got.callee->getName();
+  if (name != callee)
+    return reportDifference(loc, rank, where, "`" + callee + "`", "`" + name + "`");
+  if (got.operands.size() != expected.size() || !got.callee->getReturnType()->isIntegerTy(32))
+    return reportDifference(loc, rank, where + ", `" + name + "`", Twine(expected.size()) + " operands",
+                            Twine(got.operands.size()));
+  for (auto [i, pair] : llvm::enumerate(llvm::zip(expected, got.operands)))
+    if (auto &[want, have] = pair; !(want == have))
+      return reportDifference(loc, rank, where + ", operand " + Twine(i) + " of `" + name + "`", want.str(), have.str());
+  return success();
+}
+
+int64_t pp::slotBegin(SlotOp slot) {
+  constexpr uint64_t kPage = 4096;
+  int64_t offset = static_cast<int64_t>(slot.getOffset().value_or(0));
+  if (!slot.getHost())
+    return offset;
+  return offset + static_cast<int64_t>(llvm::alignTo(slot->getParentOfType<RankOp>().getArenaBytes().value_or(0), kPage));
+}
+
+/// `{"a":1,..}`, cut where it is long.
+static std::string shortened(const JsonValue &json) {
+  std::string text = json.is_discarded() ? "nothing" : json.dump();
+  return text.size() <= 300 ? text : text.substr(0, 297) + "...";
+}
+
+static std::string nameOfType(Type type) {
+  if (type.isF32())
+    return "f32";
+  if (type.isF64())
+    return "f64";
+  if (type.isBF16())
+    return "bf16";
+  return type.isF16() ? "f16" : type.isInteger(32) ? "i32" : "unknown";
+}
+
+static JsonValue numbers(ArrayRef<int64_t> values) { return std::vector<int64_t>(values.begin(), values.end()); }
+
+/// What an attribute says, in the words of JSON.
+static JsonValue inWords(Attribute attr) {
+  JsonValue json;
+  if (auto entries = dyn_cast_or_null<DictionaryAttr>(attr))
+    for (NamedAttribute entry : entries)
+      json[entry.getName().str()] = inWords(entry.getValue());
+  else if (auto text = dyn_cast_or_null<StringAttr>(attr))
+    json = text.str();
+  else if (auto truth = dyn_cast_or_null<BoolAttr>(attr))
+    json = truth.getValue();
+  else if (auto number = dyn_cast_or_null<IntegerAttr>(attr))
+    json = number.getInt();
+  else if (auto real = dyn_cast_or_null<FloatAttr>(attr))
+    json = real.getValueAsDouble();
+  return json;
+}
+
+//===-- A rank --------------------------------------------------------------------------------------------------===//
+
+struct TextCheck::State {
+  RankOp rank;
+  ProgramOp program;
+  int64_t number;
+  JsonValue text;
+  Pieces pieces;
+  llvm::StringMap<PieceOp> named;  ///< the pieces by their symbols
+  llvm::BitVector kernels;         ///< entries of `ops` that a body names
+  llvm::StringMap<size_t> entries; ///< by table: how many are compared
+
+  State(RankOp rank, StringRef json)
+      : rank(rank), program(rank->getParentOfType<ProgramOp>()), number(static_cast<int64_t>(rank.getRank())),
+        text(JsonValue::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false)), pieces(program) {
+    for (auto piece : program.getOps<PieceOp>())
+      named[piece.getSymName()] = piece;
+  }
+
+  const JsonValue *find(StringRef key) const {
+    auto found = text.find(key.str());
+    return found == text.end() ? nullptr : &*found;
+  }
+
+  LogicalResult compare(Location loc, const Twine &where, const JsonValue &expected, const JsonValue *got) {
+    if (got && *got == expected)
+      return success();
+    return reportDifference(loc, number, where, shortened(expected), got ? shortened(*got) : "nothing");
+  }
+
+  /// The next entry of a table.
+  LogicalResult compareNext(Location loc, StringRef table, const JsonValue &expected) {
+    size_t next = entries[table]++;
+    return compareEntry(loc, table, static_cast<int64_t>(next), expected);
+  }
+
+  LogicalResult compareEntry(Location loc, StringRef table, int64_t index, const JsonValue &expected) {
+    const JsonValue *list = find(table);
+    bool exists = list && list->is_array() && index >= 0 && index < static_cast<int64_t>(list->size());
+    return compare(loc, "entry " + Twine(index) + " of `" + table + "`", expected, exists ? &(*list)[index] : nullptr);
+  }
+
+  LogicalResult compareWeights(SlotOp slot, StringRef kind);
+};
+
+TextCheck::TextCheck(RankOp rank, StringRef text) : state(std::make_unique<State>(rank, text)) {}
+TextCheck::~TextCheck() = default;
+
+LogicalResult TextCheck::checkHead() {
+  RankOp rank = state->rank;
+  if (!state->text.is_object())
+    return reportDifference(rank.getLoc(), state->number, "its text", "a JSON object", "something else");
+  int64_t arena = static_cast<int64_t>(rank.getArenaBytes().value_or(0));
+  int64_t host = static_cast<int64_t>(rank.getHostBytes().value_or(0));
+  JsonValue expected = {{"rank", state->number}, {"arena_bytes", arena}};
+  if (host > 0) {
+    expected["arena_bytes"] = (arena + 4095) / 4096 * 4096 + host;
+    expected["host_bytes"] = host;
+  }
+  if (auto peak = rank->getAttrOfType<DictionaryAttr>("peak"))
+    expected["peak"] = inWords(peak);
+  JsonValue head = state->text;
+  for (const char *table : {"ops", "units", "messages", "weights", "state", "grads", "inputs", "losses", "norm"})
+    head.erase(table);
+  if (const JsonValue *ops = state->find("ops"); ops && ops->is_array())
+    state->kernels.resize(ops->size());
+  return state->compare(rank.getLoc(), "the head of its text", expected, &head);
+}
+
+LogicalResult TextCheck::checkUnit(LaunchOp launch, int64_t number, double flops) {
+  UnitIdAttr unit = launch.getUnit();
+  JsonValue expected = {{"name", unit.cell()},
+                        {"phase", stringifyPhase(unit.getPhase()).str()},
+                        {"task", launch.getCallee().str()},
+                        {"microbatch", unit.getCoord().getMicrobatch()},
+                        {"flops", flops}};
+  state->entries["units"] = static_cast<size_t>(number + 1);
+  return state->compareEntry(launch.getLoc(), "units", number, expected);
+}
+
+LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
+  TupleType payload = post.getSlot().getType().getPayload();
+  int64_t bytes = payloadOffsets(payload).back();
+  JsonValue expected = {{"kind", stringifyPostKind(post.getKind()).str()},
+                        {"label", post.getThing().str()},
+                        {"channel", post.getChannel().value_or(0)}};
+  if (post.isHost())
+    expected["host"] = true;
+  if (!post.isCollective()) {
+    if (post.getPeers().size() != 1)
+      return reportDifference(post.getLoc(), state->number, "a message", "one peer", Twine(post.getPeers().size()));
+    expected.update({{"peer", post.getPeers().front()}, {"bytes", bytes}});
+  } else {
+    auto first = cast<RankedTensorType>(payload.getType(0));
+    Type element = first.getElementType();
+    // A sum is one over elements of one type; what is broadcast or gathered is bytes.
+    bool isSum = post.getKind() != PostKind::broadcast && post.getKind() != PostKind::all_gather;
+    for (Type type : payload.getTypes())
+      if (Type other = cast<RankedTensorType>(type).getElementType(); isSum && other != element)
+        return reportDifference(post.getLoc(), state->number, "a sum", "one type", nameOfType(other));
+    bool isOne = payload.size() == 1 && !post.getShard();
+    int64_t width = tensorBytes(RankedTensorType::get({1}, element));
+    expected.update({{"group", numbers(post.getPeers())},
+                     {"root", post.getRoot() ? static_cast<int64_t>(*post.getRoot()) : -1},
+                     {"count", isOne ? first.getNumElements() : bytes / width},
+                     {"type", nameOfType(element)}});
+    if (post.getCuts())
+      expected["cuts"] = numbers(*post.getCuts());
+  }
+  state->entries["messages"] = static_cast<size_t>(number + 1);
+  return state->compareEntry(post.getLoc(), "messages", number, expected);
+}
+
+LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const ExpectedKernel &kernel) {
+  JsonValue flags = JsonValue::array(), params = JsonValue::array();
+  for (StringRef flag : kernel.flags)
+    flags.push_back(flag.str());
+  for (double param : kernel.params)
+    params.push_back(param);
+  JsonValue expected = {{"kernel", kernel.kernel}, {"type", nameOfType(kernel.type)}, {"params", params}, {"flags", flags}};
+  expected["dims"] = numbers(kernel.dims);
+  if (failed(state->compareEntry(op->getLoc(), "ops", number, expected)))
+    return failure();
+  state->kernels.set(static_cast<unsigned>(number));
+  return success();
+}
+
+LogicalResult TextCheck::finish() {
+  Location loc = state->rank.getLoc();
+  for (StringRef table : {"units", "messages", "weights", "state", "grads", "inputs", "losses"}) {
+    const JsonValue *list = state->find(table);
+    size_t count = list && list->is_array() ? list->size() : 0;
+    if (!list || !list->is_array() || count != state->entries[table])
+      return reportDifference(loc, state->number, "`" + table + "`", Twine(state->entries[table]) + " entries",
+                              list && list->is_array() ? Twine(count) : Twine("no list"));
+  }
+  const JsonValue *ops = state->find("ops");
+  if (!ops || !ops->is_array() || !state->kernels.all())
+    return reportDifference(loc, state->number, "`ops`", "kernels that its bodies call", "others");
+  if (state->find("norm") && state->entries["norm"] == 0)
+    return reportDifference(loc, state->number, "`norm`", "nothing", shortened(state->text["norm"]));
+  return success();
+}
+
+//===-- Slots ---------------------------------------------------------------------------------------------------===//
+
+LogicalResult TextCheck::checkSlot(SlotOp slot) {
+  DictionaryAttr binding = slot.getBindingAttr();
+  if (!binding)
+    return success();
+  StringRef kind = binding.getAs<StringAttr>("kind").getValue();
+  if (kind == "weight" || kind == "opt" || kind == "grad")
+    return state->compareWeights(slot, kind);
+  JsonValue expected = {{"offset", static_cast<int64_t>(slot.getOffset().value_or(0))}};
+  if (kind == "norm") {
+    ++state->entries["norm"];
+    return state->compare(slot.getLoc(), "`norm`", expected, state->find("norm"));
+  }
+  auto microbatch = binding.getAs<IntegerAttr>("microbatch");
+  expected["microbatch"] = microbatch ? microbatch.getInt() : -1;
+  auto tensor = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
+  if (kind == "loss") {
+    expected["type"] = nameOfType(tensor.getElementType());
+    return state->compareNext(slot.getLoc(), "losses", expected);
+  }
+  expected["kind"] = kind.str();
+  if (auto first = binding.getAs<IntegerAttr>("first"))
+    expected.update({{"first", first.getInt()}, {"length", tensor.getDimSize(1)}});
+  return state->compareNext(slot.getLoc(), "inputs", expected);
+}
+
+/// Which part of the whole tensor lies in a slot: nothing where it is all of it.
+static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementRange range) {
+  JsonValue part = JsonValue::object();
+  if (isShard)
+    part = {{"begin", range.begin}, {"count", range.count}};
+  auto type = piece->getAttrOfType<TypeAttr>("whole");
+  if (!type)
+    return part;
+  ArrayRef<int64_t> whole = cast<RankedTensorType>(type.getValue()).getShape(), here = weight.getType().getShape();
+  int64_t first = piece->getAttrOfType<IntegerAttr>("first").getInt(), count = weight.getType().getNumElements();
+  part["shape"] = numbers(whole);
+  part["count"] = count;
+  if (whole.drop_front() == here.drop_front()) { // some of its rows
+    part["begin"] = first * (count / here.front());
+    return part;
+  }
+  part.update({{"begin", first}, {"run", here.back()}, {"stride", whole.back()}});
+  return part;
+}
+
+/// The entries of the tensors of a weight, opt or grad slot, in the order of its payload.
+LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
+  DictionaryAttr binding = slot.getBindingAttr();
+  auto name = binding.getAs<FlatSymbolRefAttr>("piece");
+  PieceOp piece = name ? named.lookup(name.getValue()) : PieceOp();
+  if (!piece || !piece.getWeightsAttr())
+    return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "a piece with weights", "none");
+  auto weights = llvm::to_vector(piece.getWeightsAttr().getAsRange<WeightAttr>());
+  auto shard = binding.getAs<IntegerAttr>("shard");
+  SmallVector<Type> types;
+  for (WeightAttr weight : weights)
+    types.push_back(weight.getType());
+  int64_t shards = shard && piece.getOwner() ? static_cast<int64_t>(piece.getOwner()->getRanks().size()) : 1;
+  PayloadCut cut = cutPayload(types, shards, pieces.apart(pieces.find(piece.getCoord())));
+  TupleType payload = slot.getSlot().getType().getPayload();
+  SmallVector<int64_t> offsets = slot.tensorOffsets();
+  size_t next = 0;
+  auto save = binding.getAs<BoolAttr>("save");
+  for (ElementRange range : cut.shards[shard ? shard.getInt() : 0]) {
+    WeightAttr weight = weights[range.tensor];
+    bool isWide = weight.getType().getElementTypeBitWidth() > 16;
+    SmallVector<StringRef> parts = {""};
+    if (kind == "opt")
+      parts = weight.getTied() ? SmallVector<StringRef>() : SmallVector<StringRef>{"m", "v"};
+    if (kind == "opt" && !weight.getTied() && !isWide)
+      parts.push_back("master");
+    for (StringRef part : parts) {
+      if (next == payload.size())
+        return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "more tensors",
+                                Twine(payload.size()));
+      auto type = cast<RankedTensorType>(payload.getType(next));
+      int64_t offset = offsets[next++], elements = shard ? range.count : weight.getType().getNumElements();
+      if (type.getNumElements() != elements || (kind == "weight" && type.getElementType() != weight.getType().getElementType()))
+        return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",
+                                Twine(elements) + " elements", Twine(type.getNumElements()) + " of another shape or type");
+      if (kind == "grad" && weight.getTied())
+        continue; // its owner has the sum
+      JsonValue expected = {{"name", weight.getName().str()}, {"shape", numbers(weight.getType().getShape())},
+                            {"type", nameOfType(type.getElementType())}, {"offset", offset}};
+      expected.update(partOf(piece, weight, bool(shard), range));
+      if (kind == "opt")
+        expected["kind"] = part.str();
+      else
+        expected["transposed"] = weight.getTransposed();
+      if (kind == "weight") {
+        expected["init"] = {{"kind", weight.getInit().str()}, {"deviation", weight.getDeviation().getValueAsDouble()}};
+        expected.update({{"save", save && save.getValue() && !weight.getTied()}, {"tied", weight.getTied()}});
+      }
+      StringRef table = kind == "weight" ? "weights" : kind == "opt" ? "state" : "grads";
+      if (failed(compareNext(slot.getLoc(), table, expected)))
+        return failure();
+    }
+  }
+  if (next == payload.size())
+    return success();
+  return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", Twine(next) + " tensors",
+                          Twine(payload.size()));
+}
+
+//===-- The program ---------------------------------------------------------------------------------------------===//
+
+LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
+  JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
+  DictionaryAttr train = program.getTrain();
+  for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer"})
+    if (Attribute value = train.get(key))
+      expected[key.str()] = inWords(value);
+  if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
+    expected["target"] = target.str();
+  int64_t parameters = 0, microbatches = static_cast<int64_t>(program.getMicrobatches());
+  for (auto piece : program.getOps<PieceOp>())
+    for (Attribute each : piece.getWeights().value_or(ArrayAttr::get(program.getContext(), {})))
+      if (auto weight = cast<WeightAttr>(each))
+        parameters += weight.getTied() ? 0 : weight.getType().getNumElements();
+  double flops = 0;
+  auto module = program->getParentOfType<ModuleOp>();
+  SymbolTable symbols(module);
+  program.walk([&](LaunchOp launch) {
+    auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
+    auto count = body ? body->getAttrOfType<FloatAttr>("pipeline.flops") : FloatAttr();
+    if (count && launch.getUnit().getPhase() != Phase::R)
+      flops += count.getValueAsDouble();
+  });
+  auto numberOf = [&](StringRef key) {
+    auto value = train.getAs<IntegerAttr>(key);
+    return value ? value.getInt() : 0;
+  };
+  expected.update({{"name", program.getSymName().str()},
+                   {"ranks", program.getRanks()},
+                   {"microbatches", microbatches},
+                   {"parameters", parameters},
+                   {"flops_per_step", flops},
+                   {"tokens_per_step", numberOf("batch") * numberOf("sequence") * microbatches}});
+  if (got == expected)
+    return success();
+  return emitError(program.getLoc()) << "the text of the program is not what was proved: expected " << shortened(expected)
+                                     << ", got " << shortened(got) << "; this is a fault of pp-compile";
+}

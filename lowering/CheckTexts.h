@@ -1,0 +1,58 @@
+// What the checks of a lowered rank share: its JSON text, entry by entry, and the words for a difference.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_LOWERING_CHECKTEXTS_H
+#define PP_LOWERING_CHECKTEXTS_H
+
+#include "dialect/Pipeline.h"
+#include "lowering/ReadCalls.h"
+#include <memory>
+
+namespace pp {
+
+/// The error for a difference between a rank's program and what was made of it; always a failure.
+mlir::LogicalResult reportDifference(mlir::Location loc, int64_t rank, const llvm::Twine &where,
+                                     const llvm::Twine &expected, const llvm::Twine &got);
+
+/// Operand by operand; `where` names the call.
+mlir::LogicalResult compareCalls(mlir::Location loc, int64_t rank, const llvm::Twine &where, llvm::StringRef callee,
+                                 llvm::ArrayRef<CallOperand> expected, const ReadCall &got);
+
+/// Where a slot's memory begins in the rank's block: host memory lies behind the arena, from the next page on.
+int64_t slotBegin(pipeline::SlotOp slot);
+
+/// An entry of `ops` as a body needs it.
+struct ExpectedKernel {
+  std::string kernel;
+  mlir::Type type;
+  llvm::SmallVector<int64_t> dims;
+  llvm::SmallVector<double> params;
+  llvm::SmallVector<llvm::StringRef> flags;
+};
+
+/// The JSON text of one rank, compared with its program piece by piece.
+class TextCheck {
+public:
+  TextCheck(pipeline::RankOp rank, llvm::StringRef text);
+  ~TextCheck();
+
+  /// Its head: the rank, its memory, its peaks.
+  mlir::LogicalResult checkHead();
+  mlir::LogicalResult checkUnit(pipeline::LaunchOp launch, int64_t number, double flops);
+  mlir::LogicalResult checkMessage(pipeline::PostOp post, int64_t number);
+  mlir::LogicalResult checkKernel(mlir::Operation *op, int64_t number, const ExpectedKernel &kernel);
+  /// The entries that the slot's binding asks for; slots come in the order of the program.
+  mlir::LogicalResult checkSlot(pipeline::SlotOp slot);
+  /// There is nothing else in the text, and every kernel is used.
+  mlir::LogicalResult finish();
+
+private:
+  struct State;
+  std::unique_ptr<State> state;
+};
+
+/// The text of `pp_program_json`.
+mlir::LogicalResult checkProgramText(pipeline::ProgramOp program, llvm::StringRef text);
+
+} // namespace pp
+
+#endif // PP_LOWERING_CHECKTEXTS_H
