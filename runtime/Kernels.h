@@ -55,7 +55,7 @@ public:
   /// The arithmetic of one call, executed convention (causal pairs, scores rebuilt in the backward).
   static double flops(const OpSpec &spec);
 
-  /// The ISA whose loops run here: "avx512", "avx2" or "plain"; PP_ISA in the environment may lower it.
+  /// The ISA whose loops run here: "avx512_bf16", "avx512", "avx2" or "plain"; PP_ISA in the environment may lower it.
   static const char *isa();
 
   /// What attention runs by, for --info; empty on the CPU, which has one.

@@ -4,11 +4,14 @@
 // Without AVX-512 the f32 dw goes through OpenBLAS: reading the first operand down its columns, oneDNN falls to 39 to 57
 // GFLOP/s where rows are a multiple of 4096 bytes, OpenBLAS keeps 72 to 95 (256 tokens, sgemm of 1024^3 90, on AVX2).
 //
-// bf16 pays only with AMX; below it oneDNN's bf16 is slower than its f32. So without AMX bf16 is a storage format: the
-// operands are widened into scratch, multiplied in f32, and the result is rounded once. So is f16 always: this oneDNN
-// has no product of it for CPUs.
+// oneDNN's bf16 pays only with AMX; below it, it is slower than its f32. With AVX512-BF16 the product is our own. Else bf16
+// is a storage format: the operands are widened into scratch, multiplied in f32, and the result is rounded once. So is
+// f16 always: this oneDNN has no product of it for CPUs.
 #include "runtime/kernels/Gemm.h"
+#include "runtime/kernels/Bf16Gemm.h"
+#include <algorithm>
 #include <cblas.h>
+#include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
@@ -39,8 +42,10 @@ int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 struct Gemm::State {
   GemmShape shape;
-  bool widened;
-  bool blas; ///< through OpenBLAS
+  bool dots;       ///< through Bf16Gemm.cpp
+  bool widened;    ///< to f32
+  bool blas;       ///< through OpenBLAS
+  int threads = 1; ///< that share the columns of a product of Bf16Gemm.cpp
   dnnl::matmul primitive;
   dnnl::stream stream;
   dnnl::memory a, b, bias, c, workspace;
@@ -56,9 +61,14 @@ struct Gemm::State {
 };
 
 Gemm::State::State(const GemmShape &shape)
-    : shape(shape), widened(shape.half() && (shape.type == Type::F16 || !cpuHasAmx())),
-      blas(shape.aColumn != 1 && !cpuHasAvx512()), stream(cpuEngine()) {
-  if (blas)
+    : shape(shape), dots(shape.type == Type::Bf16 && !cpuHasAmx() && isaTable().multipliesBf16),
+      widened(shape.half() && !dots && (shape.type == Type::F16 || !cpuHasAmx())),
+      blas(!dots && shape.aColumn != 1 && !cpuHasAvx512()), stream(cpuEngine()) {
+  if (dots) {
+    threads = omp_get_max_threads();
+    workspaceBytes = threads * bf16GemmBytes(shape);
+  }
+  if (dots || blas)
     return;
   using Kind = dnnl::memory::data_type;
   Kind input = shape.half() && !widened ? Kind::bf16 : Kind::f32;
@@ -113,9 +123,25 @@ pp_status_t Gemm::create(const GemmShape &shape, std::unique_ptr<Gemm> &gemm, st
   }
 }
 
+/// Panels of columns in one run for each thread; who computes an element does not change its sum.
+static void runDots(const GemmShape &g, int threads, const void *a, const void *b, const void *bias, void *c,
+                    char *scratch) {
+  int64_t panels = (g.n + bf16Panel - 1) / bf16Panel, bytes = bf16GemmBytes(g);
+  auto share = [&](int64_t part) { return std::min(g.n, panels * part / threads * bf16Panel); };
+  if (threads == 1)
+    return bf16Gemm(g, a, b, bias, c, scratch, 0, g.n);
+#pragma omp parallel for num_threads(threads)
+  for (int part = 0; part < threads; ++part)
+    bf16Gemm(g, a, b, bias, c, scratch + part * bytes, share(part), share(part + 1));
+}
+
 pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, char *scratch) {
   State &s = *state;
   const GemmShape &g = s.shape;
+  if (s.dots) {
+    runDots(g, s.threads, a, b, bias, c, scratch);
+    return PP_OK;
+  }
   char *next = scratch + align64(s.workspaceBytes);
   auto widen = [&](const void *half, int64_t n) -> const void * {
     float *f32 = reinterpret_cast<float *>(next);

@@ -1,4 +1,4 @@
-// One prepared product of oneDNN (or OpenBLAS): f32, or 16 bits (bf16 natively with AMX, else widened to f32).
+// One prepared product: of oneDNN or OpenBLAS, or of bf16 by ourselves.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_GEMM_H
 #define PP_RUNTIME_KERNELS_GEMM_H

@@ -96,8 +96,8 @@ template <class E> void narrowLoop(const float *f32, void *half, int64_t n, bool
     put(y, i, f32[i] + get(y, i));
 }
 
-constexpr IsaTable makeTable(const char *name) {
-  IsaTable table{name, {}, loopScratch, {}, {}};
+constexpr IsaTable makeTable(const char *name, bool multipliesBf16 = false) {
+  IsaTable table{name, multipliesBf16, {}, loopScratch, {}, {}};
   table.widen[int(Type::Bf16)] = widenLoop<Bf16>, table.narrow[int(Type::Bf16)] = narrowLoop<Bf16>;
   table.widen[int(Type::F16)] = widenLoop<F16>, table.narrow[int(Type::F16)] = narrowLoop<F16>;
   fillType<float>(table, Type::F32);

@@ -6,3 +6,5 @@
 
 static constexpr IsaTable table = makeTable("avx512");
 const IsaTable &pp::avx512Table() { return table; }
+static constexpr IsaTable withProducts = makeTable("avx512_bf16", /*multipliesBf16=*/true);
+const IsaTable &pp::avx512Bf16Table() { return withProducts; }

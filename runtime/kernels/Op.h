@@ -115,6 +115,7 @@ struct PreparedOp {
 /// so that the linker cannot take code of one ISA for another.
 struct IsaTable {
   const char *name;
+  bool multipliesBf16;                 ///< products of bf16 are Bf16Gemm.cpp's where oneDNN has no AMX
   Body bodies[kernelCount][typeCount]; ///< by kernel and Type; null where Gemm.cpp serves
   /// Bytes that the op needs in the rank's scratch.
   int64_t (*scratch)(const PreparedOp &op);
@@ -128,6 +129,8 @@ const IsaTable &plainTable();
 #ifdef PP_X86_64
 const IsaTable &avx2Table();
 const IsaTable &avx512Table();
+/// The loops of avx512; products are of bf16 itself.
+const IsaTable &avx512Bf16Table();
 #endif
 /// The best table that this CPU runs.
 const IsaTable &isaTable();

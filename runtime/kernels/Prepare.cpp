@@ -68,12 +68,13 @@ const IsaTable &pp::isaTable() {
   static const IsaTable &best = []() -> const IsaTable & {
 #ifdef PP_X86_64
     const char *limit = std::getenv("PP_ISA");
-    bool plain = limit && !std::strcmp(limit, "plain"), avx2 = limit && !std::strcmp(limit, "avx2");
+    auto limited = [&](const char *isa) { return limit && !std::strcmp(limit, isa); };
+    bool plain = limited("plain"), avx2 = limited("avx2");
     __builtin_cpu_init();
     bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (wide && !plain && !avx2)
-      return avx512Table();
+      return __builtin_cpu_supports("avx512bf16") && !limited("avx512") ? avx512Bf16Table() : avx512Table();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") && !plain)
       return avx2Table();
 #endif

@@ -16,3 +16,8 @@ set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/KernelsWideTiles.cpp PROPE
 # (gtest_main first: the runtime holds a main of its own, the emitted programs'.)
 target_link_libraries(pp-kernel-tests PRIVATE GTest::gtest_main GTest::gtest pp-runtime pp-warnings)
 gtest_discover_tests(pp-kernel-tests)
+# Products and attention with less than this CPU has.
+foreach(isa avx512 avx2 plain)
+  add_test(NAME kernels-at-${isa} COMMAND pp-kernel-tests --gtest_filter=KernelsGemm.*:KernelsAttention.*)
+  set_tests_properties(kernels-at-${isa} PROPERTIES ENVIRONMENT PP_ISA=${isa})
+endforeach()
