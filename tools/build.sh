@@ -23,6 +23,14 @@ quietly() {
   fi
 }
 
+cores=$(nproc)
+core_minutes=27 # of all cores together, on a machine with two
+if [ ! -e build/bin/pp-compile ]; then
+  what="the compiler and its runtime"
+  if [ $preset = check ]; then what="the compiler, its runtime and the tests" core_minutes=42; fi
+  echo "pp: builds $what into build/: about $(((core_minutes + cores - 1) / cores)) minutes on these $cores cores, later only what has changed"
+fi
+
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
@@ -34,13 +42,6 @@ if [ ${#missing[@]} -gt 0 ]; then
   quietly build/apt.log $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 fi
 
-cores=$(nproc)
-core_minutes=27 # of all cores together, on a machine with two
-if [ ! -e build/bin/pp-compile ]; then
-  what="the compiler and its runtime"
-  if [ $preset = check ]; then what="the compiler, its runtime and the tests" core_minutes=42; fi
-  echo "pp: builds $what into build/: about $(((core_minutes + cores - 1) / cores)) minutes on these $cores cores, later only what has changed"
-fi
 started=$SECONDS
 quietly build/configure.log cmake --preset $preset
 sed -n 's/^-- \(pp: \)/\1/p' build/configure.log

@@ -95,10 +95,15 @@ def row(definitions, op):
 def main():
     definitions = Definitions(sys.argv[1])
     with open(sys.argv[2]) as file:
-        usable = set(re.findall(r'"(\w+)"', re.search(r"kOps\[\] = \{(.*?)\}", file.read(), re.S)[1]))
+        usable = dict(re.findall(r'\{"(\w+)", "([\w, ]*)"', re.search(r"kOps\[\] = \{(.*?)\};", file.read(), re.S)[1]))
     said = [op for op in definitions.ops if op.get("signature")]
     problems = [problem for op in said for problem in problems_of(definitions, op)]
-    problems += [f"{name}: models may use it, and its definition has no signature" for name in sorted(usable - {op["opName"] for op in said})]
+    problems += [f"{name}: models may use it, and its definition has no signature" for name in sorted(usable.keys() - {op["opName"] for op in said})]
+    for op in said:
+        tensors = [word for word in re.split(r"\W+", op["signature"].partition("(")[2].split(" = ")[0]) if word]
+        taken = usable.get(op["opName"], "").split(", ")
+        if op["opName"] != "add" and tensors[:len(taken)] != taken:
+            problems.append(f"{op['opName']}: the frontend takes {', '.join(taken)}, the signature is `{op['signature']}`")
     if problems:
         sys.exit("\n".join(problems))
     lines = [INTRODUCTION, "| operation | computes | |", "|---|---|---|"]
