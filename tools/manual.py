@@ -39,7 +39,7 @@ def read_help(text):
                 place[1] += " " + more[1]
             else:
                 last.text += " " + more[1]
-        elif line.strip():
+        elif line.strip() or current and isinstance(current[-1], str):
             current.append(line.strip())
             last = None
     return sections
@@ -63,15 +63,15 @@ def manual(name, version, sections):
     overview = next((line.removeprefix("OVERVIEW: ") for line in sections[""] if line.startswith("OVERVIEW")), name + ": a tool of pp")
     usage = next((line.removeprefix("USAGE: ") for line in sections[""] if line.startswith("USAGE")), name + " [options]")
     what = overview.split(": ", 1)[-1]
-    lines = [f'.TH {name.upper()} 1 "" "{version.split(",")[0]}"', ".SH NAME", roff(f"{name} - {what}").replace(r" \- ", r" \- ", 1), ".SH SYNOPSIS", roff(usage)]
+    lines = [f'.TH {name.upper()} 1 "" "pp {version.split()[1]}"', ".SH NAME", roff(f"{name} - {what}").replace(r" \- ", r" \- ", 1), ".SH SYNOPSIS", roff(usage)]
     for heading, entries in sections.items():
         entries = [entry for entry in entries if isinstance(entry, Option) or not entry.startswith(("OVERVIEW", "USAGE"))]
-        if not entries:
+        if not any(entries):
             continue
-        lines.append(".SH " + (roff(heading.upper()) if heading else "DESCRIPTION"))
+        lines.append(".SH " + ("EXIT STATUS" if heading == "exit codes" else roff(heading.upper()) if heading else "DESCRIPTION"))
         for entry in entries:
             if isinstance(entry, str):
-                lines += [roff(entry), ".br"]
+                lines += [roff(entry), ".br"] if entry else [".PP"]
                 continue
             lines += [".TP", r"\fB" + roff(entry.name) + r"\fR" + roff(entry.value), roff(entry.text)]
             for value, text in entry.values:
