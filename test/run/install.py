@@ -54,6 +54,24 @@ def main():
     done = harness.call([f"{moved}/bin/pp-compile", source, "--emit=timeline"], expect=None)
     tally.check(done.returncode and f"{moved}/share/pp/stdlib" in done.stderr, "a tree without its library is refused: " + done.stderr.splitlines()[0])
     completions()
+    if shutil.which("dpkg-deb"):
+        package()
+
+
+def package():
+    """The package holds what an installed tree does, and asks for the packages of the libraries that the compiler is linked with."""
+    harness.call([cmake.removesuffix("cmake") + "cpack", "-G", "DEB", "-B", home], cwd=build)
+    path = next(os.path.join(home, name) for name in os.listdir(home) if name.endswith(".deb"))
+    content = harness.call(["dpkg-deb", "-c", path]).stdout
+    for name in ("usr/bin/pp-compile", "usr/lib/pp/libpp-runtime.a", "usr/share/pp/stdlib/models/llama.pipe", "usr/share/man/man1/pp-translate.1"):
+        tally.check(f" ./{name}\n" in content, f"{os.path.basename(path)} has {name}")
+    depends = {word.split()[0] for word in harness.call(["dpkg-deb", "-f", path, "Depends"]).stdout.split(",")}
+    needed = set(re.findall(r"NEEDED +(\S+)", harness.call(["objdump", "-p", compiler]).stdout))
+    places = [place for name, place in re.findall(r"(\S+) => (\S+)", harness.call(["ldd", compiler]).stdout) if name in needed]
+    real = {os.path.realpath(place) for place in places}  # packages list /lib, which is a link to /usr/lib
+    asked = [harness.call(["dpkg", "-S", path], expect=None) for place in real for path in (place, place.removeprefix("/usr"))]
+    owners = {line.split(":")[0] for done in asked for line in done.stdout.splitlines()}
+    tally.check(len(owners) >= 2 and owners <= depends, f"it asks for {sorted(owners)}, as the compiler needs: {sorted(depends)}")
 
 
 def completions():
