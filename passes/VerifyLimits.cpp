@@ -3,7 +3,8 @@
 //
 // Before: the step with `limit` ops. After: the same, or an error that names what arrived too much and what is kept.
 // A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F
-// to its last backward; arriving and leaving values of one `together` both count (language.md 5.3).
+// to its last backward; arriving and leaving values of one `together` both count (language.md 5.3). A copy that nobody
+// waits for has its slot until the rank's next group of messages, where project-ranks completes its message.
 #include "passes/Exchange.h"
 #include "passes/Passes.h"
 #include "passes/Vocabulary.h"
@@ -40,7 +41,7 @@ public:
       else if (auto input = dyn_cast<InputOp>(op))
         begin(input.getValue(), 0, &op);
       else if (auto move = dyn_cast<MoveOp>(op))
-        readStashMove(move);
+        readMove(move);
       else if (auto wait = dyn_cast<WaitOp>(op); wait && isShard(wait))
         shards.insert(wait.getValue());
       else if (wait)
@@ -52,7 +53,9 @@ public:
 
 private:
   Pieces pieces;
-  DenseMap<Operation *, int64_t> positions; // moves of one `together` share a position
+  DenseMap<Operation *, int64_t> positions;       // moves of one `together` share a position
+  std::map<int64_t, std::vector<int64_t>> groups; // by rank: the positions of its groups of messages
+  int64_t end = 0;
   std::map<std::pair<int64_t, int64_t>, std::vector<Life>> lives;
   DenseSet<Value> shards;
   DenseMap<Value, std::pair<ValType, int64_t>> storage; // value -> index of the life it continues
@@ -67,10 +70,14 @@ private:
           groupPosition = next++;
         group = *move.getGroup();
         positions[&op] = groupPosition;
+        for (PlaceAttr place : {cast<ValType>(move.getValue().getType()).getPlace(), move.getTarget().getPlace()})
+          for (int64_t rank : place.getRanks())
+            groups[rank].push_back(groupPosition);
         continue;
       }
       positions[&op] = next++;
     }
+    end = next;
   }
 
   /// The value whose memory this one took over; null: it has its own.
@@ -100,6 +107,30 @@ private:
     storage[value] = {type, static_cast<int64_t>(list.size())};
     list.push_back({first, first, born, born});
     extend(list.back(), value);
+  }
+
+  void readMove(MoveOp move) {
+    readStashMove(move);
+    ValType from = cast<ValType>(move.getValue().getType()), type = move.getTarget();
+    if (type.getRole() == Role::stash || type.getLayout() != Layout::full)
+      return;
+    for (int64_t rank : type.getRanks())
+      if (!llvm::is_contained(from.getRanks(), rank) && !isAwaited(move, rank))
+        lives[{static_cast<int64_t>(type.getRole()), rank}].push_back(
+            {positions[move], endOfArrival(move, rank), move, move});
+  }
+
+  static bool isAwaited(MoveOp move, int64_t rank) {
+    return llvm::any_of(move.getFuture().getUsers(), [&](Operation *user) {
+      auto wait = dyn_cast<WaitOp>(user);
+      return wait && llvm::is_contained(cast<ValType>(wait.getValue().getType()).getRanks(), rank);
+    });
+  }
+
+  int64_t endOfArrival(MoveOp move, int64_t rank) {
+    const std::vector<int64_t> &its = groups[rank];
+    auto next = std::upper_bound(its.begin(), its.end(), positions[move]);
+    return move.getGroup() && next != its.end() ? *next - 1 : end;
   }
 
   /// A stash lives where it is sent to from there on, and until then where it was; on the host it does not count.
@@ -209,7 +240,10 @@ struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
         longest = &life;
     }
     error.attachNote(newest->born->getLoc()) << "the last of them arrives here" << withLoops(newest->born);
-    error.attachNote(longest->kept->getLoc()) << "one of them is kept for its use here" << withLoops(longest->kept);
+    bool unused = longest->kept == longest->born;
+    error.attachNote(longest->kept->getLoc())
+        << (unused ? "one of them arrives here and is not used" : "one of them is kept for its use here")
+        << withLoops(longest->kept);
     return error;
   }
 };
