@@ -46,7 +46,7 @@ def run(arguments, cluster, model, sequence, ranks, schedule, **options):
                           hidden=hidden, attention=arguments.attention, sequence=sequence, schedule=schedule)
     # In sequence x hidden^2: products of QKV 6, of O and the MLP 18; the attention 2 sequence / hidden, causal.
     attention = (6 + 2 * sequence / hidden * arguments.gemm / arguments.attention) / 18
-    order = [f"--order=pre=0.05,attn={attention:.3f},post=1"] if schedule.startswith("helix") else []
+    order = [f"--order=pre=0.05,attn={attention:.3f},post=1,rest=0"] if schedule.startswith("helix") else []
     stats, error = simulate(arguments.compiler, text, *order)
     return stats or sys.exit(error)
 

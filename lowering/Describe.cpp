@@ -3,7 +3,9 @@
 #include "lowering/Describe.h"
 #include "lowering/Lowering.h"
 #include "passes/Actions.h"
+#include "passes/Fingerprint.h"
 #include "llvm/ADT/StringMap.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <nlohmann/json.hpp>
 
 using namespace mlir;
@@ -353,5 +355,6 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
       json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() * static_cast<int64_t>(program.getMicrobatches());
   if (Attribute optimizer = train.get("optimizer"))
     json["optimizer"] = toJson(optimizer);
+  json["fingerprint"] = Json::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());
   return json.dump();
 }

@@ -6,6 +6,8 @@
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp;
@@ -165,27 +167,63 @@ double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
 
 double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit(), launch.getCallee()); }
 
+/// What costs may be given for: functions by the name of the part, and by their own.
+using KnownParts = llvm::StringMap<llvm::SetVector<StringRef>>;
+
+/// `PART=NUMBER`; `rest` is every part that has no entry of its own.
+static LogicalResult readPartCost(ProgramOp program, StringRef entry, const KnownParts &known, NamedAttrList &costs,
+                                  std::optional<double> &rest) {
+  auto [name, text] = entry.split('=');
+  double cost = 0;
+  if (text.getAsDouble(cost) || !std::isfinite(cost) || cost < 0)
+    return emitError(program.getLoc()) << "expected PART=NUMBER of at least 0 in the costs, got `" << entry << "`";
+  if (name == "rest" && !known.contains(name)) {
+    rest = cost;
+    return success();
+  }
+  if (!known.contains(name))
+    return emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
+  for (StringRef function : known.lookup(name))
+    costs.set(function, FloatAttr::get(Float64Type::get(program.getContext()), cost));
+  return success();
+}
+
 LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
-  llvm::StringMap<llvm::SetVector<StringRef>> known; // functions by the name of the part, and by their own
+  KnownParts known;
+  llvm::SetVector<StringAttr> functions;
   for (auto piece : program.getOps<PieceOp>())
     for (Attribute entry : piece.getParts()) {
       StringAttr function = nameOfPart(entry);
+      functions.insert(function);
       known[function].insert(function);
       if (StringAttr part = partOfKind(program, function))
         known[part].insert(function);
     }
-  Builder builder(program.getContext());
   NamedAttrList parts;
+  std::optional<double> rest;
+  llvm::StringSet<> names;
   for (StringRef entry : llvm::split(costs, ',')) {
-    auto [name, text] = entry.split('=');
-    double cost = 0;
-    if (text.getAsDouble(cost) || cost < 0)
-      return emitError(program.getLoc()) << "expected PART=NUMBER in the costs, got `" << entry << "`";
-    if (!known.contains(name))
-      return emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
-    for (StringRef function : known[name])
-      parts.set(function, builder.getF64FloatAttr(cost));
+    StringRef name = entry.split('=').first;
+    if (!names.insert(name).second)
+      return emitError(program.getLoc()) << "the costs of `" << name << "` are given twice";
+    if (failed(readPartCost(program, entry, known, parts, rest)))
+      return failure();
   }
+  SmallVector<StringRef> unnamed;
+  double most = 0;
+  for (StringAttr function : functions) {
+    if (!parts.get(function) && rest)
+      parts.set(function, FloatAttr::get(Float64Type::get(program.getContext()), *rest));
+    if (auto cost = dyn_cast_or_null<FloatAttr>(parts.get(function)))
+      most = std::max(most, cost.getValueAsDouble());
+    else
+      unnamed.push_back(function);
+  }
+  if (!unnamed.empty())
+    return emitError(program.getLoc()) << "`" << costs << "` gives no costs of `" << llvm::join(unnamed, "`, `")
+                                       << "`; add them, or `rest=0`";
+  if (most == 0)
+    return emitError(program.getLoc()) << "`" << costs << "` says that nothing takes any time";
   program->setAttr("costs", parts.getDictionary(program.getContext()));
   return success();
 }

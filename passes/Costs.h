@@ -58,11 +58,11 @@ std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);
 /// By a profile that an emitted program wrote; null after an error, and where the profile lacks what the program does.
 std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::StringRef path);
 
-/// Writes the costs of parts of the model, `pre=1,attn=3,post=2`, into the program's attribute `costs`.
+/// Writes the costs of all parts of the model, `attn=3,post=2,rest=1`, into the program's attribute `costs`.
 mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
 
 /// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts that the
-/// unit runs, B twice that. Parts that are not named take no time. On slices, an attention costs as much for each slice of
+/// unit runs, B twice that. On slices, an attention costs as much for each slice of
 /// keys.
 class UnitTimes {
 public:

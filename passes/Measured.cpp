@@ -1,6 +1,7 @@
 // Finds one step in the trace of a run and lays its slices over the program's launches and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Measured.h"
+#include "passes/Fingerprint.h"
 #include "passes/pictures/Names.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -82,6 +83,8 @@ LogicalResult Reader::parse() {
   const llvm::json::Array *events = whole ? whole->getArray("traceEvents") : nullptr;
   if (!events)
     return error() << "is no trace; expected what a run writes with --trace";
+  if (std::string why = differenceFrom(program, *whole, /*inOrder=*/true); !why.empty())
+    return error() << why;
   for (const llvm::json::Value &event : *events)
     if (const llvm::json::Object *object = event.getAsObject(); object && object->getString("ph") == "X")
       readSlice(*object);

@@ -5,8 +5,11 @@
 // last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
 #include "mlir/Support/FileUtilities.h"
 #include "passes/Costs.h"
+#include "passes/Fingerprint.h"
+#include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/MemoryBuffer.h"
+#include <cmath>
 #include <map>
 
 using namespace mlir;
@@ -25,7 +28,8 @@ struct MessageTimes {
 
 class MeasuredCosts : public CostModel {
 public:
-  LogicalResult read(ProgramOp program, StringRef path);
+  explicit MeasuredCosts(StringRef path) : path(path) {}
+  LogicalResult read(ProgramOp program);
 
   double of(int64_t rank, LaunchOp launch) const override { return find(rank, launch).value_or(0) + dispatch; }
 
@@ -72,10 +76,13 @@ private:
     return {std::max(times.post, 0.0), std::max(times.lastPost, 0.0), std::max(times.arrival, 0.0)};
   }
 
-  LogicalResult readText(ProgramOp program, StringRef path, StringRef text);
-  void addTask(const llvm::json::Object &entry);
-  LogicalResult check(ProgramOp program, StringRef path);
+  LogicalResult readText(ProgramOp program, StringRef text);
+  LogicalResult readNumbers(ProgramOp program, const llvm::json::Object &root);
+  bool addTask(const llvm::json::Value &value);
+  bool addMessage(const llvm::json::Value &value);
+  LogicalResult check(ProgramOp program);
 
+  StringRef path;
   bool threads = false;
   double dispatch = 0;
   std::map<std::pair<int64_t, std::string>, std::pair<double, double>> tasks; ///< sum and weight
@@ -84,40 +91,78 @@ private:
 
 } // namespace
 
-void MeasuredCosts::addTask(const llvm::json::Object &entry) {
-  int64_t rank = entry.getInteger("rank").value_or(0);
-  std::string task = entry.getString("task").value_or("").str();
-  std::string phase = "phase " + entry.getString("phase").value_or("").str();
-  double mean = entry.getNumber("mean").value_or(0), count = entry.getNumber("count").value_or(1);
-  for (const auto &key : {std::pair(rank, task), std::pair(int64_t(-1), task), std::pair(rank, phase)}) {
+/// Seconds, or how often: a number that a run can have measured. Absent: `otherwise`, where there is that.
+static bool readNumber(const llvm::json::Object &entry, StringRef key, std::optional<double> otherwise,
+                       double &number) {
+  const llvm::json::Value *value = entry.get(key);
+  std::optional<double> found = value ? value->getAsNumber() : otherwise;
+  number = found.value_or(-1);
+  return std::isfinite(number) && number >= 0;
+}
+
+/// Of no use without all of it: a task without a time would be simulated as if it took none.
+bool MeasuredCosts::addTask(const llvm::json::Value &value) {
+  auto *entry = value.getAsObject();
+  auto rank = entry ? entry->getInteger("rank") : std::nullopt;
+  auto task = entry ? entry->getString("task") : std::nullopt, phase = entry ? entry->getString("phase") : std::nullopt;
+  double mean = 0, count = 0;
+  if (!rank || *rank < 0 || !task || !phase || !symbolizePhase(*phase) ||
+      !readNumber(*entry, "mean", std::nullopt, mean) || !readNumber(*entry, "count", 1, count) || count < 1)
+    return false;
+  for (const auto &key : {std::pair(*rank, task->str()), std::pair(int64_t(-1), task->str()),
+                          std::pair(*rank, "phase " + phase->str())}) {
     tasks[key].first += mean * count;
     tasks[key].second += count;
   }
+  return true;
 }
 
-LogicalResult MeasuredCosts::readText(ProgramOp program, StringRef path, StringRef text) {
+bool MeasuredCosts::addMessage(const llvm::json::Value &value) {
+  auto *entry = value.getAsObject();
+  auto kind = entry ? entry->getString("kind") : std::nullopt;
+  auto bytes = entry ? entry->getInteger("bytes") : std::nullopt;
+  MessageTimes times;
+  if (!kind || !bytes || *bytes < 0 || !readNumber(*entry, "post", 0, times.post) ||
+      !readNumber(*entry, "last_post", 0, times.lastPost) || !readNumber(*entry, "arrival", 0, times.arrival))
+    return false;
+  messages[kind->str()][*bytes] = times;
+  return true;
+}
+
+LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Object &root) {
+  auto number = [&](const llvm::json::Value &entry) {
+    return program.emitError() << "`" << path << "` has an entry without a name or a time of at least 0: "
+                               << llvm::formatv("{0}", entry).str();
+  };
+  if (!readNumber(root, "dispatch", 0, dispatch))
+    return number(*root.get("dispatch"));
+  for (const llvm::json::Value &entry : *root.getArray("tasks"))
+    if (!addTask(entry))
+      return number(entry);
+  for (const llvm::json::Value &entry : *root.getArray("messages"))
+    if (!addMessage(entry))
+      return number(entry);
+  bool nothing = dispatch == 0 && llvm::all_of(tasks, [](const auto &entry) { return entry.second.first == 0; });
+  if (nothing)
+    return program.emitError() << "`" << path << "` says that no task takes any time";
+  return success();
+}
+
+LogicalResult MeasuredCosts::readText(ProgramOp program, StringRef text) {
   llvm::Expected<llvm::json::Value> value = llvm::json::parse(text);
   if (!value)
     return program.emitError() << "`" << path << "` is no JSON: " << llvm::toString(value.takeError());
   auto *root = value->getAsObject();
-  auto *tasks = root ? root->getArray("tasks") : nullptr, *messages = root ? root->getArray("messages") : nullptr;
-  if (!tasks || !messages)
+  if (!root || !root->getArray("tasks") || !root->getArray("messages"))
     return program.emitError() << "`" << path << "` is no profile; `--profile` of an emitted program writes one";
+  if (std::string why = differenceFrom(program, *root, /*inOrder=*/false); !why.empty())
+    return program.emitError() << "`" << path << "` " << why;
   threads = root->getString("transport") == StringRef("threads");
-  dispatch = root->getNumber("dispatch").value_or(0);
-  for (const llvm::json::Value &entry : *tasks)
-    if (auto *object = entry.getAsObject())
-      addTask(*object);
-  for (const llvm::json::Value &entry : *messages)
-    if (auto *object = entry.getAsObject())
-      this->messages[object->getString("kind").value_or("").str()][object->getInteger("bytes").value_or(0)] = {
-          object->getNumber("post").value_or(0), object->getNumber("last_post").value_or(0),
-          object->getNumber("arrival").value_or(0)};
-  return success();
+  return readNumbers(program, *root);
 }
 
 /// Everything that the program does must have been seen.
-LogicalResult MeasuredCosts::check(ProgramOp program, StringRef path) {
+LogicalResult MeasuredCosts::check(ProgramOp program) {
   for (auto rank : program.getOps<RankOp>()) {
     int64_t number = rank.getRank();
     for (auto launch : rank.getOps<LaunchOp>())
@@ -132,17 +177,17 @@ LogicalResult MeasuredCosts::check(ProgramOp program, StringRef path) {
   return success();
 }
 
-LogicalResult MeasuredCosts::read(ProgramOp program, StringRef path) {
+LogicalResult MeasuredCosts::read(ProgramOp program) {
   std::string message;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(path, &message);
   if (!buffer)
     return program.emitError() << "costs are units, cluster or a profile: " << message;
-  return success(succeeded(readText(program, path, buffer->getBuffer())) && succeeded(check(program, path)));
+  return success(succeeded(readText(program, buffer->getBuffer())) && succeeded(check(program)));
 }
 
 std::unique_ptr<CostModel> pp::makeMeasuredCosts(ProgramOp program, StringRef path) {
-  auto costs = std::make_unique<MeasuredCosts>();
-  if (failed(costs->read(program, path)))
+  auto costs = std::make_unique<MeasuredCosts>(path);
+  if (failed(costs->read(program)))
     return nullptr;
   return costs;
 }

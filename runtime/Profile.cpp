@@ -173,7 +173,8 @@ Status writeProfile(const std::string &path, const Program &program, std::string
   Json json = {{"program", program.name},
                {"schedule", program.schedule},
                {"ranks", program.ranks},
-               {"transport", std::string(transport)}};
+               {"transport", std::string(transport)},
+               {"made_from", Json::parse(program.fingerprint)}};
   json.update(Summary(ranks).json());
   std::string text = json.dump(1) + "\n", draft = path + ".new";
   FILE *file = fopen(draft.c_str(), "wb");

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // {"program": "example", "schedule": "one_f_one_b", "ranks": 2, "transport": "threads" | "mpi",
+//  "made_from": {"schedule": "one_f_one_b", "ranks": 2, ..},      the program's fingerprint (passes/Fingerprint.h)
 //  "steps": 10, "of_steps": 18, "warm_up": 2,      the middle half of those after the warm-up, by what they took
 //  "seconds": 0.071,        a step: from the first rank's begin to the last one's end
 //  "dispatch": 1.2e-7,      of a rank's step what is neither task, post nor wait, for each of these

@@ -205,6 +205,8 @@ void readProgramRoot(const json &root, Program &program) {
   program.model = root.value("model", std::string());
   program.schedule = root.value("schedule", std::string());
   program.target = root.value("target", std::string("cpu"));
+  if (auto made = root.find("fingerprint"); made != root.end())
+    program.fingerprint = made->dump();
   program.precision = root.value("precision", std::string("f32"));
   (void)elementType(program.precision);
   program.ranks = root.at("ranks").get<int32_t>();

@@ -198,7 +198,8 @@ struct OptimizerSpec {
 /// What pp_program_json says.
 struct Program {
   std::string name, model, schedule, precision;
-  std::string target = "cpu"; ///< what it was compiled for
+  std::string target = "cpu";     ///< what it was compiled for
+  std::string fingerprint = "{}"; ///< JSON: what profiles and traces say that they were made from
   int32_t ranks = 1;
   int64_t microbatches = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
   double flopsPerStep = 0, tokensPerStep = 0;

@@ -24,8 +24,8 @@ std::string quoted(const std::string &name) { return nlohmann::json(name).dump()
 
 class Writer {
 public:
-  Writer(FILE *file, const std::vector<RankTrace> &ranks)
-      : file(file), ranks(ranks), numbers(numberMessages(ranks)), all(int32_t(ranks.size())) {}
+  Writer(FILE *file, const Program &program, const std::vector<RankTrace> &ranks)
+      : file(file), program(program), ranks(ranks), numbers(numberMessages(ranks)), all(int32_t(ranks.size())) {}
   void write();
 
 private:
@@ -53,6 +53,7 @@ private:
   }
 
   FILE *file;
+  const Program &program;
   const std::vector<RankTrace> &ranks;
   std::vector<std::vector<int64_t>> numbers;
   int32_t all;
@@ -146,7 +147,7 @@ void Writer::names(size_t rank) {
 }
 
 void Writer::write() {
-  fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", file);
+  fprintf(file, "{\"displayTimeUnit\":\"ms\",\"made_from\":%s,\"traceEvents\":[", program.fingerprint.c_str());
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     collect(rank);
   for (size_t rank = 0; rank < ranks.size(); ++rank)
@@ -212,14 +213,17 @@ std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &r
   return numbers;
 }
 
-Status writeTrace(const std::string &path, const std::vector<RankTrace> &ranks) {
-  FILE *file = fopen(path.c_str(), "wb");
+Status writeTrace(const std::string &path, const Program &program, const std::vector<RankTrace> &ranks) {
+  std::string draft = path + ".new";
+  FILE *file = fopen(draft.c_str(), "wb");
   if (!file)
     return refused("cannot write `", path, "` of --trace: ", strerror(errno));
-  Writer(file, ranks).write();
+  Writer(file, program, ranks).write();
   bool failed = ferror(file) != 0;
   failed |= fclose(file) != 0;
-  return failed ? refused("cannot write `", path, "` of --trace: ", strerror(errno)) : Status();
+  if (failed || rename(draft.c_str(), path.c_str()) != 0)
+    return refused("cannot write `", path, "` of --trace: ", strerror(errno));
+  return {};
 }
 
 } // namespace pp

@@ -108,7 +108,7 @@ struct RankTrace {
 [[nodiscard]] std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &ranks);
 
 /// Writes Chrome's trace format: one process a rank, units on one line of it and messages on another.
-Status writeTrace(const std::string &path, const std::vector<RankTrace> &ranks);
+Status writeTrace(const std::string &path, const Program &program, const std::vector<RankTrace> &ranks);
 
 } // namespace pp
 

@@ -112,6 +112,8 @@ Status Trainer::resolveState() {
   state.seed = options.seed.value_or(state.seed);
   state.lr = options.lr.value_or(state.lr);
   state.steps = options.steps.value_or(state.steps);
+  if (options.stopAt && *options.stopAt > state.steps)
+    return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", state.steps);
   lastStep = std::min(state.steps, options.stopAt.value_or(state.steps));
   if (lastStep <= state.step)
     return invalid("nothing to do: the run in `", options.resume, "` has done ", state.step, " steps, asked for are ",
@@ -348,7 +350,7 @@ Status Trainer::finishTrace() {
   std::vector<RankTrace> traces(whole.ranks);
   PP_TRY(gatherTraces(traces));
   if (speaks() && !options.trace.empty())
-    PP_TRY(writeTrace(options.trace, traces));
+    PP_TRY(writeTrace(options.trace, whole, traces));
   return speaks() && !options.profile.empty() ? writeProfile(options.profile, whole, transport.name(), traces)
                                               : Status();
 }

@@ -57,7 +57,7 @@ def interleave(p, m):
 def helix(bubble, k=1, folds=1, again=0, ranks=range(2, 9), **defines):
     return Form("helixpipe", lambda p: (folds * p, 2 * folds * p), lambda p, m: k * m * (18 + again) + bubble(p),
                 lambda p, m, r: None, barrier=None, defines=dict(folds=folds, **defines), ranks=ranks,
-                layers=lambda p: k * p, work=lambda m: k * m * (18 + again), costs="pre=1,attn=3,post=2")
+                layers=lambda p: k * p, work=lambda m: k * m * (18 + again), costs="pre=1,attn=3,post=2,rest=0")
 
 
 def bpipe(p, r):

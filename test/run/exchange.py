@@ -199,7 +199,7 @@ def check_times(compiler, tally):
     """The specification counts in phases; here ranks wait for what they need only, unless collectives hold all of them together."""
     def bubble(size, exchange, idle, *options, **more):
         more |= dict(exchange=exchange, idle=idle)
-        stats = json.loads(harness.call(command(compiler, *size, **more) + ["--emit=stats", "--costs=attn=1", *options]).stdout)
+        stats = json.loads(harness.call(command(compiler, *size, **more) + ["--emit=stats", "--costs=attn=1,rest=0", *options]).stdout)
         return stats["makespan"] / (sum(rank["busy"] for rank in stats["per_rank"]) / size[0]) - 1
 
     for size, given in IN_PHASES.items():

@@ -48,10 +48,23 @@ def check(tally, compiler, folder, text, schedule, transport):
     return run, path
 
 
+def check_others(tally, compiler, path):
+    """A profile and a trace of another program are refused, with what differs; the program itself is accepted above."""
+    for changed, said in ((dict(schedule="gpipe"), 'its `schedule` is "one_f_one_b", expected "gpipe"'), (dict(ranks=1), "its `ranks` is 2, expected 1"),
+                          (dict(microbatches=5), "its `microbatches` is 4, expected 5"), (dict(sequence=32), "its `sequence` is 64, expected 32"),
+                          (dict(ffn=192), "its tasks work on tensors of other sizes, or are others"), (dict(precision="bf16"), 'its `precision` is "f32", expected "bf16"')):
+        values = SIZES | dict(schedule="1f1b") | changed
+        defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+        for options in (["--emit=stats", "--costs", path + ".json"], ["--compare", path + ".trace"]):
+            done = harness.call([compiler, harness.TRAIN, *defines, *options], expect=1)
+            tally.check(said in done.stderr and not done.stdout, f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
+
+
 def main():
     compiler, folder = sys.argv[1:3]
     text, tally = harness.write_text(folder), harness.Tally()
     run, path = check(tally, compiler, folder, text, "1f1b", "threads")
+    check_others(tally, compiler, path)
     check(tally, compiler, folder, text, "zb_h1", "mpi")
     done = harness.call([*run, "--steps", "2", "--profile", path + ".few"], expect=1)
     tally.check("`--profile` leaves out the first 2 steps; this run has 2" in done.stderr, "two steps are too few for a profile")

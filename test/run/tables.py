@@ -55,7 +55,7 @@ def main():
             name = table
             values = SIZES | dict(schedule="helixpipe") | sizes
             command = [compiler, harness.TRAIN] + [word for k, v in values.items() for word in ("-D", f"{k}={v}")]
-            trace = harness.call(command + ["--emit=trace", "--costs=pre=1,attn=3,post=2"])
+            trace = harness.call(command + ["--emit=trace", "--costs=pre=1,attn=3,post=2,rest=0"])
             events = [event for event in json.loads(trace.stdout)["traceEvents"] if event["ph"] == "X"]
             rows = harness.call(command + ["--emit=comms"]).stdout.splitlines()
             continue
