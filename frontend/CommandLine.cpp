@@ -19,7 +19,7 @@ CommandLine::CommandLine(Source &source, const FrontendOptions &options) : sourc
   size_t clusterAt = text.size() + strlen("--cluster=");
   if (!options.cluster.empty())
     text += "--cluster=" + options.cluster + "\n";
-  unsigned buffer = source.manager.AddNewSourceBuffer(MemoryBuffer::getMemBufferCopy(text, "<command line>"), SMLoc());
+  unsigned buffer = source.manager.AddNewSourceBuffer(MemoryBuffer::getMemBufferCopy(text, kCommandLine), SMLoc());
   const char *at = source.manager.getMemoryBuffer(buffer)->getBufferStart();
   if (!options.schedule.empty())
     schedule = SMLoc::getFromPointer(at + scheduleAt);

@@ -8,6 +8,9 @@
 
 namespace pp {
 
+/// The name of the buffer that holds what the command line says.
+inline constexpr llvm::StringLiteral kCommandLine = "<command line>";
+
 /// A `-D name=value`, once it is known whose it is: `model`, `schedule`, `cluster`, `data`, `optimizer` or
 /// `train`.
 struct Override {

@@ -1,6 +1,7 @@
 // Emits LLVM modules as text and as object files, one per rank, several at a time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "lowering/Lowering.h"
+#include "passes/Output.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Proof.h"
@@ -11,7 +12,6 @@
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/TargetSelect.h"
-#include "llvm/Support/ToolOutputFile.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/TargetParser/Host.h"
 #include <mutex>
@@ -46,22 +46,19 @@ static LogicalResult writeObject(llvm::Module &module, StringRef path, Location 
     return emitError(loc) << "no code generator for this machine: " << why;
   module.setTargetTriple(machine->getTargetTriple().str());
   module.setDataLayout(machine->createDataLayout());
-  std::error_code error;
-  llvm::ToolOutputFile file(path, error, llvm::sys::fs::OF_None);
-  if (error)
-    return emitError(loc) << "cannot write `" << path << "`: " << error.message();
-  llvm::legacy::PassManager passes;
-  if (machine->addPassesToEmitFile(passes, file.os(), nullptr, llvm::CodeGenFileType::ObjectFile))
-    return emitError(loc) << "this machine's code generator writes no object files";
-  passes.run(module);
-  file.os().flush();
-  if (file.os().has_error()) {
-    error = file.os().error();
-    file.os().clear_error();
-    return emitError(loc) << "cannot write `" << path << "`: " << error.message();
-  }
-  file.keep();
-  return success();
+  std::string refused;
+  auto fill = [&](llvm::raw_pwrite_stream &os) -> LogicalResult {
+    llvm::legacy::PassManager passes;
+    if (machine->addPassesToEmitFile(passes, os, nullptr, llvm::CodeGenFileType::ObjectFile))
+      return emitError(loc) << "this machine's code generator writes no object files";
+    passes.run(module);
+    return success();
+  };
+  if (succeeded(writeOutput(path, refused, fill)))
+    return success();
+  if (!refused.empty())
+    return emitError(loc) << "cannot write `" << path << "`: " << refused;
+  return failure();
 }
 
 LogicalResult pp::emitObject(const ProvedModule &proved, int64_t rank, StringRef path) {

@@ -51,8 +51,8 @@ mlir::LogicalResult emitObject(const ProvedModule &proved, int64_t rank, llvm::S
 mlir::LogicalResult emitObjects(const ProvedModule &proved, llvm::ArrayRef<int64_t> ranks, llvm::StringRef folder,
                                 llvm::SmallVectorImpl<std::string> &paths);
 
-/// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output` appears whole or not
-/// at all. `runtimeLibrary` empty: `libpp-runtime.a`, or for cuda `libpp-runtime-cuda.a`, in `lib` beside the folder of
+/// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output`, a file that is
+/// there or not, appears whole or not at all. `runtimeLibrary` empty: `libpp-runtime.a`, or for cuda `libpp-runtime-cuda.a`, in `lib` beside the folder of
 /// this tool or of the build.
 mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::StringRef target,
                                    llvm::StringRef runtimeLibrary, llvm::StringRef output, mlir::Location loc);

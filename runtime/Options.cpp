@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <set>
 
@@ -133,7 +134,7 @@ const std::vector<OptionSpec> &allOptions() {
       switchOption("in-process", "run all ranks as threads of this process, without mpirun", &Options::inProcess),
       switchOption("info", "say what this program is, and end", &Options::info),
       switchOption("version", "say which pp linked it, and end", &Options::version),
-      switchOption("help", "this text", &Options::help)};
+      switchOption("help", "this text; -h, too", &Options::help)};
   return specs;
 }
 
@@ -172,6 +173,39 @@ Status checkTogether(const Options &options) {
     return invalid("`--save-every` needs `--save DIR`");
   if (options.inProcess && options.carrier != Carrier::Unsaid && options.carrier != Carrier::Threads)
     return invalid("`--in-process` is `--transport threads`; give one");
+  if (options.carrier == Carrier::Nccl && options.transport.sends != Sends::Plain)
+    return invalid("`--sends` has no effect with `--transport nccl`");
+  if (options.steps && options.stopAt && *options.stopAt > *options.steps)
+    return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", *options.steps);
+  return {};
+}
+
+/// Nothing that is written is read, or written by another option, too.
+Status checkFiles(const Options &options) {
+  std::vector<std::pair<const char *, std::string>> known;
+  for (auto [name, path] : {std::pair("data", &options.data), {"load", &options.load}})
+    if (!path->empty() && (*path != "random" || name != std::string("data")))
+      known.push_back({name, *path});
+  for (auto [name, path] : {std::pair("grads", &options.grads),
+                            {"log", &options.log},
+                            {"trace", &options.trace},
+                            {"profile", &options.profile},
+                            {"save", &options.save}}) {
+    for (const auto &[other, its] : known)
+      if (std::error_code none; !path->empty() && (*path == its || std::filesystem::equivalent(*path, its, none)))
+        return invalid("`--", name, " ", *path, "` would be written over what `--", other, "` names");
+    if (!path->empty())
+      known.push_back({name, *path});
+  }
+  return {};
+}
+
+/// What ends the program before it trains has no use for other options.
+Status checkAlone(const std::set<std::string> &seen) {
+  for (const char *alone : {"info", "version"})
+    for (const std::string &other : seen)
+      if (seen.count(alone) && other != alone && other != "help")
+        return invalid("`--", other, "` has no effect beside `--", alone, "`");
   return {};
 }
 
@@ -191,7 +225,7 @@ std::optional<std::string> nearestName(const std::string &word, std::span<const 
 Status parseOptions(std::span<const char *const> arguments, Options &options) {
   std::set<std::string> seen;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    std::string argument = arguments[i];
+    std::string argument = strcmp(arguments[i], "-h") == 0 ? "--help" : arguments[i];
     size_t equals = argument.find('=');
     std::string name =
         argument.starts_with("--") ? argument.substr(2, equals == std::string::npos ? equals : equals - 2) : argument;
@@ -214,9 +248,11 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
     }
     PP_TRY(spec->read(value, options));
   }
-  if (options.help || options.info)
+  if (options.help)
     return {};
+  PP_TRY(checkAlone(seen));
   PP_TRY(checkTogether(options));
+  PP_TRY(checkFiles(options));
   options.inProcess |= options.carrier == Carrier::Threads;
   return {};
 }
@@ -232,11 +268,13 @@ std::string helpText(const Program &program) {
       left += c == '\n' ? "\n" + std::string(24, ' ') : std::string(1, c);
     out += left + "\n";
   }
-  out += text("\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ",
-              program.sequence,
-              ", in the order of the file, from the\nbeginning again at its end; step t holds sequences (t-1) * ",
-              program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
-              "PP_THREADS=N gives each rank N threads for its kernels (1).\n");
+  out += text(
+      "\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ", program.sequence,
+      ", in the order of the file, from the\nbeginning again at its end; step t holds sequences (t-1) * ",
+      program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
+      "PP_THREADS=N gives each rank N threads for its kernels (1).\n\n",
+      "exit codes: 0 done; 1 the command line or a file is wrong; 2 the system refused; 3 another rank failed, ended\n",
+      "or is overdue; 4 a library did not do what was compiled for.\n");
   return out;
 }
 

@@ -2,26 +2,36 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/Forms.h"
 #include "lowering/Lowering.h"
-#include "mlir/Support/FileUtilities.h"
 #include "passes/Compare.h"
 #include "passes/Measured.h"
+#include "passes/Output.h"
 #include "passes/Passes.h"
 #include "passes/Proof.h"
 #include "passes/Report.h"
 #include "passes/pictures/Pictures.h"
 #include "tools/FrontendFlags.h"
+#include "llvm/ADT/Sequence.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/Module.h"
+#include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/Process.h"
-#include "llvm/Support/ToolOutputFile.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp;
 namespace cl = llvm::cl;
 
 cl::OptionCategory &pp::compileOptions() { // a function, for options in other files may be initialised first
-  static cl::OptionCategory category("pp-compile options");
+  static cl::OptionCategory category("output options");
+  return category;
+}
+cl::OptionCategory &pp::codeOptions() {
+  static cl::OptionCategory category("code options");
+  return category;
+}
+cl::OptionCategory &pp::simulationOptions() {
+  static cl::OptionCategory category("simulation options");
   return category;
 }
 
@@ -46,29 +56,31 @@ cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other units (timeline)"),
                             cl::cat(compileOptions()));
-cl::opt<unsigned> columnsOption(
-    "columns", cl::desc("go on below after so many columns, 0: never (timeline; default the terminal's width)"),
-    cl::cat(compileOptions()));
+cl::opt<unsigned>
+    columnsOption("columns",
+                  cl::desc("go on below after so many columns, 0: never (timeline; default the terminal's width)"),
+                  cl::cat(compileOptions()));
 cl::opt<std::string> costsOption(
     "costs", cl::desc("what the simulator counts in: units, cluster (default where there is one), parts, or a profile"),
-    cl::value_desc("units|cluster|PART=N,..|FILE.json"), cl::cat(compileOptions()));
+    cl::value_desc("units|cluster|PART=N,..|FILE.json"), cl::cat(simulationOptions()));
 cl::opt<std::string>
     orderOption("order", cl::desc("costs of parts of the model for the order of messages; else those of --costs"),
-                cl::value_desc("PART=N,.."), cl::cat(compileOptions()));
-cl::opt<bool> overlapOption("overlap", cl::init(true), cl::cat(compileOptions()),
+                cl::value_desc("PART=N,.."), cl::cat(simulationOptions()));
+cl::opt<bool> overlapOption("overlap", cl::init(true), cl::cat(simulationOptions()),
                             cl::desc("simulate messages behind tasks (true); false: every rank does one at a time"));
-cl::opt<bool> lockstepOption("lockstep", cl::cat(compileOptions()),
+cl::opt<bool> lockstepOption("lockstep", cl::cat(simulationOptions()),
                              cl::desc("simulate ranks that wait for all others behind every `together`"));
 cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));
-cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(compileOptions()));
+cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a"), cl::cat(codeOptions()));
 } // namespace
 
 Form pp::requestedForm() { return form; }
 std::string pp::requestedCosts() { return costsOption; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
+NamedValues pp::formNames() { return namedValues(form); }
 
 LogicalResult pp::setCosts(ModuleOp module) {
   StringRef costs = orderOption.empty() ? StringRef(costsOption) : StringRef(orderOption);
@@ -84,7 +96,10 @@ static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
   std::unique_ptr<CostModel> costs = makeCosts(program, costsOption);
   if (!costs)
     return failure();
-  return simulate(program, *costs, {overlapOption, lockstepOption});
+  FailureOr<Timeline> timeline = simulate(program, *costs, {overlapOption, lockstepOption});
+  if (succeeded(timeline) && !std::isfinite(timeline->step))
+    return emitError(program.getLoc()) << "with these costs a step would take longer than any number";
+  return timeline;
 }
 
 static bool isSimulated() {
@@ -151,6 +166,61 @@ LogicalResult pp::writeExecutable(const ProvedModule &proved, StringRef path) {
   return emitExecutable(proved, runtimeLibrary, path);
 }
 
+/// The name of what is written: of -o, else of the source.
+static std::string outputName(StringRef source) {
+  return output.empty() ? llvm::sys::path::stem(source).str() : std::string(output);
+}
+
+/// The files that a request writes; none where it prints.
+static SmallVector<std::string> outputsOf(ModuleOp module, StringRef source) {
+  std::string named = outputName(source);
+  SmallVector<int64_t> ranks = programRanks(module);
+  if (ranks.empty()) // they are still to be made
+    for (auto program : module.getOps<pipeline::ProgramOp>())
+      llvm::append_range(ranks, llvm::seq<int64_t>(0, program.getRanks()));
+  SmallVector<std::string> files;
+  if (form == Form::Exe && compareOption.empty()) {
+    files.push_back(named);
+  } else if (form == Form::Obj && rankOption.getNumOccurrences()) {
+    files.push_back(output.empty() ? "rank" + std::to_string(rankOption) + ".o" : named);
+  } else if (form == Form::Obj) {
+    for (int64_t rank : ranks)
+      files.push_back((output.empty() ? "." : named) + "/rank" + std::to_string(rank) + ".o");
+    files.push_back((output.empty() ? "." : named) + "/table.o");
+  } else if (form == Form::Chakra) {
+    for (int64_t rank : ranks)
+      files.push_back(named + "." + std::to_string(rank) + ".et");
+    files.push_back(named + ".groups.json");
+  } else if (!output.empty()) {
+    files.push_back(output);
+  }
+  return files;
+}
+
+LogicalResult pp::checkOutputs(ModuleOp module, StringRef source, ArrayRef<std::string> read) {
+  SmallVector<std::pair<StringRef, StringRef>> inputs; // the file, and what reads it
+  for (StringRef file : read)
+    inputs.push_back({file, file == source ? "it is what this compiles" : "it is imported"});
+  inputs.push_back({costsOption, "--costs reads it"});
+  inputs.push_back({compareOption, "--compare reads it"});
+  inputs.push_back({runtimeLibrary, "--runtime reads it"});
+  bool isBinary = (form == Form::Exe && compareOption.empty()) || form == Form::Obj || form == Form::Chakra;
+  if (isBinary && output.empty() && source == "-" && form != Form::Obj)
+    return usage("standard input has no name for what is written; name it with -o");
+  for (const std::string &file : outputsOf(module, source)) {
+    Output place = Output::of(file);
+    if (place.kind == Output::Folder)
+      return usage("`" + file + "` is a folder; name a file in it with -o");
+    if (isBinary && place.kind != Output::File)
+      return usage("`" + file + "` is no file, and --emit=" + formNames().values[static_cast<int>(form.getValue())] +
+                   " writes one; name it with -o");
+    for (auto [input, why] : inputs)
+      if (bool same = false; !input.empty() && !llvm::sys::fs::equivalent(file, input, same) && same)
+        return usage("`" + file + "` would be written over: " + why + "; name another file with -o");
+  }
+  return success();
+}
+
 static LogicalResult writeObjects(const ProvedModule &proved) {
   if (rankOption < 0) {
     llvm::SmallVector<std::string> paths;
@@ -162,18 +232,16 @@ static LogicalResult writeObjects(const ProvedModule &proved) {
 
 LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringRef source, llvm::raw_ostream &os) {
   auto ranks = programRanks(module);
-  if (rankOption >= 0 && form != Form::Actions && form != Form::Pipeline && !llvm::is_contained(ranks, rankOption))
+  if (rankOption.getNumOccurrences() && !llvm::is_contained(ranks, rankOption))
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
                  " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
   bool compares = !compareOption.empty();
-  if (compares && form != Form::Report && isFormRequested())
-    return usage("--compare draws under the plan with --emit=report, and prints a table without --emit");
-  StringRef named = output.empty() ? llvm::sys::path::stem(source) : StringRef(output);
+  std::string named = outputName(source);
   bool isCode = (form == Form::Exe && !compares) || form == Form::Obj;
   if (isCode && !proved)
     return usage("objects and executables are made of proved programs only");
   if (isCode)
-    return form == Form::Obj ? writeObjects(*proved) : writeExecutable(*proved, named);
+    return form == Form::Obj ? writeObjects(*proved) : writeExecutable(*proved, Output::of(named).path);
   if (form == Form::Chakra) {
     for (auto program : module.getOps<pipeline::ProgramOp>())
       if (FailureOr<Timeline> timeline = timelineOf(program);
@@ -181,14 +249,10 @@ LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringR
         return failure();
     return success();
   }
-  if (output.empty() || output == "-")
+  if (output.empty())
     return writeText(module, os);
-  std::string message;
-  std::unique_ptr<llvm::ToolOutputFile> file = openOutputFile(output, &message);
-  if (!file)
-    return usage(message);
-  if (failed(writeText(module, file->os())))
-    return failure();
-  file->keep();
-  return success();
+  std::string why;
+  if (succeeded(writeOutput(output, why, [&](llvm::raw_pwrite_stream &text) { return writeText(module, text); })))
+    return success();
+  return why.empty() ? failure() : refuse("cannot write `" + output + "`: " + why);
 }

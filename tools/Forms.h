@@ -4,7 +4,7 @@
 #define PP_TOOLS_FORMS_H
 
 #include "mlir/IR/BuiltinOps.h"
-#include "llvm/Support/CommandLine.h"
+#include "tools/FrontendFlags.h"
 
 namespace pp {
 
@@ -13,19 +13,28 @@ class ProvedModule;
 /// The forms of `--emit`.
 enum class Form { Exe, Obj, Llvm, Ranks, Pipeline, Actions, Tasks, Comms, Timeline, Svg, Report, Trace, Chakra, Stats };
 
-/// Of all options of pp-compile, here and in its main file; `--help` shows no others.
+/// The headings of pp-compile's options in `--help`: what is written, how code is made, what is simulated.
 llvm::cl::OptionCategory &compileOptions();
+llvm::cl::OptionCategory &codeOptions();
+llvm::cl::OptionCategory &simulationOptions();
 
 /// What the command line asks for.
 Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
 
+/// What --emit may say, in the order of `Form`.
+NamedValues formNames();
+
 /// What --costs says.
 std::string requestedCosts();
 
 /// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they lead to.
 mlir::LogicalResult setCosts(mlir::ModuleOp module);
+
+/// Fails, said once, where what would be written is a folder, or is read: the source, one of the files `read`, or what an
+/// option names. Also by another name, a link.
+mlir::LogicalResult checkOutputs(mlir::ModuleOp module, llvm::StringRef source, llvm::ArrayRef<std::string> read);
 
 /// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
 /// the name of the source. `proved`: the same module, or null where its proofs did not run; then it is not made into code.

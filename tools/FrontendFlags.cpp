@@ -1,6 +1,7 @@
 // Reads the command line of every tool that reads `.pipe` files, and finds the standard library.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/FrontendFlags.h"
+#include "frontend/CommandLine.h"
 #include "runtime/Version.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Config/llvm-config.h"
@@ -12,13 +13,13 @@ using namespace mlir;
 namespace cl = llvm::cl;
 
 cl::OptionCategory &pp::frontendFlags() { // a function, for options in other files may be initialised first
-  static cl::OptionCategory category("options of a `.pipe` file");
+  static cl::OptionCategory category("input options");
   return category;
 }
 
 namespace {
 cl::list<std::string> defines("D", cl::Prefix, cl::value_desc("name=value"), cl::cat(pp::frontendFlags()),
-                              cl::desc("give a parameter of the schedule, model or train program a value"));
+                              cl::desc("give a parameter a value: ranks=4, model.layers=8, optimizer.lr=1e-3"));
 cl::opt<std::string> schedule("schedule", cl::desc("compile this schedule of the file instead of its train program"),
                               cl::value_desc("name"), cl::cat(pp::frontendFlags()));
 cl::opt<std::string> cluster("cluster", cl::desc("run on this cluster, of the file or of std/clusters.pipe"),
@@ -38,9 +39,97 @@ static std::string executable() {
   return llvm::sys::fs::getMainExecutable(nullptr, reinterpret_cast<void *>(&executable));
 }
 
-LogicalResult pp::usage(const llvm::Twine &message) {
+static bool wrongCommandLine = false;
+
+LogicalResult pp::refuse(const llvm::Twine &message) {
   llvm::WithColor::error(llvm::errs(), llvm::sys::path::stem(executable())) << message << "\n";
   return failure();
+}
+
+LogicalResult pp::usage(const llvm::Twine &message) {
+  wrongCommandLine = true;
+  return refuse(message);
+}
+
+void pp::watchCommandLine(MLIRContext &context) {
+  context.getDiagEngine().registerHandler([](Diagnostic &diagnostic) {
+    auto at = diagnostic.getLocation()->findInstanceOf<FileLineColLoc>();
+    if (at && at.getFilename() == kCommandLine && diagnostic.getSeverity() == DiagnosticSeverity::Error)
+      wrongCommandLine = true;
+    return failure(); // and on to who prints it
+  });
+}
+
+/// What LLVM would refuse in words of its own: an option that there is not, a value that has no name.
+static LogicalResult checkWord(StringRef word, ArrayRef<pp::NamedValues> named, bool &takesNext) {
+  StringRef text = word.ltrim('-'), name = text.split('=').first;
+  auto &options = cl::getRegisteredOptions();
+  auto found = options.find(name);
+  takesNext = false;
+  if (found == options.end() && text.starts_with("D"))
+    found = options.find("D");
+  if (found == options.end()) {
+    SmallVector<StringRef> names;
+    for (auto &entry : options)
+      if (entry.getValue()->getOptionHiddenFlag() == cl::NotHidden)
+        names.push_back(entry.getKey());
+    llvm::sort(names);
+    StringRef nearest = pp::nearestName(name, names);
+    return pp::usage("there is no option `" + word.split('=').first + "`" +
+                     (nearest.empty()
+                          ? "; see --help"
+                          : "; did you mean `" + llvm::Twine(nearest.size() > 1 ? "--" : "-") + nearest + "`?"));
+  }
+  takesNext = text == found->getKey() && found->second->getValueExpectedFlag() == cl::ValueRequired;
+  for (const pp::NamedValues &its : named)
+    if (StringRef value = text.split('=').second;
+        its.option == name && text.contains('=') && !llvm::is_contained(its.values, value))
+      return pp::usage("`--" + name + "` has no value `" + value + "`" + pp::didYouMean(value, its.values) + "; " +
+                       pp::thereAre(its.values));
+  return success();
+}
+
+bool pp::readCommandLine(int argc, char **argv, StringRef overview, ArrayRef<const cl::OptionCategory *> shown,
+                         ArrayRef<NamedValues> named) {
+  if (const char *none = getenv("NO_COLOR"); none && *none) // --color counts more
+    llvm::WithColor::setAutoDetectFunction([](const llvm::raw_ostream &os) {
+      cl::Option *color = cl::getRegisteredOptions().lookup("color");
+      return color && color->getNumOccurrences() && llvm::WithColor::defaultAutoDetectFunction()(os);
+    });
+  cl::HideUnrelatedOptions(shown);
+  for (StringRef hidden : {"help-list"})
+    if (cl::Option *option = cl::getRegisteredOptions().lookup(hidden))
+      option->setHiddenFlag(cl::Hidden);
+  SmallVector<const char *> words(argv, argv + argc);
+  bool isValue = false;
+  for (const char *&word : MutableArrayRef(words).drop_front()) {
+    StringRef text = word;
+    if (std::exchange(isValue, false) || !text.starts_with("-") || text == "-")
+      continue;
+    if (text == "--")
+      break;
+    if (text == "-h")
+      word = "--help";
+    else if (failed(checkWord(text, named, isValue)))
+      return false;
+  }
+  std::string wrong;
+  llvm::raw_string_ostream stream(wrong);
+  if (cl::ParseCommandLineOptions(words.size(), words.data(), overview, &stream))
+    return true;
+  wrongCommandLine = true;
+  if (StringRef line = StringRef(wrong).split('\n').first; !line.empty())
+    (void)refuse(line.split(": ").second + "; see --help");
+  return false;
+}
+
+int pp::exitCode(LogicalResult done) {
+  llvm::outs().flush();
+  if (llvm::outs().has_error()) {
+    done = refuse("cannot write standard output: " + llvm::outs().error().message());
+    llvm::outs().clear_error();
+  }
+  return succeeded(done) ? 0 : wrongCommandLine ? 2 : 1;
 }
 
 void pp::setVersion(StringRef tool, ArrayRef<llvm::StringLiteral> targets) {

@@ -8,8 +8,32 @@
 
 namespace pp {
 
-/// A request that makes no sense, said once on stderr.
+/// A request that makes no sense, said once on stderr; the tool ends with 2.
 llvm::LogicalResult usage(const llvm::Twine &message);
+/// What the system refused, said once on stderr; the tool ends with 1.
+llvm::LogicalResult refuse(const llvm::Twine &message);
+/// Counts errors that point into the command line as such: for every context that a tool makes.
+void watchCommandLine(mlir::MLIRContext &context);
+
+/// An option whose values have names, and these.
+struct NamedValues {
+  llvm::StringRef option;
+  llvm::SmallVector<llvm::StringRef> values;
+};
+template <typename Option> NamedValues namedValues(Option &option) {
+  NamedValues named{option.ArgStr, {}};
+  for (unsigned i = 0; i < option.getParser().getNumOptions(); ++i)
+    if (!option.getParser().getOption(i).empty())
+      named.values.push_back(option.getParser().getOption(i));
+  return named;
+}
+
+/// Reads the command line: `-h` is --help, LLVM's own options are not shown, NO_COLOR counts. False if it is wrong, which
+/// is said once on stderr.
+bool readCommandLine(int argc, char **argv, llvm::StringRef overview,
+                     llvm::ArrayRef<const llvm::cl::OptionCategory *> shown, llvm::ArrayRef<NamedValues> named);
+/// What the tool ends with: 0 done, 1 the program or a file is wrong, 2 the command line is. Flushes standard output.
+int exitCode(llvm::LogicalResult done);
 
 /// For `--version`: which pp, which LLVM, and targets where the tool links programs.
 void setVersion(llvm::StringRef tool, llvm::ArrayRef<llvm::StringLiteral> targets = {});

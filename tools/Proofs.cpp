@@ -13,19 +13,26 @@ enum class Table { None, Text, Json };
 
 cl::opt<ChannelMap> channels(
     "channels", cl::desc("prove progress for this map of messages to lanes"), cl::init(ChannelMap::edge),
-    cl::cat(compileOptions()),
+    cl::cat(proofOptions()),
     cl::values(clEnumValN(ChannelMap::rank, "rank", "one lane a rank"),
                clEnumValN(ChannelMap::direction, "direction", "a forward and a backward lane a rank"),
                clEnumValN(ChannelMap::pair, "pair", "one lane for every two ranks"),
                clEnumValN(ChannelMap::edge, "edge", "one lane for every directed edge (default, what programs use)")));
 cl::opt<std::string> memoryLimit("memory-limit", cl::desc("bytes that a rank may allocate: 16GiB, 500M, 4096"),
-                                 cl::value_desc("BYTES"), cl::cat(compileOptions()));
+                                 cl::value_desc("BYTES"), cl::cat(proofOptions()));
 cl::opt<Table> prove("prove", cl::desc("print what was proved, and write nothing else without --emit"),
-                     cl::init(Table::None), cl::ValueOptional, cl::cat(compileOptions()),
+                     cl::init(Table::None), cl::ValueOptional, cl::cat(proofOptions()),
                      cl::values(clEnumValN(Table::Text, "", "as a table"),
                                 clEnumValN(Table::Text, "text", "as a table"),
                                 clEnumValN(Table::Json, "json", "as JSON")));
 } // namespace
+
+cl::OptionCategory &pp::proofOptions() { // a function, for options in other files may be initialised first
+  static cl::OptionCategory category("proof options");
+  return category;
+}
+
+NamedValues pp::channelNames() { return namedValues(channels); }
 
 /// `16GiB`, `1.5G`, `4096`: a number, and what it counts in.
 static std::optional<int64_t> parseBytes(StringRef text) {

@@ -6,8 +6,15 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "passes/Passes.h"
 #include "passes/Proof.h"
+#include "tools/FrontendFlags.h"
 
 namespace pp {
+
+/// The heading of the options beside this in `--help`.
+llvm::cl::OptionCategory &proofOptions();
+
+/// What --channels may say.
+NamedValues channelNames();
 
 /// --channels and --memory-limit; fails, said once on stderr, where the limit is not a number of bytes.
 llvm::FailureOr<ProofOptions> requestedProofs();

@@ -8,31 +8,31 @@
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Passes.h"
 #include "tools/Check.h"
+#include "tools/Effects.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Proofs.h"
 #include "llvm/Support/InitLLVM.h"
-#include "llvm/Support/WithColor.h"
 
 using namespace mlir;
 namespace cl = llvm::cl;
 
 namespace {
 
-cl::opt<std::string> input(cl::Positional, cl::desc("FILE.pipe"), cl::Required, cl::cat(pp::compileOptions()));
+cl::opt<std::string> input(cl::Positional, cl::desc("FILE.pipe"), cl::cat(pp::frontendFlags()));
 cl::opt<std::string> target("target", cl::desc("what the program runs on: cpu (default) or cuda"), cl::init("cpu"),
-                            cl::cat(pp::compileOptions()));
+                            cl::cat(pp::codeOptions()));
 cl::opt<bool> fuse("fuse", cl::desc("make B of I and W side by side where no message stands between them (true)"),
-                   cl::init(true), cl::cat(pp::compileOptions()));
+                   cl::init(true), cl::cat(pp::codeOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("let weights leave earlier where the simulated step gains by it"),
-                    cl::cat(pp::compileOptions()));
+                    cl::cat(pp::codeOptions()));
 cl::opt<cl::boolOrDefault> epilogues("epilogues",
                                      cl::desc("let products do the gelu and the bias gradients beside them (for cuda)"),
-                                     cl::cat(pp::compileOptions()));
-cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"),
-                                cl::cat(pp::compileOptions()));
-cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"),
-                         cl::cat(pp::compileOptions()));
+                                     cl::cat(pp::codeOptions()));
+cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"), cl::Hidden,
+                                cl::cat(pp::frontendFlags()));
+cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"), cl::Hidden,
+                         cl::cat(pp::frontendFlags()));
 
 /// What a file that holds rank programs already cannot be written as.
 LogicalResult checkLevel() {
@@ -41,13 +41,27 @@ LogicalResult checkLevel() {
   return success();
 }
 
+/// Before anything is done that takes time: options without effect, and files that would be written over.
+LogicalResult checkRequest(ModuleOp module, const llvm::SourceMgr &sources, bool isPipe) {
+  if (module.getOps<pp::pipeline::ProgramOp>().empty())
+    return pp::refuse("`" + input + "` holds no program");
+  bool hasRanks = !pp::programRanks(module).empty();
+  if (hasRanks && failed(checkLevel()))
+    return failure();
+  bool proves = pp::wantsProof() && !pp::isFormRequested();
+  if (failed(pp::checkEffects({isPipe, hasRanks, proves, splitInput, /*checks=*/false})))
+    return failure();
+  SmallVector<std::string> read = {input};
+  for (unsigned buffer = 1; buffer <= sources.getNumBuffers(); ++buffer)
+    read.push_back(sources.getMemoryBuffer(buffer)->getBufferIdentifier().str());
+  return success(proves || succeeded(pp::checkOutputs(module, input, read)));
+}
+
 /// Brings the module to the level that --emit and --prove ask for. `proved` is set where that is the ranks' programs.
 LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times,
                         std::optional<pp::ProvedModule> &proved) {
   pp::dropProofs(module);
   bool hasRanks = !pp::programRanks(module).empty();
-  if (hasRanks && failed(checkLevel()))
-    return failure();
   if (pp::requestedForm() == pp::Form::Actions)
     return success();
   if (failed(pp::setCosts(module)))
@@ -113,11 +127,13 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
     if (module && target != "cpu")
       for (auto program : module->getOps<pp::pipeline::ProgramOp>())
         program->setAttr(pp::kTargetAttr, StringAttr::get(&context, target));
-    return success(module && succeeded(runPasses(*module, *proofs, times, proved)) &&
+    return success(module && succeeded(checkRequest(*module, *manager, isPipe)) &&
+                   succeeded(runPasses(*module, *proofs, times, proved)) &&
                    succeeded(write(*module, proved, times, os)));
   };
   if (!verifyDiagnostics) {
     SourceMgrDiagnosticHandler handler(*manager, &context);
+    pp::watchCommandLine(context);
     return run();
   }
   SourceMgrDiagnosticVerifierHandler handler(*manager, &context);
@@ -127,29 +143,40 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
 
 } // namespace
 
-int main(int argc, char **argv) {
-  llvm::InitLLVM init(argc, argv);
-  cl::HideUnrelatedOptions({&pp::compileOptions(), &pp::frontendFlags(), &llvm::getColorCategory()});
-  pp::setVersion("pp-compile", pp::linkedTargets());
-  cl::ParseCommandLineOptions(argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n");
+static LogicalResult run() {
+  if (input.empty())
+    return pp::usage("name the file to compile: pp-compile FILE.pipe; see --help");
   if (target != "cpu" && target != "cuda")
-    return failed(pp::usage("target `" + target + "` is not known; there are cpu and cuda")) ? 1 : 0;
-  if (pp::wantsProof() && (pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipeline))
-    return failed(pp::usage("--prove speaks of rank programs, and this --emit ends before there are any")) ? 1 : 0;
+    return pp::usage("target `" + target + "` is not known; there are cpu and cuda");
   if (pp::wantsCheck() && (pp::isFormRequested() || pp::wantsProof() || target != "cpu" || verifyDiagnostics ||
                            StringRef(input).ends_with(".mlir")))
-    return failed(pp::usage("--check runs a `.pipe` file on this machine's CPU and writes nothing: no --emit, --prove, "
-                            "--target or --verify-diagnostics with it"))
-               ? 1
-               : 0;
+    return pp::usage("--check runs a `.pipe` file on this machine's CPU and writes nothing: no --emit, --prove, "
+                     "--target or --verify-diagnostics with it");
+  if (pp::wantsCheck() && failed(pp::checkEffects({/*isPipe=*/true, /*hasRanks=*/false, /*proves=*/false, splitInput,
+                                                   /*checks=*/true})))
+    return failure();
   std::string message;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &message);
   if (!buffer)
-    return failed(pp::usage(message)) ? 1 : 0;
+    return pp::refuse(message);
   auto one = [&](std::unique_ptr<llvm::MemoryBuffer> part, llvm::raw_ostream &os) {
     return compile(std::move(part), os);
   };
-  LogicalResult result = splitInput ? splitAndProcessBuffer(std::move(buffer), one, llvm::outs(), "# -----", "# -----")
-                                    : one(std::move(buffer), llvm::outs());
-  return failed(result) ? 1 : 0;
+  return splitInput ? splitAndProcessBuffer(std::move(buffer), one, llvm::outs(), "# -----", "# -----")
+                    : one(std::move(buffer), llvm::outs());
+}
+
+int main(int argc, char **argv) {
+  llvm::InitLLVM init(argc, argv);
+  pp::setVersion("pp-compile", pp::linkedTargets());
+  cl::extrahelp more(
+      "\nexit codes:\n\n  0  it is done\n  1  the program is wrong, or a file that it needs, or a file cannot be "
+      "written\n  2  the command line is wrong\n\n`-` is standard input, and as OUT of text standard output. "
+      "The last -D of a name counts. Colours are\nwhere the terminal has them, unless NO_COLOR is set; "
+      "--color and --color=false decide.\n");
+  bool read = pp::readCommandLine(
+      argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n",
+      {&pp::codeOptions(), &pp::frontendFlags(), &pp::compileOptions(), &pp::proofOptions(), &pp::simulationOptions()},
+      {pp::formNames(), pp::channelNames()});
+  return pp::exitCode(success(read && succeeded(run())));
 }

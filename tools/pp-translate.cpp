@@ -1,12 +1,15 @@
 // pp-translate: schedules of other systems to `.pipe` files, and our schedules to theirs.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Csv.h"
-#include "mlir/Parser/Parser.h"
-#include "mlir/Tools/mlir-translate/MlirTranslateMain.h"
-#include "mlir/Tools/mlir-translate/Translation.h"
+#include "mlir/Pass/PassManager.h"
+#include "mlir/Support/FileUtilities.h"
+#include "mlir/Support/ToolUtilities.h"
+#include "passes/Output.h"
 #include "passes/Passes.h"
 #include "passes/Report.h"
 #include "tools/FrontendFlags.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
 
 using namespace mlir;
@@ -14,15 +17,28 @@ namespace cl = llvm::cl;
 
 namespace {
 
+cl::OptionCategory category("output options");
+cl::opt<std::string> input(cl::Positional, cl::desc("FILE"), cl::init("-"), cl::cat(category));
+cl::opt<std::string> output("o", cl::desc("output file, else standard output"), cl::value_desc("OUT"),
+                            cl::cat(category));
+cl::opt<bool> imports("import-csv", cl::desc("a schedule CSV of PyTorch to a `.pipe` file"), cl::cat(category));
+cl::opt<bool> exports("export-csv", cl::desc("a `.pipe` file to a schedule CSV of PyTorch"), cl::cat(category));
 cl::opt<pp::CsvDialect> dialect(
-    "dialect", cl::desc("what the letters of the CSV mean"), cl::init(pp::CsvDialect::Current),
+    "dialect", cl::desc("what the letters of the CSV mean (import)"), cl::init(pp::CsvDialect::Current),
+    cl::cat(category),
     cl::values(clEnumValN(pp::CsvDialect::Current, "current", "B is the full backward, I and W are its halves"),
                clEnumValN(pp::CsvDialect::V25, "2.5", "PyTorch 2.5: BW is the full backward, B and W its halves")));
-cl::opt<std::string> name("name", cl::desc("name of the schedule that is written"), cl::init("imported"));
-cl::opt<bool> messages("comms", cl::desc("write the messages, too (PyTorch's compute_comms)"));
-cl::opt<bool>
-    waits("waits", cl::init(true),
-          cl::desc("write WAIT_SEND and WAIT_REDUCE_GRAD, which older versions of PyTorch do not know (true)"));
+cl::opt<std::string> name("name", cl::desc("name of the schedule that is written (import)"), cl::init("imported"),
+                          cl::cat(category));
+cl::opt<bool> messages("comms", cl::desc("write the messages, too: PyTorch's compute_comms (export)"),
+                       cl::cat(category));
+cl::opt<bool> waits("waits", cl::init(true), cl::cat(category),
+                    cl::desc("write WAIT_SEND and WAIT_REDUCE_GRAD, which older versions of PyTorch do not know "
+                             "(export; true)"));
+cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"), cl::Hidden,
+                                cl::cat(category));
+cl::opt<std::string> splitInput("split-input-file", cl::ValueOptional, cl::Hidden, cl::cat(category),
+                                cl::desc("treat each part between lines with this marker as a file"));
 
 using Sources = std::shared_ptr<llvm::SourceMgr>;
 
@@ -71,9 +87,62 @@ LogicalResult exportCsv(const Sources &sources, llvm::raw_ostream &os, MLIRConte
 
 } // namespace
 
+/// One file, or one part of a split file.
+static LogicalResult translate(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostream &os) {
+  MLIRContext context;
+  auto sources = std::make_shared<llvm::SourceMgr>();
+  sources->AddNewSourceBuffer(std::move(buffer), llvm::SMLoc());
+  auto run = [&] { return imports ? importCsv(sources, os, &context) : exportCsv(sources, os, &context); };
+  if (!verifyDiagnostics) {
+    SourceMgrDiagnosticHandler handler(*sources, &context);
+    pp::watchCommandLine(context);
+    return run();
+  }
+  context.disableMultithreading();
+  SourceMgrDiagnosticVerifierHandler handler(*sources, &context);
+  (void)run();
+  return handler.verify();
+}
+
+/// Which of both ways, and that every option has an effect there.
+static LogicalResult checkRequest() {
+  if (imports == exports)
+    return pp::usage(imports ? "--import-csv and --export-csv are two ways; give one"
+                             : "say what to do: --import-csv or --export-csv; see --help");
+  static constexpr llvm::StringLiteral ofImports[] = {"dialect", "name"};
+  static constexpr llvm::StringLiteral ofExports[] = {"comms",  "waits",     "D",           "schedule",     "cluster",
+                                                      "stdlib", "max-steps", "max-actions", "max-megabytes"};
+  for (StringRef option : imports ? ArrayRef(ofExports) : ArrayRef(ofImports))
+    if (cl::getRegisteredOptions().lookup(option)->getNumOccurrences())
+      return pp::usage("`" + llvm::Twine(option.size() > 1 ? "--" : "-") + option + "` has no effect here; it is for " +
+                       (imports ? "--export-csv" : "--import-csv"));
+  bool same = false;
+  if (!output.empty() && !llvm::sys::fs::equivalent(output, input, same) && same)
+    return pp::usage("`" + output + "` would be written over: it is what this reads; name another file with -o");
+  return success();
+}
+
+static LogicalResult run() {
+  if (failed(checkRequest()))
+    return failure();
+  std::string why;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &why);
+  if (!buffer)
+    return pp::refuse(why);
+  if (splitInput.getNumOccurrences())
+    return splitAndProcessBuffer(std::move(buffer), translate, llvm::outs(), splitInput, splitInput);
+  auto fill = [&](llvm::raw_pwrite_stream &os) { return translate(std::move(buffer), os); };
+  if (succeeded(pp::writeOutput(output.empty() ? "-" : StringRef(output), why, fill)))
+    return success();
+  return why.empty() ? failure() : pp::refuse("cannot write `" + output + "`: " + why);
+}
+
 int main(int argc, char **argv) {
-  TranslateRegistration read("import-csv", "a schedule CSV of PyTorch to a `.pipe` file", importCsv);
-  TranslateRegistration write("export-csv", "a `.pipe` file to a schedule CSV of PyTorch", exportCsv);
+  llvm::InitLLVM init(argc, argv);
   pp::setVersion("pp-translate");
-  return failed(mlirTranslateMain(argc, argv, "pp-translate: schedules of other systems and ours\n"));
+  cl::extrahelp more("\nexit codes:\n\n  0  it is done\n  1  the file is wrong, or cannot be read or written\n"
+                     "  2  the command line is wrong\n");
+  bool read = pp::readCommandLine(argc, argv, "pp-translate: schedules of other systems and ours\n",
+                                  {&pp::frontendFlags(), &category}, {pp::namedValues(dialect)});
+  return pp::exitCode(success(read && succeeded(run())));
 }

@@ -5,9 +5,9 @@
 // after its length as a varint. Attributes have the value types that its feeder reads. All dependences are data_deps:
 // the feeder of ASTRA-sim looks at no others. A node waits for all that the rank's list puts before it and does not let
 // run on: the launch before it and the messages completed since.
+#include "passes/Output.h"
 #include "passes/pictures/Names.h"
 #include "passes/pictures/Pictures.h"
-#include "llvm/Support/FileSystem.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/LEB128.h"
 #include <cmath>
@@ -163,17 +163,14 @@ void RankWriter::write(RankOp rank, llvm::raw_ostream &stream) {
 }
 
 static LogicalResult writeFile(const Twine &path, Location loc, llvm::function_ref<void(llvm::raw_ostream &)> fill) {
-  std::error_code error;
-  llvm::raw_fd_ostream file(path.str(), error);
-  if (!error) {
-    fill(file);
-    file.close();
-    error = file.error();
-    file.clear_error();
-  }
-  if (error)
-    return emitError(loc, "cannot write `") << path << "`: " << error.message();
-  return success();
+  std::string why;
+  auto filled = [&](llvm::raw_pwrite_stream &os) {
+    fill(os);
+    return success();
+  };
+  if (succeeded(writeOutput(path.str(), why, filled)))
+    return success();
+  return emitError(loc, "cannot write `") << path << "`: " << why;
 }
 
 LogicalResult pp::writeChakra(ProgramOp program, const Timeline &timeline, StringRef prefix) {

@@ -80,6 +80,32 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
   EXPECT_EQ(refusal({"--save-every", "3"}), "`--save-every` needs `--save DIR`");
 }
 
+TEST(RuntimeOptions, RefusesWhatHasNoEffect) {
+  EXPECT_EQ(refusal({"--info", "--steps", "3"}), "`--steps` has no effect beside `--info`");
+  EXPECT_EQ(refusal({"--version", "--in-process"}), "`--in-process` has no effect beside `--version`");
+  EXPECT_EQ(refusal({"--steps=3", "--stop-at=4"}), "`--stop-at 4` has no effect: the last step is 3");
+  EXPECT_EQ(refusal({"--transport=nccl", "--sends=buffered"}), "`--sends` has no effect with `--transport nccl`");
+  EXPECT_EQ(refusal({"--steps=3", "--stop-at=3"}), "");
+  EXPECT_EQ(refusal({"--info", "--help"}), "");
+}
+
+TEST(RuntimeOptions, ReadsTheShortFormOfHelp) {
+  Options options;
+  std::vector<const char *> arguments = {"-h", "--steps", "3"};
+  EXPECT_TRUE(parseOptions(arguments, options).ok());
+  EXPECT_TRUE(options.help);
+}
+
+TEST_F(RuntimeFiles, NothingIsWrittenOverWhatIsRead) {
+  std::string text = write("t.txt", "abc"), link = (folder / "link").string(), dots = (folder / "." / "t.txt").string();
+  std::filesystem::create_symlink(text, link);
+  for (const std::string &same : {text, link, dots})
+    EXPECT_EQ(plain(refusal({"--data", text.c_str(), "--log", same.c_str()})),
+              "`--log " + plain(same) + "` would be written over what `--data` names");
+  EXPECT_EQ(refusal({"--trace=x", "--profile=x"}), "`--profile x` would be written over what `--trace` names");
+  EXPECT_EQ(refusal({"--data=random", "--log=random"}), "");
+}
+
 std::string tokenFile(int32_t magic, int32_t version, int32_t count, const std::vector<uint16_t> &tokens) {
   int32_t header[256] = {magic, version, count};
   std::string body(reinterpret_cast<const char *>(header), sizeof header);

@@ -32,7 +32,8 @@ def main():
     for what, text in expected.items():
         missing = [line for line in text.splitlines() if line not in readme]
         problems += [f"README.md lacks this line of {what}: {line}" for line in missing]
-    ours = output(compiler, "--help").split("pp-compile options:")[1]
+    sections = re.split(r"^(\w+ [Oo]ptions):$", output(compiler, "--help"), flags=re.M)
+    ours = "".join(text for heading, text in zip(sections[1::2], sections[2::2]) if heading not in ("Generic Options", "input options"))
     current = ""
     for option in re.findall(r"^  (-[-\w]+)|^    =(\w+)", ours, re.M):
         current = option[0] or current
