@@ -3,9 +3,11 @@
 #include "lowering/CheckTexts.h"
 #include "lowering/Lowering.h"
 #include "passes/Actions.h"
+#include "passes/Fingerprint.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/IR/Function.h"
+#include "llvm/Support/FormatVariadic.h"
 #include <nlohmann/json.hpp>
 
 using namespace mlir;
@@ -362,6 +364,8 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
                    {"parameters", parameters},
                    {"flops_per_step", flops},
                    {"tokens_per_step", numberOf("batch") * numberOf("sequence") * microbatches}});
+  // Names for people and hashes; nothing that is computed depends on it.
+  expected["fingerprint"] = JsonValue::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());
   if (got == expected)
     return success();
   return emitError(program.getLoc()) << "the text of the program is not what was proved: expected " << shortened(expected)
