@@ -3,11 +3,11 @@
 #include "tools/Check.h"
 #include "dialect/Nn.h"
 #include "dialect/Pipeline.h"
+#include "lowering/Lowering.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Gradients.h"
-#include "lowering/Lowering.h"
 #include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"
@@ -125,6 +125,7 @@ LogicalResult Checker::findSizes() {
   llvm::SourceMgr manager;
   manager.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBuffer(source), llvm::SMLoc());
   SourceMgrDiagnosticHandler handler(manager, &context);
+  watchCommandLine(context);
   context.printOpOnDiagnostic(false);
   OwningOpRef<ModuleOp> module = importPipe(manager, &context, how);
   if (!module)
@@ -198,9 +199,10 @@ LogicalResult Checker::refuseLarge() {
   for (const Size &size : sizes)
     if (size.matters && size.chosen > 2 * size.least)
       stream << (large.empty() ? "" : ", ") << size.name << " = " << size.chosen;
-  return usage(llvm::formatv("--check could not make this program small: a step of one rank has {0:e1} operations; give smaller "
-                             "numbers with -D{1}",
-                             operations, large.empty() ? "" : ", for example of " + large));
+  return refuse(
+      llvm::formatv("--check could not make this program small: a step of one rank has {0:e1} operations; give smaller "
+                    "numbers with -D{1}",
+                    operations, large.empty() ? "" : ", for example of " + large));
 }
 
 //===-- Running -------------------------------------------------------------------------------------------------===//
@@ -212,6 +214,7 @@ LogicalResult Checker::compile(StringRef path, bool alone) {
   llvm::SourceMgr manager;
   manager.AddNewSourceBuffer(llvm::MemoryBuffer::getMemBuffer(source), llvm::SMLoc());
   SourceMgrDiagnosticHandler handler(manager, &context);
+  watchCommandLine(context);
   ScopedDiagnosticHandler known(&context, [](Diagnostic &diagnostic) { // warnings were shown before
     return success(diagnostic.getSeverity() == DiagnosticSeverity::Warning);
   });
@@ -224,15 +227,15 @@ LogicalResult Checker::compile(StringRef path, bool alone) {
 /// One step of all ranks in one process, with sends that wait for their receives.
 FailureOr<Gradients> Checker::step(StringRef path) {
   std::string gradients = (path + ".grads").str(), log = (path + ".log").str(), said = (path + ".out").str();
-  StringRef arguments[] = {path,     "--in-process", "--sends",   "rendezvous", "--data", "random", "--seed", "1",
-                           "--steps", "1",            "--grads", gradients,    "--log",  log};
+  StringRef arguments[] = {path, "--in-process", "--sends", "rendezvous", "--data",  "random", "--seed",
+                           "1",  "--steps",      "1",       "--grads",    gradients, "--log",  log};
   std::optional<StringRef> redirects[] = {StringRef(""), StringRef(said), StringRef(said)};
   std::string why;
   int status = llvm::sys::ExecuteAndWait(path, arguments, std::nullopt, redirects, kSecondsToRun, 0, &why);
   if (status != 0) {
     auto text = llvm::MemoryBuffer::getFile(said);
-    return usage("--check: the program " + (why.empty() ? "ended with status " + std::to_string(status) : why) + "\n" +
-                 (text ? (*text)->getBuffer().rtrim() : StringRef()));
+    return refuse("--check: the program " + (why.empty() ? "ended with status " + std::to_string(status) : why) + "\n" +
+                  (text ? (*text)->getBuffer().rtrim() : StringRef()));
   }
   return readGradients(gradients, log);
 }
@@ -277,8 +280,12 @@ LogicalResult Checker::compare(const Gradients &ours, const Gradients &reference
   for (auto &[name, line] : lines) {
     auto &[count, difference] = line;
     bool good = difference.relative <= kBound;
-    os << llvm::left_justify(name, width) << "  " << llvm::format("%7lld  %16.1e", (long long)count, difference.relative)
-       << (good ? "" : count > 1 ? "  wrong, in " + difference.name : "  wrong") << "\n";
+    os << llvm::left_justify(name, width) << "  "
+       << llvm::format("%7lld  %16.1e", (long long)count, difference.relative)
+       << (good        ? ""
+           : count > 1 ? "  wrong, in " + difference.name
+                       : "  wrong")
+       << "\n";
     if (!(difference.relative <= worst.relative))
       worst = difference;
   }
@@ -298,7 +305,7 @@ LogicalResult Checker::run() {
   say();
   llvm::SmallString<128> folder;
   if (std::error_code error = llvm::sys::fs::createUniqueDirectory("pp-check", folder))
-    return usage("cannot make a temporary folder: " + error.message());
+    return refuse("cannot make a temporary folder: " + error.message());
   auto removeFolder = llvm::make_scope_exit([&] { llvm::sys::fs::remove_directories(folder); });
   std::string ours = (folder + "/schedule").str(), single = (folder + "/single").str();
   if (failed(compile(ours, /*alone=*/false)) || failed(compile(single, /*alone=*/true)))

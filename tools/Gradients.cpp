@@ -61,10 +61,10 @@ FailureOr<Gradients> pp::readGradients(StringRef tensors, StringRef log) {
   Gradients read;
   auto file = llvm::MemoryBuffer::getFile(tensors, /*IsText=*/false, /*RequiresNullTerminator=*/false);
   if (!file || !readTensors((*file)->getBuffer(), read))
-    return usage("--check cannot read the gradients that the program wrote");
+    return refuse("--check cannot read the gradients that the program wrote");
   auto lines = llvm::MemoryBuffer::getFile(log);
   if (!lines || !readLoss((*lines)->getBuffer(), read))
-    return usage("--check cannot read the loss that the program wrote");
+    return refuse("--check cannot read the loss that the program wrote");
   return read;
 }
 
@@ -84,7 +84,7 @@ FailureOr<std::vector<Difference>> pp::differencesOf(const Gradients &ours, cons
   for (auto &[name, tensor] : reference) {
     auto found = ours.find(name);
     if (found == ours.end() || found->second.size() != tensor.size())
-      return usage("--check: the schedule's program has no gradient like that of `" + name + "` on one rank");
+      return refuse("--check: the schedule's program has no gradient like that of `" + name + "` on one rank");
     double scale = std::max({largestOf(tensor), name == kLoss ? 0 : 1e-4 * most, 1e-300}), worst = 0;
     for (auto [mine, theirs] : llvm::zip(found->second, tensor))
       if (double error = std::fabs(mine - theirs) / scale; !(error <= worst)) // takes what is no number, too
@@ -92,6 +92,6 @@ FailureOr<std::vector<Difference>> pp::differencesOf(const Gradients &ours, cons
     differences.push_back({name, worst});
   }
   if (ours.size() != reference.size())
-    return usage("--check: the schedule's program has gradients that one rank has not");
+    return refuse("--check: the schedule's program has gradients that one rank has not");
   return differences;
 }

@@ -55,7 +55,7 @@ private:
   std::string body;
   llvm::raw_string_ostream os{body};
   double height = 0, end = 0, row = 0, gap = 3, scale = 0, band = 0;
-  double narrowest = 0; ///< pixels of the shortest unit; below two, units have no labels, edges or titles
+  double narrowest = 0;               ///< pixels of the shortest unit; below two, units have no labels, edges or titles
   std::map<Phase, double> shortest;   ///< unit of a phase
   std::map<Phase, size_t> longest[2]; ///< label of a phase: whole, and behind the stage
   std::string crowdedArrows;
@@ -179,8 +179,8 @@ void Figure::arrow(const Flight &flight) {
   if (flight.kind() == PostKind::send) {
     bool down = flight.ranks[0] < flight.ranks[1];
     double from = y(flight.ranks[0]) + (down ? row : 0), to = y(flight.ranks[1]) + (down ? 0 : row);
-    std::string line = llvm::formatv("M{0} {1}L{2} {3}", number(x(flight.start)), number(from), number(x(flight.end)),
-                                     number(to));
+    std::string line =
+        llvm::formatv("M{0} {1}L{2} {3}", number(x(flight.start)), number(from), number(x(flight.end)), number(to));
     if (isCrowded())
       crowdedArrows += line;
     else
