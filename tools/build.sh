@@ -28,7 +28,8 @@ core_minutes=27 # of all cores together, on a machine with two
 if [ ! -e build/bin/pp-compile ]; then
   what="the compiler and its runtime"
   if [ $preset = check ]; then what="the compiler, its runtime and the tests" core_minutes=42; fi
-  echo "pp: builds $what into build/: about $(((core_minutes + cores - 1) / cores)) minutes on these $cores cores, later only what has changed"
+  minutes=$(((core_minutes + cores - 1) / cores))
+  echo "pp: builds $what into build/: about $minutes minutes on these $cores cores, later only what has changed"
 fi
 
 missing=()
@@ -36,10 +37,11 @@ for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
 done
 if [ ${#missing[@]} -gt 0 ]; then
-  echo "pp: installs ${#missing[@]} packages of Debian with what they need (a minute or two; log: build/apt.log): ${missing[*]}"
+  echo "pp: installs these packages of Debian and what they need, a minute or two (log: build/apt.log): ${missing[*]}"
   as_root=$([ "$(id -u)" = 0 ] || echo sudo)
   quietly build/apt.log $as_root apt-get update
-  quietly build/apt.log $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+  quietly build/apt.log $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+    "${missing[@]}"
 fi
 
 started=$SECONDS
