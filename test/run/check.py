@@ -58,7 +58,7 @@ code, out, err = check(harness.TRAIN, *define(hidden=8192, ffn=32768))
 tally.check(code == 1 and "could not make this program small" in err and "theta" not in err and not out, "refused: " + err.strip())
 code, out, err = check(path, "--schedule=pears", *define(ranks=3, microbatches=4, layers=6))
 tally.check(code == 2 and "there is no schedule `pears`" in err, "an error of the program: " + err.splitlines()[0])
-for option in ("--emit=timeline", "--prove", "--target=cuda", "-ofile", "--to-scale", "--rank=0"):
+for option in ("--emit=timeline", "--prove", "--target=cuda", "-o=file", "--to-scale", "--rank=0"):
     code, out, err = check(QUICKSTART, option)
     tally.check(code == 2 and ("--check" in err or "has no effect here" in err) and not out, f"with {option}: {err.strip()}")
 sys.exit(tally.close())
