@@ -1,7 +1,7 @@
 // Walks the nn ops of a task body and the calls of the lowered one side by side.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}       pp_linear(rank, 0, p0, p1, null, p2)       ops[0] = linear, dims ..
+//   %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}     pp_linear(rank, 0, p0, p1, null, p2)     ops[0] = linear, dims ..
 // What lies where is read from `pp.buffers` and the body's groups; a place must have room for its tensor.
 #include "lowering/CheckBodies.h"
 #include "dialect/Nn.h"
@@ -41,6 +41,8 @@ public:
     for (Operation &op : body.front().without_terminator())
       if (failed(placeResults(op)))
         return failure();
+    if (failed(checkPlaces(body, groups, rank)))
+      return failure();
     return checkOps();
   }
 
@@ -164,8 +166,8 @@ private:
                      {kernel.kernelName().str(), kernel.elementType(), kernel.dims(), kernel.params(), kernel.flags()});
   }
 
-  /// What delta was made of, where these are all of its gradients and nothing was written over it: a library makes delta
-  /// of it again.
+  /// What delta was made of, where these are all of its gradients and nothing was written over it: a library makes
+  /// delta of it again.
   Value intactOutput(nn::AttentionBwdOp backward) {
     auto delta = backward.getDelta().getDefiningOp<nn::AttentionDeltaOp>();
     if (!delta || backward.getKv().size() != 2)
@@ -244,8 +246,8 @@ private:
 
   //===-- Results -----------------------------------------------------------------------------------------------===//
 
-  /// Every tensor that is returned lies where its group does, or is an argument that stays where it is and is handed on:
-  /// the launch's slots then share that memory (prove-slots).
+  /// Every tensor that is returned lies where its group does, or is an argument that stays where it is and is handed
+  /// on: the launch's slots then share that memory (prove-slots).
   LogicalResult checkReturned() {
     auto handed = body->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
     llvm::DenseMap<std::pair<int64_t, int64_t>, std::pair<int64_t, int64_t>> stays;

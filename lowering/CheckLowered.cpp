@@ -1,9 +1,9 @@
 // Walks a rank's program and the calls of its lowered step side by side.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   launch @s0.F #unit(%a) -> (%b)      pp_begin_unit(rank, k)  s0.F(rank, arena + a, arena + b, ..)  pp_end_unit(rank, k)
-//   %r = post send #thing %b            pp_post_send(rank, m, arena + b)
-//   complete %r                         pp_complete(rank, m)
+//   launch @s0.F #unit(%a) -> (%b)   pp_begin_unit(rank, k)  s0.F(rank, arena + a, arena + b, ..)  pp_end_unit(rank, k)
+//   %r = post send #thing %b         pp_post_send(rank, m, arena + b)
+//   complete %r                      pp_complete(rank, m)
 // k and m count launches and posts; unit k and message m of the text are compared where they are named.
 #include "lowering/CheckLowered.h"
 #include "lowering/CheckBodies.h"
@@ -141,8 +141,8 @@ private:
     addresses.push_back(launch.getScratch() ? arena(slotBegin(launch.getScratch().getDefiningOp<SlotOp>()))
                                             : CallOperand::of(CallAddress()));
     CallOperand unit = CallOperand::of(units);
-    if (failed(take(launch, where, "pp_begin_unit", {unit})) || failed(checkCall(launch, where, body, apart, addresses)) ||
-        failed(take(launch, where, "pp_end_unit", {unit})))
+    if (failed(take(launch, where, "pp_begin_unit", {unit})) ||
+        failed(checkCall(launch, where, body, apart, addresses)) || failed(take(launch, where, "pp_end_unit", {unit})))
       return failure();
     auto flops = body->getAttrOfType<FloatAttr>("pipeline.flops");
     return text.checkUnit(launch, units++, flops ? flops.getValueAsDouble() : 0);
@@ -190,7 +190,8 @@ private:
         return differs(rank.getLoc(), "`" + function.getName() + "`", "a call of it", "none");
     if (!lowered.alias_empty() || !lowered.ifunc_empty() || !lowered.getModuleInlineAsm().empty() ||
         lowered.global_size() != 1)
-      return differs(rank.getLoc(), "its module", "one text", Twine(lowered.global_size()) + " globals, or other symbols");
+      return differs(rank.getLoc(), "its module", "one text",
+                     Twine(lowered.global_size()) + " globals, or other symbols");
     return success();
   }
 
@@ -215,13 +216,14 @@ LogicalResult pp::checkLowered(RankOp rank, const llvm::Module &lowered) { retur
 
 LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, const llvm::Module &lowered) {
   auto differs = [&](const Twine &where, const Twine &expected, const Twine &got) -> LogicalResult {
-    return emitError(program.getLoc()) << "the table of ranks is not what was proved: " << where << ": expected " << expected
-                                       << ", got " << got << "; this is a fault of pp-compile";
+    return emitError(program.getLoc()) << "the table of ranks is not what was proved: " << where << ": expected "
+                                       << expected << ", got " << got << "; this is a fault of pp-compile";
   };
   auto *count = lowered.getNamedGlobal("pp_rank_count"), *table = lowered.getNamedGlobal("pp_rank_table");
   auto *counted = count && count->hasInitializer() ? dyn_cast<llvm::ConstantInt>(count->getInitializer()) : nullptr;
   if (!counted || counted->getSExtValue() != static_cast<int64_t>(ranks.size()))
-    return differs("`pp_rank_count`", Twine(ranks.size()), counted ? Twine(counted->getSExtValue()) : Twine("no number"));
+    return differs("`pp_rank_count`", Twine(ranks.size()),
+                   counted ? Twine(counted->getSExtValue()) : Twine("no number"));
   auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
   if (!type || type->getNumElements() != ranks.size())
     return differs("`pp_rank_table`", Twine(ranks.size()) + " entries", "another number");
@@ -232,7 +234,8 @@ LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, 
       const llvm::Constant *part = entry ? entry->getAggregateElement(static_cast<unsigned>(field)) : nullptr;
       std::string expected = (prefix + Twine(rank)).str();
       if (!part || part->getName() != expected || !cast<llvm::GlobalValue>(part)->isDeclaration())
-        return differs("entry " + Twine(i), "`" + expected + "`", part ? "`" + part->getName() + "`" : Twine("nothing"));
+        return differs("entry " + Twine(i), "`" + expected + "`",
+                       part ? "`" + part->getName() + "`" : Twine("nothing"));
     }
   }
   std::optional<StringRef> text = textOf(lowered, "pp_program_json");

@@ -1,10 +1,11 @@
 // Compares what was lowered with what was proved: LLVM modules and texts, read back just before they are written.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The proofs speak of `pipeline.rank` programs; what runs are calls with numbers and addresses. These checks read the calls
-// and the JSON texts back from the LLVM module, with none of the code that wrote them, and ask that they are what the rank
-// program says: every launch, post and complete in order with its number and its addresses, every kernel of every body,
-// every entry of every table, nothing missing and nothing else. They run in every lowering and are linear.
+// The proofs speak of `pipeline.rank` programs; what runs are calls with numbers and addresses. These checks read the
+// calls and the JSON texts back from the LLVM module, with none of the code that wrote them, and ask that they are
+// what the rank program says: every launch, post and complete in order with its number and its addresses, every kernel
+// of every body, every entry of every table, nothing missing and nothing else. They run in every lowering and are
+// linear.
 #ifndef PP_LOWERING_CHECKLOWERED_H
 #define PP_LOWERING_CHECKLOWERED_H
 

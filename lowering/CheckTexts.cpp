@@ -33,7 +33,8 @@ LogicalResult pp::compareCalls(Location loc, int64_t rank, const Twine &where, S
                             Twine(got.operands.size()));
   for (auto [i, pair] : llvm::enumerate(llvm::zip(expected, got.operands)))
     if (auto &[want, have] = pair; !(want == have))
-      return reportDifference(loc, rank, where + ", operand " + Twine(i) + " of `" + name + "`", want.str(), have.str());
+      return reportDifference(loc, rank, where + ", operand " + Twine(i) + " of `" + name + "`", want.str(),
+                              have.str());
   return success();
 }
 
@@ -42,7 +43,8 @@ int64_t pp::slotBegin(SlotOp slot) {
   int64_t offset = static_cast<int64_t>(slot.getOffset().value_or(0));
   if (!slot.getHost())
     return offset;
-  return offset + static_cast<int64_t>(llvm::alignTo(slot->getParentOfType<RankOp>().getArenaBytes().value_or(0), kPage));
+  return offset +
+         static_cast<int64_t>(llvm::alignTo(slot->getParentOfType<RankOp>().getArenaBytes().value_or(0), kPage));
 }
 
 /// `{"a":1,..}`, cut where it is long.
@@ -199,7 +201,8 @@ LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const Expect
     flags.push_back(flag.str());
   for (double param : kernel.params)
     params.push_back(param);
-  JsonValue expected = {{"kernel", kernel.kernel}, {"type", nameOfType(kernel.type)}, {"params", params}, {"flags", flags}};
+  JsonValue expected = {
+      {"kernel", kernel.kernel}, {"type", nameOfType(kernel.type)}, {"params", params}, {"flags", flags}};
   expected["dims"] = numbers(kernel.dims);
   if (failed(state->compareEntry(op->getLoc(), "ops", number, expected)))
     return failure();
@@ -277,7 +280,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
   auto name = binding.getAs<FlatSymbolRefAttr>("piece");
   PieceOp piece = name ? named.lookup(name.getValue()) : PieceOp();
   if (!piece || !piece.getWeightsAttr())
-    return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "a piece with weights", "none");
+    return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "a piece with weights",
+                            "none");
   auto weights = llvm::to_vector(piece.getWeightsAttr().getAsRange<WeightAttr>());
   auto shard = binding.getAs<IntegerAttr>("shard");
   SmallVector<Type> types;
@@ -303,13 +307,17 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
                                 Twine(payload.size()));
       auto type = cast<RankedTensorType>(payload.getType(next));
       int64_t offset = offsets[next++], elements = shard ? range.count : weight.getType().getNumElements();
-      if (type.getNumElements() != elements || (kind == "weight" && type.getElementType() != weight.getType().getElementType()))
+      if (type.getNumElements() != elements ||
+          (kind == "weight" && type.getElementType() != weight.getType().getElementType()))
         return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",
-                                Twine(elements) + " elements", Twine(type.getNumElements()) + " of another shape or type");
+                                Twine(elements) + " elements",
+                                Twine(type.getNumElements()) + " of another shape or type");
       if (kind == "grad" && weight.getTied())
         continue; // its owner has the sum
-      JsonValue expected = {{"name", weight.getName().str()}, {"shape", numbers(weight.getType().getShape())},
-                            {"type", nameOfType(type.getElementType())}, {"offset", offset}};
+      JsonValue expected = {{"name", weight.getName().str()},
+                            {"shape", numbers(weight.getType().getShape())},
+                            {"type", nameOfType(type.getElementType())},
+                            {"offset", offset}};
       expected.update(partOf(piece, weight, bool(shard), range));
       if (kind == "opt")
         expected["kind"] = part.str();
@@ -368,6 +376,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   expected["fingerprint"] = JsonValue::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());
   if (got == expected)
     return success();
-  return emitError(program.getLoc()) << "the text of the program is not what was proved: expected " << shortened(expected)
-                                     << ", got " << shortened(got) << "; this is a fault of pp-compile";
+  return emitError(program.getLoc()) << "the text of the program is not what was proved: expected "
+                                     << shortened(expected) << ", got " << shortened(got)
+                                     << "; this is a fault of pp-compile";
 }

@@ -31,7 +31,9 @@ struct CallOperand {
 
   static CallOperand of(int64_t number) { return {Number, number, {}, {}}; }
   static CallOperand of(CallAddress address) { return {Pointer, 0, address, {}}; }
-  static CallOperand of(llvm::ArrayRef<CallAddress> list) { return {List, 0, {}, llvm::SmallVector<CallAddress, 0>(list)}; }
+  static CallOperand of(llvm::ArrayRef<CallAddress> list) {
+    return {List, 0, {}, llvm::SmallVector<CallAddress, 0>(list)};
+  }
   bool operator==(const CallOperand &other) const {
     return kind == other.kind && number == other.number && address == other.address && list == other.list;
   }
@@ -44,9 +46,9 @@ struct ReadCall {
   llvm::SmallVector<CallOperand, 6> operands;
 };
 
-/// The calls of a function in the order in which it makes them. It must do nothing else: each call is followed by a test of
-/// its status, a status that is not zero is returned at once, and zero at the end. Returns what it does otherwise, or
-/// nothing.
+/// The calls of a function in the order in which it makes them. It must do nothing else: each call is followed by a
+/// test of its status, a status that is not zero is returned at once, and zero at the end. Returns what it does
+/// otherwise, or nothing.
 std::string readCalls(const llvm::Function &function, std::vector<ReadCall> &calls);
 
 } // namespace pp

@@ -106,13 +106,13 @@ for form in ["actions", "pipeline"]:
 
 # What a file says of proofs is forgotten: a limit, a map of channels, a proof that no longer exists.
 with open("claims.mlir", "w") as file:
-    file.write(re.sub(r"proof = \{.*?\}\}", 'proof = {memory = {largest = 1, limit = 77}, progress = {channels = "claimed"}, '
-                      'termination = {cycles = 9}}', right, count=1))
+    file.write(re.sub(r"proof = \{.*?\}\}", 'proof = {memory = {largest = 1, limit = 77}, '
+                      'progress = {channels = "claimed"}, termination = {cycles = 9}}', right, count=1))
 for options in [["--prove=json"], ["--emit=report"]]:
     done = compile("claims.mlir", *options)
     names = re.findall(r'"name": ?"(units|values|gradients|channels|progress|slots|memory|termination)"', done.stdout)
-    check(done.returncode == 0 and sorted(names) == sorted("units values gradients channels progress slots memory".split()),
-          f"{options[0]} names what ran: {names}")
+    ran = sorted("units values gradients channels progress slots memory".split())
+    check(done.returncode == 0 and sorted(names) == ran, f"{options[0]} names what ran: {names}")
     check("claimed" not in done.stdout and '"limit": 77' not in done.stdout, f"{options[0]} believes no claim")
 done = compile("right.mlir", "--memory-limit=20000", "--emit=obj", "-o", "out.small")
 check(done.returncode == 1 and "more than its limit of 20000 bytes" in done.stderr, "--memory-limit binds files, too")
