@@ -17,10 +17,41 @@ std::string mpiErrorText(int code) {
   return std::string(text, length);
 }
 
+/// A type of so many bytes: pieces whose number fits an int, and what is left. It lives as long as MPI does.
+static MPI_Datatype makeLongType(int64_t bytes) {
+  int64_t piece = std::min<int64_t>(int64_t(1) << 30, mostMpiCount);
+  MPI_Datatype pieces = MPI_DATATYPE_NULL, types[2] = {MPI_DATATYPE_NULL, MPI_BYTE}, whole = MPI_DATATYPE_NULL;
+  int lengths[2] = {1, int(bytes % piece)};
+  MPI_Aint places[2] = {0, MPI_Aint(bytes - bytes % piece)};
+  bool made = MPI_Type_contiguous(int(piece), MPI_BYTE, &pieces) == MPI_SUCCESS &&
+              MPI_Type_contiguous(int(bytes / piece), pieces, &types[0]) == MPI_SUCCESS &&
+              MPI_Type_create_struct(2, lengths, places, types, &whole) == MPI_SUCCESS &&
+              MPI_Type_commit(&whole) == MPI_SUCCESS;
+  if (types[0] != MPI_DATATYPE_NULL)
+    MPI_Type_free(&types[0]);
+  if (pieces != MPI_DATATYPE_NULL)
+    MPI_Type_free(&pieces);
+  return made ? whole : MPI_DATATYPE_NULL;
+}
+
 std::pair<int, MPI_Datatype> mpiSized(int64_t bytes) {
   bool words = bytes % 8 == 0;
   int64_t count = words ? bytes / 8 : bytes;
-  return {count > INT_MAX ? -1 : int(count), words ? MPI_INT64_T : MPI_BYTE};
+  if (count <= mostMpiCount)
+    return {int(count), words ? MPI_INT64_T : MPI_BYTE};
+  MPI_Datatype whole = makeLongType(bytes);
+  return {whole == MPI_DATATYPE_NULL ? -1 : 1, whole};
+}
+
+int64_t mpiUnit(const std::vector<int64_t> &cuts, int64_t most) {
+  int64_t bits = 0; // the largest power of 2 that divides all cuts divides their bits together
+  for (int64_t at : cuts)
+    bits |= at;
+  int64_t widest = bits == 0 ? 4096 : std::min<int64_t>(bits & -bits, 4096), unit = widest >= 8 ? 8 : 1;
+  most = std::max(most, cuts.back());
+  if (most / unit > INT_MAX)
+    unit = widest;
+  return most / unit > INT_MAX ? 0 : unit;
 }
 
 Status MpiGroups::make(const RankProgram &program) {
@@ -54,8 +85,12 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   root = int(spec.memberOf(spec.root));
   std::tie(count, type) = mpiSized(spec.bytes);
   int64_t members = int64_t(spec.group.size());
-  if (count < 0 || int64_t(count) * members > INT_MAX)
-    return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes over ", members, " ranks");
+  if (count < 0 || int64_t(count) * members > INT_MAX) {
+    type = makeLongType(spec.bytes);
+    count = type == MPI_DATATYPE_NULL ? -1 : 1;
+  }
+  if (count < 0)
+    return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes");
   if (spec.isSharded())
     PP_TRY(cut());
   bool isRoot = member == root;
@@ -69,14 +104,19 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   return {};
 }
 
-/// One type for all pieces: words where all of them are made of words.
+/// One type for all pieces, the same at all members: words where all of them are made of words.
 Status MpiCollective::cut() {
   const std::vector<int64_t> &cuts = message->cuts;
   size_t members = message->group.size();
-  bool words = std::all_of(cuts.begin(), cuts.end(), [](int64_t at) { return at % 8 == 0; });
-  int64_t unit = words ? 8 : 1, shardPlace = 0, mine = message->shardBytes(size_t(member));
-  type = words ? MPI_INT64_T : MPI_BYTE;
-  if (message->bytes / unit > INT_MAX)
+  int64_t shardPlace = 0, mine = message->shardBytes(size_t(member)), longest = 0;
+  for (size_t k = 0; k < members; ++k)
+    longest = std::max(longest, message->shardBytes(k));
+  int64_t unit = mpiUnit(cuts, longest * int64_t(members));
+  type = unit == 8 ? MPI_INT64_T : MPI_BYTE;
+  if (unit > 8 &&
+      (MPI_Type_contiguous(int(unit), MPI_BYTE, &type) != MPI_SUCCESS || MPI_Type_commit(&type) != MPI_SUCCESS))
+    unit = 0;
+  if (unit == 0)
     return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
   for (size_t first = 0; first + 1 < cuts.size(); first += members) {
     Segment segment;

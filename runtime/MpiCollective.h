@@ -20,6 +20,7 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "runtime/Program.h"
+#include <climits>
 #include <map>
 #include <mpi.h>
 #include <utility>
@@ -27,8 +28,13 @@
 namespace pp {
 
 std::string mpiErrorText(int code);
-/// So many bytes as MPI counts them; -1 where they are too many.
+/// MPI counts elements in an int: words, and where these are too many one element of a type that is as long as it must
+/// be. Tests set the limit lower.
+inline int64_t mostMpiCount = INT_MAX;
+/// So many bytes as MPI counts them; a negative count where MPI makes no such type.
 std::pair<int, MPI_Datatype> mpiSized(int64_t bytes);
+/// The bytes of an element with which all of `cuts` fit an int, and `most`, too; 0 where there is none.
+int64_t mpiUnit(const std::vector<int64_t> &cuts, int64_t most);
 
 /// The communicators of a rank's groups. All ranks make theirs in the order of the channels, so that none waits for one
 /// that waits for it.

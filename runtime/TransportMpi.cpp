@@ -203,13 +203,12 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
     return PP_OK;
   }
   if (bound.message->kind == MessageSpec::Kind::Receive) {
-    int count = 0, bytes = 0;
+    int count = 0; // of elements: MPI cannot count the bytes of long messages in an int
     MPI_Get_count(&statuses[0], bound.type, &count);
-    MPI_Get_count(&statuses[0], MPI_BYTE, &bytes);
-    receivedBytes += bound.message->host ? 0 : bytes;
     if (count != bound.count)
       return state.fail(PP_INTERNAL,
                         text(describe(*bound.message), ": expected ", bound.count, " elements, got ", count));
+    receivedBytes += bound.message->host ? 0 : bound.message->bytes;
   }
   return PP_OK;
 }

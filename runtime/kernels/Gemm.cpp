@@ -11,6 +11,7 @@
 #include "runtime/kernels/Bf16Gemm.h"
 #include <algorithm>
 #include <cblas.h>
+#include <climits>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
@@ -34,6 +35,11 @@ bool cpuHasAvx512() {
       (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & static_cast<unsigned>(dnnl::cpu_isa::avx512_core)) ==
       static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
   return has;
+}
+
+/// OpenBLAS counts in an int.
+bool fitsBlas(const GemmShape &shape) {
+  return std::max({shape.m, shape.n, shape.k, shape.aColumn, shape.bRow}) <= INT_MAX;
 }
 
 int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -63,7 +69,7 @@ struct Gemm::State {
 Gemm::State::State(const GemmShape &shape)
     : shape(shape), dots(shape.type == Type::Bf16 && !cpuHasAmx() && isaTable().multipliesBf16),
       widened(shape.half() && !dots && (shape.type == Type::F16 || !cpuHasAmx())),
-      blas(!dots && shape.aColumn != 1 && !cpuHasAvx512()), stream(cpuEngine()) {
+      blas(!dots && shape.aColumn != 1 && !cpuHasAvx512() && fitsBlas(shape)), stream(cpuEngine()) {
   if (dots) {
     threads = omp_get_max_threads();
     workspaceBytes = threads * bf16GemmBytes(shape);

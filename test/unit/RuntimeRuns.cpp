@@ -1,5 +1,6 @@
 // Whole runs of programs made by hand, under mpirun and in one process: gradients, checkpoints, files and faults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/MpiCollective.h"
 #include "runtime/SafeTensors.h"
 #include "runtime/Trainer.h"
 #include <chrono>
@@ -126,10 +127,33 @@ TEST_F(RuntimeRuns, TwoRanksTrainAsOne) {
 
 // Random orders of messages and sums between processes, posted in one global order and waited for soon or late.
 TEST_F(RuntimeRuns, ProcessesDeliverEveryMessage) {
-  for (std::string arguments : {"1 60 8 0 plain", "2 60 8 3 plain", "3 60 8 0 rendezvous", "4 60 8 3 rendezvous"}) {
+  for (std::string arguments :
+       {"1 60 8 0 plain", "2 60 8 3 plain", "3 60 8 0 rendezvous", "4 60 8 3 rendezvous",
+        // No more than 40 words or bytes counted at once: longer ones are one element of a type.
+        "5 60 8 3 plain 40"}) {
     Ran ran = shell("mpirun --oversubscribe -n 3 " PP_BYHAND_DIR "/pp-message-pattern " + arguments);
     EXPECT_EQ(ran.code, 0) << ran.error;
   }
+}
+
+// A byte more than an int of MPI's counts. (2 GiB in each of two processes.)
+TEST_F(RuntimeRuns, MessagesOfTwoGibibytesArrive) {
+  Ran ran = shell("mpirun --oversubscribe -n 2 " PP_BYHAND_DIR "/pp-message-pattern long 1000 2147483649");
+  EXPECT_EQ(ran.code, 0) << ran.error;
+}
+
+// Shards are cut in elements that an int counts, too, and is given places in: up to 4096 bytes each.
+TEST_F(RuntimeRuns, ShardsAreCountedInLongerElementsWhereWordsAreTooMany) {
+  const int64_t words = int64_t(INT_MAX) * 8;
+  EXPECT_EQ(mpiUnit({0, 64, 128}, 128), 8);
+  EXPECT_EQ(mpiUnit({0, 4, 12}, 12), 1);
+  EXPECT_EQ(mpiUnit({0, words / 64 * 32, words / 64 * 64}, 0), 8);
+  EXPECT_EQ(mpiUnit({0, 64, words / 64 * 64 + 64}, 0), 64); // a word too many
+  EXPECT_EQ(mpiUnit({0, 8}, words + 8), 0);                 // the members' shards together, in words only
+  EXPECT_EQ(mpiUnit({0, 1, INT_MAX}, 0), 1);
+  EXPECT_EQ(mpiUnit({0, 1, int64_t(INT_MAX) + 1}, 0), 0);
+  EXPECT_EQ(mpiUnit({0, 4096, int64_t(INT_MAX) * 4096}, 0), 4096);
+  EXPECT_EQ(mpiUnit({0, 4096, (int64_t(INT_MAX) + 1) * 4096}, 0), 0);
 }
 
 TEST_F(RuntimeRuns, TheLossFalls) {
