@@ -1,6 +1,7 @@
-// Runs messages under mpirun: random ones by `<seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>]`, or
-// long ones by `long <bytes>..`; 0 if all arrive.
+// Runs messages under mpirun, random or long ones, and ends with 0 if all arrive.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// <seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>], or long <bytes>..
 #include "test/unit/RuntimePattern.h"
 #include "runtime/MpiCollective.h"
 #include <cstdio>
