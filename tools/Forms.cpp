@@ -15,8 +15,9 @@
 #include "llvm/IR/Module.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
-#include "llvm/Support/Process.h"
 #include <cmath>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 using namespace mlir;
 using namespace pp;
@@ -108,8 +109,9 @@ static bool isSimulated() {
 
 /// After how many columns a drawing goes on below: --columns, else the width of the terminal that shows it.
 static unsigned textColumns() {
-  bool shown = (output.empty() || output == "-") && llvm::sys::Process::StandardOutIsDisplayed();
-  return columnsOption.getNumOccurrences() || !shown ? columnsOption : llvm::sys::Process::StandardOutColumns();
+  winsize terminal = {};
+  bool shown = (output.empty() || output == "-") && ioctl(STDOUT_FILENO, TIOCGWINSZ, &terminal) == 0;
+  return columnsOption.getNumOccurrences() || !shown ? columnsOption : terminal.ws_col;
 }
 
 static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
