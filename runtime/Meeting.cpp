@@ -39,6 +39,19 @@ void sum(const Meeting::Joint &joint, const MessageSpec &message, int64_t root) 
       memcpy(other, first, size_t(message.bytes));
 }
 
+/// All members mean the same collective. Otherwise one would write behind what another has room for.
+Status checkJoint(const std::vector<int32_t> &group, const Meeting::Joint &joint) {
+  const MessageSpec &first = *joint.messages.front();
+  for (size_t member = 1; member < group.size(); ++member) {
+    const MessageSpec &other = *joint.messages[member];
+    if (other.kind != first.kind || other.root != first.root || other.type != first.type ||
+        other.bytes != first.bytes || other.cuts != first.cuts)
+      return internal("rank ", group[0], " joins ", describe(first), ", ", first.bytes, " bytes, but rank ",
+                      group[member], " joins ", describe(other), ", ", other.bytes, " bytes");
+  }
+  return {};
+}
+
 /// Carries a collective out, once all members are there. `root` is a place in the group, -1 without one.
 void carryOut(const Meeting::Joint &joint, const MessageSpec &message, int64_t root) {
   const std::vector<void *> &data = joint.data;
@@ -134,15 +147,17 @@ Status Meeting::meet(std::unique_lock<std::mutex> &lock, Lane &lane, Slot &slot)
   return {};
 }
 
-void Meeting::postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, size_t member, Ticket &ticket, void *data,
-                        void *shard, const MessageSpec &message) {
+Status Meeting::postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, size_t member, Ticket &ticket, void *data,
+                          void *shard, const MessageSpec &message) {
   Joint &joint = lane.ring[lane.posts[member]++ % lane.ring.size()];
   joint.data[member] = data;
   joint.shards[member] = shard;
   joint.tickets[member] = &ticket;
+  joint.messages[member] = &message;
   ticket.done.store(false, std::memory_order_relaxed);
   if (++joint.arrived < joint.data.size())
-    return;
+    return {};
+  PP_TRY(checkJoint(lane.group, joint));
   lock.unlock();
   auto root = std::find(lane.group.begin(), lane.group.end(), message.root);
   carryOut(joint, message, root == lane.group.end() ? -1 : root - lane.group.begin());
@@ -153,6 +168,7 @@ void Meeting::postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, siz
   lock.unlock();
   for (int32_t other : lane.group)
     wake(other);
+  return {};
 }
 
 Meeting::JointLane &Meeting::jointLane(const std::vector<int32_t> &group, int32_t channel) {

@@ -46,8 +46,10 @@ public:
 
   /// One collective of a group that members arrive at.
   struct Joint {
+    explicit Joint(size_t members) : data(members), shards(members), tickets(members), messages(members) {}
     std::vector<void *> data, shards;
     std::vector<Ticket *> tickets;
+    std::vector<const MessageSpec *> messages; ///< what each member takes it for
     size_t arrived = 0;
   };
 
@@ -94,8 +96,8 @@ public:
   Status postSend(std::unique_lock<std::mutex> &lock, Lane &lane, Ticket &ticket, const void *data, size_t bytes);
   Status postReceive(std::unique_lock<std::mutex> &lock, Lane &lane, Ticket &ticket, void *data, size_t bytes);
   Status meet(std::unique_lock<std::mutex> &lock, Lane &lane, Slot &slot);
-  void postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, size_t member, Ticket &ticket, void *data,
-                 void *shard, const MessageSpec &message);
+  Status postJoint(std::unique_lock<std::mutex> &lock, JointLane &lane, size_t member, Ticket &ticket, void *data,
+                   void *shard, const MessageSpec &message);
   JointLane &jointLane(const std::vector<int32_t> &group, int32_t channel);
 
   /// Blocks until the ticket is done, the run breaks, or the time is over.

@@ -61,9 +61,7 @@ void ThreadTransport::bind(Bound &bound, const MessageSpec &message) {
     bound.joint = &meeting->jointLane(message.group, message.channel);
     bound.member = message.memberOf(rank);
     ++bound.joint->perStep[bound.member];
-    size_t members = message.group.size();
-    bound.joint->ring.push_back(
-        {std::vector<void *>(members), std::vector<void *>(members), std::vector<Meeting::Ticket *>(members)});
+    bound.joint->ring.emplace_back(message.group.size());
     return;
   }
   bool sends = message.kind == MessageSpec::Kind::Send;
@@ -135,8 +133,8 @@ pp_status_t ThreadTransport::postCollective(pp_rank_t &state, int32_t message, v
   if (!end)
     return PP_INTERNAL;
   std::unique_lock lock(meeting->mutex);
-  meeting->postJoint(lock, *end->joint, end->member, end->ticket, data, shard, *end->message);
-  return PP_OK;
+  Status status = meeting->postJoint(lock, *end->joint, end->member, end->ticket, data, shard, *end->message);
+  return status.ok() ? PP_OK : state.fail(status.code(), status.message());
 }
 
 pp_status_t ThreadTransport::complete(pp_rank_t &state, int32_t message) {
@@ -178,14 +176,13 @@ Status ThreadTransport::sum(std::span<double> values) {
     everyone[i] = i;
   Meeting::JointLane &lane = meeting->jointLane(everyone, -1); // no message has this channel
   if (lane.ring.empty())
-    lane.ring.push_back({std::vector<void *>(meeting->ranks), std::vector<void *>(meeting->ranks),
-                         std::vector<Meeting::Ticket *>(meeting->ranks)});
+    lane.ring.emplace_back(size_t(meeting->ranks));
   MessageSpec message;
   message.kind = MessageSpec::Kind::AllReduce;
   message.type = Type::F64;
   message.count = int64_t(values.size());
   message.bytes = message.count * 8;
-  meeting->postJoint(lock, lane, rank, aside, values.data(), nullptr, message);
+  PP_TRY(meeting->postJoint(lock, lane, rank, aside, values.data(), nullptr, message));
   return meeting->wait(lock, rank, aside, nullptr) == PP_OK ? Status() : peerFailed();
 }
 

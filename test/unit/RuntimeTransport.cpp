@@ -210,6 +210,48 @@ TEST(RuntimeTransport, RefusesProgramsThatDoNotFit) {
   EXPECT_EQ(status.message(), "a message of 16 bytes from rank 0 met a receive of 8 bytes on rank 1");
 }
 
+/// What becomes of two ranks whose collective on one channel is `first` for one and `second` for the other.
+static Status joinUnlike(const MessageSpec &first, const MessageSpec &second) {
+  auto programs = emptyPrograms(2);
+  programs[0].messages = {first};
+  programs[1].messages = {second};
+  return runRanks(programs, {}, [&](pp_rank_t &rank, Transport &transport) {
+    const MessageSpec &mine = rank.rank == 0 ? first : second; // not one byte of room more than its own rank takes it for
+    std::vector<char> data(size_t(mine.bytes)), shard(size_t(mine.shardBytes(size_t(rank.rank))));
+    PP_CHECKED(transport.postCollective(rank, 0, data.data(), shard.data()));
+    PP_CHECKED(transport.complete(rank, 0));
+    return Status();
+  });
+}
+
+// Who comes last would write behind what another has room for.
+TEST(RuntimeTransport, RefusesMembersThatDisagree) {
+  const MessageSpec small = sumOver({0, 1}, 0, 4, Type::F64), large = sumOver({0, 1}, 0, 1000, Type::F64);
+  for (auto [first, second] : {std::pair(small, large), std::pair(large, small)}) {
+    Status status = joinUnlike(first, second);
+    EXPECT_EQ(status.code(), PP_INTERNAL);
+    EXPECT_EQ(status.message(), text("rank 0 joins the sum `", first.label, "` over 2 ranks, ", first.bytes,
+                                     " bytes, but rank 1 joins the sum `", second.label, "` over 2 ranks, ",
+                                     second.bytes, " bytes"));
+  }
+  MessageSpec other = small;
+  other.type = Type::F32;
+  other.count *= 2; // as many bytes
+  EXPECT_EQ(joinUnlike(small, other).code(), PP_INTERNAL);
+  MessageSpec fromFirst = small, fromSecond = small;
+  fromFirst.kind = fromSecond.kind = MessageSpec::Kind::Broadcast;
+  fromFirst.root = 0;
+  fromSecond.root = 1;
+  EXPECT_EQ(joinUnlike(fromFirst, small).code(), PP_INTERNAL);
+  EXPECT_EQ(joinUnlike(fromFirst, fromSecond).code(), PP_INTERNAL);
+  MessageSpec even = small, uneven = small;
+  even.kind = uneven.kind = MessageSpec::Kind::AllGather;
+  even.cuts = {0, 16, 32};
+  uneven.cuts = {0, 8, 32};
+  EXPECT_EQ(joinUnlike(even, uneven).code(), PP_INTERNAL);
+  EXPECT_TRUE(joinUnlike(even, even).ok());
+}
+
 TEST(RuntimeTransport, RefusesAMessageTwiceUnderWay) {
   auto programs = emptyPrograms(2);
   programs[0].messages = {p2p(true, 1, 0, 8, "act")};
