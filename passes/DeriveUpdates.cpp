@@ -25,6 +25,7 @@ private:
   LogicalResult writeZero();
   LogicalResult writeTies();
   struct Shard;
+  LogicalResult refuseToCut(StringRef what, int64_t elements);
   Value addTo(Value grad, Value share);
   LogicalResult writeBodyNamed(const Twine &suffix, ArrayRef<Group> inputs, ArrayRef<Group> results) {
     return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + suffix).str(), inputs, results);
@@ -222,8 +223,8 @@ LogicalResult Updates::Shard::writeTies() {
     for (unsigned tensor : sharer.weights) {
       size_t i = llvm::find_if(ranges, [&](ElementRange range) { return range.tensor == tensor; }) - ranges.begin();
       if (i == ranges.size())
-        return emitError(all.piece.loc) << "`" << all.piece.weights[tensor].attr.getName().strref()
-                                        << "` is too small to be cut over " << all.piece.shards << " ranks";
+        return all.refuseToCut(all.piece.weights[tensor].attr.getName(),
+                               all.piece.weights[tensor].attr.getType().getNumElements());
       arriving.append(all.scratch.addArguments({sums[i].getType()}));
       total[i] = all.addTo(sums[i], arriving.back());
       values.push_back(mine[i]);
@@ -237,11 +238,18 @@ LogicalResult Updates::Shard::writeTies() {
   return success();
 }
 
+LogicalResult Updates::refuseToCut(StringRef what, int64_t elements) {
+  return emitError(piece.loc) << "`" << what << "` of " << elements << " elements is too small to be cut over "
+                              << piece.shards << " ranks; a tensor is cut after multiples of 32 elements";
+}
+
 LogicalResult Updates::write() {
   SmallVector<Type> types;
   SmallVector<bool> apart;
+  int64_t elements = 0;
   for (auto [i, weight] : llvm::enumerate(piece.weights)) {
     types.push_back(weight.attr.getType());
+    elements += weight.attr.getType().getNumElements();
     apart.push_back(isTied(i) || llvm::any_of(piece.sharers, [number = unsigned(i)](const Sharer &sharer) {
                       return llvm::is_contained(sharer.weights, number);
                     }));
@@ -249,8 +257,7 @@ LogicalResult Updates::write() {
   if (piece.shards > 0)
     for (auto [k, ranges] : llvm::enumerate(cutPayload(types, piece.shards, apart).shards)) {
       if (ranges.empty())
-        return emitError(piece.loc) << "`" << piece.prefix << "` is too small to be cut over " << piece.shards
-                                    << " ranks";
+        return refuseToCut(piece.prefix, elements);
       if (failed(Shard(*this, ranges, std::to_string(k)).write()))
         return failure();
     }

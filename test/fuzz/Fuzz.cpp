@@ -6,12 +6,14 @@
 // read what nobody wrote, or fall under a stricter rule that Judge.cpp gives a reason for.
 #include "test/fuzz/Judge.h"
 #include "test/fuzz/Mutations.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/raw_ostream.h"
 #include <atomic>
+#include <random>
 #include <thread>
 
 using namespace pp::fuzz;
@@ -20,8 +22,10 @@ namespace cl = llvm::cl;
 namespace {
 
 cl::opt<int64_t> caseCount("cases", cl::desc("how many programs to judge"), cl::init(3000));
-cl::opt<uint64_t> seed("seed", cl::desc("what the cases are drawn from"), cl::init(1));
+cl::opt<std::string> seedText("seed", cl::desc("a number that the cases are drawn from, or random"), cl::init("1"));
 cl::opt<std::string> only("only", cl::desc("this mutation alone"), cl::value_desc("MUTATION"));
+cl::list<std::string> library("library", cl::desc("these schedules of the library alone"), cl::value_desc("NAME,.."),
+                              cl::CommaSeparated);
 cl::opt<int64_t> onlyBase("base", cl::desc("the mutants of this schedule alone"), cl::init(-1));
 cl::opt<int> size("size", cl::desc("1: small schedules, 3: up to 5 ranks, 8 stages, 6 microbatches"), cl::init(3));
 cl::opt<int> jobs("jobs", cl::desc("threads"), cl::init(2));
@@ -29,8 +33,29 @@ cl::opt<int> mutants("mutants", cl::desc("mutants of each schedule"), cl::init(1
 cl::opt<std::string> keep("keep", cl::desc("folder for programs on which verdict and outcome disagree"));
 cl::opt<bool> messages("messages", cl::desc("count the proofs' messages by mutation and outcome"));
 
+uint64_t seed = 1;
+
+/// A number as it is, or a new one.
+bool readSeed() {
+  if (seedText != "random")
+    return !llvm::StringRef(seedText).getAsInteger(10, seed);
+  seed = std::random_device()();
+  return true;
+}
+
+/// The command that makes the cases of one schedule again.
+std::string again(int64_t base) {
+  std::string command = "pp-fuzz --seed=" + std::to_string(seed) + " --base=" + std::to_string(base);
+  for (auto [name, now, usual] : {std::tuple("size", int(size), 3), std::tuple("mutants", int(mutants), 12)})
+    if (now != usual)
+      command += " --" + std::string(name) + "=" + std::to_string(now);
+  command += library.empty() ? "" : " --library=" + llvm::join(library, ",");
+  return command + (only.empty() ? "" : " --only=" + only);
+}
+
 /// One schedule and its mutants, first the schedule as it is.
 struct Base {
+  int64_t number = 0;
   Schedule schedule;
   std::string error; ///< the compiler refuses it
   std::vector<Case> cases;
@@ -63,7 +88,8 @@ Base judgeBase(Judge &judge, int64_t number) {
   uint64_t own = pp::hashOf(seed, uint64_t(number));
   Dice dice(own);
   Base result;
-  result.schedule = drawSchedule(dice, size);
+  result.number = number;
+  result.schedule = drawSchedule(dice, size, library);
   if (!judge.compile(result.schedule, result.error)) {
     if (result.error.empty())
       result.error = "refused without a word";
@@ -162,9 +188,9 @@ void printCounts(llvm::StringRef title, const std::map<std::string, int> &counts
 }
 
 void printDisagreement(const Base &base, const Case &each) {
-  llvm::outs() << "\nDISAGREE --seed=" << seed << " --base=" << each.base << ", mutant " << each.mutant << ", "
-               << each.mutation << " of " << base.schedule.kind << " with " << base.schedule.ranks << " ranks, "
-               << base.schedule.stages << " stages, " << base.schedule.microbatches << " microbatches: "
+  llvm::outs() << "\nDISAGREE " << again(each.base) << ", mutant " << each.mutant << ", " << each.mutation << " of "
+               << base.schedule.kind << " with " << base.schedule.ranks << " ranks, " << base.schedule.stages
+               << " stages, " << base.schedule.microbatches << " microbatches: "
                << (each.verdict.proved ? "proved" : each.verdict.proof + " refuses it: " + each.verdict.message)
                << "; it is " << truths[size_t(each.outcome.truth)] << " " << each.outcome.why;
   if (!each.threads.empty())
@@ -194,7 +220,8 @@ int report(const std::vector<Base> &bases) {
   std::map<std::string, int> rules, kinds, said;
   for (const Base &base : bases) {
     if (!base.error.empty()) {
-      llvm::outs() << "a legal schedule is refused: " << base.error << "\n" << base.schedule.text() << "\n";
+      llvm::outs() << "\na legal schedule is refused, " << again(base.number) << ": " << base.error << "\n"
+                   << base.schedule.text();
       ++failed;
       continue;
     }
@@ -227,5 +254,16 @@ int main(int argc, char **argv) {
     llvm::errs() << "pp-fuzz: error: there is no mutation `" << only << "`\n";
     return 1;
   }
+  for (const std::string &name : library)
+    if (!isInLibrary(name)) {
+      llvm::errs() << "pp-fuzz: error: no schedule `" << name << "` of the library is drawn\n";
+      return 1;
+    }
+  if (!readSeed()) {
+    llvm::errs() << "pp-fuzz: error: expected a number or `random` as seed, got `" << seedText << "`\n";
+    return 1;
+  }
+  llvm::outs() << "pp-fuzz --seed=" << seed << " --cases=" << caseCount << "\n";
+  llvm::outs().flush(); // a crash must leave it behind
   return report(judgeAll());
 }

@@ -54,14 +54,24 @@ private:
   /// The documented rule behind a refusal of a program that runs clean, empty if there is none.
   std::string stricterRule(mlir::ModuleOp module, const Verdict &verdict, uint64_t seed);
   Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);
+  /// The outcome with other tokens and other moments of its messages: what runs clean by luck does not run clean in all.
+  Outcome executeOtherwise(mlir::ModuleOp module, uint64_t seed);
+  /// What the one-rank program of this schedule computes of these tokens; null if it fails.
+  const Reference *reference(int64_t data);
 
   std::string stdlib;
   mlir::MLIRContext context;
   std::string passes;              ///< the product's pipeline up to its proofs
   std::vector<std::string> proofs; ///< its passes `pp-prove-..`, in its order
   KernelTable table;
-  std::map<std::string, Reference> references; ///< by the text of the one-rank program
-  std::string single;
+  /// The one-rank program of a schedule.
+  struct OneRank {
+    std::unique_ptr<Loader> loader;
+    Code code;
+    std::map<int64_t, Reference> references; ///< by data
+  };
+  std::map<std::string, OneRank> ones; ///< by its text
+  OneRank *one = nullptr;
   mlir::OwningOpRef<mlir::ModuleOp> base;
   std::unique_ptr<Loader> loader;
 };

@@ -10,11 +10,15 @@ namespace pp::fuzz {
 /// Two, so that what the first step leaves in the wrong place is read by the second.
 inline constexpr int64_t kSteps = 2;
 
-/// Weights, optimizer state, gradients, losses and the gradient norm after each step, by name.
-using Reference = std::vector<std::map<std::string, std::vector<double>>>;
+/// What one rank computes.
+struct Reference {
+  int64_t data = 0; ///< from these tokens, one of `vocab` sets
+  /// Weights, optimizer state, gradients, losses and the gradient norm after each step, by name; empty if it fails.
+  std::vector<std::map<std::string, std::vector<double>>> steps;
+};
 
 /// Fills what the trainer fills: at step 0 the weights and the optimizer's state, at every step the data.
-void fillInputs(const Program &program, const RankProgram &tables, int64_t step, char *arena);
+void fillInputs(const Program &program, const RankProgram &tables, int64_t step, int64_t data, char *arena);
 OptimizerScalars scalarsOf(int64_t step);
 
 /// Compares what a rank holds after a step.
@@ -22,8 +26,8 @@ Outcome compare(const RankProgram &tables, const char *arena, const Reference &r
 
 /// Runs all steps on the executor.
 Outcome run(const Code &code, const Kernels &kernels, Adversary adversary, uint64_t seed, const Reference &reference);
-/// Runs the one-rank program and keeps what it computes.
-Reference record(const Code &code, const Kernels &kernels);
+/// Runs the one-rank program on these tokens and keeps what it computes.
+Reference record(const Code &code, const Kernels &kernels, int64_t data);
 /// Runs all steps on the runtime's own transport, a thread for each rank.
 Outcome runThreads(const Code &code, const std::vector<OpSpec> &ops, const Reference &reference);
 

@@ -33,8 +33,11 @@ struct Schedule {
 /// the mutation, empty where there is nothing to change. What comes out may be legal or not.
 std::string mutateActions(Schedule &schedule, Dice &dice);
 
-/// `size` bounds ranks, stages and microbatches: 1 the smallest, 3 all that is drawn.
-Schedule drawSchedule(Dice &dice, int64_t size);
+/// `size` bounds ranks, stages and microbatches: 1 the smallest, 3 all that is drawn. With `names` only these of the
+/// library are drawn.
+Schedule drawSchedule(Dice &dice, int64_t size, const std::vector<std::string> &names);
+/// Whether the library has a schedule of this name that is drawn.
+bool isInLibrary(const std::string &name);
 
 } // namespace pp::fuzz
 

@@ -39,7 +39,7 @@ struct RankThread {
     state.kernels = kernels.get();
     PP_TRY(transport.prepare(rank.tables));
     for (int64_t step = 0; step < kSteps; ++step) {
-      fillInputs(code.program, rank.tables, step, arena.get());
+      fillInputs(code.program, rank.tables, step, reference.data, arena.get());
       state.optimizer = scalarsOf(step);
       for (const Step &each : rank.steps)
         PP_TRY(runStep(each, state, transport, arena.get()));

@@ -18,4 +18,9 @@ set_target_properties(pp-fuzz-objects PROPERTIES UNITY_BUILD ${PP_UNITY})
 add_executable(pp-fuzz)
 target_link_libraries(pp-fuzz PRIVATE pp-fuzz-objects pp-runtime)
 add_test(NAME fuzz-proofs COMMAND pp-fuzz --cases=400)
-set_tests_properties(fuzz-proofs PROPERTIES TIMEOUT 300)
+# Other programs every time; the first line and every failure say the seed.
+add_test(NAME fuzz-proofs-new-seed COMMAND pp-fuzz --cases=400 --seed=random)
+# Weights that are cut over ranks, of which each must be compared with its part of the whole.
+add_test(NAME fuzz-proofs-cut
+         COMMAND pp-fuzz --cases=480 --library=fsdp,zero,one_f_one_b_vocabulary,slimpipe,tawpipe,ring_of_nodes)
+set_tests_properties(fuzz-proofs fuzz-proofs-cut fuzz-proofs-new-seed PROPERTIES TIMEOUT 300)
