@@ -356,6 +356,8 @@ LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAtt
     builder.create<UnitOp>(where, UnitIdAttr::get(context, Phase::R, coord), ranks);
   }
   builder.create<UnitOp>(where, UnitIdAttr::get(context, phase, coord), ranks);
+  if (phase == Phase::B || phase == Phase::W)
+    piece.sharers.insert(ranks.begin(), ranks.end());
   if (sizes.slices || (phase != Phase::I && phase != Phase::W))
     return success();
   if (phase == Phase::W) {

@@ -7,6 +7,7 @@
 #include "frontend/Evaluator.h"
 #include "mlir/IR/Builders.h"
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/SetVector.h"
 #include <deque>
 #include <map>
 
@@ -76,6 +77,7 @@ private:
     int64_t nextForward = 0, nextBackward = 0;
     std::deque<int64_t> owed;
     llvm::DenseSet<int64_t> paid;
+    llvm::SmallSetVector<int64_t, 4> sharers; ///< ranks that may hold a share of its gradient by now
     /// Where F, B/I and W of this piece were first written without [0] and with [1] a microbatch.
     SMLoc written[3][2];
 

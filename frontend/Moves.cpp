@@ -47,6 +47,11 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
     for (int64_t r : place ? place.getRanks() : ArrayRef<int64_t>())
       if (!is_contained(anchors, r))
         anchors.push_back(r);
+  for (int64_t r : from ? ArrayRef<int64_t>() : piece->sharers.getArrayRef()) // the shares, wherever they are
+    if (!is_contained(anchors, r))
+      anchors.push_back(r);
+  if (role == Role::grad)
+    piece->sharers.insert(to.getRanks().begin(), to.getRanks().end());
   if (rank && from && !is_contained(anchors, *rank))
     return fail(statement->at,
                 "rank " + Twine(*rank) + " takes no part in this move from " + from.str() + " to " + to.str());

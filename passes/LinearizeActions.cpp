@@ -8,7 +8,8 @@
 //   rank 1 | .. F0 B0 F1 B1       ~~> F0@0  F1@0 F0@1  B0@1  B0@0 F1@1  B1@1  B1@0
 //
 // An action may go when it heads the list of every rank it is anchored on and its inputs exist; then its start in unit
-// time is known and never changes, so a priority queue gives the order in O(n log n). Time order matters: messages are
+// time is known and never changes, so a priority queue gives the order in O(n log n). Of those that start together the
+// one of the lowest rank goes first: the order follows from the lists, not from where the text has them. Time order matters: messages are
 // posted in sending order, which keeps receive buffers few and any lane layout free of cycles (deadlock_and_nccl.md
 // F.3). Where the program has costs of parts, they are the clock.
 #include "passes/Actions.h"
@@ -34,8 +35,9 @@ public:
     start();
     std::vector<int64_t> order;
     while (!ready.empty()) {
-      auto [time, action] = ready.top();
+      auto [time, turn] = ready.top();
       ready.pop();
+      int64_t action = byTurn[turn];
       order.push_back(action);
       finish(action, time);
     }
@@ -54,6 +56,7 @@ private:
   std::vector<std::vector<int64_t>> lists; // by rank: actions in emission order
   std::vector<size_t> heads;               // by rank: the first action of the list that has not gone
   std::vector<int64_t> unmet;
+  std::vector<int64_t> turns, byTurn; // of an action among those that start together, and the action of a turn
   std::vector<double> clocks, earliest;
   DenseMap<Token, double> made;                     // token -> when
   DenseMap<Token, SmallVector<int64_t, 1>> waiting; // token -> actions that lack it
@@ -79,12 +82,29 @@ private:
           ++unmet[i];
         }
     }
+    takeTurns();
     for (size_t rank = 0; rank < lists.size(); ++rank)
       if (!lists[rank].empty())
         meet(lists[rank].front());
     for (auto [i, action] : llvm::enumerate(actions))
       if (action.anchors.empty() && unmet[i] == 0)
-        ready.push({0, i});
+        ready.push({0, turns[i]});
+  }
+
+  /// By the first rank of an action, then by its place in the list of that rank; first those of no rank.
+  void takeTurns() {
+    turns.resize(actions.size());
+    auto next = [&](int64_t action) {
+      turns[action] = byTurn.size();
+      byTurn.push_back(action);
+    };
+    for (auto [i, action] : llvm::enumerate(actions))
+      if (action.anchors.empty())
+        next(i);
+    for (auto [rank, list] : llvm::enumerate(lists))
+      for (int64_t action : list)
+        if (actions[action].anchors.front() == int64_t(rank)) // they are sorted
+          next(action);
   }
 
   void meet(int64_t action) {
@@ -93,7 +113,7 @@ private:
     double time = earliest[action];
     for (int64_t rank : actions[action].anchors)
       time = std::max(time, clocks[rank]);
-    ready.push({time, action});
+    ready.push({time, turns[action]});
   }
 
   void finish(int64_t number, double time) {

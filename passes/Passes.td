@@ -53,7 +53,16 @@ def LinearizeActions : PpPass<"linearize-actions"> {
   let summary = "merge the ranks' lists into one order in which every input is there";
   let description = [{
     `on 0 { F F B B } on 1 { F B F B }` ~~> `F(0, 0) F(1, 0) F(0, 1) ..`: among the actions that may go, the one that
-    starts first in unit time (F 1, B 2, I 1, W 1), then the one emitted first. Projection of this order cannot deadlock.
+    starts first in unit time (F 1, B 2, I 1, W 1), then that of the lowest rank: where the text has a rank's list does not
+    matter. Projection of this order cannot deadlock.
+  }];
+}
+
+def VerifyArrivals : PpPass<"verify-arrivals"> {
+  let summary = "what a rank holds of a gradient when it leaves follows from the schedule";
+  let description = [{
+    `on 0 { move grad(2) to 1 } on 1 { move grad(2) to 2 }` ~~> error: order of arrival of `grad(2)` on rank 1 is not
+    determined. Rank 0's share goes on to rank 2 or stays on rank 1, and neither the lists nor data say which.
   }];
 }
 

@@ -20,6 +20,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createFuseEpilogues());
   // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
   manager.addPass(createLinearizeActions());
+  // That order must not decide what a gradient holds when it leaves a rank: where the schedule does not, it is refused.
+  manager.addPass(createVerifyArrivals());
   // Actions become SSA: from here on what a unit reads is an operand, and a missing transfer is a type error.
   manager.addPass(createCompleteStep());
   // In one order of all ranks a message may leave earlier without care for the others; once projected it may not.
