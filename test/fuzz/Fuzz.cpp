@@ -26,6 +26,7 @@ cl::opt<std::string> seedText("seed", cl::desc("a number that the cases are draw
 cl::opt<std::string> only("only", cl::desc("this mutation alone"), cl::value_desc("MUTATION"));
 cl::list<std::string> library("library", cl::desc("these schedules of the library alone"), cl::value_desc("NAME,.."),
                               cl::CommaSeparated);
+cl::opt<std::string> stdlib("stdlib", cl::desc("folder of the library"), cl::init(PP_STDLIB_DIR));
 cl::opt<int64_t> onlyBase("base", cl::desc("the mutants of this schedule alone"), cl::init(-1));
 cl::opt<int> size("size", cl::desc("1: small schedules, 3: up to 5 ranks, 8 stages, 6 microbatches"), cl::init(3));
 cl::opt<int> jobs("jobs", cl::desc("threads"), cl::init(2));
@@ -126,7 +127,7 @@ std::vector<Base> judgeAll() {
   std::vector<std::thread> threads;
   for (int i = 0; i < jobs; ++i)
     threads.emplace_back([&] {
-      Judge judge(PP_STDLIB_DIR);
+      Judge judge(stdlib);
       for (int64_t number = next++; number < int64_t(bases.size()); number = next++)
         bases[size_t(number)] = judgeBase(judge, onlyBase >= 0 ? int64_t(onlyBase) : number);
     });
