@@ -44,8 +44,7 @@ Status checkJoint(const std::vector<int32_t> &group, const Meeting::Joint &joint
   const MessageSpec &first = *joint.messages.front();
   for (size_t member = 1; member < group.size(); ++member) {
     const MessageSpec &other = *joint.messages[member];
-    if (other.kind != first.kind || other.root != first.root || other.type != first.type ||
-        other.bytes != first.bytes || other.cuts != first.cuts)
+    if (!isSameCollective(first, other))
       return internal("rank ", group[0], " joins ", describe(first), ", ", first.bytes, " bytes, but rank ",
                       group[member], " joins ", describe(other), ", ", other.bytes, " bytes");
   }

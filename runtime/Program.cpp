@@ -268,6 +268,10 @@ size_t MessageSpec::memberOf(int32_t rank) const {
   return size_t(std::find(group.begin(), group.end(), rank) - group.begin());
 }
 
+bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
+  return a.kind == b.kind && a.root == b.root && a.type == b.type && a.bytes == b.bytes && a.cuts == b.cuts;
+}
+
 int64_t MessageSpec::shardBytes(size_t member) const {
   int64_t total = 0;
   for (ShardPiece piece : pieces(member))

@@ -118,6 +118,8 @@ struct MessageSpec {
 std::string_view kindName(MessageSpec::Kind kind);
 /// What a collective makes: `sum`, `broadcast` or `gather`.
 std::string_view jointName(const MessageSpec &message);
+/// Whether two members take a collective for the same one, so that what one writes has room in the other.
+[[nodiscard]] bool isSameCollective(const MessageSpec &a, const MessageSpec &b);
 /// Bytes that come to this rank from others in a message, each member's straight from it.
 [[nodiscard]] int64_t bytesIn(const MessageSpec &message, int32_t rank);
 /// The message as errors name it.

@@ -117,7 +117,7 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
     return copy(stream, *ends[0], *ends[1]);
   size_t root = spec.memberOf(spec.root);
   for (const End *end : ends)
-    if (end->message->kind != spec.kind || end->message->bytes != spec.bytes)
+    if (!isSameCollective(*end->message, spec))
       return internal("members of `", spec.label, "` on channel ", spec.channel, " join different collectives");
   SumSpec sum;
   sum.type = spec.type;

@@ -41,6 +41,8 @@ constexpr Rule rules[] = {
     {"the terms of the norm change places", "values", "`norm` of", Rule::If::Any},
     // A copy of a weight that no unit reads any more.
     {"a message that carries the wrong thing goes where nobody reads it", "values", "sends", Rule::If::Unread},
+    {"a message that carries the wrong thing goes where nobody reads it", "slots", "posts `..` while it is in flight",
+     Rule::If::Unread},
     // Another name for bytes that hold the right value, by luck of this plan of memory.
     {"a wrong slot lies where the right one does", "values", "", Rule::If::Shared},
     // All keys that a helper is sent are attended whole, and a softmax does not know in which order.

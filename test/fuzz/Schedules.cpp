@@ -267,7 +267,8 @@ private:
 struct Library {
   const char *file, *name, *more;
   int64_t stagesPerRank;
-  bool rounds; ///< microbatches in whole rounds
+  bool rounds;              ///< microbatches in whole rounds
+  bool untied = false;      ///< not with a model whose ends share weights
 };
 
 constexpr Library library[] = {
@@ -303,7 +304,20 @@ constexpr Library library[] = {
     {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, offload = 50", 1, false},
     {"1f1b_vocabulary", "one_f_one_b_vocabulary", "", 1, false},
     {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, idle = \"all\", rule = \"pairs\", early = false", 1, false},
+    {"chimera", "chimera", "", 1, false},
+    {"hanayo", "hanayo", ", waves = 1", 2, false},
+    {"hanayo", "hanayo", ", waves = 2", 4, false},
+    {"replicated", "replicated_1f1b", ", level = 0", 1, true},
+    {"replicated", "replicated_1f1b", ", level = 1", 1, true, true},
+    {"replicated", "replicated_1f1b", ", level = 2", 1, true, true},
+    {"bpipe", "bpipe", "", 1, false},
 };
+
+/// Whether it needs an even number of ranks.
+bool pairsRanks(const std::string &name) {
+  static const std::set<std::string> names = {"wzb1", "ring_of_nodes", "tawpipe", "chimera", "replicated_1f1b"};
+  return names.count(name) != 0;
+}
 
 Schedule fromLibrary(Dice &dice, int64_t size, const std::vector<std::string> &names) {
   std::vector<Library> drawn;
@@ -314,7 +328,7 @@ Schedule fromLibrary(Dice &dice, int64_t size, const std::vector<std::string> &n
   Schedule schedule;
   schedule.kind = chosen.name;
   schedule.ranks = dice.between(2, size + 1);
-  if (schedule.kind == "wzb1" || schedule.kind == "ring_of_nodes" || schedule.kind == "tawpipe")
+  if (pairsRanks(schedule.kind))
     schedule.ranks = size < 3 || dice.oneIn(2) ? 2 : 4;
   schedule.stages = schedule.ranks * chosen.stagesPerRank;
   int64_t rounds = std::max<int64_t>(1, std::min<int64_t>(3, 6 / schedule.ranks));
@@ -322,7 +336,7 @@ Schedule fromLibrary(Dice &dice, int64_t size, const std::vector<std::string> &n
   std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
                      ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
   schedule.head = std::string("import \"std/") + chosen.file + ".pipe\"\n";
-  return finish(schedule, dice.oneIn(2), schedule.stages, call);
+  return finish(schedule, dice.oneIn(2) && !chosen.untied, schedule.stages, call);
 }
 
 } // namespace
