@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs pp-fuzz with ten seeds of 5000 cases each and prints a table; fails if one of them does. About 20 minutes on a core.
+# Runs pp-fuzz with ten seeds of 5000 cases each and prints a table; fails if one of them does. It takes 15 minutes.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: test/fuzz/seeds.sh PP_FUZZ FOLDER [SEED..]
@@ -14,7 +14,8 @@ status=0
 printf '%-12s %8s %8s %13s %9s %8s\n' seed passed failed 'proved clean' stricter seconds
 for seed in "$@"; do
   start=$SECONDS
-  "$fuzz" --cases=5000 --seed="$seed" --jobs="${PP_FUZZ_JOBS:-1}" --keep="$folder/$seed" >"$folder/$seed.log" 2>&1
+  "$fuzz" --cases=5000 --seed="$seed" --jobs="${PP_FUZZ_JOBS:-1}" --keep="$folder/$seed" \
+    >"$folder/$seed.log" 2>&1
   code=$?
   [ $code -eq 0 ] || status=1
   read -r passed failed < <(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$folder/$seed.log") || passed=crash failed=$code

@@ -3,17 +3,17 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: text_order.py PP_COMPILE FOLDER
-# Every schedule of the library is compiled as it is and with the ranks of its `on r in ..` reversed, so that each list is
-# written in another place of the text: all messages and the whole rank programs must be the same text. The schedules below
-# move gradients inside `on`, where only one of both ends says when; their blocks change places, and the gradients, losses and
-# weights of a run must be the same bits.
+# Every schedule of the library is compiled as it is and with the ranks of its `on r in ..` reversed, so that each list
+# stands in another place of the text: all messages and the whole rank programs must be the same text. The schedules
+# below move gradients inside `on`, where only one of both ends says when; their blocks change places, and the
+# gradients, losses and weights of a run must be the same bits.
 import os, re, shutil, sys
 import harness
 from gradients import Runner, SMALL
 
-LIBRARY = {"1f1b": {}, "1f1b_recompute": {}, "1f1b_vocabulary": {}, "dualpipe_v": {}, "fsdp": {}, "gpipe_offload": {}, "helixpipe": {"folds": 2},
-           "interleaved": {}, "megatron": {}, "slimpipe": {"exchange": "true"}, "tawpipe": {"prefetch": "false"}, "terapipe": {},
-           "v_half": {}, "weipipe_naive": {}, "weipipe_prefetch": {}, "wzb1": {}, "wzb2": {}, "zb_h2": {}, "zb_v": {}, "zero1": {}, "zero2": {}}
+NAMES = ("1f1b 1f1b_recompute 1f1b_vocabulary bpipe dualpipe_v fsdp gpipe_offload hanayo helixpipe interleaved megatron "
+         "slimpipe tawpipe terapipe v_half weipipe_naive weipipe_prefetch wzb1 wzb2 zb_h2 zb_v zero1 zero2").split()
+MORE = {"helixpipe": {"folds": 2}, "slimpipe": {"exchange": "true"}, "tawpipe": {"prefetch": "false"}}
 # Where the blocks of the ranks go.
 SCHEDULE = """# Gradients that ranks send when they like.
 import "std/models/llama.pipe"
@@ -47,7 +47,8 @@ def reverse(source, target):
     for name in os.listdir(target):
         if name.endswith(".pipe"):
             with open(os.path.join(target, name), "r+") as file:
-                text, counts[name] = re.subn(r"^( *(?:for .*\{ )?)on (\w+) in (ranks|members\(k\)) \{", r"\1on \2 in reversed(\3) {", file.read(), flags=re.M)
+                text, counts[name] = re.subn(r"^( *(?:for .*\{ )?)on (\w+) in (ranks|members\(k\)) \{",
+                                             r"\1on \2 in reversed(\3) {", file.read(), flags=re.M)
                 file.seek(0)
                 file.write(text)
     return counts
@@ -60,8 +61,8 @@ def main():
     library = os.path.join(folder, "stdlib")
     counts = reverse(os.path.join(harness.ROOT, "stdlib"), library)
     tally.check(sum(count > 0 for count in counts.values()) >= 18, "the library has `on r in ranks` to reverse")
-    for schedule, more in LIBRARY.items():
-        values = SMALL | dict(ranks=4, microbatches=8, schedule=schedule) | more
+    for schedule in NAMES:
+        values = SMALL | dict(ranks=4, microbatches=8, schedule=schedule) | MORE.get(schedule, {})
         defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
         for emit in ("comms", "ranks"):
             ours, theirs = (harness.call([compiler, harness.TRAIN, *defines, f"--emit={emit}", *options]).stdout
