@@ -46,6 +46,14 @@ __m512 widen(__mmask16 mask, const uint16_t *x) {
 
 template <int rows, int vectors>
 [[gnu::noinline]] void tile(Rows a, const char *b, int64_t pairs, const Target &t, __mmask16 last) {
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; ++i) // where the tile goes, while it is computed
+#pragma GCC unroll 3
+    for (int n = 0; n < vectors; ++n)
+      if (t.rounded)
+        __builtin_prefetch(t.rounded + i * t.roundedStride + n * lanes, 1);
+      else
+        __builtin_prefetch(t.sums + i * t.stride + n * lanes, 1);
   __m512 sum[rows][vectors];
   auto maskOf = [&](int n) -> __mmask16 { return n + 1 < vectors ? __mmask16(0xffff) : last; };
 #pragma GCC unroll 8
@@ -131,17 +139,34 @@ void transpose(__m512i (&v)[16]) {
 }
 
 /// Pairs of two rows: x[j] below y[j].
-__m512i interleave(__mmask16 mask, const uint16_t *x, const uint16_t *y) {
+[[gnu::always_inline]] inline __m512i interleave(__mmask16 mask, const uint16_t *x, const uint16_t *y) {
   __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x));
   __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(y ? mask : __mmask16(0), y));
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-/// Up to 16 columns of `k` rows that lie one after the other, `row` apart: y[pair][..], `step` bytes apart.
-void packAcross(const uint16_t *x, int64_t row, int64_t k, int64_t columns, int64_t room, char *y, int64_t step) {
-  auto mask = __mmask16((1u << columns) - 1), whole = __mmask16((1u << room) - 1);
-  for (int64_t p = 0; p < pairsOf(k); ++p, x += 2 * row, y += step)
-    _mm512_mask_storeu_epi32(y, whole, interleave(mask, x, 2 * p + 1 < k ? x + row : nullptr));
+/// `columns` columns of `k` rows, which lie `row` apart, into panels of `wide`: y[panel][pair][wide], zero past the
+/// last column. Row by row, as memory is read best.
+template <int wide> void packAcross(const uint16_t *x, int64_t row, int64_t k, int64_t columns, char *y) {
+  constexpr int step = wide < lanes ? lanes / wide : 1; // panels that one vector fills
+  int64_t panelSize = pairsOf(k) * wide * 4;
+  for (int64_t p = 0; p < pairsOf(k); ++p, x += 2 * row)
+    for (int64_t j = 0; j < roundUp(columns, wide); j += lanes) {
+      int64_t left = std::clamp<int64_t>(columns - j, 0, lanes);
+      const uint16_t *at = left ? x + j : x;
+      __builtin_prefetch(at + 16 * row); // the hardware foresees no rows that lie far apart
+      __builtin_prefetch(at + 17 * row);
+      auto mask = __mmask16((1u << left) - 1);
+      __m512i pairs = interleave(mask, at, 2 * p + 1 < k ? at + row : nullptr);
+      char *to = y + j / wide * panelSize + (p * wide + j % wide) * 4;
+      if constexpr (step == 1) {
+        _mm512_store_si512(to, pairs);
+      } else {
+        _mm256_store_si256(reinterpret_cast<__m256i *>(to), _mm512_castsi512_si256(pairs));
+        if (j + wide < columns)
+          _mm256_store_si256(reinterpret_cast<__m256i *>(to + panelSize), _mm512_extracti64x4_epi64(pairs, 1));
+      }
+    }
 }
 
 /// Up to 16 columns, `column` apart, whose `k` elements lie together.
@@ -162,25 +187,23 @@ void packAlong(const uint16_t *x, int64_t column, int64_t k, int64_t columns, in
 
 /// `columns` columns of b into panels [pair][48], zero past the last.
 void packB(const uint16_t *b, const GemmShape &g, int64_t k, int64_t columns, char *y) {
+  if (g.bColumn == 1)
+    return packAcross<panel>(b, g.bRow, k, columns, y);
   for (int64_t j = 0; j < columns; j += panel, y += pairsOf(k) * panelBytes)
     for (int64_t n = 0; n < panel; n += lanes) {
-      int64_t width = std::clamp<int64_t>(columns - j - n, 0, lanes), at = width ? j + n : 0;
-      if (g.bColumn == 1)
-        packAcross(b + at, g.bRow, k, width, lanes, y + n * 4, panelBytes);
-      else
-        packAlong(b + at * g.bColumn, g.bColumn, k, width, lanes, y + n * 4, panelBytes);
+      int64_t width = std::clamp<int64_t>(columns - j - n, 0, lanes);
+      packAlong(b + (width ? j + n : 0) * g.bColumn, g.bColumn, k, width, lanes, y + n * 4, panelBytes);
     }
 }
 
 /// `rows` rows of a into panels [pair][8].
 void packA(const uint16_t *a, const GemmShape &g, int64_t k, int64_t rows, char *y) {
-  for (int64_t i = 0; i < rows; i += tileRows, y += pairsOf(k) * tileRows * 4) {
-    int64_t height = std::min(rows - i, tileRows);
-    if (g.aRow == 1)
-      packAcross(a + i, g.aColumn, k, height, tileRows, y, tileRows * 4);
-    else
-      packAlong(a + i * g.aRow, g.aRow, k, height, tileRows, y, tileRows * 4);
-  }
+  // A line of memory at a time: more panels than a cache has ways would lie in the same sets.
+  int64_t panelSize = pairsOf(k) * tileRows * 4;
+  for (int64_t i = 0; i < rows && g.aRow == 1; i += 4 * tileRows, y += 4 * panelSize)
+    packAcross<tileRows>(a + i, g.aColumn, k, std::min(rows - i, 4 * tileRows), y);
+  for (int64_t i = 0; i < rows && g.aRow != 1; i += tileRows, y += panelSize)
+    packAlong(a + i * g.aRow, g.aRow, k, std::min(rows - i, tileRows), tileRows, y, tileRows * 4);
 }
 
 //===-- Blocks --------------------------------------------------------------------------------------------------===//
@@ -224,7 +247,7 @@ struct Block {
       tileOf<1>(a, b, pairs, target(i, j, at, many), width);
   }
 
-  /// `packed`: panels of 8 rows, each of all the block's pairs.
+  /// `packed`: panels of 8 rows, each of all the block's pairs; null: a is read where it lies.
   void run(int64_t i0, int64_t height, const uint16_t *a, const char *packed, const char *b) const {
     for (int64_t at = 0; at < k; at += depth) {
       int64_t many = std::min(depth, k - at), pair = at / 2;
@@ -249,7 +272,7 @@ struct Scratch {
   int64_t bytes;
   Scratch(const GemmShape &g, char *first) {
     int64_t pairs = pairsOf(std::min(g.k, blockDepth)), columns = std::min(roundUp(g.n, panel), blockColumns);
-    int64_t bBytes = pairs * columns * 4, aBytes = readsA(g) ? 0 : pairs * blockRows * 4;
+    int64_t bBytes = pairs * columns * 4, aBytes = readsA(g) ? 0 : pairs * roundUp(g.m, tileRows) * 4;
     int64_t sumBytes = keepsSums(g) ? g.m * blockColumns * 4 : 0;
     b = first, a = b + bBytes, sums = reinterpret_cast<float *>(a + aBytes);
     bytes = roundUp(bBytes + aBytes + sumBytes, 64);
@@ -264,17 +287,23 @@ void pp::bf16Gemm(const GemmShape &g, const void *a, const void *b, const void *
                   int64_t first, int64_t end) {
   Scratch scratch(g, memory);
   const auto *left = static_cast<const uint16_t *>(a), *right = static_cast<const uint16_t *>(b);
-  for (int64_t j = first; j < end; j += blockColumns)
-    for (int64_t k0 = 0; k0 < g.k; k0 += blockDepth) {
-      Block block{g, static_cast<const uint16_t *>(bias), c,  scratch.sums,
-                  j, std::min(end - j, blockColumns),     k0, std::min(g.k - k0, blockDepth)};
-      packB(right + k0 * g.bRow + j * g.bColumn, g, block.k, block.columns, scratch.b);
-      for (int64_t i = 0; i < g.m; i += blockRows) {
-        int64_t height = std::min(blockRows, g.m - i);
-        const uint16_t *rows = left + i * g.aRow;
-        if (!readsA(g))
-          packA(rows + k0 * g.aColumn, g, block.k, height, scratch.a);
-        block.run(i, height, rows, readsA(g) ? nullptr : scratch.a, scratch.b);
-      }
-    }
+  auto multiply = [&](int64_t j, int64_t k0) {
+    int64_t k = std::min(g.k - k0, blockDepth);
+    Block block{g, static_cast<const uint16_t *>(bias), c, scratch.sums, j, std::min(end - j, blockColumns), k0, k};
+    packB(right + k0 * g.bRow + j * g.bColumn, g, k, block.columns, scratch.b);
+    if (!readsA(g) && (keepsSums(g) || j == first))
+      packA(left + k0 * g.aColumn, g, k, g.m, scratch.a);
+    for (int64_t i = 0; i < g.m; i += blockRows)
+      block.run(i, std::min(blockRows, g.m - i), left + i * g.aRow,
+                readsA(g) ? nullptr : scratch.a + i * pairsOf(k) * 4, scratch.b);
+  };
+  // Scratch has the sums of one block of columns; where c holds them itself, what is packed of a serves all blocks.
+  if (keepsSums(g))
+    for (int64_t j = first; j < end; j += blockColumns)
+      for (int64_t k0 = 0; k0 < g.k; k0 += blockDepth)
+        multiply(j, k0);
+  else
+    for (int64_t k0 = 0; k0 < g.k; k0 += blockDepth)
+      for (int64_t j = first; j < end; j += blockColumns)
+        multiply(j, k0);
 }
