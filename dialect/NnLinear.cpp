@@ -22,7 +22,8 @@ static Dims tableDims(Operation *op, Value tokens, Value x, int64_t rows) {
 INFER(EmbeddingOp) {
   Check check{"embedding", loc};
   if (failed(check.operands(a, 2, 2)) || failed(check.tokens("tokens", a.getTokens())) ||
-      failed(check.numbers("the table", a.getTable())) || failed(check.rank("a table", a.getTable(), 2)))
+      failed(check.numbers("the table", a.getTable())) || failed(check.rank("a table", a.getTable(), 2)) ||
+      failed(check.vocabulary(tensorOf(a.getTable()).getDimSize(0))))
     return failure();
   types.push_back(rowsOfTable(a.getTokens(), a.getTable()));
   return success();

@@ -14,7 +14,8 @@ static LogicalResult checkLogits(Check check, Value z, Value targets) {
 
 INFER(CrossEntropyOp) {
   Check check{"cross_entropy", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())))
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+      failed(check.vocabulary(widthOf(a.getZ()))))
     return failure();
   types.push_back(inSums(a.getZ(), {1}));
   return success();

@@ -4,6 +4,7 @@
 #define PP_DIALECT_NNSHAPES_H
 
 #include "dialect/Nn.h"
+#include <limits>
 
 namespace pp::nn {
 using namespace mlir; // only the ops' own files read this
@@ -82,6 +83,13 @@ struct Check {
     if (tensorOf(value).getElementType().isInteger(32) && tensorOf(value).getRank() == 2)
       return success();
     return emitOptionalError(loc, "`", op, "` expects ", name, " to be i32 [batch, length], got ", value.getType());
+  }
+  /// Tokens are i32: there is none for a row beyond.
+  LogicalResult vocabulary(int64_t rows) {
+    if (rows <= std::numeric_limits<int32_t>::max())
+      return success();
+    return emitOptionalError(loc, "`", op, "` expects a vocabulary of at most ", std::numeric_limits<int32_t>::max(),
+                             " tokens, got ", rows);
   }
   LogicalResult equal(StringRef what, int64_t expected, StringRef name, int64_t got) {
     if (expected == got)

@@ -355,3 +355,23 @@ func.func @rows_outside(%x: tensor<2x8x16xf32>) {
   %y = nn.rows %x {start = 12 : i64, count = 8 : i64} : (tensor<2x8x16xf32>) -> tensor<1x8x16xf32>
   return
 }
+
+// -----
+
+// Tokens are numbers of 32 bits: the last table that they reach has 2^31 - 1 rows.
+func.func @too_many_tokens(%t: tensor<1x8xi32>, %table: tensor<2147483647x4xbf16>, %longer: tensor<2147483648x4xbf16>) {
+  %x = nn.embedding %t, %table : (tensor<1x8xi32>, tensor<2147483647x4xbf16>) -> tensor<1x8x4xbf16>
+  // expected-error@+2 {{`embedding` expects a vocabulary of at most 2147483647 tokens, got 2147483648}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.embedding %t, %longer : (tensor<1x8xi32>, tensor<2147483648x4xbf16>) -> tensor<1x8x4xbf16>
+  return
+}
+
+// -----
+
+func.func @too_many_columns(%z: tensor<1x8x2147483648xbf16>, %t: tensor<1x8xi32>) {
+  // expected-error@+2 {{`cross_entropy` expects a vocabulary of at most 2147483647 tokens, got 2147483648}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %l = nn.cross_entropy %z, %t : (tensor<1x8x2147483648xbf16>, tensor<1x8xi32>) -> tensor<1xf32>
+  return
+}

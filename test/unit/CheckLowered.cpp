@@ -298,7 +298,7 @@ TEST_P(LoweredPrograms, EveryMutantOfTheCodeIsFound) {
     std::unique_ptr<llvm::Module> lowered;
     ASSERT_TRUE(succeeded(lowerRank(*proved.module, static_cast<int64_t>(rank.getRank()), context, lowered)));
     for (const Mutation &mutation : kMutations)
-      for (size_t site : sample(mutation.count(*lowered), 20)) {
+      for (size_t site : sample(mutation.count(*lowered), 10)) {
         std::unique_ptr<llvm::Module> mutant = llvm::CloneModule(*lowered);
         if (!mutation.change(*mutant, site))
           continue;
@@ -332,7 +332,7 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTextsIsFound) {
   for (RankOp rank : proved.program().getOps<RankOp>()) {
     std::unique_ptr<llvm::Module> lowered;
     ASSERT_TRUE(succeeded(lowerRank(*proved.module, static_cast<int64_t>(rank.getRank()), context, lowered)));
-    check(*lowered, "pp_json_" + std::to_string(rank.getRank()), 30, [&] { return checkLowered(rank, *lowered); });
+    check(*lowered, "pp_json_" + std::to_string(rank.getRank()), 15, [&] { return checkLowered(rank, *lowered); });
   }
   std::unique_ptr<llvm::Module> table;
   ASSERT_TRUE(succeeded(lowerTable(*proved.module, ranks, context, table)));
