@@ -8,8 +8,13 @@ using namespace pp::pipeline;
 using mlir::failed;
 using mlir::failure;
 using mlir::FailureOr;
+using mlir::IntegerAttr;
 using mlir::LogicalResult;
 using mlir::success;
+
+
+/// As many versions back a unit may ask for: each is one more copy of the weights.
+static constexpr int64_t kMostVersions = 64;
 
 Elaborator::Elaborator(Source &source, Budget budget, const ModelOutline &model, ScheduleSizes sizes,
                        mlir::Block *program)
@@ -41,6 +46,8 @@ LogicalResult Elaborator::act(const Statement *statement, Scope &scope) {
     return limit(cast<LimitStatement>(statement), scope);
   case Statement::Recompute:
     return recompute(cast<RecomputeStatement>(statement), scope);
+  case Statement::Updates:
+    return updates(cast<UpdatesStatement>(statement), scope);
   case Statement::Attend:
     return attend(cast<AttendStatement>(statement), scope);
   default:
@@ -276,17 +283,17 @@ LogicalResult Elaborator::unit(const UnitStatement *statement, Scope &scope) {
         return failure();
       piece = *found;
     }
-    return countedUnit(statement, phase, piece);
+    return countedUnit(statement, phase, piece, scope);
   }
   Piece *piece = nullptr;
   FailureOr<CoordAttr> coord = coordinates(StringRef(&statement->phase, 1), statement->at, statement->coordinates,
                                            scope, phase == Phase::U, piece);
   if (failed(coord) || failed(noteForm(statement, phase, *piece, /*numbered=*/true)))
     return failure();
-  return emitUnit(statement->at, phase, *piece, *coord);
+  return emitUnit(statement, phase, *piece, *coord, scope);
 }
 
-LogicalResult Elaborator::countedUnit(const UnitStatement *statement, Phase phase, Piece *piece) {
+LogicalResult Elaborator::countedUnit(const UnitStatement *statement, Phase phase, Piece *piece, Scope &scope) {
   if (!piece && !rank)
     return fail(statement->at, "`W()` needs `on <rank>`: it does the oldest weight pass that this rank owes");
   if (piece && failed(noteForm(statement, phase, *piece, /*numbered=*/false)))
@@ -296,7 +303,7 @@ LogicalResult Elaborator::countedUnit(const UnitStatement *statement, Phase phas
     return success(); // past the last one nothing is left to emit
   auto coord =
       CoordAttr::get(builder.getContext(), builder.getStringAttr(piece->name.part), piece->name.index, *microbatch, -1);
-  return emitUnit(statement->at, phase, *piece, coord);
+  return emitUnit(statement, phase, *piece, coord, scope);
 }
 
 // The microbatch that a counted form stands for; for `W()` the piece too.
@@ -335,7 +342,55 @@ LogicalResult Elaborator::noteForm(const UnitStatement *statement, Phase phase, 
   return success();
 }
 
-LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAttr coord) {
+LogicalResult Elaborator::updates(const UpdatesStatement *statement, Scope &scope) {
+  if (updatesAt.isValid())
+    return fail(statement->at, "`updates` is given twice", updatesAt, "first given here");
+  if (firstUnitAt.isValid())
+    return fail(statement->at, "`updates` stands before the units", firstUnitAt, "the first unit is here");
+  FailureOr<int64_t> count = evaluateInt(statement->count, scope, "after `updates`");
+  if (failed(count))
+    return failure();
+  if (*count < 1 || sizes.microbatches % *count != 0)
+    return fail(statement->count->at, "expected a divisor of the " + Twine(sizes.microbatches) +
+                                          " microbatches after `updates`, got " + Twine(*count));
+  updatesAt = statement->at;
+  updateCount = *count;
+  if (updateCount > 1)
+    program->getParentOp()->setAttr("updates", builder.getI64IntegerAttr(updateCount));
+  return success();
+}
+
+/// The version that `with weight(s, v)` names; null if the unit does not say.
+FailureOr<IntegerAttr> Elaborator::versionOf(const UnitStatement *statement, Phase phase, const Piece &piece,
+                                             CoordAttr coord, Scope &scope) {
+  if (statement->weight.empty())
+    return IntegerAttr();
+  SMLoc at = statement->weight[0]->at;
+  FailureOr<Piece *> named = findPiece(statement->weight[0], scope);
+  FailureOr<int64_t> version =
+      failed(named) ? FailureOr<int64_t>(failure()) : evaluateInt(statement->weight[1], scope, "as the version");
+  if (failed(version))
+    return failure();
+  if (phase == Phase::W || phase == Phase::U)
+    return fail(at, "`" + Twine(statement->phase) + "` reads no older weights; `with` belongs to F, B, I and R");
+  if (*named != &piece)
+    return fail(at, "expected the weights of " + str(piece) + " after `with`, got those of " + str(**named));
+  int64_t update = coord.getMicrobatch() / (sizes.microbatches / updateCount);
+  if (*version <= update && *version >= -kMostVersions)
+    return builder.getI64IntegerAttr(*version);
+  return fail(statement->weight[1]->at, "version " + Twine(*version) + " is not there for microbatch " +
+                                            Twine(coord.getMicrobatch()) + ", whose gradient is part of update " +
+                                            Twine(update) + "; versions are " + Twine(-kMostVersions) + " to " +
+                                            Twine(update));
+}
+
+LogicalResult Elaborator::emitUnit(const UnitStatement *statement, Phase phase, Piece &piece, CoordAttr coord,
+                                   Scope &scope) {
+  SMLoc at = statement->at;
+  firstUnitAt = firstUnitAt.isValid() ? firstUnitAt : at;
+  FailureOr<IntegerAttr> version = versionOf(statement, phase, piece, coord, scope);
+  if (failed(version))
+    return failure();
   ArrayRef<int64_t> ranks = rank ? ArrayRef<int64_t>(*rank) : piece.at ? piece.at.getRanks() : ArrayRef<int64_t>();
   if (ranks.empty())
     return fail(at, str(piece) + " has no place, so this unit needs `on <rank>`", families[piece.family].at,
@@ -349,13 +404,18 @@ LogicalResult Elaborator::emitUnit(SMLoc at, Phase phase, Piece &piece, CoordAtt
     return failure();
   mlir::Location where = location(at);
   mlir::MLIRContext *context = builder.getContext();
+  auto emit = [&](Phase which) {
+    auto unit = builder.create<UnitOp>(where, UnitIdAttr::get(context, which, coord), ranks);
+    if (*version)
+      unit->setAttr("version", *version);
+  };
   if (again) {
     mlir::OpBuilder::InsertionGuard guard(builder);
     if (together)
       builder.setInsertionPoint(*together);
-    builder.create<UnitOp>(where, UnitIdAttr::get(context, Phase::R, coord), ranks);
+    emit(Phase::R);
   }
-  builder.create<UnitOp>(where, UnitIdAttr::get(context, phase, coord), ranks);
+  emit(phase);
   if (phase == Phase::B || phase == Phase::W)
     piece.sharers.insert(ranks.begin(), ranks.end());
   if (sizes.slices || (phase != Phase::I && phase != Phase::W))

@@ -57,7 +57,7 @@ struct Expr {
 struct Statement {
   // clang-format off
   enum Kind { Let, Assign, Call, Function, Require, Return, For, Repeat, While, If, On,
-              Unit, Move, Joint, Attend, Cut, Limit, Recompute };
+              Unit, Move, Joint, Attend, Cut, Limit, Recompute, Updates };
   // clang-format on
   Kind kind;
   SMLoc at;
@@ -136,6 +136,7 @@ struct UnitStatement : StatementOf<Statement::Unit> {
   char phase;
   StringRef text;
   ArrayRef<Expr *> coordinates;
+  ArrayRef<Expr *> weight; ///< of `with weight(s, v)`: the piece and the version, or empty
 };
 
 struct Thing {
@@ -190,6 +191,10 @@ struct LimitStatement : StatementOf<Statement::Limit> {
     Expr *count;
   };
   ArrayRef<Claim> claims;
+};
+
+struct UpdatesStatement : StatementOf<Statement::Updates> {
+  Expr *count;
 };
 
 struct RecomputeStatement : StatementOf<Statement::Recompute> {

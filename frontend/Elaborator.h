@@ -123,11 +123,16 @@ private:
                                                    bool wholePiece, Piece *&piece);
   mlir::LogicalResult checkExists(SMLoc at, StringRef what, int64_t index, int64_t count, SMLoc noteAt = {},
                                   const llvm::Twine &note = "");
-  mlir::LogicalResult countedUnit(const UnitStatement *statement, pipeline::Phase phase, Piece *piece);
+  mlir::LogicalResult countedUnit(const UnitStatement *statement, pipeline::Phase phase, Piece *piece,
+                                  Scope &scope);
   std::optional<int64_t> nextMicrobatch(pipeline::Phase phase, Piece *&piece);
   mlir::LogicalResult noteForm(const UnitStatement *statement, pipeline::Phase phase, Piece &piece, bool numbered);
   mlir::LogicalResult spendFor(SMLoc at, size_t ranks);
-  mlir::LogicalResult emitUnit(SMLoc at, pipeline::Phase phase, Piece &piece, pipeline::CoordAttr coord);
+  mlir::LogicalResult emitUnit(const UnitStatement *statement, pipeline::Phase phase, Piece &piece,
+                               pipeline::CoordAttr coord, Scope &scope);
+  mlir::FailureOr<mlir::IntegerAttr> versionOf(const UnitStatement *statement, pipeline::Phase phase,
+                                               const Piece &piece, pipeline::CoordAttr coord, Scope &scope);
+  mlir::LogicalResult updates(const UpdatesStatement *statement, Scope &scope);
   mlir::LogicalResult recomputeParts(const RecomputeStatement *statement, Scope &scope);
   bool isModelPart(const Expr *expr);
   mlir::LogicalResult recomputePiece(const Expr *expr, Scope &scope);
@@ -153,6 +158,8 @@ private:
   llvm::SmallVector<std::pair<unsigned, int64_t>> undeclared; // parts outside the layers in no family, layers before
   std::optional<int64_t> rank;                                // of `on`
   std::optional<mlir::Operation *> together;                  // the joint around
+  int64_t updateCount = 1;                                    // of `updates`
+  SMLoc updatesAt, firstUnitAt;
   std::map<int64_t, std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
   llvm::SmallVector<std::pair<StringRef, Value>, 4> lists;            // `ranks` and others, once they were asked for
   std::vector<std::pair<PieceName, SMLoc>> recomputes; // of the training program, for pieces not yet declared

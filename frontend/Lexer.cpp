@@ -12,7 +12,8 @@ static const char *const kKeywords[] = {
     "at",     "weight",   "opt",      "layers", "let",   "var",     "require",      "return", "for",
     "in",     "repeat",   "while",    "if",     "then",  "else",    "on",           "move",   "from",
     "to",     "together", "fuse",     "attend", "over",  "limit",   "recompute",    "shard",  "host",
-    "and",    "or",       "not",      "true",   "false", "ranks",   "microbatches", "slices"};
+    "and",    "or",       "not",      "true",   "false", "ranks",   "microbatches", "slices", "with",
+    "updates"};
 
 // Longer marks before their prefixes.
 static const char *const kMarks[] = {"==", "!=", "<=", ">=", "//", "..", "(", ")", "{", "}", "[",

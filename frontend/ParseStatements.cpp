@@ -57,7 +57,11 @@ Statement *StatementParser::statement() {
     made = limit();
   else if (at("recompute"))
     made = recompute();
-  else {
+  else if (take("updates")) {
+    auto *node = make<UpdatesStatement>();
+    node->count = expression();
+    made = node;
+  } else {
     failExpected("a statement");
     made = make<CallStatement>();
   }
@@ -176,6 +180,15 @@ UnitStatement *StatementParser::unit() {
     node->coordinates = list<Expr *>([&] { return expression(); });
   expect(")");
   node->text = textFrom(node->at);
+  if (!take("with"))
+    return node;
+  expect("weight");
+  expect("(");
+  SmallVector<Expr *> weight = {expression()};
+  expect(",");
+  weight.push_back(expression());
+  expect(")");
+  node->weight = keep(ArrayRef<Expr *>(weight));
   return node;
 }
 

@@ -50,7 +50,9 @@ int64_t pp::slotBegin(SlotOp slot) {
 /// `{"a":1,..}`, cut where it is long.
 static std::string shortened(const JsonValue &json) {
   std::string text = json.is_discarded() ? "nothing" : json.dump();
-  return text.size() <= 300 ? text : text.substr(0, 297) + "...";
+  if (text.size() > 300)
+    text.replace(297, std::string::npos, "...");
+  return text;
 }
 
 static std::string nameOfType(Type type) {
@@ -234,7 +236,7 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   if (!binding)
     return success();
   StringRef kind = binding.getAs<StringAttr>("kind").getValue();
-  if (kind == "weight" || kind == "opt" || kind == "grad")
+  if (kind == "weight" || kind == "previous" || kind == "opt" || kind == "grad")
     return state->compareWeights(slot, kind);
   JsonValue expected = {{"offset", static_cast<int64_t>(slot.getOffset().value_or(0))}};
   if (kind == "norm") {
@@ -274,7 +276,7 @@ static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementR
   return part;
 }
 
-/// The entries of the tensors of a weight, opt or grad slot, in the order of its payload.
+/// The entries of the tensors of a weight, previous, opt or grad slot, in the order of its payload.
 LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
   DictionaryAttr binding = slot.getBindingAttr();
   auto name = binding.getAs<FlatSymbolRefAttr>("piece");
@@ -293,6 +295,9 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
   SmallVector<int64_t> offsets = slot.tensorOffsets();
   size_t next = 0;
   auto save = binding.getAs<BoolAttr>("save");
+  auto back = binding.getAs<IntegerAttr>("back");
+  std::string previous = ("previous" + (back && back.getInt() > 1 ? Twine(back.getInt()) : Twine())).str();
+  bool isWeight = kind == "weight" || kind == "previous", isState = kind == "opt" || kind == "previous";
   for (ElementRange range : cut.shards[shard ? shard.getInt() : 0]) {
     WeightAttr weight = weights[range.tensor];
     bool isWide = weight.getType().getElementTypeBitWidth() > 16;
@@ -301,6 +306,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
       parts = weight.getTied() ? SmallVector<StringRef>() : SmallVector<StringRef>{"m", "v"};
     if (kind == "opt" && !weight.getTied() && !isWide)
       parts.push_back("master");
+    if (kind == "previous")
+      parts = {previous};
     for (StringRef part : parts) {
       if (next == payload.size())
         return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "more tensors",
@@ -308,7 +315,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
       auto type = cast<RankedTensorType>(payload.getType(next));
       int64_t offset = offsets[next++], elements = shard ? range.count : weight.getType().getNumElements();
       if (type.getNumElements() != elements ||
-          (kind == "weight" && type.getElementType() != weight.getType().getElementType()))
+          (isWeight && type.getElementType() != weight.getType().getElementType()))
         return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",
                                 Twine(elements) + " elements",
                                 Twine(type.getNumElements()) + " of another shape or type");
@@ -319,7 +326,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
                             {"type", nameOfType(type.getElementType())},
                             {"offset", offset}};
       expected.update(partOf(piece, weight, bool(shard), range));
-      if (kind == "opt")
+      if (isState)
         expected["kind"] = part.str();
       else
         expected["transposed"] = weight.getTransposed();
@@ -327,7 +334,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
         expected["init"] = {{"kind", weight.getInit().str()}, {"deviation", weight.getDeviation().getValueAsDouble()}};
         expected.update({{"save", save && save.getValue() && !weight.getTied()}, {"tied", weight.getTied()}});
       }
-      StringRef table = kind == "weight" ? "weights" : kind == "opt" ? "state" : "grads";
+      StringRef table = kind == "weight" ? "weights" : isState ? "state" : "grads";
       if (failed(compareNext(slot.getLoc(), table, expected)))
         return failure();
     }
@@ -348,6 +355,8 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
       expected[key.str()] = inWords(value);
   if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
     expected["target"] = target.str();
+  if (auto updates = program->getAttrOfType<IntegerAttr>("updates"))
+    expected["updates"] = updates.getInt();
   int64_t parameters = 0, microbatches = static_cast<int64_t>(program.getMicrobatches());
   for (auto piece : program.getOps<PieceOp>())
     for (Attribute each : piece.getWeights().value_or(ArrayAttr::get(program.getContext(), {})))

@@ -247,6 +247,20 @@ static LogicalResult addState(Bound bound, Json &list) {
   return bound.finish();
 }
 
+/// Older versions of the weights, which units of the next step read; of shared ones too, for each has a copy.
+static LogicalResult addPrevious(Bound bound, Json &list) {
+  int64_t back = bound.slot.getBindingAttr().getAs<IntegerAttr>("back").getInt();
+  for (auto [weight, range] : bound.tensors) {
+    RankedTensorType type = bound.take(weight, range);
+    if (!type)
+      return failure();
+    Json json = tensorJson(weight, type, bound.offset());
+    json["kind"] = "previous" + (back > 1 ? std::to_string(back) : "");
+    list.push_back(bound.describe(std::move(json), weight, range));
+  }
+  return bound.finish();
+}
+
 static LogicalResult addGrads(Bound bound, Json &list) {
   for (auto [weight, range] : bound.tensors) {
     RankedTensorType type = bound.take(weight, range);
@@ -269,14 +283,15 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
   StringRef kind = kindAttr ? kindAttr.getValue() : "";
   auto number = binding.getAs<IntegerAttr>("microbatch");
   int64_t microbatch = number ? number.getInt() : -1, offset = static_cast<int64_t>(*slot.getOffset());
-  if (kind == "weight" || kind == "opt" || kind == "grad") {
+  if (kind == "weight" || kind == "previous" || kind == "opt" || kind == "grad") {
     PieceOp piece = boundPiece(slot, program);
     if (!piece)
       return failure();
     Bound bound(slot, Pieces(program), piece);
-    return kind == "weight" ? addWeights(bound, tables->weights)
-           : kind == "opt"  ? addState(bound, tables->state)
-                            : addGrads(bound, tables->grads);
+    return kind == "weight"     ? addWeights(bound, tables->weights)
+           : kind == "opt"      ? addState(bound, tables->state)
+           : kind == "previous" ? addPrevious(bound, tables->state)
+                                : addGrads(bound, tables->grads);
   }
   if (kind == "tokens" || kind == "targets") {
     Json input = {{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}};
@@ -293,7 +308,7 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
     tables->norm = {{"offset", offset}};
   } else {
     return slot.emitOpError() << "has a binding of kind `" << kind
-                              << "`; expected weight, opt, grad, tokens, targets, loss or norm";
+                              << "`; expected weight, previous, opt, grad, tokens, targets, loss or norm";
   }
   return success();
 }
@@ -342,8 +357,15 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   if (!json["batch"].is_number_integer() || !json["sequence"].is_number_integer())
     return program.emitOpError("expected integers for `batch` and `sequence` in its `train` attribute");
 
-  if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
+  int64_t updates = updatesOf(program);
+  if (updates > 1)
+    json["updates"] = updates;
+  if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr)) {
+    if (updates > 1 && target.getValue() == "cuda")
+      return emitError(program.getLoc()) << "a step with " << updates
+                                         << " updates is for --target=cpu; on a GPU it is not supported yet";
     json["target"] = target.str();
+  }
   int64_t parameters = 0;
   for (auto piece : program.getOps<PieceOp>())
     if (ArrayAttr weights = piece.getWeightsAttr())

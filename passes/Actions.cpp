@@ -106,10 +106,53 @@ SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
   return starts;
 }
 
+int64_t pp::updatesOf(ProgramOp program) {
+  auto count = program->getAttrOfType<IntegerAttr>("updates");
+  return count ? count.getInt() : 1;
+}
+
+int64_t pp::updateOf(ProgramOp program, int64_t microbatch) {
+  return microbatch < 0 ? 0 : microbatch / (static_cast<int64_t>(program.getMicrobatches()) / updatesOf(program));
+}
+
+int64_t pp::versionOf(ProgramOp program, Operation *op, CoordAttr coord) {
+  auto version = op->getAttrOfType<IntegerAttr>(isa<UnitOp>(op) ? "version" : "pipeline.version");
+  return version ? version.getInt() : updateOf(program, coord.getMicrobatch());
+}
+
+bool pp::hasVersions(ProgramOp program) {
+  bool found = updatesOf(program) > 1;
+  program.walk([&](UnitOp unit) {
+    found |= unit->hasAttr("version");
+    return found ? WalkResult::interrupt() : WalkResult::advance();
+  });
+  return found;
+}
+
+bool pp::readsNorm(ProgramOp program) {
+  if (auto precision = program.getTrain().getAs<StringAttr>("precision"); precision && precision.getValue() == "f16")
+    return true;
+  auto optimizer = program.getTrain().getAs<DictionaryAttr>("optimizer");
+  Attribute clip = optimizer ? optimizer.get("clip") : Attribute();
+  if (auto number = dyn_cast_or_null<FloatAttr>(clip))
+    return number.getValueAsDouble() > 0;
+  auto integer = dyn_cast_or_null<IntegerAttr>(clip);
+  return integer && integer.getInt() > 0;
+}
+
+bool pp::updatesTogether(ProgramOp program, const Pieces &pieces) {
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (pieces.primary(piece) >= 0)
+      return true;
+  return readsNorm(program);
+}
+
 namespace {
 /// What an action's tokens depend on in the others.
 struct Others {
-  Others(ProgramOp program, const Pieces &pieces) : keys(program, pieces.all()) {
+  Others(ProgramOp program, const Pieces &pieces)
+      : keys(program, pieces.all()), updates(updatesOf(program)),
+        together(updates > 1 && updatesTogether(program, pieces)) {
     program.walk([&](UnitOp unit) {
       if (unit.getUnit().getPhase() == Phase::R)
         remade.insert(unit.getUnit().getCoord());
@@ -122,6 +165,8 @@ struct Others {
   }
 
   KeysBefore keys;
+  int64_t updates;
+  bool together;                                   ///< an update waits for all pieces
   DenseSet<CoordAttr> remade;                      ///< the units with an R
   DenseSet<std::pair<Attribute, int64_t>> brought; ///< the stashes that a move brings to a rank
 };
@@ -160,6 +205,14 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   if (phase != Phase::W && phase != Phase::U && pieces.mayHaveWeights(piece))
     for (int64_t rank : op.getRanks())
       action.needs.push_back({Token::Weight, piece, -1, -1, rank});
+  auto program = others.updates > 1 ? op->getParentOfType<ProgramOp>() : ProgramOp();
+  if (program && pieces.mayHaveWeights(piece)) {
+    int64_t version = versionOf(program, op, coord);
+    if (version > 0 && phase != Phase::W && phase != Phase::U)
+      action.needs.push_back({Token::Gradient, others.together ? -1 : piece, version - 1, -1, -1});
+    if (phase == Phase::B || phase == Phase::W)
+      action.adds.push_back({piece, updateOf(program, mb)});
+  }
   if (phase == Phase::F)
     action.makes.push_back({Token::Forward, piece, mb, slice, -1});
   for (int64_t rank : op.getRanks())
@@ -216,7 +269,7 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   for (Operation &op : program.getBody().front()) {
     if (!isa<UnitOp, TransferOp, TogetherOp>(op))
       continue;
-    Action action{&op, {}, {}, {}, 0};
+    Action action{&op, {}, {}, {}, {}, 0};
     op.walk([&](Operation *inner) {
       if (auto unit = dyn_cast<UnitOp>(inner))
         readUnit(unit, pieces, times, others, action);

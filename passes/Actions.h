@@ -54,10 +54,30 @@ private:
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
 };
 
+/// How often a step updates its weights: the microbatches are as many runs of equal length (`updates u`).
+int64_t updatesOf(pipeline::ProgramOp program);
+
+/// The update that the gradient of this microbatch is part of.
+int64_t updateOf(pipeline::ProgramOp program, int64_t microbatch);
+
+/// Which version of the weights a unit, a task or a launch reads: 0 is there when the step begins, each update makes
+/// the next, those below 0 are of earlier steps. If the schedule says nothing, all updates before its own are in it.
+int64_t versionOf(pipeline::ProgramOp program, mlir::Operation *op, pipeline::CoordAttr coord);
+
+/// Whether units of the program read other weights than those that are there when the step begins.
+bool hasVersions(pipeline::ProgramOp program);
+
+/// Whether an update waits for the gradients of all pieces: it reads their norm, or pieces share weights.
+bool updatesTogether(pipeline::ProgramOp program, const Pieces &pieces);
+
+/// The optimizer's `clip` is there and not 0, or gradients of f16 may have overflowed.
+bool readsNorm(pipeline::ProgramOp program);
+
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
 struct Token {
-  /// Again: R has run. Stash: a move brought it to this rank, or its F ran there.
-  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again, Stash } kind;
+  /// Again: R has run. Stash: a move brought it to this rank, or its F ran there. Gradient: the whole gradient of the
+  /// piece, or, of piece -1, of all pieces, for the update that `microbatch` numbers.
+  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again, Stash, Gradient } kind;
   int64_t piece, microbatch, slice, rank;
   std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
 };
@@ -67,6 +87,8 @@ struct Action {
   mlir::Operation *op;
   llvm::SmallVector<int64_t, 2> anchors; ///< the ranks in whose lists it stands
   llvm::SmallVector<Token, 3> needs, makes;
+  /// Where a step has several updates: piece and update of the gradients that it adds to.
+  llvm::SmallVector<std::pair<int64_t, int64_t>, 1> adds;
   double duration = 0; ///< of its longest unit; transfers 0
 };
 

@@ -82,7 +82,7 @@ LogicalResult StepBuilder::verifyTransfer(TransferOp op) {
   if (role == Role::stash)
     return success();
   if (!llvm::is_contained({Role::weight, Role::grad, Role::act, Role::dact, Role::kv, Role::dkv}, role))
-    return unsupported("moves a " + stringifyRole(role).str());
+    return unsupported(role == Role::opt ? "moves an optimizer state" : "moves a " + stringifyRole(role).str());
   return success();
 }
 

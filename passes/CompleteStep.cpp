@@ -87,6 +87,8 @@ LogicalResult StepBuilder::createInputs() {
       values[{weight, rank}] = addInput(weight, typeOn(Role::weight, update->input("weight")->payload, rank));
     }
     ThingAttr state = thing(Role::opt, piece);
+    if (versioned && failed(createOldInputs(piece, update->input("weight")->payload)))
+      return failure();
     if (const BodyGroups::Group *opt = update->input("opt"))
       for (int64_t owner : pieces.owners(piece))
         values[{state, owner}] = addInput(state, typeOn(Role::opt, opt->payload, owner));
@@ -138,7 +140,12 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
     value = get(valuesOf(group.chunk()), thing(Role::temporary, piece, mb, slice), rank, loc);
   else if (kind == "stats")
     value = get(thing(Role::stat, leadOf(pieces, piece), mb, slice), rank, loc);
-  else if (kind == "weight")
+  else if (kind == "weight" && versioned) {
+    FailureOr<Value> weight = weightOf(op, piece, rank);
+    if (failed(weight))
+      return failure();
+    value = *weight;
+  } else if (kind == "weight")
     value = get(thing(Role::weight, piece), rank, loc);
   else if (kind == "tokens" || kind == "targets")
     value = dataInput(group.name, coord, rank, group.payload);
@@ -257,12 +264,13 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
                               << "` runs at the end of the step: its clipping needs the norm of every gradient";
     return success();
   }
+  turnTo(updateOf(program, coord.getMicrobatch()));
   Share share;
   if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece))
     share = takeShare(piece, rank, op.getLoc());
   const Body *body = bodyOf(op, bool(share.value));
   if (!body && (phase == Phase::W || phase == Phase::R))
-    return success(); // without weights W has nothing to do, and R has not where F keeps all there is
+    return countGradient(op); // without weights W has nothing to do, and R has not where F keeps all there is
   if (!body)
     return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function";
   SmallVector<Value> inputs;
@@ -274,7 +282,9 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
   TaskOp task = createTask(*body, op.getUnit(), rank, inputs, op.getLoc());
   if (op->getParentOp() != program.getOperation())
     task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints));
-  return recordResults(op, *body, task, share);
+  if (versioned && phase != Phase::W)
+    task->setAttr("pipeline.version", builder.getI64IntegerAttr(versionOf(program, op, coord)));
+  return success(succeeded(recordResults(op, *body, task, share)) && succeeded(countGradient(op)));
 }
 
 //===-- All actions ---------------------------------------------------------------------------------------------===//
@@ -286,6 +296,7 @@ LogicalResult StepBuilder::buildActions() {
   for (Operation &op : body)
     if (isa<UnitOp, TransferOp, TogetherOp>(op))
       actions.push_back(&op);
+  readVersions();
   lastInput = pieces.op(pieces.size() - 1);
   builder.setInsertionPointToEnd(&body);
   if (failed(createInputs()))

@@ -256,20 +256,7 @@ LogicalResult PieceTable::read() {
   return success(succeeded(readSharers()) && succeeded(readChunks()));
 }
 
-/// Whether updates read the norm of all gradients: the optimizer's `clip` is there and not 0, or gradients of f16 may
-/// have overflowed.
-static bool readsNorm(ProgramOp program) {
-  if (stringOf(program.getTrain(), "precision") == "f16")
-    return true;
-  auto optimizer = program.getTrain().getAs<DictionaryAttr>("optimizer");
-  Attribute clip = optimizer ? optimizer.get("clip") : Attribute();
-  if (auto number = dyn_cast_or_null<FloatAttr>(clip))
-    return number.getValueAsDouble() > 0;
-  auto integer = dyn_cast_or_null<IntegerAttr>(clip);
-  return integer && integer.getInt() > 0;
-}
-
-/// 1 / tokens of a step, if the parts end in a loss: its targets are one microbatch's.
+/// 1 / tokens of an update, if the parts end in a loss: its targets are one microbatch's.
 static double lossScale(const PieceModel &model, int64_t microbatches) {
   auto scaleOf = [&](Value targets) {
     return 1.0 / (static_cast<double>(microbatches) * cast<RankedTensorType>(targets.getType()).getNumElements());
@@ -302,7 +289,7 @@ LogicalResult PieceTable::derive() {
     }
     model.readsNorm = readsNorm(program);
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
-    model.lossScale = lossScale(model, program.getMicrobatches());
+    model.lossScale = lossScale(model, program.getMicrobatches() / updatesOf(program));
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))
         return failure();

@@ -14,6 +14,8 @@ using namespace pp;
 using namespace pp::pipeline;
 
 LogicalResult StepBuilder::finish() {
+  if (updates > 1) // each ran behind its last gradient
+    return finishLast();
   if (failed(reduceGradients()) || failed(addTiedShares()))
     return failure();
   createNorms();
@@ -21,7 +23,7 @@ LogicalResult StepBuilder::finish() {
 }
 
 LogicalResult StepBuilder::reduceGradients() {
-  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+  for (int64_t piece : finishing) {
     if (!pieces.hasWeights(piece))
       continue;
     if (!sharers(piece).empty()) {
@@ -41,7 +43,7 @@ LogicalResult StepBuilder::reduceGradients() {
       }
     Share sum = takeShare(piece, owner, loc);
     bool leftover = llvm::any_of(shares, [&](auto &entry) { return entry.first.first == piece; });
-    if (!sum.value || !sum.contributions.all() || leftover)
+    if (!sum.value || sum.contributions != allContributions() || leftover)
       return reportMissing(piece, owner, sum);
     ownGrads[{piece, owner}] = sum.value;
   }
@@ -56,7 +58,7 @@ int64_t StepBuilder::nearestOwner(int64_t piece, int64_t rank, size_t k) {
 }
 
 LogicalResult StepBuilder::addTiedShares() {
-  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+  for (int64_t piece : finishing) {
     if (pieces.primary(piece) < 0)
       continue;
     if (pieces.isSharded(piece)) {
@@ -110,7 +112,8 @@ void StepBuilder::createNorms() {
   if (!alike)
     reduceNorms();
   for (auto [rank, norm] : norms)
-    output(normThing(), norm, program.getLoc());
+    if (isLast())
+      output(normThing(), norm, program.getLoc());
 }
 
 ThingAttr StepBuilder::normThing() {
@@ -148,10 +151,10 @@ void StepBuilder::reduceNorms() {
 //===-- Updates -------------------------------------------------------------------------------------------------===//
 
 LogicalResult StepBuilder::createUpdates() {
-  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+  for (int64_t piece : finishing)
     if (pieces.hasWeights(piece) && failed(pieces.isSharded(piece) ? updateShards(piece) : createUpdates(piece)))
       return failure();
-  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+  for (int64_t piece : isLast() ? finishing : SmallVector<int64_t>())
     if (pieces.hasWeights(piece) && !pieces.homesAreShards(piece))
       pieces.isSharded(piece) ? returnGathered(piece) : returnWeights(piece);
   return success();
@@ -161,7 +164,8 @@ LogicalResult StepBuilder::createUpdates(int64_t piece) {
   for (auto [k, owner] : llvm::enumerate(pieces.owners(piece)))
     if (failed(createUpdate(piece, owner, k)))
       return failure();
-  output(thing(Role::grad, piece), ownGrads[{piece, pieces.owners(piece).front()}], pieces.op(piece).getLoc());
+  if (isLast())
+    output(thing(Role::grad, piece), ownGrads[{piece, pieces.owners(piece).front()}], pieces.op(piece).getLoc());
   return success();
 }
 
@@ -192,12 +196,16 @@ LogicalResult StepBuilder::createUpdate(int64_t piece, int64_t owner, size_t k) 
                             << pieces.name(piece) << ")` is not there at the end of the step";
     inputs.push_back(value);
   }
+  if (versioned)
+    keepOld(piece, owner);
   TaskOp task = createTask(*body, updateUnit(piece), owner, inputs, loc);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults())) {
     if (group.name == "weight")
-      ownWeights[{piece, owner}] = value;
-    else
+      ownWeights[{piece, owner}] = values[{thing(Role::weight, piece), owner}] = value;
+    else if (isLast())
       output(thing(Role::opt, piece), value, loc);
+    else
+      values[{thing(Role::opt, piece), owner}] = value;
   }
   return success();
 }
@@ -215,6 +223,8 @@ static Operation *rootOf(Value value) {
 
 void StepBuilder::returnWeights(int64_t piece) {
   Location loc = pieces.op(piece).getLoc();
+  if (versioned)
+    outputOld(piece);
   ThingAttr weight = thing(Role::weight, piece);
   for (int64_t home : pieces.homes(piece)) {
     int64_t owner = nearestOwner(piece, home, 0);

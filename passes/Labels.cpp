@@ -43,7 +43,7 @@ std::string Label::str(const Pieces &pieces) const {
   case What::loss:
     return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:
-    return "the norm of the gradients";
+    return "the norm of the gradients" + (version > 0 ? " of update " + std::to_string(version) : "");
   case What::kept:
     return "what `F(" + coord + ")` keeps for `R`";
   case What::pending:
@@ -63,7 +63,10 @@ std::string Label::str(const Pieces &pieces) const {
     return "the gradient of the tied weights of " + pieces.describe(piece);
   default:
     return ((shard >= 0 ? "shard " + std::to_string(shard) + " of `" : "`") + nameOf(what) + "(" + coord + ")`" +
-            (updated ? " after its update" : ""))
+            (version == 0   ? ""
+             : version == 1 ? " after its update"
+             : version > 1  ? " after " + std::to_string(version) + " updates"
+                            : " of " + std::to_string(-version) + (version < -1 ? " updates" : " update") + " before"))
         .str();
   }
 }
@@ -120,6 +123,20 @@ std::optional<int32_t> Terms::firstMissing(int32_t count) const {
     next = end + 1;
   }
   return next < count ? std::optional(next) : std::nullopt;
+}
+
+std::optional<int32_t> Terms::firstMissing(int32_t begin, int32_t end) const {
+  for (auto [first, last] : intervals)
+    if (first <= begin && begin <= last)
+      begin = last + 1;
+  return begin < end ? std::optional(begin) : std::nullopt;
+}
+
+std::optional<int32_t> Terms::firstOf(int32_t begin, int32_t end) const {
+  for (auto [first, last] : intervals)
+    if (begin < end && first < end && last >= begin)
+      return std::max(first, begin);
+  return std::nullopt;
 }
 
 int64_t Terms::size() const {

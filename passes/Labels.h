@@ -41,15 +41,16 @@ enum class What : uint8_t {
   stats
 };
 
-/// A value. Coordinates that a kind does not have are -1; `updated`: after this step's U, not as the step began.
+/// A value. Coordinates that a kind does not have are -1. `version`: of weights and optimizer states, after so many of this
+/// step's updates, below 0 before those of earlier steps; of a norm the update that it is for.
 struct Label {
   What what = What::nothing;
-  bool updated = false;
+  int32_t version = 0;
   int32_t piece = -1, microbatch = -1, slice = -1;
   int32_t shard = -1; ///< -1: the whole; where units are cut, of which attention, or made by which step
 
   bool operator==(const Label &other) const {
-    return what == other.what && updated == other.updated && piece == other.piece && microbatch == other.microbatch &&
+    return what == other.what && version == other.version && piece == other.piece && microbatch == other.microbatch &&
            slice == other.slice && shard == other.shard;
   }
   bool operator!=(const Label &other) const { return !(*this == other); }
@@ -76,6 +77,9 @@ public:
   /// The first term of this that `other` has too.
   std::optional<int32_t> firstCommon(const Terms &other, int32_t shift = 0) const;
   int64_t size() const;
+  /// The first of begin..end-1 that is not there; the first that is.
+  std::optional<int32_t> firstMissing(int32_t begin, int32_t end) const;
+  std::optional<int32_t> firstOf(int32_t begin, int32_t end) const;
   int32_t front() const { return intervals.front().first; }
 
   Terms() = default;

@@ -58,6 +58,7 @@ private:
   std::vector<int64_t> unmet;
   std::vector<int64_t> turns, byTurn; // of an action among those that start together, and the action of a turn
   std::vector<double> clocks, earliest;
+  DenseMap<std::pair<int64_t, int64_t>, int64_t> lacking; // piece, or -1, and update -> gradients that are to come
   DenseMap<Token, double> made;                     // token -> when
   DenseMap<Token, SmallVector<int64_t, 1>> waiting; // token -> actions that lack it
   using Entry = std::pair<double, int64_t>;
@@ -72,6 +73,11 @@ private:
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       for (int64_t rank : pieces.homes(piece))
         made[{pieces.homesAreShards(piece) ? Token::Shard : Token::Weight, piece, -1, -1, rank}] = 0;
+    for (const Action &action : actions)
+      for (auto [piece, update] : action.adds) {
+        ++lacking[{piece, update}];
+        ++lacking[{-1, update}];
+      }
     for (auto [i, action] : llvm::enumerate(actions)) {
       for (int64_t rank : action.anchors)
         lists[rank].push_back(i);
@@ -119,22 +125,30 @@ private:
   void finish(int64_t number, double time) {
     const Action &action = actions[number];
     double end = time + action.duration;
-    for (const Token &token : action.makes) {
-      if (!made.try_emplace(token, end).second)
-        continue;
-      auto it = waiting.find(token);
-      if (it == waiting.end())
-        continue;
-      for (int64_t waiter : it->second) {
-        earliest[waiter] = std::max(earliest[waiter], end);
-        meet(waiter);
-      }
-      waiting.erase(it);
-    }
+    for (const Token &token : action.makes)
+      give(token, end);
+    for (auto [piece, update] : action.adds)
+      for (int64_t of : {piece, int64_t(-1)})
+        if (--lacking[{of, update}] == 0)
+          give({Token::Gradient, of, update, -1, -1}, end);
     for (int64_t rank : action.anchors) {
       clocks[rank] = end;
       if (++heads[rank] < lists[rank].size())
         meet(lists[rank][heads[rank]]);
+    }
+  }
+
+  void give(const Token &token, double end) {
+    if (!made.try_emplace(token, end).second)
+      return;
+    auto it = waiting.find(token);
+    if (it == waiting.end())
+      return;
+    SmallVector<int64_t, 1> waiters = std::move(it->second);
+    waiting.erase(it);
+    for (int64_t waiter : waiters) {
+      earliest[waiter] = std::max(earliest[waiter], end);
+      meet(waiter);
     }
   }
 
@@ -164,7 +178,9 @@ private:
 
   static bool isWeight(const Token &token) { return token.kind == Token::Weight || token.kind == Token::Shard; }
 
-  static bool isPlaced(const Token &token) { return isWeight(token) || token.kind == Token::Stash; }
+  static bool isPlaced(const Token &token) {
+    return isWeight(token) || token.kind == Token::Stash || token.kind == Token::Gradient;
+  }
 
   /// The first move that brings this stash to this rank.
   TransferOp bringer(const Token &token) {
@@ -246,6 +262,8 @@ private:
       reportWeight(error, op, *token);
     else if (token->kind == Token::Stash)
       reportStash(error, op, *token);
+    else if (token->kind == Token::Gradient)
+      reportUpdate(error, op, *token);
     else
       reportUnit(error, op, *token);
     if (!blocksItself(first))
@@ -273,6 +291,23 @@ private:
     error << "needs `stash(" << coord.str() << ")` on rank " << token.rank << ", where it is not yet" << withLoops(op);
     if (TransferOp move = bringer(token))
       error.attachNote(move.getLoc()) << "it comes there later, here" << withLoops(move);
+  }
+
+  /// A version of weights that no update has made yet: it lacks the gradient of the first unit that has not run.
+  void reportUpdate(InFlightDiagnostic &error, Operation *op, const Token &token) {
+    int64_t piece = token.piece;
+    op->walk([&](UnitOp unit) { piece = piece < 0 ? pieces.find(unit.getUnit().getCoord()) : piece; });
+    error << "needs `weight(" << pieces.name(piece) << ")` after update " << token.microbatch
+          << ", which lacks gradients" << withLoops(op);
+    for (int64_t rank = 0, ranks = lists.size(); rank < ranks; ++rank)
+      for (int64_t number : ArrayRef(lists[rank]).drop_front(heads[rank]))
+        for (auto [of, update] : actions[number].adds)
+          if (update == token.microbatch && (token.piece < 0 || of == token.piece)) {
+            error.attachNote(actions[number].op->getLoc())
+                << describe(actions[number].op) << " adds one later, on rank " << rank
+                << withLoops(actions[number].op);
+            return;
+          }
   }
 
   void reportUnit(InFlightDiagnostic &error, Operation *op, const Token &token) {

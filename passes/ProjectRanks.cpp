@@ -155,7 +155,11 @@ private:
                                              builder.getNamedAttr("save", builder.getBoolAttr(save))};
       if (isShard)
         addShard(piece, rank, entries);
-      bound = binding(stringifyRole(thing.getRole()), entries);
+      // What units of the next step read that go back further than its beginning.
+      int64_t back = thing.getRole() == Role::weight ? thing.getCoord().getMicrobatch() : -1;
+      if (back > 0)
+        entries.push_back(entry("back", back));
+      bound = binding(back > 0 ? "previous" : stringifyRole(thing.getRole()), entries);
     }
     ValType type = typeOf(input.getValue());
     Value slot = createSlot(rank, type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bound);
@@ -265,7 +269,7 @@ private:
     auto launch = at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
                                             scratch.empty() ? Value() : scratch.front(),
                                             function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
-    for (StringRef name : {"pipeline.joint", "pipeline.share"})
+    for (StringRef name : {"pipeline.joint", "pipeline.share", "pipeline.version"})
       if (Attribute attr = task->getAttr(name))
         launch->setAttr(name, attr);
     for (Posted &posted : ranks[rank].posted)

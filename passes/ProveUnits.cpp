@@ -31,7 +31,8 @@ public:
       : program(program), pieces(program), slices(std::max<int64_t>(program.getSlices(), 1)),
         cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
-      updates[piece].resize(std::max<size_t>({1, pieces.shards(piece).size(), pieces.owners(piece).size()}));
+      updates[piece].resize(std::max<size_t>({1, pieces.shards(piece).size(), pieces.owners(piece).size()}) *
+                            updatesOf(program));
   }
 
   LogicalResult prove() {
@@ -45,7 +46,8 @@ public:
       for (auto [shard, update] : llvm::enumerate(updates[piece]))
         if (pieces.hasWeights(piece) && !update)
           return emitError(pieces.op(piece).getLoc())
-                 << (pieces.isReplicated(piece)
+                 << (updatesOf(program) > 1 ? "no rank runs update " + std::to_string(shard) + " of "
+                     : pieces.isReplicated(piece)
                          ? "rank " + std::to_string(pieces.owners(piece)[shard]) + " does not update "
                      : pieces.isSharded(piece) ? "no rank updates shard " + std::to_string(shard) + " of "
                                                : "no rank updates ")
@@ -120,6 +122,8 @@ private:
     size_t shard = 0;
     if (auto [front, digits] = name.rsplit('.'); !digits.getAsInteger(10, shard))
       name = front;
+    else if (updatesOf(program) > 1)
+      shard = launch.getUnit().getCoord().getMicrobatch();
     else if (pieces.isReplicated(piece))
       shard = llvm::find(pieces.owners(piece), rankOf(launch)) - pieces.owners(piece).begin();
     SmallVector<LaunchOp, 1> &seen = updates[piece];
@@ -148,6 +152,19 @@ private:
     return failure();
   }
 
+  /// A unit, its backward and what makes its stash again read one and the same version of the weights.
+  LogicalResult proveVersion(LaunchOp forward, LaunchOp other) {
+    int64_t version = versionOf(program, forward, forward.getUnit().getCoord());
+    int64_t its = versionOf(program, other, other.getUnit().getCoord());
+    if (its == version)
+      return success();
+    auto error = emitError(other.getLoc()) << "`" << other.getUnit().str() << "` on rank " << rankOf(other)
+                                           << " reads version " << its << " of its weights, but its `F` read version "
+                                           << version << withLoops(other);
+    error.attachNote(forward.getLoc()) << "`F` runs here, on rank " << rankOf(forward) << withLoops(forward);
+    return failure();
+  }
+
   LogicalResult proveCell(int64_t piece, int64_t mb, int64_t slice) {
     Cell &launches = cell(piece, mb, slice);
     LaunchOp forward = launches[Phase::F], backward = launches[Phase::B], inputs = launches[Phase::I],
@@ -164,6 +181,9 @@ private:
       return never("F", backward ? backward : inputs);
     for (LaunchOp launch : {forward, backward, inputs})
       if (launch && failed(proveSteps(launch)))
+        return failure();
+    for (LaunchOp launch : {backward, inputs})
+      if (launch && failed(proveVersion(forward, launch)))
         return failure();
     if (backward && (inputs || weights))
       return proveOneBackward(backward, inputs ? inputs : weights);

@@ -97,7 +97,7 @@ private:
   LogicalResult result = success();
   DenseMap<Attribute, BodyLabels> bodies;        ///< by callee
   std::vector<std::pair<SlotOp, Label>> outputs; ///< what the trainer reads after the step, or the next step
-  bool makesLosses = false;
+  bool makesLosses = false, keepsOld = false; ///< keepsOld: versions of weights from before the step
   int64_t reads = 0, weightReads = 0; ///< checked, for the record
 
   void recordFacts() const {
@@ -131,7 +131,8 @@ private:
       What what;
       bool before, after;
     };
-    static constexpr Kind kinds[] = {{"weight", What::weight, true, true},  {"opt", What::opt, true, true},
+    static constexpr Kind kinds[] = {{"weight", What::weight, true, true},  {"previous", What::weight, true, true},
+                                     {"opt", What::opt, true, true},
                                      {"tokens", What::tokens, true, false}, {"targets", What::targets, true, false},
                                      {"grad", What::grad, false, true},     {"norm", What::norm, false, true},
                                      {"loss", What::loss, false, true}};
@@ -149,9 +150,16 @@ private:
       label.slice = slice.getInt();
     if (auto shard = binding.getAs<IntegerAttr>("shard"))
       label.shard = shard.getInt();
+    if (auto back = binding.getAs<IntegerAttr>("back")) {
+      label.version = -back.getInt();
+      keepsOld = true;
+    }
     if (kind->before)
       values.of(slot).label = label;
-    label.updated = kind->before;
+    if (kind->before && kind->after)
+      label.version += values.updates;
+    if (kind->what == What::norm)
+      label.version = values.updates - 1;
     if (kind->after)
       outputs.push_back({slot, label});
     return success();
@@ -169,7 +177,8 @@ private:
                      std::max(state.label.slice, 0));
       }
       if (fits && wanted.what == What::grad)
-        fits = !values.termsOf(state).firstMissing(values.wholeGradient(wanted.piece));
+        fits = !values.missingInGradient(wanted.piece, values.updates - 1, values.termsOf(state)) &&
+               !values.strangeInGradient(wanted.piece, values.updates - 1, values.termsOf(state));
       if (fits && wanted.what == What::norm)
         fits = values.missingInNorm(values.termsOf(state)) < 0;
       if (!fits)
@@ -187,6 +196,8 @@ private:
     const BodyLabels &body;
     int64_t piece;
     CoordAttr coord;
+    int64_t update;  ///< of which it is a part, or its gradient
+    int64_t version; ///< of the weights that it reads
   };
 
   FailureOr<Unit> readUnit(LaunchOp launch) {
@@ -198,7 +209,10 @@ private:
         return failure();
       it->second = std::move(*read);
     }
-    Unit unit{it->second, values.pieces.find(coord), coord};
+    bool isUpdate = launch.getUnit().getPhase() == Phase::U;
+    int64_t update = isUpdate ? std::max<int64_t>(coord.getMicrobatch(), 0) : updateOf(program, coord.getMicrobatch());
+    Unit unit{it->second, values.pieces.find(coord), coord, update,
+              isUpdate ? update : versionOf(program, launch, coord)};
     size_t reads = unit.body.inputs.size(), writes = llvm::count(unit.body.ties, -1);
     if (reads != launch.getInputs().size() || writes != launch.getResults().size())
       return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
@@ -227,8 +241,11 @@ private:
       label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
     }
     bool isCut = unit.body.rule->name == "cut"; // from the whole, as it is, a shard
+    bool makes = (!input && !isCut) || unit.body.rule->updated;
     if (group->what == What::weight || group->what == What::opt)
-      label.updated = (!input && !isCut) || unit.body.rule->updated;
+      label.version = unit.version + (makes && !isCopyOfOld(unit));
+    else if (group->what == What::fresh || group->what == What::norm)
+      label.version = unit.update;
     if (group->span == Span::Piece && !(isCut && input))
       label.shard = unit.body.shard;
     else if (ofUnit)
@@ -246,10 +263,17 @@ private:
     return label;
   }
 
+  /// Where old versions are kept, a copy may be of any; what reads it asks for the right one.
+  bool isCopyOfOld(const Unit &unit) const {
+    return unit.body.rule->name == "copy" && (keepsOld || values.updates > 1);
+  }
+
   LogicalResult execute(LaunchOp launch) {
     FailureOr<Unit> unit = readUnit(launch);
     if (failed(unit))
       return failure();
+    if (isCopyOfOld(*unit))
+      unit->version = values.of(launch.getInputs().front()).label.version;
     Value grad, share, norm;
     Terms parts;
     size_t part = 0;
@@ -334,8 +358,11 @@ private:
   LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
     if (!unit.body.rule->whole || !grad) // a piece with nothing but tied weights updates none by its gradient
       return success();
-    if (auto missing = values.termsOf(values.of(grad)).firstMissing(values.wholeGradient(unit.piece)))
+    const Terms &sum = values.termsOf(values.of(grad));
+    if (auto missing = values.missingInGradient(unit.piece, unit.update, sum))
       return values.tellMissing(launch, grad, *missing);
+    if (auto strange = values.strangeInGradient(unit.piece, unit.update, sum))
+      return values.tellStrange(launch, grad, *strange);
     bool isUpdate = unit.body.has(What::weight, /*input=*/true);
     if (int64_t piece = norm && isUpdate ? values.missingInNorm(values.termsOf(values.of(norm))) : -1; piece >= 0)
       return values.tellNormLacks(launch, norm, piece);

@@ -88,10 +88,10 @@ private:
     return slot.getBindingAttr() ? cast<StringAttr>(slot.getBindingAttr().get("kind")).getValue() : "";
   }
   static bool livesFromStart(SlotOp slot) {
-    return llvm::is_contained({"weight", "opt", "tokens", "targets"}, kind(slot));
+    return llvm::is_contained({"weight", "previous", "opt", "tokens", "targets"}, kind(slot));
   }
   static bool livesToEnd(SlotOp slot) {
-    return llvm::is_contained({"weight", "opt", "grad", "loss", "norm"}, kind(slot));
+    return llvm::is_contained({"weight", "previous", "opt", "grad", "loss", "norm"}, kind(slot));
   }
 
   SlotLife &lifeOf(Value value, int64_t position) {

@@ -36,7 +36,8 @@ ValType StepBuilder::typeOn(Role role, TupleType payload, int64_t rank) {
 }
 
 UnitIdAttr StepBuilder::updateUnit(int64_t piece) {
-  return UnitIdAttr::get(program.getContext(), Phase::U, pieces.op(piece).getCoord());
+  CoordAttr coord = pieces.op(piece).getCoord();
+  return UnitIdAttr::get(program.getContext(), Phase::U, updates > 1 ? coord.with(update, -1) : coord);
 }
 
 const Body *StepBuilder::findBody(int64_t piece, StringRef suffix) {
@@ -48,7 +49,10 @@ const Body *StepBuilder::findBody(int64_t piece, StringRef suffix) {
 }
 
 llvm::BitVector StepBuilder::allContributions() {
-  return llvm::BitVector(program.getMicrobatches() * std::max<int64_t>(program.getSlices(), 1), true);
+  int64_t all = program.getMicrobatches() * std::max<int64_t>(program.getSlices(), 1), each = all / updates;
+  llvm::BitVector own(all);
+  own.set(update * each, (update + 1) * each);
+  return own;
 }
 
 Value StepBuilder::addInput(ThingAttr thing, ValType type, StringRef data) {

@@ -94,6 +94,17 @@ private:
   llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> consumers; ///< where an act or dact is read
   llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moved;                 ///< things the schedule itself moves
   std::map<int64_t, mlir::Operation *> movedGrads;            ///< pieces whose grad the schedule itself moves
+  /// Several updates in a step, and weights older than the step's beginning (CompleteUpdates.cpp).
+  bool versioned = false;                                    ///< units say which weights they read
+  int64_t updates = 1, update = 0;                           ///< of the step; the one whose gradients are in hand
+  std::vector<std::map<PieceRank, llvm::SmallVector<Share, 1>>> otherShares; ///< by update: those not in hand
+  std::map<std::pair<int64_t, int64_t>, mlir::Value> oldWeights; ///< by piece and version, once a newer one is made
+  std::map<std::pair<int64_t, int64_t>, int64_t> readers;        ///< by piece and version: units that are to come
+  std::map<std::pair<int64_t, int64_t>, int64_t> lacking; ///< by piece, -1 for all, and update: gradients to come
+  std::vector<int64_t> newest, carried;        ///< by piece: its version by now; how many older ones the next step reads
+  llvm::DenseSet<int64_t> keptAtHome;          ///< pieces times versions whose copy is where the next step wants it
+  llvm::SmallVector<int64_t> finishing;        ///< the pieces that are updated now
+  bool together = true;                        ///< an update waits for all pieces
   std::map<int64_t, mlir::Value> norms, gathered;             ///< by rank; new weights of a piece on their way
   std::map<PieceRank, mlir::Value> ownWeights, ownGrads;      ///< of who updates a piece: of all of it, or its shard
   std::map<PieceRank, llvm::SmallVector<Share, 2>> ownShares; ///< where several do, what they have summed so far
@@ -207,6 +218,22 @@ private:
   const Body &makeBody(std::string name, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
                        llvm::StringRef result, int64_t tie,
                        llvm::function_ref<mlir::Value(mlir::OpBuilder &, mlir::ValueRange)> build);
+
+  // Several updates, older weights (CompleteUpdates.cpp).
+  void readVersions();
+  mlir::LogicalResult createOldInputs(int64_t piece, mlir::TupleType payload);
+  /// Puts the gradient shares of this update in hand.
+  void turnTo(int64_t number);
+  /// The weights that a unit reads; null and an error if that version is not made yet.
+  mlir::FailureOr<mlir::Value> weightOf(pipeline::UnitOp op, int64_t piece, int64_t rank);
+  /// After a unit that adds to a gradient: runs the update if that was its last.
+  mlir::LogicalResult countGradient(pipeline::UnitOp op);
+  mlir::LogicalResult finishUpdate();
+  mlir::LogicalResult finishLast();
+  /// Right before an update in place: a copy of the weights for whom still reads them.
+  void keepOld(int64_t piece, int64_t rank);
+  void outputOld(int64_t piece);
+  bool isLast() const { return update + 1 == updates; }
 
   // The end of the step (FinishStep.cpp).
   mlir::LogicalResult reduceGradients();

@@ -38,7 +38,8 @@ static std::string subject(Operation *op) {
 
 //===-- What the program looks like -----------------------------------------------------------------------------===//
 
-Values::Values(ProgramOp program) : program(program), pieces(program), sharers(pieces.size()) {
+Values::Values(ProgramOp program)
+    : program(program), pieces(program), sharers(pieces.size()), updates(updatesOf(program)) {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);
@@ -70,6 +71,26 @@ int64_t Values::missingInNorm(const Terms &norm) const {
       if (!norm.contains(term))
         return piece;
   return -1;
+}
+
+std::optional<int32_t> Values::missingInGradient(int64_t piece, int64_t update, const Terms &sum) const {
+  int32_t each = unitCount() / updates;
+  for (int32_t use = 0; use <= static_cast<int32_t>(sharers[piece].size()); ++use)
+    if (auto term = sum.firstMissing(use * unitCount() + update * each, use * unitCount() + (update + 1) * each))
+      return term;
+  return std::nullopt;
+}
+
+std::optional<int32_t> Values::strangeInGradient(int64_t piece, int64_t update, const Terms &sum) const {
+  int32_t each = unitCount() / updates;
+  for (int32_t use = 0; use <= static_cast<int32_t>(sharers[piece].size()); ++use) {
+    int32_t begin = use * unitCount();
+    if (auto term = sum.firstOf(begin, begin + update * each))
+      return term;
+    if (auto term = sum.firstOf(begin + (update + 1) * each, begin + unitCount()))
+      return term;
+  }
+  return std::nullopt;
 }
 
 SlotOp Values::findSlot(llvm::function_ref<bool(const SlotState &)> holds) const {
@@ -206,7 +227,8 @@ LogicalResult Values::tellWrongRead(LaunchOp launch, Value slot, Label wanted) c
   const SlotState &state = of(slot);
   auto error = emitError(launch.getLoc()) << subject(launch) << " reads ";
   Label old = state.label;
-  old.updated = wanted.updated;
+  bool isPlain = updates == 1 && state.label.version >= 0 && wanted.version >= 0;
+  old.version = isPlain ? wanted.version : old.version;
   if (state.arriving) {
     error << wanted.str(pieces) << " before it has arrived" << withLoops(launch);
     error.attachNote(state.writer->getLoc())
@@ -216,10 +238,10 @@ LogicalResult Values::tellWrongRead(LaunchOp launch, Value slot, Label wanted) c
     noteWhereIs(error, wanted, launch);
   } else if (old == wanted) {
     error << state.label.str(pieces)
-          << (wanted.updated ? ", which should be updated by now"
+          << (wanted.version ? ", which should be updated by now"
                              : "; a step works with the weights that it began with")
           << withLoops(launch);
-    noteWriter(error, slot, wanted.updated ? "the old one" : "the new one");
+    noteWriter(error, slot, wanted.version ? "the old one" : "the new one");
   } else {
     error << state.label.str(pieces) << " where it needs " << wanted.str(pieces) << withLoops(launch);
     noteWriter(error, slot, state.label.str(pieces));
@@ -233,7 +255,7 @@ LogicalResult Values::tellMissing(LaunchOp launch, Value grad, int32_t term) con
   int64_t rank = rankOf(launch);
   auto error = emitError(launch.getLoc())
                << subject(launch) << " lacks the gradient of " << termName(sum, term)
-               << andMore((wholeGradient(sum.piece) - termsOf(of(grad)).size()) / steps) << withLoops(launch);
+               << andMore((wholeGradient(sum.piece) / updates - termsOf(of(grad)).size()) / steps) << withLoops(launch);
   int32_t use = term / unitCount(), unit = term % unitCount();
   Label part = sum;
   part.piece = use == 0 ? sum.piece : sharers[sum.piece][use - 1];
@@ -304,6 +326,15 @@ LogicalResult Values::tellTwice(Operation *op, Value first, Value second, int32_
   return failure();
 }
 
+LogicalResult Values::tellStrange(LaunchOp launch, Value grad, int32_t term) const {
+  const Label &sum = of(grad).label;
+  auto error = emitError(launch.getLoc()) << nameOf(launch) << " on " << onRank(launch) << " uses `grad("
+                                          << pieces.name(sum.piece) << ")`, which has " << termName(sum, term)
+                                          << " of another update" << withLoops(launch);
+  noteWriter(error, grad, "the gradient");
+  return failure();
+}
+
 LogicalResult Values::tellLost(Operation *op, Value slot) const {
   const SlotState &state = of(slot);
   auto error = emitError(op->getLoc()) << subject(op) << " writes over the gradient of "
@@ -339,13 +370,15 @@ LogicalResult Values::tellAtEnd(SlotOp slot, Label wanted) const {
   std::string name = wanted.str(pieces);
   auto error = emitError(slot.getLoc()) << "when the step ends, ";
   Label old = wanted;
-  old.updated = false;
+  old.version -= updates;
   if (state.label.what == What::nothing) {
     error << "nothing has written " << name << " on " << onRank(slot) << " for the trainer";
   } else if (state.label == wanted) {
     bool isNorm = wanted.what == What::norm;
     int64_t lacks =
-        isNorm ? norms[missingInNorm(termsOf(state))] : *termsOf(state).firstMissing(wholeGradient(wanted.piece));
+        isNorm ? norms[missingInNorm(termsOf(state))]
+               : missingInGradient(wanted.piece, updates - 1, termsOf(state))
+                     .value_or(strangeInGradient(wanted.piece, updates - 1, termsOf(state)).value_or(0));
     error << name << " on " << onRank(slot) << " lacks " << termName(wanted, lacks);
   } else if (state.label == old) {
     error << onRank(slot) << " still holds " << old.str(pieces) << " as the step found it, and the next step reads it";

@@ -33,6 +33,9 @@ struct Values {
   int32_t normTerm(int64_t piece, int64_t shard) const { return norms[piece] + std::max<int64_t>(shard, 0); }
   /// The first piece with weights whose gradient, or a shard of it, a norm lacks; -1 if none.
   int64_t missingInNorm(const Terms &norm) const;
+  /// The first term that the gradient of the piece lacks when this update reads it; and one that belongs to another.
+  std::optional<int32_t> missingInGradient(int64_t piece, int64_t update, const Terms &sum) const;
+  std::optional<int32_t> strangeInGradient(int64_t piece, int64_t update, const Terms &sum) const;
 
   pipeline::ProgramOp program;
   Pieces pieces;
@@ -40,6 +43,7 @@ struct Values {
   llvm::DenseMap<mlir::Value, SlotState> slots;
   std::vector<Terms> terms;
   int32_t steps = 1;
+  int64_t updates = 1;        ///< of a step
   std::vector<int32_t> norms; ///< per piece its first term in a norm; behind the last one, the end
 
   //===-- Stories: each is one error with its notes, and failure ------------------------------------------------===//
@@ -47,6 +51,8 @@ struct Values {
   using Result = mlir::LogicalResult;
   Result tellWrongRead(pipeline::LaunchOp launch, mlir::Value slot, Label wanted) const;
   Result tellMissing(pipeline::LaunchOp launch, mlir::Value grad, int32_t term) const;
+  /// The gradient has a term of another update.
+  Result tellStrange(pipeline::LaunchOp launch, mlir::Value grad, int32_t term) const;
   /// The gradient of a chunk of keys is added to, or used, before this later slice has added its part.
   Result tellChunkLacks(pipeline::LaunchOp launch, mlir::Value sum, int32_t slice) const;
   /// The parts of an attention have the keys of a slice twice, or not at all.

@@ -91,6 +91,14 @@ private:
     return cast<FutureType>(wait.getFuture().getType()).getValue().getLayout() == Layout::shard;
   }
 
+  /// What pieces with shared weights tell each other after an update: a part of a weight, on its way.
+  static bool isFresh(Value value) {
+    if (auto wait = value.getDefiningOp<WaitOp>())
+      value = wait.getFuture().getDefiningOp<MoveOp>().getValue();
+    auto task = value.getDefiningOp<TaskOp>();
+    return task && task.getCallee().contains(".tie.fresh.");
+  }
+
   void extend(Life &life, Value value) {
     for (Operation *user : value.getUsers())
       if (positions[user] > life.last && !isa<OutputOp>(user)) {
@@ -101,7 +109,7 @@ private:
 
   void begin(Value value, int64_t first, Operation *born) {
     auto type = cast<ValType>(value.getType());
-    if (type.getRole() == Role::stash || type.getRanks().size() != 1 || shards.contains(value))
+    if (type.getRole() == Role::stash || type.getRanks().size() != 1 || shards.contains(value) || isFresh(value))
       return;
     auto &list = lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}];
     storage[value] = {type, static_cast<int64_t>(list.size())};

@@ -4,6 +4,7 @@
 // Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
 #include "passes/Exchange.h"
 #include "passes/Passes.h"
+#include "passes/Vocabulary.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
@@ -46,7 +47,8 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     WalkResult walk = program.walk([&](UnitOp op) {
       return failed(record(op, pieces, program, cell)) ? WalkResult::interrupt() : WalkResult::advance();
     });
-    if (walk.wasInterrupted() || failed(verifyUpdates(program, pieces)) || failed(verifyAttends(program)))
+    if (walk.wasInterrupted() || (hasVersions(program) && failed(verifyVersions(program, pieces))) ||
+        failed(verifyUpdates(program, pieces)) || failed(verifyAttends(program)))
       return failure();
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       for (int64_t mb = 0; mb < microbatches; ++mb)
@@ -241,6 +243,51 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
         error.attachNote(forward.getLoc()) << "its `F` runs here" << withLoops(forward);
         return error;
       }
+    return verifyVersion(forward, {backward, inputs, cell[Phase::R]});
+  }
+
+  //===-- Several updates, and older weights --------------------------------------------------------------------===//
+
+  /// A gradient is one of the weights that the forward used.
+  static LogicalResult verifyVersion(UnitOp forward, ArrayRef<UnitOp> others) {
+    auto program = forward->getParentOfType<ProgramOp>();
+    int64_t version = versionOf(program, forward, forward.getUnit().getCoord());
+    for (UnitOp other : others) {
+      int64_t its = other ? versionOf(program, other, other.getUnit().getCoord()) : version;
+      if (its == version)
+        continue;
+      auto error = emitError(other.getLoc()) << "`" << other.getUnit().str() << "` reads version " << its
+                                             << " of its weights, but its `F` read version " << version
+                                             << withLoops(other);
+      error.attachNote(forward.getLoc()) << "its `F` runs here" << withLoops(forward);
+      return error;
+    }
+    return success();
+  }
+
+  /// What they do not go together with yet.
+  static LogicalResult verifyVersions(ProgramOp program, const Pieces &pieces) {
+    auto unsupported = [](Operation *op, const Twine &what) {
+      return emitError(op->getLoc()) << what << " in a schedule with `updates` or `with weight(..)`, which is not "
+                                     << "supported yet" << withLoops(op);
+    };
+    WalkResult walk = program.walk([&](Operation *op) {
+      auto transfer = dyn_cast<TransferOp>(op);
+      if (transfer && llvm::is_contained({Role::weight, Role::grad, Role::opt}, transfer.getThing().getRole()))
+        return WalkResult(unsupported(op, "`move " + transfer.getThing().str() + "`"));
+      if (auto unit = dyn_cast<UnitOp>(op); unit && unit.getUnit().getPhase() == Phase::U)
+        return WalkResult(unsupported(op, "`" + unit.getUnit().str() + "` is written by hand"));
+      return isa<AttendOp>(op) ? WalkResult(unsupported(op, "`attend` stands")) : WalkResult::advance();
+    });
+    if (walk.wasInterrupted())
+      return failure();
+    for (int64_t piece = 0; piece < pieces.size(); ++piece)
+      if (pieces.isSharded(piece) || pieces.isReplicated(piece) || vocabularyShards(pieces, piece) ||
+          (!pieces.homes(piece).empty() && pieces.homes(piece) != pieces.owners(piece)))
+        return unsupported(pieces.op(piece), pieces.describe(piece) + " is not whole on one rank, with its optimizer,");
+    auto precision = program.getTrain().getAs<StringAttr>("precision");
+    if (precision && precision.getValue() == "f16")
+      return unsupported(program, "precision f16, which may skip an update, stands");
     return success();
   }
 };

@@ -96,6 +96,12 @@ Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Hel
   std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) {
     return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
   });
+  if (kind == TensorKind::State && !copies) // old versions of a weight that two pieces of one rank share
+    out.erase(std::unique(out.begin(), out.end(),
+                          [](const Held &a, const Held &b) {
+                            return a.rank == b.rank && a.name == b.name && a.tensor.begin == b.tensor.begin;
+                          }),
+              out.end());
   // Each tensor once, or its shards one after the other, or side by side.
   auto end = [](const TensorSpec &shard) { return shard.begin + (shard.run < 0 ? shard.elements() : shard.run); };
   auto whole = [](const TensorSpec &shard) { return shard.run < 0 ? shard.wholeElements() : shard.stride; };
@@ -120,12 +126,15 @@ std::string trimmed(std::string folder) {
 std::string errorOf(const std::error_code &error) { return error.message(); }
 
 ordered_json programFacts(const Program &program) {
-  return {{"model", program.model},
-          {"precision", program.precision},
-          {"vocab", program.vocab},
-          {"sequence", program.sequence},
-          {"sequences_per_step", program.sequencesPerStep()},
-          {"parameters", program.parameters}};
+  ordered_json facts = {{"model", program.model},
+                        {"precision", program.precision},
+                        {"vocab", program.vocab},
+                        {"sequence", program.sequence},
+                        {"sequences_per_step", program.sequencesPerStep()},
+                        {"parameters", program.parameters}};
+  if (program.updates > 1)
+    facts["updates_per_step"] = program.updates;
+  return facts;
 }
 
 Status writeState(const Program &program, const std::string &path, const RunState &state) {
@@ -322,6 +331,9 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     auto root = nlohmann::json::parse(file);
     if (root.at("format") != 1)
       return invalid("`", path, "` has format ", root.at("format").dump(), "; this program reads format 1");
+    if (auto updates = root.at("program").value("updates_per_step", int64_t(1)); updates != program.updates)
+      return invalid("cannot resume from `", folder, "`: it was made with ", updates,
+                     " updates a step, this program has ", program.updates);
     const ordered_json mine = programFacts(program);
     for (auto &[key, value] : mine.items())
       if (auto theirs = root.at("program").at(key); theirs != value)

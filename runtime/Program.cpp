@@ -77,8 +77,8 @@ StateSpec readState(const json &entry) {
   StateSpec state;
   readTensor(entry, state);
   state.kind = entry.at("kind").get<std::string>();
-  if (state.kind != "m" && state.kind != "v" && state.kind != "master")
-    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, none of m, v, master"));
+  if (state.kind != "m" && state.kind != "v" && state.kind != "master" && !state.kind.starts_with("previous"))
+    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, none of m, v, master, previous"));
   return state;
 }
 
@@ -211,6 +211,9 @@ void readProgramRoot(const json &root, Program &program) {
   (void)elementType(program.precision);
   program.ranks = root.at("ranks").get<int32_t>();
   program.microbatches = root.at("microbatches").get<int64_t>();
+  program.updates = root.value("updates", int64_t(1));
+  if (program.updates < 1 || program.microbatches % program.updates != 0)
+    throw Unfit(text(program.updates, " updates do not divide ", program.microbatches, " microbatches"));
   program.batch = root.at("batch").get<int64_t>();
   program.sequence = root.at("sequence").get<int64_t>();
   program.vocab = root.at("vocab").get<int64_t>();

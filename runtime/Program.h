@@ -3,7 +3,7 @@
 //
 // pp_program_json:
 //   {"name": "quickstart", "target": "cuda" (absent: cpu),
-//    "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8,
+//    "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8, "updates": 2 (absent: 1),
 //    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f16" | "f64", "parameters": 123456,
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
@@ -20,7 +20,7 @@
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
-//    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master", "shape": [128], "type": "f32",
+//    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master" | "previous", "shape": [128], "type": "f32",
 //                  "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
 //    "inputs":   [{"kind": "tokens" | "targets", "microbatch": 0, "offset": 4096, "first": 64, "length": 32}],
@@ -29,10 +29,12 @@
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
 // over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
 // checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
-// the weight's owner; for 16 bits `master` holds the f32 master. Grads are complete after the step, and lie on the owner.
+// the weight's owner; for 16 bits `master` holds the f32 master. `previous` is the weight as it was one update before the
+// step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and lie on
+// the owner: those of the last update.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
 // trainer before each step. A loss is one scalar already scaled, so
-// that the sum over microbatches (and ranks) is the mean over the batch. `norm` is one f64, the squared norm of all
+// that the sum over the microbatches of an update (and ranks) is the mean over them. `norm` is one f64, the squared norm of all
 // gradients. Where a piece is cut over ranks, weights, state and grads have `begin` and `count` too: `shape` is that of the
 // whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and `stride`, so many of each
 // `stride` of them: columns of a matrix.
@@ -150,7 +152,9 @@ struct WeightSpec : TensorSpec {
 };
 
 struct StateSpec : TensorSpec {
-  std::string kind; ///< m, v or master
+  std::string kind; ///< m, v, master, previous, previous2, ..
+  /// It begins as the weight itself does.
+  [[nodiscard]] bool isWeight() const { return kind != "m" && kind != "v"; }
 };
 
 struct InputSpec {
@@ -203,7 +207,7 @@ struct Program {
   std::string target = "cpu";     ///< what it was compiled for
   std::string fingerprint = "{}"; ///< JSON: what profiles and traces say that they were made from
   int32_t ranks = 1;
-  int64_t microbatches = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
+  int64_t microbatches = 1, updates = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
   double flopsPerStep = 0, tokensPerStep = 0;
   OptimizerSpec optimizer;
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }

@@ -43,8 +43,15 @@ struct pp_rank_t {
   pp::Trace *trace = nullptr;
   pp::KernelQueue *queue = nullptr; ///< null: kernels run when they are called
   pp::OptimizerScalars optimizer;
+  std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
+  std::vector<int32_t> updateOf;             ///< by unit, where there are several
   int32_t unit = -1;   ///< the unit that runs, for messages
   std::string message; ///< why the last call failed; first failure wins
+
+  /// Those of the update that the unit belongs to.
+  [[nodiscard]] const pp::OptimizerScalars *scalars() const {
+    return updates.empty() || unit < 0 ? &optimizer : &updates[size_t(updateOf[size_t(unit)])];
+  }
 
   /// Keeps the first message and hands the status on.
   [[nodiscard]] pp_status_t fail(pp_status_t status, std::string why) {

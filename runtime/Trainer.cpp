@@ -84,6 +84,9 @@ Status Trainer::makeReady() {
   if (pp_status_t code = Kernels::prepare(program->ops, kernels, why); code != PP_OK)
     return {code, why};
   rank.kernels = kernels.get();
+  if (whole.updates > 1)
+    for (const UnitSpec &unit : program->units)
+      rank.updateOf.push_back(int32_t(unit.phase == "U" ? std::max<int64_t>(unit.microbatch, 0) : 0));
   device.bind(rank);
   PP_TRY(fillArena());
   sums.resize(whole.microbatches + 2 * whole.ranks);
@@ -176,10 +179,15 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   transport.markStep(step);
   PP_TRY(fillInputs(step));
   const OptimizerSpec &given = whole.optimizer;
-  summary.lr = learningRate(given, state.lr, step, state.steps);
   summary.lossScale = state.lossScale;
-  rank.optimizer = {summary.lr, given.beta1,          given.beta2,     given.epsilon,     given.weightDecay,
-                    given.clip, step - state.skipped, state.lossScale, whole.scalesLoss()};
+  rank.updates.clear();
+  for (int64_t update = (step - 1) * whole.updates + 1; update <= step * whole.updates; ++update) {
+    summary.lr = learningRate(given, state.lr, update, state.steps * whole.updates);
+    rank.optimizer = {summary.lr, given.beta1,            given.beta2,     given.epsilon,     given.weightDecay,
+                      given.clip, update - state.skipped, state.lossScale, whole.scalesLoss()};
+    if (whole.updates > 1)
+      rank.updates.push_back(rank.optimizer);
+  }
   rank.unit = -1;
   int64_t began = Trace::now();
   pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank);
@@ -250,7 +258,7 @@ Status Trainer::summarize(Summary &summary) {
   }
   PP_TRY(transport.sum(sums));
   for (int64_t i = 0; i < whole.microbatches; ++i)
-    summary.loss += sums[i];
+    summary.loss += sums[i] / double(whole.updates);
   for (int32_t other = whole.ranks - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;

@@ -25,7 +25,7 @@ Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, De
   return device.upload(place.offset, values.data(), values.size());
 }
 
-/// The weight that a master belongs to; it may begin the step on another rank.
+/// The weight that a master, or an old version, belongs to; it may begin the step on another rank.
 Status findWeight(RankMemory &memory, const std::string &name, const WeightSpec *&out) {
   auto search = [&](const RankProgram &program) {
     auto found = std::find_if(program.weights.begin(), program.weights.end(),
@@ -112,7 +112,7 @@ Status initWeights(RankMemory &memory, uint64_t seed) {
   for (const WeightSpec &weight : memory.program.weights)
     PP_TRY(fill(weight, weight, seed, memory.device));
   for (const StateSpec &state : memory.program.state) {
-    if (state.kind != "master")
+    if (!state.isWeight())
       continue;
     const WeightSpec *weight = nullptr;
     PP_TRY(findWeight(memory, state.name, weight));
@@ -176,7 +176,7 @@ Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &rem
   for (const WeightSpec &weight : memory.program.weights)
     PP_TRY(fromFile(weight, file, nameInFile(weight.name, file), memory.device));
   for (const StateSpec &state : memory.program.state) {
-    if (state.kind != "master")
+    if (!state.isWeight())
       continue;
     const WeightSpec *weight = nullptr;
     PP_TRY(findWeight(memory, state.name, weight));

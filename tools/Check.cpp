@@ -5,6 +5,7 @@
 #include "dialect/Pipeline.h"
 #include "lowering/Lowering.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "passes/Actions.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Gradients.h"
@@ -132,6 +133,9 @@ LogicalResult Checker::findSizes() {
     return failure();
   auto programs = module->getOps<pipeline::ProgramOp>();
   pipeline::ProgramOp program = *programs.begin();
+  if (hasVersions(program))
+    return emitError(program.getLoc()) << "`--check` compares one update with one rank; this schedule has several, or "
+                                          "reads older weights: `updates` or `with weight(..)`";
   microbatches = program.getMicrobatches();
   sizes.push_back({"data.sequence", trainNumber(program, "sequence"), 0, 16, true});
   sizes.push_back({"data.microbatch", trainNumber(program, "batch"), 0, 2, true});

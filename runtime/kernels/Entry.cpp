@@ -220,10 +220,10 @@ int32_t pp_sum_squares_all(pp_rank_t *rank, int32_t op, const void *const *grads
 }
 
 int32_t pp_adamw_all(pp_rank_t *rank, int32_t op, const double *norm2, void *const *tensors) {
-  return PP_RUN(adamw_all, norm2, tensors, &rank->optimizer);
+  return PP_RUN(adamw_all, norm2, tensors, rank->scalars());
 }
 
 int32_t pp_adamw(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
                  void *master) {
-  return PP_RUN(adamw, grad, norm2, w, m, v, master, &rank->optimizer);
+  return PP_RUN(adamw, grad, norm2, w, m, v, master, rank->scalars());
 }

@@ -178,7 +178,7 @@ func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8x
 pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
   pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
-  // expected-error@+1 {{`move opt(0)` moves a opt, which is not supported yet}}
+  // expected-error@+1 {{`move opt(0)` moves an optimizer state, which is not supported yet}}
   pipeline.transfer <opt stage 0> from <[0]> to <[1]> anchors [0]
   pipeline.unit <B stage 0 mb 0> on [0]
 }

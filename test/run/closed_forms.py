@@ -87,6 +87,9 @@ FORMS = (
     # has as many, and the rank that takes the others in so many that both together have one more than in 1F1B.
     Form("bpipe", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: bpipe(p, r)),
+    # Narayanan et al. 2021: 2BW does not drain between updates, so all microbatches of a step are one 1F1B; two weights.
+    *(Form("pipedream_2bw", lambda p, b=b: (b * p, b * (p + 1)), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
+           defines=dict(batches=b, clip=0), stash=lambda p, m, r: min(m, p - r), weight=lambda p, m, r: 2) for b in (1, 2, 4)),
     # All stages run F again, of one unit. The last rank has the loss in B, so its light F makes nothing and reads nothing: its
     # first R starts when the F before it ends, at p - 1. From there on R B F without a pause, 4m less one F at the start; every
     # rank before it ends 2 later, for its R runs while it waits for the gradient. Before R a unit leaves only its input.
