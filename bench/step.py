@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""Measures one rank's training step on GPT-2 (layers 4, hidden 256, vocabulary 8192, 4 x 64 tokens), beside peers."""
+"""Measures one rank's training step on GPT-2 (4 layers, vocabulary 8192, 4 sequences), in f32 or bf16, beside peers."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: step.py PP_COMPILE [--llmc PROGRAM] [--python INTERPRETER] [--rounds N]
+# usage: step.py PP_COMPILE [--llmc PROGRAM] [--python INTERPRETER] [--rounds N] [--precisions f32,bf16] [--large]
+#                [--processor-time]
 # --llmc: llm.c's CPU trainer, built by you. --python: an interpreter that can import torch. All run on one thread, in turn,
-# `rounds` times; the best step of each counts and ratios are within this run.
+# `rounds` times; the best step of each counts and ratios are within this run. --large: hidden 512 and 256 tokens, not 256 and
+# 64. --processor-time: what a step takes of the processor, for machines that do other work (without llm.c). In bf16, weights
+# are bf16 on both sides.
 import argparse, os, random, re, struct, subprocess, sys, tempfile
 
-LAYERS, HIDDEN, HEADS, VOCAB, BATCH, LENGTH, CONTEXT = 4, 256, 4, 8192, 4, 64, 1024
+LARGE, PROCESSOR = "--large" in sys.argv, "--processor-time" in sys.argv
+LAYERS, VOCAB, BATCH, CONTEXT = 4, 8192, 4, 1024
+HIDDEN, HEADS, LENGTH = (512, 8, 256) if LARGE else (256, 4, 64)
 TOKENS = BATCH * LENGTH
 
 TORCH = f'''
-import time, torch, torch.nn as nn, torch.nn.functional as F
+import sys, time, torch, torch.nn as nn, torch.nn.functional as F
+clock = time.process_time if {PROCESSOR} else time.perf_counter
 torch.set_num_threads(1)
 class Block(nn.Module):
     def __init__(self):
@@ -33,16 +39,16 @@ class Model(nn.Module):
     def forward(self, tokens, targets):
         x = self.blocks(self.wte(tokens) + self.wpe.weight[:{LENGTH}])
         return F.cross_entropy((self.norm(x) @ self.wte.weight.T).view(-1, {VOCAB}), targets.reshape(-1))
-model = Model()
+model = Model().to(torch.bfloat16 if sys.argv[1] == "bf16" else torch.float32)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 data = torch.randint(0, {VOCAB}, (20, {BATCH}, {LENGTH} + 1))
 for batch in data:
-    start = time.perf_counter()
+    start = clock()
     optimizer.zero_grad(set_to_none=True)
     model(batch[:, :-1], batch[:, 1:]).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    print("seconds", time.perf_counter() - start)
+    print("seconds", clock() - start)
 '''
 
 
@@ -51,8 +57,19 @@ def run(command, folder, **more):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, **more).stdout
 
 
+def processor_seconds(command, folder):
+    before = os.times()
+    run(command, folder)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
 def ours(program, folder):
     import json
+    if PROCESSOR:  # of ten steps: what twelve take more than two
+        few, many = (processor_seconds([program, "--in-process", "--data", "random", "--steps", steps], folder)
+                     for steps in ("2", "12"))
+        return (many - few) / 10
     run([program, "--in-process", "--data", "random", "--steps", "20", "--log", "ours.jsonl"], folder)
     with open(os.path.join(folder, "ours.jsonl")) as log:
         return min(json.loads(line)["seconds"] for line in log)
@@ -85,8 +102,8 @@ def llmc(program, folder):
     return min(map(float, times)) / 1e3
 
 
-def torch(interpreter, folder):
-    return min(map(float, re.findall(r"seconds ([0-9.e-]+)", run([interpreter, "-c", TORCH], folder))))
+def torch(interpreter, folder, precision):
+    return min(map(float, re.findall(r"seconds ([0-9.e-]+)", run([interpreter, "-c", TORCH, precision], folder))))
 
 
 def main():
@@ -95,27 +112,33 @@ def main():
     parser.add_argument("--llmc")
     parser.add_argument("--python")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precisions", default="f32")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--processor-time", action="store_true")
     arguments = parser.parse_args()
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "examples", "train.pipe")
     with tempfile.TemporaryDirectory() as folder:
         values = dict(schedule="single", model="gpt2", microbatches=1, layers=LAYERS, hidden=HIDDEN, heads=HEADS,
                       ffn=4 * HIDDEN, vocab=VOCAB, context=CONTEXT, sequence=LENGTH, microbatch=BATCH)
-        program = os.path.join(folder, "ours")
-        run([os.path.abspath(arguments.compiler), source, "-o", program,
-             *[word for key, value in values.items() for word in ("-D", f"{key}={value}")]], folder)
-        contenders = {"pp, one rank, f32": lambda: ours(program, folder)}
-        if arguments.llmc:
+        contenders = {}
+        for precision in arguments.precisions.split(","):
+            program = os.path.join(folder, precision)
+            run([os.path.abspath(arguments.compiler), source, "-o", program, "-D", f"precision={precision}",
+                 *[word for key, value in values.items() for word in ("-D", f"{key}={value}")]], folder)
+            contenders[f"pp, one rank, {precision}"] = lambda program=program: ours(program, folder)
+            if arguments.python:
+                contenders[f"PyTorch, {precision}"] = lambda precision=precision: torch(arguments.python, folder, precision)
+        if arguments.llmc and not PROCESSOR:
             write_llmc_files(folder)
             contenders["llm.c"] = lambda: llmc(os.path.abspath(arguments.llmc), folder)
-        if arguments.python:
-            contenders["PyTorch"] = lambda: torch(arguments.python, folder)
         best = {name: float("inf") for name in contenders}
         for _ in range(arguments.rounds):
             for name, measure in contenders.items():
                 best[name] = min(best[name], measure())
-        print(f"{'':20} {'ms a step':>10} {'tokens/s':>10} {'pp is faster by':>16}")
+        first = next(iter(best))
+        print(f"{'':20} {'ms a step':>10} {'tokens/s':>10} {'of the first, ms x':>19}")
         for name, seconds in best.items():
-            print(f"{name:20} {seconds * 1e3:10.2f} {TOKENS / seconds:10.0f} {seconds / best['pp, one rank, f32']:15.2f}x")
+            print(f"{name:20} {seconds * 1e3:10.2f} {TOKENS / seconds:10.0f} {seconds / best[first]:18.2f}x")
 
 
 if __name__ == "__main__":
