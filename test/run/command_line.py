@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Command lines: options without effect, what may be written where, exit codes, help, colours; of the tools and of an emitted program."""
+"""Command lines of tools and programs: options without effect, what may be written where, exit codes, colours."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: command_line.py PP_COMPILE FOLDER
@@ -25,23 +25,27 @@ IMPORTED = """schedule pipe(ranks p, microbatches m) {
 """
 
 # What may be asked for: forms, and what stands in the place of one.
-FORMS = ["actions", "pipeline", "ranks", "tasks", "comms", "timeline", "svg", "report", "trace", "stats", "llvm", "obj", "chakra", "exe"]
+FORMS = ["actions", "pipeline", "ranks", "tasks", "comms", "timeline", "svg", "report", "trace", "stats", "llvm", "obj",
+         "chakra", "exe"]
 ASKED = FORMS + ["prove", "compare"]
 BEYOND = set(ASKED) - {"actions"}  # made of the step
 RANKS = BEYOND - {"pipeline"}  # made of rank programs, which are proved
 SIMULATED = {"svg", "report", "trace", "stats", "chakra", "compare"}
 BODIES = RANKS - {"tasks", "comms", "timeline"}  # sizes, times or code of tasks
-READ_BY = {"--fuse=false": BEYOND, "--hoist": BEYOND, "--order=rest=1": BEYOND, "--costs=rest=1": BEYOND, "--costs=units": SIMULATED,
-           "--overlap=false": SIMULATED, "--lockstep": SIMULATED, "--epilogues": BODIES, "--target=cpu": BODIES, "--messages": {"svg"},
-           "--memory": {"svg"}, "--to-scale": {"timeline"}, "--columns=70": {"timeline"}, "--rank=0": {"obj", "llvm"}, "--runtime=none.a": {"exe"}, "--channels=edge": RANKS,
-           "--memory-limit=1TiB": RANKS, "-o=out": set(ASKED) - {"prove"}, "--compare=run.trace": {"report", "compare"},
-           "--prove": RANKS - {"compare"}}
+READ_BY = {"--fuse=false": BEYOND, "--hoist": BEYOND, "--order=rest=1": BEYOND, "--costs=rest=1": BEYOND,
+           "--costs=units": SIMULATED, "--overlap=false": SIMULATED, "--lockstep": SIMULATED, "--epilogues": BODIES,
+           "--target=cpu": BODIES, "--messages": {"svg"}, "--memory": {"svg"}, "--to-scale": {"timeline"},
+           "--columns=70": {"timeline"}, "--rank=0": {"obj", "llvm"}, "--runtime=none.a": {"exe"},
+           "--channels=edge": RANKS, "--memory-limit=1TiB": RANKS, "-o=out": set(ASKED) - {"prove"},
+           "--compare=run.trace": {"report", "compare"}, "--prove": RANKS - {"compare"}}
 
 
 def call(*words, expect=0, **more):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder, env=harness.ENVIRONMENT,
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=folder,
+                          env=harness.ENVIRONMENT,
                           timeout=120, stdin=more.pop("stdin", subprocess.DEVNULL), **more)
-    tally.check(expect is None or done.returncode == expect, f"{' '.join(map(str, words))}: {done.returncode}, expected {expect}: {first(done.stderr)}")
+    what = f"{' '.join(map(str, words))}: {done.returncode}, expected {expect}: {first(done.stderr)}"
+    tally.check(expect is None or done.returncode == expect, what)
     return done
 
 
@@ -76,14 +80,16 @@ def options():
                 continue
             if asked not in readers:
                 done = call(compiler, "t.pipe", *words_for(asked), option, expect=2)
-                tally.check("has no effect here; it is for " in done.stderr and not done.stdout, f"{option} beside {asked}: {first(done.stderr)}")
-            elif asked not in slow and (asked != "compare" or "rest" not in option):  # the run posted its messages in another order
+                tally.check("has no effect here; it is for " in done.stderr and not done.stdout,
+                            f"{option} beside {asked}: {first(done.stderr)}")
+            elif asked not in slow and (asked != "compare" or "rest" not in option):  # its order is another
                 call(compiler, "t.pipe", *words_for(asked), option)
     call(compiler, "t.pipe", "--emit=stats", "--costs=none.json", expect=1)
     call(compiler, "t.pipe", "--emit=timeline", "--costs=units", "--hoist")
     # A file of rank programs has been fused, ordered and hoisted.
     write("ranks.mlir", call(compiler, "t.pipe", "--emit=ranks").stdout)
-    for option in ("-D ranks=2", "--schedule=pipe", "--cluster=cpu", "--fuse=false", "--hoist", "--order=rest=1", "--epilogues"):
+    for option in ("-D ranks=2", "--schedule=pipe", "--cluster=cpu", "--fuse=false", "--hoist", "--order=rest=1",
+                   "--epilogues"):
         call(compiler, "ranks.mlir", "--emit=stats", *option.split(), expect=2)
     call(compiler, "ranks.mlir", "--emit=stats")
     for asked in ("actions", "pipeline"):
@@ -111,7 +117,8 @@ def outputs():
     call(compiler, "t.pipe", "--compare=run.trace", "-o", "run.trace", expect=2)
     call(translate, "--export-csv", "t.pipe", "-o", "soft.pipe", expect=2)
     for form in ("exe", "timeline"):
-        tally.check("is a folder" in call(compiler, "t.pipe", f"--emit={form}", "-o", "folder", expect=2).stderr, f"-o folder, {form}")
+        tally.check("is a folder" in call(compiler, "t.pipe", f"--emit={form}", "-o", "folder", expect=2).stderr,
+                    f"-o folder, {form}")
     os.mkdir(path("t"))
     call(compiler, "t.pipe", expect=2)  # its default name is a folder
     tally.check(all(read(name) == text for name, text in before.items()), "what is read is as it was")
@@ -124,7 +131,8 @@ def outputs():
     os.symlink("new", path("dangling"))
     call(compiler, "t.pipe", "--emit=timeline", "-o", "dangling")
     tally.check(os.path.islink(path("dangling")) and "r0 |" in read("new"), "a link is followed")
-    tally.check(not [name for name in os.listdir(folder) if name.startswith(("old.", "new.", "out.", "dangling."))], "no temporaries are left")
+    tally.check(not [name for name in os.listdir(folder) if name.startswith(("old.", "new.", "out.", "dangling."))],
+                "no temporaries are left")
 
 
 def streams():
@@ -138,7 +146,8 @@ def streams():
     with open(path("appended"), "w") as file:
         file.write("before\n")
         file.flush()
-        subprocess.run([compiler, "t.pipe", "--emit=timeline", "-o", "/dev/stdout"], cwd=folder, stdout=file, check=True)
+        subprocess.run([compiler, "t.pipe", "--emit=timeline", "-o", "/dev/stdout"], cwd=folder, stdout=file,
+                       check=True)
     tally.check(read("appended") == "before\n" + drawn, "what the shell redirects is appended to")
     os.mkfifo(path("pipe"))
     got = []
@@ -152,10 +161,13 @@ def streams():
     with open(path("t.pipe")) as source:
         tally.check(call(compiler, "-", "--emit=timeline", stdin=source).stdout == drawn, "`-` is standard input")
     with open(path("t.pipe")) as source:
-        tally.check("has no name" in call(compiler, "-", stdin=source, expect=2).stderr, "an executable of standard input needs a name")
+        tally.check("has no name" in call(compiler, "-", stdin=source, expect=2).stderr,
+                    "an executable of standard input needs a name")
     with open("/dev/full", "w") as full:
-        done = subprocess.run([compiler, "t.pipe", "--emit=timeline"], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
-    tally.check(done.returncode == 1 and "cannot write standard output" in done.stderr, f"a full device: {done.returncode} {done.stderr}")
+        done = subprocess.run([compiler, "t.pipe", "--emit=timeline"], cwd=folder, stdout=full, stderr=subprocess.PIPE,
+                              text=True)
+    tally.check(done.returncode == 1 and "cannot write standard output" in done.stderr,
+                f"a full device: {done.returncode} {done.stderr}")
     call(compiler, "t.pipe", "--emit=timeline", "-o", "/dev/full", expect=1)
 
 
@@ -166,29 +178,39 @@ def codes():
     call(compiler, "missing.pipe", "--emit=timeline", expect=1)
     write("empty.mlir", "")
     for words in (["--emit=stats"], ["--emit=llvm", "--rank=0"]):
-        tally.check("`empty.mlir` holds no program" in call(compiler, "empty.mlir", *words, expect=1).stderr, f"no program, {words}")
+        tally.check("`empty.mlir` holds no program" in call(compiler, "empty.mlir", *words, expect=1).stderr,
+                    f"no program, {words}")
     for words, said in ((["t.pipe", "--emitt=svg"], "there is no option `--emitt`; did you mean `--emit`?"),
                         (["t.pipe", "--zzzzzzz"], "there is no option `--zzzzzzz`; see --help"),
-                        (["t.pipe", "--emit=statz"], "`--emit` has no value `statz`; did you mean `stats`?; there are `exe`, `obj`"),
+                        (["t.pipe", "--emit=statz"],
+                         "`--emit` has no value `statz`; did you mean `stats`?; there are `exe`, `obj`"),
                         (["t.pipe", "--channels=x"], "there are `rank`, `direction`, `pair` and `edge`"),
-                        (["t.pipe", "--target=tpu"], "target `tpu` is not known; there are cpu and cuda"), ([], "name the file to compile"),
+                        (["t.pipe", "--target=tpu"], "target `tpu` is not known; there are cpu and cuda"),
+                        ([], "name the file to compile"),
                         (["t.pipe", "-D", "ranks"], "expected -D name=value, got `-D ranks`"),
-                        (["t.pipe", "-D", "ranx=2", "--emit=timeline"], "<command line>:1:4: error: train `t` has no parameter `ranx`; did you mean `schedule.ranks`?"),
+                        (["t.pipe", "-D", "ranx=2", "--emit=timeline"],
+                         "<command line>:1:4: error: train `t` has no "
+                         "parameter `ranx`; did you mean `schedule.ranks`?"),
                         (["t.pipe", "--schedule=pip", "--emit=timeline"], "note: there is `pipe`"),
-                        (["t.pipe", "--emit=llvm", "--rank=2"], "rank 2 does not exist; this program has 2 ranks, 0 to 1"),
-                        (["t.pipe", "--emit=llvm", "--rank=-1"], "rank -1 does not exist; this program has 2 ranks, 0 to 1"),
-                        (["t.pipe", "--memory-limit=x", "--emit=ranks"], "expected a number of bytes after --memory-limit"),
+                        (["t.pipe", "--emit=llvm", "--rank=2"],
+                         "rank 2 does not exist; this program has 2 ranks, 0 to 1"),
+                        (["t.pipe", "--emit=llvm", "--rank=-1"],
+                         "rank -1 does not exist; this program has 2 ranks, 0 to 1"),
+                        (["t.pipe", "--memory-limit=x", "--emit=ranks"],
+                         "expected a number of bytes after --memory-limit"),
                         (["t.pipe", "t.pipe"], "oo many positional arguments")):
         done = call(compiler, *words, expect=2)
         tally.check(said in done.stderr and not done.stdout, f"{words}: {first(done.stderr)}")
-    for words in ([], ["--import-csv", "--export-csv", "t.pipe"], ["--import-csv", "--comms", "t.pipe"], ["--import-csv", "-D", "a=1", "t.pipe"],
+    for words in ([], ["--import-csv", "--export-csv", "t.pipe"], ["--import-csv", "--comms", "t.pipe"],
+                  ["--import-csv", "-D", "a=1", "t.pipe"],
                   ["--export-csv", "--name=x", "t.pipe"], ["--export-csv", "--dialect=3", "t.pipe"]):
         call(translate, *words, expect=2)
     call(translate, "--export-csv", "missing.pipe", expect=1)
     for tool in (compiler, translate):
         long = call(tool, "--help").stdout
         tally.check(call(tool, "-h").stdout == long and "exit codes:" in long, f"{tool} -h")
-        tally.check(len(long.splitlines()) < 90 and "aarch64" not in long and "--split-input-file" not in long, f"{tool} --help is short")
+        tally.check(len(long.splitlines()) < 90 and "aarch64" not in long and "--split-input-file" not in long,
+                    f"{tool} --help is short")
         tally.check("--split-input-file" in call(tool, "--help-hidden").stdout, f"{tool} --help-hidden")
 
 
@@ -221,12 +243,16 @@ def colours():
 def emitted():
     program = path("program")
     long = call(program, "--help").stdout
-    tally.check(call(program, "-h").stdout == long and "exit codes:" in long and "--in-process" in long, "-h of an emitted program")
+    tally.check(call(program, "-h").stdout == long and "exit codes:" in long and "--in-process" in long,
+                "-h of an emitted program")
     for words, said in ((["--step", "3"], "did you mean `--steps`?"), (["--in-process"], "no data to train on"),
                         (["--info", "--steps", "2"], "`--steps` has no effect beside `--info`"),
-                        (["--in-process", "--data", "random", "--stop-at", "30"], "`--stop-at 30` has no effect: the last step is 20"),
-                        (["--in-process", "--data", "random", "--no-graph"], "`--no-graph` has no effect: this program runs on a CPU"),
-                        (["--in-process", "--data", "t.pipe", "--log", "./t.pipe"], "would be written over what `--data` names")):
+                        (["--in-process", "--data", "random", "--stop-at", "30"],
+                         "`--stop-at 30` has no effect: the last step is 20"),
+                        (["--in-process", "--data", "random", "--no-graph"],
+                         "`--no-graph` has no effect: this program runs on a CPU"),
+                        (["--in-process", "--data", "t.pipe", "--log", "./t.pipe"],
+                         "would be written over what `--data` names")):
         done = call(program, *words, expect=1)
         tally.check(said in done.stderr, f"{words}: {first(done.stderr)}")
 
@@ -238,8 +264,10 @@ def main():
     write("imported.pipe", IMPORTED)
     write("bad.pipe", SOURCE + "}")
     call(compiler, "t.pipe", *harness.RUNTIME, "-o", "program")
-    call("./program", "--in-process", "--data", "random", "--steps", "4", "--trace", "run.trace", "--profile", "run.json")
-    tally.check(json.loads(read("run.json"))["made_from"] == json.loads(read("run.trace"))["made_from"], "profile and trace say what they were made from")
+    call("./program", "--in-process", "--data", "random", "--steps", "4", "--trace", "run.trace", "--profile",
+         "run.json")
+    tally.check(json.loads(read("run.json"))["made_from"] == json.loads(read("run.trace"))["made_from"],
+                "profile and trace say what they were made from")
     options()
     codes()
     colours()
