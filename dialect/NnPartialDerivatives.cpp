@@ -107,18 +107,17 @@ LogicalResult AttentionMergeOp::differentiate(Gradients &gradients) {
 
 //===-- Cross-entropy -------------------------------------------------------------------------------------------===//
 
-static LogicalResult setLoss(Operation *op, Value loss, Gradients &gradients) {
-  if (gradients.loss)
-    return op->emitError() << "a second `" << op->getName().stripDialect() << "` in one model; a step has one loss";
-  gradients.loss = loss;
+/// The loss of a step is the sum of all that its model makes.
+static LogicalResult addLoss(Location loc, Value loss, Gradients &gradients) {
+  gradients.loss = gradients.loss ? gradients.builder.create<AddOp>(loc, loss, gradients.loss).getZ() : loss;
   return success();
 }
 
 LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
-  auto scale = gradients.builder.getF64FloatAttr(gradients.lossScale);
+  auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
   auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale);
   gradients.add(getLoc(), getZ(), backward.getDz());
-  return setLoss(*this, backward.getLoss(), gradients);
+  return addLoss(getLoc(), backward.getLoss(), gradients);
 }
 
 /// dz of every shard whose statistics were made here; those of other ranks are differentiated there.
@@ -135,7 +134,7 @@ static void differentiateShards(Value stats, Value merged, FloatAttr scale, Grad
 LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
   differentiateShards(getStats(), getStats(), scale, gradients);
-  return setLoss(*this, gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale),
+  return addLoss(getLoc(), gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale),
                  gradients);
 }
 

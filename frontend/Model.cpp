@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Model.h"
 #include "dialect/Nn.h"
+#include "frontend/ModelLosses.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/Support/MathExtras.h"
 #include <cmath>
@@ -279,7 +280,8 @@ private:
       return success();
     std::string values = " value" + std::string(expected == 1 ? "" : "s");
     if (!previous)
-      return evaluator.fail(part.name.at, "part `" + part.name.text + "` comes first, so it takes `tokens` only");
+      return evaluator.fail(part.name.at,
+                            "part `" + part.name.text + "` comes first, so it takes `tokens` only");
     return evaluator.fail(part.name.at,
                           "part `" + part.name.text + "` takes " + Twine(expected) + values + ", got " + Twine(got) +
                               " from `" + previous->name.text + "`",
@@ -331,6 +333,7 @@ private:
       function.setArgAttrs(i, said);
     builder.setInsertionPointToStart(function.addEntryBlock());
     values.clear();
+    losses.clear();
     for (auto [name, argument] : zip(names, function.getArguments()))
       if (failed(define(name, argument)))
         return failure();
@@ -338,16 +341,17 @@ private:
       if (failed(let(definition)))
         return failure();
     SmallVector<mlir::Value> returned;
-    SmallVector<mlir::Type> &results = built[number].results;
     for (const Expr *expr : part.results) {
       FailureOr<mlir::Value> value = tensor(expr);
       if (failed(value))
         return failure();
       returned.push_back(*value);
-      results.push_back(value->getType());
     }
+    if (failed(losses.finish(builder, evaluator, &part == &model.parts.back(), returned)))
+      return failure();
+    append_range(built[number].results, mlir::ValueRange(returned).getTypes());
     builder.create<mlir::func::ReturnOp>(source.location(part.returnAt), returned);
-    function.setFunctionType(builder.getFunctionType(types, results));
+    function.setFunctionType(builder.getFunctionType(types, built[number].results));
     return success();
   }
 
@@ -395,12 +399,51 @@ private:
       return variable(expr);
     if (expr->kind == Expr::Call)
       return call(expr);
+    if (expr->kind == Expr::Multiply)
+      return weighted(expr);
     if (expr->kind != Expr::Add)
       return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text + "`");
     FailureOr<mlir::Value> left = tensor(expr->operands[0]), right = failure();
     if (failed(left) || failed(right = tensor(expr->operands[1])))
       return failure();
+    if (losses.isLoss(*left) && losses.isLoss(*right))
+      return Tensors{losses.sum(builder, *left, *right)};
+    if (failed(checkNoLoss(expr->operands[0], *left)) || failed(checkNoLoss(expr->operands[1], *right)))
+      return failure();
     return create(expr, "add", {*left, *right}, {});
+  }
+
+  LogicalResult checkNoLoss(const Expr *expr, mlir::Value value) {
+    if (!losses.isLoss(value))
+      return success();
+    return evaluator.fail(expr->at, "`" + expr->text +
+                                        "` is a loss; it can be multiplied by a number, added to a loss " +
+                                        "and returned, nothing else");
+  }
+
+  /// Whether the expression speaks of tensors; one that does not is evaluated.
+  bool isTensor(const Expr *expr) {
+    if (expr->kind == Expr::Variable)
+      return any_of(values, [&](auto &value) { return value.first.text == expr->name; });
+    if (expr->kind == Expr::Call)
+      return any_of(kOps, [&](const ModelOp &op) { return op.name == expr->name; });
+    return any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); });
+  }
+
+  /// A number times a loss.
+  FailureOr<Tensors> weighted(const Expr *expr) {
+    const Expr *weight = expr->operands[0], *loss = expr->operands[1];
+    if (isTensor(weight))
+      std::swap(weight, loss);
+    if (isTensor(weight) || !isTensor(loss))
+      return evaluator.fail(expr->at, "expected a number times a loss, got `" + expr->text + "`");
+    FailureOr<mlir::Value> value = tensor(loss);
+    FailureOr<double> factor = failed(value) ? FailureOr<double>() : number(weight);
+    if (failed(value) || failed(factor))
+      return failure();
+    if (!losses.isLoss(*value))
+      return evaluator.fail(expr->at, "`*` is for losses, and `" + loss->text + "` is none");
+    return Tensors{losses.scaled(builder, *value, *factor)};
   }
 
   FailureOr<Tensors> variable(const Expr *expr) {
@@ -433,7 +476,7 @@ private:
         continue;
       }
       FailureOr<mlir::Value> value = tensor(operand);
-      if (failed(value))
+      if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
       operands.push_back(*value);
     }
@@ -538,6 +581,8 @@ private:
     for (mlir::Type type : (*op)->getResultTypes())
       if (auto tensor = dyn_cast<RankedTensorType>(type); tensor && !fits(tensor.getShape()))
         return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge(tensor.getShape()));
+    if (name == "cross_entropy")
+      losses.add((*op)->getResult(0), expr->at);
     // What an op keeps for its backward is not seen by the model.
     return Tensors((*op)->getResults().take_front(name == "split" ? (*op)->getNumResults() : 1));
   }
@@ -549,6 +594,7 @@ private:
   BatchShape shape;
   const ModelOutline &outline;
   mlir::OpBuilder &builder;
+  ModelLosses losses;                                // of the part that is being built
   std::vector<Built> built;                          // by part
   SmallVector<std::pair<Weight, std::string>> named; // in checkpoints
   SmallVector<std::pair<Name, mlir::Value>> values;  // of the part that is being built
