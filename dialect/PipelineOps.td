@@ -172,8 +172,8 @@ def SlotOp : Pipeline_Op<"slot", [Named]> {
   let summary = "a place in the rank's arena, or in its host memory";
   let description = [{
     `binding` says what the trainer finds in it before or after the step: {kind = "weight" | "opt" | "grad", piece,
-    save}, {kind = "tokens" | "targets" | "loss", microbatch, slice, first} (the last two where there are slices: its
-    number and first token), {kind = "norm"}; absent for what lives inside the step. `offset` is given by plan-slots.
+    save}, {kind = "tokens" | "targets" | "source" | "loss", microbatch, slice, first} (the last two where there are
+    slices: its number and first token), {kind = "norm"}; absent for what lives inside the step. `offset` is given by plan-slots.
     `label` names the value in messages. `host`: it lies in the rank's second arena, where only messages of the rank to
     itself go. `places`, instead of `offset`: its tensors lie apart, each at an offset of its own; bodies get an address
     for each, but no message can take it.

@@ -264,7 +264,7 @@ private:
 
   //===-- Parts -------------------------------------------------------------------------------------------------===//
 
-  static bool isData(StringRef name) { return name == "tokens" || name == "targets"; }
+  static bool isData(StringRef name) { return name == "tokens" || name == "targets" || name == "source"; }
 
   LogicalResult define(Name name, mlir::Value value) {
     for (auto &[first, old] : values)
@@ -281,7 +281,7 @@ private:
     std::string values = " value" + std::string(expected == 1 ? "" : "s");
     if (!previous)
       return evaluator.fail(part.name.at,
-                            "part `" + part.name.text + "` comes first, so it takes `tokens` only");
+                            "part `" + part.name.text + "` comes first, so it takes `tokens` or `source` only");
     return evaluator.fail(part.name.at,
                           "part `" + part.name.text + "` takes " + Twine(expected) + values + ", got " + Twine(got) +
                               " from `" + previous->name.text + "`",

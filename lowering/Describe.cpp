@@ -293,7 +293,7 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
            : kind == "previous" ? addPrevious(bound, tables->state)
                                 : addGrads(bound, tables->grads);
   }
-  if (kind == "tokens" || kind == "targets") {
+  if (kind == "tokens" || kind == "targets" || kind == "source") {
     Json input = {{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}};
     if (auto first = binding.getAs<IntegerAttr>("first")) { // a slice of the sequences
       input["first"] = first.getInt();
@@ -308,7 +308,7 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
     tables->norm = {{"offset", offset}};
   } else {
     return slot.emitOpError() << "has a binding of kind `" << kind
-                              << "`; expected weight, previous, opt, grad, tokens, targets, loss or norm";
+                              << "`; expected weight, previous, opt, grad, tokens, targets, source, loss or norm";
   }
   return success();
 }
@@ -340,6 +340,15 @@ static double stepFlops(ProgramOp program) {
           if (auto flops = body->getAttrOfType<FloatAttr>("pipeline.flops"))
             sum += flops.getValueAsDouble();
   return sum;
+}
+
+/// Whether a part of the model reads the tokens of an encoder.
+static bool readsSource(ProgramOp program) {
+  for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
+    for (unsigned i = 0; i < function.getNumArguments(); ++i)
+      if (auto data = function.getArgAttrOfType<StringAttr>(i, "nn.data"); data && data == "source")
+        return true;
+  return false;
 }
 
 FailureOr<std::string> pp::describeProgram(ProgramOp program) {
@@ -375,6 +384,8 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   json["flops_per_step"] = stepFlops(program);
   json["tokens_per_step"] =
       json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() * static_cast<int64_t>(program.getMicrobatches());
+  if (readsSource(program))
+    json["reads_source"] = true;
   if (Attribute optimizer = train.get("optimizer"))
     json["optimizer"] = toJson(optimizer);
   json["fingerprint"] = Json::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());

@@ -147,7 +147,7 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
     value = *weight;
   } else if (kind == "weight")
     value = get(thing(Role::weight, piece), rank, loc);
-  else if (kind == "tokens" || kind == "targets")
+  else if (kind == "tokens" || kind == "targets" || kind == "source")
     value = dataInput(group.name, coord, rank, group.payload);
   bool isStash = kind == "kept" || kind == "stash";
   if (TransferOp move = isStash && !value ? stashMoves.lookup(stash) : TransferOp()) {

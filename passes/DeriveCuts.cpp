@@ -127,7 +127,7 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
     llvm::append_range(known, group.values);
   SmallVector<Group> carries = carryGroups("carry", plan, true, known, actOut);
   for (int64_t step = 0; step < steps; ++step) {
-    SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results;
+    SmallVector<Group> inputs = dataGroups(), results;
     inputs.append(ofStep(saved, plan, step, /*before=*/true));
     inputs.push_back({"weight", weights});
     inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
@@ -208,7 +208,7 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
     return emitError(piece.loc) << "`attend` expects gradients that are added to in place";
   SmallVector<Group> carries = carryGroups("dcarry", plan, false, known, dactOut);
   for (int64_t step = 0; step < steps; ++step) {
-    SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}}, results;
+    SmallVector<Group> inputs = dataGroups(), results;
     inputs.append(savedGroups("kept", kept));
     inputs.append(savedGroups("stash", stash));
     inputs.push_back({"weight", weights});

@@ -38,7 +38,7 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
   auto data = part.getArgAttrOfType<StringAttr>(number, "nn.data");
   if (!data)
     return {};
-  SmallVector<Value> &values = data == "tokens" ? tokens : targets;
+  SmallVector<Value> &values = data == "tokens" ? tokens : data == "targets" ? targets : source;
   if (values.empty())
     values = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)});
   return values.front();
@@ -178,11 +178,11 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   if (gradients.loss && !last.getResultTypes().empty())
     loss = gradients.loss;
   collectChunks(gradients);
-  for (auto [i, value] : llvm::enumerate(act)) {
-    dactOut.push_back(gradients.get(value));
-    if (!dactOut.back())
-      return emitError(piece.loc) << "value " << i << " that `" << piece.prefix
-                                  << "` receives leads to nothing that it returns";
+  if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
+    return emitError(piece.loc) << "nothing that `" << piece.prefix << "` receives leads to anything that it returns";
+  for (Value value : act) { // what is passed on and read no more has a gradient of zero
+    Value gradient = gradients.get(value);
+    dactOut.push_back(gradient ? gradient : gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY());
   }
   for (auto [weight, grad] : llvm::zip(weights, grads)) {
     Value sum = gradients.get(weight);
@@ -274,8 +274,13 @@ void PieceGraph::eraseDead() {
 
 //===-- Bodies --------------------------------------------------------------------------------------------------===//
 
+/// What the trainer and the piece before give.
+SmallVector<Group> PieceGraph::dataGroups() const {
+  return {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"source", source}};
+}
+
 LogicalResult PieceGraph::writeForward() {
-  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}},
+  SmallVector<Group> inputs = dataGroups(),
                      results = {{"act", actOut}, {"stats", statsOut}, {"keys", keys}};
   SmallVector<Group> own, made = savedGroups("stash", stash);
   if (!slice.isWhole()) {
@@ -310,7 +315,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (loss)
     losses.push_back(loss);
   StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
-  SmallVector<Group> inputs = {{"act", act}, {"tokens", tokens}, {"targets", targets}};
+  SmallVector<Group> inputs = dataGroups();
   inputs.append(savedGroups("kept", kept));
   inputs.append(savedGroups("stash", stash));
   inputs.append({{"stats", stats}, {"weight", weights}});
@@ -331,7 +336,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
     return failure();
   if (!piece.runs(Phase::W) || piece.weights.empty())
     return success();
-  SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}}, pendingGroups());
+  SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}, {"source", source}}, pendingGroups());
   given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
   return writeNamed("W" + suffix, given, {{"grad", gradOut, tie.str()}});
 }

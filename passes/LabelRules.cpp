@@ -21,7 +21,7 @@ static constexpr GroupRule groupRules[] = {
     {"opt", What::opt, Span::Piece},          {"fresh", What::fresh, Span::Piece},
     {"grad", What::grad, Span::Piece},        {"share", What::share, Span::Piece},
     {"norm", What::norm, Span::Step},         {"loss", What::loss, Span::Unit},
-    {"stats", What::stats, Span::Unit},
+    {"stats", What::stats, Span::Unit},       {"source", What::source, Span::Tokens},
 };
 
 static constexpr BodyRule bodyRules[] = {

@@ -40,6 +40,8 @@ std::string Label::str(const Pieces &pieces) const {
     return "`data(tokens, " + data + ")`";
   case What::targets:
     return "`data(targets, " + data + ")`";
+  case What::source:
+    return "`data(source, " + data + ")`";
   case What::loss:
     return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:

@@ -31,6 +31,7 @@ enum class What : uint8_t {
   dpart,
   tokens,
   targets,
+  source,
   weight,
   opt,
   fresh,

@@ -55,6 +55,7 @@ private:
   llvm::SmallVector<Group> savedGroups(llvm::StringRef name, llvm::ArrayRef<mlir::Value> values) const;
   /// What I leaves for W: one group, or by cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
+  llvm::SmallVector<Group> dataGroups() const;
   // DeriveCuts.cpp, DeriveParts.cpp
   void numberCuts();
   int64_t cutOf(mlir::Value value) const;
@@ -101,7 +102,7 @@ private:
   const PieceModel &piece;
   const SequenceSlice &slice;
   Scratch scratch;
-  llvm::SmallVector<mlir::Value> act, tokens, targets, weights, dact, grads; ///< arguments
+  llvm::SmallVector<mlir::Value> act, tokens, targets, source, weights, dact, grads; ///< arguments
   llvm::SmallVector<mlir::Value> keys, dkeys; ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;

@@ -135,7 +135,7 @@ private:
                                      {"opt", What::opt, true, true},
                                      {"tokens", What::tokens, true, false}, {"targets", What::targets, true, false},
                                      {"grad", What::grad, false, true},     {"norm", What::norm, false, true},
-                                     {"loss", What::loss, false, true}};
+                                     {"loss", What::loss, false, true},     {"source", What::source, true, false}};
     StringRef name = cast<StringAttr>(binding.get("kind")).getValue();
     auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.name == name; });
     if (kind == std::end(kinds))

@@ -88,7 +88,7 @@ private:
     return slot.getBindingAttr() ? cast<StringAttr>(slot.getBindingAttr().get("kind")).getValue() : "";
   }
   static bool livesFromStart(SlotOp slot) {
-    return llvm::is_contained({"weight", "previous", "opt", "tokens", "targets"}, kind(slot));
+    return llvm::is_contained({"weight", "previous", "opt", "tokens", "targets", "source"}, kind(slot));
   }
   static bool livesToEnd(SlotOp slot) {
     return llvm::is_contained({"weight", "previous", "opt", "grad", "loss", "norm"}, kind(slot));

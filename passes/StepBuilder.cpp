@@ -102,7 +102,7 @@ Role StepBuilder::roleOf(StringRef group) {
       .Case("opt", Role::opt)
       .Cases("kv", "keys", Role::kv)
       .Cases("dkv", "dterm", "dkeys", Role::dkv)
-      .Cases("tokens", "targets", Role::data)
+      .Cases("tokens", "targets", "source", Role::data)
       .Cases("query", "dquery", Role::query)
       .Cases("part", "dpart", Role::part)
       .Cases("carry", "dcarry", Role::temporary)

@@ -61,7 +61,12 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
   DenseSet<Operation *> cut = {embedding, linear, loss, terminator};
   if (linear)
     cut.insert(linear.getW().getDefiningOp());
-  if (llvm::all_of(function.front(), [&](Operation &op) { return cut.contains(&op); }))
+  auto isValue = [&](BlockArgument argument) {
+    unsigned number = argument.getArgNumber();
+    return !function.getArgAttr(number, "nn.weight") && !function.getArgAttr(number, "nn.data");
+  };
+  bool drops = linear && llvm::count_if(function.getArguments(), isValue) > 1; // values that end here
+  if (!drops && llvm::all_of(function.front(), [&](Operation &op) { return cut.contains(&op); }))
     return false;
   func::FuncOp made = begin(builder, name);
   IRMapping mapping;
@@ -69,7 +74,7 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
     mapping.map(embedding.getX(), addArgument(made, embedding.getX().getType()));
   for (BlockArgument argument : function.getArguments()) {
     bool read = llvm::any_of(argument.getUsers(), [&](Operation *user) { return !cut.contains(user); });
-    if (read || (linear && argument == linear.getX()))
+    if (read || isValue(argument))
       mapping.map(argument, addArgument(made, argument.getType(), function.getArgAttrDict(argument.getArgNumber())));
   }
   for (Operation &op : function.front())
@@ -118,7 +123,7 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
     all.push_back(i == k ? mine.getStats() : other);
   }
   Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, statsType, all);
-  Value sum = builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets,
-                                                     builder.getF64FloatAttr(1.0));
+  Value sum =
+      builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets, loss.getScaleAttr());
   end(builder, made, k + 1 == shards ? ValueRange(sum) : ValueRange());
 }

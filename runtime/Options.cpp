@@ -95,6 +95,10 @@ const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
       pathOption("data", "FILE|random", "text (bytes as tokens), a token file (.bin), or random tokens",
                  &Options::data),
+      pathOption("source", "FILE|random",
+                 "what the encoder of a model that has one reads; without it, the tokens before those\n"
+                 "that the decoder reads",
+                 &Options::source),
       wholeOption("steps", "train up to step N; the learning rate decays towards it (20)", 1, &Options::steps),
       {"lr", "X", "peak learning rate",
        [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},

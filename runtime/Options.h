@@ -20,7 +20,7 @@ struct Emulation {
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
-  std::string data, load, save, resume, grads, log, trace, profile; ///< paths; empty: not asked for
+  std::string data, source, load, save, resume, grads, log, trace, profile; ///< paths; empty: not asked for
   std::optional<int64_t> steps;                                     ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt;                                    ///< end earlier, as if interrupted
   std::optional<double> lr;

@@ -149,6 +149,9 @@ void checkInside(const RankProgram &rank, const std::string &name, int64_t offse
                      " bytes"));
 }
 
+/// By InputSpec::Kind.
+constexpr const char *inputKinds[] = {"tokens", "targets", "source"};
+
 void checkInside(const RankProgram &rank, const Program &program) {
   for (const WeightSpec &weight : rank.weights)
     checkInside(rank, weight.name, weight.offset, weight.bytes());
@@ -160,7 +163,7 @@ void checkInside(const RankProgram &rank, const Program &program) {
     if (input.first < 0 || input.length < 1 || input.first + input.length > program.sequence)
       throw Unfit(text("input holds tokens ", input.first, " to ", input.first + input.length, " of a sequence of ",
                        program.sequence));
-    checkInside(rank, input.targets ? "targets" : "tokens", input.offset, program.batch * input.length * 4);
+    checkInside(rank, inputKinds[static_cast<size_t>(input.kind)], input.offset, program.batch * input.length * 4);
     if (input.microbatch < 0 || input.microbatch >= program.microbatches)
       throw Unfit(text("input of microbatch ", input.microbatch, " of ", program.microbatches));
   }
@@ -221,6 +224,7 @@ void readProgramRoot(const json &root, Program &program) {
   program.flopsPerStep = root.value("flops_per_step", 0.0);
   program.tokensPerStep =
       root.value("tokens_per_step", static_cast<double>(program.sequencesPerStep() * program.sequence));
+  program.readsSource = root.value("reads_source", false);
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);
   for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})
@@ -246,9 +250,11 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
     readTensor(entry, rank.grads.emplace_back());
   for (const json &entry : listOf(root, "inputs")) {
     auto kind = entry.at("kind").get<std::string>();
-    if (kind != "tokens" && kind != "targets")
-      throw Unfit(text("input kind `", kind, "` is none of tokens, targets"));
-    rank.inputs.push_back({kind == "targets", entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
+    auto known = std::find(std::begin(inputKinds), std::end(inputKinds), kind);
+    if (known == std::end(inputKinds))
+      throw Unfit(text("input kind `", kind, "` is none of tokens, targets, source"));
+    rank.inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
+                           entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
                            entry.value("first", int64_t(0)), entry.value("length", program.sequence)});
   }
   for (const json &entry : listOf(root, "losses"))

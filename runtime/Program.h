@@ -23,7 +23,7 @@
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master" | "previous", "shape": [128], "type": "f32",
 //                  "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
-//    "inputs":   [{"kind": "tokens" | "targets", "microbatch": 0, "offset": 4096, "first": 64, "length": 32}],
+//    "inputs":   [{"kind": "tokens" | "targets" | "source", "microbatch": 0, "offset": 4096, "first": 64, "length": 32}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
@@ -158,7 +158,8 @@ struct StateSpec : TensorSpec {
 };
 
 struct InputSpec {
-  bool targets = false;
+  enum class Kind : uint8_t { Tokens, Targets, Source };
+  Kind kind = Kind::Tokens;
   int64_t microbatch = 0;
   int64_t offset = 0;
   int64_t first = 0, length = 0; ///< the tokens of each sequence that it holds
@@ -209,6 +210,7 @@ struct Program {
   int32_t ranks = 1;
   int64_t microbatches = 1, updates = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
   double flopsPerStep = 0, tokensPerStep = 0;
+  bool readsSource = false; ///< the model has an encoder with tokens of its own
   OptimizerSpec optimizer;
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }
   /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.

@@ -89,7 +89,7 @@ void Tokens::read(int64_t n, bool targets, int32_t *out, int64_t first, int64_t 
       out[i] = int32_t(hashOf(seed, begin + uint64_t(i)) % uint64_t(vocab));
     return;
   }
-  int64_t start = n % windows() * sequence + first;
+  int64_t start = (n + windows()) % windows() * sequence + first;
   for (int64_t i = 0; i < count; ++i)
     out[i] = at(start + i);
 }

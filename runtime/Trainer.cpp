@@ -76,7 +76,11 @@ Status Trainer::makeReady() {
   PP_TRY(resolveState());
   if (options.data.empty())
     return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
+  if (!options.source.empty() && !whole.readsSource)
+    return invalid("`--source`: this model has no encoder; it reads `--data` alone");
   PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
+  if (!options.source.empty())
+    PP_TRY(source.open(options.source, whole.sequence, whole.vocab, ~state.seed, speaks()));
   PP_TRY(device.allocate(*program));
   if (speaks())
     PP_TRY(checkOutputs());
@@ -233,9 +237,13 @@ Status Trainer::adaptScale(int64_t step, Summary &summary) {
 Status Trainer::fillInputs(int64_t step) {
   for (const InputSpec &its : program->inputs) {
     input.resize(size_t(whole.batch * its.length));
-    for (int64_t row = 0; row < whole.batch; ++row)
-      tokens.read((step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row, its.targets,
-                  input.data() + row * its.length, its.first, its.length);
+    bool encoder = its.kind == InputSpec::Kind::Source, own = encoder && !options.source.empty();
+    for (int64_t row = 0; row < whole.batch; ++row) {
+      int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
+      (own ? source : tokens)
+          .read(encoder && !own ? number - 1 : number, its.kind == InputSpec::Kind::Targets,
+                input.data() + row * its.length, its.first, its.length);
+    }
     PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
   }
   return {};
@@ -316,6 +324,8 @@ Status Trainer::printHeader() {
   if (tokens.windows() > 0)
     printf("data: %lld tokens, read once every %.1f steps\n", static_cast<long long>(tokens.count()),
            double(tokens.windows()) / double(whole.sequencesPerStep()));
+  if (source.windows() > 0)
+    printf("source: %lld tokens\n", static_cast<long long>(source.count()));
   if (!remark.empty())
     printf("remark: %s\n", remark.c_str());
   fflush(stdout);

@@ -67,7 +67,7 @@ private:
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
   Trace trace;
-  Tokens tokens;
+  Tokens tokens, source; ///< what the model reads; an encoder's file of its own
   std::vector<int32_t> input; ///< one of a step's
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at

@@ -19,7 +19,8 @@ static const double *doubles(const char *arena, int64_t offset) {
 static void fillTokens(const Program &program, const InputSpec &input, int64_t step, int64_t data, char *arena) {
   auto *out = reinterpret_cast<int32_t *>(arena + input.offset);
   for (int64_t i = 0; i < input.length; ++i) {
-    int64_t token = (input.first + i) * 15 + input.microbatch + (input.targets ? 6 : 0);
+    int64_t shift = input.kind == InputSpec::Kind::Targets ? 6 : input.kind == InputSpec::Kind::Source ? 3 : 0;
+    int64_t token = (input.first + i) * 15 + input.microbatch + shift;
     out[i] = int32_t((token + step * 5 + data) % program.vocab);
   }
 }

@@ -127,7 +127,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.rank 0 {
-    // expected-error@below {{'pipeline.slot' op has a binding of kind `wieght`; expected weight, previous, opt, grad, tokens, targets, loss or norm}}
+    // expected-error@below {{'pipeline.slot' op has a binding of kind `wieght`; expected weight, previous, opt, grad, tokens, targets, source, loss or norm}}
     %x = pipeline.slot weight "x" offset 0 binding {kind = "wieght"} : !s
   }
 }

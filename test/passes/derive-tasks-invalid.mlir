@@ -109,11 +109,12 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
-func.func private @a(%x: tensor<1x8x16xf32>, %y: tensor<1x8x16xf32>) -> tensor<1x8x16xf32> {
-  return %x : tensor<1x8x16xf32>
+func.func private @a(%x: tensor<1x8xi32>, %y: tensor<1x8x16xf32>, %w: tensor<4x16xf32> {nn.weight = {name = "w"}}) -> tensor<1x8x16xf32> {
+  %e = nn.embedding %x, %w : (tensor<1x8xi32>, tensor<4x16xf32>) -> tensor<1x8x16xf32>
+  return %e : tensor<1x8x16xf32>
 }
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
-  // expected-error@+1 {{value 1 that `s0` receives leads to nothing that it returns}}
+  // expected-error@+1 {{nothing that `s0` receives leads to anything that it returns}}
   pipeline.piece @s0 <stage 0> parts [["a", 0]]
   pipeline.unit <B stage 0 mb 0> on [0]
 }
