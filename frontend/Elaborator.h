@@ -84,6 +84,13 @@ private:
     Piece(PieceName name, unsigned family, mlir::Location location) : name(name), family(family), location(location) {}
   };
 
+  /// A part outside the layers that is no piece of its own: how many layers stand before it, the piece that it joins.
+  struct Undeclared {
+    unsigned part;
+    int64_t before;
+    unsigned piece;
+  };
+
   mlir::LogicalResult act(const Statement *statement, Scope &scope) override;
   std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) override;
   mlir::FailureOr<Value> listOnce(StringRef name, SMLoc at);
@@ -109,7 +116,9 @@ private:
   mlir::LogicalResult checkCoverage(const Schedule &schedule);
   mlir::LogicalResult checkBetween(const Family &family);
   bool isDeclared(unsigned part);
-  llvm::SmallVector<mlir::Attribute> entriesOf(unsigned number, llvm::ArrayRef<unsigned> order);
+  std::tuple<int64_t, unsigned, int64_t> positionOf(const Piece &piece);
+  void collectUndeclared(llvm::ArrayRef<unsigned> order);
+  llvm::SmallVector<mlir::Attribute> entriesOf(unsigned number);
   mlir::ArrayAttr recomputedOf(const Piece &piece);
   llvm::SmallVector<unsigned> piecesInModelOrder();
   void emitPieces();
@@ -155,10 +164,10 @@ private:
   mlir::Block *program;
   std::vector<Family> families;
   std::vector<Piece> pieces;
-  llvm::SmallVector<std::pair<unsigned, int64_t>> undeclared; // parts outside the layers in no family, layers before
-  std::optional<int64_t> rank;                                // of `on`
-  std::optional<mlir::Operation *> together;                  // the joint around
-  int64_t updateCount = 1;                                    // of `updates`
+  llvm::SmallVector<Undeclared> undeclared;
+  std::optional<int64_t> rank;               // of `on`
+  std::optional<mlir::Operation *> together; // the joint around
+  int64_t updateCount = 1;                   // of `updates`
   SMLoc updatesAt, firstUnitAt;
   std::map<int64_t, std::deque<std::pair<unsigned, int64_t>>> owedOn; // rank -> (piece, microbatch) of weight passes
   llvm::SmallVector<std::pair<StringRef, Value>, 4> lists;            // `ranks` and others, once they were asked for

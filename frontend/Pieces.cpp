@@ -414,27 +414,41 @@ LogicalResult Elaborator::checkBetween(const Family &family) {
   return success();
 }
 
+/// Where a piece stands: behind how many layers, its first part, its number; -1 layers for what comes first.
+std::tuple<int64_t, unsigned, int64_t> Elaborator::positionOf(const Piece &piece) {
+  const Family &family = families[piece.family];
+  unsigned part = family.parts.front();
+  if (family.indexed && piece.layers > 0)
+    part = *find_if(family.parts, [&](unsigned part) { return model.isIn(part, piece.firstLayer); });
+  int64_t before = family.indexed ? piece.firstLayer : model.layersBefore(part);
+  return {family.indexed || before > 0 ? before : -1, part, piece.name.index};
+}
+
 SmallVector<unsigned> Elaborator::piecesInModelOrder() {
   SmallVector<unsigned> order;
   for (auto [i, piece] : enumerate(pieces))
     if (piece.exists)
       order.push_back(i);
-  auto key = [&](unsigned i) {
-    const Piece &piece = pieces[i];
-    const Family &family = families[piece.family];
-    unsigned part = family.parts.front();
-    if (family.indexed && piece.layers > 0)
-      part = *find_if(family.parts, [&](unsigned part) { return model.isIn(part, piece.firstLayer); });
-    int64_t before = family.indexed ? piece.firstLayer : model.layersBefore(part);
-    return std::make_tuple(family.indexed || before > 0 ? before : -1, part, piece.name.index);
-  };
-  llvm::stable_sort(order, [&](unsigned a, unsigned b) { return key(a) < key(b); });
+  llvm::stable_sort(order, [&](unsigned a, unsigned b) { return positionOf(pieces[a]) < positionOf(pieces[b]); });
   return order;
 }
 
-/// The parts of a piece; those outside the layers that no piece declares join the first piece, the last, or that of the
-/// layer behind them.
-SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number, ArrayRef<unsigned> order) {
+/// Parts outside the layers that no piece declares. Those before all layers join the piece behind them, those behind all
+/// layers the piece before them; others are added with the layer that they stand before.
+void Elaborator::collectUndeclared(ArrayRef<unsigned> order) {
+  for (unsigned part = 0; part < model.parts.size(); ++part) {
+    if (model.parts[part].kind || isDeclared(part))
+      continue;
+    int64_t before = model.layersBefore(part);
+    auto isBehind = [&](unsigned piece) {
+      return positionOf(pieces[piece]) > std::make_tuple(before > 0 ? before : -1, part, int64_t(0));
+    };
+    auto *next = find_if(order, isBehind);
+    undeclared.push_back({part, before, before == 0 ? *next : next[-1]});
+  }
+}
+
+SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number) {
   const Piece &piece = pieces[number];
   const Family &family = families[piece.family];
   SmallVector<mlir::Attribute> entries;
@@ -442,13 +456,12 @@ SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number, ArrayRef<uns
     entries.push_back(
         builder.getArrayAttr({builder.getStringAttr(model.parts[part].function), builder.getI64IntegerAttr(layer)}));
   };
-  auto addUndeclared = [&](auto stands) {
-    for (auto [part, before] : undeclared)
-      if (stands(before))
-        add(part, -1);
+  auto addUndeclared = [&](int64_t before, bool joins) {
+    for (const Undeclared &one : undeclared)
+      if (one.before == before && (!joins || one.piece == number))
+        add(one.part, -1);
   };
-  if (number == order.front())
-    addUndeclared([](int64_t before) { return before == 0; });
+  addUndeclared(0, /*joins=*/true);
   for (int64_t layer = piece.firstLayer; layer < piece.firstLayer + piece.layers; ++layer) {
     bool isFirst = true;
     for (unsigned part = 0; part < model.parts.size(); ++part) {
@@ -456,7 +469,7 @@ SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number, ArrayRef<uns
         continue;
       bool isOwn = is_contained(family.parts, part);
       if (isOwn && isFirst && layer > 0)
-        addUndeclared([&](int64_t before) { return before == layer; });
+        addUndeclared(layer, /*joins=*/false);
       if (isOwn)
         add(part, layer);
       isFirst = false;
@@ -465,21 +478,18 @@ SmallVector<mlir::Attribute> Elaborator::entriesOf(unsigned number, ArrayRef<uns
   for (unsigned part : family.parts)
     if (!family.indexed)
       add(part, -1);
-  if (number == order.back())
-    addUndeclared([&](int64_t before) { return before == model.layers; });
+  addUndeclared(model.layers, /*joins=*/true);
   return entries;
 }
 
 void Elaborator::emitPieces() {
   mlir::MLIRContext *context = builder.getContext();
   builder.setInsertionPointToStart(program);
-  for (unsigned part = 0; part < model.parts.size(); ++part)
-    if (!model.parts[part].kind && !isDeclared(part))
-      undeclared.push_back({part, model.layersBefore(part)});
   SmallVector<unsigned> order = piecesInModelOrder();
+  collectUndeclared(order);
   for (unsigned number : order) {
     const Piece &piece = pieces[number];
-    SmallVector<mlir::Attribute> parts = entriesOf(number, order);
+    SmallVector<mlir::Attribute> parts = entriesOf(number);
     mlir::ArrayAttr again;
     if (!piece.recomputed && !piece.again.empty())
       again = recomputedOf(piece);
