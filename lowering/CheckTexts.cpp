@@ -371,6 +371,10 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
     if (count && launch.getUnit().getPhase() != Phase::R)
       flops += count.getValueAsDouble();
   });
+  for (auto rank : program.getOps<RankOp>())
+    for (auto slot : rank.getOps<SlotOp>())
+      if (slot.getBinding() && slot.getBinding()->get("kind") == StringAttr::get(program.getContext(), "source"))
+        expected["reads_source"] = true;
   auto numberOf = [&](StringRef key) {
     auto value = train.getAs<IntegerAttr>(key);
     return value ? value.getInt() : 0;

@@ -342,13 +342,15 @@ static double stepFlops(ProgramOp program) {
   return sum;
 }
 
-/// Whether a part of the model reads the tokens of an encoder.
+/// Whether the model has an encoder with tokens of its own.
 static bool readsSource(ProgramOp program) {
-  for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
-    for (unsigned i = 0; i < function.getNumArguments(); ++i)
-      if (auto data = function.getArgAttrOfType<StringAttr>(i, "nn.data"); data && data == "source")
-        return true;
-  return false;
+  return program
+      .walk([](SlotOp slot) {
+        DictionaryAttr binding = slot.getBindingAttr();
+        auto kind = binding ? binding.getAs<StringAttr>("kind") : StringAttr();
+        return kind && kind == "source" ? WalkResult::interrupt() : WalkResult::advance();
+      })
+      .wasInterrupted();
 }
 
 FailureOr<std::string> pp::describeProgram(ProgramOp program) {
