@@ -117,8 +117,6 @@ LogicalResult Elaborator::joint(const JointStatement *statement, Scope &scope) {
 }
 
 LogicalResult Elaborator::attend(const AttendStatement *statement, Scope &scope) {
-  if (!together)
-    return fail(statement->at, "`attend` belongs in the `together` block of the unit it helps");
   if (!sizes.slices)
     return fail(statement->at,
                 "`attend` takes slices of keys to another rank; this schedule has no `slices` parameter");

@@ -183,7 +183,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
       need(Token::Forward, before, slice);
     for (int64_t k = 0; others.keys.reads(piece) && k < slice; ++k)
       need(Token::Forward, piece - 1, k);
-    if (slice > 0 && !others.keys.reads(piece))
+    if (slice > 0 && others.keys.chains(piece))
       need(Token::Forward, piece, slice - 1);
   } else if (phase != Phase::U) {
     need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
@@ -199,7 +199,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
     int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
     for (int64_t k = slice + 1; others.keys.makes(piece) && k < slices; ++k)
       need(Token::Backward, piece + 1, k);
-    if (slice >= 0 && slice + 1 < slices && !others.keys.reads(piece))
+    if (slice >= 0 && slice + 1 < slices && others.keys.chains(piece))
       need(Token::Backward, piece, slice + 1);
   }
   if (phase != Phase::W && phase != Phase::U && pieces.mayHaveWeights(piece))
@@ -223,6 +223,20 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   if (phase == Phase::B || phase == Phase::I)
     action.makes.push_back({Token::Backward, piece, mb, slice, -1});
   action.anchors.append(op.getRanks().begin(), op.getRanks().end());
+}
+
+/// Keys attended ahead of their unit.
+static void readAhead(AttendOp op, const Pieces &pieces, const UnitTimes &times, Action &action) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
+  bool isForward = op.getUnit().getPhase() == Phase::F;
+  action.needs.push_back({Token::Forward, isForward ? piece - 1 : piece, mb, slice, -1});
+  if (!isForward)
+    for (int64_t after : piecesAfter(pieces, piece))
+      action.needs.push_back({Token::Backward, after, mb, slice, -1});
+  for (int64_t k : isForward ? op.getSlices() : ArrayRef<int64_t>())
+    action.needs.push_back({Token::Forward, piece - 1, mb, k, -1});
+  action.duration = times.of(op.getUnit()) * static_cast<double>(op.getSlices().size()) / static_cast<double>(slice + 1);
 }
 
 static void readTransfer(TransferOp op, const Pieces &pieces, const Others &others, Action &action) {
@@ -267,7 +281,7 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   UnitTimes times(program);
   Others others(program, pieces);
   for (Operation &op : program.getBody().front()) {
-    if (!isa<UnitOp, TransferOp, TogetherOp>(op))
+    if (!isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
       continue;
     Action action{&op, {}, {}, {}, {}, 0};
     op.walk([&](Operation *inner) {
@@ -278,6 +292,8 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
       if (auto attend = dyn_cast<AttendOp>(inner))
         action.anchors.push_back(attend.getRank());
     });
+    if (auto attend = dyn_cast<AttendOp>(op))
+      readAhead(attend, pieces, times, action);
     llvm::sort(action.anchors);
     action.anchors.erase(llvm::unique(action.anchors), action.anchors.end());
     actions.push_back(std::move(action));

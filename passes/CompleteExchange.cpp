@@ -14,9 +14,11 @@ using namespace pp::pipeline;
 /// `.3` for a unit of slice 3.
 static std::string suffixOf(UnitOp op) { return "." + std::to_string(op.getUnit().getCoord().getSlice()); }
 
-/// Papers count in units: a body of a unit that is cut takes its share of them. All of a joint belong together.
+/// All of a joint belong together.
+void StepBuilder::setJoint(TaskOp task) { task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints)); }
+
+/// Papers count in units: a body of a unit that is cut takes its share of them.
 void StepBuilder::setShare(TaskOp task, const Body &body, const Body &whole) {
-  task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints));
   auto flopsOf = [](const Body &body) {
     auto flops = const_cast<Body &>(body).function->getAttrOfType<FloatAttr>("pipeline.flops");
     return flops ? flops.getValueAsDouble() : 0;
@@ -75,6 +77,7 @@ LogicalResult StepBuilder::buildStep(RunningCut &cut, int64_t step) {
   }
   cut.parts.clear();
   TaskOp task = createTask(*body, op.getUnit(), rank, inputs, op.getLoc());
+  setJoint(task);
   setShare(task, *body, *cut.whole);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults())) {
     if (group.kind() == "carry" || group.kind() == "dcarry")
@@ -132,6 +135,7 @@ LogicalResult StepBuilder::buildPart(RunningCut &cut, const Help *help, int64_t 
     inputs.push_back(value);
   }
   TaskOp task = createTask(*body, op.getUnit(), rank, inputs, source->getLoc());
+  setJoint(task);
   setShare(task, *body, *cut.whole);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
     if (group.kind() == "dkv")

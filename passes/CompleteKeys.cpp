@@ -26,6 +26,26 @@ void StepBuilder::deliverKeys(UnitOp op, Value value) {
     values[{made, reader->second}] = createMove(made, value, reader->second, op.getLoc());
 }
 
+LogicalResult StepBuilder::buildAhead(AttendOp op) {
+  const CutUnit &unit = *exchanges.ahead(op.getUnit());
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = pieces.find(coord), number = llvm::find(unit.attends, op) - unit.attends.begin();
+  std::string phase = stringifyPhase(op.getUnit().getPhase()).str(), suffix = "." + std::to_string(coord.getSlice());
+  const Body *body = findBody(piece, aheadName(phase, unit.plan.helps[number], number > 0) + suffix);
+  SmallVector<Value> inputs;
+  for (const BodyGroups::Group &group : body->groups.inputs)
+    if (failed(readGroup(unit.op, group, inputs.emplace_back())))
+      return failure();
+  TaskOp task = createTask(*body, op.getUnit(), op.getRank(), inputs, op.getLoc());
+  setShare(task, *body, *findBody(piece, phase + suffix));
+  for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
+    if (group.kind() == "dkv")
+      recordChunkShare(thing(Role::dkv, piece, coord.getMicrobatch(), group.chunk()), op.getRank(), value, op.getLoc());
+    else
+      aheadParts[op.getUnit()] = value;
+  return success();
+}
+
 void StepBuilder::recordChunkShare(ThingAttr thing, int64_t rank, Value value, Location loc) {
   auto reader = keyReaders.find(thing);
   if (moved.count(thing) || reader == keyReaders.end() || reader->second == rank)

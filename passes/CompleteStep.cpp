@@ -119,6 +119,10 @@ LogicalResult StepBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
                            : thing(Role::dact, *piecesAfter(pieces, piece).begin(), mb, slice); // of shards the first's
   else if (kind == "kv" || kind == "dkv")
     needed = thing(kind == "kv" ? Role::kv : Role::dkv, piece, mb, group.chunk());
+  if (kind == "part" || kind == "dpart") {
+    value = aheadParts.lookup(op.getUnit());
+    return success();
+  }
   if (kind == "dkeys") {
     needed = thing(Role::dkv, piece + 1, mb, slice);
     value = gatherChunk(needed, rank, loc);
@@ -244,6 +248,8 @@ const Body *StepBuilder::bodyOf(UnitOp op, bool continues) {
   if ((phase == Phase::B || phase == Phase::W) && pieces.hasWeights(piece) && !continues)
     suffix += ".first";
   std::string slice = coord.getSlice() < 0 ? "" : "." + std::to_string(coord.getSlice());
+  if (const CutUnit *ahead = exchanges.ahead(op.getUnit()))
+    return findBody(piece, stepName(suffix, 0, 1, ahead->plan) + slice);
   const Body *special = phase == Phase::F && remade.contains(coord) ? findBody(piece, "F.light" + slice)
                         : readAgain.contains(op)                    ? findBody(piece, "R.act" + slice)
                                                                     : nullptr;
@@ -281,7 +287,9 @@ LogicalResult StepBuilder::buildUnit(UnitOp op) {
       inputs.insert(inputs.begin() + i, share.value);
   TaskOp task = createTask(*body, op.getUnit(), rank, inputs, op.getLoc());
   if (op->getParentOp() != program.getOperation())
-    task->setAttr("pipeline.joint", builder.getI64IntegerAttr(joints));
+    setJoint(task);
+  if (exchanges.ahead(op.getUnit()))
+    setShare(task, *body, *findBody(piece, (stringifyPhase(phase) + "." + Twine(coord.getSlice())).str()));
   if (versioned && phase != Phase::W)
     task->setAttr("pipeline.version", builder.getI64IntegerAttr(versionOf(program, op, coord)));
   return success(succeeded(recordResults(op, *body, task, share)) && succeeded(countGradient(op)));
@@ -294,7 +302,7 @@ LogicalResult StepBuilder::buildActions() {
   Block &body = program.getBody().front();
   SmallVector<Operation *> actions;
   for (Operation &op : body)
-    if (isa<UnitOp, TransferOp, TogetherOp>(op))
+    if (isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
       actions.push_back(&op);
   readVersions();
   lastInput = pieces.op(pieces.size() - 1);
@@ -307,6 +315,8 @@ LogicalResult StepBuilder::buildActions() {
     auto joint = dyn_cast<TogetherOp>(action);
     bool exchanges = joint && !joint.getOps<AttendOp>().empty();
     if (exchanges && failed(buildExchange(joint)))
+      return failure();
+    if (auto attend = dyn_cast<AttendOp>(action); attend && failed(buildAhead(attend)))
       return failure();
     WalkResult walk = action->walk([&](Operation *op) {
       if (auto transfer = dyn_cast<TransferOp>(op))

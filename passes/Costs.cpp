@@ -154,6 +154,10 @@ double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
   Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
   int64_t own = unit.getCoord().getSlice(), last = static_cast<int64_t>(cost.cuts.size()) - 1;
   double factor = unit.getPhase() == Phase::B ? 2 : 1, all = 0;
+  if (cut.isRestOfAhead()) {
+    size_t ahead = own + 1 - cut.plan.kept(own).size();
+    return of(unit) - (last > 1 ? factor * static_cast<double>(ahead) * cost.cuts[1] : 0);
+  }
   if (cut.isPart()) {
     size_t keys = cut.kind == CutName::Part ? cut.plan.helps.front().slices.size() : cut.plan.kept(own).size();
     return 2 * cut.number + 1 < last ? factor * static_cast<double>(keys) * cost.cuts[2 * cut.number + 1] : 0;

@@ -29,11 +29,11 @@ bool PieceGraph::isWritten(StringRef name) {
   return module.lookupSymbol((piece.prefix + "." + name + slice.suffix()).str()) != nullptr;
 }
 
-static DenseI64ArrayAttr startsOf(const SequenceSlice &slice, ArrayRef<int64_t> chunks, MLIRContext *context) {
-  SmallVector<int64_t> starts;
+DenseI64ArrayAttr SequenceSlice::startsOf(ArrayRef<int64_t> chunks, MLIRContext *context) const {
+  SmallVector<int64_t> begins;
   for (int64_t k : chunks)
-    starts.push_back(slice.starts[k]);
-  return DenseI64ArrayAttr::get(context, starts);
+    begins.push_back(starts[k]);
+  return DenseI64ArrayAttr::get(context, begins);
 }
 
 /// In place of the attention its parts are merged; each part becomes a body.
@@ -51,7 +51,7 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
       llvm::append_range(operands, inputs.back().values);
     }
     NamedAttrList attributes(attention->getAttrs());
-    attributes.set("kv_offsets", startsOf(slice, chunks, builder.getContext()));
+    attributes.set("kv_offsets", slice.startsOf(chunks, builder.getContext()));
     FailureOr<Operation *> part = nn::createOp(builder, loc, "attention", operands, attributes.getAttrs());
     if (failed(part))
       return failure();
@@ -135,7 +135,7 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
   }
   auto part = builder.create<nn::AttentionBwdOp>(whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(),
                                                  sums, whole.getHeads(), whole.getKvHeads(), whole.getCausal(), true,
-                                                 whole.getOffset(), startsOf(slice, help.slices, builder.getContext()));
+                                                 whole.getOffset(), slice.startsOf(help.slices, builder.getContext()));
   SmallVector<Value> made = {part.getDq()};
   if (!help.home)
     llvm::append_range(made, part.getDkv());

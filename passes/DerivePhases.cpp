@@ -279,7 +279,7 @@ SmallVector<Group> PieceGraph::dataGroups() const {
   return {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"source", source}};
 }
 
-LogicalResult PieceGraph::writeForward() {
+LogicalResult PieceGraph::writeForward(const std::string &name, const Group &more) {
   SmallVector<Group> inputs = dataGroups(),
                      results = {{"act", actOut}, {"stats", statsOut}, {"keys", keys}};
   SmallVector<Group> own, made = savedGroups("stash", stash);
@@ -293,9 +293,11 @@ LogicalResult PieceGraph::writeForward() {
   inputs.push_back({"weight", weights});
   results.append(savedGroups("kept", kept));
   results.append(made);
-  if (failed(writeNamed("F", inputs, results)))
+  if (!more.values.empty())
+    inputs.push_back(more);
+  if (failed(writeNamed(name, inputs, results)))
     return failure();
-  if (!piece.runs(Phase::R) || stash.empty())
+  if (name != "F" || !piece.runs(Phase::R) || stash.empty())
     return success();
   results.pop_back_n(made.size());
   if (failed(writeNamed("F.light", inputs, results)))
@@ -352,6 +354,10 @@ LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const S
   for (const CutRequest &cut : piece.cuts)
     if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
       if (failed(graph.build(/*first=*/false)) || failed(graph.writeCut(cut)))
+        return failure();
+  for (const CutRequest &cut : piece.aheads)
+    if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
+      if (failed(graph.build(/*first=*/false)) || failed(graph.writeAhead(cut)))
         return failure();
   if (piece.weights.empty()) // nothing to add to: B is B.first
     return success();

@@ -47,7 +47,7 @@ private:
 };
 } // namespace
 
-void PieceModel::addCut(const CutRequest &cut) {
+void PieceModel::add(std::vector<CutRequest> &cuts, const CutRequest &cut) {
   if (llvm::none_of(cuts, [&](const CutRequest &other) {
         return other.phase == cut.phase && other.slice == cut.slice && other.plan.name() == cut.plan.name();
       }))
@@ -187,12 +187,16 @@ void PieceTable::readPhases() {
   for (Entry &entry : entries)
     entry.model.phases = phases.lookup(entry.op.getSymName());
   Exchanges exchanges(program);
+  for (auto &[unit, cut] : exchanges.allAhead())
+    for (Entry &entry : entries)
+      if (entry.op.getSymName() == unit.getCoord().pieceName())
+        PieceModel::add(entry.model.aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
   for (auto together : program.getBody().getOps<TogetherOp>())
     for (CutUnit unit : exchanges.of(together)) {
       CoordAttr coord = unit.op.getUnit().getCoord();
       auto entry = llvm::find_if(entries, [&](Entry &entry) { return entry.op.getSymName() == coord.pieceName(); });
       if (entry != entries.end())
-        entry->model.addCut({unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
+        PieceModel::add(entry->model.cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
     }
 }
 
@@ -279,8 +283,9 @@ LogicalResult PieceTable::derive() {
     PieceModel &model = members.front()->model;
     for (Entry *member : members) {
       model.phases |= member->model.phases;
-      for (const CutRequest &cut : member == members.front() ? std::vector<CutRequest>() : member->model.cuts)
-        model.addCut(cut);
+      for (auto cuts : {&PieceModel::cuts, &PieceModel::aheads})
+        for (const CutRequest &cut : member == members.front() ? std::vector<CutRequest>() : member->model.*cuts)
+          PieceModel::add(model.*cuts, cut);
       SmallVector<Attribute> weights;
       for (PieceWeight &weight : member->model.weights)
         weights.push_back(weight.attr);

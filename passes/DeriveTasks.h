@@ -46,6 +46,8 @@ struct SequenceSlice {
   int64_t length(int64_t slice) const { return starts[slice + 1] - starts[slice]; }
   /// The type of an activation, of tokens or targets in slice `of`: [batch, length, ..].
   mlir::Type typeIn(mlir::Type whole, int64_t of) const;
+  /// Where these slices begin: `kv_offsets` of an attention over their keys.
+  mlir::DenseI64ArrayAttr startsOf(llvm::ArrayRef<int64_t> chunks, mlir::MLIRContext *context) const;
   /// What the names of its bodies end in.
   std::string suffix() const { return isWhole() ? "" : "." + std::to_string(number); }
 };
@@ -71,6 +73,7 @@ struct PieceModel {
   bool rounds = false;    ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
+  std::vector<CutRequest> aheads = {}; ///< keys are attended ahead of these units, help by help
   std::vector<CutRequest> cuts = {}; ///< if there are any, stashes and keys are kept by attention
   int64_t shards = 0;                ///< over which updates are cut; 0: they are whole
   bool cutsWeights = false;          ///< they are whole on every rank, which cuts its shard out of them
@@ -78,7 +81,7 @@ struct PieceModel {
   /// if this one makes them for the piece after (KeysBefore).
   llvm::SmallVector<unsigned, 2> keysIn = {}, keysOut = {};
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
-  void addCut(const CutRequest &cut);
+  static void add(std::vector<CutRequest> &cuts, const CutRequest &cut);
 };
 
 /// Tensors that travel as one payload.

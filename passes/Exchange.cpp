@@ -62,6 +62,10 @@ std::string pp::partName(StringRef phase, int64_t attention, const Help &help) {
   return (phase + ".part." + Twine(attention) + "." + help.name()).str();
 }
 
+std::string pp::aheadName(StringRef phase, const Help &help, bool goesOn) {
+  return partName(phase, 0, help) + (goesOn ? ".next" : "");
+}
+
 std::string pp::restName(StringRef phase, int64_t attention, const CutPlan &plan) {
   return (phase + ".part." + Twine(attention) + ".rest." + plan.name()).str();
 }
@@ -92,6 +96,17 @@ Exchanges::Exchanges(ProgramOp program) {
     if (unit.getUnit().getPhase() == Phase::F)
       forwards[unit.getUnit().getCoord()] = unit.getRanks().front();
   });
+  for (auto attend : program.getBody().getOps<AttendOp>()) {
+    CutUnit &unit = aheads[attend.getUnit()];
+    Help &help = unit.plan.helps.emplace_back(Help{llvm::to_vector(attend.getSlices()), false});
+    llvm::sort(help.slices);
+    unit.attends.push_back(attend);
+  }
+  if (!aheads.empty())
+    program.walk([&](UnitOp unit) {
+      if (auto it = aheads.find(unit.getUnit()); it != aheads.end())
+        it->second.op = unit;
+    });
 }
 
 std::vector<CutUnit> Exchanges::of(TogetherOp together) const {

@@ -4,6 +4,7 @@
 #define PP_PASSES_EXCHANGE_H
 
 #include "passes/Actions.h"
+#include "llvm/ADT/MapVector.h"
 
 namespace pp {
 
@@ -39,6 +40,8 @@ struct CutName {
   int64_t number = 0, steps = 1; ///< of a step; of a part the attention
   CutPlan plan;                  ///< of a part: its keys alone
   bool isPart() const { return kind == Part || kind == Rest; }
+  /// The rest of a unit whose other keys were attended ahead: one step, `s0.F.step.0of1.2to3.5`.
+  bool isRestOfAhead() const { return kind == Step && steps == 1; }
   /// Whether the unit begins, or ends, with this body.
   bool isFirst() const { return kind == Whole || (kind == Step && number == 0); }
   bool isLast() const { return kind == Whole || (kind == Step && number + 1 == steps); }
@@ -47,6 +50,8 @@ struct CutName {
 
 std::string stepName(llvm::StringRef phase, int64_t step, int64_t steps, const CutPlan &plan);
 std::string partName(llvm::StringRef phase, int64_t attention, const Help &help);
+/// `s0.F.part.0.2to3.5`, or `s0.F.part.0.2to3.next.5`, which goes on with what an earlier one gave.
+std::string aheadName(llvm::StringRef phase, const Help &help, bool goesOn);
 std::string restName(llvm::StringRef phase, int64_t attention, const CutPlan &plan);
 
 /// A unit that is cut, and who helps it.
@@ -56,15 +61,23 @@ struct CutUnit {
   llvm::SmallVector<pipeline::AttendOp> attends; ///< one for each help of the plan
 };
 
-/// Finds the units of a program that are cut.
+/// Finds the units of a program that are cut, and those whose keys are attended ahead of them: by `attend`s outside of a
+/// `together`, on the unit's own rank, each of which goes on with what those before it gave. The unit attends the rest.
 class Exchanges {
 public:
   explicit Exchanges(pipeline::ProgramOp program);
   /// Of one `together`: those that are helped, and those of the ranks that help.
   std::vector<CutUnit> of(pipeline::TogetherOp together) const;
+  /// What is attended ahead of the unit, in order; null if nothing is.
+  const CutUnit *ahead(pipeline::UnitIdAttr unit) const {
+    auto it = aheads.find(unit);
+    return it == aheads.end() ? nullptr : &it->second;
+  }
+  const llvm::MapVector<pipeline::UnitIdAttr, CutUnit> &allAhead() const { return aheads; }
 
 private:
   llvm::DenseMap<pipeline::CoordAttr, int64_t> forwards; ///< the ranks of all F
+  llvm::MapVector<pipeline::UnitIdAttr, CutUnit> aheads;
 };
 
 } // namespace pp

@@ -30,6 +30,7 @@ public:
       if (llvm::is_contained({Phase::B, Phase::I}, op.getUnit().getPhase()))
         backwards[op.getUnit().getCoord()] = op.getRanks();
     });
+    program.walk([&](AttendOp op) { attended.insert(op.getUnit()); });
     program.walk([&](TransferOp op) {
       if (op.getThing().getRole() == Role::grad)
         travelling.insert(pieces.find(op.getThing().getCoord()));
@@ -41,7 +42,7 @@ public:
     for (const Action &action : readActions(program, pieces)) {
       auto weights = dyn_cast<UnitOp>(action.op);
       auto inputs = weights ? dyn_cast_or_null<UnitOp>(last[weights.getRanks().front()]) : UnitOp();
-      if (inputs && areHalves(inputs, weights) && meetsNoMessage(inputs)) {
+      if (inputs && !attended.contains(inputs.getUnit()) && areHalves(inputs, weights) && meetsNoMessage(inputs)) {
         inputs.setUnitAttr(UnitIdAttr::get(program.getContext(), Phase::B, inputs.getUnit().getCoord()));
         weights.erase();
         continue;
@@ -55,6 +56,7 @@ private:
   ProgramOp program;
   Pieces pieces;
   llvm::DenseMap<CoordAttr, ArrayRef<int64_t>> backwards; ///< where B or I of a unit runs
+  llvm::DenseSet<UnitIdAttr> attended;                    ///< units for which an `attend` names their phase
   llvm::DenseSet<int64_t> travelling;                     ///< pieces whose gradient the schedule moves
 
   static bool areHalves(UnitOp inputs, UnitOp weights) {

@@ -30,23 +30,43 @@ static SmallVector<unsigned, 2> keyPlaces(func::FuncOp part) {
   return places;
 }
 
-KeysBefore::KeysBefore(ProgramOp program, const SmallVector<PieceOp> &pieces) : places(pieces.size()) {
+namespace {
+/// What a part of the model is for slices of a sequence.
+struct PartKeys {
+  SmallVector<unsigned, 2> places;
+  bool attends = true, hasWeights = true; ///< where the part is only named, as in tests
+};
+} // namespace
+
+static PartKeys readPart(func::FuncOp part) {
+  if (!part || part.empty())
+    return {};
+  auto isWeight = [&](unsigned i) { return part.getArgAttr(i, "nn.weight") != nullptr; };
+  return {keyPlaces(part), !part.getOps<nn::AttentionOp>().empty(),
+          llvm::any_of(llvm::seq(part.getNumArguments()), isWeight)};
+}
+
+KeysBefore::KeysBefore(ProgramOp program, const SmallVector<PieceOp> &pieces)
+    : places(pieces.size()), alone(pieces.size()), attends(pieces.size()) {
+  if (program.getSlices() == 0)
+    return;
   bool helps = false;
   for (auto together : program.getBody().getOps<TogetherOp>())
     helps |= !together.getOps<AttendOp>().empty();
-  if (program.getSlices() == 0 || helps)
-    return;
   auto module = program->getParentOfType<ModuleOp>();
-  llvm::StringMap<SmallVector<unsigned, 2>> known;
-  for (size_t piece = 1; piece < pieces.size(); ++piece) {
+  llvm::StringMap<PartKeys> known;
+  for (size_t piece = 0; piece < pieces.size(); ++piece) {
     PieceOp op = pieces[piece];
-    auto first = op.getParts().empty() ? ArrayAttr() : dyn_cast<ArrayAttr>(op.getParts()[0]);
-    auto name = first && !first.empty() ? dyn_cast<StringAttr>(first[0]) : StringAttr();
-    if (!name)
-      continue;
-    auto [it, isNew] = known.try_emplace(name.getValue());
-    if (auto part = isNew ? module.lookupSymbol<func::FuncOp>(name) : func::FuncOp(); part && !part.empty())
-      it->second = keyPlaces(part);
-    places[piece] = it->second;
+    for (auto [number, entry] : llvm::enumerate(op.getParts())) {
+      auto pair = dyn_cast<ArrayAttr>(entry);
+      auto name = pair && !pair.empty() ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
+      auto [it, isNew] = known.try_emplace(name ? name.getValue() : "");
+      if (isNew && name)
+        it->second = readPart(module.lookupSymbol<func::FuncOp>(name));
+      attends[piece] = attends[piece] || it->second.attends;
+      if (number == 0 && piece > 0 && !helps)
+        places[piece] = it->second.places;
+      alone[piece] = op.getParts().size() == 1 && !it->second.hasWeights;
+    }
   }
 }

@@ -166,6 +166,8 @@ private:
   static std::string describe(Operation *op) {
     if (auto unit = dyn_cast<UnitOp>(op))
       return "`" + unit.getUnit().str() + "`";
+    if (auto attend = dyn_cast<AttendOp>(op))
+      return "`attend " + attend.getUnit().str() + "`";
     if (auto transfer = dyn_cast<TransferOp>(op))
       return "`move " + transfer.getThing().str() + "`";
     std::string first;

@@ -17,10 +17,13 @@ public:
   PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice);
   /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
   mlir::LogicalResult build(bool first);
-  mlir::LogicalResult writeForward();
+  /// F, and R where there is one; or F under another name, with one more input.
+  mlir::LogicalResult writeForward(const std::string &name = "F", const Group &more = {});
   mlir::LogicalResult writeBackward(bool first);
   /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
   mlir::LogicalResult writeCut(const CutRequest &cut);
+  /// What is attended ahead of a unit, and the unit that attends the rest (DeriveAhead.cpp).
+  mlir::LogicalResult writeAhead(const CutRequest &cut);
   /// The linears before an activation function and the one behind it.
   struct Mlp {
     llvm::SmallVector<mlir::Operation *> up;
@@ -56,6 +59,10 @@ private:
   /// What I leaves for W: one group, or by cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
+  // DeriveAhead.cpp
+  mlir::LogicalResult writeForwardAhead(const CutRequest &cut);
+  mlir::LogicalResult writeBackwardAhead(const CutRequest &cut);
+  mlir::LogicalResult writeBackwardRest(const CutRequest &cut, const Group &given);
   // DeriveCuts.cpp, DeriveParts.cpp
   void numberCuts();
   int64_t cutOf(mlir::Value value) const;

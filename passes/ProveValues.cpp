@@ -298,13 +298,24 @@ private:
       else if (values.of(slot).label.isPart() && failed(mergePart(launch, *unit, slot, part++, parts)))
         return failure();
     }
-    if (auto lacks = part ? parts.firstMissing(unit->coord.getSlice() + 1) : std::nullopt)
-      return values.tellWrongParts(launch, *lacks, "in none of them");
+    if (failed(checkParts(launch, *unit, part > 0, parts)))
+      return failure();
     if (failed(checkWhole(launch, *unit, grad, norm)))
       return failure();
     Terms made;
     return success(succeeded(add(launch, *unit, grad, share, norm, made)) &&
-                   succeeded(writeResults(launch, *unit, made)));
+                   succeeded(writeResults(launch, *unit, unit->body.cut.isPart() ? parts : made)));
+  }
+
+  /// Whoever goes on with a part adds the keys that it reads itself; in the end all are there.
+  LogicalResult checkParts(LaunchOp launch, const Unit &unit, bool merges, Terms &parts) {
+    const CutName &cut = unit.body.cut;
+    if (cut.isPart() || (merges && cut.isRestOfAhead()))
+      if (auto twice = parts.add(keysOf(unit)))
+        return values.tellWrongParts(launch, *twice, "twice");
+    if (auto lacks = merges && !cut.isPart() ? parts.firstMissing(unit.coord.getSlice() + 1) : std::nullopt)
+      return values.tellWrongParts(launch, *lacks, "in none of them");
+    return success();
   }
 
   /// A slice adds its part to the gradient of keys that it saw, after all slices behind it; the keys' own adds last.
@@ -348,7 +359,13 @@ private:
     state.taken = true;
     if (auto twice = parts.add(given))
       return values.tellWrongParts(launch, *twice, "twice");
-    Terms wanted = termsOf(number == 0                   ? plan.kept(unit.coord.getSlice())
+    if (unit.body.cut.isPart()) // attended ahead so far
+      return success();
+    SmallVector<int64_t> ahead;
+    for (const Help &help : plan.helps)
+      llvm::append_range(ahead, help.slices);
+    Terms wanted = termsOf(unit.body.cut.isRestOfAhead() ? ahead
+                           : number == 0                   ? plan.kept(unit.coord.getSlice())
                            : number <= plan.helps.size() ? plan.helps[number - 1].slices
                                                          : SmallVector<int64_t>());
     return given == wanted ? success() : values.tellWrongParts(launch, given.front(), "where others belong");
@@ -416,7 +433,7 @@ private:
       makesLosses |= label.what == What::loss;
       if (tie < 0) {
         bool isChunk = label.what == What::dkv;
-        Terms terms = isChunk ? Terms(unit.coord.getSlice()) : label.isPart() ? keysOf(unit) : made;
+        Terms terms = isChunk ? Terms(unit.coord.getSlice()) : made;
         if (failed(write(*results++, label, launch, terms)))
           return failure();
         continue;

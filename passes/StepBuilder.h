@@ -85,6 +85,7 @@ private:
   Exchanges exchanges;
   KeysBefore keys;
   llvm::DenseMap<pipeline::ThingAttr, int64_t> keyReaders; ///< of keys, and of their gradients: where the slice itself reads them
+  llvm::DenseMap<pipeline::UnitIdAttr, mlir::Value> aheadParts; ///< what was attended ahead of the unit so far
   llvm::DenseSet<Key> brought;                             ///< keys that the schedule itself moves to a rank
   llvm::DenseMap<pipeline::ThingAttr, std::map<int64_t, llvm::SmallVector<mlir::Value, 2>>> chunkShares; ///< by rank
   llvm::DenseSet<pipeline::CoordAttr> remade;              ///< the units with an R
@@ -153,6 +154,7 @@ private:
 
   // Attention on several ranks (CompleteExchange.cpp).
   void setShare(pipeline::TaskOp task, const Body &body, const Body &whole);
+  void setJoint(pipeline::TaskOp task);
   mlir::LogicalResult buildExchange(pipeline::TogetherOp together);
   mlir::LogicalResult beginCut(CutUnit unit, std::deque<RunningCut> &units);
   mlir::LogicalResult sendKeys(RunningCut &cut);
@@ -197,6 +199,8 @@ private:
   // Keys that the piece before the attention makes, and shares of their gradients (CompleteKeys.cpp).
   /// Whether it is a share of a sum: the gradient of keys that slices attend beside each other.
   bool isChunkShare(pipeline::ThingAttr thing);
+  /// Keys attended ahead of their unit.
+  mlir::LogicalResult buildAhead(pipeline::AttendOp op);
   void deliverKeys(pipeline::UnitOp op, mlir::Value value);
   /// A share that was made here; if the schedule moves none of these, it goes to who reads the sum.
   void recordChunkShare(pipeline::ThingAttr thing, int64_t rank, mlir::Value value, mlir::Location loc);

@@ -3,6 +3,7 @@
 //
 // Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
 #include "passes/Exchange.h"
+#include "passes/Keys.h"
 #include "passes/Passes.h"
 #include "passes/Vocabulary.h"
 #include "llvm/ADT/MapVector.h"
@@ -149,13 +150,23 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
 
   LogicalResult verifyAttends(ProgramOp program) {
     llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, AttendOp> given;
-    WalkResult walk = program.walk([&](AttendOp op) {
+    KeysBefore keys(program, Pieces(program).all());
+    llvm::DenseMap<UnitIdAttr, UnitOp> units; // those before the op
+    Exchanges exchanges(program);
+    WalkResult walk = program.walk([&](Operation *any) {
+      if (auto unit = dyn_cast<UnitOp>(any))
+        units[unit.getUnit()] = unit;
+      auto op = dyn_cast<AttendOp>(any);
+      if (!op)
+        return WalkResult::advance();
       UnitOp helped;
       if (auto together = dyn_cast<TogetherOp>(op->getParentOp()))
         for (auto unit : together.getOps<UnitOp>())
           if (unit.getUnit() == op.getUnit())
             helped = unit;
-      if (failed(verifyAttend(op, helped)))
+      bool isAhead = op->getParentOp() == program.getOperation();
+      if (isAhead ? failed(verifyAhead(op, exchanges.ahead(op.getUnit())->op, units, keys))
+                  : failed(verifyAttend(op, helped)))
         return WalkResult::interrupt();
       for (int64_t slice : op.getSlices())
         if (auto [it, isNew] = given.try_emplace({op.getUnit(), slice}, op); !isNew) {
@@ -194,6 +205,45 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
         error << "none, its own slice stays";
       return error << withLoops(op);
     }
+    return success();
+  }
+
+  /// Before its unit, on the same rank, of an attention that is a piece of its own.
+  static LogicalResult verifyAhead(AttendOp op, UnitOp unit, const llvm::DenseMap<UnitIdAttr, UnitOp> &before,
+                                   const KeysBefore &keys) {
+    std::string name = "`" + op.getUnit().str() + "`";
+    if (!isCutAtAttentions(op.getUnit().getPhase()))
+      return emitError(op.getLoc()) << "`attend` helps an `F`, a `B` or an `I`, got " << name << withLoops(op);
+    if (!unit || unit.getRanks().front() != static_cast<int64_t>(op.getRank())) {
+      auto error = emitError(op.getLoc()) << "`attend` on another rank belongs in the `together` block of the unit it "
+                                             "helps, and "
+                                          << name << " does not run on rank " << op.getRank() << withLoops(op);
+      if (unit)
+        error.attachNote(unit.getLoc()) << name << " runs here, on rank " << unit.getRanks().front() << withLoops(unit);
+      return error;
+    }
+    Pieces pieces(op->getParentOfType<ProgramOp>());
+    CoordAttr coord = op.getUnit().getCoord();
+    int64_t piece = pieces.find(coord);
+    if (!keys.isAlone(piece)) {
+      auto error = emitError(op.getLoc())
+                   << "`attend` ahead of " << name << " expects a part that is the attention alone, and whose keys the "
+                   << "part before makes" << withLoops(op);
+      error.attachNote(pieces.op(piece).getLoc()) << pieces.describe(piece) << " is declared here";
+      return error;
+    }
+    if (UnitOp early = before.lookup(op.getUnit())) {
+      auto error = emitError(op.getLoc()) << "`attend` outside of a `together` stands before its unit" << withLoops(op);
+      error.attachNote(early.getLoc()) << name << " runs here" << withLoops(early);
+      return error;
+    }
+    if (UnitOp again = before.lookup(UnitIdAttr::get(op.getContext(), Phase::R, coord)))
+      return emitError(op.getLoc()) << "`attend` ahead of " << name << ", whose attention runs again in `"
+                                    << again.getUnit().str() << "`" << withLoops(op);
+    for (int64_t slice : op.getSlices())
+      if (slice < 0 || slice > coord.getSlice())
+        return emitError(op.getLoc()) << "slice " << slice << " cannot be attended; " << name << " sees 0 to "
+                                      << coord.getSlice() << withLoops(op);
     return success();
   }
 

@@ -5,7 +5,7 @@
 # usage: closed_forms.py PP_COMPILE FOLDER [SCHEDULE..]
 # A row of FORMS says for one schedule which microbatches to try on p ranks, and what must come out: numbers of the whole
 # program (p, m) -> number, and of rank r (p, m, r) -> number. `bubble` is checked for all from makespan and work.
-import fractions, json, os, sys
+import fractions, itertools, json, os, sys
 import harness
 
 SIZES = dict(hidden=4, heads=1, kv_heads=1, ffn=4, vocab=4, sequence=2, microbatch=1)
@@ -216,11 +216,41 @@ def helix_memory(compiler):
         yield found == [expected] * ranks, f"helixpipe: bytes, {ranks} ranks, {layers} layers, ship {ship}: {found}, {expected}"
 
 
+# What every rank does, sends and keeps in ring attention, in parts pre 1, attn 3, post 2, B = 2F; attn is one slice with the keys
+# of one. One slice a rank: rank r attends r + 1, and the last one sets the pace. Two in a zigzag: each attends 2p + 1, and none waits.
+def ring_attention(compiler):
+    layers, m, hidden, tokens = 2, 2, 16, 32
+    for p, zigzag in itertools.product((1, 2, 3, 4, 8), (False, True)):
+        n = 2 * p if zigzag else p
+        values = dict(schedule="ring_attention_zigzag" if zigzag else "ring_attention", ranks=p, microbatches=m, layers=layers, hidden=hidden,
+                      heads=2, kv_heads=1, ffn=16, vocab=16, sequence=2 * tokens, microbatch=1)
+        defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+        stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", "--costs=pre=1,attn=3,post=2", *defines]).stdout)
+        attended = [2 * p + 1 if zigzag else r + 1 for r in range(p)]
+        busy = [3 * m * layers * (3 * (n // p) + 3 * count) for count in attended]
+        # Keys of slice j < p go round until the last rank has seen them; those of 2p-1-s end on rank s-1, and those of 2p-1 stay.
+        keys = [(2 * p - 3 + (r == p - 1) if zigzag else r + 1 if r < p - 1 else 0) if p > 1 else 0 for r in range(p)]
+        sums = [p - 1 + p - 1 - r if zigzag else r for r in range(p)]
+        chunk = 2 * (2 * tokens // n) * (hidden // 2) * 4  # k and v, f32
+        expected = [max(busy), busy, [2 * m * layers * count for count in keys], [m * layers * count for count in sums]]
+        sent = lambda role: [rank["messages_sent_by_role"].get(role, 0) for rank in stats["per_rank"]]
+        found = [stats["makespan"], [rank["busy"] for rank in stats["per_rank"]], sent("kv"), sent("dkv")]
+        size = 2 * tokens % n == 0
+        bytes_sent = [rank["bytes_sent"].get("kv", 0) for rank in stats["per_rank"]]
+        held = max(rank["peak_bytes"].get("kv", 0) for rank in stats["per_rank"]) / chunk
+        yield found == expected, f"ring_attention: {p} ranks, {n} slices: {found}, {expected}"
+        if size:
+            yield bytes_sent == [chunk * count for count in expected[2]], f"ring_attention: {p} ranks, {n} slices: {bytes_sent} bytes"
+            yield held <= (layers + 4) * (n // p), f"ring_attention: {p} ranks, {n} slices: keys of {held} slices at once"
+
+
 def main():
     compiler, folder, *chosen = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
     for good, text in helix_memory(compiler) if not chosen or "helixpipe" in chosen else ():
+        tally.check(good, text)
+    for good, text in ring_attention(compiler) if not chosen or "ring_attention" in chosen else ():
         tally.check(good, text)
     for form in FORMS:
         if chosen and form.schedule not in chosen:

@@ -14,7 +14,7 @@ from gradients import SMALL, difference
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs", "rounded.pipe")
 M, SLICES = 8, 4
 CASES = (("1f1b_vocabulary", 4, {}), ("slimpipe", 4, dict(vocabulary="true")), ("slimpipe", 4, dict(exchange="true")),
-         ("slimpipe", 2, dict(exchange="true", vocabulary="true")), ("helped_split", 2, {}))
+         ("slimpipe", 2, dict(exchange="true", vocabulary="true")), ("helped_split", 2, {}), ("ring", 4, {}), ("ring", 2, {}))
 
 
 def run(compiler, folder, text, **values):
