@@ -53,7 +53,8 @@ void StepBuilder::recordChunkShare(ThingAttr thing, int64_t rank, Value value, L
   addChunkShare(thing, reader->second, createMove(thing, value, reader->second, loc));
 }
 
-/// One more term on a rank. It waits in a slot of its own until the sum is taken: a rank that added up earlier would wait.
+/// One more term on a rank. It waits in a slot of its own until the sum is taken: a rank that added up earlier would
+/// wait for it.
 void StepBuilder::addChunkShare(ThingAttr thing, int64_t rank, Value value) {
   chunkShares[thing][rank].push_back(value);
 }
@@ -75,7 +76,8 @@ Value StepBuilder::takeChunkShare(ThingAttr thing, int64_t rank, Location loc) {
     const Body &body = makeBody((*pieces.op(piece).getBodies() + ".dkv.sum." + slice).str(), {into, more},
                                 cast<ValType>(sum.getType()).getPayload(), into, 0,
                                 [](OpBuilder &inner, ValueRange row) -> Value {
-                                  return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1], row[0]);
+                                  return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1],
+                                                                        row[0]);
                                 });
     auto unit = UnitIdAttr::get(program.getContext(), Phase::U, coord);
     sum = createTask(body, unit, rank, {sum, arrived}, loc).getResult(0);

@@ -7,8 +7,8 @@
 //   F.part.0.1to2.next   kv.1, part ─▶ part
 //   F.step.0of1          kv.0, kv.3, part ─▶ act, stash         merged with the keys that are left
 //
-// The backward likewise: `dpart` is the gradient of the queries so far. Each body makes its share of the gradients of the
-// keys that it reads.
+// The backward likewise: `dpart` is the gradient of the queries so far. Each body makes its share of the gradients of
+// the keys that it reads.
 #include "passes/PieceGraph.h"
 
 using namespace mlir;

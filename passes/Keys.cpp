@@ -20,7 +20,8 @@ static SmallVector<unsigned, 2> keyPlaces(func::FuncOp part) {
       return {};
     unsigned place = 0;
     for (unsigned i = 0; i <= argument.getArgNumber(); ++i) {
-      bool flows = !part.getArgAttr(i, "nn.weight") && !part.getArgAttr(i, "nn.data") && !part.getArgAttr(i, "nn.stats");
+      bool flows = llvm::none_of(ArrayRef<StringRef>{"nn.weight", "nn.data", "nn.stats"},
+                                 [&](StringRef kind) { return part.getArgAttr(i, kind) != nullptr; });
       if (!flows && i == argument.getArgNumber())
         return {};
       place += flows;

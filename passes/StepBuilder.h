@@ -84,7 +84,7 @@ private:
   std::map<int64_t, llvm::DenseMap<Key, llvm::SmallVector<mlir::Value, 1>>> lentKeys;
   Exchanges exchanges;
   KeysBefore keys;
-  llvm::DenseMap<pipeline::ThingAttr, int64_t> keyReaders; ///< of keys, and of their gradients: where the slice itself reads them
+  llvm::DenseMap<pipeline::ThingAttr, int64_t> keyReaders; ///< of keys, and gradients of keys: where their slice reads
   llvm::DenseMap<pipeline::UnitIdAttr, mlir::Value> aheadParts; ///< what was attended ahead of the unit so far
   llvm::DenseSet<Key> brought;                             ///< keys that the schedule itself moves to a rank
   llvm::DenseMap<pipeline::ThingAttr, std::map<int64_t, llvm::SmallVector<mlir::Value, 2>>> chunkShares; ///< by rank

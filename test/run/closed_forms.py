@@ -225,7 +225,7 @@ def ring_attention(compiler):
         values = dict(schedule="ring_attention_zigzag" if zigzag else "ring_attention", ranks=p, microbatches=m, layers=layers, hidden=hidden,
                       heads=2, kv_heads=1, ffn=16, vocab=16, sequence=2 * tokens, microbatch=1)
         defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-        stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", "--costs=pre=1,attn=3,post=2", *defines]).stdout)
+        stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", "--costs=pre=1,attn=3,post=2,rest=0", *defines]).stdout)
         attended = [2 * p + 1 if zigzag else r + 1 for r in range(p)]
         busy = [3 * m * layers * (3 * (n // p) + 3 * count) for count in attended]
         # Keys of slice j < p go round until the last rank has seen them; those of 2p-1-s end on rank s-1, and those of 2p-1 stay.
