@@ -1,13 +1,14 @@
 // Writes files by way of a temporary beside them, and everything else directly.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/Output.h"
+#include "mlir/Support/LLVM.h"
 #include "llvm/Support/Error.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"
 #include <climits>
 #include <unistd.h>
 
-using namespace llvm;
+using namespace mlir;
 using namespace pp;
 namespace fs = llvm::sys::fs;
 
@@ -31,9 +32,9 @@ static std::string linkAt(const std::string &path) {
   if (length <= 0)
     return "";
   SmallString<128> full(StringRef(target, length));
-  if (sys::path::is_relative(full)) {
-    full = sys::path::parent_path(path);
-    sys::path::append(full, StringRef(target, length));
+  if (llvm::sys::path::is_relative(full)) {
+    full = llvm::sys::path::parent_path(path);
+    llvm::sys::path::append(full, StringRef(target, length));
   }
   return std::string(full);
 }
@@ -58,7 +59,7 @@ Output Output::of(StringRef path) {
 }
 
 /// Closes or flushes, and says what went wrong in between.
-static std::string finish(raw_fd_ostream &os, bool closes) {
+static std::string finish(llvm::raw_fd_ostream &os, bool closes) {
   closes ? os.close() : os.flush();
   std::string why = os.has_error() ? os.error().message() : "";
   os.clear_error();
@@ -66,29 +67,30 @@ static std::string finish(raw_fd_ostream &os, bool closes) {
 }
 
 static LogicalResult writeFile(const std::string &path, std::string &why,
-                               function_ref<LogicalResult(raw_pwrite_stream &)> fill) {
-  Expected<fs::TempFile> temporary = fs::TempFile::create(path + ".%%%%%%");
+                               function_ref<LogicalResult(llvm::raw_pwrite_stream &)> fill) {
+  llvm::Expected<fs::TempFile> temporary = fs::TempFile::create(path + ".%%%%%%");
   if (!temporary) {
-    why = toString(temporary.takeError());
+    why = llvm::toString(temporary.takeError());
     return failure();
   }
   bool filled;
   {
-    raw_fd_ostream os(temporary->FD, /*shouldClose=*/false);
+    llvm::raw_fd_ostream os(temporary->FD, /*shouldClose=*/false);
     filled = succeeded(fill(os));
     why = finish(os, /*closes=*/false);
   }
   if (filled && why.empty()) {
-    Error kept = temporary->keep(path);
+    llvm::Error kept = temporary->keep(path);
     if (!kept)
       return success();
-    why = toString(std::move(kept));
+    why = llvm::toString(std::move(kept));
   }
-  consumeError(temporary->discard());
+  llvm::consumeError(temporary->discard());
   return failure();
 }
 
-LogicalResult pp::writeOutput(StringRef path, std::string &why, function_ref<LogicalResult(raw_pwrite_stream &)> fill) {
+LogicalResult pp::writeOutput(StringRef path, std::string &why,
+                              function_ref<LogicalResult(llvm::raw_pwrite_stream &)> fill) {
   Output output = Output::of(path);
   why.clear();
   if (output.kind == Output::File)
@@ -99,12 +101,12 @@ LogicalResult pp::writeOutput(StringRef path, std::string &why, function_ref<Log
   }
   std::error_code error;
   if (output.descriptor == STDOUT_FILENO) {
-    LogicalResult filled = fill(outs());
-    why = finish(outs(), /*closes=*/false);
+    LogicalResult filled = fill(llvm::outs());
+    why = finish(llvm::outs(), /*closes=*/false);
     return success(succeeded(filled) && why.empty());
   }
-  raw_fd_ostream os = output.descriptor >= 0 ? raw_fd_ostream(output.descriptor, /*shouldClose=*/false)
-                                             : raw_fd_ostream(output.path, error, fs::CD_OpenExisting);
+  llvm::raw_fd_ostream os = output.descriptor >= 0 ? llvm::raw_fd_ostream(output.descriptor, /*shouldClose=*/false)
+                                                   : llvm::raw_fd_ostream(output.path, error, fs::CD_OpenExisting);
   if (error) {
     why = error.message();
     return failure();
