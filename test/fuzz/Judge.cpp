@@ -48,6 +48,7 @@ constexpr Rule rules[] = {
     // All keys that a helper is sent are attended whole, and a softmax does not know in which order.
     {"keys change places where all of them are attended", "channels", "is `..`, and the receiver expects `..`",
      Rule::If::Keys},
+    {"keys change places where all of them are attended", "values", "of `..` as `..`", Rule::If::Keys},
     // Embedding and head have one table, and on this rank the same rows of it.
     {"a weight is read from the piece that shares it", "values", "reads `..` where it needs `..`", Rule::If::Tied},
     // W adds to the one gradient of its stage; it is the same whichever term comes first.
@@ -150,10 +151,12 @@ static llvm::StringRef quotedAfter(llvm::StringRef message, llvm::StringRef word
   return message.split((words + " `").str()).second.split('`').first;
 }
 
-/// `.. is \`kv(1, 5, 0)\`, and the receiver expects \`kv(1, 5, 1)\``.
+/// `.. is \`kv(1, 5, 0)\`, and the receiver expects \`kv(1, 5, 1)\``, or `sends .. of \`kv(1, 5, 0)\` as \`kv(1, 5, 1)\``.
 static bool namesKeysOfOneSequence(llvm::StringRef message) {
-  llvm::StringRef is = quotedAfter(message, " is"), expected = quotedAfter(message, " expects");
-  return is.starts_with("kv(") && is.rsplit(',').first == expected.rsplit(',').first;
+  llvm::SmallVector<llvm::StringRef> quotes;
+  message.split(quotes, '`');
+  llvm::erase_if(quotes, [](llvm::StringRef text) { return !text.starts_with("kv("); });
+  return quotes.size() == 2 && quotes[0].rsplit(',').first == quotes[1].rsplit(',').first;
 }
 
 /// `.. reads \`weight(head(2))\` where it needs \`weight(embed(2))\``.

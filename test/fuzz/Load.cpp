@@ -160,6 +160,23 @@ struct Reader {
     return {begin, begin + payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back()};
   }
 
+  /// Messages go from one run of bytes to another: a slot whose tensors lie apart has none.
+  bool isOneRun(SlotOp slot) {
+    int64_t host = int64_t(rank.getHostBytes().value_or(0));
+    int64_t bytes = host ? hostBegin(rank) + host : int64_t(rank.getArenaBytes().value_or(0));
+    return !slot.getPlaces() && rangeOf(slot.getSlot()).end <= int64_t(llvm::alignTo(bytes, kAlignment));
+  }
+
+  /// Whether a member has room for all that it must give or take of a whole in shards.
+  bool fitsCuts(const Step &step) {
+    auto [shard, whole] = std::minmax<int64_t>({step.read.bytes(), step.written.bytes()});
+    int64_t needed = 0, self = int64_t(rank.getRank());
+    auto member = size_t(llvm::count_if(step.group, [&](int64_t each) { return each < self; }));
+    for (size_t piece = member; piece + 1 < step.cuts.size(); piece += step.group.size())
+      needed += step.cuts[piece + 1] - step.cuts[piece];
+    return step.cuts.empty() || (needed <= shard && step.cuts.back() <= whole);
+  }
+
   bool addPost(PostOp post, int32_t number, int64_t ranks) {
     Step step;
     step.kind = post.isCollective()                ? Step::Kind::Joint
@@ -178,6 +195,11 @@ struct Reader {
     step.channel = int64_t(post.getChannel().value_or(0));
     step.group = post.getPeers().vec();
     step.message = messages[post.getRequest()] = number;
+    for (mlir::Value slot : {mlir::Value(post.getSlot()), post.getShard()})
+      if (slot && !isOneRun(slot.getDefiningOp<SlotOp>()))
+        return refuse("`" + step.name + "` is no run of bytes in the arena");
+    if (!fitsCuts(step))
+      return refuse("`" + step.name + "` is cut for another group");
     for (int64_t peer : step.group)
       if (peer < 0 || peer >= ranks)
         return refuse("`" + step.name + "` goes to a rank that does not exist");
