@@ -39,6 +39,7 @@ constexpr Rule rules[] = {
     {"a unit has the wrong thing where nothing comes of it", "values", "", Rule::If::Unused},
     // Two pieces on one rank: the sum of the squares is the same whichever comes first.
     {"the terms of the norm change places", "values", "`norm` of", Rule::If::Any},
+    {"the terms of the norm change places", "values", "`norm.", Rule::If::Any}, // of shards
     // A copy of a weight that no unit reads any more.
     {"a message that carries the wrong thing goes where nobody reads it", "values", "sends", Rule::If::Unread},
     {"a message that carries the wrong thing goes where nobody reads it", "slots", "posts `..` while it is in flight",
