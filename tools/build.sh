@@ -24,7 +24,7 @@ quietly() {
 }
 
 cores=$(nproc)
-least=7 most=27 # minutes of all cores together, measured on an idle new machine and on a slow one
+least=7 most=27 # minutes of all cores together: measured on a new machine, estimated for a slow one
 if [ ! -e build/bin/pp-compile ]; then
   what="the compiler and its runtime"
   if [ $preset = check ]; then what="the compiler, its runtime and the tests" least=11 most=42; fi
