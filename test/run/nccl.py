@@ -94,7 +94,8 @@ class Runner:
             ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue, "waits for `dact(1, 3)`"),
             ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
             ("the first use of a channel withheld", pair, "withhold:0:2", f"connecting channel 2 of ranks 1 and 0 {overdue}"),
-            ("a rank that hangs", pair, "hang:0:5", f"`act(0, 1)` from rank 0 (1024 bytes, channel 1) {overdue}",
+            # (Whether act(0, 0) has arrived by then depends on which process is faster.)
+            ("a rank that hangs", pair, "hang:0:5", f"from rank 0 (1024 bytes, channel 1) {overdue}",
              "rank 0 has not been heard of for ", " s, in step 1"),
             ("a communicator that does not come", pair, "connect-hang:0:1", "connecting channel", overdue),
             ("a rank killed", pair, "die:0:5", f"rank 0 (process", dead),
@@ -110,20 +111,28 @@ class Runner:
             ("another order", swapped, "", "rank 1: on channel 1 of ranks 0 and 1 rank 0 posts a message `act(0, 1)` of 1024 bytes, "
              "and rank 1 a message `act(0, 2)` of 1024 bytes, as number 2 of a step"))
 
-        def run(case):
+        def run(case, patience=6):
             what, program, fault, *words = case
-            # Only what is overdue may take its time, more than a busy machine needs to connect; the rest ends long before the 600 s
-            # that are the default.
-            options = ["--timeout", "6"] if any("overdue" in word for word in words) else []
+            # Only the overdue cases wait, for longer than a busy machine needs to connect. All others end at once, long before the
+            # default of 600 s.
+            waits = any("overdue" in word for word in words)
+            words = [word.replace(" 6 s", f" {patience} s") for word in words]
             copy = self.path(f"case{cases.index(case)}")
             shutil.copy(program, copy)
-            return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *options, **({"PP_FAKE_NCCL": fault} if fault else {}))
+            said, took = self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *(["--timeout", str(patience)] if waits else []),
+                                    **({"PP_FAKE_NCCL": fault} if fault else {}))
+            good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 60
+            # On a machine that stands still for seconds everything is overdue: then the case runs again, with more time.
+            return run(case, 30) if waits and patience < 30 and not good else (good, said)
 
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            for (what, _, _, *words), (said, took) in zip(cases, pool.map(run, cases)):
-                good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 60
+            for (what, *_), (good, said) in zip(cases, pool.map(run, cases)):
                 self.tally.check(good, f"{what}: {said if isinstance(said, list) else 'it trains'}")
-        left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True, text=True).stdout.split()
+        for _ in range(100): # mpirun may end a moment before its ranks
+            left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True, text=True).stdout.split()
+            if not left:
+                break
+            time.sleep(0.1)
         self.tally.check(not left, f"no rank is left {left}")
 
     def orders(self):
