@@ -7,7 +7,7 @@
 # times the device, the NICs of a node together. Microbatches of one sequence, twice as many as ranks. HelixPipe is two-fold,
 # with shipped weights and without its attentions run again; 1F1B keeps everything, as the paper's baseline does where it fits.
 # On A800 messages take longer than units, and the gain hangs on when they begin: 13, 10, 15 with receives posted ahead
-# (passes/PostAhead.cpp), 3, 4, 7 with receives at their place in the order of all ranks, 27, 19, 25 if NICs could carry any
+# (passes/project/PostAhead.cpp), 3, 4, 7 with receives at their place in the order of all ranks, 27, 19, 25 if NICs could carry any
 # number at once. A baseline that does one thing at a time (--overlap=false) is 0.2 to 1.4 % slower: that is not the cause.
 import argparse, os, sys
 from simulate import simulate

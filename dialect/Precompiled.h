@@ -1,7 +1,7 @@
 // The headers that most sources of the compiler include, compiled once: those of MLIR and our dialects.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/Nn.h"
-#include "dialect/Pipeline.h"
+#include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Builders.h"

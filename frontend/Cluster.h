@@ -3,7 +3,7 @@
 #ifndef PP_FRONTEND_CLUSTER_H
 #define PP_FRONTEND_CLUSTER_H
 
-#include "frontend/Evaluator.h"
+#include "frontend/evaluate/Evaluator.h"
 #include "mlir/IR/Builders.h"
 
 namespace pp {

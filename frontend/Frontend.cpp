@@ -1,11 +1,11 @@
 // Reads a file and its imports, and elaborates the training program that they hold.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Frontend.h"
-#include "dialect/Nn.h"
-#include "dialect/Pipeline.h"
-#include "frontend/CommandLine.h"
-#include "frontend/Parser.h"
+#include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "frontend/Train.h"
+#include "frontend/evaluate/CommandLine.h"
+#include "frontend/syntax/Parser.h"
 #include "mlir/IR/Verifier.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/Path.h"

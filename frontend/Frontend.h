@@ -3,7 +3,7 @@
 #ifndef PP_FRONTEND_FRONTEND_H
 #define PP_FRONTEND_FRONTEND_H
 
-#include "frontend/Budget.h"
+#include "frontend/evaluate/Budget.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/SourceMgr.h"

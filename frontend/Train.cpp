@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
 #include "frontend/Cluster.h"
-#include "frontend/Elaborator.h"
-#include "frontend/Model.h"
-#include "frontend/Parameters.h"
+#include "frontend/evaluate/Parameters.h"
+#include "frontend/model/Model.h"
+#include "frontend/schedule/Elaborator.h"
 
 using namespace llvm;
 using namespace pp;

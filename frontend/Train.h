@@ -3,10 +3,10 @@
 #ifndef PP_FRONTEND_TRAIN_H
 #define PP_FRONTEND_TRAIN_H
 
-#include "frontend/Ast.h"
-#include "frontend/CommandLine.h"
 #include "frontend/Frontend.h"
-#include "frontend/Source.h"
+#include "frontend/evaluate/CommandLine.h"
+#include "frontend/syntax/Ast.h"
+#include "frontend/syntax/Source.h"
 
 namespace pp {
 

@@ -4,7 +4,7 @@
 // Before: func @s0.F(%x, %w) { %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}  return %y }
 // After:  i32 @s0.F(rank, p0, p1, p2, scratch) { s = pp_linear(rank, 0, p0, p1, null, p2); if (s) return s; return 0 }
 #include "lowering/Bodies.h"
-#include "dialect/Nn.h"
+#include "dialect/nn/Nn.h"
 
 using namespace mlir;
 using namespace pp;

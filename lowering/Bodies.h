@@ -3,10 +3,10 @@
 #ifndef PP_LOWERING_BODIES_H
 #define PP_LOWERING_BODIES_H
 
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "lowering/Calls.h"
 #include "lowering/Describe.h"
-#include "passes/PlanBodies.h"
+#include "passes/project/PlanBodies.h"
 #include <map>
 
 namespace pp {

@@ -4,8 +4,8 @@
 //   %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}     pp_linear(rank, 0, p0, p1, null, p2)     ops[0] = linear, dims ..
 // What lies where is read from `pp.buffers` and the body's groups; a place must have room for its tensor.
 #include "lowering/CheckBodies.h"
-#include "dialect/Nn.h"
-#include "passes/PlanBodies.h"
+#include "dialect/nn/Nn.h"
+#include "passes/project/PlanBodies.h"
 #include "llvm/IR/Function.h"
 
 using namespace mlir;

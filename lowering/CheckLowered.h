@@ -9,7 +9,7 @@
 #ifndef PP_LOWERING_CHECKLOWERED_H
 #define PP_LOWERING_CHECKLOWERED_H
 
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 
 namespace llvm {
 class Module;

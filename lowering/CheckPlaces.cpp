@@ -7,9 +7,9 @@
 //   %c = h %b       %c                                       %b          %a is gone: who reads it now is wrong
 //
 // plan-bodies plans these places and prove-slots looks at whole slots only, so this is the proof of the plan inside.
-#include "dialect/Nn.h"
+#include "dialect/nn/Nn.h"
 #include "lowering/CheckBodies.h"
-#include "passes/PlanBodies.h"
+#include "passes/project/PlanBodies.h"
 #include <map>
 
 using namespace mlir;

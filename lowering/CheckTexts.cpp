@@ -1,9 +1,9 @@
 // Compares the JSON texts of a lowered program with its rank programs, pieces and attributes (runtime/Program.h).
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "lowering/CheckTexts.h"
+#include "analysis/Actions.h"
+#include "analysis/Fingerprint.h"
 #include "lowering/Lowering.h"
-#include "passes/Actions.h"
-#include "passes/Fingerprint.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/IR/Function.h"
@@ -314,8 +314,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
                                 Twine(payload.size()));
       auto type = cast<RankedTensorType>(payload.getType(next));
       int64_t offset = offsets[next++], elements = shard ? range.count : weight.getType().getNumElements();
-      if (type.getNumElements() != elements ||
-          (isWeight && type.getElementType() != weight.getType().getElementType()))
+      if (type.getNumElements() != elements || (isWeight && type.getElementType() != weight.getType().getElementType()))
         return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",
                                 Twine(elements) + " elements",
                                 Twine(type.getNumElements()) + " of another shape or type");

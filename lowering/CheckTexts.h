@@ -3,7 +3,7 @@
 #ifndef PP_LOWERING_CHECKTEXTS_H
 #define PP_LOWERING_CHECKTEXTS_H
 
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "lowering/ReadCalls.h"
 #include <memory>
 

@@ -1,9 +1,9 @@
 // Writes what an emitted program says about itself: the JSON texts that runtime/Program.h describes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "lowering/Describe.h"
+#include "analysis/Actions.h"
+#include "analysis/Fingerprint.h"
 #include "lowering/Lowering.h"
-#include "passes/Actions.h"
-#include "passes/Fingerprint.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/FormatVariadic.h"
 #include <nlohmann/json.hpp>

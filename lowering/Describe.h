@@ -3,7 +3,7 @@
 #ifndef PP_LOWERING_DESCRIBE_H
 #define PP_LOWERING_DESCRIBE_H
 
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 #include <memory>
 #include <string>
 

@@ -1,10 +1,10 @@
 // Emits LLVM modules as text and as object files, one per rank, several at a time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Proof.h"
 #include "lowering/Lowering.h"
-#include "passes/Output.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/IR/Threading.h"
-#include "passes/Proof.h"
+#include "report/Output.h"
 #include "llvm/IR/LLVMContext.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"

@@ -1,10 +1,10 @@
 // Links objects and the runtime to an executable with the C++ compiler driver that the machine has.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/Pipeline.h"
+#include "analysis/Proof.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "lowering/Config.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/Diagnostics.h"
-#include "passes/Proof.h"
 #include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"

@@ -4,7 +4,7 @@
 // Before: launch @s0.F #unit(%a, %w) -> (%b) scratch %t;  %r = post send #thing %b;  complete %r
 // After:  pp_begin_unit(rank, 0); s0.F(rank, arena + 0, arena + 64, arena + 128, arena + 192); pp_end_unit(rank, 0);
 //         pp_post_send(rank, 0, arena + 128); pp_complete(rank, 0), each followed by `return if the status is not 0`.
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "lowering/Bodies.h"
 #include "lowering/Calls.h"
 #include "lowering/CheckLowered.h"

@@ -3,11 +3,11 @@
 #ifndef PP_PASSES_PASSES_H
 #define PP_PASSES_PASSES_H
 
-#include "dialect/Nn.h"
-#include "dialect/Pipeline.h"
+#include "analysis/Execution.h"
+#include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassManager.h"
-#include "passes/Execution.h"
 
 namespace pp {
 

@@ -134,7 +134,7 @@ def ProveProgress : PpPass<"prove-progress"> {
   let summary = "no deadlock with zero buffering: the rank programs' waits have no cycle";
   let description = [{
     a cycle of waits between ranks ~~> error that tells it, rank by rank, and which post would remove it. `channels`
-    says which messages share a lane; passes/Execution.h defines the maps.
+    says which messages share a lane; analysis/Execution.h defines the maps.
   }];
   let options = [
     Option<"channels", "channels", "::pp::ChannelMap", "::pp::ChannelMap::edge",

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Pp.h"
 #include "runtime/Rank.h"
-#include "runtime/Trace.h"
-#include "runtime/Transport.h"
+#include "runtime/files/Trace.h"
+#include "runtime/transport/Transport.h"
 
 extern "C" int32_t pp_begin_unit(pp_rank_t *rank, int32_t unit) {
   rank->unit = unit;

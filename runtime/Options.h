@@ -3,14 +3,14 @@
 #ifndef PP_RUNTIME_OPTIONS_H
 #define PP_RUNTIME_OPTIONS_H
 
-#include "runtime/Transport.h"
+#include "runtime/transport/Transport.h"
 #include <optional>
 #include <span>
 #include <string>
 
 namespace pp {
 
-/// A device with streams that is this CPU (runtime/streams/Emulated.cpp).
+/// A device with streams that is this CPU (runtime/device/Emulated.cpp).
 struct Emulation {
   uint64_t seed = 0;
   int64_t dropped = -1; ///< the wait that is left out
@@ -21,8 +21,8 @@ enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
   std::string data, source, load, save, resume, grads, log, trace, profile; ///< paths; empty: not asked for
-  std::optional<int64_t> steps;                                     ///< the last step; absent: 20, or the resumed run's
-  std::optional<int64_t> stopAt;                                    ///< end earlier, as if interrupted
+  std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
+  std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
   std::optional<double> lr;
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;

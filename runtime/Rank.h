@@ -12,8 +12,8 @@
 namespace pp {
 
 class Kernels;   // runtime/Kernels.h: the prepared ops
-class Transport; // runtime/Transport.h: the prepared messages
-class Trace;     // runtime/Trace.h: times of units and waits
+class Transport; // runtime/transport/Transport.h: the prepared messages
+class Trace;     // runtime/files/Trace.h: times of units and waits
 
 /// Where the kernels of a rank go instead of running at once: an emulated device does them later.
 class KernelQueue {
@@ -45,8 +45,8 @@ struct pp_rank_t {
   pp::OptimizerScalars optimizer;
   std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
   std::vector<int32_t> updateOf;             ///< by unit, where there are several
-  int32_t unit = -1;   ///< the unit that runs, for messages
-  std::string message; ///< why the last call failed; first failure wins
+  int32_t unit = -1;                         ///< the unit that runs, for messages
+  std::string message;                       ///< why the last call failed; first failure wins
 
   /// Those of the update that the unit belongs to.
   [[nodiscard]] const pp::OptimizerScalars *scalars() const {

@@ -4,7 +4,7 @@
 #define PP_RUNTIME_RUN_H
 
 #include "runtime/Trainer.h"
-#include "runtime/streams/Driver.h"
+#include "runtime/device/Driver.h"
 
 namespace pp {
 

@@ -1,7 +1,7 @@
 // Runs one rank: inputs of the step, the emitted step, the loss of all ranks; files and terminal between steps.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Trainer.h"
-#include "runtime/Profile.h"
+#include "runtime/files/Profile.h"
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -187,8 +187,15 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
   rank.updates.clear();
   for (int64_t update = (step - 1) * whole.updates + 1; update <= step * whole.updates; ++update) {
     summary.lr = learningRate(given, state.lr, update, state.steps * whole.updates);
-    rank.optimizer = {summary.lr, given.beta1,            given.beta2,     given.epsilon,     given.weightDecay,
-                      given.clip, update - state.skipped, state.lossScale, whole.scalesLoss()};
+    rank.optimizer = {summary.lr,
+                      given.beta1,
+                      given.beta2,
+                      given.epsilon,
+                      given.weightDecay,
+                      given.clip,
+                      update - state.skipped,
+                      state.lossScale,
+                      whole.scalesLoss()};
     if (whole.updates > 1)
       rank.updates.push_back(rank.optimizer);
   }

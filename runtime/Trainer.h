@@ -3,11 +3,11 @@
 #ifndef PP_RUNTIME_TRAINER_H
 #define PP_RUNTIME_TRAINER_H
 
-#include "runtime/Checkpoint.h"
 #include "runtime/Kernels.h"
 #include "runtime/Options.h"
-#include "runtime/Tokens.h"
-#include "runtime/Trace.h"
+#include "runtime/files/Checkpoint.h"
+#include "runtime/files/Tokens.h"
+#include "runtime/files/Trace.h"
 
 namespace pp {
 
@@ -67,7 +67,7 @@ private:
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
   Trace trace;
-  Tokens tokens, source; ///< what the model reads; an encoder's file of its own
+  Tokens tokens, source;      ///< what the model reads; an encoder's file of its own
   std::vector<int32_t> input; ///< one of a step's
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at

@@ -3,7 +3,7 @@
 //
 // pp-compile writes nothing of rank programs that are not proved. The lowering and the simulator have tests that are
 // shorter without a whole training step; this tool serves them. It makes no objects and is not installed.
-#include "dialect/Nn.h"
+#include "dialect/nn/Nn.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Parser/Parser.h"

@@ -1,11 +1,11 @@
 // Makes a training program small, runs its schedule and one rank, and compares losses and gradients.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/Check.h"
-#include "dialect/Nn.h"
-#include "dialect/Pipeline.h"
+#include "analysis/Actions.h"
+#include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "lowering/Lowering.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "passes/Actions.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Gradients.h"

@@ -74,10 +74,7 @@ static const Row kRows[] = {
     {"columns", "--emit=timeline", [](const Asked &asked) { return asked.is({Form::Timeline}); }},
     {"messages", "--emit=svg", [](const Asked &asked) { return asked.is({Form::Svg}); }},
     {"memory", "--emit=svg", [](const Asked &asked) { return asked.is({Form::Svg}); }},
-    {"rank", "--emit=obj and llvm",
-     [](const Asked &asked) {
-       return asked.is({Form::Obj, Form::Llvm});
-     }},
+    {"rank", "--emit=obj and llvm", [](const Asked &asked) { return asked.is({Form::Obj, Form::Llvm}); }},
     {"runtime", "what links an executable",
      [](const Asked &asked) { return asked.writesExecutable() || asked.checks; }},
     {"o", "what writes a form of one file; --prove prints",

@@ -1,7 +1,7 @@
 // Reads the command line of every tool that reads `.pipe` files, and finds the standard library.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/FrontendFlags.h"
-#include "frontend/CommandLine.h"
+#include "frontend/evaluate/CommandLine.h"
 #include "runtime/Version.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Config/llvm-config.h"

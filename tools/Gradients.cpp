@@ -28,7 +28,10 @@ static bool readTensors(StringRef file, Gradients &into) {
     llvm::consumeError(header.takeError());
     return false;
   }
-  for (auto &[name, entry] : *header->getAsObject()) {
+  const llvm::json::Object *tensors = header->getAsObject();
+  if (!tensors)
+    return false;
+  for (auto &[name, entry] : *tensors) {
     if (name == "__metadata__")
       continue;
     const llvm::json::Array *places = entry.getAsObject() ? entry.getAsObject()->getArray("data_offsets") : nullptr;

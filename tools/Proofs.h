@@ -3,9 +3,9 @@
 #ifndef PP_TOOLS_PROOFS_H
 #define PP_TOOLS_PROOFS_H
 
+#include "analysis/Proof.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "passes/Passes.h"
-#include "passes/Proof.h"
 #include "tools/FrontendFlags.h"
 
 namespace pp {

@@ -21,15 +21,15 @@ write() {
     sed -e 1d -e 's/\([^#]\)\(##* `\)/\1\n\2/' -e 's/[[:space:]]*$//' -e '$a\' "$raw" |
       sed -E 's/^(#+ |Traits: )/\n&/' | cat -s; } >"$out/$result"
 }
-write dialect/PipelineOps.td dialect/Pipeline.md -gen-dialect-doc -dialect=pipeline
-write dialect/NnOps.td dialect/Nn.md -gen-dialect-doc -dialect=nn
+write dialect/pipeline/Ops.td dialect/pipeline/Pipeline.md -gen-dialect-doc -dialect=pipeline
+write dialect/nn/Ops.td dialect/nn/Nn.md -gen-dialect-doc -dialect=nn
 write passes/Passes.td passes/PASSES.md -gen-pass-doc
 mkdir -p "$out/frontend"
-"$(dirname "$(readlink -f "$tblgen")")/llvm-tblgen" -dump-json "${includes[@]}" dialect/NnOps.td >"$out/nn.json"
-python3 tools/operations.py "$out/nn.json" frontend/Model.cpp >"$out/frontend/OPERATIONS.md"
+"$(dirname "$(readlink -f "$tblgen")")/llvm-tblgen" -dump-json "${includes[@]}" dialect/nn/Ops.td >"$out/nn.json"
+python3 tools/operations.py "$out/nn.json" frontend/model/Model.cpp >"$out/frontend/OPERATIONS.md"
 
 status=0
-for file in dialect/Pipeline.md dialect/Nn.md passes/PASSES.md frontend/OPERATIONS.md; do
+for file in dialect/pipeline/Pipeline.md dialect/nn/Nn.md passes/PASSES.md frontend/OPERATIONS.md; do
   if [ "${1:-}" != --check ]; then
     cp "$out/$file" "$file"
   elif ! diff -u "$file" "$out/$file" >"$out/diff" 2>&1; then

@@ -14,7 +14,7 @@ What stands in the parts of a `model`. `..` must be given, other options have th
 [batch, length, width]; `tokens`, `targets` and `source` are [batch, length]; tables are [rows, width]; a `linear` takes w as
 [in, out]; gains and biases are as wide as what they are for. Sums inside an operation are f32, of f64 f64. Beside these there is
 only naming, `let q, k, v = split(x, 3)`, and the weight of a loss, `0.3 * cross_entropy(..)`. [The language](LANGUAGE.md) says
-how models are written, [Nn.md](../dialect/Nn.md) what shapes and types the compiler asks for.
+how models are written, [Nn.md](../dialect/nn/Nn.md) what shapes and types the compiler asks for.
 """
 
 BACKWARD = """

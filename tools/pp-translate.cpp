@@ -1,12 +1,12 @@
 // pp-translate: schedules of other systems to `.pipe` files, and our schedules to theirs.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "frontend/Csv.h"
+#include "frontend/csv/Csv.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/ToolUtilities.h"
-#include "passes/Output.h"
 #include "passes/Passes.h"
-#include "passes/Report.h"
+#include "report/Output.h"
+#include "report/Report.h"
 #include "tools/FrontendFlags.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/InitLLVM.h"

@@ -1,8 +1,8 @@
 // The CUDA runtime as a driver: one GPU of this machine, its memory, streams, events and graphs.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/streams/Driver.h"
+#include "runtime/device/Driver.h"
 #include "runtime/Kernels.h"
-#include "runtime/cuda/Sum.h"
+#include "runtime/simt/Sum.h"
 #include <chrono>
 #include <map>
 #include <sched.h>

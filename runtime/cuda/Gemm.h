@@ -3,7 +3,7 @@
 #ifndef PP_RUNTIME_CUDA_GEMM_H
 #define PP_RUNTIME_CUDA_GEMM_H
 
-#include "runtime/kernels/GemmShape.h"
+#include "runtime/gemm/GemmShape.h"
 #include <cstdlib>
 #include <memory>
 #include <string_view>

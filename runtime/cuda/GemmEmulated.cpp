@@ -1,7 +1,7 @@
 // Stands in for cuBLASLt where kernels are emulated: the products by plain loops, epilogues on sums not yet rounded.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/cuda/Element.h"
 #include "runtime/cuda/Gemm.h"
+#include "runtime/simt/Element.h"
 #include <cmath>
 #include <vector>
 

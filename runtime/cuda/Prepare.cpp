@@ -1,11 +1,11 @@
 // Prepares a rank's ops for the device `cuda`: bodies, products, rope tables, and one block of memory for all of them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/cuda/Gemm.h"
-#include "runtime/cuda/KeyLists.h"
 #include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/kernels/Pairs.h"
 #include "runtime/kernels/Specs.h"
+#include "runtime/simt/KeyLists.h"
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

@@ -6,8 +6,8 @@
 #ifndef PP_RUNTIME_KERNELS_ELEMENT_H
 #define PP_RUNTIME_KERNELS_ELEMENT_H
 
-#include "runtime/Half.h"
 #include "runtime/Rank.h"
+#include "runtime/files/Half.h"
 #include "runtime/kernels/Op.h"
 #include <string.h>
 #ifdef __F16C__

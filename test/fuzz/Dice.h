@@ -3,7 +3,7 @@
 #ifndef PP_TEST_FUZZ_DICE_H
 #define PP_TEST_FUZZ_DICE_H
 
-#include "runtime/Random.h"
+#include "runtime/files/Random.h"
 #include <iterator>
 
 namespace pp::fuzz {

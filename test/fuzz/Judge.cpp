@@ -1,13 +1,13 @@
 // The pipeline, the proofs with their diagnostics captured, and the adversaries.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/fuzz/Judge.h"
-#include "dialect/Nn.h"
+#include "analysis/Vocabulary.h"
+#include "dialect/nn/Nn.h"
 #include "frontend/Frontend.h"
 #include "mlir/IR/Diagnostics.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassRegistry.h"
 #include "passes/Passes.h"
-#include "passes/Vocabulary.h"
 #include "llvm/Support/SourceMgr.h"
 #include <mutex>
 
@@ -163,7 +163,9 @@ static bool namesKeysOfOneSequence(llvm::StringRef message) {
 /// `.. reads \`weight(head(2))\` where it needs \`weight(embed(2))\``.
 static bool namesTiedRows(llvm::StringRef message) {
   llvm::StringRef is = quotedAfter(message, " reads"), needed = quotedAfter(message, " needs");
-  auto isOf = [](llvm::StringRef thing, llvm::StringRef part) { return thing.starts_with(("weight(" + part + "(").str()); };
+  auto isOf = [](llvm::StringRef thing, llvm::StringRef part) {
+    return thing.starts_with(("weight(" + part + "(").str());
+  };
   return is.rsplit('(').second == needed.rsplit('(').second &&
          ((isOf(is, "head") && isOf(needed, "embed")) || (isOf(is, "embed") && isOf(needed, "head")));
 }
@@ -184,8 +186,7 @@ std::string Judge::stricterRule(ModuleOp module, const Verdict &verdict, uint64_
       changed = withoutUse(*apart, unit);
     if (auto without = rule.holds == Rule::If::Unread ? withoutMessage(*apart, *verdict.at) : nullptr)
       changed.push_back(std::move(without));
-    if (rule.holds == Rule::If::Any ||
-        (rule.holds == Rule::If::Keys && namesKeysOfOneSequence(verdict.message)) ||
+    if (rule.holds == Rule::If::Any || (rule.holds == Rule::If::Keys && namesKeysOfOneSequence(verdict.message)) ||
         (rule.holds == Rule::If::Tied && namesTiedRows(verdict.message)) ||
         (rule.holds == Rule::If::Shared && !isClean(*apart)) ||
         llvm::any_of(changed, [&](OwningOpRef<ModuleOp> &other) { return isClean(*other); }))

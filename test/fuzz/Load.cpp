@@ -1,10 +1,10 @@
 // Reads rank programs as lowering does: the same places of values, the same texts for the runtime, but no code.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/fuzz/Load.h"
-#include "dialect/Nn.h"
+#include "analysis/SlotLives.h"
+#include "dialect/nn/Nn.h"
 #include "lowering/Describe.h"
-#include "passes/PlanBodies.h"
-#include "passes/SlotLives.h"
+#include "passes/project/PlanBodies.h"
 
 using namespace mlir;
 using namespace pp::pipeline;

@@ -3,7 +3,7 @@
 #ifndef PP_TEST_FUZZ_LOAD_H
 #define PP_TEST_FUZZ_LOAD_H
 
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "test/fuzz/Machine.h"
 #include <map>
 #include <string>

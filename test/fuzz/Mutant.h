@@ -3,7 +3,7 @@
 #ifndef PP_TEST_FUZZ_MUTANT_H
 #define PP_TEST_FUZZ_MUTANT_H
 
-#include "dialect/Pipeline.h"
+#include "dialect/pipeline/Pipeline.h"
 #include "test/fuzz/Dice.h"
 
 namespace pp::fuzz {

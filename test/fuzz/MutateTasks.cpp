@@ -1,7 +1,7 @@
 // Mutations of launches and memory; names say what is done, the comment which real mistake it stands for.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "passes/Exchange.h"
-#include "passes/PlanBodies.h"
+#include "analysis/Exchange.h"
+#include "passes/project/PlanBodies.h"
 #include "test/fuzz/Mutant.h"
 #include "llvm/ADT/STLExtras.h"
 #include <map>
@@ -254,8 +254,8 @@ private:
     if (llvm::is_contained(inputs, mlir::Value()) || llvm::is_contained(results, mlir::Value()))
       return false;
     OpBuilder builder(launch);
-    builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results, launch.getScratch(),
-                             changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
+    builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results,
+                             launch.getScratch(), changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
     launch.erase();
     return true;
   }

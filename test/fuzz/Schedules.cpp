@@ -267,8 +267,8 @@ private:
 struct Library {
   const char *file, *name, *more;
   int64_t stagesPerRank;
-  bool rounds;              ///< microbatches in whole rounds
-  bool untied = false;      ///< not with a model whose ends share weights
+  bool rounds;         ///< microbatches in whole rounds
+  bool untied = false; ///< not with a model whose ends share weights
 };
 
 constexpr Library library[] = {
@@ -303,7 +303,8 @@ constexpr Library library[] = {
     {"slimpipe", "slimpipe", ", slices = 3, exchange = false, offload = 100", 1, false},
     {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, offload = 50", 1, false},
     {"1f1b_vocabulary", "one_f_one_b_vocabulary", "", 1, false},
-    {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, idle = \"all\", rule = \"pairs\", early = false", 1, false},
+    {"slimpipe", "slimpipe", ", slices = 4, vocabulary = false, idle = \"all\", rule = \"pairs\", early = false", 1,
+     false},
     {"chimera", "chimera", "", 1, false},
     {"hanayo", "hanayo", ", waves = 1", 2, false},
     {"hanayo", "hanayo", ", waves = 2", 4, false},

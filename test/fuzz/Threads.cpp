@@ -1,7 +1,7 @@
 // The same code on the runtime's transport between threads: the executor must agree with what is shipped.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Transport.h"
 #include "runtime/kernels/Op.h"
+#include "runtime/transport/Transport.h"
 #include "test/fuzz/Run.h"
 #include <algorithm>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // The emulation itself: fragments of the tensor cores by their definition, late copies, barriers that are missed.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/cuda/Simt.h"
+#include "runtime/simt/Simt.h"
 #include <gtest/gtest.h>
 #include <vector>
 

@@ -9,7 +9,7 @@
 //   PP_FAKE_NCCL=KIND:RANK:K   on this rank (-1: on all) the K-th operation (connect*: communicator), from 0, fails:
 //     withhold (never begins)  hang (the process sleeps)  die (SIGKILL)  error (reported later)  refuse (at the call)
 //     shorten (by one element) connect-hang  connect-die  connect-refuse
-#include "runtime/GroupSums.h"
+#include "runtime/transport/GroupSums.h"
 #include "test/gpu/FakeCuda.h"
 #include <atomic>
 #include <csignal>

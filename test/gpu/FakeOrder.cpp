@@ -3,8 +3,8 @@
 //
 // Around the driver of programs for `cuda` (openDriver there is openCudaDriver here), with PP_FAKE_ORDER=K in the
 // environment: the K-th wait for an event is left out, and none with -1. Without it that driver is all there is.
-#include "runtime/streams/Driver.h"
-#include "runtime/streams/Order.h"
+#include "runtime/device/Driver.h"
+#include "runtime/device/Order.h"
 #include "test/gpu/FakeCuda.h"
 #include <cstdlib>
 #include <map>

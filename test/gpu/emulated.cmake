@@ -1,9 +1,10 @@
 # The kernels of the device `cuda` compiled as C++ over fibers, and the unit tests that run them on the CPU.
-include(${CMAKE_SOURCE_DIR}/runtime/cuda.cmake)
-set(PP_EMULATED ${PP_CUDA_KERNELS} cuda/Prepare.cpp cuda/GemmEmulated.cpp cuda/MemoryEmulated.cpp cuda/SdpaNone.cpp cuda/BlockFibers.cpp
-    kernels/Entry.cpp kernels/Specs.cpp kernels/Pairs.cpp)
+get_directory_property(PP_EMULATED_KERNELS DIRECTORY ${CMAKE_SOURCE_DIR}/runtime DEFINITION PP_SIMT_KERNELS)
+get_directory_property(PP_KERNEL_ENTRY DIRECTORY ${CMAKE_SOURCE_DIR}/runtime DEFINITION PP_KERNEL_ENTRY)
+set(PP_EMULATED ${PP_EMULATED_KERNELS} ${PP_KERNEL_ENTRY} cuda/Prepare.cpp cuda/GemmEmulated.cpp cuda/MemoryEmulated.cpp cuda/SdpaNone.cpp
+    simt/BlockFibers.cpp)
 list(TRANSFORM PP_EMULATED PREPEND ${CMAKE_SOURCE_DIR}/runtime/)
-list(TRANSFORM PP_CUDA_KERNELS PREPEND ${CMAKE_SOURCE_DIR}/runtime/ OUTPUT_VARIABLE PP_EMULATED_KERNELS)
+list(TRANSFORM PP_EMULATED_KERNELS PREPEND ${CMAKE_SOURCE_DIR}/runtime/)
 set_source_files_properties(${PP_EMULATED_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
 add_library(pp-cuda-emulated STATIC ${PP_EMULATED})
 target_include_directories(pp-cuda-emulated PUBLIC ${CMAKE_SOURCE_DIR})

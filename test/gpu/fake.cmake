@@ -1,6 +1,6 @@
 # Emitted programs for `cuda` without a GPU: the runtime as it is, over stand-ins of the CUDA runtime and of NCCL.
 add_library(pp-fake-gpu STATIC ${CMAKE_SOURCE_DIR}/runtime/cuda/Driver.cpp ${CMAKE_SOURCE_DIR}/runtime/cuda/TransportNccl.cpp
-            ${CMAKE_SOURCE_DIR}/runtime/RunMpi.cpp ${CMAKE_SOURCE_DIR}/runtime/Main.cpp
+            ${CMAKE_SOURCE_DIR}/runtime/transport/RunMpi.cpp ${CMAKE_SOURCE_DIR}/runtime/Main.cpp
             ${CMAKE_CURRENT_LIST_DIR}/FakeOrder.cpp ${CMAKE_CURRENT_LIST_DIR}/FakeCuda.cpp ${CMAKE_CURRENT_LIST_DIR}/FakeNccl.cpp)
 target_compile_definitions(pp-fake-gpu PRIVATE PP_WITH_NCCL)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/runtime/cuda/Driver.cpp PROPERTIES COMPILE_DEFINITIONS openDriver=openCudaDriver)

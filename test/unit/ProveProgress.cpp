@@ -5,9 +5,9 @@
 // models of their own (an event-driven one and a cycle test), for p in {2, 3, 4, 8} and m in {p, 2p, 4p}:
 //   - posted where they are sent: no schedule deadlocks under any map;
 //   - posted right before their consumer: see kJustInTime.
+#include "analysis/Execution.h"
 #include "frontend/Frontend.h"
 #include "mlir/IR/BuiltinOps.h"
-#include "passes/Execution.h"
 #include "passes/Passes.h"
 #include <gtest/gtest.h>
 

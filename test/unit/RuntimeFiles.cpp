@@ -1,10 +1,10 @@
 // What the trainer reads: its options, token files and tensors in files, right ones and every wrong kind.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Half.h"
 #include "runtime/Options.h"
-#include "runtime/Random.h"
-#include "runtime/SafeTensors.h"
-#include "runtime/Tokens.h"
+#include "runtime/files/Half.h"
+#include "runtime/files/Random.h"
+#include "runtime/files/SafeTensors.h"
+#include "runtime/files/Tokens.h"
 #include <cmath>
 #include <cstring>
 #include <filesystem>

@@ -3,7 +3,7 @@
 //
 // <seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>], or long <bytes>..
 #include "test/unit/RuntimePattern.h"
-#include "runtime/MpiCollective.h"
+#include "runtime/transport/MpiCollective.h"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -3,8 +3,8 @@
 #ifndef PP_TEST_UNIT_RUNTIMEPATTERN_H
 #define PP_TEST_UNIT_RUNTIMEPATTERN_H
 
-#include "runtime/Random.h"
-#include "runtime/Transport.h"
+#include "runtime/files/Random.h"
+#include "runtime/transport/Transport.h"
 #include <vector>
 
 namespace pp::test {

@@ -1,6 +1,6 @@
 // Ranks on one device, emulated: messages and graphs in random orders that streams allow, and what a missing wait does.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/streams/StreamDevice.h"
+#include "runtime/device/StreamDevice.h"
 #include "test/unit/RuntimePattern.h"
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The transport between threads: what arrives, in which order, and how a run that cannot go on ends.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Half.h"
-#include "runtime/SafeTensors.h"
+#include "runtime/files/Half.h"
+#include "runtime/files/SafeTensors.h"
 #include "test/unit/RuntimePattern.h"
 #include <algorithm>
 #include <chrono>
@@ -216,7 +216,8 @@ static Status joinUnlike(const MessageSpec &first, const MessageSpec &second) {
   programs[0].messages = {first};
   programs[1].messages = {second};
   return runRanks(programs, {}, [&](pp_rank_t &rank, Transport &transport) {
-    const MessageSpec &mine = rank.rank == 0 ? first : second; // not one byte of room more than its own rank takes it for
+    const MessageSpec &mine =
+        rank.rank == 0 ? first : second; // not one byte of room more than its own rank takes it for
     std::vector<char> data(size_t(mine.bytes)), shard(size_t(mine.shardBytes(size_t(rank.rank))));
     PP_CHECKED(transport.postCollective(rank, 0, data.data(), shard.data()));
     PP_CHECKED(transport.complete(rank, 0));
@@ -230,9 +231,9 @@ TEST(RuntimeTransport, RefusesMembersThatDisagree) {
   for (auto [first, second] : {std::pair(small, large), std::pair(large, small)}) {
     Status status = joinUnlike(first, second);
     EXPECT_EQ(status.code(), PP_INTERNAL);
-    EXPECT_EQ(status.message(), text("rank 0 joins the sum `", first.label, "` over 2 ranks, ", first.bytes,
-                                     " bytes, but rank 1 joins the sum `", second.label, "` over 2 ranks, ",
-                                     second.bytes, " bytes"));
+    EXPECT_EQ(status.message(),
+              text("rank 0 joins the sum `", first.label, "` over 2 ranks, ", first.bytes,
+                   " bytes, but rank 1 joins the sum `", second.label, "` over 2 ranks, ", second.bytes, " bytes"));
   }
   MessageSpec other = small;
   other.type = Type::F32;

@@ -1,6 +1,6 @@
 // The closed form of the pairs that attention computes, against a loop over queries and keys.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/NnShapes.h"
+#include "dialect/nn/Shapes.h"
 #include <gtest/gtest.h>
 
 using pp::nn::visiblePairs;

@@ -15,8 +15,8 @@ def main():
         expected = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
         if argument != expected:
             problems.append(f"passes/Passes.td: {name} is called `{argument}`; its name says `{expected}`")
-        if not os.path.exists(os.path.join(root, "passes", name + ".cpp")):
-            problems.append(f"passes/{name}.cpp does not exist")
+        if not glob.glob(os.path.join(root, "passes", "*", name + ".cpp")):
+            problems.append(f"passes/*/{name}.cpp does not exist")
         if f"create{name}(" not in pipeline:
             problems.append(f"passes/Pipeline.cpp does not run {name}")
         if not any(glob.glob(os.path.join(root, "test", "passes", f"{expected}{end}")) for end in (".*", "-*")):

@@ -1,0 +1,303 @@
+// Reads the actions of a schedule: what each unit and transfer waits for, and what it brings about.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Actions.h"
+#include "analysis/Costs.h"
+#include "analysis/Keys.h"
+#include "analysis/Vocabulary.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+Pieces::Pieces(ProgramOp program) {
+  for (auto piece : program.getOps<PieceOp>()) {
+    numbers[{piece.getCoord().getPart(), piece.getCoord().getIndex()}] = ops.size();
+    ops.push_back(piece);
+    if (ArrayAttr weights = piece.getWeightsAttr())
+      for (auto weight : weights.getAsRange<WeightAttr>())
+        if (weight.getTied())
+          tiedNames.insert(weight.getName());
+  }
+}
+
+SmallVector<bool> Pieces::apart(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return llvm::map_to_vector(op.getWeightsAttr().getAsRange<WeightAttr>(),
+                             [&](WeightAttr weight) { return tiedNames.contains(weight.getName()); });
+}
+
+int64_t Pieces::find(CoordAttr coord) const {
+  auto it = numbers.find({coord.getPart(), coord.getIndex()});
+  return it == numbers.end() ? -1 : it->second;
+}
+
+ArrayRef<int64_t> Pieces::homes(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
+  return place ? place.getRanks() : ArrayRef<int64_t>();
+}
+
+bool Pieces::homesAreShards(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
+  return place && place.getLayout() == Layout::shard;
+}
+
+ArrayRef<int64_t> Pieces::owners(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getOwnerAttr() ? op.getOwnerAttr() : op.getAtAttr();
+  return place && place.getLayout() != Layout::shard ? place.getRanks() : ArrayRef<int64_t>();
+}
+
+ArrayRef<int64_t> Pieces::shards(int64_t piece) const {
+  PieceOp op = ops[piece];
+  PlaceAttr place = op.getOwnerAttr() ? op.getOwnerAttr() : op.getAtAttr();
+  return place && place.getLayout() == Layout::shard ? place.getRanks() : ArrayRef<int64_t>();
+}
+
+bool Pieces::hasWeights(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return op.getWeightsAttr() && !op.getWeightsAttr().empty();
+}
+
+bool Pieces::mayHaveWeights(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return !op.getWeightsAttr() || !op.getWeightsAttr().empty();
+}
+
+int64_t Pieces::primary(int64_t piece) const {
+  auto weightsOf = [&](int64_t of) {
+    PieceOp op = ops[of];
+    return op.getWeightsAttr() ? op.getWeightsAttr().getValue() : ArrayRef<Attribute>();
+  };
+  auto isSame = [&](Attribute a, Attribute b, int64_t other) {
+    return cast<WeightAttr>(a).getName() == cast<WeightAttr>(b).getName() &&
+           op(piece)->getAttr("first") == op(other)->getAttr("first");
+  };
+  for (Attribute mine : weightsOf(piece))
+    for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
+      for (Attribute theirs : weightsOf(other))
+        if (!cast<WeightAttr>(theirs).getTied() && isSame(theirs, mine, other))
+          return other;
+  return -1;
+}
+
+int64_t Pieces::tieNumber(int64_t piece) const {
+  int64_t owner = primary(piece), number = 0;
+  for (int64_t other = 0; other < piece; ++other)
+    number += primary(other) == owner;
+  return number;
+}
+
+std::string pp::withLoops(Operation *op) {
+  std::string values = loopValues(op->getLoc());
+  return values.empty() ? "" : ", with " + values;
+}
+
+SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
+  auto attr = program.getTrain().getAs<IntegerAttr>("sequence");
+  int64_t sequence = attr ? attr.getInt() : 0, slices = std::max<int64_t>(program.getSlices(), 1);
+  auto given = program->getAttrOfType<DenseI64ArrayAttr>("slice_lengths");
+  SmallVector<int64_t> starts = {0};
+  for (int64_t k = 0; k < slices; ++k) {
+    int64_t equal = sequence / slices + (k < sequence % slices);
+    starts.push_back(starts.back() + (given && k < given.size() ? given[k] : equal));
+  }
+  return starts;
+}
+
+int64_t pp::updatesOf(ProgramOp program) {
+  auto count = program->getAttrOfType<IntegerAttr>("updates");
+  return count ? count.getInt() : 1;
+}
+
+int64_t pp::updateOf(ProgramOp program, int64_t microbatch) {
+  return microbatch < 0 ? 0 : microbatch / (static_cast<int64_t>(program.getMicrobatches()) / updatesOf(program));
+}
+
+int64_t pp::versionOf(ProgramOp program, Operation *op, CoordAttr coord) {
+  auto version = op->getAttrOfType<IntegerAttr>(isa<UnitOp>(op) ? "version" : "pipeline.version");
+  return version ? version.getInt() : updateOf(program, coord.getMicrobatch());
+}
+
+bool pp::hasVersions(ProgramOp program) {
+  bool found = updatesOf(program) > 1;
+  program.walk([&](UnitOp unit) {
+    found |= unit->hasAttr("version");
+    return found ? WalkResult::interrupt() : WalkResult::advance();
+  });
+  return found;
+}
+
+bool pp::readsNorm(ProgramOp program) {
+  if (auto precision = program.getTrain().getAs<StringAttr>("precision"); precision && precision.getValue() == "f16")
+    return true;
+  auto optimizer = program.getTrain().getAs<DictionaryAttr>("optimizer");
+  Attribute clip = optimizer ? optimizer.get("clip") : Attribute();
+  if (auto number = dyn_cast_or_null<FloatAttr>(clip))
+    return number.getValueAsDouble() > 0;
+  auto integer = dyn_cast_or_null<IntegerAttr>(clip);
+  return integer && integer.getInt() > 0;
+}
+
+bool pp::updatesTogether(ProgramOp program, const Pieces &pieces) {
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (pieces.primary(piece) >= 0)
+      return true;
+  return readsNorm(program);
+}
+
+namespace {
+/// What an action's tokens depend on in the others.
+struct Others {
+  Others(ProgramOp program, const Pieces &pieces)
+      : keys(program, pieces.all()), updates(updatesOf(program)),
+        together(updates > 1 && updatesTogether(program, pieces)) {
+    program.walk([&](UnitOp unit) {
+      if (unit.getUnit().getPhase() == Phase::R)
+        remade.insert(unit.getUnit().getCoord());
+    });
+    program.walk([&](TransferOp op) {
+      if (op.getThing().getRole() == Role::stash && op.getTo().getLayout() == Layout::full)
+        for (int64_t rank : op.getTo().getRanks())
+          brought.insert({op.getThing().getCoord(), rank});
+    });
+  }
+
+  KeysBefore keys;
+  int64_t updates;
+  bool together;                                   ///< an update waits for all pieces
+  DenseSet<CoordAttr> remade;                      ///< the units with an R
+  DenseSet<std::pair<Attribute, int64_t>> brought; ///< the stashes that a move brings to a rank
+};
+} // namespace
+
+static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, const Others &others, Action &action) {
+  CoordAttr coord = op.getUnit().getCoord();
+  Phase phase = op.getUnit().getPhase();
+  int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
+  action.duration = std::max(action.duration, times.of(op.getUnit()));
+  auto need = [&](Token::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
+  if (phase == Phase::F) {
+    for (int64_t before : piecesBefore(pieces, piece))
+      need(Token::Forward, before, slice);
+    for (int64_t k = 0; others.keys.reads(piece) && k < slice; ++k)
+      need(Token::Forward, piece - 1, k);
+    if (slice > 0 && others.keys.chains(piece))
+      need(Token::Forward, piece, slice - 1);
+  } else if (phase != Phase::U) {
+    need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
+  }
+  if (phase == Phase::B || phase == Phase::I) {
+    if (others.remade.contains(coord))
+      need(Token::Again, piece, slice);
+    for (int64_t after : piecesAfter(pieces, piece))
+      need(Token::Backward, after, slice);
+    for (int64_t shard : groupOf(pieces, piece)) // whose statistics it reads
+      if (shard != piece)
+        need(Token::Forward, shard, slice);
+    int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
+    for (int64_t k = slice + 1; others.keys.makes(piece) && k < slices; ++k)
+      need(Token::Backward, piece + 1, k);
+    if (slice >= 0 && slice + 1 < slices && others.keys.chains(piece))
+      need(Token::Backward, piece, slice + 1);
+  }
+  if (phase != Phase::W && phase != Phase::U && pieces.mayHaveWeights(piece))
+    for (int64_t rank : op.getRanks())
+      action.needs.push_back({Token::Weight, piece, -1, -1, rank});
+  auto program = others.updates > 1 ? op->getParentOfType<ProgramOp>() : ProgramOp();
+  if (program && pieces.mayHaveWeights(piece)) {
+    int64_t version = versionOf(program, op, coord);
+    if (version > 0 && phase != Phase::W && phase != Phase::U)
+      action.needs.push_back({Token::Gradient, others.together ? -1 : piece, version - 1, -1, -1});
+    if (phase == Phase::B || phase == Phase::W)
+      action.adds.push_back({piece, updateOf(program, mb)});
+  }
+  if (phase == Phase::F)
+    action.makes.push_back({Token::Forward, piece, mb, slice, -1});
+  for (int64_t rank : op.getRanks())
+    if (phase == Phase::F && !others.brought.empty() && others.brought.contains({coord, rank}))
+      action.makes.push_back({Token::Stash, piece, mb, slice, rank});
+  if (phase == Phase::R)
+    action.makes.push_back({Token::Again, piece, mb, slice, -1});
+  if (phase == Phase::B || phase == Phase::I)
+    action.makes.push_back({Token::Backward, piece, mb, slice, -1});
+  action.anchors.append(op.getRanks().begin(), op.getRanks().end());
+}
+
+/// Keys attended ahead of their unit.
+static void readAhead(AttendOp op, const Pieces &pieces, const UnitTimes &times, Action &action) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
+  bool isForward = op.getUnit().getPhase() == Phase::F;
+  action.needs.push_back({Token::Forward, isForward ? piece - 1 : piece, mb, slice, -1});
+  if (!isForward)
+    for (int64_t after : piecesAfter(pieces, piece))
+      action.needs.push_back({Token::Backward, after, mb, slice, -1});
+  for (int64_t k : isForward ? op.getSlices() : ArrayRef<int64_t>())
+    action.needs.push_back({Token::Forward, piece - 1, mb, k, -1});
+  action.duration =
+      times.of(op.getUnit()) * static_cast<double>(op.getSlices().size()) / static_cast<double>(slice + 1);
+}
+
+static void readTransfer(TransferOp op, const Pieces &pieces, const Others &others, Action &action) {
+  CoordAttr coord = op.getThing().getCoord();
+  int64_t piece = pieces.find(coord);
+  switch (op.getThing().getRole()) {
+  case Role::weight:
+    if (op.getFrom())
+      for (int64_t rank : op.getFromAttr().getRanks())
+        action.needs.push_back(
+            {op.getFrom()->getLayout() == Layout::shard ? Token::Shard : Token::Weight, piece, -1, -1, rank});
+    for (int64_t rank : op.getTo().getRanks())
+      action.makes.push_back({Token::Weight, piece, -1, -1, rank});
+    break;
+  case Role::kv:
+    action.needs.push_back(
+        {Token::Forward, piece - others.keys.reads(piece), coord.getMicrobatch(), coord.getSlice(), -1});
+    break;
+  case Role::stash:
+    action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    if (int64_t from = op.getFrom()->getRanks().front();
+        op.getFrom()->getLayout() == Layout::full && others.brought.contains({coord, from}))
+      action.needs.push_back({Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), from});
+    if (op.getTo().getLayout() == Layout::full)
+      action.makes.push_back(
+          {Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), op.getTo().getRanks().front()});
+    break;
+  case Role::act:
+    action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    break;
+  case Role::dact:
+    action.needs.push_back({Token::Backward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    break;
+  default: // a gradient share may be empty; stash and others are made on the spot
+    break;
+  }
+  action.anchors.append(op.getAnchors().begin(), op.getAnchors().end());
+}
+
+std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
+  std::vector<Action> actions;
+  UnitTimes times(program);
+  Others others(program, pieces);
+  for (Operation &op : program.getBody().front()) {
+    if (!isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
+      continue;
+    Action action{&op, {}, {}, {}, {}, 0};
+    op.walk([&](Operation *inner) {
+      if (auto unit = dyn_cast<UnitOp>(inner))
+        readUnit(unit, pieces, times, others, action);
+      if (auto transfer = dyn_cast<TransferOp>(inner))
+        readTransfer(transfer, pieces, others, action);
+      if (auto attend = dyn_cast<AttendOp>(inner))
+        action.anchors.push_back(attend.getRank());
+    });
+    if (auto attend = dyn_cast<AttendOp>(op))
+      readAhead(attend, pieces, times, action);
+    llvm::sort(action.anchors);
+    action.anchors.erase(llvm::unique(action.anchors), action.anchors.end());
+    actions.push_back(std::move(action));
+  }
+  return actions;
+}

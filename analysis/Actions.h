@@ -1,0 +1,117 @@
+// The actions of a schedule in memory: pieces in model order, units and transfers with what they need and make.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_ACTIONS_H
+#define PP_PASSES_ACTIONS_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
+
+namespace pp {
+
+/// The pieces of a program in model order, found by coordinate.
+class Pieces {
+public:
+  explicit Pieces(pipeline::ProgramOp program);
+
+  int64_t size() const { return ops.size(); }
+  pipeline::PieceOp op(int64_t piece) const { return ops[piece]; }
+  const llvm::SmallVector<pipeline::PieceOp> &all() const { return ops; }
+  /// The number of the piece of this unit or thing; -1 if the schedule has no such piece.
+  int64_t find(pipeline::CoordAttr coord) const;
+  /// `2` or `attn(3)`, as a `.pipe` file writes the piece alone.
+  std::string name(int64_t piece) const { return op(piece).getCoord().str(); }
+  /// `stage 2` or `attn(3)` in back quotes: the piece in a message.
+  std::string describe(int64_t piece) const {
+    return op(piece).getCoord().isStage() ? "stage " + name(piece) : "`" + name(piece) + "`";
+  }
+  /// Where the weights are when a step begins; empty for pieces without a place.
+  llvm::ArrayRef<int64_t> homes(int64_t piece) const;
+  /// Whether no home has all of the weights.
+  bool homesAreShards(int64_t piece) const;
+  /// The ranks that update all of the piece, each its own copy; empty if none does, or each a shard.
+  llvm::ArrayRef<int64_t> owners(int64_t piece) const;
+  /// The rank that updates the piece, -1 if none or several.
+  int64_t owner(int64_t piece) const { return owners(piece).size() == 1 ? owners(piece).front() : -1; }
+  bool isReplicated(int64_t piece) const { return owners(piece).size() > 1; }
+  /// The ranks over which weights, gradient and optimizer state of the piece are cut; empty if they are whole.
+  llvm::ArrayRef<int64_t> shards(int64_t piece) const;
+  bool isSharded(int64_t piece) const { return !shards(piece).empty(); }
+  /// Whether derive-tasks gave it weights.
+  bool hasWeights(int64_t piece) const;
+  /// The same, or not known before derive-tasks.
+  bool mayHaveWeights(int64_t piece) const;
+  /// Which of its weights other pieces use too: those are cut for themselves (cutPayload).
+  llvm::SmallVector<bool> apart(int64_t piece) const;
+  /// The piece that owns the first tied weight of this one; -1 if it has none.
+  int64_t primary(int64_t piece) const;
+  /// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.
+  int64_t tieNumber(int64_t piece) const;
+
+private:
+  llvm::SmallVector<pipeline::PieceOp> ops;
+  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
+  llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
+};
+
+/// How often a step updates its weights: the microbatches are as many runs of equal length (`updates u`).
+int64_t updatesOf(pipeline::ProgramOp program);
+
+/// The update that the gradient of this microbatch is part of.
+int64_t updateOf(pipeline::ProgramOp program, int64_t microbatch);
+
+/// Which version of the weights a unit, a task or a launch reads: 0 is there when the step begins, each update makes
+/// the next, those below 0 are of earlier steps. If the schedule says nothing, all updates before its own are in it.
+int64_t versionOf(pipeline::ProgramOp program, mlir::Operation *op, pipeline::CoordAttr coord);
+
+/// Whether units of the program read other weights than those that are there when the step begins.
+bool hasVersions(pipeline::ProgramOp program);
+
+/// Whether an update waits for the gradients of all pieces: it reads their norm, or pieces share weights.
+bool updatesTogether(pipeline::ProgramOp program, const Pieces &pieces);
+
+/// The optimizer's `clip` is there and not 0, or gradients of f16 may have overflowed.
+bool readsNorm(pipeline::ProgramOp program);
+
+/// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
+struct Token {
+  /// Again: R has run. Stash: a move brought it to this rank, or its F ran there. Gradient: the whole gradient of the
+  /// piece, or, of piece -1, of all pieces, for the update that `microbatch` numbers.
+  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again, Stash, Gradient } kind;
+  int64_t piece, microbatch, slice, rank;
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
+};
+
+/// One element of the schedule's order: a unit, a transfer, or a joint of several.
+struct Action {
+  mlir::Operation *op;
+  llvm::SmallVector<int64_t, 2> anchors; ///< the ranks in whose lists it stands
+  llvm::SmallVector<Token, 3> needs, makes;
+  /// Where a step has several updates: piece and update of the gradients that it adds to.
+  llvm::SmallVector<std::pair<int64_t, int64_t>, 1> adds;
+  double duration = 0; ///< of its longest unit; transfers 0
+};
+
+/// Where each slice of a sequence begins, and at last where it ends; as equal as they can be, or as `slice_lengths` of
+/// the program says. Without slices the whole sequence.
+llvm::SmallVector<int64_t> sliceStarts(pipeline::ProgramOp program);
+
+/// All actions in emission order.
+std::vector<Action> readActions(pipeline::ProgramOp program, const Pieces &pieces);
+
+/// `, with r = 1, i = 3`, or nothing: the end of a message about an action inside loops.
+std::string withLoops(mlir::Operation *op);
+
+} // namespace pp
+
+template <> struct llvm::DenseMapInfo<pp::Token> {
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
+  static pp::Token getEmptyKey() { return {pp::Token::Forward, -2, 0, 0, 0}; }
+  static pp::Token getTombstoneKey() { return {pp::Token::Forward, -3, 0, 0, 0}; }
+  static unsigned getHashValue(const pp::Token &token) {
+    return llvm::hash_combine(int64_t(token.kind), token.piece, token.microbatch, token.slice, token.rank);
+  }
+  static bool isEqual(const pp::Token &a, const pp::Token &b) { return a.key() == b.key(); }
+};
+
+#endif // PP_PASSES_ACTIONS_H

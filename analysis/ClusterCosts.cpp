@@ -1,0 +1,126 @@
+// Prices by a cluster's figures: tasks by the flops and bytes of their ops, messages by the links on their way.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both at
+// the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
+// device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
+// the ranks of the node share.
+#include "analysis/Actions.h"
+#include "analysis/Costs.h"
+#include "dialect/nn/Bytes.h"
+#include "llvm/ADT/StringMap.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class ClusterCosts : public CostModel {
+public:
+  ClusterCosts(ProgramOp program, DictionaryAttr cluster) : cluster(cluster) {
+    ranksPerNode = cluster.getAs<IntegerAttr>("ranks_per_node").getInt();
+    nics = figure("between", "nics", 1);
+    for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
+      double &cost = costs[function.getName()];
+      function.walk([&](nn::Kernel kernel) { cost += secondsOf(kernel); });
+    }
+  }
+
+  double of(int64_t, LaunchOp launch) const override { return costs.lookup(launch.getCallee()); }
+
+  Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
+    Route route;
+    llvm::StringMap<Load> loads; // by link
+    Ring ring = ringOf(kind, ranks.size());
+    for (size_t i = 0; i < ring.hops; ++i)
+      cross(ranks[i], ranks[(i + 1) % ranks.size()], ring.volume, bytes, route, loads);
+    route.latency *= ring.steps;
+    for (auto &load : loads)
+      route.transfer = std::max(route.transfer, load.getValue().seconds);
+    for (const std::string &link : route.links)
+      route.volumes.push_back(loads[link].volume);
+    return route;
+  }
+
+private:
+  /// What one message is to a link: how many times its bytes pass it, and how long that takes.
+  struct Load {
+    double volume = 0, seconds = 0;
+  };
+
+  double figure(StringRef option, StringRef label, double otherwise) const {
+    auto figures = cluster.getAs<DictionaryAttr>(option);
+    auto value = figures ? figures.getAs<FloatAttr>(label) : FloatAttr();
+    return value ? value.getValueAsDouble() : otherwise;
+  }
+
+  double secondsOf(nn::Kernel kernel) const {
+    bool product =
+        isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearDxGeluOp, nn::LinearDwBiasOp>(
+            kernel);
+    bool attention = isa<nn::AttentionOp, nn::AttentionBwdOp>(kernel);
+    std::string type;
+    llvm::raw_string_ostream(type) << kernel.elementType();
+    double peak = figure("device", product || attention ? StringRef(type) : "f32", 0);
+    if (peak == 0) // loops where only the speed of products is known, sums of another type
+      for (StringRef other : {StringRef(type), StringRef("bf16"), StringRef("f16"), StringRef("f32"), StringRef("f64")})
+        peak = peak == 0 ? figure("device", other, 0) : peak;
+    double efficiency = product     ? figure("efficiency", "gemm", 1)
+                        : attention ? figure("efficiency", "attention", 1)
+                                    : 1;
+    double bandwidth = figure("device", "bandwidth", 0) * figure("efficiency", "bandwidth", 1);
+    return std::max(kernel.flops() / (peak * efficiency), nn::bytesOf(kernel) / bandwidth) +
+           figure("device", "launch", 0);
+  }
+
+  /// Adds the links from one rank to another to the route.
+  void cross(int64_t from, int64_t to, double volume, double bytes, Route &route, llvm::StringMap<Load> &loads) const {
+    if (from == kHost || to == kHost) {
+      route.latency = figure("host", "latency", 0);
+      std::string rank = "rank " + std::to_string(std::max(from, to));
+      route.links.push_back(rank + (to == kHost ? " to host" : " from host"));
+      loads[route.links.back()] = {volume, volume * bytes / figure("host", "bandwidth", 1)};
+      return;
+    }
+    bool inside = from / ranksPerNode == to / ranksPerNode;
+    StringRef option = inside ? "inside" : "between";
+    route.latency = std::max(route.latency, figure(option, "latency", 0));
+    for (auto [rank, way] : {std::pair(from, " out"), std::pair(to, " in")}) {
+      std::string name = (inside ? "rank " + std::to_string(rank) : nicOf(rank)) + way;
+      Load &load = loads[name];
+      if (load.volume == 0)
+        route.links.push_back(name);
+      load.volume += volume;
+      load.seconds += volume * bytes / figure(option, "bandwidth", 1);
+    }
+  }
+
+  std::string nicOf(int64_t rank) const {
+    std::string name = "node " + std::to_string(rank / ranksPerNode);
+    return nics == 1 ? name : name + " nic " + std::to_string(rank % ranksPerNode * nics / ranksPerNode);
+  }
+
+  DictionaryAttr cluster;
+  int64_t ranksPerNode, nics;
+  llvm::StringMap<double> costs; ///< by body
+};
+
+} // namespace
+
+std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program) {
+  auto cluster = program->getAttrOfType<DictionaryAttr>("cluster");
+  if (!cluster) {
+    program.emitError("costs by cluster need one: `cluster NAME` in `train`, or --cluster=NAME");
+    return nullptr;
+  }
+  for (auto rank : program.getOps<RankOp>())
+    for (auto post : rank.getOps<PostOp>())
+      if (post.isHost() && !cluster.contains("host")) {
+        emitError(post.getLoc()) << "`" << post.getThing().str() << "` goes to host memory, and cluster `"
+                                 << cluster.getAs<StringAttr>("name").getValue() << "` has no `host` that says how fast"
+                                 << withLoops(post);
+        return nullptr;
+      }
+  return std::make_unique<ClusterCosts>(program, cluster);
+}

@@ -1,0 +1,233 @@
+// Prices tasks and messages.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Costs.h"
+#include "analysis/Exchange.h"
+#include "dialect/nn/Nn.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+class PartCosts : public CostModel {
+public:
+  explicit PartCosts(ProgramOp program) : times(program) {}
+  double of(int64_t rank, LaunchOp launch) const override;
+  bool isUnitTime() const override { return true; }
+
+private:
+  UnitTimes times;
+};
+} // namespace
+
+/// Free, on a lane of its own for each directed edge.
+Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
+  Route route;
+  auto name = [](int64_t rank) { return rank == kHost ? "host" : std::to_string(rank); };
+  Ring ring = ringOf(kind, ranks.size());
+  for (size_t i = 0; i < ring.hops; ++i) {
+    route.links.push_back(name(ranks[i]) + ">" + name(ranks[(i + 1) % ranks.size()]));
+    route.volumes.push_back(ring.volume);
+  }
+  return route;
+}
+
+Ring pp::ringOf(PostKind kind, size_t members) {
+  double others = members - 1;
+  switch (kind) {
+  case PostKind::send:
+  case PostKind::receive:
+    return {1, 1, 1};
+  case PostKind::all_reduce: // reduce-scatter, then all-gather
+    return {2 * others / members, 2 * others, members};
+  case PostKind::all_gather:
+  case PostKind::reduce_scatter:
+    return {others / members, others, members};
+  case PostKind::broadcast: // a chain, cut so finely that all of it is busy at once
+  case PostKind::reduce:
+    return {1, others, members - 1};
+  }
+  return {1, 1, 1};
+}
+
+std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
+  if (choice == "cluster" || (choice.empty() && program->hasAttr("cluster")))
+    return makeClusterCosts(program);
+  if (choice == "units" || choice.empty())
+    return std::make_unique<UnitCosts>();
+  if (choice.contains('=') && failed(setPartCosts(program, choice)))
+    return nullptr;
+  if (choice.contains('='))
+    return std::make_unique<PartCosts>(program);
+  return makeMeasuredCosts(program, choice);
+}
+
+/// The part of its unit that a launch does: all, if the unit is not cut at its attentions.
+static double shareOf(LaunchOp launch) {
+  auto share = launch->getAttrOfType<FloatAttr>("pipeline.share");
+  return share ? share.getValueAsDouble() : 1;
+}
+
+double UnitCosts::of(int64_t, LaunchOp launch) const {
+  switch (launch.getUnit().getPhase()) {
+  case Phase::F:
+    return forward * shareOf(launch);
+  case Phase::B:
+    return backward * shareOf(launch);
+  case Phase::I:
+    return inputs * shareOf(launch);
+  case Phase::W:
+    return weights;
+  case Phase::R:
+    return recompute;
+  case Phase::U:
+    return 0;
+  }
+  return 0;
+}
+
+//===-- By parts ------------------------------------------------------------------------------------------------===//
+
+static StringAttr nameOfPart(Attribute entry) { return cast<StringAttr>(cast<ArrayAttr>(entry)[0]); }
+
+/// Where kinds of layers have names, parts of several kinds have one name.
+static StringAttr partOfKind(ProgramOp program, StringAttr name) {
+  auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(name.getValue());
+  return function ? function->getAttrOfType<StringAttr>("nn.part") : StringAttr();
+}
+
+static bool hasAttention(ProgramOp program, StringAttr part) {
+  auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(part.getValue());
+  return function && !function.empty() && !function.front().getOps<nn::AttentionOp>().empty();
+}
+
+UnitTimes::UnitTimes(ProgramOp program) {
+  auto costs = program->getAttrOfType<DictionaryAttr>("costs");
+  byPart = costs != nullptr;
+  for (auto piece : program.getOps<PieceOp>()) {
+    Cost &cost = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
+    if (!byPart) {
+      cost.cuts = {1};
+      cost.again = 1;
+      continue;
+    }
+    for (Attribute entry : piece.getParts()) {
+      auto given = costs.getAs<FloatAttr>(nameOfPart(entry));
+      double time = given ? given.getValueAsDouble() : 0;
+      bool isAgain = !piece.getRecomputeAttr() || llvm::is_contained(piece.getRecomputeAttr(), nameOfPart(entry));
+      bool attends = hasAttention(program, nameOfPart(entry));
+      (attends ? cost.attendsAgain : cost.again) += isAgain ? time : 0;
+      if (attends)
+        cost.cuts.append({time, 0});
+      else
+        cost.cuts.back() += time;
+    }
+  }
+}
+
+double UnitTimes::of(UnitIdAttr unit) const {
+  Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  double keys = std::max<int64_t>(unit.getCoord().getSlice(), 0) + 1, all = 0;
+  for (auto [cut, time] : llvm::enumerate(cost.cuts))
+    all += cut % 2 ? keys * time : time;
+  switch (unit.getPhase()) {
+  case Phase::B:
+    return 2 * all;
+  case Phase::R:
+    return cost.again + keys * cost.attendsAgain;
+  case Phase::U:
+    return 0;
+  default:
+    return all;
+  }
+}
+
+double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
+  CutName cut = CutName::of(callee);
+  if (cut.kind == CutName::Whole)
+    return of(unit);
+  Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  int64_t own = unit.getCoord().getSlice(), last = static_cast<int64_t>(cost.cuts.size()) - 1;
+  double factor = unit.getPhase() == Phase::B ? 2 : 1, all = 0;
+  if (cut.isRestOfAhead()) {
+    size_t ahead = own + 1 - cut.plan.kept(own).size();
+    return of(unit) - (last > 1 ? factor * static_cast<double>(ahead) * cost.cuts[1] : 0);
+  }
+  if (cut.isPart()) {
+    size_t keys = cut.kind == CutName::Part ? cut.plan.helps.front().slices.size() : cut.plan.kept(own).size();
+    return 2 * cut.number + 1 < last ? factor * static_cast<double>(keys) * cost.cuts[2 * cut.number + 1] : 0;
+  }
+  for (auto [number, time] : llvm::enumerate(cost.cuts))
+    if (int64_t at = static_cast<int64_t>(number);
+        cut.plan.stepOf(unit.getPhase() == Phase::F ? at : last - at) == cut.number)
+      all += at % 2 == 0 ? time : cut.plan.gives() ? 0 : static_cast<double>(own + 1) * time;
+  return factor * all;
+}
+
+double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit(), launch.getCallee()); }
+
+/// What costs may be given for: functions by the name of the part, and by their own.
+using KnownParts = llvm::StringMap<llvm::SetVector<StringRef>>;
+
+/// `PART=NUMBER`; `rest` is every part that has no entry of its own.
+static LogicalResult readPartCost(ProgramOp program, StringRef entry, const KnownParts &known, NamedAttrList &costs,
+                                  std::optional<double> &rest) {
+  auto [name, text] = entry.split('=');
+  double cost = 0;
+  if (text.getAsDouble(cost) || !std::isfinite(cost) || cost < 0)
+    return emitError(program.getLoc()) << "expected PART=NUMBER of at least 0 in the costs, got `" << entry << "`";
+  if (name == "rest" && !known.contains(name)) {
+    rest = cost;
+    return success();
+  }
+  if (!known.contains(name))
+    return emitError(program.getLoc()) << "costs are given for `" << name << "`, and the model has no such part";
+  for (StringRef function : known.lookup(name))
+    costs.set(function, FloatAttr::get(Float64Type::get(program.getContext()), cost));
+  return success();
+}
+
+LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
+  KnownParts known;
+  llvm::SetVector<StringAttr> functions;
+  for (auto piece : program.getOps<PieceOp>())
+    for (Attribute entry : piece.getParts()) {
+      StringAttr function = nameOfPart(entry);
+      functions.insert(function);
+      known[function].insert(function);
+      if (StringAttr part = partOfKind(program, function))
+        known[part].insert(function);
+    }
+  NamedAttrList parts;
+  std::optional<double> rest;
+  llvm::StringSet<> names;
+  for (StringRef entry : llvm::split(costs, ',')) {
+    StringRef name = entry.split('=').first;
+    if (!names.insert(name).second)
+      return emitError(program.getLoc()) << "the costs of `" << name << "` are given twice";
+    if (failed(readPartCost(program, entry, known, parts, rest)))
+      return failure();
+  }
+  SmallVector<StringRef> unnamed;
+  double most = 0;
+  for (StringAttr function : functions) {
+    if (!parts.get(function) && rest)
+      parts.set(function, FloatAttr::get(Float64Type::get(program.getContext()), *rest));
+    if (auto cost = dyn_cast_or_null<FloatAttr>(parts.get(function)))
+      most = std::max(most, cost.getValueAsDouble());
+    else
+      unnamed.push_back(function);
+  }
+  if (!unnamed.empty())
+    return emitError(program.getLoc()) << "`" << costs << "` gives no costs of `" << llvm::join(unnamed, "`, `")
+                                       << "`; add them, or `rest=0`";
+  if (most == 0)
+    return emitError(program.getLoc()) << "`" << costs << "` says that nothing takes any time";
+  program->setAttr("costs", parts.getDictionary(program.getContext()));
+  return success();
+}

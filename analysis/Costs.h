@@ -1,0 +1,91 @@
+// What tasks and messages cost: in the units that papers count in, by a cluster's data sheet, or as measured.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_COSTS_H
+#define PP_PASSES_COSTS_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include <memory>
+
+namespace pp {
+
+/// The way of one message: it has its links to itself for `transfer`, and is there `latency` later.
+struct Route {
+  double latency = 0, transfer = 0;
+  /// Where ranks move the bytes themselves: what the post of the last end takes, that of another, and how much later
+  /// than the arrival a rank that already waits goes on.
+  double lastPost = 0, post = 0, wake = 0;
+  llvm::SmallVector<std::string, 2> links; ///< names; two messages that share one go one after the other
+  llvm::SmallVector<double, 2> volumes;    ///< how many times the bytes of the message pass each link
+};
+
+/// In place of a rank: the host memory of the rank at the message's other end.
+constexpr int64_t kHost = -1;
+
+/// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
+class CostModel {
+public:
+  virtual ~CostModel() = default;
+  /// How long this launch takes on this rank.
+  virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
+  /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a ring
+  /// (PostOp::ringOrder).
+  virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;
+  /// True where times are multiples of a unit and not seconds.
+  virtual bool isUnitTime() const { return false; }
+};
+
+/// The costs papers count in; messages and everything that is not a unit take no time.
+struct UnitCosts : CostModel {
+  double forward = 1, backward = 2, inputs = 1, weights = 1, recompute = 1;
+  UnitCosts() = default;
+  UnitCosts(double forward, double backward, double inputs, double weights, double recompute)
+      : forward(forward), backward(backward), inputs(inputs), weights(weights), recompute(recompute) {}
+  double of(int64_t rank, pipeline::LaunchOp launch) const override;
+  bool isUnitTime() const override { return true; }
+};
+
+/// A collective as a ring of its members: how many times its bytes pass every link, in how many steps after each other,
+/// and over how many of the links from each member to the next.
+struct Ring {
+  double volume, steps;
+  size_t hops;
+};
+Ring ringOf(pipeline::PostKind kind, size_t members);
+
+/// By the program's attribute `cluster`; null after an error.
+std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);
+
+/// By a profile that an emitted program wrote; null after an error, and where the profile lacks what the program does.
+std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::StringRef path);
+
+/// Writes the costs of all parts of the model, `attn=3,post=2,rest=1`, into the program's attribute `costs`.
+mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
+
+/// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts that the
+/// unit runs, B twice that. On slices, an attention costs as much for each slice of
+/// keys.
+class UnitTimes {
+public:
+  explicit UnitTimes(pipeline::ProgramOp program);
+  double of(pipeline::UnitIdAttr unit) const;
+  /// Of a unit that is cut at its attentions, what this body does.
+  double of(pipeline::UnitIdAttr unit, llvm::StringRef callee) const;
+  bool areByPart() const { return byPart; }
+
+private:
+  struct Cost {
+    llvm::SmallVector<double> cuts = {0}; ///< before the first attention, in it, behind it, ..
+    double again = 0;                     ///< what R runs of that without attention
+    double attendsAgain = 0;              ///< and in attentions
+  };
+  bool byPart;
+  llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, Cost> pieces;
+};
+
+/// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else units.
+/// Null after an error.
+std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRef choice);
+
+} // namespace pp
+
+#endif // PP_PASSES_COSTS_H

@@ -1,0 +1,212 @@
+// Greedy execution of rank programs: every rank goes on until it waits, and again when what it waits for has gone.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Execution.h"
+#include "llvm/ADT/DenseSet.h"
+#include <numeric>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+StringRef pp::stringifyChannelMap(ChannelMap map) {
+  switch (map) {
+  case ChannelMap::rank:
+    return "rank";
+  case ChannelMap::direction:
+    return "direction";
+  case ChannelMap::pair:
+    return "pair";
+  case ChannelMap::edge:
+    return "edge";
+  }
+  llvm_unreachable("every map has a name");
+}
+
+//===-- Messages and lanes --------------------------------------------------------------------------------------===//
+
+bool Execution::Message::isComplete() const {
+  PostOp post = ends.front().post;
+  return ends.size() == (post.isCollective() ? post.getPeers().size() : 2);
+}
+
+/// The directed edge of a message and its channel, or the members of a collective.
+static std::tuple<int64_t, int64_t, int64_t, const void *> pathOf(int64_t rank, PostOp post) {
+  int64_t peer = post.getPeers().front(), channel = post.getChannel().value_or(0);
+  if (post.isCollective())
+    return {0, 0, channel, post.getPeersAttr().getAsOpaquePointer()};
+  bool send = post.getKind() == PostKind::send;
+  return {send ? rank : peer, send ? peer : rank, channel, nullptr};
+}
+
+Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
+  using Ordinal = std::tuple<int64_t, int64_t, int64_t, const void *, int64_t>; // of a path, the k-th
+  llvm::DenseMap<Ordinal, int64_t> numbers;
+  for (auto rank : program.getOps<RankOp>()) {
+    int64_t self = lists.size();
+    auto &list = lists.emplace_back();
+    llvm::DenseMap<Ordinal, int64_t> counts; // the last tells sends from receives
+    llvm::DenseMap<Operation *, Step> posts;
+    for (Operation &op : rank.getBody().front()) {
+      if (auto post = dyn_cast<PostOp>(op)) {
+        auto path = pathOf(self, post);
+        int64_t side = post.isCollective() ? -1 : static_cast<int64_t>(post.getKind()); // whatever kind: one lane
+        int64_t k = counts[std::tuple_cat(path, std::tuple(side))]++;
+        auto [it, added] = numbers.try_emplace(std::tuple_cat(path, std::tuple(k)), messages.size());
+        if (added)
+          messages.emplace_back();
+        auto &ends = messages[it->second].ends;
+        bool send = post.getKind() == PostKind::send;
+        ends.insert(send ? ends.begin() : ends.end(), {self, post, enqueue(self, post, it->second)});
+        int64_t end = send ? 0 : post.getKind() == PostKind::receive ? 1 : ends.size() - 1;
+        list.push_back(posts[post] = {post, it->second, end});
+      } else if (auto complete = dyn_cast<CompleteOp>(op)) {
+        Step step = posts.lookup(complete.getRequest().getDefiningOp());
+        list.push_back({complete, step.message, step.end});
+      } else if (isa<LaunchOp>(op)) {
+        list.push_back({&op});
+      }
+    }
+  }
+  for (auto &list : lists) // a receive whose send is missing is alone in its message
+    for (Step &step : list)
+      if (step.message >= 0)
+        step.end = std::min<int64_t>(step.end, messages[step.message].ends.size() - 1);
+  next.assign(lists.size(), 0);
+  ready.resize(lists.size());
+  std::iota(ready.begin(), ready.end(), 0);
+}
+
+/// In place of a channel, for the two ends of a rank's messages to itself.
+static constexpr int64_t kHostSend = -1, kHostReceive = -2;
+
+Execution::LaneKey Execution::laneOf(int64_t rank, PostOp post) const {
+  auto [from, to, channel, members] = pathOf(rank, post);
+  Role role = post.getThing().getRole();
+  if (from == to && !members) // to the host and back: the two ends do not stand behind each other
+    return {rank, from, to, post.getKind() == PostKind::send ? kHostSend : kHostReceive, nullptr};
+  switch (map) {
+  case ChannelMap::rank:
+    return {rank, 0, 0, 0, nullptr};
+  case ChannelMap::direction:
+    return {rank, llvm::is_contained({Role::dact, Role::dkv, Role::grad}, role), 0, 0, nullptr};
+  case ChannelMap::pair:
+    return members ? LaneKey(rank, 0, 0, channel, members)
+                   : LaneKey(rank, std::min(from, to), std::max(from, to), 0, nullptr);
+  case ChannelMap::edge:
+    return {rank, from, to, channel, members};
+  }
+  llvm_unreachable("every map has lanes");
+}
+
+/// Puts the message at the end of its lane on this rank; returns the element that it is, or is one of.
+int64_t Execution::enqueue(int64_t rank, PostOp post, int64_t message) {
+  int64_t lane = laneNumbers.try_emplace(laneOf(rank, post), lanes.size()).first->second;
+  if (lane == static_cast<int64_t>(lanes.size()))
+    lanes.emplace_back();
+  auto groupOf = [&](int64_t number) -> std::optional<uint64_t> {
+    for (const End &end : messages[number].ends)
+      if (end.rank == rank)
+        return PostOp(end.post).getGroup();
+    return std::nullopt;
+  };
+  int64_t last = lanes[lane].elements.empty() ? -1 : lanes[lane].elements.back();
+  bool joins = map != ChannelMap::edge && post.getGroup() && last >= 0 &&
+               groupOf(elements[last].messages.back()) == post.getGroup();
+  if (!joins) {
+    last = elements.size();
+    elements.push_back({rank, lane, {}, 0, false});
+    lanes[lane].elements.push_back(last);
+  }
+  elements[last].messages.push_back(message);
+  ++elements[last].left;
+  return last;
+}
+
+int64_t Execution::countLanes() const {
+  llvm::DenseSet<LaneKey> distinct;
+  bool shared = map == ChannelMap::pair || map == ChannelMap::edge;
+  for (auto &entry : laneNumbers) {
+    LaneKey key = entry.first;
+    if (std::get<3>(key) == kHostReceive) // counted as its send
+      continue;
+    if (shared)
+      std::get<0>(key) = 0;
+    distinct.insert(key);
+  }
+  return distinct.size();
+}
+
+//===-- Running -------------------------------------------------------------------------------------------------===//
+
+void Execution::run(ExecutionListener &listener) {
+  auto step = [&](int64_t rank, const Step &now) {
+    if (auto launch = dyn_cast<LaunchOp>(now.op)) {
+      listener.launched(rank, launch);
+    } else if (isa<PostOp>(now.op)) {
+      post(rank, now, listener);
+    } else {
+      const End &end = endOf(now);
+      Element &element = elements[end.element];
+      if (element.left > 0) {
+        element.awaited = true;
+        return false;
+      }
+      listener.completed(rank, end.post);
+    }
+    return true;
+  };
+  while (!ready.empty()) {
+    int64_t rank = ready.back();
+    ready.pop_back();
+    while (!hasEnded(rank) && step(rank, lists[rank][next[rank]]))
+      ++next[rank];
+  }
+}
+
+bool Execution::hasEnded() const {
+  return llvm::all_of(llvm::seq<int64_t>(0, ranks()), [&](int64_t rank) { return hasEnded(rank); });
+}
+
+PostOp Execution::waitsFor(int64_t rank) const { return endOf(lists[rank][next[rank]]).post; }
+
+int64_t Execution::aheadOf(int64_t element) const {
+  const Lane &lane = lanes[elements[element].lane];
+  int64_t head = lane.elements[lane.head];
+  return head == element ? -1 : head;
+}
+
+void Execution::post(int64_t rank, const Step &step, ExecutionListener &listener) {
+  End &end = messages[step.message].ends[step.end];
+  end.posted = true;
+  listener.posted(rank, end.post);
+  SmallVector<int64_t> candidates = {step.message};
+  while (!candidates.empty())
+    deliver(candidates.pop_back_val(), listener, candidates);
+}
+
+bool Execution::canGo(const Message &message) const {
+  return !message.delivered && message.isComplete() &&
+         llvm::all_of(message.ends, [&](const End &end) { return end.posted && aheadOf(end.element) < 0; });
+}
+
+/// Lets the message go if it can; what stands behind it in its lanes may go next.
+void Execution::deliver(int64_t number, ExecutionListener &listener, SmallVectorImpl<int64_t> &candidates) {
+  Message &message = messages[number];
+  if (!canGo(message))
+    return;
+  message.delivered = true;
+  SmallVector<std::pair<int64_t, PostOp>, 2> ends;
+  for (const End &end : message.ends)
+    ends.push_back({end.rank, end.post});
+  listener.delivered(ends);
+  for (const End &end : message.ends) {
+    Element &element = elements[end.element];
+    if (--element.left > 0)
+      continue;
+    if (element.awaited)
+      ready.push_back(element.rank);
+    Lane &lane = lanes[element.lane];
+    if (++lane.head < lane.elements.size())
+      llvm::append_range(candidates, elements[lane.elements[lane.head]].messages);
+  }
+}

@@ -1,0 +1,112 @@
+// Executes rank programs with zero buffering, without time: the machine behind the proofs of progress and of values.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_EXECUTION_H
+#define PP_PASSES_EXECUTION_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include <tuple>
+
+namespace pp {
+
+/// Which messages share a lane, a queue at each rank through which they go one after the other (an NCCL communicator
+/// with its stream). `rank`: all messages of a rank. `direction`: two lanes a rank, one for what goes with the model
+/// (act, weight, kv, stash, stat, opt, data), one for derivatives (dact, dkv, grad). `pair`: a lane for every two ranks.
+/// `edge`: one for every directed edge, as the backends `mpi` and `threads` have it.
+/// Sums over a group have a lane of their own under `pair` and `edge`.
+enum class ChannelMap { rank, direction, pair, edge };
+llvm::StringRef stringifyChannelMap(ChannelMap map);
+
+/// Hears what happens, in an order that respects every rank's list and every message.
+class ExecutionListener {
+public:
+  virtual ~ExecutionListener() = default;
+  virtual void launched(int64_t rank, pipeline::LaunchOp launch) {}
+  virtual void posted(int64_t rank, pipeline::PostOp post) {}
+  /// Every end of the message has posted: what the sender's slot holds now is what arrives. `ends` are its posts with
+  /// their ranks; of a send and its receive the send stands first.
+  virtual void delivered(llvm::ArrayRef<std::pair<int64_t, pipeline::PostOp>> ends) {}
+  virtual void completed(int64_t rank, pipeline::PostOp post) {}
+};
+
+/// Posts never block. A message goes when all its ends have posted it and it heads its lane at every one of them; a
+/// complete blocks until then. The moves of one group go through a lane as one element: each as soon as it can, the
+/// lane goes on and their completes end when all have gone; on the lane of a directed edge every message is an element,
+/// for messages between the same two ranks keep their order. The programs are straight lines, so executing them
+/// greedily in any order decides whether they can end, in linear time.
+class Execution {
+public:
+  explicit Execution(pipeline::ProgramOp program, ChannelMap map = ChannelMap::edge);
+
+  /// Runs until no rank can go on.
+  void run(ExecutionListener &listener);
+
+  int64_t ranks() const { return lists.size(); }
+  bool hasEnded(int64_t rank) const { return next[rank] == lists[rank].size(); }
+  bool hasEnded() const;
+  /// The message whose complete a rank that has not ended waits in.
+  pipeline::PostOp waitsFor(int64_t rank) const;
+  /// The complete it waits in.
+  mlir::Operation *waitsAt(int64_t rank) const { return lists[rank][next[rank]].op; }
+
+  //===-- What is blocked, for the story of a deadlock ----------------------------------------------------------===//
+
+  struct End {
+    int64_t rank;
+    pipeline::PostOp post;
+    int64_t element;
+    bool posted = false;
+  };
+  /// The k-th message of a directed edge and channel, or the k-th sum of a group.
+  struct Message {
+    llvm::SmallVector<End, 2> ends; ///< those that some rank posts, now or later; a send before its receive
+    bool delivered = false;
+    bool isComplete() const; ///< no end is missing
+  };
+  /// What goes through a lane of one rank at once.
+  struct Element {
+    int64_t rank, lane;
+    llvm::SmallVector<int64_t, 1> messages;
+    int64_t left = 0;     ///< messages that have not gone
+    bool awaited = false; ///< the rank stands in a complete
+  };
+  llvm::ArrayRef<Message> allMessages() const { return messages; }
+  const Element &element(int64_t number) const { return elements[number]; }
+  /// The element at the head of the lane of this one, or -1 if it is this one.
+  int64_t aheadOf(int64_t element) const;
+  /// The message of the post whose complete a rank waits in.
+  int64_t awaitedMessage(int64_t rank) const { return lists[rank][next[rank]].message; }
+  /// Lanes that carry something; the two ends of a pair's or an edge's lane are one.
+  int64_t countLanes() const;
+
+private:
+  struct Step {
+    mlir::Operation *op;
+    int64_t message = -1; ///< of a post and its complete
+    int64_t end = 0;      ///< which end of the message this is
+  };
+  struct Lane {
+    llvm::SmallVector<int64_t, 2> elements;
+    size_t head = 0;
+  };
+  using LaneKey = std::tuple<int64_t, int64_t, int64_t, int64_t, const void *>; // rank, from, to, channel, members
+
+  ChannelMap map;
+  std::vector<llvm::SmallVector<Step, 0>> lists; ///< launches, posts and completes of every rank
+  std::vector<size_t> next;
+  std::vector<int64_t> ready;
+  std::vector<Message> messages;
+  std::vector<Element> elements;
+  std::vector<Lane> lanes;
+  llvm::DenseMap<LaneKey, int64_t> laneNumbers;
+
+  const End &endOf(const Step &step) const { return messages[step.message].ends[step.end]; }
+  LaneKey laneOf(int64_t rank, pipeline::PostOp post) const;
+  int64_t enqueue(int64_t rank, pipeline::PostOp post, int64_t message);
+  void post(int64_t rank, const Step &step, ExecutionListener &listener);
+  bool canGo(const Message &message) const;
+  void deliver(int64_t number, ExecutionListener &listener, llvm::SmallVectorImpl<int64_t> &candidates);
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_EXECUTION_H

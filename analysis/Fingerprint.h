@@ -1,0 +1,21 @@
+// What a program is known by in the files that its runs write, so that those of another program are not taken for its own.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_FINGERPRINT_H
+#define PP_PASSES_FINGERPRINT_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include "llvm/Support/JSON.h"
+
+namespace pp {
+
+/// Names and sizes, and hashes of what the tasks compute on (`tasks`), of the units of every rank (`units`) and of its
+/// messages (`messages`), both in their order. A run copies it into its profile and trace as `made_from`.
+llvm::json::Object fingerprintOf(pipeline::ProgramOp program);
+
+/// What is wrong with a file whose root this is: it does not say what it was made from, or that was another program, with
+/// the first difference. Empty if it is of this program; `inOrder`: with the same messages in the same order.
+std::string differenceFrom(pipeline::ProgramOp program, const llvm::json::Object &root, bool inOrder);
+
+} // namespace pp
+
+#endif // PP_PASSES_FINGERPRINT_H

@@ -1,0 +1,193 @@
+// Prices by a profile that an emitted program has written: the means of its tasks and messages.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// runtime/files/Profile.h says what the file holds. Here a rank's own thread moves the bytes: between threads whoever posts
+// last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
+#include "analysis/Costs.h"
+#include "analysis/Fingerprint.h"
+#include "mlir/Support/FileUtilities.h"
+#include "llvm/Support/FormatVariadic.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include <cmath>
+#include <map>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// Means in seconds.
+struct MessageTimes {
+  double post = 0, lastPost = 0, arrival = 0;
+  MessageTimes plus(const MessageTimes &other, double factor) const {
+    return {post + factor * other.post, lastPost + factor * other.lastPost, arrival + factor * other.arrival};
+  }
+};
+
+class MeasuredCosts : public CostModel {
+public:
+  explicit MeasuredCosts(StringRef path) : path(path) {}
+  LogicalResult read(ProgramOp program);
+
+  double of(int64_t rank, LaunchOp launch) const override { return find(rank, launch).value_or(0) + dispatch; }
+
+  Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
+    Route route = CostModel::route(kind, ranks, bytes);
+    MessageTimes times = timesOf(kind, bytes);
+    route.post = times.post + 2 * dispatch; // of the post and of its complete
+    route.lastPost = times.lastPost + 2 * dispatch;
+    (threads ? route.wake : route.latency) = times.arrival;
+    return route;
+  }
+
+private:
+  static StringRef kindOf(PostKind kind) {
+    return kind == PostKind::send || kind == PostKind::receive ? "p2p" : stringifyPostKind(kind);
+  }
+
+  /// Of this task on this rank, on any other, or of any task of its phase on this rank.
+  std::optional<double> find(int64_t rank, LaunchOp launch) const {
+    std::string task = launch.getCallee().str(), phase = stringifyPhase(launch.getUnit().getPhase()).str();
+    for (const auto &key : {std::pair(rank, task), std::pair(int64_t(-1), task), std::pair(rank, "phase " + phase)})
+      if (auto found = tasks.find(key); found != tasks.end())
+        return found->second.first / found->second.second;
+    return std::nullopt;
+  }
+
+  /// As measured for this size, else on the line between (or through) the two nearest.
+  MessageTimes timesOf(PostKind kind, int64_t bytes) const {
+    auto sizes = messages.find(kindOf(kind).str());
+    if (sizes == messages.end())
+      return {};
+    auto above = sizes->second.lower_bound(bytes);
+    if (above != sizes->second.end() && above->first == bytes)
+      return above->second;
+    if (sizes->second.size() == 1)
+      return sizes->second.begin()->second;
+    if (above == sizes->second.end())
+      --above;
+    if (above == sizes->second.begin())
+      ++above;
+    auto below = std::prev(above);
+    double share = double(bytes - below->first) / double(above->first - below->first);
+    MessageTimes times = below->second.plus(above->second, share).plus(below->second, -share);
+    return {std::max(times.post, 0.0), std::max(times.lastPost, 0.0), std::max(times.arrival, 0.0)};
+  }
+
+  LogicalResult readText(ProgramOp program, StringRef text);
+  LogicalResult readNumbers(ProgramOp program, const llvm::json::Object &root);
+  bool addTask(const llvm::json::Value &value);
+  bool addMessage(const llvm::json::Value &value);
+  LogicalResult check(ProgramOp program);
+
+  StringRef path;
+  bool threads = false;
+  double dispatch = 0;
+  std::map<std::pair<int64_t, std::string>, std::pair<double, double>> tasks; ///< sum and weight
+  std::map<std::string, std::map<int64_t, MessageTimes>> messages;            ///< by kind, then bytes
+};
+
+} // namespace
+
+/// Seconds, or how often: a number that a run can have measured. Absent: `otherwise`, where there is that.
+static bool readNumber(const llvm::json::Object &entry, StringRef key, std::optional<double> otherwise,
+                       double &number) {
+  const llvm::json::Value *value = entry.get(key);
+  std::optional<double> found = value ? value->getAsNumber() : otherwise;
+  number = found.value_or(-1);
+  return std::isfinite(number) && number >= 0;
+}
+
+/// Of no use without all of it: a task without a time would be simulated as if it took none.
+bool MeasuredCosts::addTask(const llvm::json::Value &value) {
+  auto *entry = value.getAsObject();
+  auto rank = entry ? entry->getInteger("rank") : std::nullopt;
+  auto task = entry ? entry->getString("task") : std::nullopt, phase = entry ? entry->getString("phase") : std::nullopt;
+  double mean = 0, count = 0;
+  if (!rank || *rank < 0 || !task || !phase || !symbolizePhase(*phase) ||
+      !readNumber(*entry, "mean", std::nullopt, mean) || !readNumber(*entry, "count", 1, count) || count < 1)
+    return false;
+  for (const auto &key : {std::pair(*rank, task->str()), std::pair(int64_t(-1), task->str()),
+                          std::pair(*rank, "phase " + phase->str())}) {
+    tasks[key].first += mean * count;
+    tasks[key].second += count;
+  }
+  return true;
+}
+
+bool MeasuredCosts::addMessage(const llvm::json::Value &value) {
+  auto *entry = value.getAsObject();
+  auto kind = entry ? entry->getString("kind") : std::nullopt;
+  auto bytes = entry ? entry->getInteger("bytes") : std::nullopt;
+  MessageTimes times;
+  if (!kind || !bytes || *bytes < 0 || !readNumber(*entry, "post", 0, times.post) ||
+      !readNumber(*entry, "last_post", 0, times.lastPost) || !readNumber(*entry, "arrival", 0, times.arrival))
+    return false;
+  messages[kind->str()][*bytes] = times;
+  return true;
+}
+
+LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Object &root) {
+  auto number = [&](const llvm::json::Value &entry) {
+    return program.emitError() << "`" << path << "` has an entry without a name or a time of at least 0: "
+                               << llvm::formatv("{0}", entry).str();
+  };
+  if (!readNumber(root, "dispatch", 0, dispatch))
+    return number(*root.get("dispatch"));
+  for (const llvm::json::Value &entry : *root.getArray("tasks"))
+    if (!addTask(entry))
+      return number(entry);
+  for (const llvm::json::Value &entry : *root.getArray("messages"))
+    if (!addMessage(entry))
+      return number(entry);
+  bool nothing = dispatch == 0 && llvm::all_of(tasks, [](const auto &entry) { return entry.second.first == 0; });
+  if (nothing)
+    return program.emitError() << "`" << path << "` says that no task takes any time";
+  return success();
+}
+
+LogicalResult MeasuredCosts::readText(ProgramOp program, StringRef text) {
+  llvm::Expected<llvm::json::Value> value = llvm::json::parse(text);
+  if (!value)
+    return program.emitError() << "`" << path << "` is no JSON: " << llvm::toString(value.takeError());
+  auto *root = value->getAsObject();
+  if (!root || !root->getArray("tasks") || !root->getArray("messages"))
+    return program.emitError() << "`" << path << "` is no profile; `--profile` of an emitted program writes one";
+  if (std::string why = differenceFrom(program, *root, /*inOrder=*/false); !why.empty())
+    return program.emitError() << "`" << path << "` " << why;
+  threads = root->getString("transport") == StringRef("threads");
+  return readNumbers(program, *root);
+}
+
+/// Everything that the program does must have been seen.
+LogicalResult MeasuredCosts::check(ProgramOp program) {
+  for (auto rank : program.getOps<RankOp>()) {
+    int64_t number = rank.getRank();
+    for (auto launch : rank.getOps<LaunchOp>())
+      if (!find(number, launch))
+        return launch.emitError() << "`" << path << "` has no time of task `" << launch.getCallee() << "`, nor of any "
+                                  << stringifyPhase(launch.getUnit().getPhase()) << " on rank " << number;
+    for (auto post : rank.getOps<PostOp>())
+      if (!messages.count(kindOf(post.getKind()).str()))
+        return post.emitError() << "`" << path << "` has no time of a message of kind `" << kindOf(post.getKind())
+                                << "`";
+  }
+  return success();
+}
+
+LogicalResult MeasuredCosts::read(ProgramOp program) {
+  std::string message;
+  std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(path, &message);
+  if (!buffer)
+    return program.emitError() << "costs are units, cluster or a profile: " << message;
+  return success(succeeded(readText(program, buffer->getBuffer())) && succeeded(check(program)));
+}
+
+std::unique_ptr<CostModel> pp::makeMeasuredCosts(ProgramOp program, StringRef path) {
+  auto costs = std::make_unique<MeasuredCosts>(path);
+  if (failed(costs->read(program)))
+    return nullptr;
+  return costs;
+}

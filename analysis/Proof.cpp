@@ -1,0 +1,293 @@
+// Records what the proofs established, reads it back, and prints it as a table or as JSON.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Proof.h"
+#include "analysis/SlotLives.h"
+#include "mlir/Pass/Pass.h"
+#include "mlir/Pass/PassManager.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/JSON.h"
+#include <chrono>
+#include <cmath>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+/// The proofs in the order in which they are told, each in one sentence (proofs.md).
+static constexpr std::pair<StringLiteral, StringLiteral> kClaims[] = {
+    {"units", "every unit of the step runs exactly once"},
+    {"values", "every read finds the value it needs, weights of this step's version"},
+    {"gradients", "every gradient holds every contribution exactly once at its update"},
+    {"channels", "on every lane the k-th send is the k-th receive, in thing, shape and type"},
+    {"progress", "no cycle of waits with zero buffering"},
+    {"slots", "no two live values share a byte, none is touched in flight"},
+    {"memory", "no rank needs more than its limit"}};
+
+//===-- Recording -----------------------------------------------------------------------------------------------===//
+
+void pp::recordProof(ProgramOp program, StringRef name, ArrayRef<Fact> facts) {
+  Builder builder(program.getContext());
+  SmallVector<NamedAttribute> entries;
+  for (const Fact &fact : facts) {
+    Attribute value =
+        fact.isNumber ? Attribute(builder.getI64IntegerAttr(fact.count)) : builder.getStringAttr(fact.text);
+    entries.push_back(builder.getNamedAttr(fact.name, value));
+  }
+  NamedAttrList proofs(program->getAttrOfType<DictionaryAttr>("proof"));
+  proofs.set(name, builder.getDictionaryAttr(entries));
+  program->setAttr("proof", proofs.getDictionary(program.getContext()));
+}
+
+void pp::dropProofs(ModuleOp module) {
+  for (auto program : module.getOps<ProgramOp>())
+    program->removeAttr("proof");
+}
+
+FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module) {
+  dropProofs(module); // so that what stands there afterwards was recorded by a proof that ran
+  if (failed(manager.run(module)))
+    return failure();
+  auto programs = module.getOps<ProgramOp>();
+  if (!llvm::hasSingleElement(programs))
+    return module.emitError() << "expected one `pipeline.program`, got " << llvm::range_size(programs);
+  auto recorded = (*programs.begin())->getAttrOfType<DictionaryAttr>("proof");
+  for (auto [name, claim] : kClaims)
+    if (!recorded || !recorded.contains(name))
+      return (*programs.begin())->emitError() << "`prove-" << name << "` did not run; this is a fault of pp-compile";
+  return ProvedModule(module);
+}
+
+namespace {
+
+class Stopwatch : public PassInstrumentation {
+public:
+  explicit Stopwatch(PassTimes &times) : times(times) {}
+
+  void runBeforePass(Pass *pass, Operation *) override {
+    if (!pass->getArgument().empty())
+      begin = std::chrono::steady_clock::now();
+  }
+  void runAfterPass(Pass *pass, Operation *) override {
+    if (pass->getArgument().empty())
+      return;
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    times.seconds[pass->getArgument()] += seconds;
+    times.total += seconds;
+  }
+
+private:
+  PassTimes &times;
+  std::chrono::steady_clock::time_point begin;
+};
+
+} // namespace
+
+std::unique_ptr<PassInstrumentation> pp::timePasses(PassTimes &times) { return std::make_unique<Stopwatch>(times); }
+
+//===-- Reading -------------------------------------------------------------------------------------------------===//
+
+/// Units by phase and messages by role, as they stand in the rank programs.
+static std::vector<Fact> describe(ProgramOp program) {
+  llvm::MapVector<Phase, int64_t> units;
+  std::map<Role, int64_t> messages;
+  int64_t launches = 0, sends = 0, collectives = 0, bytes = 0;
+  for (auto rank : program.getOps<RankOp>())
+    for (Operation &op : rank.getBody().front()) {
+      if (auto launch = dyn_cast<LaunchOp>(op)) {
+        ++launches;
+        ++units[launch.getUnit().getPhase()];
+      }
+      auto post = dyn_cast<PostOp>(op);
+      if (!post || post.getKind() == PostKind::receive)
+        continue;
+      if (post.isCollective()) {
+        collectives += post.getPeers().front() == static_cast<int64_t>(rank.getRank());
+        continue;
+      }
+      ++sends;
+      ++messages[post.getThing().getRole()];
+      bytes += payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+    }
+  std::vector<Fact> facts = {{"launches", launches}};
+  for (Phase phase : {Phase::F, Phase::B, Phase::I, Phase::W, Phase::R})
+    if (units.count(phase))
+      facts.push_back({stringifyPhase(phase), units[phase]});
+  facts.push_back({"messages", sends});
+  for (auto [role, count] : messages)
+    facts.push_back({stringifyRole(role), count});
+  facts.push_back({"bytes sent", bytes});
+  facts.push_back({"collectives", collectives});
+  return facts;
+}
+
+static Proof::Rank readMemory(RankOp rank) {
+  std::vector<SlotLife> lives = slotLives(rank);
+  Peak peak = peakOf(rank, lives);
+  Proof::Rank memory{static_cast<int64_t>(rank.getRank()),
+                     static_cast<int64_t>(rank.getArenaBytes().value_or(0)),
+                     peak.bytes,
+                     describeInstant(peak.where),
+                     {}};
+  for (auto [role, bytes] : peak.there)
+    memory.roles.push_back({role.str(), bytes});
+  llvm::stable_sort(memory.roles, [](auto &a, auto &b) { return a.second > b.second; });
+  return memory;
+}
+
+Proof::Proof(ProgramOp program, const PassTimes &times)
+    : program(program.getSymName()), ranks(program.getRanks()), microbatches(program.getMicrobatches()),
+      slices(program.getSlices()), subject(describe(program)), passSeconds(times.total) {
+  auto recorded = program->getAttrOfType<DictionaryAttr>("proof");
+  for (auto [name, claim] : kClaims) {
+    auto entries = recorded ? recorded.getAs<DictionaryAttr>(name) : DictionaryAttr();
+    if (!entries)
+      continue;
+    Statement statement{name.str(), claim.str(), {}, -1};
+    for (NamedAttribute entry : entries) {
+      if (auto text = dyn_cast<StringAttr>(entry.getValue()))
+        statement.facts.push_back({entry.getName(), text.getValue()});
+      else
+        statement.facts.push_back({entry.getName(), cast<IntegerAttr>(entry.getValue()).getInt()});
+    }
+    auto time = times.seconds.find(("pp-prove-" + name).str());
+    if (time != times.seconds.end()) {
+      statement.seconds = time->second;
+      proofSeconds += time->second;
+    }
+    statements.push_back(statement);
+  }
+  if (auto progress = recorded ? recorded.getAs<DictionaryAttr>("progress") : DictionaryAttr())
+    channels = progress.getAs<StringAttr>("channels").str();
+  if (auto limits = recorded ? recorded.getAs<DictionaryAttr>("memory") : DictionaryAttr()) {
+    if (auto limit = limits.getAs<IntegerAttr>("limit"))
+      memoryLimit = limit.getInt();
+    else
+      statements.back().claim = "every rank allocates what is planned below; no limit is given";
+  }
+  for (auto rank : program.getOps<RankOp>())
+    memory.push_back(readMemory(rank));
+}
+
+//===-- Printing ------------------------------------------------------------------------------------------------===//
+
+std::string pp::formatBytes(int64_t bytes) {
+  static constexpr StringLiteral kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double amount = bytes;
+  size_t unit = 0;
+  for (; amount >= 1024 && unit + 1 < std::size(kUnits); ++unit)
+    amount /= 1024;
+  return llvm::formatv(unit == 0 ? "{0:f0} {1}" : "{0:f2} {1}", amount, kUnits[unit]).str();
+}
+
+/// `stash 1.50 MiB, weight 512 B`: the largest three.
+static std::string largest(const Proof::Rank &rank) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::interleaveComma(ArrayRef(rank.roles).take_front(3), os,
+                        [&](auto &role) { os << role.first << " " << formatBytes(role.second); });
+  return text;
+}
+
+/// Rows in columns as wide as their widest cell; the columns in `right` are right-justified.
+static void printColumns(ArrayRef<std::vector<std::string>> rows, ArrayRef<size_t> right, llvm::raw_ostream &os) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const auto &row : rows)
+    for (auto [width, cell] : llvm::zip(widths, row))
+      width = std::max(width, cell.size());
+  for (const auto &row : rows) {
+    std::string line;
+    llvm::raw_string_ostream text(line);
+    for (auto [i, cell] : llvm::enumerate(row)) {
+      if (llvm::is_contained(right, i))
+        text << "  " << llvm::right_justify(cell, widths[i]);
+      else
+        text << "  " << llvm::left_justify(cell, widths[i]);
+    }
+    os << StringRef(line).rtrim() << "\n";
+  }
+}
+
+static std::string milliseconds(double seconds) {
+  return seconds < 0 ? "" : llvm::formatv("{0:f1} ms", seconds * 1e3).str();
+}
+
+void pp::printProof(const Proof &proof, llvm::raw_ostream &os) {
+  os << proof.program << ": " << proof.ranks << " ranks, " << proof.microbatches << " microbatches";
+  if (proof.slices > 0)
+    os << ", " << proof.slices << " slices";
+  os << "\n  ";
+  llvm::interleaveComma(proof.subject, os, [&](const Fact &fact) { os << fact.name << " " << fact.text; });
+  os << "\n\n";
+  std::vector<std::vector<std::string>> rows = {{"proof", "claim", "over", "time"}};
+  for (const Proof::Statement &statement : proof.statements) {
+    std::string facts;
+    llvm::raw_string_ostream text(facts);
+    llvm::interleaveComma(statement.facts, text, [&](const Fact &fact) { text << fact.name << " " << fact.text; });
+    rows.push_back({statement.name, statement.claim, facts, milliseconds(statement.seconds)});
+  }
+  printColumns(rows, {3}, os);
+  os << "\n";
+  rows = {{"rank", "planned", "live set", "limit", "largest at", "of it"}};
+  for (const Proof::Rank &rank : proof.memory)
+    rows.push_back({std::to_string(rank.rank), formatBytes(rank.planned), formatBytes(rank.live),
+                    proof.memoryLimit < 0 ? "none" : formatBytes(proof.memoryLimit), rank.at, largest(rank)});
+  printColumns(rows, {0, 1, 2, 3}, os);
+  if (proof.passSeconds > 0)
+    os << "\n  proofs " << milliseconds(proof.proofSeconds) << " of " << milliseconds(proof.passSeconds)
+       << " in passes\n";
+}
+
+/// To whole microseconds.
+static double rounded(double seconds) { return std::round(seconds * 1e6) / 1e6; }
+
+static void writeFacts(StringRef key, ArrayRef<Fact> facts, llvm::json::OStream &json) {
+  json.attributeObject(key, [&] {
+    for (const Fact &fact : facts) {
+      if (fact.isNumber)
+        json.attribute(fact.name, fact.count);
+      else
+        json.attribute(fact.name, fact.text);
+    }
+  });
+}
+
+void pp::printProofJson(const Proof &proof, llvm::raw_ostream &os) {
+  llvm::json::OStream json(os, 2);
+  json.object([&] {
+    json.attribute("program", proof.program);
+    json.attribute("ranks", proof.ranks);
+    json.attribute("microbatches", proof.microbatches);
+    json.attribute("slices", proof.slices);
+    writeFacts("subject", proof.subject, json);
+    json.attributeArray("proofs", [&] {
+      for (const Proof::Statement &statement : proof.statements)
+        json.object([&] {
+          json.attribute("name", statement.name);
+          json.attribute("claim", statement.claim);
+          writeFacts("facts", statement.facts, json);
+          if (statement.seconds >= 0)
+            json.attribute("seconds", rounded(statement.seconds));
+        });
+    });
+    json.attributeArray("memory", [&] {
+      for (const Proof::Rank &rank : proof.memory)
+        json.object([&] {
+          json.attribute("rank", rank.rank);
+          json.attribute("planned", rank.planned);
+          json.attribute("live", rank.live);
+          if (proof.memoryLimit >= 0)
+            json.attribute("limit", proof.memoryLimit);
+          json.attribute("at", rank.at);
+          json.attributeObject("roles", [&] {
+            for (auto &[role, bytes] : rank.roles)
+              json.attribute(role, bytes);
+          });
+        });
+    });
+    json.attributeObject("seconds", [&] {
+      json.attribute("proofs", rounded(proof.proofSeconds));
+      json.attribute("passes", rounded(proof.passSeconds));
+    });
+  });
+  os << "\n";
+}

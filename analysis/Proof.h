@@ -1,0 +1,89 @@
+// What was proved of a program, with counts: recorded by the proofs on the program, read and printed from there.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PROOF_H
+#define PP_PASSES_PROOF_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include "mlir/Pass/PassInstrumentation.h"
+#include "llvm/ADT/StringMap.h"
+
+namespace mlir {
+class PassManager;
+} // namespace mlir
+
+namespace pp {
+
+/// A number (or word) that a proof reports: `lanes 6`, `channels edge`.
+struct Fact {
+  std::string name, text;
+  int64_t count = 0;
+  bool isNumber = false;
+  Fact(llvm::StringRef name, int64_t count) : name(name), text(std::to_string(count)), count(count), isNumber(true) {}
+  Fact(llvm::StringRef name, llvm::StringRef text) : name(name), text(text) {}
+};
+
+/// Notes on the program (attribute `proof`) that this proof holds. `name` is the pass's without `prove-`.
+void recordProof(pipeline::ProgramOp program, llvm::StringRef name, llvm::ArrayRef<Fact> facts);
+
+/// Forgets what a file says was proved of its programs: nobody can know whether it was.
+void dropProofs(mlir::ModuleOp module);
+
+/// A module of rank programs of which every proof ran in this process and holds. Objects and executables are made of
+/// nothing else.
+class ProvedModule {
+public:
+  /// Runs `manager`, which must end with the proofs (addProofs); fails with their errors.
+  static mlir::FailureOr<ProvedModule> run(mlir::PassManager &manager, mlir::ModuleOp module);
+  mlir::ModuleOp get() const { return module; }
+
+private:
+  explicit ProvedModule(mlir::ModuleOp module) : module(module) {}
+  mlir::ModuleOp module;
+};
+
+/// `1.50 MiB`.
+std::string formatBytes(int64_t bytes);
+
+/// How long passes took, by their argument (`pp-prove-slots`), and all of them together.
+struct PassTimes {
+  llvm::StringMap<double> seconds;
+  double total = 0;
+};
+/// Add it to a pass manager; `times` must outlive the run.
+std::unique_ptr<mlir::PassInstrumentation> timePasses(PassTimes &times);
+
+/// What was proved of one program.
+struct Proof {
+  struct Statement {
+    std::string name;  ///< `progress`
+    std::string claim; ///< `no cycle of waits with zero buffering`
+    std::vector<Fact> facts;
+    double seconds = -1; ///< -1 where it was not measured
+  };
+  struct Rank {
+    int64_t rank;
+    int64_t planned;                                    ///< bytes of its arena: what the program allocates
+    int64_t live;                                       ///< the largest live set, which no plan can be below
+    std::string at;                                     ///< the unit at which that is reached
+    std::vector<std::pair<std::string, int64_t>> roles; ///< its bytes at that instant, largest first
+  };
+  std::string program, channels;
+  int64_t ranks = 0, microbatches = 0, slices = 0;
+  std::vector<Fact> subject;         ///< units by phase, messages by role: what the statements are about
+  std::vector<Statement> statements; ///< in the order of the proofs
+  std::vector<Rank> memory;
+  int64_t memoryLimit = -1; ///< bytes per rank, -1 where there is none
+  double proofSeconds = 0, passSeconds = 0;
+
+  /// Reads what the proofs recorded on a program of rank programs.
+  explicit Proof(pipeline::ProgramOp program, const PassTimes &times = {});
+};
+
+/// A short table for people, and for a paper's appendix.
+void printProof(const Proof &proof, llvm::raw_ostream &os);
+/// The same as JSON.
+void printProofJson(const Proof &proof, llvm::raw_ostream &os);
+
+} // namespace pp
+
+#endif // PP_PASSES_PROOF_H

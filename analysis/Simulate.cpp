@@ -1,0 +1,421 @@
+// Runs rank programs in time order: tasks on their ranks' streams, messages on links, waits by cause.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A rank runs its list in order. A launch takes what the cost model says, a post too where the rank moves the bytes itself
+// (else nothing); a complete waits for its message. A message is ready when its last end is posted, and starts as soon as its links are free: of those that wait
+// for a link, the one that was ready first. A link carries one message at a time: the sum of what it carries is the same
+// as if they shared it, and the order within an edge stays that of its lane.
+#include "analysis/Simulate.h"
+#include "analysis/Actions.h"
+#include "analysis/SlotLives.h"
+#include <cmath>
+#include <map>
+#include <queue>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+StringRef pp::stringifyIdleCause(IdleCause cause) {
+  static constexpr StringLiteral names[] = {"dependency", "head of line", "communication", "imbalance"};
+  return names[static_cast<int>(cause)];
+}
+
+double Timeline::span() const {
+  double longest = 0;
+  for (const RankTimeline &rank : ranks)
+    longest = std::max(longest, rank.last - rank.first);
+  return longest;
+}
+
+double Timeline::bubble() const {
+  double busy = 0, all = makespan * ranks.size();
+  for (const RankTimeline &rank : ranks)
+    busy += rank.busy;
+  return all > 0 ? 1 - busy / all : 0;
+}
+
+namespace {
+
+class Engine {
+public:
+  /// Several steps follow each other without a barrier, as Timeline::twoSteps says.
+  Engine(ProgramOp program, const CostModel &costs, int64_t steps, Manner manner);
+  Timeline run();
+  /// After run(): what a rank waits for that never comes; null if nothing.
+  Operation *stuck() const;
+
+private:
+  struct Stream {
+    std::vector<Operation *> ops; ///< the whole block: positions count slots too
+    size_t next = 0;
+    int64_t step = 0;
+    double clock = 0;
+    bool working = false; ///< a launch has begun
+    LaunchOp running;     ///< one that has not ended
+    /// Without overlap: flights that must arrive before the next task, receives to post when the rank waits.
+    std::vector<int64_t> sent;
+    std::vector<PostOp> late;
+    double wire = 0; ///< until when a message takes it
+  };
+  struct Message {
+    SmallVector<int64_t, 2> waiting; ///< ranks in its complete
+    Route route;
+    SmallVector<int64_t, 2> links;
+    bool arrived = false;
+  };
+  /// The messages between two ranks, or of one group, in order.
+  struct Lane {
+    std::map<int64_t, size_t> posted; ///< by end: -1 sender, -2 receiver, or the member
+    std::vector<int64_t> flights;
+  };
+  enum class Kind { resume, release, arrive };
+  struct Event {
+    double time;
+    int64_t order;
+    Kind kind;
+    int64_t number; ///< of the rank or the flight
+    bool operator>(const Event &other) const { return std::tie(time, order) > std::tie(other.time, other.order); }
+  };
+
+  void advance(int64_t number);
+  bool nextStep(Stream &stream);
+  bool isTurnOf(int64_t number, LaunchOp op);
+  void end(int64_t number);
+  double launch(int64_t number, LaunchOp op);
+  double post(int64_t number, PostOp op);
+  double enter(int64_t number, PostOp op);
+  bool complete(int64_t number, PostOp op);
+  bool hasArrived(int64_t number, int64_t flight);
+  bool hasSent(int64_t number);
+  static std::vector<int64_t> endsOf(int64_t number, PostOp op);
+  int64_t flightOf(int64_t number, PostOp op);
+  void startReady();
+  bool start(int64_t flight);
+  void arrive(int64_t flight);
+  void wake(int64_t number, int64_t flight);
+  void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
+  void push(double time, Kind kind, int64_t number) { events.push({time, order++, kind, number}); }
+  bool isLate(PostOp op) const { return !overlap && op.getKind() == PostKind::receive && !op.isHost(); }
+  bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && op.isCollective(); }
+
+  const CostModel &costs;
+  int64_t steps;
+  bool overlap;
+  /// In lockstep: how many tasks of a `together` have not ended, by step and its number, and the ranks that wait for that.
+  std::map<std::pair<int64_t, int64_t>, int64_t> joints;
+  std::vector<int64_t> early;
+  Timeline timeline;
+  std::vector<Stream> streams;
+  std::vector<Message> messages; ///< of timeline.flights
+  std::map<std::pair<std::vector<int64_t>, int64_t>, Lane> lanes;
+  llvm::DenseMap<Operation *, int64_t> posted; ///< post to flight
+  llvm::StringMap<int64_t> links;
+  std::vector<double> freeFrom; ///< by link
+  std::vector<int64_t> ready;   ///< flights that wait for their links, in order
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
+  int64_t order = 0;
+  double now = 0;
+};
+
+} // namespace
+
+static std::optional<int64_t> jointOf(LaunchOp op) {
+  auto joint = op ? op->getAttrOfType<IntegerAttr>("pipeline.joint") : IntegerAttr();
+  return joint ? std::optional(joint.getInt()) : std::nullopt;
+}
+
+Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, Manner manner)
+    : costs(costs), steps(steps), overlap(manner.overlap) {
+  timeline.unitTime = costs.isUnitTime();
+  for (auto rank : program.getOps<RankOp>()) {
+    Stream &stream = streams.emplace_back();
+    for (Operation &op : rank.getBody().front()) {
+      stream.ops.push_back(&op);
+      if (auto joint = jointOf(dyn_cast<LaunchOp>(op)); joint && manner.lockstep)
+        for (int64_t step = 0; step < steps; ++step)
+          ++joints[{step, *joint}];
+    }
+    push(0, Kind::resume, streams.size() - 1);
+  }
+  timeline.ranks.resize(streams.size());
+}
+
+Timeline Engine::run() {
+  while (!events.empty()) {
+    Event event = events.top();
+    events.pop();
+    now = event.time;
+    if (event.kind == Kind::resume)
+      advance(event.number);
+    else if (event.kind == Kind::arrive)
+      arrive(event.number);
+    startReady();
+  }
+  for (auto [number, stream] : llvm::enumerate(streams))
+    timeline.step = std::max(timeline.step, stream.clock);
+  for (auto [number, stream] : llvm::enumerate(streams)) {
+    for (Idle &idle : timeline.ranks[number].idles) // waits for what completes the step, with no work left to wait for
+      if (idle.cause == IdleCause::dependency && idle.start >= timeline.ranks[number].last)
+        idle.cause = IdleCause::imbalance;
+    idle(number, stream.clock, timeline.step, IdleCause::imbalance, -1);
+  }
+  return std::move(timeline);
+}
+
+//===-- Streams -------------------------------------------------------------------------------------------------===//
+
+void Engine::advance(int64_t number) {
+  Stream &stream = streams[number];
+  RankTimeline &record = timeline.ranks[number];
+  stream.clock = now;
+  end(number);
+  while (stream.next < stream.ops.size() || nextStep(stream)) {
+    Operation *op = stream.ops[stream.next];
+    double cost = 0;
+    if (auto sent = dyn_cast<PostOp>(op)) {
+      cost = post(number, sent);
+      idle(number, now, now + cost, IdleCause::communication, posted.lookup(sent));
+    }
+    if (auto done = dyn_cast<CompleteOp>(op); done && !complete(number, done.getRequest().getDefiningOp<PostOp>()))
+      return;
+    auto task = dyn_cast<LaunchOp>(op);
+    if (task && (!hasSent(number) || !isTurnOf(number, task)))
+      return;
+    if (task)
+      cost = launch(number, task);
+    stream.clock = now + cost;
+    ++stream.next;
+    record.times.push_back(stream.clock);
+    if (cost > 0)
+      return push(stream.clock, Kind::resume, number);
+    end(number);
+  }
+}
+
+/// In lockstep a rank waits for the tasks of all `together`s before.
+bool Engine::isTurnOf(int64_t number, LaunchOp op) {
+  std::optional<int64_t> joint = jointOf(op);
+  if (!joint || joints.empty() || joints.begin()->first >= std::pair(streams[number].step, *joint))
+    return true;
+  early.push_back(number);
+  return false;
+}
+
+void Engine::end(int64_t number) {
+  Stream &stream = streams[number];
+  std::optional<int64_t> joint = jointOf(std::exchange(stream.running, {}));
+  auto it = joint ? joints.find({stream.step, *joint}) : joints.end();
+  if (it == joints.end() || --it->second > 0)
+    return;
+  joints.erase(it);
+  for (int64_t other : std::exchange(early, {})) {
+    idle(other, streams[other].clock, now, IdleCause::dependency, -1);
+    push(now, Kind::resume, other);
+  }
+}
+
+bool Engine::nextStep(Stream &stream) {
+  if (stream.ops.empty() || ++stream.step >= steps)
+    return false;
+  stream.next = 0;
+  return true;
+}
+
+double Engine::launch(int64_t number, LaunchOp op) {
+  RankTimeline &record = timeline.ranks[number];
+  double cost = costs.of(number, op);
+  streams[number].running = op;
+  Span span = {op, now, now + cost};
+  if (span.isWork()) {
+    record.first = streams[number].working ? record.first : now;
+    streams[number].working = true;
+    record.busy += cost;
+    record.last = span.end;
+    timeline.makespan = std::max(timeline.makespan, span.end);
+  }
+  record.spans.push_back(span);
+  return cost;
+}
+
+//===-- Messages ------------------------------------------------------------------------------------------------===//
+
+/// Sender and receiver, or the members. Of what a rank sends itself one is its host memory.
+std::vector<int64_t> Engine::endsOf(int64_t number, PostOp op) {
+  bool sends = op.getKind() == PostKind::send;
+  if (op.isCollective())
+    return std::vector<int64_t>(op.getPeers());
+  int64_t peer = op.isHost() ? kHost : op.getPeers().front();
+  bool starts = op.isHost() ? sends != op.getSlot().getDefiningOp<SlotOp>().getHost() : sends;
+  return starts ? std::vector<int64_t>{number, peer} : std::vector<int64_t>{peer, number};
+}
+
+int64_t Engine::flightOf(int64_t number, PostOp op) {
+  bool sends = op.getKind() == PostKind::send;
+  std::vector<int64_t> ends = endsOf(number, op);
+  Lane &lane = lanes[{ends, op.getChannel().value_or(0)}];
+  size_t k = lane.posted[op.isCollective() ? number : sends ? -1 : -2]++;
+  if (k == lane.flights.size()) {
+    lane.flights.push_back(timeline.flights.size());
+    Flight &made = timeline.flights.emplace_back();
+    made.posted = now;
+    made.bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
+    Message &message = messages.emplace_back();
+    message.route = op.isCollective() ? costs.route(op.getKind(), op.ringOrder(), made.bytes)
+                                      : costs.route(PostKind::send, ends, made.bytes);
+    for (const std::string &name : message.route.links) {
+      auto [link, isNew] = links.insert({name, links.size()});
+      if (isNew) {
+        timeline.links.emplace_back().name = name;
+        freeFrom.push_back(0);
+      }
+      message.links.push_back(link->second);
+    }
+    made.link = message.links.empty() ? -1 : message.links.front();
+  }
+  return lane.flights[k];
+}
+
+/// What it takes of the rank's time.
+double Engine::post(int64_t number, PostOp op) {
+  if (isSkipped(op))
+    return 0;
+  posted[op] = flightOf(number, op);
+  if (!isLate(op))
+    return enter(number, op);
+  streams[number].late.push_back(op);
+  return 0;
+}
+
+/// The rank is ready for its end of the message.
+double Engine::enter(int64_t number, PostOp op) {
+  int64_t index = posted.lookup(op);
+  Flight &flight = timeline.flights[index];
+  if (!overlap && op.getKind() != PostKind::receive && !op.isHost())
+    streams[number].sent.push_back(index);
+  bool first = op.getKind() == PostKind::send; // of a send and its receive; members in ascending order
+  size_t place = op.isCollective() ? llvm::lower_bound(flight.ranks, number) - flight.ranks.begin()
+                 : first           ? 0
+                                   : flight.ranks.size();
+  flight.posts.insert(flight.posts.begin() + place, op);
+  flight.ranks.insert(flight.ranks.begin() + place, number);
+  if (flight.posts.size() < (op.isCollective() ? op.getPeers().size() : 2))
+    return messages[index].route.post;
+  flight.ready = now;
+  if (!ready.empty() || !start(index))
+    ready.push_back(index);
+  return messages[index].route.lastPost;
+}
+
+void Engine::startReady() {
+  llvm::erase_if(ready, [&](int64_t flight) { return start(flight); });
+}
+
+/// False where a link is not free.
+bool Engine::start(int64_t index) {
+  Message &message = messages[index];
+  Flight &flight = timeline.flights[index];
+  const Route &route = message.route;
+  bool oneByOne = !overlap && !PostOp(flight.posts.front()).isCollective();
+  if (llvm::any_of(message.links, [&](int64_t link) { return freeFrom[link] > now; }) ||
+      (oneByOne && llvm::any_of(flight.ranks, [&](int64_t rank) { return streams[rank].wire > now; })))
+    return false;
+  for (int64_t rank : oneByOne ? ArrayRef<int64_t>(flight.ranks) : ArrayRef<int64_t>())
+    streams[rank].wire = now + route.transfer;
+  flight.start = now;
+  flight.end = now + route.lastPost + route.transfer + route.latency;
+  for (auto [number, volume] : llvm::zip_equal(message.links, route.volumes)) {
+    LinkLoad &link = timeline.links[number];
+    ++link.messages;
+    link.bytes += std::llround(volume * flight.bytes);
+    Role role = PostOp(flight.posts.front()).getThing().getRole();
+    link.chunks += role == Role::weight || role == Role::grad ? volume : 0;
+    link.busy += route.lastPost + route.transfer;
+    freeFrom[number] = now + route.transfer;
+  }
+  if (flight.end == now)
+    arrive(index);
+  else
+    push(flight.end, Kind::arrive, index);
+  if (route.latency > 0 && route.transfer > 0)
+    push(now + route.transfer, Kind::release, index);
+  return true;
+}
+
+void Engine::arrive(int64_t index) {
+  messages[index].arrived = true;
+  for (int64_t number : messages[index].waiting)
+    wake(number, index);
+}
+
+bool Engine::complete(int64_t number, PostOp op) {
+  if (isSkipped(op))
+    return true;
+  int64_t flight = posted.lookup(op);
+  std::vector<PostOp> &late = streams[number].late;
+  if (auto it = llvm::find(late, op); it != late.end()) {
+    late.erase(it);
+    enter(number, op);
+  }
+  return hasArrived(number, flight);
+}
+
+/// The rank goes on when it has.
+bool Engine::hasArrived(int64_t number, int64_t flight) {
+  if (!messages[flight].arrived)
+    messages[flight].waiting.push_back(number);
+  return messages[flight].arrived;
+}
+
+/// While it waits, the other end of what it has posted to receive may send: Megatron posts both together.
+bool Engine::hasSent(int64_t number) {
+  Stream &stream = streams[number];
+  for (; !stream.sent.empty(); stream.sent.pop_back()) {
+    if (messages[stream.sent.back()].arrived)
+      continue;
+    for (PostOp op : std::exchange(stream.late, {}))
+      enter(number, op);
+    if (!hasArrived(number, stream.sent.back()))
+      return false;
+  }
+  return true;
+}
+
+Operation *Engine::stuck() const {
+  for (const Stream &stream : streams)
+    if (stream.next < stream.ops.size())
+      return stream.ops[stream.next];
+  return nullptr;
+}
+
+void Engine::wake(int64_t number, int64_t index) {
+  const Flight &flight = timeline.flights[index];
+  double wake = messages[index].route.wake;
+  double since = streams[number].clock;
+  IdleCause early = !streams[number].working ? IdleCause::imbalance : IdleCause::dependency;
+  idle(number, since, flight.ready, early, index);
+  idle(number, std::max(since, flight.ready), flight.start, IdleCause::headOfLine, index);
+  idle(number, std::max(since, flight.start), flight.end + wake, IdleCause::communication, index);
+  push(now + wake, Kind::resume, number);
+}
+
+void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64_t flight) {
+  if (to > from)
+    timeline.ranks[number].idles.push_back({from, to, cause, flight});
+}
+
+FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Manner manner) {
+  Engine one(program, costs, /*steps=*/1, manner), two(program, costs, /*steps=*/2, manner);
+  Timeline timeline = one.run();
+  if (Operation *op = one.stuck()) {
+    auto post = isa<CompleteOp>(op) ? cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>() : PostOp();
+    return emitError(op->getLoc()) << "rank " << op->getParentOfType<RankOp>().getRank() << " waits for ever before `"
+                                   << describeInstant(post ? post : op)
+                                   << "`: without overlap no task begins before what was sent has arrived"
+                                   << withLoops(op);
+  }
+  timeline.twoSteps = two.run().step;
+  for (auto [rank, record] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
+    record.memory = memoryCurve(rank, record.times);
+  return timeline;
+}

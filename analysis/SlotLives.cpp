@@ -1,0 +1,226 @@
+// Computes when each slot of a rank program holds something, and the peak of their sum.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A slot that is written anew starts a new segment, so its memory is free for others in the gap: the home of a weight
+// that travels is reused between the last use of the old version and the arrival of the new one.
+//
+// Tensors that launches make for each other alone may lie apart: then a hole need not be as large as a whole stash.
+#include "analysis/SlotLives.h"
+#include <numeric>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class Reader {
+public:
+  Reader(RankOp rank, bool host, bool apart) : rank(rank), host(host), allApart(apart) {}
+
+  std::vector<SlotLife> run() {
+    int64_t position = 0;
+    for (Operation &op : rank.getBody().front())
+      read(&op, position++);
+    std::vector<SlotLife> all;
+    for (auto &[value, life] : lives) {
+      if (livesToEnd(life.op))
+        life.segments.back().last = position;
+      if (life.op.getHost() == host)
+        addTo(all, life);
+    }
+    llvm::stable_sort(
+        all, [](const SlotLife &a, const SlotLife &b) { return a.segments.front().first < b.segments.front().first; });
+    return all;
+  }
+
+private:
+  RankOp rank;
+  bool host, allApart;
+  llvm::MapVector<Value, SlotLife> lives;
+  struct Handed {
+    int64_t position;
+    SlotTensor to;
+  };
+  llvm::DenseMap<Value, llvm::DenseMap<int64_t, Handed>> handed; ///< by slot and tensor
+  llvm::DenseSet<Value> heirs;                                   ///< slots that were handed something
+
+  /// Nothing but launches of this rank sees it, and they get an address for each tensor.
+  static bool mayLieApart(SlotOp slot) {
+    return slot.getRole() == Role::stash && !slot.getHost() && !slot.getBinding() &&
+           slot.getSlot().getType().getPayload().size() > 1 &&
+           llvm::none_of(slot.getSlot().getUsers(), [](Operation *user) { return isa<PostOp>(user); });
+  }
+
+  void addTo(std::vector<SlotLife> &all, const SlotLife &life) {
+    SlotOp slot = life.op;
+    auto gone = handed.find(slot);
+    bool apart = slot.getPlaces() || gone != handed.end() || heirs.contains(slot) || (allApart && mayLieApart(slot));
+    if (!apart) {
+      all.push_back(life);
+      return;
+    }
+    SmallVector<int64_t> offsets = payloadOffsets(slot.getSlot().getType().getPayload());
+    for (int64_t tensor = 0; tensor + 1 < static_cast<int64_t>(offsets.size()); ++tensor) {
+      SlotLife &part = all.emplace_back(life);
+      part.tensor = tensor;
+      part.bytes = offsets[tensor + 1] - offsets[tensor];
+      // If somebody touches it afterwards, it lives on, and the proof finds two in one place.
+      if (gone == handed.end() || !gone->second.count(tensor))
+        continue;
+      Handed next = gone->second[tensor];
+      part.heir = next.to;
+      if (part.segments.back().last == next.position)
+        --part.segments.back().last;
+    }
+  }
+
+  void hand(LaunchOp launch, int64_t position) {
+    ArrayRef<int64_t> left = launch.getHanded().value_or(ArrayRef<int64_t>());
+    SmallVector<Value> slots = left.empty() ? SmallVector<Value>() : launch.slots();
+    for (; left.size() >= 4; left = left.drop_front(4)) {
+      handed[slots[left[0]]][left[1]] = {position, {slots[left[2]].getDefiningOp<SlotOp>(), left[3]}};
+      heirs.insert(slots[left[2]]);
+    }
+  }
+
+  static StringRef kind(SlotOp slot) {
+    return slot.getBindingAttr() ? cast<StringAttr>(slot.getBindingAttr().get("kind")).getValue() : "";
+  }
+  static bool livesFromStart(SlotOp slot) {
+    return llvm::is_contained({"weight", "previous", "opt", "tokens", "targets", "source"}, kind(slot));
+  }
+  static bool livesToEnd(SlotOp slot) {
+    return llvm::is_contained({"weight", "previous", "opt", "grad", "loss", "norm"}, kind(slot));
+  }
+
+  SlotLife &lifeOf(Value value, int64_t position) {
+    auto [it, added] = lives.insert({value, SlotLife()});
+    SlotLife &life = it->second;
+    if (added) {
+      life.op = value.getDefiningOp<SlotOp>();
+      life.bytes = payloadOffsets(cast<SlotType>(value.getType()).getPayload()).back();
+      life.segments.push_back({livesFromStart(life.op) ? 0 : position, position});
+    }
+    return life;
+  }
+
+  void touch(Value value, int64_t position) { lifeOf(value, position).segments.back().last = position; }
+
+  void write(Value value, int64_t position) {
+    bool known = lives.count(value) || livesFromStart(value.getDefiningOp<SlotOp>());
+    SlotLife &life = lifeOf(value, known ? 0 : position);
+    if (known)
+      life.segments.push_back({position, position});
+    else
+      life.segments.back().last = position;
+  }
+
+  void read(Operation *op, int64_t position) {
+    if (auto slot = dyn_cast<SlotOp>(op)) {
+      if (livesFromStart(slot))
+        lifeOf(slot, 0);
+    } else if (auto launch = dyn_cast<LaunchOp>(op)) {
+      for (Value input : launch.getInputs())
+        touch(input, position);
+      for (Value result : launch.getResults())
+        write(result, position);
+      if (launch.getScratch())
+        write(launch.getScratch(), position);
+      hand(launch, position);
+    } else if (auto post = dyn_cast<PostOp>(op)) {
+      if (Value slot = post.readSlot())
+        touch(slot, position);
+      if (Value slot = post.writtenSlot(); slot && slot != post.readSlot())
+        write(slot, position);
+    } else if (auto complete = dyn_cast<CompleteOp>(op)) {
+      for (Value slot : complete.getRequest().getDefiningOp()->getOperands())
+        touch(slot, position);
+    }
+  }
+};
+
+} // namespace
+
+int64_t pp::mostAlive(ArrayRef<Segment> segments) {
+  SmallVector<std::pair<int64_t, int64_t>> changes;
+  for (Segment segment : segments) {
+    changes.push_back({segment.first, 1});
+    changes.push_back({segment.last + 1, -1});
+  }
+  llvm::sort(changes);
+  int64_t alive = 0, most = 0;
+  for (auto [position, change] : changes)
+    most = std::max(most, alive += change);
+  return most;
+}
+
+bool pp::meet(const SlotLife &a, const SlotLife &b) {
+  for (Segment x : a.segments)
+    for (Segment y : b.segments)
+      if (x.first <= y.last && y.first <= x.last)
+        return true;
+  return false;
+}
+
+int64_t SlotLife::offset() const {
+  SlotOp slot = op;
+  if (auto places = slot.getPlaces())
+    return (*places)[tensor];
+  int64_t begin = static_cast<int64_t>(slot.getOffset().value_or(0));
+  return tensor <= 0 ? begin : begin + payloadOffsets(slot.getSlot().getType().getPayload())[tensor];
+}
+
+std::vector<SlotLife> pp::slotLives(RankOp rank, bool host, bool apart) { return Reader(rank, host, apart).run(); }
+
+Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
+  int64_t length = rank.getBody().front().getOperations().size();
+  Peak peak;
+  std::vector<int64_t> total(length + 2, 0);
+  llvm::MapVector<StringRef, std::vector<int64_t>> byRole;
+  for (const SlotLife &life : lives) {
+    SlotOp slot = life.op;
+    std::vector<int64_t> &role = byRole[stringifyRole(slot.getRole())];
+    role.resize(length + 2, 0);
+    for (Segment segment : life.segments)
+      for (std::vector<int64_t> *sums : {&total, &role}) {
+        (*sums)[segment.first] += life.bytes;
+        (*sums)[segment.last + 1] -= life.bytes;
+      }
+  }
+  auto largest = [](std::vector<int64_t> &sums, int64_t &where) {
+    int64_t now = 0, most = 0;
+    for (auto [i, change] : llvm::enumerate(sums)) {
+      now += change;
+      if (now > most) {
+        most = now;
+        where = i;
+      }
+    }
+    return most;
+  };
+  int64_t where = 0, ignored = 0;
+  peak.bytes = largest(total, where);
+  for (auto [i, op] : llvm::enumerate(rank.getBody().front()))
+    if (static_cast<int64_t>(i) == where)
+      peak.where = &op;
+  for (auto &[role, sums] : byRole) {
+    peak.there[role] = std::accumulate(sums.begin(), sums.begin() + where + 1, int64_t(0));
+    peak.byRole[role] = largest(sums, ignored);
+  }
+  return peak;
+}
+
+std::string pp::describeInstant(Operation *op) {
+  if (!op)
+    return "end of the step";
+  if (auto launch = dyn_cast<LaunchOp>(op))
+    return launch.getUnit().str();
+  if (auto complete = dyn_cast<CompleteOp>(op))
+    return "end of " + describeInstant(complete.getRequest().getDefiningOp());
+  auto post = dyn_cast<PostOp>(op);
+  if (!post)
+    return "start of the step";
+  StringRef what = post.isCollective() ? post.jointName() : stringifyPostKind(post.getKind());
+  return (what + " of " + post.getThing().str()).str();
+}

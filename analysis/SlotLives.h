@@ -1,0 +1,58 @@
+// When each slot of a rank program holds something: the segments between what writes it and its last reader.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_SLOTLIVES_H
+#define PP_PASSES_SLOTLIVES_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace pp {
+
+/// Positions in the rank's list, both ends included.
+struct Segment {
+  int64_t first, last;
+};
+
+/// A tensor of a slot, or, where its number is -1, all of them in one run.
+struct SlotTensor {
+  pipeline::SlotOp slot;
+  int64_t tensor = -1;
+};
+
+/// The largest number of segments that share a position.
+int64_t mostAlive(llvm::ArrayRef<Segment> segments);
+
+struct SlotLife {
+  pipeline::SlotOp op;
+  int64_t bytes = 0;
+  llvm::SmallVector<Segment, 2> segments;
+  int64_t tensor = -1; ///< of a slot whose tensors lie apart: which of them
+  SlotTensor heir;     ///< which tensor lies there next, of what launch at the last position makes; a null slot if none
+  /// Where it lies; 0 before slots are planned.
+  int64_t offset() const;
+};
+
+/// Whether both hold something at some position.
+bool meet(const SlotLife &a, const SlotLife &b);
+
+/// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
+/// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. Of a slot
+/// whose tensors lie apart each has its own life; one that a launch hands on ends right before it. `host`: of the slots in
+/// the rank's host memory instead. `apart`: as if all tensors lay apart that may.
+std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false, bool apart = false);
+
+/// The role and bytes of the largest sum of live slots, and where it is reached.
+struct Peak {
+  int64_t bytes = 0;
+  mlir::Operation *where = nullptr;
+  llvm::MapVector<llvm::StringRef, int64_t> byRole; ///< the largest sum of each role, reached at times of their own
+  llvm::MapVector<llvm::StringRef, int64_t> there;  ///< the sums of the roles at `where`
+};
+Peak peakOf(pipeline::RankOp rank, llvm::ArrayRef<SlotLife> lives);
+
+/// An instant as messages say it: `B(0, 3)`, `arrival of act(0, 3)`, `start of the step`.
+std::string describeInstant(mlir::Operation *op);
+
+} // namespace pp
+
+#endif // PP_PASSES_SLOTLIVES_H

@@ -1,0 +1,234 @@
+// Shapes, kernels and costs of rope and of attention: whole, over chunks of keys, in parts that merge.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+INFER(RopeOp) {
+  Check check{"rope", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
+      failed(check.heads("x", widthOf(a.getX()), a.getHeads(), /*even=*/true)))
+    return failure();
+  if (a.getStyle() != "half" && a.getStyle() != "pair")
+    return emitOptionalError(loc, "`rope` expects the style \"half\" or \"pair\", got \"", a.getStyle(), "\"");
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+Dims RopeOp::dims() {
+  auto type = tensorOf(getX());
+  int64_t heads = getHeads();
+  return {type.getDimSize(0), type.getDimSize(1), heads, type.getDimSize(2) / heads, static_cast<int64_t>(getOffset())};
+}
+SmallVector<double> RopeOp::params() { return {getTheta().convertToDouble()}; }
+double RopeOp::flops() { return 6.0 * elementsOf(getX()); }
+Flags RopeOp::flags() { return flagsOf({{"pair", getStyle() == "pair"}, {"inverse", getInverse()}}); }
+
+//===-- Chunks --------------------------------------------------------------------------------------------------===//
+
+/// Where the first key of each chunk stands: as given, else one chunk after the other from 0 on.
+template <typename Op> static SmallVector<int64_t> positionsOf(Op op) {
+  if (std::optional<ArrayRef<int64_t>> given = op.getKvOffsets())
+    return llvm::to_vector(*given);
+  SmallVector<int64_t> positions;
+  int64_t next = 0;
+  for (size_t i = 0; i < op.getKv().size(); i += 2) {
+    positions.push_back(next);
+    next += tensorOf(op.getKv()[i]).getDimSize(1);
+  }
+  return positions;
+}
+
+static LogicalResult checkPositions(Check check, int64_t offset, std::optional<ArrayRef<int64_t>> given,
+                                    size_t chunks) {
+  if (given && given->size() != chunks)
+    return emitOptionalError(check.loc, "`", check.op, "` expects as many kv_offsets as chunks of keys, got ",
+                             given->size(), " for ", chunks);
+  if (offset < 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects an offset of at least 0, got ", offset);
+  if (given)
+    for (int64_t position : *given)
+      if (position < 0)
+        return emitOptionalError(check.loc, "`", check.op, "` expects kv_offsets of at least 0, got ", position);
+  return success();
+}
+
+/// k and v of one chunk.
+static LogicalResult checkChunk(Check check, Value q, Value k, Value v, int64_t heads, int64_t kvHeads) {
+  if (failed(check.rank("k", k, 3)) || failed(check.same("k", k, "v", v)) ||
+      failed(check.sameElements("q", q, "k", k)) || failed(check.heads("k", widthOf(k), kvHeads, false)))
+    return failure();
+  return success(succeeded(check.equal("q's head width", widthOf(q) / heads, "k's", widthOf(k) / kvHeads)) &&
+                 succeeded(check.equal("q's batch", tensorOf(q).getDimSize(0), "k's", tensorOf(k).getDimSize(0))));
+}
+
+/// Shapes of q and of all chunks.
+template <typename Adaptor> static LogicalResult checkAttention(Check check, Adaptor a) {
+  Value q = a.getQ();
+  ValueRange kv = a.getKv();
+  if (failed(check.numbers("q", q)) || failed(check.rank("q", q, 3)))
+    return failure();
+  if (kv.empty() || kv.size() % 2)
+    return emitOptionalError(check.loc, "`", check.op, "` expects k and v of one chunk or more, got ", kv.size(),
+                             kv.size() == 1 ? " tensor" : " tensors");
+  int64_t heads = a.getHeads(), kvHeads = a.getKvHeads() ? a.getKvHeads() : heads;
+  if (failed(check.heads("q", widthOf(q), heads, false)))
+    return failure();
+  if (heads % kvHeads != 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects heads to be a multiple of kv_heads, got ", heads,
+                             " and ", kvHeads);
+  for (size_t i = 0; i < kv.size(); i += 2)
+    if (failed(checkChunk(check, q, kv[i], kv[i + 1], heads, kvHeads)))
+      return failure();
+  return checkPositions(check, a.getOffset(), a.getKvOffsets(), kv.size() / 2);
+}
+
+/// dims b s H G d position, then length and position of each chunk.
+template <typename Op> static Dims attentionDims(Op op) {
+  auto q = tensorOf(op.getQ());
+  int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
+  Dims dims = {q.getDimSize(0), q.getDimSize(1), heads, kvHeads, q.getDimSize(2) / heads};
+  dims.push_back(op.getOffset());
+  for (auto [i, position] : llvm::enumerate(positionsOf(op)))
+    dims.append({tensorOf(op.getKv()[2 * i]).getDimSize(1), position});
+  return dims;
+}
+
+/// The sum of clamp(u, 0, keys) over all u < end: a triangle, and `keys` for each u behind it.
+static __int128 clampedSum(int64_t end, int64_t keys) {
+  if (end <= 0)
+    return 0;
+  auto triangle = static_cast<__int128>(std::min(end - 1, keys));
+  return triangle * (triangle + 1) / 2 + static_cast<__int128>(std::max<int64_t>(end - 1 - keys, 0)) * keys;
+}
+
+double pp::nn::visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal) {
+  if (!causal)
+    return static_cast<double>(static_cast<__int128>(queries) * keys);
+  // Query t sees clamp(seen + t, 0, keys) keys.
+  int64_t seen = first + 1 - position;
+  return static_cast<double>(clampedSum(seen + queries, keys) - clampedSum(seen, keys));
+}
+
+/// Pairs of a query and a key that it sees, times the width: each costs 4 forward (two products).
+template <typename Op> static double attentionPairs(Op op) {
+  Dims dims = attentionDims(op);
+  double pairs = 0;
+  for (size_t i = 6; i < dims.size(); i += 2)
+    pairs += visiblePairs(dims[1], dims[5], dims[i], dims[i + 1], op.getCausal());
+  return static_cast<double>(dims[0] * widthOf(op.getQ())) * pairs;
+}
+
+/// [batch, heads, length], in sums.
+static RankedTensorType headStatistic(Value q, int64_t heads) {
+  return inSums(q, {tensorOf(q).getDimSize(0), heads, tensorOf(q).getDimSize(1)});
+}
+
+static unsigned count(ValueRange values) { return static_cast<unsigned>(values.size()); }
+
+//===-- Attention -----------------------------------------------------------------------------------------------===//
+
+INFER(AttentionOp) {
+  Check check{"attention", loc};
+  if (failed(check.operands(a, 3, std::numeric_limits<size_t>::max())) || failed(checkAttention(check, a)))
+    return failure();
+  types.assign({a.getQ().getType(), headStatistic(a.getQ(), a.getHeads())});
+  return success();
+}
+
+Dims AttentionOp::dims() { return attentionDims(*this); }
+double AttentionOp::flops() { return 4 * attentionPairs(*this); }
+Flags AttentionOp::flags() { return flagsOf({{"causal", getCausal()}}); }
+SmallVector<Run> AttentionOp::lists() { return {{1, count(getKv())}}; }
+
+INFER(AttentionMergeOp) {
+  Check check{"attention_merge", loc};
+  if (failed(check.operands(a, 2, std::numeric_limits<size_t>::max())))
+    return failure();
+  ValueRange parts = a.getParts();
+  if (parts.size() % 2)
+    return emitOptionalError(loc, "`attention_merge` expects o and lse of each part, got ", parts.size(), " tensors");
+  int64_t heads = a.getHeads();
+  if (failed(check.numbers("o", parts[0])) || failed(check.rank("o", parts[0], 3)) ||
+      failed(check.heads("o", widthOf(parts[0]), heads, false)))
+    return failure();
+  Type statistic = headStatistic(parts[0], heads);
+  for (size_t i = 0; i < parts.size(); i += 2)
+    if (failed(check.same("the first o", parts[0], "every other", parts[i])) ||
+        failed(check.type("lse", parts[i + 1], statistic)))
+      return failure();
+  types.assign({parts[0].getType(), statistic});
+  return success();
+}
+
+Dims AttentionMergeOp::dims() {
+  auto o = tensorOf(getO());
+  int64_t heads = getHeads(), parts = count(getParts()) / 2;
+  return {o.getDimSize(0), o.getDimSize(1), heads, o.getDimSize(2) / heads, parts};
+}
+double AttentionMergeOp::flops() { return static_cast<double>(elementsOf(getO())) * count(getParts()); }
+SmallVector<Run> AttentionMergeOp::lists() { return {{0, count(getParts())}}; }
+
+INFER(AttentionDeltaOp) {
+  Check check{"attention_delta", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("dout", a.getDout())) ||
+      failed(check.rank("dout", a.getDout(), 3)) || failed(check.same("dout", a.getDout(), "o", a.getO())) ||
+      failed(check.heads("o", widthOf(a.getO()), a.getHeads(), false)))
+    return failure();
+  types.push_back(headStatistic(a.getO(), a.getHeads()));
+  return success();
+}
+
+Dims AttentionDeltaOp::dims() {
+  auto o = tensorOf(getO());
+  int64_t heads = getHeads();
+  return {o.getDimSize(0), o.getDimSize(1), heads, o.getDimSize(2) / heads};
+}
+double AttentionDeltaOp::flops() { return 2.0 * elementsOf(getO()); }
+
+INFER(AttentionBwdOp) {
+  Check check{"attention_bwd", loc};
+  if (failed(check.operands(a, 6, std::numeric_limits<size_t>::max())) || failed(checkAttention(check, a)) ||
+      failed(check.same("dout", a.getDout(), "q", a.getQ())))
+    return failure();
+  Type statistic = headStatistic(a.getQ(), a.getHeads());
+  if (failed(check.type("lse", a.getLse(), statistic)) || failed(check.type("delta", a.getDelta(), statistic)))
+    return failure();
+  types.push_back(a.getQ().getType());
+  if (failed(check.into(a.getAcc(), types[0])))
+    return failure();
+  for (Value value : a.getKv())
+    types.push_back(a.getSums() ? inSums(value, tensorOf(value).getShape()) : value.getType());
+  ValueRange sums = a.getKvAcc();
+  if (sums.empty())
+    return success();
+  if (!a.getSums())
+    return emitOptionalError(loc, "`attention_bwd` adds dk and dv only in the type of sums; expected `sums`");
+  if (sums.size() != a.getKv().size())
+    return emitOptionalError(loc, "`attention_bwd` expects a sum for each k and v, got ", sums.size(), " for ",
+                             a.getKv().size());
+  for (auto [sum, type] : llvm::zip(sums, llvm::drop_begin(types)))
+    if (failed(check.into(sum, type)))
+      return failure();
+  return success();
+}
+
+Dims AttentionBwdOp::dims() { return attentionDims(*this); }
+double AttentionBwdOp::flops() { return 10 * attentionPairs(*this); }
+Flags AttentionBwdOp::flags() {
+  return flagsOf({{"causal", getCausal()},
+                  {"accumulate", getAcc() != nullptr},
+                  {"sums", getSums() && getKvAcc().empty()},
+                  {"accumulate_kv", !getKvAcc().empty()}});
+}
+SmallVector<Run> AttentionBwdOp::lists() { return {{4, count(getKv())}, {5 + count(getKv()), count(getKv())}}; }
+SmallVector<Tie> AttentionBwdOp::getRequiredTies() {
+  unsigned next = 4 + count(getKv());
+  SmallVector<Tie> ties;
+  if (getAcc())
+    ties.push_back({0, next++});
+  for (unsigned i = 0; i < getKvAcc().size(); ++i)
+    ties.push_back({i + 1, next + i});
+  return ties;
+}

@@ -1,0 +1,171 @@
+// Derivatives of the `nn` ops: each forward op turns the gradients of its results into those of its operands.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Weights come first, activations second: a rebuilt input is read by the weight's gradient alone, so it dies before the
+// next gradient needs memory (nn_ops, "Temporaries"). A sum is continued in place (`acc`) wherever the kernel can.
+#include "dialect/nn/Nn.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+void Gradients::add(Location loc, Value value, Value gradient) {
+  Value sum = get(value);
+  set(value, sum ? builder.create<AddOp>(loc, sum, gradient).getZ() : gradient);
+}
+
+void Gradients::addToWeight(Location loc, Value weight, Value gradient) {
+  Value sum = get(weight);
+  set(weight, sum ? builder.create<AccumulateOp>(loc, gradient, sum).getY() : gradient);
+}
+
+LogicalResult EmbeddingOp::differentiate(Gradients &gradients) {
+  Value dx = gradients.get(getX());
+  if (!dx)
+    return success();
+  uint64_t vocab = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
+  auto table = gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx, gradients.get(getTable()), vocab);
+  for (StringRef rows : {"first", "whole"}) // of a table that is cut
+    if (Attribute value = (*this)->getAttr(rows))
+      table->setAttr(rows, value);
+  gradients.set(getTable(), table);
+  return success();
+}
+
+LogicalResult PositionsOp::differentiate(Gradients &gradients) {
+  Value dx = gradients.get(getX());
+  if (!dx)
+    return success();
+  uint64_t context = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
+  gradients.set(getTable(),
+                gradients.builder.create<PositionsDwOp>(getLoc(), dx, gradients.get(getTable()), context, getOffset()));
+  return success();
+}
+
+LogicalResult LinearOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  OpBuilder &builder = gradients.builder;
+  gradients.set(getW(), builder.create<LinearDwOp>(getLoc(), getX(), dy, gradients.get(getW()), getTransposed()));
+  if (getBias())
+    gradients.set(getBias(), builder.create<BiasDwOp>(getLoc(), dy, gradients.get(getBias())));
+  gradients.set(getX(), builder.create<LinearDxOp>(getLoc(), dy, getW(), gradients.get(getX()), getTransposed()));
+  return success();
+}
+
+bool LayernormOp::isCheap() { return true; }
+
+Operation *LayernormOp::rebuild(OpBuilder &builder) {
+  return builder.create<LayernormRebuildOp>(getLoc(), getX(), getGain(), getBias(), getMean(), getRstd());
+}
+
+LogicalResult LayernormOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  auto backward = gradients.builder.create<LayernormBwdOp>(getLoc(), dy, getX(), getGain(), getMean(), getRstd(),
+                                                           gradients.get(getX()));
+  gradients.addToWeight(getLoc(), getGain(), backward.getDgain());
+  gradients.addToWeight(getLoc(), getBias(), backward.getDbias());
+  gradients.set(getX(), backward.getDx());
+  return success();
+}
+
+bool RmsnormOp::isCheap() { return true; }
+
+Operation *RmsnormOp::rebuild(OpBuilder &builder) {
+  return builder.create<RmsnormRebuildOp>(getLoc(), getX(), getGain(), getRstd());
+}
+
+LogicalResult RmsnormOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  auto backward =
+      gradients.builder.create<RmsnormBwdOp>(getLoc(), dy, getX(), getGain(), getRstd(), gradients.get(getX()));
+  gradients.addToWeight(getLoc(), getGain(), backward.getDgain());
+  gradients.set(getX(), backward.getDx());
+  return success();
+}
+
+LogicalResult RopeOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  gradients.add(
+      getLoc(), getX(),
+      gradients.builder.create<RopeOp>(getLoc(), dy, getHeads(), getTheta(), getStyle(), getOffset(), !getInverse()));
+  return success();
+}
+
+bool GeluOp::isCheap() { return true; }
+
+LogicalResult GeluOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(), gradients.builder.create<GeluBwdOp>(getLoc(), dy, getX(), getExact()));
+  return success();
+}
+
+bool SwigluOp::isCheap() { return true; }
+
+LogicalResult SwigluOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  auto backward = gradients.builder.create<SwigluBwdOp>(getLoc(), dy, getP(), getQ());
+  gradients.add(getLoc(), getP(), backward.getDp());
+  gradients.add(getLoc(), getQ(), backward.getDq());
+  return success();
+}
+
+LogicalResult AddOp::differentiate(Gradients &gradients) {
+  Value dz = gradients.get(getZ());
+  if (!dz)
+    return success();
+  gradients.add(getLoc(), getX(), dz);
+  gradients.add(getLoc(), getY(), dz);
+  return success();
+}
+
+LogicalResult pp::nn::SplitOp::differentiate(Gradients &gradients) {
+  int64_t total = cast<RankedTensorType>(getX().getType()).getShape().back();
+  int64_t width = total / static_cast<int64_t>(getParts());
+  Value placed;
+  if (llvm::none_of(getColumns(), [&](Value value) { return gradients.get(value); }))
+    return success();
+  for (auto [i, column] : llvm::enumerate(getColumns())) {
+    Value gradient = gradients.get(column);
+    if (!gradient)
+      return emitError("result ") << i << " of `split` is read by nothing; its gradient would be missing";
+    placed = gradients.builder.create<PlaceColumnsOp>(getLoc(), gradient, placed, i * width, total);
+  }
+  gradients.add(getLoc(), getX(), placed);
+  return success();
+}
+
+LogicalResult SplitRowsOp::differentiate(Gradients &gradients) {
+  SmallVector<Value> runs;
+  for (Value run : getRuns())
+    if (Value gradient = gradients.get(run))
+      runs.push_back(gradient);
+  if (runs.empty())
+    return success();
+  if (runs.size() != getRuns().size())
+    return emitError("expected every run of `split_rows` to be read; the gradient of one would be missing");
+  int64_t batch = cast<RankedTensorType>(getX().getType()).getDimSize(0);
+  gradients.add(getLoc(), getX(), gradients.builder.create<JoinRowsOp>(getLoc(), runs, batch));
+  return success();
+}
+
+LogicalResult JoinRowsOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  SmallVector<int64_t> counts;
+  for (Value run : getRuns())
+    counts.push_back(cast<RankedTensorType>(run.getType()).getDimSize(1));
+  auto split = gradients.builder.create<SplitRowsOp>(getLoc(), dy, counts);
+  for (auto [run, gradient] : llvm::zip(getRuns(), split.getRuns()))
+    gradients.add(getLoc(), run, gradient);
+  return success();
+}

@@ -1,0 +1,252 @@
+// Shapes, kernels and costs of what goes element by element: activations, sums, columns, copies, updates.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+INFER(GeluOp) {
+  Check check{"gelu", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+INFER(GeluBwdOp) {
+  Check check{"gelu_bwd", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.same("dy", a.getDy(), "x", a.getX())))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+INFER(SwigluOp) {
+  Check check{"swiglu", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("p", a.getP())) ||
+      failed(check.same("p", a.getP(), "q", a.getQ())))
+    return failure();
+  types.push_back(a.getP().getType());
+  return success();
+}
+
+INFER(SwigluBwdOp) {
+  Check check{"swiglu_bwd", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.same("dy", a.getDy(), "p", a.getP())) ||
+      failed(check.same("p", a.getP(), "q", a.getQ())))
+    return failure();
+  types.assign({a.getP().getType(), a.getQ().getType()});
+  return success();
+}
+
+INFER(AddOp) {
+  Check check{"add", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
+      failed(check.same("x", a.getX(), "y", a.getY())))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+INFER(pp::nn::SplitOp) {
+  Check check{"split", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  int64_t parts = a.getParts(), width = widthOf(a.getX());
+  if (parts <= 0 || width % parts != 0)
+    return emitOptionalError(loc, "`split` expects x's width to be a multiple of ", parts, " parts, got ", width);
+  types.assign(parts, withWidth(a.getX(), width / parts));
+  return success();
+}
+
+/// A sequence of so many rows of x.
+static RankedTensorType withRows(Value x, int64_t batch, int64_t length) {
+  return RankedTensorType::get({batch, length, widthOf(x)}, tensorOf(x).getElementType());
+}
+
+INFER(SplitRowsOp) {
+  Check check{"split_rows", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)))
+    return failure();
+  int64_t total = 0;
+  for (int64_t count : a.getCounts()) {
+    if (count < 1)
+      return emitOptionalError(loc, "`split_rows` expects runs of at least 1 row, got ", count);
+    types.push_back(withRows(a.getX(), 1, count));
+    total += count;
+  }
+  return check.equal("the rows of all runs", total, "x's rows", rowsOf(a.getX()));
+}
+
+INFER(JoinRowsOp) {
+  Check check{"join_rows", loc};
+  if (failed(check.operands(a, 1, SIZE_MAX)))
+    return failure();
+  int64_t total = 0, batch = a.getBatch();
+  Value first = a.getRuns().front();
+  for (Value run : a.getRuns()) {
+    if (failed(check.numbers("a run", run)) || failed(check.rank("a run", run, 3)) ||
+        failed(check.equal("a run's width", widthOf(run), "that of the first", widthOf(first))) ||
+        failed(check.sameElements("a run", run, "the first", first)))
+      return failure();
+    total += rowsOf(run);
+  }
+  if (batch < 1 || total % batch != 0)
+    return emitOptionalError(loc, "`join_rows` expects rows that are ", batch, " equal sequences, got ", total);
+  types.push_back(withRows(first, batch, total / batch));
+  return success();
+}
+
+INFER(RowsOp) {
+  Check check{"rows", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)))
+    return failure();
+  int64_t start = a.getStart(), count = a.getCount(), total = rowsOf(a.getX());
+  if (start < 0 || count < 1 || start + count > total)
+    return emitOptionalError(loc, "`rows` expects rows of a tensor of ", total, ", got ", start, " to ", start + count);
+  types.push_back(withRows(a.getX(), 1, count));
+  return success();
+}
+
+/// Columns [start, start + width) are columns of a tensor `total` wide.
+static LogicalResult checkColumns(Check check, int64_t start, int64_t width, int64_t total) {
+  if (start >= 0 && width > 0 && start + width <= total)
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects columns of a tensor ", total, " wide, got ", start,
+                           " to ", start + width);
+}
+
+INFER(SliceColumnsOp) {
+  Check check{"slice_columns", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(checkColumns(check, a.getStart(), a.getWidth(), widthOf(a.getX()))))
+    return failure();
+  types.push_back(withWidth(a.getX(), a.getWidth()));
+  return success();
+}
+
+INFER(SliceElementsOp) {
+  Check check{"slice_elements", loc};
+  if (failed(check.operands(a, 1, 1)))
+    return failure();
+  int64_t start = a.getStart(), count = a.getCount(), total = elementsOf(a.getX());
+  if (start < 0 || count <= 0 || start + count > total)
+    return emitOptionalError(loc, "`slice_elements` expects elements of a tensor of ", total, ", got ", start, " to ",
+                             start + count);
+  types.push_back(RankedTensorType::get({count}, tensorOf(a.getX()).getElementType()));
+  return success();
+}
+
+INFER(PlaceColumnsOp) {
+  Check check{"place_columns", loc};
+  if (failed(check.operands(a, 1, 2)) || failed(checkColumns(check, a.getStart(), widthOf(a.getX()), a.getTotal())))
+    return failure();
+  types.push_back(withWidth(a.getX(), a.getTotal()));
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(CopyOp) {
+  Check check{"copy", loc};
+  if (failed(check.operands(a, 1, 2)))
+    return failure();
+  types.push_back(a.getX().getType());
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(AccumulateOp) {
+  Check check{"accumulate", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  types.push_back(inSums(a.getX(), tensorOf(a.getX()).getShape()));
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(RoundOp) {
+  Check check{"round", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  Type element = a.getElement(), sum = tensorOf(a.getX()).getElementType();
+  if (sumType(element) != sum)
+    return emitOptionalError(loc, "`round` makes ", element, " of sums in ", sumType(element), ", got ", sum);
+  types.push_back(RankedTensorType::get(tensorOf(a.getX()).getShape(), element));
+  return success();
+}
+
+INFER(SumSquaresOp) {
+  Check check{"sum_squares", loc};
+  if (failed(check.operands(a, 1, 2)))
+    return failure();
+  types.push_back(RankedTensorType::get({1}, Float64Type::get(context)));
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(AdamwOp) {
+  Check check{"adamw", loc};
+  if (failed(check.operands(a, 4, 6)) || failed(check.same("m", a.getM(), "grad", a.getGrad())) ||
+      failed(check.same("v", a.getV(), "grad", a.getGrad())))
+    return failure();
+  Type element = tensorOf(a.getW()).getElementType();
+  if (a.getGrad().getType() != inSums(a.getW(), tensorOf(a.getW()).getShape()))
+    return emitOptionalError(loc, "`adamw` expects a gradient of w's shape in the type of sums, got ",
+                             a.getGrad().getType(), " for ", a.getW().getType());
+  if ((element.getIntOrFloatBitWidth() == 16) != static_cast<bool>(a.getMaster()))
+    return emitOptionalError(loc, "`adamw` expects a master copy for a weight of 16 bits, and only for one");
+  types.assign({a.getW().getType(), a.getM().getType(), a.getV().getType()});
+  if (a.getMaster())
+    types.push_back(a.getMaster().getType());
+  return success();
+}
+
+Dims GeluOp::dims() { return {elementsOf(getX())}; }
+double GeluOp::flops() { return 10.0 * elementsOf(getX()); }
+Flags GeluOp::flags() { return flagsOf({{"exact", getExact()}}); }
+Dims GeluBwdOp::dims() { return {elementsOf(getX())}; }
+double GeluBwdOp::flops() { return 15.0 * elementsOf(getX()); }
+Flags GeluBwdOp::flags() { return flagsOf({{"exact", getExact()}}); }
+Dims SwigluOp::dims() { return {elementsOf(getP())}; }
+double SwigluOp::flops() { return 10.0 * elementsOf(getP()); }
+Dims SwigluBwdOp::dims() { return {elementsOf(getP())}; }
+double SwigluBwdOp::flops() { return 15.0 * elementsOf(getP()); }
+Dims AddOp::dims() { return {elementsOf(getX())}; }
+double AddOp::flops() { return elementsOf(getX()); }
+
+Dims SliceColumnsOp::dims() {
+  return {rowsOf(getX()), widthOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getWidth())};
+}
+double SliceColumnsOp::flops() { return 0; }
+StringRef SliceElementsOp::kernelName() { return "slice_columns"; } // of one long row
+Dims SliceElementsOp::dims() {
+  return {1, elementsOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getCount())};
+}
+double SliceElementsOp::flops() { return 0; }
+Dims PlaceColumnsOp::dims() {
+  return {rowsOf(getX()), static_cast<int64_t>(getTotal()), static_cast<int64_t>(getStart()), widthOf(getX())};
+}
+double PlaceColumnsOp::flops() { return 0; }
+
+Dims CopyOp::dims() { return {elementsOf(getX())}; }
+double CopyOp::flops() { return 0; }
+Dims ZeroOp::dims() { return {elementsOf(getY())}; }
+double ZeroOp::flops() { return 0; }
+Dims AccumulateOp::dims() { return {elementsOf(getX())}; }
+double AccumulateOp::flops() { return elementsOf(getX()); }
+Dims RoundOp::dims() { return {elementsOf(getX())}; }
+double RoundOp::flops() { return 0; }
+Type RoundOp::elementType() { return getElement(); }
+Dims SumSquaresOp::dims() { return {elementsOf(getGrad())}; }
+double SumSquaresOp::flops() { return 2.0 * elementsOf(getGrad()); }
+Flags SumSquaresOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+Dims AdamwOp::dims() { return {elementsOf(getW())}; }
+double AdamwOp::flops() { return 15.0 * elementsOf(getW()); }
+Flags AdamwOp::flags() { return flagsOf({{"decay", getDecay()}}); }
+Type AdamwOp::elementType() { return tensorOf(getW()).getElementType(); }
+SmallVector<Value> AdamwOp::pointers() {
+  return {getGrad(), getNorm(), getNewW(), getNewM(), getNewV(), getNewMaster()};
+}
+SmallVector<Tie> AdamwOp::getRequiredTies() {
+  unsigned first = getNorm() ? 2 : 1;
+  SmallVector<Tie> ties;
+  for (unsigned i = 0; i < getNumResults(); ++i)
+    ties.push_back({i, first + i});
+  return ties;
+}

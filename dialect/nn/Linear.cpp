@@ -1,0 +1,170 @@
+// Shapes, kernels and costs of linears and of the tables that tokens and positions pick rows from.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+static RankedTensorType rowsOfTable(Value tokens, Value table) {
+  SmallVector<int64_t> shape(tensorOf(tokens).getShape());
+  shape.push_back(widthOf(table));
+  return RankedTensorType::get(shape, tensorOf(table).getElementType());
+}
+
+/// A table that is cut has rows from `first` on of a vocabulary of `whole`; tokens of others give zeros.
+static Dims tableDims(Operation *op, Value tokens, Value x, int64_t rows) {
+  Dims dims = {elementsOf(tokens), widthOf(x), rows};
+  if (auto first = op->getAttrOfType<IntegerAttr>("first"))
+    dims.append({first.getInt(), op->getAttrOfType<IntegerAttr>("whole").getInt()});
+  return dims;
+}
+
+INFER(EmbeddingOp) {
+  Check check{"embedding", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.tokens("tokens", a.getTokens())) ||
+      failed(check.numbers("the table", a.getTable())) || failed(check.rank("a table", a.getTable(), 2)) ||
+      failed(check.vocabulary(tensorOf(a.getTable()).getDimSize(0))))
+    return failure();
+  types.push_back(rowsOfTable(a.getTokens(), a.getTable()));
+  return success();
+}
+
+Dims EmbeddingOp::dims() { return tableDims(*this, getTokens(), getX(), tensorOf(getTable()).getDimSize(0)); }
+double EmbeddingOp::flops() { return 0; }
+
+INFER(EmbeddingDwOp) {
+  Check check{"embedding_dw", loc};
+  if (failed(check.operands(a, 2, 3)) ||
+      failed(check.equal("the tokens", elementsOf(a.getTokens()), "dx's rows", rowsOf(a.getDx()))))
+    return failure();
+  types.push_back(inSums(a.getDx(), {static_cast<int64_t>(a.getVocab()), widthOf(a.getDx())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims EmbeddingDwOp::dims() { return tableDims(*this, getTokens(), getDx(), getVocab()); }
+double EmbeddingDwOp::flops() { return elementsOf(getDx()); }
+Flags EmbeddingDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+INFER(PositionsOp) {
+  Check check{"positions", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.tokens("tokens", a.getTokens())) ||
+      failed(check.numbers("the table", a.getTable())) || failed(check.rank("a table", a.getTable(), 2)))
+    return failure();
+  int64_t last = static_cast<int64_t>(a.getOffset()) + widthOf(a.getTokens());
+  if (last > tensorOf(a.getTable()).getDimSize(0))
+    return emitOptionalError(loc, "`positions` expects a table of at least ", last, " positions, got ",
+                             tensorOf(a.getTable()).getDimSize(0));
+  types.push_back(rowsOfTable(a.getTokens(), a.getTable()));
+  return success();
+}
+
+INFER(PositionsDwOp) {
+  Check check{"positions_dw", loc};
+  if (failed(check.operands(a, 1, 2)) || failed(check.rank("dx", a.getDx(), 3)))
+    return failure();
+  types.push_back(inSums(a.getDx(), {static_cast<int64_t>(a.getPositions()), widthOf(a.getDx())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+static Dims positionDims(Value x, int64_t offset, int64_t context) {
+  auto type = tensorOf(x);
+  return {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), offset, context};
+}
+
+Dims PositionsOp::dims() { return positionDims(getX(), getOffset(), tensorOf(getTable()).getDimSize(0)); }
+double PositionsOp::flops() { return 0; }
+
+Dims PositionsDwOp::dims() { return positionDims(getDx(), getOffset(), getPositions()); }
+double PositionsDwOp::flops() { return elementsOf(getDx()); }
+Flags PositionsDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+INFER(LinearOp) {
+  Check check{"linear", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.numbers("x", a.getX())) || failed(check.numbers("w", a.getW())) ||
+      failed(check.rank("w", a.getW(), 2)) || failed(check.sameElements("x", a.getX(), "w", a.getW())))
+    return failure();
+  auto w = tensorOf(a.getW());
+  bool transposed = a.getTransposed();
+  int64_t in = w.getDimSize(transposed ? 1 : 0), out = w.getDimSize(transposed ? 0 : 1);
+  if (failed(check.equal("x's width", widthOf(a.getX()), transposed ? "w's columns" : "w's rows", in)))
+    return failure();
+  if (Value bias = a.getBias())
+    if (failed(check.rank("a bias", bias, 1)) || failed(check.equal("w's width", out, "the bias's", widthOf(bias))) ||
+        failed(check.sameElements("x", a.getX(), "bias", bias)))
+      return failure();
+  types.push_back(withWidth(a.getX(), out));
+  return success();
+}
+
+LogicalResult LinearOp::canonicalize(LinearOp op, PatternRewriter &rewriter) {
+  auto transpose = op.getW().getDefiningOp<TransposeOp>();
+  if (!transpose)
+    return failure();
+  rewriter.modifyOpInPlace(op, [&] {
+    op.getWMutable().set(transpose.getW());
+    op.setTransposed(!op.getTransposed());
+  });
+  return success();
+}
+
+INFER(TransposeOp) {
+  Check check{"transpose", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.rank("a weight", a.getW(), 2)))
+    return failure();
+  auto w = tensorOf(a.getW());
+  types.push_back(RankedTensorType::get({w.getDimSize(1), w.getDimSize(0)}, w.getElementType()));
+  return success();
+}
+
+INFER(LinearDxOp) {
+  Check check{"linear_dx", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.rank("w", a.getW(), 2)))
+    return failure();
+  auto w = tensorOf(a.getW());
+  int64_t in = w.getDimSize(a.getTransposed() ? 1 : 0), out = w.getDimSize(a.getTransposed() ? 0 : 1);
+  if (failed(check.equal("dy's width", widthOf(a.getDy()), a.getTransposed() ? "w's rows" : "w's columns", out)) ||
+      failed(check.sameElements("dy", a.getDy(), "w", a.getW())))
+    return failure();
+  types.push_back(withWidth(a.getDy(), in));
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(LinearDwOp) {
+  Check check{"linear_dw", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.sameElements("x", a.getX(), "dy", a.getDy())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "dy's", rowsOf(a.getDy()))))
+    return failure();
+  SmallVector<int64_t> shape = {widthOf(a.getX()), widthOf(a.getDy())};
+  if (a.getTransposed())
+    std::swap(shape[0], shape[1]);
+  types.push_back(inSums(a.getX(), shape));
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(BiasDwOp) {
+  Check check{"bias_dw", loc};
+  if (failed(check.operands(a, 1, 2)))
+    return failure();
+  types.push_back(inSums(a.getDy(), {widthOf(a.getDy())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+/// 2 for each multiplication and addition of a product of [T, K] and [K, N].
+static double gemm(ArrayRef<int64_t> dims) { return 2.0 * dims[0] * dims[1] * dims[2]; }
+
+Dims LinearOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getY())}; }
+double LinearOp::flops() { return gemm(dims()) + (getBias() ? elementsOf(getY()) : 0); }
+Flags LinearOp::flags() { return flagsOf({{"transposed", getTransposed()}, {"bias", getBias() != nullptr}}); }
+SmallVector<Value> LinearOp::pointers() { return {getX(), getW(), getBias(), getY()}; }
+
+Dims LinearDxOp::dims() { return {rowsOf(getDy()), widthOf(getDx()), widthOf(getDy())}; }
+double LinearDxOp::flops() { return gemm(dims()); }
+Flags LinearDxOp::flags() { return flagsOf({{"transposed", getTransposed()}, {"accumulate", getAcc() != nullptr}}); }
+
+Dims LinearDwOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getDy())}; }
+double LinearDwOp::flops() { return gemm(dims()); }
+Flags LinearDwOp::flags() { return flagsOf({{"transposed", getTransposed()}, {"accumulate", getAcc() != nullptr}}); }
+
+Dims BiasDwOp::dims() { return {rowsOf(getDy()), widthOf(getDy())}; }
+double BiasDwOp::flops() { return elementsOf(getDy()); }
+Flags BiasDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }

@@ -1,0 +1,118 @@
+// Shapes, kernels and costs of cross-entropy, over whole rows of logits or shards of the vocabulary.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+/// Logits [.., V] and one target for each row.
+static LogicalResult checkLogits(Check check, Value z, Value targets) {
+  if (failed(check.numbers("the logits", z)) || failed(check.tokens("the targets", targets)))
+    return failure();
+  return check.equal("the logits' rows", rowsOf(z), "the targets", elementsOf(targets));
+}
+
+INFER(CrossEntropyOp) {
+  Check check{"cross_entropy", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+      failed(check.vocabulary(widthOf(a.getZ()))))
+    return failure();
+  types.push_back(inSums(a.getZ(), {1}));
+  return success();
+}
+
+INFER(CrossEntropyBwdOp) {
+  Check check{"cross_entropy_bwd", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())))
+    return failure();
+  types.assign({a.getZ().getType(), inSums(a.getZ(), {1})});
+  return success();
+}
+
+StringRef CrossEntropyBwdOp::kernelName() { return "cross_entropy"; }
+Dims CrossEntropyBwdOp::dims() { return {rowsOf(getZ()), widthOf(getZ())}; }
+SmallVector<double> CrossEntropyBwdOp::params() { return {getScale().convertToDouble()}; }
+double CrossEntropyBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
+
+//===-- Shards of the vocabulary --------------------------------------------------------------------------------===//
+
+/// The columns of z are [first, first + width) of the vocabulary.
+static LogicalResult checkShard(Check check, Value z, int64_t first, int64_t vocab) {
+  if (first >= 0 && first + widthOf(z) <= vocab)
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects columns of a vocabulary of ", vocab, ", got ", first,
+                           " to ", first + widthOf(z));
+}
+
+/// Largest logit, sum of exponentials and the target's logit of each row.
+static RankedTensorType lossStatistics(Value z) {
+  SmallVector<int64_t> shape(tensorOf(z).getShape());
+  shape.back() = 3;
+  return inSums(z, shape);
+}
+
+static LogicalResult checkStatistics(Check check, Value stats) {
+  if (failed(check.numbers("the statistics", stats)))
+    return failure();
+  if (widthOf(stats) == 3)
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects 3 statistics in each row, got ", widthOf(stats));
+}
+
+INFER(CrossEntropyStatsOp) {
+  Check check{"cross_entropy_stats", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+      failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())))
+    return failure();
+  types.push_back(lossStatistics(a.getZ()));
+  return success();
+}
+
+INFER(CrossEntropyMergeOp) {
+  Check check{"cross_entropy_merge", loc};
+  if (failed(check.operands(a, 1, std::numeric_limits<size_t>::max())) ||
+      failed(checkStatistics(check, a.getParts()[0])))
+    return failure();
+  for (Value part : a.getParts())
+    if (failed(check.same("the first part", a.getParts()[0], "every other", part)))
+      return failure();
+  types.push_back(a.getParts()[0].getType());
+  return success();
+}
+
+INFER(CrossEntropyLossOp) {
+  Check check{"cross_entropy_loss", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(checkStatistics(check, a.getStats())) ||
+      failed(check.tokens("the targets", a.getTargets())) ||
+      failed(check.equal("the statistics' rows", rowsOf(a.getStats()), "the targets", elementsOf(a.getTargets()))))
+    return failure();
+  types.push_back(inSums(a.getStats(), {1}));
+  return success();
+}
+
+INFER(CrossEntropyDzOp) {
+  Check check{"cross_entropy_dz", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+      failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())) ||
+      failed(check.type("the statistics", a.getStats(), lossStatistics(a.getZ()))))
+    return failure();
+  types.push_back(a.getZ().getType());
+  return success();
+}
+
+template <typename Op> static Dims shardDims(Op op) {
+  return {rowsOf(op.getZ()), widthOf(op.getZ()), static_cast<int64_t>(op.getFirst()),
+          static_cast<int64_t>(op.getVocab())};
+}
+
+Dims CrossEntropyStatsOp::dims() { return shardDims(*this); }
+double CrossEntropyStatsOp::flops() { return 5.0 * elementsOf(getZ()); }
+Dims CrossEntropyMergeOp::dims() { return {rowsOf(getStats()), static_cast<int64_t>(getParts().size())}; }
+double CrossEntropyMergeOp::flops() { return 5.0 * rowsOf(getStats()) * static_cast<double>(getParts().size()); }
+SmallVector<Run> CrossEntropyMergeOp::lists() { return {{0, static_cast<unsigned>(getParts().size())}}; }
+Dims CrossEntropyLossOp::dims() { return {rowsOf(getStats())}; }
+double CrossEntropyLossOp::flops() { return 0; }
+SmallVector<double> CrossEntropyLossOp::params() { return {getScale().convertToDouble()}; }
+Dims CrossEntropyDzOp::dims() { return shardDims(*this); }
+double CrossEntropyDzOp::flops() { return 3.0 * elementsOf(getZ()); }
+SmallVector<double> CrossEntropyDzOp::params() { return {getScale().convertToDouble()}; }

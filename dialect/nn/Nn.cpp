@@ -1,0 +1,61 @@
+// The `nn` dialect: its registration, how its ops are made by name, and what their interfaces say by default.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "mlir/IR/OpImplementation.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+#include "dialect/NnDialect.cpp.inc"
+#include "dialect/NnInterfaces.cpp.inc"
+#define GET_OP_CLASSES
+#include "dialect/NnOps.cpp.inc"
+
+void NnDialect::initialize() {
+  addOperations<
+#define GET_OP_LIST
+#include "dialect/NnOps.cpp.inc"
+      >();
+}
+
+FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, StringRef name, ValueRange operands,
+                                        ArrayRef<NamedAttribute> attributes) {
+  MLIRContext *context = builder.getContext();
+  auto registered = RegisteredOperationName::lookup(("nn." + name).str(), context);
+  if (!registered)
+    return emitError(loc) << "`" << name << "` is no op of `nn`", failure();
+  auto *infer = registered->getInterface<InferTypeOpInterface>();
+  if (!infer)
+    return emitError(loc) << "`" << name << "` is no op of a model", failure();
+  SmallVector<Type> types;
+  auto dictionary = builder.getDictionaryAttr(attributes);
+  if (failed(infer->inferReturnTypes(context, loc, operands, dictionary, nullptr, {}, types)))
+    return failure();
+  OperationState state(loc, *registered);
+  state.addOperands(operands);
+  state.addTypes(types);
+  state.addAttributes(attributes);
+  return builder.create(state);
+}
+
+Type pp::nn::sumType(Type element) { return element.isF64() ? element : Float32Type::get(element.getContext()); }
+
+Type pp::nn::firstElementType(Operation *op) {
+  for (Value value : op->getOperands())
+    if (Type element = tensorOf(value).getElementType(); isa<FloatType>(element))
+      return element;
+  return tensorOf(op->getResult(0)).getElementType();
+}
+
+SmallVector<Value> pp::nn::operandsThenResults(Operation *op) {
+  SmallVector<Value> pointers;
+  SmallVector<Tie> ties;
+  if (auto inPlace = dyn_cast<InPlace>(op))
+    ties = inPlace.getRequiredTies();
+  for (OpOperand &operand : op->getOpOperands())
+    if (llvm::none_of(ties, [&](Tie tie) { return tie.operand == operand.getOperandNumber(); }))
+      pointers.push_back(operand.get());
+  llvm::append_range(pointers, op->getResults());
+  return pointers;
+}

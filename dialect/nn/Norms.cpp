@@ -1,0 +1,96 @@
+// Shapes, kernels and costs of the norms.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+/// A gain or bias of a norm of x.
+static LogicalResult checkPerColumn(Check check, StringRef name, Value vector, Value x) {
+  return success(succeeded(check.rank(name, vector, 1)) &&
+                 succeeded(check.equal("x's width", widthOf(x), name.str() + "'s width", widthOf(vector))) &&
+                 succeeded(check.sameElements("x", x, name, vector)));
+}
+
+INFER(LayernormOp) {
+  Check check{"layernorm", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("x", a.getX())) ||
+      failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
+      failed(checkPerColumn(check, "the bias", a.getBias(), a.getX())))
+    return failure();
+  types.assign({a.getX().getType(), statistic(a.getX()), statistic(a.getX())});
+  return success();
+}
+
+INFER(LayernormRebuildOp) {
+  Check check{"layernorm_rebuild", loc};
+  if (failed(check.operands(a, 5, 5)) || failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
+      failed(checkPerColumn(check, "the bias", a.getBias(), a.getX())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "mean's elements", elementsOf(a.getMean()))) ||
+      failed(check.same("mean", a.getMean(), "rstd", a.getRstd())))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+INFER(LayernormBwdOp) {
+  Check check{"layernorm_bwd", loc};
+  if (failed(check.operands(a, 5, 6)) || failed(check.same("dy", a.getDy(), "x", a.getX())) ||
+      failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "mean's elements", elementsOf(a.getMean()))) ||
+      failed(check.same("mean", a.getMean(), "rstd", a.getRstd())))
+    return failure();
+  Type hand = inSums(a.getX(), {widthOf(a.getX())});
+  types.assign({a.getX().getType(), hand, hand});
+  return check.into(a.getAcc(), types[0]);
+}
+
+INFER(RmsnormOp) {
+  Check check{"rmsnorm", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
+      failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())))
+    return failure();
+  types.assign({a.getX().getType(), statistic(a.getX())});
+  return success();
+}
+
+INFER(RmsnormRebuildOp) {
+  Check check{"rmsnorm_rebuild", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "rstd's elements", elementsOf(a.getRstd()))))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+INFER(RmsnormBwdOp) {
+  Check check{"rmsnorm_bwd", loc};
+  if (failed(check.operands(a, 4, 5)) || failed(check.same("dy", a.getDy(), "x", a.getX())) ||
+      failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "rstd's elements", elementsOf(a.getRstd()))))
+    return failure();
+  types.assign({a.getX().getType(), inSums(a.getX(), {widthOf(a.getX())})});
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims LayernormOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+SmallVector<double> LayernormOp::params() { return {getEpsilon().convertToDouble()}; }
+double LayernormOp::flops() { return 8.0 * elementsOf(getX()); }
+
+Dims LayernormRebuildOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+double LayernormRebuildOp::flops() { return 4.0 * elementsOf(getX()); }
+
+Dims LayernormBwdOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+double LayernormBwdOp::flops() { return 12.0 * elementsOf(getX()); }
+Flags LayernormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+Dims RmsnormOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+SmallVector<double> RmsnormOp::params() { return {getEpsilon().convertToDouble()}; }
+double RmsnormOp::flops() { return 8.0 * elementsOf(getX()); }
+
+Dims RmsnormRebuildOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+double RmsnormRebuildOp::flops() { return 2.0 * elementsOf(getX()); }
+
+Dims RmsnormBwdOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+double RmsnormBwdOp::flops() { return 12.0 * elementsOf(getX()); }
+Flags RmsnormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }

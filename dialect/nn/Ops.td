@@ -1,0 +1,423 @@
+// Operations of the `nn` dialect: what a task computes, forward, backward and update, one op for one runtime kernel.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NNOPS_TD
+#define PP_DIALECT_NNOPS_TD
+
+include "mlir/IR/OpBase.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
+include "mlir/Interfaces/SideEffectInterfaces.td"
+
+def Nn_Dialect : Dialect {
+  let name = "nn";
+  let cppNamespace = "::pp::nn";
+  let summary = "what a task computes: tensors in, tensors out, no memory";
+  let description = [{
+    Forward ops are what a model is written in; backward and update ops mirror the kernels of `runtime/Pp.h` one to one.
+    All are pure. An op that adds to a tensor in place takes it as `acc`, tied to its result: both are one buffer.
+    Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
+  }];
+  let usePropertiesForAttributes = 0;
+}
+
+//===-- Interfaces ----------------------------------------------------------------------------------------------===//
+
+def Nn_Kernel : OpInterface<"Kernel"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ An op that one call of a runtime kernel computes, and the entry of the rank's `ops` for it. }];
+  let methods = [
+    InterfaceMethod<"the kernel without `pp_`", "::llvm::StringRef", "kernelName", (ins), "",
+                    [{ return $_op->getName().stripDialect(); }]>,
+    InterfaceMethod<"sizes, in the order of runtime/Pp.h", "::llvm::SmallVector<int64_t>", "dims">,
+    InterfaceMethod<"numbers", "::llvm::SmallVector<double>", "params", (ins), "", [{ return {}; }]>,
+    InterfaceMethod<"flags that are set", "::llvm::SmallVector<::llvm::StringRef>", "flags", (ins), "",
+                    [{ return {}; }]>,
+    InterfaceMethod<"`e`: by default that of the first operand of numbers, else of the result", "::mlir::Type",
+                    "elementType", (ins), "", [{ return ::pp::nn::firstElementType($_op.getOperation()); }]>,
+    InterfaceMethod<"tensors in the order of the kernel's pointers, null where one is absent",
+                    "::llvm::SmallVector<::mlir::Value>", "pointers", (ins), "",
+                    [{ return ::pp::nn::operandsThenResults($_op.getOperation()); }]>,
+    InterfaceMethod<"runs of those pointers that the kernel takes as one list of addresses each",
+                    "::llvm::SmallVector<::pp::nn::Run>", "lists", (ins), "", [{ return {}; }]>,
+    InterfaceMethod<"floating-point operations that are executed (causal pairs only)", "double", "flops">,
+  ];
+}
+
+def Nn_InPlace : OpInterface<"InPlace"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ Which results must, and which may, take over the buffer of an operand. }];
+  let methods = [
+    InterfaceMethod<"one buffer in any case", "::llvm::SmallVector<::pp::nn::Tie>", "getRequiredTies", (ins), "",
+                    [{ return {}; }]>,
+    InterfaceMethod<"one buffer if the operand is not read afterwards", "::llvm::SmallVector<::pp::nn::Tie>",
+                    "getAllowedTies", (ins), "", [{ return {}; }]>,
+  ];
+}
+
+def Nn_Differentiable : OpInterface<"Differentiable"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{ A forward op: how its gradients are made, and whether its output is cheap to make again. }];
+  let methods = [
+    InterfaceMethod<"from the gradients of the results those of the operands, weights first",
+                    "::llvm::LogicalResult", "differentiate", (ins "::pp::nn::Gradients &":$gradients)>,
+    InterfaceMethod<"the first result may be rebuilt elementwise", "bool", "isCheap", (ins), "", [{ return false; }]>,
+    InterfaceMethod<"the op that makes the first result again from the operands and saved statistics",
+                    "::mlir::Operation *", "rebuild", (ins "::mlir::OpBuilder &":$builder), "",
+                    [{ return builder.clone(*$_op.getOperation()); }]>,
+  ];
+}
+
+/// It names memory of its operands, or that its result is made of them: no kernel runs and nothing is copied.
+def Nn_View : NativeOpTrait<"View"> { let cppNamespace = "::pp::nn"; }
+
+/// Its result is the gradient of a weight and it reads no weight: what W does (nn_ops R3).
+def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::pp::nn"; }
+
+//===-- Classes -------------------------------------------------------------------------------------------------===//
+
+def Nn_Tensor : StaticShapeTensorOf<[F32, BF16, F16, F64]>;
+def Nn_Integers : StaticShapeTensorOf<[I32]>;
+
+class Nn_Op<string mnemonic, list<Trait> traits = []>
+    : Op<Nn_Dialect, mnemonic, !listconcat([Pure, InferTypeOpAdaptor], traits)> {
+  /// For frontend/OPERATIONS.md: how models write the op, if they may, with `..` for what must be given; what it computes;
+  /// what else its user must know, where that is not the summary.
+  string signature = "";
+  string formula = "";
+  string note = "";
+}
+
+class Nn_Kernels<list<string> also> : DeclareOpInterfaceMethods<Nn_Kernel, also>;
+
+/// An op with a kernel; `also` names the interface methods beyond `dims` and `flops` that it defines itself.
+class Nn_KernelOp<string mnemonic, list<string> also = [], list<Trait> traits = []>
+    : Nn_Op<mnemonic, !listconcat([Nn_Kernels<also>], traits)>;
+
+/// A forward op with a kernel.
+class Nn_ForwardOp<string mnemonic, list<string> also = [], list<Trait> traits = []>
+    : Nn_KernelOp<mnemonic, also, !listconcat([DeclareOpInterfaceMethods<Nn_Differentiable>], traits)>;
+
+/// An op whose last operand `acc`, if there, is added to and becomes the first result.
+class Nn_AccOp<string mnemonic, list<string> also = [], list<Trait> traits = []>
+    : Nn_KernelOp<mnemonic, also, !listconcat([Nn_InPlace], traits)> {
+  let extraClassDeclaration = [{
+    ::llvm::SmallVector<::pp::nn::Tie> getRequiredTies() {
+      return getAcc() ? ::llvm::SmallVector<::pp::nn::Tie>{{0, (*this)->getNumOperands() - 1}}
+                      : ::llvm::SmallVector<::pp::nn::Tie>{};
+    }
+  }];
+}
+
+/// An elementwise op whose results may overwrite operands.
+class Nn_Overwrites<string ties> { string declaration = [{
+    ::llvm::SmallVector<::pp::nn::Tie> getAllowedTies() { return }] # ties # [{; }
+  }]; }
+
+def Nn_Flag : DefaultValuedAttr<BoolAttr, "false">;
+def Nn_Offset : DefaultValuedAttr<I64Attr, "0">;
+def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
+
+//===-- Forward -------------------------------------------------------------------------------------------------===//
+
+def EmbeddingOp : Nn_ForwardOp<"embedding"> {
+  let summary = "rows of a table, one for each token";
+  let signature = "embedding(tokens, table)";
+  let formula = "x[b, t] = table[tokens[b, t]]";
+  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table);
+  let results = (outs Nn_Tensor:$x);
+  let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
+}
+
+def PositionsOp : Nn_ForwardOp<"positions"> {
+  let summary = "row `offset + t` of a table at position t; the tokens give only the shape";
+  let signature = "positions(tokens, table)";
+  let formula = "x[b, t] = table[t]";
+  let note = "learned positions; the tokens give only the shape";
+  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, Nn_Offset:$offset);
+  let results = (outs Nn_Tensor:$x);
+  let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
+}
+
+def LinearOp : Nn_ForwardOp<"linear", ["flags", "pointers"]> {
+  let summary = "x times w [in, out] (transposed: [out, in]), plus a bias";
+  let signature = "linear(x, w[, bias])";
+  let formula = "y = x w + bias";
+  let note = "w is [in, out]; `transpose(w)` for one that is stored as [out, in]";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Optional<Nn_Tensor>:$bias, Nn_Flag:$transposed);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $w (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
+  let hasCanonicalizeMethod = 1;
+}
+
+def TransposeOp : Nn_Op<"transpose"> {
+  let summary = "a weight seen the other way round; only a `linear` may read it, which folds it into `transposed`";
+  let signature = "transpose(w)";
+  let formula = "result[i, j] = w[j, i]";
+  let note = "of a weight, as the second operand of a `linear` only";
+  let arguments = (ins Nn_Tensor:$w);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$w attr-dict `:` functional-type(operands, results)";
+}
+
+def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
+                              [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
+  let summary = "mean 0 and variance 1 over the width, times a gain, plus a bias; keeps mean and 1/deviation";
+  let signature = "layernorm(x, gain, bias, epsilon = 1e-5)";
+  let formula = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * gain + bias";
+  let note = "mean 0 and variance 1 over the width, times a gain, plus a bias";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$bias, Nn_Epsilon:$epsilon);
+  let results = (outs Nn_Tensor:$y, Nn_Tensor:$mean, Nn_Tensor:$rstd);
+  let assemblyFormat = "$x `,` $gain `,` $bias attr-dict `:` functional-type(operands, results)";
+}
+
+def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params"],
+                            [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
+  let summary = "mean square 1 over the width, times a gain; keeps 1/root";
+  let signature = "rmsnorm(x, gain, epsilon = 1e-5)";
+  let formula = "y = x / sqrt(mean(x^2) + epsilon) * gain";
+  let note = "mean square 1 over the width, times a gain";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Epsilon:$epsilon);
+  let results = (outs Nn_Tensor:$y, Nn_Tensor:$rstd);
+  let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
+}
+
+def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
+  let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
+  let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\")";
+  let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
+  let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", (2j, 2j + 1) for \"pair\"";
+  let description = [{ `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". }];
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, DefaultValuedAttr<F64Attr, "10000.0">:$theta,
+                       DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+  let summary = "gelu, the tanh form; `exact` is the erf form, another function";
+  let signature = "gelu(x, exact = false)";
+  let formula = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); exact: y = x/2 (1 + erf(x / sqrt(2)))";
+  let note = "the tanh form, or the exact one: two functions";
+  let arguments = (ins Nn_Tensor:$x, Nn_Flag:$exact);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def SwigluOp : Nn_KernelOp<"swiglu", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+  let summary = "p sigmoid(p) q";
+  let signature = "swiglu(p, q)";
+  let formula = "y = p q / (1 + e^-p)";
+  let note = "p is the gate";
+  let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
+}
+
+def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
+  let summary = "x + y";
+  let signature = "x + y";
+  let formula = "z = x + y";
+  let note = "of two tensors of one shape";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$y);
+  let results = (outs Nn_Tensor:$z);
+  let assemblyFormat = "$x `,` $y attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {0, 1}}">.declaration;
+}
+
+def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+  let summary = "the width cut in `parts` equal runs of columns";
+  let signature = "split(x, parts = ..)";
+  let formula = "columns_i = x[.., i width/parts : (i + 1) width/parts]";
+  let note = "the width cut in `parts` equal runs; also written `split(x, 3)`";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$parts);
+  let results = (outs Variadic<Nn_Tensor>:$columns);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def SplitRowsOp : Nn_Op<"split_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+  let summary = "the rows of all sequences together cut in runs of `counts` rows, each as one sequence";
+  let arguments = (ins Nn_Tensor:$x, DenseI64ArrayAttr:$counts);
+  let results = (outs Variadic<Nn_Tensor>:$runs);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def JoinRowsOp : Nn_Op<"join_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {
+  let summary = "`batch` sequences of equal length from runs of their rows, which are computed where they belong";
+  let arguments = (ins Variadic<Nn_Tensor>:$runs, I64Attr:$batch);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$runs attr-dict `:` functional-type(operands, results)";
+}
+
+//===-- Backward ------------------------------------------------------------------------------------------------===//
+
+def LinearDxOp : Nn_AccOp<"linear_dx", ["flags"]> {
+  let summary = "gradient of a linear's input";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Optional<Nn_Tensor>:$acc, Nn_Flag:$transposed);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = "$dy `,` $w (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def LinearDwOp : Nn_AccOp<"linear_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of a linear's weight";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Optional<Nn_Tensor>:$acc, Nn_Flag:$transposed);
+  let results = (outs Nn_Tensor:$dw);
+  let assemblyFormat = "$x `,` $dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of a linear's bias: column sums";
+  let arguments = (ins Nn_Tensor:$dy, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$db);
+  let assemblyFormat = "$dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of an embedding's table of `vocab` rows";
+  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$vocab);
+  let results = (outs Nn_Tensor:$dtable);
+  let assemblyFormat = "$tokens `,` $dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def PositionsDwOp : Nn_AccOp<"positions_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of a table of `positions` rows";
+  let arguments = (ins Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$positions, Nn_Offset:$offset);
+  let results = (outs Nn_Tensor:$dtable);
+  let assemblyFormat = "$dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def LayernormRebuildOp : Nn_KernelOp<"layernorm_rebuild"> {
+  let summary = "a layernorm's output again, bit for bit, from its statistics";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$bias, Nn_Tensor:$mean, Nn_Tensor:$rstd);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = [{
+    $x `,` $gain `,` $bias `,` $mean `,` $rstd attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def LayernormBwdOp : Nn_AccOp<"layernorm_bwd", ["flags"]> {
+  let summary = "gradients of a layernorm: dx, and gain's and bias's of this unit alone (hands, nn_ops R3)";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$mean, Nn_Tensor:$rstd,
+                       Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$dx, Nn_Tensor:$dgain, Nn_Tensor:$dbias);
+  let assemblyFormat = [{
+    $dy `,` $x `,` $gain `,` $mean `,` $rstd (`into` $acc^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def RmsnormRebuildOp : Nn_KernelOp<"rmsnorm_rebuild"> {
+  let summary = "an rmsnorm's output again, bit for bit, from its statistic";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $gain `,` $rstd attr-dict `:` functional-type(operands, results)";
+}
+
+def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"]> {
+  let summary = "gradients of an rmsnorm: dx, and gain's of this unit alone (a hand, nn_ops R3)";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$dx, Nn_Tensor:$dgain);
+  let assemblyFormat = [{
+    $dy `,` $x `,` $gain `,` $rstd (`into` $acc^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
+  let summary = "gradient of a gelu's input";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Flag:$exact);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = "$dy `,` $x attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", [], [Nn_InPlace]> {
+  let summary = "gradients of a swiglu's inputs";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Nn_Tensor:$q);
+  let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
+  let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
+}
+
+//===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
+
+def RowsOp : Nn_Op<"rows", [Nn_View]> {
+  let summary = "rows [start, start + count) of all sequences together, where they lie: a run of `split_rows`";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def SliceColumnsOp : Nn_KernelOp<"slice_columns"> {
+  let summary = "columns [start, start + width) of x";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$width);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
+  let summary = "elements [start, start + count) of x in row-major order, as a tensor of one dimension";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$count);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def PlaceColumnsOp : Nn_AccOp<"place_columns"> {
+  let summary = "a tensor `total` wide with x from column `start` on; the rest is that of `acc`, undefined without it";
+  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def CopyOp : Nn_AccOp<"copy"> {
+  let summary = "x in another buffer; that of `acc`, whose content is lost, if given";
+  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<[]>]> {
+  let summary = "zeros, of any type";
+  let arguments = (ins);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "attr-dict `:` type($y)";
+}
+
+def AccumulateOp : Nn_AccOp<"accumulate", [], [Nn_WeightGradient]> {
+  let summary = "acc + x, in the type of sums, which x need not have";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `into` $acc attr-dict `:` functional-type(operands, results)";
+}
+
+def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
+  let summary = "a sum rounded, once it is complete";
+  let arguments = (ins Nn_Tensor:$x, TypeAttrOf<AnyTypeOf<[F32, BF16, F16, F64]>>:$element);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `to` $element attr-dict `:` functional-type(operands, results)";
+}
+
+def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags"]> {
+  let summary = "sum of squares, one f64";
+  let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$sum);
+  let assemblyFormat = "$grad (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def AdamwOp : Nn_KernelOp<"adamw", ["flags", "elementType", "pointers"],
+                          [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
+  let summary = "one AdamW update in place; for 16 bits the weight is the rounded `master`";
+  let description = [{
+    `norm` is the squared norm of all gradients, for clipping, and for f16 to see whether they overflowed; the other
+    scalars are the rank's.
+  }];
+  let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Nn_Tensor:$m, Nn_Tensor:$v,
+                       Optional<Nn_Tensor>:$master, Nn_Flag:$decay);
+  let results = (outs Nn_Tensor:$newW, Nn_Tensor:$newM, Nn_Tensor:$newV, Optional<Nn_Tensor>:$newMaster);
+  let assemblyFormat = [{
+    $grad (`norm` $norm^)? `into` $w `,` $m `,` $v (`,` $master^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
+include "dialect/nn/AttentionOps.td"
+include "dialect/nn/LossOps.td"
+include "dialect/nn/FusedOps.td"
+
+#endif // PP_DIALECT_NNOPS_TD

@@ -1,0 +1,143 @@
+// Derivatives of what is computed in parts: attentions that are merged, and a loss over shards of the vocabulary.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   o = merge(attention(q, kv0), attention(q, kv1))    the gradient of a part needs the whole only as lse and delta:
+//   delta = sum dout o, of the merged o                dq, dkv0 = bwd(dout, q, lse, delta, kv0), and so for kv1
+//
+// So it is the merge that makes the gradients of its parts, whose own o and lse nothing reads. A part that is no
+// attention of this function came from another rank, and is differentiated there.
+#include "dialect/nn/Nn.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+//===-- Attention -----------------------------------------------------------------------------------------------===//
+
+namespace {
+/// What the gradients of a part need of the attention that it is part of.
+struct Whole {
+  Value dout, lse, delta;
+};
+} // namespace
+
+static RankedTensorType inSums(Value value) {
+  auto type = cast<RankedTensorType>(value.getType());
+  return type.clone(sumType(type.getElementType()));
+}
+
+/// The sums that dk and dv go on into; none if there are none yet. A tensor without one beside others starts at zero.
+static SmallVector<Value> kvSums(AttentionOp part, Gradients &gradients) {
+  auto sumOf = [&](Value value) {
+    Value sum = gradients.get(value);
+    return sum && sum.getType() == inSums(value) ? sum : Value();
+  };
+  SmallVector<Value> sums;
+  if (llvm::none_of(part.getKv(), sumOf))
+    return sums;
+  for (Value value : part.getKv()) {
+    Value sum = sumOf(value);
+    sums.push_back(sum ? sum : gradients.builder.create<ZeroOp>(part.getLoc(), inSums(value)).getY());
+  }
+  return sums;
+}
+
+/// dk or dv of one chunk in the type of sums. Keys that came from an earlier slice leave it so, for that slice's own
+/// backward to add to; those made here have seen all their queries now, and their gradient is rounded, once.
+static void setKvGradient(Location loc, Value value, Value sum, Gradients &gradients) {
+  if (sum.getType() == value.getType() || isa<BlockArgument>(value))
+    return gradients.set(value, sum);
+  Value before = gradients.get(value);
+  Type element = cast<RankedTensorType>(value.getType()).getElementType();
+  gradients.set(value, gradients.builder.create<RoundOp>(loc, sum, TypeAttr::get(element)));
+  if (before && before.getType() == value.getType())
+    gradients.add(loc, value, before);
+}
+
+/// Whether q and all k and v are values of their own: else one sum would be continued twice.
+static bool areDistinct(AttentionOp part) {
+  llvm::DenseSet<Value> values(part->operand_begin(), part->operand_end());
+  return values.size() == part->getNumOperands();
+}
+
+static void differentiatePart(AttentionOp part, Whole whole, Gradients &gradients) {
+  Location loc = part.getLoc();
+  Value q = part.getQ();
+  SmallVector<Value> sums;
+  if (areDistinct(part))
+    sums = kvSums(part, gradients);
+  bool inSums = !sums.empty() || (areDistinct(part) && part.getKv().size() > 2);
+  auto backward = gradients.builder.create<AttentionBwdOp>(
+      loc, whole.dout, q, whole.lse, whole.delta, part.getKv(), gradients.get(q), sums, part.getHeads(),
+      part.getKvHeads(), part.getCausal(), inSums, part.getOffset(), part.getKvOffsetsAttr());
+  gradients.set(q, backward.getDq());
+  for (auto [value, gradient] : llvm::zip(part.getKv(), backward.getDkv()))
+    if (inSums)
+      setKvGradient(loc, value, gradient, gradients);
+    else
+      gradients.add(loc, value, gradient);
+}
+
+/// All parts that are attentions of this function, merges of merges included.
+static void differentiateParts(AttentionMergeOp merge, Whole whole, Gradients &gradients) {
+  for (size_t i = 0; i < merge.getParts().size(); i += 2) {
+    if (auto part = merge.getParts()[i].getDefiningOp<AttentionOp>())
+      differentiatePart(part, whole, gradients);
+    else if (auto inner = merge.getParts()[i].getDefiningOp<AttentionMergeOp>())
+      differentiateParts(inner, whole, gradients);
+  }
+}
+
+LogicalResult AttentionOp::differentiate(Gradients &gradients) {
+  Value dout = gradients.get(getO());
+  if (!dout)
+    return success();
+  Value delta = gradients.builder.create<AttentionDeltaOp>(getLoc(), dout, getO(), getHeads());
+  differentiatePart(*this, {dout, getLse(), delta}, gradients);
+  return success();
+}
+
+LogicalResult AttentionMergeOp::differentiate(Gradients &gradients) {
+  Value dout = gradients.get(getO());
+  if (!dout)
+    return success();
+  Value delta = gradients.builder.create<AttentionDeltaOp>(getLoc(), dout, getO(), getHeads());
+  differentiateParts(*this, {dout, getLse(), delta}, gradients);
+  return success();
+}
+
+//===-- Cross-entropy -------------------------------------------------------------------------------------------===//
+
+/// The loss of a step is the sum of all that its model makes.
+static LogicalResult addLoss(Location loc, Value loss, Gradients &gradients) {
+  gradients.loss = gradients.loss ? gradients.builder.create<AddOp>(loc, loss, gradients.loss).getZ() : loss;
+  return success();
+}
+
+LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
+  auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
+  auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale);
+  gradients.add(getLoc(), getZ(), backward.getDz());
+  return addLoss(getLoc(), backward.getLoss(), gradients);
+}
+
+/// dz of every shard whose statistics were made here; those of other ranks are differentiated there.
+static void differentiateShards(Value stats, Value merged, FloatAttr scale, Gradients &gradients) {
+  if (auto merge = stats.getDefiningOp<CrossEntropyMergeOp>())
+    for (Value part : merge.getParts())
+      differentiateShards(part, merged, scale, gradients);
+  else if (auto shard = stats.getDefiningOp<CrossEntropyStatsOp>())
+    gradients.add(shard.getLoc(), shard.getZ(),
+                  gradients.builder.create<CrossEntropyDzOp>(shard.getLoc(), shard.getZ(), shard.getTargets(), merged,
+                                                             shard.getFirstAttr(), shard.getVocabAttr(), scale));
+}
+
+LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
+  auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
+  differentiateShards(getStats(), getStats(), scale, gradients);
+  return addLoss(getLoc(), gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale),
+                 gradients);
+}
+
+/// The loss does it.
+LogicalResult CrossEntropyMergeOp::differentiate(Gradients &) { return success(); }
+LogicalResult CrossEntropyStatsOp::differentiate(Gradients &) { return success(); }

@@ -1,0 +1,70 @@
+// How the tensors of a payload lie in memory, and how a payload is cut in shards.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Pipeline.h"
+#include "mlir/IR/BuiltinTypes.h"
+
+using namespace mlir;
+using namespace pp::pipeline;
+
+int64_t pp::pipeline::tensorBytes(RankedTensorType type) {
+  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+}
+
+SmallVector<int64_t> pp::pipeline::payloadOffsets(TupleType payload) {
+  SmallVector<int64_t> offsets = {0};
+  for (Type type : payload.getTypes())
+    offsets.push_back(llvm::alignTo(offsets.back() + tensorBytes(cast<RankedTensorType>(type)), kAlignment));
+  return offsets;
+}
+
+/// Elements between two places where tensors may be cut: kAlignment bytes of the shortest type.
+static constexpr int64_t kCutUnit = kAlignment / 2;
+
+/// Tensors [first, last) as one run, cut evenly.
+static void cutRun(TypeRange tensors, unsigned first, unsigned last, PayloadCut &cut) {
+  int64_t units = 0, unit = 0, shards = cut.shards.size();
+  auto unitsOf = [&](unsigned i) {
+    return llvm::divideCeil(cast<RankedTensorType>(tensors[i]).getNumElements(), kCutUnit);
+  };
+  for (unsigned i = first; i < last; ++i)
+    units += unitsOf(i);
+  SmallVector<int64_t> bytes(shards);
+  for (unsigned i = first; i < last; ++i) {
+    auto type = cast<RankedTensorType>(tensors[i]);
+    int64_t elements = type.getNumElements(), begin = 0;
+    for (int64_t left = unitsOf(i); left > 0;) {
+      int64_t shard = ((unit + 1) * shards - 1) / units,
+              end = (shard + 1) * units / shards; // the shard that has the unit
+      int64_t taken = std::min(left, end - unit), count = std::min(taken * kCutUnit, elements - begin);
+      cut.shards[shard].push_back({i, begin, count});
+      bytes[shard] += llvm::alignTo(tensorBytes(RankedTensorType::get({count}, type.getElementType())), kAlignment);
+      begin += count;
+      left -= taken;
+      unit += taken;
+    }
+  }
+  for (int64_t piece : bytes)
+    cut.bounds.push_back(cut.bounds.back() + piece);
+}
+
+PayloadCut pp::pipeline::cutPayload(TypeRange tensors, int64_t shards, ArrayRef<bool> apart) {
+  PayloadCut cut;
+  cut.shards.resize(shards);
+  cut.bounds = {0};
+  auto isApart = [&](unsigned i) { return i < apart.size() && apart[i]; };
+  for (unsigned first = 0, last = 0; first < tensors.size(); first = last) {
+    last = first + 1;
+    while (last < tensors.size() && !isApart(first) && !isApart(last))
+      ++last;
+    cutRun(tensors, first, last, cut);
+  }
+  return cut;
+}
+
+TupleType pp::pipeline::shardPayload(TupleType whole, ArrayRef<ElementRange> ranges) {
+  SmallVector<Type> types;
+  for (ElementRange range : ranges)
+    types.push_back(
+        RankedTensorType::get({range.count}, cast<RankedTensorType>(whole.getType(range.tensor)).getElementType()));
+  return TupleType::get(whole.getContext(), types);
+}

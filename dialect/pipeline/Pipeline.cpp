@@ -1,0 +1,197 @@
+// Verifiers, names of results and locations of the `pipeline` dialect.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Pipeline.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "mlir/IR/OpImplementation.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace pp::pipeline;
+
+#include "dialect/PipelineDialect.cpp.inc"
+#include "dialect/PipelineEnums.cpp.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialect/PipelineAttrs.cpp.inc"
+#define GET_TYPEDEF_CLASSES
+#include "dialect/PipelineTypes.cpp.inc"
+#define GET_OP_CLASSES
+#include "dialect/PipelineOps.cpp.inc"
+
+/// Placed types print as `!r0_act`, the full type once at the top.
+struct Aliases : public OpAsmDialectInterface {
+  using OpAsmDialectInterface::OpAsmDialectInterface;
+  AliasResult getAlias(Type type, llvm::raw_ostream &os) const override {
+    auto value = dyn_cast<ValType>(type);
+    if (!value)
+      return AliasResult::NoAlias;
+    os << "r";
+    llvm::interleave(value.getRanks(), os, "_");
+    os << "_" << stringifyRole(value.getRole());
+    return AliasResult::FinalAlias;
+  }
+};
+
+void PipelineDialect::initialize() {
+  addInterfaces<Aliases>();
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "dialect/PipelineAttrs.cpp.inc"
+      >();
+  addTypes<
+#define GET_TYPEDEF_LIST
+#include "dialect/PipelineTypes.cpp.inc"
+      >();
+  addOperations<
+#define GET_OP_LIST
+#include "dialect/PipelineOps.cpp.inc"
+      >();
+}
+
+//===-- Names of results ----------------------------------------------------------------------------------------===//
+
+/// `s2_m3_k1`: piece, microbatch, slice.
+static std::string nameOf(CoordAttr coord) {
+  std::string name = coord.pieceName();
+  if (coord.getMicrobatch() >= 0)
+    name += "_m" + std::to_string(coord.getMicrobatch());
+  if (coord.getSlice() >= 0)
+    name += "_k" + std::to_string(coord.getSlice());
+  return name;
+}
+
+static std::string nameOf(ThingAttr thing) {
+  return stringifyRole(thing.getRole()).str() + "_" + nameOf(thing.getCoord());
+}
+
+void InputOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  setName(getValue(),
+          nameOf(getThing()) + "_r" + std::to_string(cast<ValType>(getValue().getType()).getRanks().front()));
+}
+
+void TaskOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  std::string unit = stringifyPhase(getUnit().getPhase()).lower() + "_" + nameOf(getUnit().getCoord()) + "_";
+  for (Value result : getResults())
+    setName(result, unit + stringifyRole(cast<ValType>(result.getType()).getRole()).str());
+}
+
+void MoveOp::getAsmResultNames(OpAsmSetValueNameFn setName) { setName(getFuture(), "moving_" + nameOf(getThing())); }
+
+void WaitOp::getAsmResultNames(OpAsmSetValueNameFn setName) {
+  if (auto move = getFuture().getDefiningOp<MoveOp>())
+    setName(getValue(), nameOf(move.getThing()));
+}
+
+void SlotOp::getAsmResultNames(OpAsmSetValueNameFn setName) { setName(getSlot(), stringifyRole(getRole())); }
+
+//===-- Verifiers -----------------------------------------------------------------------------------------------===//
+
+static LogicalResult verifyOnRanks(Operation *op, TypeRange types, ArrayRef<int64_t> ranks, StringRef what) {
+  for (auto [i, type] : llvm::enumerate(types)) {
+    auto value = cast<ValType>(type);
+    for (int64_t rank : ranks)
+      if (!llvm::is_contained(value.getRanks(), rank))
+        return op->emitOpError() << what << " " << i << " is on " << value.getPlace().str()
+                                 << ", the task runs on rank " << rank;
+  }
+  return success();
+}
+
+LogicalResult TaskOp::verify() {
+  if (getTies().size() != getNumResults())
+    return emitOpError() << "has " << getNumResults() << " results and " << getTies().size() << " ties";
+  for (auto [i, tie] : llvm::enumerate(getTies())) {
+    if (tie < 0)
+      continue;
+    if (tie >= static_cast<int64_t>(getInputs().size()))
+      return emitOpError() << "result " << i << " is tied to operand " << tie << ", there are " << getInputs().size();
+    if (getInputs()[tie].getType() != getResult(i).getType())
+      return emitOpError() << "result " << i << " is tied to operand " << tie << " of another type";
+  }
+  if (failed(verifyOnRanks(*this, getInputs().getTypes(), getRanks(), "operand")))
+    return failure();
+  return verifyOnRanks(*this, getResultTypes(), getRanks(), "result");
+}
+
+ValType MoveOp::getTarget() { return cast<FutureType>(getFuture().getType()).getValue(); }
+
+std::optional<Verb> MoveOp::getVerb() {
+  auto from = cast<ValType>(getValue().getType()), to = getTarget();
+  bool oneFrom = from.getRanks().size() == 1, oneTo = to.getRanks().size() == 1;
+  Layout a = from.getLayout(), b = to.getLayout();
+  if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::full && b == Layout::host)
+    return Verb::to_host;
+  if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::host && b == Layout::full)
+    return Verb::from_host;
+  if (a == Layout::full && b == Layout::full)
+    return oneTo ? Verb::p2p : Verb::broadcast;
+  if (a == Layout::partial && b == Layout::full)
+    return oneTo ? Verb::reduce : Verb::all_reduce;
+  if (a == Layout::partial && b == Layout::shard)
+    return Verb::reduce_scatter;
+  if (a == Layout::shard && b == Layout::full)
+    return oneTo ? Verb::gather : Verb::all_gather;
+  if (a == Layout::full && b == Layout::shard && oneFrom)
+    return Verb::scatter;
+  if (a == Layout::shard && b == Layout::shard)
+    return Verb::all_to_all;
+  return std::nullopt;
+}
+
+LogicalResult MoveOp::verify() {
+  auto from = cast<ValType>(getValue().getType()), to = getTarget();
+  if (from.getRole() != to.getRole() || from.getPayload() != to.getPayload())
+    return emitOpError() << "changes more than the place: from " << from << " to " << to;
+  if (!getVerb())
+    return emitOpError() << "has no verb from " << from.getPlace().str() << " (" << stringifyLayout(from.getLayout())
+                         << ") to " << to.getPlace().str() << " (" << stringifyLayout(to.getLayout()) << ")";
+  return success();
+}
+
+LogicalResult WaitOp::verify() {
+  ValType expected = cast<FutureType>(getFuture().getType()).getValue(), given = cast<ValType>(getValue().getType());
+  bool own = given.getLayout() == Layout::full && given.getRole() == expected.getRole() &&
+             given.getRanks().size() == 1 && llvm::is_contained(expected.getRanks(), given.getRanks().front());
+  bool copy = expected.getLayout() == Layout::full && given.getPayload() == expected.getPayload();
+  if (given != expected && !(own && (copy || expected.getLayout() == Layout::shard)))
+    return emitOpError() << "gives " << given << ", the future holds " << expected;
+  return success();
+}
+
+LogicalResult JoinOp::verify() {
+  auto group = cast<ValType>(getValue().getType());
+  if (group.getLayout() == Layout::full && group.getRanks().size() > 1)
+    return emitOpError("makes shards or partial sums, not a full value");
+  if (group.getRanks().size() != getValues().size())
+    return emitOpError() << "joins " << getValues().size() << " values on a group of " << group.getRanks().size();
+  for (auto [rank, value] : llvm::zip(group.getRanks(), getValues()))
+    if (cast<ValType>(value.getType()).getRanks() != ArrayRef<int64_t>(rank))
+      return emitOpError() << "expected a value on rank " << rank << ", got " << value.getType();
+  return success();
+}
+
+LogicalResult pp::pipeline::SplitOp::verify() {
+  auto group = cast<ValType>(getValue().getType()), piece = cast<ValType>(getPiece().getType());
+  if (piece.getRanks().size() != 1 || !llvm::is_contained(group.getRanks(), piece.getRanks().front()))
+    return emitOpError() << "takes a piece on " << piece.getPlace().str() << " of a value on "
+                         << group.getPlace().str();
+  return success();
+}
+
+//===-- Locations -----------------------------------------------------------------------------------------------===//
+
+Location pp::pipeline::withLoopValues(Location loc, ArrayRef<std::pair<StringRef, int64_t>> values) {
+  if (values.empty())
+    return loc;
+  std::string text;
+  for (auto [name, value] : values)
+    text += (text.empty() ? "" : ", ") + name.str() + " = " + std::to_string(value);
+  return FusedLoc::get({loc}, StringAttr::get(loc.getContext(), text), loc.getContext());
+}
+
+std::string pp::pipeline::loopValues(Location loc) {
+  if (auto fused = dyn_cast<FusedLoc>(loc))
+    if (auto text = dyn_cast_or_null<StringAttr>(fused.getMetadata()))
+      return text.str();
+  return "";
+}

@@ -1,0 +1,149 @@
+// Verifiers and queries of the programs of the ranks: slots, launches, posts.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Pipeline.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+SmallVector<int64_t> SlotOp::tensorOffsets() {
+  if (auto places = getPlaces())
+    return llvm::to_vector(*places);
+  SmallVector<int64_t> offsets = payloadOffsets(getSlot().getType().getPayload());
+  offsets.pop_back();
+  for (int64_t &offset : offsets)
+    offset += static_cast<int64_t>(getOffset().value_or(0));
+  return offsets;
+}
+
+LogicalResult SlotOp::verify() {
+  size_t tensors = getSlot().getType().getPayload().size();
+  if (getPlaces() && getPlaces()->size() != tensors)
+    return emitOpError() << "has " << getPlaces()->size() << " places for its " << tensors << " tensors";
+  if (getPlaces() && (getOffset() || getBinding() || getHost()))
+    return emitOpError("has places for its tensors; expected no offset, no binding, and not to be in host memory");
+  return success();
+}
+
+SmallVector<Value> LaunchOp::slots() {
+  SmallVector<Value> slots(getInputs());
+  llvm::append_range(slots, getResults());
+  return slots;
+}
+
+LogicalResult LaunchOp::verify() {
+  ArrayRef<int64_t> handed = getHanded().value_or(ArrayRef<int64_t>());
+  SmallVector<Value> all = slots();
+  auto bytesOf = [&](int64_t slot, int64_t tensor) {
+    if (slot < 0 || slot >= static_cast<int64_t>(all.size()))
+      return int64_t(-1);
+    SmallVector<int64_t> offsets = payloadOffsets(cast<SlotType>(all[slot].getType()).getPayload());
+    bool exists = tensor >= 0 && tensor + 1 < static_cast<int64_t>(offsets.size());
+    return exists ? offsets[tensor + 1] - offsets[tensor] : -1;
+  };
+  DenseSet<std::pair<int64_t, int64_t>> seen;
+  for (; handed.size() >= 4; handed = handed.drop_front(4)) {
+    std::pair<int64_t, int64_t> from(handed[0], handed[1]), to(handed[2], handed[3]);
+    int64_t inputs = getInputs().size(), bytes = bytesOf(from.first, from.second);
+    if (bytes < 0 || bytes != bytesOf(to.first, to.second) || from.first >= inputs || to.first < inputs)
+      return emitOpError() << "hands tensor " << from.second << " of slot " << from.first << " on as tensor "
+                           << to.second << " of slot " << to.first
+                           << "; expected an input's and a result's, of one size";
+    if (!seen.insert(from).second || !seen.insert(to).second)
+      return emitOpError() << "hands on as tensor " << to.second << " of slot " << to.first
+                           << " what is handed on already";
+  }
+  return handed.empty() ? success() : emitOpError("expected `handed` to have four numbers for each tensor");
+}
+
+int64_t PostOp::getSelf() { return (*this)->getParentOfType<RankOp>().getRank(); }
+
+bool PostOp::isHost() {
+  auto rank = (*this)->getParentOfType<RankOp>();
+  return rank && getKind() != PostKind::all_reduce &&
+         getPeers() == ArrayRef<int64_t>(static_cast<int64_t>(rank.getRank()));
+}
+
+SmallVector<int64_t> PostOp::ringOrder() {
+  SmallVector<int64_t> order(getPeers());
+  if (getRoot()) {
+    auto *root = llvm::find(order, static_cast<int64_t>(*getRoot()));
+    std::rotate(order.begin(), getKind() == PostKind::reduce ? root + 1 : root, order.end());
+  }
+  return order;
+}
+
+StringRef PostOp::jointName() {
+  return getKind() == PostKind::broadcast ? "broadcast" : getKind() == PostKind::all_gather ? "gather" : "sum";
+}
+
+Value PostOp::readSlot() {
+  bool isRoot = getRoot() && static_cast<int64_t>(*getRoot()) == getSelf();
+  switch (getKind()) {
+  case PostKind::receive:
+    return {};
+  case PostKind::broadcast:
+    return isRoot ? getSlot() : Value();
+  case PostKind::all_gather:
+    return getShard();
+  default:
+    return getSlot();
+  }
+}
+
+Value PostOp::writtenSlot() {
+  bool isRoot = getRoot() && static_cast<int64_t>(*getRoot()) == getSelf();
+  switch (getKind()) {
+  case PostKind::send:
+    return {};
+  case PostKind::broadcast:
+    return isRoot ? Value() : getSlot();
+  case PostKind::reduce:
+    return isRoot ? getSlot() : Value();
+  case PostKind::reduce_scatter:
+    return getShard();
+  default:
+    return getSlot();
+  }
+}
+
+/// The cuts go through the whole, and this rank's shard has its part of it.
+static LogicalResult verifyCuts(PostOp post) {
+  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
+  ArrayRef<int64_t> cuts = *post.getCuts(), peers = post.getPeers();
+  if (cuts.size() < peers.size() + 1 || (cuts.size() - 1) % peers.size() != 0 || cuts.front() != 0 ||
+      !llvm::is_sorted(cuts))
+    return post.emitOpError() << "has " << cuts.size() << " cuts; expected " << peers.size() + 1 << ", or "
+                              << peers.size() << " more for every further run of tensors, ascending from 0";
+  if (cuts.back() != bytesOf(post.getSlot()))
+    return post.emitOpError() << "cuts " << cuts.back() << " bytes; the whole has " << bytesOf(post.getSlot());
+  auto *self = llvm::find(peers, post.getSelf());
+  if (self == peers.end())
+    return post.emitOpError() << "is not for rank " << post.getSelf() << ", where it stands";
+  int64_t mine = 0;
+  for (size_t k = self - peers.begin(); k + 1 < cuts.size(); k += peers.size())
+    mine += cuts[k + 1] - cuts[k];
+  if (mine != bytesOf(post.getShard()))
+    return post.emitOpError() << "has a shard of " << bytesOf(post.getShard()) << " bytes; between its cuts are "
+                              << mine;
+  return success();
+}
+
+LogicalResult PostOp::verify() {
+  for (Value slot : (*this)->getOperands())
+    if (auto op = slot.getDefiningOp<SlotOp>(); op && op.getPlaces())
+      return emitOpError("takes a slot whose tensors lie apart; a message goes from one run of bytes to another");
+  bool shards = getKind() == PostKind::all_gather || getKind() == PostKind::reduce_scatter;
+  if (shards != bool(getShard()) || shards != getCuts().has_value())
+    return emitOpError() << stringifyPostKind(getKind()) << (shards ? " needs a shard and cuts" : " has no shard");
+  if (shards && failed(verifyCuts(*this)))
+    return failure();
+  bool rooted = getKind() == PostKind::broadcast || getKind() == PostKind::reduce;
+  if (rooted != getRoot().has_value())
+    return emitOpError() << stringifyPostKind(getKind()) << (rooted ? " needs a root" : " has no root");
+  if (isCollective() && !llvm::is_sorted(getPeers()))
+    return emitOpError("lists the members of a collective in ascending order");
+  if (rooted && !llvm::is_contained(getPeers(), static_cast<int64_t>(*getRoot())))
+    return emitOpError() << "has root " << *getRoot() << ", which is not a member";
+  return success();
+}

@@ -1,0 +1,145 @@
+// Writes stages and actions as a `.pipe` file that a person can read and go on from.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/csv/Csv.h"
+
+using namespace llvm;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+constexpr size_t kColumns = 100;
+
+class PipeWriter {
+public:
+  PipeWriter(ProgramOp program, raw_ostream &os) : program(program), os(os) {}
+
+  void write(StringRef origin) {
+    uint64_t p = program.getRanks(), m = program.getMicrobatches();
+    readPlaces();
+    os << "# The schedule of `" << origin << "`: " << count(p, "rank", "ranks") << ", "
+       << count(m, "microbatch", "microbatches") << ", " << count(places.size(), "stage", "stages") << ".\n";
+    os << "schedule " << program.getSymName() << "(ranks p = " << p << ", microbatches m = " << m << ") {\n";
+    os << "  require p == " << p << " and m == " << m << ", \"these lists are for " << count(p, "rank", "ranks")
+       << " and " << count(m, "microbatch", "microbatches") << "\"\n";
+    os << "  stage s of " << places.size() << " at " << placement() << "\n";
+    Block &body = program.getBody().front();
+    bool ordered = false;
+    body.walk([&](TransferOp) { ordered = true; });
+    if (ordered)
+      writeOrder(body);
+    else
+      for (uint64_t rank = 0; rank < p; ++rank)
+        writeList(rank, body);
+    os << "}\n";
+  }
+
+private:
+  using Block = mlir::Block;
+  using Operation = mlir::Operation;
+  ProgramOp program;
+  raw_ostream &os;
+  std::vector<int64_t> places;
+  size_t column = 0;
+
+  static std::string count(uint64_t number, StringRef one, StringRef many) {
+    return (Twine(number) + " " + (number == 1 ? one : many)).str();
+  }
+
+  void readPlaces() {
+    for (auto piece : program.getOps<PieceOp>())
+      places.push_back(piece.getAtAttr().getRanks().front());
+  }
+
+  /// The map from stages to ranks as a formula where it is one of the usual ones.
+  std::string placement() {
+    int64_t n = places.size(), p = program.getRanks();
+    auto is = [&](auto formula) {
+      return all_of(enumerate(places), [&](auto entry) { return entry.value() == formula(int64_t(entry.index())); });
+    };
+    if (n == p && is([](int64_t s) { return s; }))
+      return "s";
+    if (is([&](int64_t s) { return s % p; }))
+      return "s % p";
+    if (n == 2 * p && is([&](int64_t s) { return std::min(s, n - 1 - s); }))
+      return "min(s, 2 * p - 1 - s)";
+    std::string list;
+    for (int64_t rank : places)
+      list += (list.empty() ? "[" : ", ") + std::to_string(rank);
+    return list + "][s]";
+  }
+
+  static std::string text(Operation *op) {
+    if (auto unit = dyn_cast<UnitOp>(op))
+      return unit.getUnit().str();
+    if (auto transfer = dyn_cast<TransferOp>(op))
+      return ("move " + transfer.getThing().str() + " from " + Twine(transfer.getFrom()->getRanks().front()) + " to " +
+              Twine(transfer.getTo().getRanks().front()))
+          .str();
+    std::string inside;
+    for (Operation &member : op->getRegion(0).front())
+      inside += " " + text(&member);
+    return "together {" + inside + " }";
+  }
+
+  /// The rank of a unit, or of units together; -1 for messages.
+  static int64_t rankOf(Operation *op) {
+    if (auto together = dyn_cast<TogetherOp>(op))
+      op = &together.getBody().front().front();
+    auto unit = dyn_cast<UnitOp>(op);
+    return unit ? unit.getRanks().front() : -1;
+  }
+
+  static bool isAction(Operation &op) { return isa<UnitOp, TransferOp, TogetherOp>(op); }
+
+  void word(StringRef text, size_t indent) {
+    if (column && column + 1 + text.size() > kColumns) {
+      os << "\n";
+      column = 0;
+    }
+    if (column == 0)
+      os.indent(indent);
+    else
+      os << " ";
+    os << text;
+    column = (column ? column + 1 : indent) + text.size();
+  }
+
+  void writeList(int64_t rank, Block &body) {
+    os << "  on " << rank << " {\n";
+    column = 0;
+    for (Operation &op : body)
+      if (isAction(op) && rankOf(&op) == rank)
+        word(text(&op), 4);
+    os << "\n  }\n";
+  }
+
+  void writeOrder(Block &body) {
+    os << "  # One order for all ranks: a unit stands in the list of its rank, a message in the lists of both its "
+          "ends.\n";
+    std::string units;
+    int64_t rank = -1;
+    auto flush = [&] {
+      if (!units.empty())
+        word("on " + std::to_string(rank) + " {" + units + " }", 2);
+      units.clear();
+    };
+    for (Operation &op : body) {
+      if (!isAction(op))
+        continue;
+      if (rankOf(&op) != rank)
+        flush();
+      rank = rankOf(&op);
+      if (rank < 0)
+        word(text(&op), 2);
+      else
+        units += " " + text(&op);
+    }
+    flush();
+    os << "\n";
+  }
+};
+
+} // namespace
+
+void pp::writePipe(ProgramOp program, StringRef origin, raw_ostream &os) { PipeWriter(program, os).write(origin); }

@@ -1,0 +1,255 @@
+// Plain statements: definitions, loops, conditions; and where an action or an error comes from.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Pipeline.h"
+#include "frontend/evaluate/Evaluator.h"
+#include "llvm/Support/SaveAndRestore.h"
+
+using namespace llvm;
+using namespace pp;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::succeeded;
+using mlir::success;
+
+//===-- Where ---------------------------------------------------------------------------------------------------===//
+
+// Of a call's site with what is around it, in MLIR's context.
+static constexpr int64_t kLocationBytes = 50;
+
+mlir::Location Evaluator::location(SMLoc at) {
+  mlir::Location made = source.location(at);
+  std::optional<mlir::Location> around;
+  for (Call &call : callers) {
+    if (!call.location) {
+      mlir::Location site = source.location(call.at);
+      call.location = around ? mlir::Location(mlir::CallSiteLoc::get(site, *around)) : site;
+      actionBytes += kLocationBytes;
+    }
+    around = call.location;
+  }
+  if (around)
+    made = mlir::CallSiteLoc::get(made, *around);
+  return pipeline::withLoopValues(made, loops);
+}
+
+LogicalResult Evaluator::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
+  mlir::Location where = location(at);
+  std::string text = message.str();
+  if (std::string values = pipeline::loopValues(where); !values.empty())
+    text += (StringRef(text).ends_with("?") ? " with " : ", with ") + values;
+  mlir::InFlightDiagnostic diagnostic = mlir::emitError(where, text);
+  if (noteAt.isValid())
+    diagnostic.attachNote(source.location(noteAt)) << note;
+  return diagnostic;
+}
+
+//===-- Statements ----------------------------------------------------------------------------------------------===//
+
+LogicalResult Evaluator::run(Block block, Scope &scope) { return runBlock(block, scope); }
+
+FailureOr<Evaluator::Flow> Evaluator::runBlock(Block block, Scope &scope) {
+  for (const Statement *statement : block) {
+    FailureOr<Flow> flow = runStatement(statement, scope);
+    if (failed(flow) || *flow == Flow::Return)
+      return flow;
+  }
+  return Flow::Next;
+}
+
+LogicalResult Evaluator::define(Name name, Scope &scope) {
+  if (Binding *first = scope.find(name.text))
+    return fail(name.at, "`" + name.text + "` is defined twice", first->name.at, "first defined here");
+  return success();
+}
+
+FailureOr<Evaluator::Flow> Evaluator::runStatement(const Statement *statement, Scope &scope) {
+  if (failed(spend(statement->at)) || failed(checkDepth(statement->at)))
+    return failure();
+  SaveAndRestore deeper(depth, depth + 1);
+  auto next = [](LogicalResult done) { return failed(done) ? FailureOr<Flow>(failure()) : Flow::Next; };
+  switch (statement->kind) {
+  case Statement::Let:
+    return next(runLet(cast<LetStatement>(statement), scope));
+  case Statement::Assign:
+    return next(runAssign(cast<AssignStatement>(statement), scope));
+  case Statement::Call:
+    return next(call(cast<CallStatement>(statement)->call, scope, /*asStatement=*/true));
+  case Statement::Function: {
+    auto *function = cast<Function>(statement);
+    if (failed(define(function->name, scope)))
+      return failure();
+    scope.bindings.push_back({function->name, Value(), false, function});
+    return Flow::Next;
+  }
+  case Statement::Require:
+    return next(runRequire(cast<RequireStatement>(statement), scope));
+  case Statement::Return: {
+    if (callers.empty())
+      return fail(statement->at, "`return` stands outside a function");
+    FailureOr<Value> value = evaluate(cast<ReturnStatement>(statement)->value, scope);
+    if (failed(value))
+      return failure();
+    returned = std::move(*value);
+    return Flow::Return;
+  }
+  case Statement::For:
+    return runFor(cast<ForStatement>(statement), scope);
+  case Statement::Repeat:
+    return runRepeat(cast<RepeatStatement>(statement), scope);
+  case Statement::While:
+    return runWhile(cast<WhileStatement>(statement), scope);
+  case Statement::If: {
+    auto *branch = cast<IfStatement>(statement);
+    FailureOr<bool> holds = evaluateBool(branch->condition, scope, "`if`");
+    if (failed(holds))
+      return failure();
+    Scope inner(&scope);
+    return runBlock(*holds ? branch->body : branch->otherwise, inner);
+  }
+  default:
+    if (expressionDepth)
+      return fail(statement->at, "a function that emits actions is called as a statement, not inside an expression");
+    return next(act(statement, scope));
+  }
+}
+
+LogicalResult Evaluator::act(const Statement *statement, Scope &scope) {
+  return fail(statement->at, "actions belong in a schedule");
+}
+
+LogicalResult Evaluator::runLet(const LetStatement *let, Scope &scope) {
+  for (const LetStatement::Definition &definition : let->definitions) {
+    FailureOr<Value> value = evaluate(definition.value, scope);
+    if (failed(value) || failed(define(definition.name, scope)))
+      return failure();
+    scope.bind(definition.name, std::move(*value), let->changes);
+  }
+  return success();
+}
+
+LogicalResult Evaluator::runAssign(const AssignStatement *assign, Scope &scope) {
+  Binding *found = nullptr;
+  const Function *crossed = nullptr;
+  for (Scope *around = &scope; around && !found; around = around->parent) {
+    found = around->find(assign->name);
+    if (!found && around->function && !crossed)
+      crossed = around->function;
+  }
+  if (!found)
+    return unknown(assign->name, assign->at, scope);
+  if (crossed)
+    return fail(assign->at,
+                "`" + assign->name + "` belongs to the code around `" + crossed->name.text +
+                    "`; a function changes only its own variables",
+                crossed->name.at, "`" + crossed->name.text + "` is declared here");
+  if (!found->changes)
+    return fail(assign->at, "`" + assign->name + "` does not change; declare it with `var` to assign to it",
+                found->name.at, "`" + assign->name + "` is declared here");
+  SmallVector<Value, 2> indices;
+  for (Expr *expr : assign->indices) {
+    FailureOr<Value> index = evaluate(expr, scope);
+    if (failed(index))
+      return failure();
+    indices.push_back(std::move(*index));
+  }
+  FailureOr<Value> value = evaluate(assign->value, scope);
+  if (failed(value))
+    return failure();
+  Value *target = &found->value;
+  if (failed(checkNesting(assign->at, unsigned(indices.size()) + value->nesting())))
+    return failure();
+  unsigned below = indices.size();
+  for (auto [expr, index] : zip(assign->indices, indices)) {
+    if (failed(checkedIndex(expr->at, *target, index)))
+      return failure();
+    Value::List &items = target->ownItems();
+    target->deepen(value->nesting() + below--);
+    target = &items[*index.asInt()];
+  }
+  *target = std::move(*value);
+  return success();
+}
+
+static void collectNames(const Expr *expr, SmallVectorImpl<const Expr *> &names) {
+  bool known = any_of(names, [&](const Expr *other) { return other->name == expr->name; });
+  if (expr->kind == Expr::Variable && !known)
+    names.push_back(expr);
+  for (const Expr *operand : expr->operands)
+    collectNames(operand, names);
+}
+
+LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scope) {
+  FailureOr<bool> holds = evaluateBool(require->condition, scope, "`require`");
+  if (failed(holds) || *holds)
+    return holds;
+  SmallVector<const Expr *> names;
+  if (require->condition->kind != Expr::Comprehension)
+    collectNames(require->condition, names);
+  std::string values;
+  for (const Expr *name : names) {
+    FailureOr<Value> value = variable(name, scope);
+    if (failed(value))
+      return failure();
+    values += (values.empty() ? ", and " : ", ") + name->name.str() + " = " + value->text();
+  }
+  return fail(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.data()),
+              "this requires `" + require->condition->text + "`" + values);
+}
+
+//===-- Loops ---------------------------------------------------------------------------------------------------===//
+
+FailureOr<Evaluator::Flow> Evaluator::runFor(const ForStatement *loop, Scope &scope) {
+  const Generator &generator = loop->generator;
+  FailureOr<Value> list = evaluate(generator.list, scope);
+  if (failed(list))
+    return failure();
+  if (!list->asList())
+    return fail(generator.list->at, "expected a list after `in`, got " + list->type() + " " + list->text());
+  size_t outer = loops.size();
+  for (const Value &item : *list->asList()) {
+    Scope inner(&scope);
+    if (failed(spend(loop->at)) || failed(bindPattern(generator, item, inner)))
+      return failure();
+    for (const Binding &binding : inner.bindings)
+      if (auto *value = binding.value.asInt())
+        loops.push_back({binding.name.text, *value});
+    FailureOr<Flow> flow = runBlock(loop->body, inner);
+    if (failed(flow))
+      return failure();
+    loops.truncate(outer);
+    if (*flow == Flow::Return)
+      return flow;
+  }
+  return Flow::Next;
+}
+
+FailureOr<Evaluator::Flow> Evaluator::runRepeat(const RepeatStatement *loop, Scope &scope) {
+  FailureOr<int64_t> count = evaluateInt(loop->count, scope, "after `repeat`");
+  if (failed(count))
+    return failure();
+  for (int64_t i = 0; i < *count; ++i) {
+    Scope inner(&scope);
+    if (failed(spend(loop->at)))
+      return failure();
+    FailureOr<Flow> flow = runBlock(loop->body, inner);
+    if (failed(flow) || *flow == Flow::Return)
+      return flow;
+  }
+  return Flow::Next;
+}
+
+FailureOr<Evaluator::Flow> Evaluator::runWhile(const WhileStatement *loop, Scope &scope) {
+  for (;;) {
+    FailureOr<bool> holds = evaluateBool(loop->condition, scope, "`while`");
+    if (failed(holds))
+      return failure();
+    if (!*holds)
+      return Flow::Next;
+    Scope inner(&scope);
+    FailureOr<Flow> flow = runBlock(loop->body, inner);
+    if (failed(flow) || *flow == Flow::Return)
+      return flow;
+  }
+}

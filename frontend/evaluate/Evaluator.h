@@ -1,0 +1,130 @@
+// Runs the expressions and the plain statements of a program, once, at compile time.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_EVALUATOR_H
+#define PP_FRONTEND_EVALUATOR_H
+
+#include "frontend/evaluate/Budget.h"
+#include "frontend/evaluate/Value.h"
+#include "frontend/syntax/Ast.h"
+#include "frontend/syntax/Source.h"
+#include <optional>
+
+namespace pp {
+
+/// A name and what it stands for: a value, or a function with the scope around its declaration.
+struct Binding {
+  Name name;
+  Value value;
+  bool changes = false;
+  const Function *function = nullptr;
+  SMLoc given = {}; ///< on the command line
+};
+
+/// The names of one block; lives as long as the block runs, so functions are not values and cannot outlive it.
+struct Scope {
+  explicit Scope(Scope *parent, const Function *function = nullptr) : parent(parent), function(function) {}
+  Scope *parent;
+  const Function *function; // whose parameters these are
+  llvm::SmallVector<Binding, 4> bindings;
+
+  Binding *find(StringRef name);
+  void bind(Name name, Value value, bool changes = false) { bindings.push_back({name, std::move(value), changes}); }
+};
+
+class Evaluator {
+public:
+  Evaluator(Source &source, Budget budget) : source(source), budget(budget) {}
+  virtual ~Evaluator() = default;
+
+  mlir::FailureOr<Value> evaluate(const Expr *expr, Scope &scope);
+  mlir::FailureOr<int64_t> evaluateInt(const Expr *expr, Scope &scope, const llvm::Twine &what);
+  mlir::LogicalResult run(Block block, Scope &scope);
+
+  /// File-level functions, which come last when a name is looked up.
+  Scope globals{nullptr};
+
+  /// Says `message` at `at` with the calls and loop values that led there. Always failure.
+  mlir::LogicalResult fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
+  /// `at` with the calls and loop values that led there.
+  mlir::Location location(SMLoc at);
+  /// So many microbatches, ranks, layers need an action each.
+  mlir::LogicalResult checkCount(SMLoc at, const llvm::Twine &what, int64_t count);
+
+protected:
+  /// Statements that only a schedule has.
+  virtual mlir::LogicalResult act(const Statement *statement, Scope &scope);
+  /// The value of a name that no scope binds: `ranks`, `layers`, a part of the model; nullopt if there is none.
+  virtual std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) { return std::nullopt; }
+  /// `stage(2)`, `attn(3)`; nullopt if `name` is no piece.
+  virtual std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) { return std::nullopt; }
+  virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
+
+  mlir::LogicalResult spend(SMLoc at, int64_t count = 1);
+  /// Lists of `more` items in all are about to be made.
+  mlir::LogicalResult reserve(SMLoc at, int64_t more);
+  /// One more item is about to be added to `items`.
+  mlir::LogicalResult reserveOne(SMLoc at, const Value::List &items);
+  mlir::LogicalResult checkNesting(SMLoc at, unsigned nesting);
+  /// The order of two values, at the cost of the items that it takes to tell.
+  mlir::FailureOr<int> order(SMLoc at, const llvm::Twine &word, const Value &a, const Value &b);
+  int64_t comparisonsLeft();
+  /// An action of `bytes` is about to be made.
+  mlir::LogicalResult spendAction(SMLoc at, int64_t bytes);
+  /// The list begin .. end.
+  mlir::FailureOr<Value> countUp(SMLoc at, int64_t begin, int64_t end);
+
+  /// The int values of the loops around, outermost first.
+  llvm::SmallVector<std::pair<StringRef, int64_t>> loops;
+  /// Inside an expression no action may be emitted, because its place in the order would not be visible.
+  int expressionDepth = 0;
+
+  Source &source;
+  const Budget budget;
+
+private:
+  enum class Flow { Next, Return };
+  mlir::FailureOr<Flow> runBlock(Block block, Scope &scope);
+  mlir::FailureOr<Flow> runStatement(const Statement *statement, Scope &scope);
+  mlir::FailureOr<Flow> runFor(const ForStatement *loop, Scope &scope);
+  mlir::FailureOr<Flow> runRepeat(const RepeatStatement *loop, Scope &scope);
+  mlir::FailureOr<Flow> runWhile(const WhileStatement *loop, Scope &scope);
+  mlir::LogicalResult define(Name name, Scope &scope);
+  mlir::LogicalResult runLet(const LetStatement *let, Scope &scope);
+  mlir::LogicalResult runAssign(const AssignStatement *assign, Scope &scope);
+  mlir::LogicalResult runRequire(const RequireStatement *require, Scope &scope);
+
+  mlir::FailureOr<Value> evaluateOperands(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> variable(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> arithmetic(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> range(const Expr *expr, Scope &scope);
+  mlir::FailureOr<bool> contains(SMLoc at, const Value::List &items, const Value &wanted);
+  mlir::FailureOr<Value> compare(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> index(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> call(const Expr *expr, Scope &scope, bool asStatement);
+  mlir::FailureOr<Value> callFunction(const Function *function, Scope *around, const Expr *expr, Scope &scope,
+                                      bool asStatement);
+  mlir::FailureOr<Value> callBuiltin(const Expr *expr, Scope &scope);
+  mlir::FailureOr<Value> sorted(const Expr *expr, Value &list);
+  mlir::FailureOr<Value> unique(const Expr *expr, const Value &list);
+  mlir::FailureOr<Value> layersOf(const Expr *expr, const Value &layout); // Layout.cpp
+  mlir::LogicalResult comprehend(const Expr *expr, unsigned depth, Scope &scope, Value::List &items);
+  mlir::LogicalResult bindPattern(const Generator &generator, const Value &item, Scope &scope);
+  mlir::FailureOr<bool> evaluateBool(const Expr *expr, Scope &scope, StringRef after);
+  mlir::LogicalResult checkedIndex(SMLoc at, const Value &list, const Value &index);
+  mlir::LogicalResult checkDepth(SMLoc at);
+  mlir::LogicalResult unknown(StringRef name, SMLoc at, Scope &scope);
+
+  int64_t steps = 0, actions = 0, actionBytes = 0;
+  unsigned depth = 0; // of expressions, blocks and calls, on the stack of this process
+  Value returned;
+  /// The calls around, outermost first; a location is made when something there needs it.
+  struct Call {
+    SMLoc at;
+    std::optional<mlir::Location> location;
+  };
+  llvm::SmallVector<Call> callers;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_EVALUATOR_H

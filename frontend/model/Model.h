@@ -1,0 +1,26 @@
+// Turns the parts of a bound model into functions of `nn` ops.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_MODEL_H
+#define PP_FRONTEND_MODEL_H
+
+#include "frontend/schedule/Elaborator.h"
+#include "mlir/IR/BuiltinTypes.h"
+
+namespace pp {
+
+/// The shapes that do not come from the model.
+struct BatchShape {
+  int64_t batch, sequence;
+  mlir::FloatType element;
+};
+
+/// Appends one private function for each part of `model` at the builder's place; `parameters` holds the model's.
+mlir::LogicalResult buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
+                               BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder);
+
+/// Part names, the number of layers and the kind of each, for the schedule.
+mlir::FailureOr<ModelOutline> outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
+
+} // namespace pp
+
+#endif // PP_FRONTEND_MODEL_H

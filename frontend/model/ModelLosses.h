@@ -1,0 +1,39 @@
+// The losses of a part of a model that is being built, and the weighted sums of them that its text names.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_MODELLOSSES_H
+#define PP_FRONTEND_MODELLOSSES_H
+
+#include "frontend/evaluate/Evaluator.h"
+#include "mlir/IR/Builders.h"
+#include "llvm/ADT/DenseMap.h"
+
+namespace pp {
+
+/// A sum is held by a value without meaning until the part returns it; then each loss gets its weight.
+class ModelLosses {
+public:
+  void clear();
+  void add(mlir::Value loss, SMLoc at);
+  bool isLoss(mlir::Value value) const { return sums.contains(value); }
+  mlir::Value scaled(mlir::OpBuilder &builder, mlir::Value loss, double weight);
+  mlir::Value sum(mlir::OpBuilder &builder, mlir::Value left, mlir::Value right);
+
+  /// The value that the last part returns in place of a sum; in any other part there is no loss.
+  mlir::LogicalResult finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart,
+                             llvm::SmallVectorImpl<mlir::Value> &returned);
+
+private:
+  struct Term {
+    unsigned loss; ///< its number
+    double weight;
+  };
+  mlir::Value hold(mlir::OpBuilder &builder, mlir::Value value, llvm::SmallVector<Term> terms);
+
+  std::vector<std::pair<mlir::Value, SMLoc>> losses; ///< in the order of the text
+  llvm::DenseMap<mlir::Value, llvm::SmallVector<Term>> sums;
+  llvm::SmallVector<mlir::Operation *> holders;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_MODELLOSSES_H

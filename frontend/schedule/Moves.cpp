@@ -1,0 +1,101 @@
+// Moves: a thing changes place; what message that is must be readable off the two places.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/schedule/Elaborator.h"
+
+using namespace llvm;
+using namespace pp;
+using namespace pp::pipeline;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::success;
+
+LogicalResult Elaborator::move(const MoveStatement *statement, Scope &scope) {
+  FailureOr<PlaceAttr> from = PlaceAttr(), to = failure();
+  if (statement->from && failed(from = evaluatePlace(statement->from, scope)))
+    return failure();
+  if (failed(to = evaluatePlace(statement->to, scope)))
+    return failure();
+  for (const Thing &thing : statement->things)
+    if (failed(moveThing(statement, thing, *from, *to, scope)))
+      return failure();
+  return success();
+}
+
+LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing &thing, PlaceAttr from, PlaceAttr to,
+                                    Scope &scope) {
+  Role role = *symbolizeRole(thing.role.text);
+  bool wholePiece = role == Role::weight || role == Role::grad || role == Role::opt;
+  Piece *piece = nullptr;
+  FailureOr<CoordAttr> coord = coordinates(thing.role.text, thing.role.at, thing.coordinates, scope, wholePiece, piece);
+  if (failed(coord))
+    return failure();
+  if (!from) {
+    FailureOr<PlaceAttr> found = sourceOf(statement, thing, role, *piece);
+    if (failed(found))
+      return failure();
+    from = *found;
+  }
+  bool sums = role == Role::grad && to.getLayout() == Layout::full && to.getRanks().size() > 1; // it is new on all
+  if (from == to && !sums &&
+      role != Role::stash) // there is one stash: who moves it to where it is has lost track of it
+    return success();
+  if (from && failed(checkVerb(statement, thing, role, from, to)))
+    return failure();
+  SmallVector<int64_t> anchors;
+  for (PlaceAttr place : {from, to})
+    for (int64_t r : place ? place.getRanks() : ArrayRef<int64_t>())
+      if (!is_contained(anchors, r))
+        anchors.push_back(r);
+  for (int64_t r : from ? ArrayRef<int64_t>() : piece->sharers.getArrayRef()) // the shares, wherever they are
+    if (!is_contained(anchors, r))
+      anchors.push_back(r);
+  if (role == Role::grad)
+    piece->sharers.insert(to.getRanks().begin(), to.getRanks().end());
+  if (rank && from && !is_contained(anchors, *rank))
+    return fail(statement->at,
+                "rank " + Twine(*rank) + " takes no part in this move from " + from.str() + " to " + to.str());
+  if (rank)
+    anchors = {*rank};
+  if (failed(spendFor(statement->at, anchors.size())))
+    return failure();
+  builder.create<TransferOp>(location(statement->at), ThingAttr::get(builder.getContext(), role, *coord), from, to,
+                             anchors);
+  return success();
+}
+
+// Where a thing is taken from when the move does not say; null for the shares of a gradient, wherever they are.
+FailureOr<PlaceAttr> Elaborator::sourceOf(const MoveStatement *statement, const Thing &thing, Role role,
+                                          const Piece &piece) {
+  if (rank)
+    return PlaceAttr::get(builder.getContext(), {*rank}, Layout::full);
+  if (role == Role::grad)
+    return PlaceAttr();
+  PlaceAttr home = role == Role::weight ? piece.homes : role == Role::opt ? piece.owner : PlaceAttr();
+  if (home && (home.getRanks().size() == 1 || home.getLayout() != Layout::full))
+    return home;
+  return fail(statement->at, "`move " + thing.role.text + "(..)` needs `from`: " +
+                                 (role == Role::weight && !home ? str(piece) + " has no place for its weights"
+                                                                : "several ranks could hold it"));
+}
+
+LogicalResult Elaborator::checkVerb(const MoveStatement *statement, const Thing &thing, Role role, PlaceAttr from,
+                                    PlaceAttr to) {
+  bool sums = role == Role::grad || role == Role::dkv;
+  bool fromList = from.getLayout() == Layout::full && from.getRanks().size() > 1;
+  bool toOne = to.getLayout() == Layout::full && to.getRanks().size() == 1;
+  if (fromList && role == Role::weight)
+    return fail(statement->at, "a weight moves from one rank (every copy is the same); got a list");
+  if (fromList && !sums)
+    return fail(statement->at, "`" + thing.role.text + "` moves from one rank; got a list");
+  std::string ends = "from " + from.str() + " to " + to.str();
+  bool hosts = from.getLayout() == Layout::host || to.getLayout() == Layout::host;
+  if (hosts && (fromList || from.getRanks() != to.getRanks()))
+    return fail(statement->at, "`" + thing.text + "` cannot move " + ends + "; a rank uses its own host memory only");
+  if (fromList && role == Role::dkv && !toOne)
+    return fail(statement->at, "`" + thing.text + "` cannot move " + ends + "; shares of `dkv` are summed on one rank");
+  if (from.getLayout() == Layout::shard && to.getLayout() == Layout::shard)
+    return fail(statement->at, "`" + thing.text + "` cannot move " + ends + "; shards stay with their ranks");
+  return success();
+}

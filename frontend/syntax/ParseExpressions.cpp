@@ -1,0 +1,330 @@
+// Reads expressions, and holds what all parts of the parser share.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/syntax/Parser.h"
+
+using namespace llvm;
+using namespace pp;
+
+//===-- Words ---------------------------------------------------------------------------------------------------===//
+
+Token TokenReader::next() {
+  Token token = peek();
+  previousEnd = token.end;
+  if (position + 1 < tokens.size())
+    ++position;
+  return token;
+}
+
+bool TokenReader::take(StringRef word) {
+  if (!at(word))
+    return false;
+  next();
+  return true;
+}
+
+void TokenReader::fail(SMLoc at, const Twine &message, SMLoc noteAt, const Twine &note) {
+  if (broken)
+    return;
+  broken = true;
+  mlir::InFlightDiagnostic diagnostic = source.error(at) << message;
+  if (noteAt.isValid())
+    diagnostic.attachNote(source.location(noteAt)) << note;
+  Token end = tokens.back();
+  tokens = {end};
+  position = 0;
+}
+
+void TokenReader::failExpected(const Twine &what) {
+  const Token &got = peek();
+  if (got.kind == Token::End)
+    return fail(got.at, "expected " + what + " before the end of the file");
+  if (got.is("/"))
+    return fail(got.at, "expected an operator, got `/`; integers divide with `//`, rounding down");
+  StringRef text = got.kind == Token::String ? StringRef(got.at.getPointer(), got.end - got.at.getPointer()) : got.text;
+  bool reserved = got.kind == Token::Keyword || got.kind == Token::UnitLetter;
+  fail(got.at, "expected " + what + ", got `" + text + "`" + (reserved ? "; `" + text + "` is a reserved word" : ""));
+}
+
+void TokenReader::expect(StringRef word) {
+  if (!take(word))
+    failExpected("`" + word + "`");
+}
+
+Name TokenReader::expectName() {
+  if (peek().kind != Token::Name) {
+    failExpected("a name");
+    return {};
+  }
+  Token token = next();
+  return {token.text, token.at};
+}
+
+Name TokenReader::expectWord() {
+  if (peek().kind != Token::Keyword && peek().kind != Token::UnitLetter)
+    return expectName();
+  Token token = next();
+  return {token.text, token.at};
+}
+
+StringRef TokenReader::expectString() {
+  if (peek().kind != Token::String) {
+    failExpected("a string");
+    return {};
+  }
+  return next().text;
+}
+
+//===-- Expressions, from the loosest operator to the tightest --------------------------------------------------===//
+
+Expr *ExpressionParser::node(Expr::Kind kind, SMLoc at, ArrayRef<Expr *> operands) {
+  Expr *expr = make<Expr>();
+  expr->kind = kind;
+  expr->at = at;
+  expr->operands = keep(operands);
+  expr->text = textFrom(at);
+  for (Expr *operand : operands)
+    expr->depth = std::max(expr->depth, operand->depth + 1);
+  if (expr->depth > 1000) // a + b + c + .. is as deep as it is long
+    fail(at, "this expression is too long; the limit is 1000 operators");
+  return expr;
+}
+
+Expr *ExpressionParser::binary(Expr::Kind kind, const Token &op, Expr *left, Expr *right) {
+  Expr *expr = node(kind, op.at, {left, right});
+  expr->text = textFrom(SMLoc::getFromPointer(left->text.data()));
+  expr->name = op.text;
+  return expr;
+}
+
+Expr *ExpressionParser::expression() {
+  Nested level(*this);
+  if (at("if"))
+    return conditional();
+  return disjunction();
+}
+
+Expr *ExpressionParser::conditional() {
+  SMLoc begin = next().at;
+  Expr *condition = expression();
+  expect("then");
+  Expr *yes = expression();
+  expect("else");
+  Expr *no = expression();
+  return node(Expr::Conditional, begin, {condition, yes, no});
+}
+
+Expr *ExpressionParser::disjunction() {
+  Expr *left = conjunction();
+  while (at("or")) {
+    Token op = next();
+    left = binary(Expr::Or, op, left, conjunction());
+  }
+  return left;
+}
+
+Expr *ExpressionParser::conjunction() {
+  Expr *left = negation();
+  while (at("and")) {
+    Token op = next();
+    left = binary(Expr::And, op, left, negation());
+  }
+  return left;
+}
+
+Expr *ExpressionParser::negation() {
+  if (!at("not"))
+    return comparison();
+  Nested level(*this);
+  SMLoc begin = next().at;
+  Expr *operand = negation();
+  return node(Expr::Not, begin, {operand});
+}
+
+static std::optional<Expr::Comparison> comparisonOf(const Token &token) {
+  static const std::pair<const char *, Expr::Comparison> kinds[] = {
+      {"==", Expr::Equal},  {"!=", Expr::Unequal},      {"<", Expr::Less}, {"<=", Expr::LessEqual},
+      {">", Expr::Greater}, {">=", Expr::GreaterEqual}, {"in", Expr::In}};
+  for (auto [text, kind] : kinds)
+    if (token.is(text))
+      return kind;
+  return std::nullopt;
+}
+
+Expr *ExpressionParser::comparison() {
+  Expr *first = range();
+  if (!comparisonOf(peek()))
+    return first;
+  Token op = peek();
+  SmallVector<Expr *> operands = {first};
+  SmallVector<Expr::Comparison> comparisons;
+  while (std::optional<Expr::Comparison> kind = comparisonOf(peek())) {
+    next();
+    comparisons.push_back(*kind);
+    operands.push_back(range());
+  }
+  Expr *expr = binary(Expr::Compare, op, first, first);
+  expr->operands = keep(ArrayRef<Expr *>(operands));
+  expr->comparisons = keep(ArrayRef<Expr::Comparison>(comparisons));
+  return expr;
+}
+
+Expr *ExpressionParser::range() {
+  Expr *left = sum();
+  if (!at(".."))
+    return left;
+  Token op = next();
+  return binary(Expr::Range, op, left, sum());
+}
+
+Expr *ExpressionParser::sum() {
+  Expr *left = product();
+  while (at("+") || at("-")) {
+    Token op = next();
+    left = binary(op.text == "+" ? Expr::Add : Expr::Subtract, op, left, product());
+  }
+  return left;
+}
+
+Expr *ExpressionParser::product() {
+  Expr *left = unary();
+  while (at("*") || at("//") || at("%") || at("/")) {
+    if (at("/")) {
+      failExpected("an operator");
+      return left;
+    }
+    Token op = next();
+    Expr::Kind kind = op.text == "*" ? Expr::Multiply : op.text == "//" ? Expr::Divide : Expr::Modulo;
+    left = binary(kind, op, left, unary());
+  }
+  return left;
+}
+
+Expr *ExpressionParser::unary() {
+  if (!at("-"))
+    return postfix();
+  Nested level(*this);
+  SMLoc begin = next().at;
+  Expr *operand = unary();
+  return node(Expr::Negate, begin, {operand});
+}
+
+Expr *ExpressionParser::postfix() {
+  Expr *expr = primary();
+  for (;;) {
+    if (at("[")) {
+      Token bracket = next();
+      Expr *index = expression();
+      expect("]");
+      expr = binary(Expr::Index, bracket, expr, index);
+    } else if (at("(") && expr->kind == Expr::Variable) {
+      expr = call({expr->name, expr->at});
+    } else {
+      return expr;
+    }
+  }
+}
+
+Expr *ExpressionParser::call(Name name) {
+  expect("(");
+  SmallVector<Expr *> values;
+  SmallVector<Name> labels;
+  while (!at(")") && !ended()) {
+    Name label;
+    if (peek(1).is("=")) {
+      if (!allowsLabels)
+        fail(peek(1).at,
+             "values have no names here; only models, schedules and ops in a model or train take named ones");
+      label = expectWord();
+      next();
+    }
+    values.push_back(expression());
+    labels.push_back(label);
+    if (!take(","))
+      break;
+  }
+  expect(")");
+  Expr *expr = node(Expr::Call, name.at, values);
+  expr->name = name.text;
+  expr->labels = keep(ArrayRef<Name>(labels));
+  return expr;
+}
+
+// Reserved words that are names of values somewhere.
+static bool isValueWord(const Token &token, bool everywhere) {
+  for (const char *word : {"ranks", "microbatches", "slices", "layers", "stage"})
+    if (token.is(word))
+      return true;
+  return everywhere && (token.is("model") || token.is("schedule"));
+}
+
+Expr *ExpressionParser::primary() {
+  const Token token = peek();
+  Expr *expr = nullptr;
+  if (token.kind == Token::Integer || token.kind == Token::Number) {
+    next();
+    if (token.kind == Token::Number && !allowsNumbers)
+      fail(token.at, "expected an int, got `" + token.text + "`; schedules count in ints");
+    expr = node(token.kind == Token::Integer ? Expr::Integer : Expr::Number, token.at, {});
+    expr->integer = token.integer;
+    expr->number = token.number;
+  } else if (token.kind == Token::String) {
+    next();
+    expr = node(Expr::String, token.at, {});
+    expr->name = token.text;
+  } else if (at("true") || at("false")) {
+    next();
+    expr = node(Expr::Boolean, token.at, {});
+    expr->integer = token.text == "true";
+  } else if (token.kind == Token::Name || isValueWord(token, allowsWords)) {
+    next();
+    expr = node(Expr::Variable, token.at, {});
+    expr->name = token.text;
+  } else if (take("(")) {
+    expr = expression();
+    expect(")");
+    expr->text = textFrom(token.at);
+  } else if (at("[")) {
+    expr = listOf();
+  } else {
+    failExpected("a value");
+    expr = node(Expr::Integer, token.at, {});
+  }
+  return expr;
+}
+
+Generator ExpressionParser::generator() {
+  expect("for");
+  Generator made;
+  made.unpacks = take("[");
+  if (made.unpacks) {
+    made.names = list<Name>([&] { return expectName(); });
+    expect("]");
+  } else {
+    Name name = expectName();
+    made.names = keep(ArrayRef<Name>(name));
+  }
+  expect("in");
+  made.list = expression();
+  return made;
+}
+
+Expr *ExpressionParser::listOf() {
+  SMLoc begin = next().at;
+  SmallVector<Expr *> items;
+  SmallVector<Generator> generators;
+  Expr *filter = nullptr;
+  if (!at("]"))
+    items.push_back(expression());
+  while (at("for"))
+    generators.push_back(generator());
+  if (!generators.empty() && take("if"))
+    filter = expression();
+  if (generators.empty())
+    while (take(","))
+      items.push_back(expression());
+  expect("]");
+  Expr *expr = node(generators.empty() ? Expr::List : Expr::Comprehension, begin, items);
+  expr->generators = keep(ArrayRef<Generator>(generators));
+  expr->filter = filter;
+  return expr;
+}

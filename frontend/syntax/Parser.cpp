@@ -1,0 +1,261 @@
+// Reads a whole file: imports, functions, schedules, models and training programs.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/syntax/Parser.h"
+
+using namespace llvm;
+using namespace pp;
+
+namespace {
+class FileParser : StatementParser {
+public:
+  using StatementParser::StatementParser;
+
+  mlir::FailureOr<File> file() {
+    File made;
+    while (take("import")) {
+      SMLoc begin = peek().at;
+      made.imports.push_back({expectString(), begin});
+    }
+    while (!ended())
+      declaration(made);
+    if (failed())
+      return mlir::failure();
+    return made;
+  }
+
+private:
+  void declaration(File &file) {
+    if (at("fn"))
+      file.functions.push_back(function());
+    else if (take("schedule"))
+      file.schedules.push_back(schedule());
+    else if (take("model"))
+      file.models.push_back(model());
+    else if (take("train"))
+      file.trains.push_back(train());
+    else if (take("cluster"))
+      file.clusters.push_back(cluster());
+    else if (at("import"))
+      fail(peek().at, "imports stand before everything else in a file");
+    else
+      failExpected("a declaration (fn, schedule, model, train or cluster)");
+  }
+
+  // The parameters of schedules have roles; those of models and trains may be reserved words.
+  Parameter parameter(bool roles) {
+    Parameter made;
+    if (roles && (at("ranks") || at("microbatches") || at("slices")))
+      made.role = next().text;
+    bool word = !roles && (allowsWords || at("layers"));
+    made.name = word ? expectWord() : expectName();
+    if (take("="))
+      made.value = expression();
+    return made;
+  }
+
+  ArrayRef<Parameter> parameters(bool roles) {
+    ArrayRef<Parameter> made;
+    expect("(");
+    if (!at(")"))
+      made = list<Parameter>([&] { return parameter(roles); });
+    expect(")");
+    return made;
+  }
+
+  const Schedule *schedule() {
+    auto *node = make<Schedule>();
+    node->name = expectName();
+    node->parameters = parameters(/*roles=*/true);
+    node->body = block();
+    return node;
+  }
+
+  //===-- Models ------------------------------------------------------------------------------------------------===//
+
+  const Model *model() {
+    allowsNumbers = allowsLabels = true;
+    auto *node = make<Model>();
+    node->name = expectName();
+    node->parameters = parameters(/*roles=*/false);
+    expect("{");
+    SmallVector<WeightDeclaration> shared;
+    SmallVector<ModelPart> parts;
+    SmallVector<Name> kinds;
+    while (!at("}") && !ended()) {
+      if (at("weight"))
+        weights(shared);
+      else if (at("layers"))
+        kindOf(*node);
+      else if (peek().kind == Token::Name && peek().text == "layer")
+        layer(parts, kinds);
+      else
+        parts.push_back(part(std::nullopt));
+    }
+    expect("}");
+    node->kinds = keep(ArrayRef<Name>(kinds));
+    node->weights = keep(ArrayRef<WeightDeclaration>(shared));
+    node->parts = keep(ArrayRef<ModelPart>(parts));
+    allowsNumbers = allowsLabels = false;
+    return node;
+  }
+
+  void kindOf(Model &model) {
+    SMLoc begin = next().at;
+    if (model.kindOf)
+      fail(begin, "the kinds of the layers are given twice", model.kindOfAt, "first given here");
+    model.kindOf = expression();
+    model.kindOfAt = begin;
+  }
+
+  void layer(SmallVector<ModelPart> &parts, SmallVector<Name> &kinds) {
+    Name kind{"", next().at};
+    if (!at("{"))
+      kind = expectName();
+    expect("{");
+    while (!at("}") && !ended())
+      parts.push_back(part(kinds.size()));
+    expect("}");
+    kinds.push_back(kind);
+  }
+
+  ModelPart part(std::optional<unsigned> kind) {
+    ModelPart made;
+    made.kind = kind;
+    if (!at("part"))
+      failExpected(kind ? "`part`" : "`part`, `layer`, `layers` or `weight`");
+    next();
+    made.name = expectName();
+    expect("(");
+    made.parameters = list<Name>([&] { return expectName(); });
+    expect(")");
+    expect("{");
+    SmallVector<WeightDeclaration> own;
+    SmallVector<ModelPart::Definition> definitions;
+    while (at("weight") || at("let")) {
+      if (at("weight")) {
+        weights(own);
+        continue;
+      }
+      next();
+      ArrayRef<Name> names = list<Name>([&] { return expectName(); });
+      expect("=");
+      definitions.push_back({names, expression()});
+    }
+    made.returnAt = peek().at;
+    expect("return");
+    made.results = list<Expr *>([&] { return expression(); });
+    expect("}");
+    made.weights = keep(ArrayRef<WeightDeclaration>(own));
+    made.definitions = keep(ArrayRef<ModelPart::Definition>(definitions));
+    return made;
+  }
+
+  void weights(SmallVector<WeightDeclaration> &into) {
+    next();
+    do {
+      WeightDeclaration made;
+      made.name = expectName();
+      expect("[");
+      made.dimensions = list<Expr *>([&] { return expression(); });
+      expect("]");
+      // `init` and `as` are reserved nowhere else, so that values may have these names.
+      if (takeName("init"))
+        made.init = expression();
+      if (takeName("as"))
+        made.checkpoint = expression();
+      into.push_back(made);
+    } while (take(","));
+  }
+
+  bool takeName(StringRef text) {
+    if (peek().kind != Token::Name || peek().text != text)
+      return false;
+    next();
+    return true;
+  }
+
+  //===-- Training programs -------------------------------------------------------------------------------------===//
+
+  const Train *train() {
+    allowsNumbers = allowsLabels = allowsWords = true;
+    auto *node = make<Train>();
+    node->name = expectName();
+    if (at("("))
+      node->parameters = parameters(/*roles=*/false);
+    expect("{");
+    SmallVector<Option> options;
+    SmallVector<RecomputeStatement *> recomputes;
+    while (!at("}") && !ended()) {
+      if (at("recompute"))
+        recomputes.push_back(recompute());
+      else
+        options.push_back(option());
+    }
+    expect("}");
+    node->options = keep(ArrayRef<Option>(options));
+    node->recomputes = keep(ArrayRef<RecomputeStatement *>(recomputes));
+    allowsNumbers = allowsLabels = allowsWords = false;
+    return node;
+  }
+
+  const Cluster *cluster() {
+    allowsNumbers = allowsLabels = allowsWords = true;
+    auto *node = make<Cluster>();
+    node->name = expectName();
+    if (at("("))
+      node->parameters = parameters(/*roles=*/false);
+    expect("{");
+    SmallVector<Option> options;
+    while (!at("}") && !ended())
+      options.push_back(option());
+    expect("}");
+    node->options = keep(ArrayRef<Option>(options));
+    allowsNumbers = allowsLabels = allowsWords = false;
+    return node;
+  }
+
+  Option option() {
+    Option made;
+    made.name = expectWord();
+    if (peek(1).is("=")) {
+      SmallVector<Name> labels;
+      SmallVector<Expr *> values;
+      do {
+        labels.push_back(expectWord());
+        expect("=");
+        values.push_back(expression());
+      } while (take(","));
+      made.labels = keep(ArrayRef<Name>(labels));
+      made.values = keep(ArrayRef<Expr *>(values));
+    } else if (peek().kind == Token::Name && peek().text == "choose" && !peek(1).is("(")) {
+      next();
+      made.chooser = expression();
+      made.choices = choices();
+    } else {
+      made.value = postfix();
+    }
+    return made;
+  }
+
+  ArrayRef<Choice> choices() {
+    SmallVector<Choice> made;
+    expect("{");
+    while (!at("}") && !ended()) {
+      ArrayRef<Name> labels = list<Name>([&] {
+        SMLoc begin = peek().at;
+        return Name{expectString(), begin};
+      });
+      made.push_back({labels, postfix()});
+    }
+    expect("}");
+    return keep(ArrayRef<Choice>(made));
+  }
+};
+} // namespace
+
+mlir::FailureOr<File> pp::parse(Source &source, StringRef buffer) {
+  mlir::FailureOr<std::vector<Token>> tokens = lex(source, buffer);
+  if (mlir::failed(tokens))
+    return mlir::failure();
+  return FileParser(source, std::move(*tokens)).file();
+}

@@ -1,0 +1,120 @@
+// Reads the words of a `.pipe` file into its tree.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_PARSER_H
+#define PP_FRONTEND_PARSER_H
+
+#include "frontend/syntax/Ast.h"
+#include "frontend/syntax/Lexer.h"
+
+namespace pp {
+
+/// The tree of a buffer, or failure after one error.
+mlir::FailureOr<File> parse(Source &source, llvm::StringRef buffer);
+
+/// What the parser of files, of statements and of expressions share: the words, and the one error.
+class TokenReader {
+public:
+  TokenReader(Source &source, std::vector<Token> words) : source(source), tokens(std::move(words)) {}
+
+protected:
+  const Token &peek(unsigned ahead = 0) const { return tokens[std::min(position + ahead, tokens.size() - 1)]; }
+  bool at(StringRef word) const { return peek().is(word); }
+  bool ended() const { return peek().kind == Token::End; }
+  Token next();
+  bool take(StringRef word);
+  void expect(StringRef word);
+  Name expectName();
+  /// A name or a reserved word: option and argument names.
+  Name expectWord();
+  StringRef expectString();
+  /// Says `message` at `at`, once; all reading ends there, because every word after it is `End`.
+  void fail(SMLoc at, const llvm::Twine &message, SMLoc noteAt = {}, const llvm::Twine &note = "");
+  void failExpected(const llvm::Twine &what);
+  bool failed() const { return broken; }
+  StringRef textFrom(SMLoc begin) const { return {begin.getPointer(), size_t(previousEnd - begin.getPointer())}; }
+
+  template <typename T> T *make() { return new (source.arena()) T(); }
+  template <typename T> ArrayRef<T> keep(ArrayRef<T> items) { return items.copy(source.arena()); }
+  /// `item {"," item}`
+  template <typename T> ArrayRef<T> list(llvm::function_ref<T()> item) {
+    llvm::SmallVector<T> items = {item()};
+    while (take(","))
+      items.push_back(item());
+    return keep(ArrayRef<T>(items));
+  }
+
+  Source &source;
+
+private:
+  std::vector<Token> tokens;
+  size_t position = 0;
+  const char *previousEnd = nullptr;
+  bool broken = false;
+};
+
+class ExpressionParser : public TokenReader {
+protected:
+  using TokenReader::TokenReader;
+  Expr *expression();
+  Expr *postfix();
+  Generator generator();
+  /// One level deeper, for as long as it lives: what is nested without end would end in the stack.
+  struct Nested {
+    explicit Nested(ExpressionParser &parser) : parser(parser) {
+      if (++parser.depth > kDeepest)
+        parser.fail(parser.peek().at, "this is nested more than " + llvm::Twine(kDeepest) + " deep");
+    }
+    ~Nested() { --parser.depth; }
+    ExpressionParser &parser;
+  };
+  static constexpr int kDeepest = 200;
+
+  /// What is legal here besides the grammar of schedules.
+  bool allowsNumbers = false, allowsLabels = false, allowsWords = false;
+
+private:
+  int depth = 0;
+  Expr *binary(Expr::Kind kind, const Token &op, Expr *left, Expr *right);
+  Expr *node(Expr::Kind kind, SMLoc at, ArrayRef<Expr *> operands);
+  Expr *conditional();
+  Expr *disjunction();
+  Expr *conjunction();
+  Expr *negation();
+  Expr *comparison();
+  Expr *range();
+  Expr *sum();
+  Expr *product();
+  Expr *unary();
+  Expr *call(Name name);
+  Expr *primary();
+  Expr *listOf();
+};
+
+class StatementParser : public ExpressionParser {
+protected:
+  using ExpressionParser::ExpressionParser;
+  Block block();
+  Function *function();
+  RecomputeStatement *recompute();
+
+private:
+  Statement *statement();
+  Statement *loop();
+  Statement *let();
+  Statement *assignOrCall();
+  Statement *require();
+  Statement *conditional();
+  Statement *on();
+  UnitStatement *unit();
+  Statement *move();
+  Thing thing();
+  const Place *place();
+  Statement *attend();
+  CutStatement *cut();
+  Clause clause();
+  Statement *limit();
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_PARSER_H

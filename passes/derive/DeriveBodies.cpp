@@ -1,0 +1,194 @@
+// Cuts one task body out of a piece's ops: the slice from its inputs to its results, every update in place made legal.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: one block with forward and backward ops    After: func.func private @s0.W(%dact, %pending, %grad) -> grad
+//         of a piece, values a, b, .. known                  attributes {pipeline.inputs = [["dact", 1], ..], ..}
+#include "mlir/IR/IRMapping.h"
+#include "passes/derive/DeriveTasks.h"
+
+using namespace mlir;
+using namespace pp;
+
+Scratch::Scratch(ModuleOp module, Location loc) {
+  OpBuilder builder(module.getBodyRegion());
+  function = builder.create<func::FuncOp>(loc, "derive-tasks.scratch", builder.getFunctionType({}, {}));
+  function.setPrivate();
+  function.addEntryBlock();
+}
+
+SmallVector<Value> Scratch::addArguments(ArrayRef<Type> types) {
+  SmallVector<Value> values;
+  for (Type type : types)
+    values.push_back(block().addArgument(type, function.getLoc()));
+  return values;
+}
+
+//===-- The slice -----------------------------------------------------------------------------------------------===//
+
+/// The ops that the results need, in order; what is given is not computed. `read` collects the given values in use.
+static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> results, const DenseSet<Value> &given,
+                              DenseSet<Value> &read, SmallVectorImpl<Operation *> &ops) {
+  SmallVector<Value> open;
+  for (const Group &group : results)
+    llvm::append_range(open, group.values);
+  DenseSet<Operation *> seen;
+  while (!open.empty()) {
+    Value value = open.pop_back_val();
+    if (given.contains(value)) {
+      read.insert(value);
+      continue;
+    }
+    Operation *op = value.getDefiningOp();
+    if (!op)
+      return emitError(loc) << "`" << name << "` needs a value that it is not given: " << value;
+    if (!seen.insert(op).second)
+      continue;
+    ops.push_back(op);
+    llvm::append_range(open, op->getOperands());
+  }
+  llvm::sort(ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  return success();
+}
+
+//===-- Updates in place ----------------------------------------------------------------------------------------===//
+
+namespace {
+/// A body's own values by group; ties of results as numbers of input groups.
+struct BodyShape {
+  SmallVector<Group> inputs, results;
+  SmallVector<int64_t> ties;
+
+  /// The argument whose memory result `i` of group `g` takes over; null: memory of its own.
+  Value home(unsigned g, unsigned i) const { return ties[g] < 0 ? Value() : inputs[ties[g]].values[i]; }
+  bool isOverwritable(Value argument) const {
+    return llvm::any_of(ties,
+                        [&](int64_t tie) { return tie >= 0 && llvm::is_contained(inputs[tie].values, argument); });
+  }
+};
+} // namespace
+
+static Value copyBefore(Operation *op, Value value, Value into = {}) {
+  OpBuilder builder(op);
+  return builder.create<nn::CopyOp>(op->getLoc(), value, into);
+}
+
+// What an op adds to in place is lost afterwards: a value that somebody still needs is copied first.
+static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
+  for (Operation &op : llvm::make_early_inc_range(block)) {
+    auto inPlace = dyn_cast<nn::InPlace>(op);
+    if (!inPlace)
+      continue;
+    for (nn::Tie tie : inPlace.getRequiredTies()) {
+      OpOperand &operand = op.getOpOperand(tie.operand);
+      Value value = operand.get();
+      bool needed = isa<BlockArgument>(value) && !shape.isOverwritable(value);
+      for (OpOperand &use : value.getUses())
+        needed |= &use != &operand && (use.getOwner() == &op || op.isBeforeInBlock(use.getOwner()));
+      for (const Group &group : shape.results)
+        needed |= llvm::is_contained(group.values, value);
+      if (needed)
+        operand.set(copyBefore(&op, value));
+    }
+  }
+}
+
+/// The value that first held this one's memory, back through updates in place.
+static Value rootOf(Value value) {
+  while (auto inPlace = value.getDefiningOp<nn::InPlace>()) {
+    auto ties = inPlace.getRequiredTies();
+    auto *tie = llvm::find_if(ties, [&](nn::Tie tie) { return inPlace->getResult(tie.result) == value; });
+    if (tie == ties.end())
+      break;
+    value = inPlace->getOperand(tie->operand);
+  }
+  return value;
+}
+
+// Every result lies where it must, and no two in one place. What waits for W may be what F saved: plan-bodies hands it on.
+static void copyResultsHome(Operation *end, BodyShape &shape) {
+  DenseSet<Value> returned;
+  for (auto [g, group] : llvm::enumerate(shape.results))
+    for (auto [i, value] : llvm::enumerate(group.values)) {
+      Value root = rootOf(value), home = shape.home(g, i);
+      bool given = isa<BlockArgument>(root) && !(root == value && group.name == "pending");
+      if (home ? root != home : given || !returned.insert(value).second)
+        value = copyBefore(end, value, home);
+    }
+}
+
+//===-- Writing -------------------------------------------------------------------------------------------------===//
+
+static ArrayAttr groupNames(Builder &builder, ArrayRef<Group> groups) {
+  SmallVector<Attribute> names;
+  for (const Group &group : groups)
+    names.push_back(builder.getArrayAttr(
+        {builder.getStringAttr(group.name), builder.getI64IntegerAttr(static_cast<int64_t>(group.values.size()))}));
+  return builder.getArrayAttr(names);
+}
+
+static SmallVector<Type> typesOf(ArrayRef<Group> groups) {
+  SmallVector<Type> types;
+  for (const Group &group : groups)
+    for (Value value : group.values)
+      types.push_back(value.getType());
+  return types;
+}
+
+static double flopsOf(Block &block) {
+  double flops = 0;
+  for (auto kernel : block.getOps<nn::Kernel>())
+    flops += kernel.flops();
+  return flops;
+}
+
+LogicalResult pp::writeBody(ModuleOp module, Location loc, StringRef name, ArrayRef<Group> inputs,
+                            ArrayRef<Group> results) {
+  BodyShape shape;
+  DenseSet<Value> given, read;
+  for (const Group &group : inputs)
+    given.insert(group.values.begin(), group.values.end());
+  for (const Group &group : results)
+    if (!group.values.empty())
+      shape.results.push_back(group);
+  SmallVector<Operation *> ops;
+  if (failed(sliceOps(loc, name, shape.results, given, read, ops)))
+    return failure();
+  for (const Group &group : inputs) {
+    bool tied = llvm::any_of(shape.results, [&](const Group &result) { return result.tie == group.name; });
+    if (tied || group.always || llvm::any_of(group.values, [&](Value value) { return read.contains(value); }))
+      shape.inputs.push_back(group);
+  }
+
+  OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
+  auto type = builder.getFunctionType(typesOf(shape.inputs), typesOf(shape.results));
+  auto function = builder.create<func::FuncOp>(loc, name, type);
+  function.setPrivate();
+  Block *block = function.addEntryBlock();
+  builder.setInsertionPointToEnd(block);
+  IRMapping mapping;
+  unsigned next = 0;
+  for (Group &group : shape.inputs)
+    for (Value &value : group.values) {
+      mapping.map(value, block->getArgument(next));
+      value = block->getArgument(next++);
+    }
+  for (Operation *op : ops)
+    builder.clone(*op, mapping);
+  for (Group &group : shape.results) {
+    for (Value &value : group.values)
+      value = mapping.lookup(value);
+    auto *home = llvm::find_if(shape.inputs, [&](const Group &input) { return input.name == group.tie; });
+    shape.ties.push_back(home == shape.inputs.end() ? -1 : home - shape.inputs.begin());
+  }
+  Operation *end = builder.create<func::ReturnOp>(loc);
+  copyBeforeOverwriting(*block, shape);
+  copyResultsHome(end, shape);
+  for (Group &group : shape.results)
+    end->insertOperands(end->getNumOperands(), group.values);
+
+  function->setAttr("pipeline.inputs", groupNames(builder, shape.inputs));
+  function->setAttr("pipeline.results", groupNames(builder, shape.results));
+  function->setAttr("pipeline.ties", builder.getDenseI64ArrayAttr(shape.ties));
+  function->setAttr("pipeline.flops", builder.getF64FloatAttr(flopsOf(*block)));
+  return success();
+}

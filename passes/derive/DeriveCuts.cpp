@@ -1,0 +1,242 @@
+// Cuts F and B of a slice at their attentions, so that parts of these can be computed on other ranks.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   F.3        pre ─ attention over kv.0 to kv.3 ─ post         of one layer
+//
+//   donor      F.step.0of2 ─▶ query ─▶ F.part.rest (kv.1 to kv.3) ─▶ F.step.1of2: merges the parts, post
+//   helper              └────▶ F.part (kv.0) ──────────────────────────┘
+//
+//   B.3        post ─ attention_bwd ─ pre                       dkv.0 to dkv.3 are added to
+//   donor      B.step.0of2 ─▶ query ─▶ B.part.rest ─▶ dq, adds to dkv.1 to dkv.3 ─▶ B.step.1of2: adds dq, adds to dkv.0
+//   helper              └────▶ B.part ──▶ dq, dk and dv of slice 0 ───────────────────┘
+//
+// Steps go through the ops in their order; what a step makes for later ones is in its `carry`. What F saves is in groups
+// by attention, the same for all ways to cut, so F and B are cut independently of each other.
+#include "passes/derive/PieceGraph.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+void PieceGraph::numberCuts() {
+  int64_t forwards = 0, later = 0;
+  for (Operation &op : scratch.block()) {
+    bool isForward = forward.contains(&op), isCut = isForward ? isa<nn::AttentionOp>(op) : isa<nn::AttentionBwdOp>(op);
+    int64_t &count = isForward ? forwards : later;
+    count += isCut;
+    cuts[&op] = count;
+    count += isCut;
+    if (isCut)
+      (isForward ? attentions : backwards).push_back(&op);
+  }
+  queries.resize(attentions.size());
+  parts.resize(attentions.size());
+  partSums.resize(attentions.size());
+  // What waits for W is in the same groups however the unit is cut. What F saved of it waits when I ends.
+  for (Value value : pending)
+    pendingCuts[forward.contains(value.getDefiningOp()) ? later : cutOf(value)].push_back(value);
+}
+
+int64_t PieceGraph::cutOf(Value value) const {
+  Operation *op = value.getDefiningOp();
+  return op ? cuts.lookup(op) : 0;
+}
+
+SmallVector<Group> PieceGraph::savedGroups(StringRef name, ArrayRef<Value> values) const {
+  if (piece.cuts.empty())
+    return {{name.str(), llvm::to_vector(values)}};
+  std::map<int64_t, SmallVector<Value>> byCut;
+  for (Value value : values)
+    byCut[cutOf(value)].push_back(value);
+  SmallVector<Group> groups;
+  for (auto &[cut, saved] : byCut)
+    groups.push_back({(name + "." + Twine(cut)).str(), saved});
+  return groups;
+}
+
+SmallVector<Group> PieceGraph::pendingGroups() const {
+  if (piece.cuts.empty())
+    return {{"pending", pending}};
+  SmallVector<Group> groups;
+  for (auto &[cut, values] : pendingCuts)
+    groups.push_back(numbered("pending", cut, values));
+  return groups;
+}
+
+LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
+  if (attentions.empty())
+    return emitError(piece.loc) << "`" << piece.prefix << "` has no attention in which another rank could help";
+  bool isForward = cut.phase == Phase::F;
+  size_t count = isForward ? attentions.size() : backwards.size();
+  for (size_t i = 0; cut.plan.gives() && i < count; ++i)
+    if (failed(isForward ? cutForward(i, cut.plan) : cutBackward(i, cut)))
+      return failure();
+  if (!isForward)
+    return writeBackwardSteps(cut);
+  if (piece.runs(Phase::R) && !stash.empty() && failed(writeForwardSteps(cut.plan, /*light=*/true)))
+    return failure();
+  return writeForwardSteps(cut.plan, /*light=*/false);
+}
+
+//===-- Steps ---------------------------------------------------------------------------------------------------===//
+
+/// What each step makes for later ones, beside what is saved anyway.
+SmallVector<Group> PieceGraph::carryGroups(StringRef name, const CutPlan &plan, bool inForward, ArrayRef<Value> saved,
+                                           ArrayRef<Value> ends) const {
+  int64_t last = inForward ? attentions.size() : backwards.size();
+  SmallVector<Group> groups;
+  for (int64_t step = 0; step < last; ++step)
+    groups.push_back(numbered(name, step, {}));
+  auto stepOf = [&](Operation *op) -> int64_t {
+    auto it = cuts.find(op);
+    return it == cuts.end() || forward.contains(op) != inForward ? -1 : plan.stepOf(it->second);
+  };
+  for (Operation &op : const_cast<Scratch &>(scratch).block()) {
+    int64_t step = stepOf(&op);
+    if (step < 0 || step == last)
+      continue;
+    for (Value result : op.getResults())
+      if (!llvm::is_contained(saved, result) &&
+          (llvm::is_contained(ends, result) ||
+           llvm::any_of(result.getUsers(), [&](Operation *user) { return stepOf(user) > step; })))
+        groups[step].values.push_back(result);
+  }
+  return groups;
+}
+
+/// Those of the groups `stash.0`, `stash.1`, .. that this step makes, or, `before`, those that earlier ones made.
+static SmallVector<Group> ofStep(ArrayRef<Group> groups, const CutPlan &plan, int64_t step, bool before) {
+  SmallVector<Group> chosen;
+  for (const Group &group : groups) {
+    int64_t cut = 0;
+    StringRef(group.name).split('.').second.getAsInteger(10, cut);
+    int64_t made = plan.stepOf(cut);
+    if (before ? made < step : made == step)
+      chosen.push_back(group);
+  }
+  return chosen;
+}
+
+LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
+  int64_t steps = attentions.size() + 1;
+  SmallVector<Group> saved = savedGroups("kept", kept);
+  if (!light)
+    saved.append(savedGroups("stash", stash));
+  SmallVector<Value> known = kv.back();
+  for (const Group &group : saved)
+    llvm::append_range(known, group.values);
+  SmallVector<Group> carries = carryGroups("carry", plan, true, known, actOut);
+  for (int64_t step = 0; step < steps; ++step) {
+    SmallVector<Group> inputs = dataGroups(), results;
+    inputs.append(ofStep(saved, plan, step, /*before=*/true));
+    inputs.push_back({"weight", weights});
+    inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+    inputs.append(carries.begin(), carries.begin() + step);
+    if (step > 0)
+      inputs.append(parts[step - 1]);
+    if (step + 1 == steps)
+      results.push_back({"act", actOut});
+    else
+      results.push_back(chunkGroup("kv", kv.back(), slice.number, step));
+    results.append(ofStep(saved, plan, step, /*before=*/false));
+    if (step + 1 < steps)
+      results.append({carries[step], queries[step]});
+    if (failed(writeNamed(stepName(light ? "F.light" : "F", step, steps, plan), inputs, results)))
+      return failure();
+  }
+  return success();
+}
+
+/// The sum as far as ops up to this step add to it in place.
+template <typename IsBefore> static Value continued(Value sum, IsBefore isBefore) {
+  for (bool goesOn = true; goesOn;) {
+    goesOn = false;
+    for (OpOperand &use : sum.getUses())
+      if (auto inPlace = dyn_cast<nn::InPlace>(use.getOwner()); inPlace && isBefore(inPlace))
+        for (nn::Tie tie : inPlace.getRequiredTies())
+          if (tie.operand == use.getOperandNumber() && !goesOn) {
+            sum = use.getOwner()->getResult(tie.result);
+            goesOn = true;
+            break;
+          }
+  }
+  return sum;
+}
+
+/// The gradients of keys that this step adds to: of those that helpers sent back, or of a whole attention.
+SmallVector<Group> PieceGraph::sumsOfStep(const CutPlan &plan, int64_t step) const {
+  if (plan.gives())
+    return step > 0 ? partSums[step - 1] : SmallVector<Group>();
+  SmallVector<Group> sums;
+  for (size_t k = 0; step < static_cast<int64_t>(backwards.size()) && k < dkvOut.size(); ++k)
+    sums.push_back(chunkGroup("dkv", dkvOut[k], k, attentions.size() - 1 - step, !dkv.empty()));
+  return sums;
+}
+
+/// What a sum of these gradients goes on from.
+SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
+  for (const Group &group : chunkGroups("dkv", dkv))
+    if (group.name == sum.name)
+      return group.values;
+  return {};
+}
+
+/// The gradients of weights when this step has ended: those that it has not come to are as they were. One that is kept
+/// rounded is rounded once; its sum is carried from step to step until then.
+SmallVector<Value> PieceGraph::sumsUpTo(const CutPlan &plan, int64_t step) const {
+  auto isDone = [&](Operation *op) { return cuts.contains(op) && plan.stepOf(cuts.lookup(op)) <= step; };
+  SmallVector<Value> sums;
+  for (auto [grad, sum, last] : llvm::zip(grads, gradSums, gradOut))
+    sums.push_back(sum == last ? continued(grad, isDone) : isDone(last.getDefiningOp()) ? last : grad);
+  return sums;
+}
+
+LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
+  const CutPlan &plan = cut.plan;
+  bool sumsWeights = cut.phase == Phase::B;
+  int64_t steps = backwards.size() + 1;
+  SmallVector<Group> waiting = sumsWeights ? SmallVector<Group>() : pendingGroups();
+  SmallVector<Value> known;
+  for (int64_t step = 0; step < steps; ++step)
+    llvm::append_range(known, sumsUpTo(plan, step));
+  for (const Group &group : waiting)
+    llvm::append_range(known, group.values);
+  for (Operation &op : scratch.block())
+    if (!sumsWeights && (op.hasTrait<nn::WeightGradient>() || isa<nn::ZeroOp>(op))) // W runs these
+      llvm::append_range(known, op.getResults());
+  if (sumsUpTo(plan, steps - 1) != gradOut)
+    return emitError(piece.loc) << "`attend` expects gradients that are added to in place";
+  SmallVector<Group> carries = carryGroups("dcarry", plan, false, known, dactOut);
+  for (int64_t step = 0; step < steps; ++step) {
+    SmallVector<Group> inputs = dataGroups(), results;
+    inputs.append(savedGroups("kept", kept));
+    inputs.append(savedGroups("stash", stash));
+    inputs.push_back({"weight", weights});
+    if (!plan.gives())
+      inputs.append(chunkGroups("kv", kv));
+    inputs.push_back({"dact", dact});
+    inputs.append(carries.begin(), carries.begin() + step);
+    if (plan.gives() && step > 0)
+      inputs.append(parts[step - 1]);
+    SmallVector<Group> sums = sumsOfStep(plan, step);
+    for (const Group &sum : sums)
+      if (!sum.tie.empty())
+        inputs.push_back({sum.name, argumentsOf(sum)});
+    inputs.append(ofStep(waiting, plan, step, /*before=*/true));
+    if (sumsWeights)
+      inputs.push_back({"grad", step > 0 ? sumsUpTo(plan, step - 1) : llvm::to_vector(grads)});
+    if (step + 1 == steps)
+      results.push_back({"dact", dactOut});
+    results.append(sums);
+    results.append(ofStep(waiting, plan, step, /*before=*/false));
+    if (sumsWeights)
+      results.push_back({"grad", sumsUpTo(plan, step), "grad"});
+    if (loss && plan.stepOf(cutOf(loss)) == step)
+      results.push_back({"loss", {loss}});
+    if (step + 1 < steps)
+      results.append({carries[step], queries[step]});
+    if (failed(writeNamed(stepName(stringifyPhase(cut.phase), step, steps, plan), inputs, results)))
+      return failure();
+  }
+  return success();
+}

@@ -1,0 +1,179 @@
+// Replaces attentions by what their parts give, and writes the parts as bodies for this rank and for helpers.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/derive/PieceGraph.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+Group pp::numbered(StringRef name, int64_t number, ArrayRef<Value> values) {
+  return {(name + "." + Twine(number)).str(), llvm::to_vector(values)};
+}
+
+void PieceGraph::replace(Value value, Value by) {
+  value.replaceAllUsesWith(by);
+  for (SmallVector<Value> *values : {&actOut, &dactOut, &stash, &kept})
+    std::replace(values->begin(), values->end(), value, by);
+  for (SmallVector<Value> &values : dkvOut)
+    std::replace(values.begin(), values.end(), value, by);
+  for (auto &[cut, values] : pendingCuts)
+    std::replace(values.begin(), values.end(), value, by);
+}
+
+static std::string chunkName(StringRef name, int64_t k, int64_t attention) {
+  return (name + "." + Twine(k) + "." + Twine(attention)).str();
+}
+
+/// For another way to cut, of which this part is one too.
+bool PieceGraph::isWritten(StringRef name) {
+  return module.lookupSymbol((piece.prefix + "." + name + slice.suffix()).str()) != nullptr;
+}
+
+DenseI64ArrayAttr SequenceSlice::startsOf(ArrayRef<int64_t> chunks, MLIRContext *context) const {
+  SmallVector<int64_t> begins;
+  for (int64_t k : chunks)
+    begins.push_back(starts[k]);
+  return DenseI64ArrayAttr::get(context, begins);
+}
+
+/// In place of the attention its parts are merged; each part becomes a body.
+LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
+  auto attention = cast<nn::AttentionOp>(attentions[number]);
+  Location loc = attention.getLoc();
+  OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
+  Value query = scratch.addArguments(attention.getQ().getType()).front();
+  SmallVector<Value> merged;
+  auto addPart = [&](ArrayRef<int64_t> chunks, std::string name) -> LogicalResult {
+    SmallVector<Value> operands = {query};
+    SmallVector<Group> inputs = {numbered("query", number, query)};
+    for (int64_t k : chunks) {
+      inputs.push_back(chunkGroup("kv", kv[k], k, number));
+      llvm::append_range(operands, inputs.back().values);
+    }
+    NamedAttrList attributes(attention->getAttrs());
+    attributes.set("kv_offsets", slice.startsOf(chunks, builder.getContext()));
+    FailureOr<Operation *> part = nn::createOp(builder, loc, "attention", operands, attributes.getAttrs());
+    if (failed(part))
+      return failure();
+    SmallVector<Value> given = scratch.addArguments(llvm::to_vector((*part)->getResultTypes()));
+    parts[number].push_back(numbered("part." + std::to_string(number), parts[number].size(), given));
+    llvm::append_range(merged, given);
+    if (isWritten(name))
+      return success();
+    SmallVector<Value> made((*part)->getResults());
+    return writeNamed(name, inputs, numbered("part", number, made));
+  };
+  if (failed(addPart(plan.kept(slice.number), restName("F", number, plan))))
+    return failure();
+  for (const Help &help : plan.helps)
+    if (failed(addPart(help.slices, partName("F", number, help))))
+      return failure();
+  queries[number] = numbered("query", number, attention.getQ());
+  builder.setInsertionPoint(attention);
+  NamedAttrList attributes;
+  attributes.set("heads", attention.getHeadsAttr());
+  FailureOr<Operation *> merge = nn::createOp(builder, loc, "attention_merge", merged, attributes.getAttrs());
+  if (failed(merge))
+    return failure();
+  forward.insert(*merge);
+  cuts[*merge] = cuts.lookup(attention);
+  for (auto [old, value] : llvm::zip(attention->getResults(), (*merge)->getResults()))
+    replace(old, value);
+  cuts.erase(attention);
+  forward.erase(attention);
+  attention.erase();
+  return success();
+}
+
+/// In place of the gradient of the attention stands what its parts give; each part becomes a body.
+LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
+  const CutPlan &plan = cut.plan;
+  StringRef phase = stringifyPhase(cut.phase);
+  auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
+  auto *own = llvm::find(kv.back(), whole.getKv().back());
+  if (own == kv.back().end() || whole.getAcc() || !whole.getSums())
+    return emitError(whole.getLoc()) << "`attend` expects an attention whose queries and keys nothing else reads";
+  int64_t attention = (own - kv.back().begin()) / 2;
+  SmallVector<Value> needed = {whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta()};
+  queries[number] = numbered("dquery", attention, needed);
+  SmallVector<Value> query =
+      scratch.addArguments(llvm::map_to_vector(needed, [](Value value) { return value.getType(); }));
+  Help kept{plan.kept(slice.number), /*home=*/true};
+  if (failed(writePart(number, attention, query, kept, restName(phase, attention, plan))))
+    return failure();
+  for (const Help &help : plan.helps)
+    if (failed(writePart(number, attention, query, help, partName(phase, attention, help))))
+      return failure();
+  if (failed(sumParts(number, attention, plan)))
+    return failure();
+  // The gradient of the slice's own keys has its last part now: it goes on into the layer.
+  ResultRange ownSums = whole.getDkv().take_back(2);
+  SmallVector<Value> given = scratch.addArguments(llvm::to_vector(ownSums.getTypes()));
+  for (auto [sum, value] : llvm::zip(ownSums, given))
+    replace(sum, value);
+  parts[number].push_back({chunkName("dkv", slice.number, attention), given});
+  cuts.erase(whole);
+  whole.erase();
+  return success();
+}
+
+/// The gradients of keys that are at home go on into their sums there, others are sent back beside that of the query.
+LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<Value> query, const Help &help,
+                                    const std::string &name) {
+  auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
+  OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
+  SmallVector<Group> inputs = {numbered("dquery", attention, query)}, results;
+  SmallVector<Value> keys, sums;
+  bool adds = !whole.getKvAcc().empty();
+  for (int64_t k : help.slices) {
+    inputs.push_back(chunkGroup("kv", kv[k], k, attention));
+    llvm::append_range(keys, inputs.back().values);
+  }
+  for (int64_t k : help.home &&adds ? ArrayRef<int64_t>(help.slices) : ArrayRef<int64_t>()) {
+    inputs.push_back(chunkGroup("dkv", dkv[k], k, attention));
+    llvm::append_range(sums, inputs.back().values);
+  }
+  auto part = builder.create<nn::AttentionBwdOp>(whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(),
+                                                 sums, whole.getHeads(), whole.getKvHeads(), whole.getCausal(), true,
+                                                 whole.getOffset(), slice.startsOf(help.slices, builder.getContext()));
+  SmallVector<Value> made = {part.getDq()};
+  if (!help.home)
+    llvm::append_range(made, part.getDkv());
+  results.push_back(numbered("dpart", attention, made));
+  for (size_t i = 0; help.home && i < help.slices.size(); ++i) {
+    std::string group = chunkName("dkv", help.slices[i], attention);
+    results.push_back({group, SmallVector<Value>(part.getDkv().slice(2 * i, 2)), adds ? group : ""});
+  }
+  SmallVector<Value> given =
+      scratch.addArguments(llvm::map_to_vector(made, [](Value value) { return value.getType(); }));
+  parts[number].push_back(numbered("dpart." + std::to_string(attention), parts[number].size(), given));
+  return isWritten(name) ? success() : writeNamed(name, inputs, results);
+}
+
+/// The gradient of the query is the sum of the parts; what helpers send back of those of keys goes on into their sums.
+LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutPlan &plan) {
+  auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
+  OpBuilder builder(whole);
+  Value dq;
+  for (const Group &part : parts[number]) {
+    FailureOr<Operation *> sum = failure();
+    if (dq && failed(sum = nn::createOp(builder, whole.getLoc(), "add", {dq, part.values.front()}, {})))
+      return failure();
+    if (dq)
+      cuts[*sum] = cuts.lookup(whole);
+    dq = dq ? (*sum)->getResult(0) : part.values.front();
+  }
+  replace(whole.getDq(), dq);
+  for (auto [help, part] : llvm::zip(plan.helps, llvm::drop_begin(parts[number])))
+    for (size_t i = 0; !help.home && i < help.slices.size(); ++i) {
+      SmallVector<Value> sums(part.values.begin() + 1 + 2 * i, part.values.begin() + 3 + 2 * i);
+      for (unsigned j = 0; !dkv.empty() && j < 2; ++j) {
+        Value into = dkv[help.slices[i]][2 * attention + j];
+        sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into);
+        cuts[sums[j].getDefiningOp()] = cuts[whole];
+      }
+      std::string group = chunkName("dkv", help.slices[i], attention);
+      partSums[number].push_back({group, sums, dkv.empty() ? "" : group});
+    }
+  return success();
+}

@@ -1,0 +1,364 @@
+// Differentiates one piece and cuts it into F, B, I, W and R with the exact set of values that each needs saved.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// All ops of the piece stand in one block, forward then backward; each body is a slice of it:
+//
+//   act, weight ─▶ forward ops ─▶ act            F: from act to act and stash
+//                    │ stash                     stash = what crosses, less what is rebuilt (nn_ops R1)
+//   dact ─▶ rebuilt, late, backward ops ─▶ dact  B: all below the line; I: what leads to dact and to W's inputs
+//                    │ pending                   W: gradients of weights; pending = what crosses (nn_ops R3)
+//                    └─▶ *_dw, accumulate ─▶ grad
+//
+// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). Of a
+// head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the stash: what W reads
+// of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
+#include "passes/derive/PieceGraph.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice)
+    : module(module), piece(piece), slice(slice), scratch(module, piece.loc), kv(slice.number + 1) {
+  SmallVector<Type> types;
+  for (const PieceWeight &weight : piece.weights)
+    types.push_back(weight.attr.getType());
+  weights = scratch.addArguments(types);
+}
+
+//===-- Forward -------------------------------------------------------------------------------------------------===//
+
+/// The argument's value if it is data or a weight; null for an activation.
+Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use) {
+  if (part.getArgAttr(number, "nn.weight"))
+    return weights[use.weights[weightsSeen++]];
+  if (part.getArgAttr(number, "nn.stats"))
+    return stats.emplace_back(
+        scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)}).front());
+  auto data = part.getArgAttrOfType<StringAttr>(number, "nn.data");
+  if (!data)
+    return {};
+  SmallVector<Value> &values = data == "tokens" ? tokens : data == "targets" ? targets : source;
+  if (values.empty())
+    values = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)});
+  return values.front();
+}
+
+LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> &flow) {
+  func::FuncOp part = use.function;
+  bool begins = &use == &piece.parts.front();
+  unsigned weightsSeen = 0, taken = 0;
+  IRMapping mapping;
+  for (auto [i, argument] : llvm::enumerate(part.getArguments())) {
+    Value value = argumentOf(part, i, weightsSeen, use);
+    bool isWeight = part.getArgAttr(i, "nn.weight") != nullptr;
+    Type type = isWeight ? argument.getType() : slice.typeIn(argument.getType(), slice.number);
+    if (!value && begins) {
+      value = scratch.addArguments({type}).front();
+      if (!llvm::is_contained(piece.keysIn, taken++))
+        act.push_back(value);
+    } else if (!value && taken < flow.size())
+      value = flow[taken++];
+    if (!value)
+      return emitError(part.getLoc()) << "part `" << part.getName()
+                                      << "` reads more values than the part before it gives";
+    if (value.getType() != type)
+      return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << type << " as argument " << i
+                                      << ", got " << value.getType();
+    mapping.map(argument, value);
+  }
+  if (!begins && taken < flow.size())
+    return emitError(part.getLoc()) << "part `" << part.getName() << "` reads " << taken << " of the " << flow.size()
+                                    << " values of the part before it";
+  bool late =
+      llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op); });
+  bool shares = !stats.empty(); // the loss with pieces on other ranks
+  run += !use.again;
+  OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
+  for (Operation &op : part.front().without_terminator()) {
+    FailureOr<Operation *> copy = slice.isWhole() ? builder.clone(op, mapping) : cloneSliced(builder, op, mapping);
+    if (failed(copy))
+      return failure();
+    if (shares && isa<nn::CrossEntropyStatsOp>(*copy))
+      statsOut.push_back((*copy)->getResult(0));
+    if (late && (!shares || isa<nn::CrossEntropyMergeOp, nn::CrossEntropyLossOp>(*copy)))
+      continue;
+    forward.insert(*copy);
+    if (use.again)
+      runs[*copy] = run;
+  }
+  flow.clear();
+  if (!late)
+    for (Value value : part.front().getTerminator()->getOperands())
+      flow.push_back(mapping.lookup(value));
+  return success();
+}
+
+/// Folds transposes into the linears that read them.
+LogicalResult PieceGraph::foldTransposes() {
+  for (auto linear : scratch.block().getOps<nn::LinearOp>())
+    if (auto transpose = linear.getW().getDefiningOp<nn::TransposeOp>()) {
+      linear.getWMutable().set(transpose.getW());
+      linear.setTransposed(!linear.getTransposed());
+    }
+  for (auto transpose : llvm::make_early_inc_range(scratch.block().getOps<nn::TransposeOp>())) {
+    if (!transpose->use_empty())
+      return transpose.emitError("`transpose` may stand only where `linear` reads its weight");
+    erase(transpose);
+  }
+  return success();
+}
+
+LogicalResult PieceGraph::build(bool first) {
+  for (const PartUse &part : piece.parts)
+    if (failed(inlinePart(part, actOut)))
+      return failure();
+  splitKeys();
+  if (failed(foldTransposes()) || failed(chunkMlps()))
+    return failure();
+  if (hasBackward() && failed(differentiate(first)))
+    return failure();
+  lowerSplits();
+  eraseDead();
+  rebuildCheap();
+  saveInputs();
+  collectStash();
+  if (piece.runs(Phase::R))
+    splitStash();
+  collectPending();
+  if (!piece.cuts.empty())
+    numberCuts();
+  return success();
+}
+
+//===-- Backward ------------------------------------------------------------------------------------------------===//
+
+LogicalResult PieceGraph::differentiate(bool first) {
+  nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale);
+  SmallVector<Operation *> ops;
+  for (Operation &op : scratch.block())
+    ops.push_back(&op);
+  SmallVector<Type> types;
+  for (Value value : actOut)
+    types.push_back(value.getType());
+  dact = scratch.addArguments(types);
+  for (auto [value, gradient] : llvm::zip(actOut, dact))
+    gradients.add(piece.loc, value, gradient);
+  seedKeys(gradients);
+  types.clear();
+  for (Value weight : weights) {
+    auto type = cast<RankedTensorType>(weight.getType());
+    types.push_back(piece.gradType(type));
+  }
+  grads = scratch.addArguments(types);
+  if (!first)
+    for (auto [weight, grad] : llvm::zip(weights, grads))
+      gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));
+  if (failed(seedChunks(gradients)))
+    return failure();
+  for (Operation *op : llvm::reverse(ops)) {
+    if (auto copy = dyn_cast<nn::CopyOp>(op)) { // of keys that came in an activation
+      if (Value gradient = gradients.get(copy.getY()))
+        gradients.add(op->getLoc(), copy.getX(), gradient);
+      continue;
+    }
+    auto differentiable = dyn_cast<nn::Differentiable>(op);
+    if (!differentiable)
+      return op->emitError() << "`" << op->getName().stripDialect() << "` has no derivative";
+    if (failed(differentiable.differentiate(gradients)))
+      return failure();
+  }
+  return collectGradients(gradients, first);
+}
+
+LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first) {
+  // Of the shards of a loss one hands it to the trainer: all of them have made the same.
+  func::FuncOp last = piece.parts.back().function;
+  if (gradients.loss && !last.getResultTypes().empty())
+    loss = gradients.loss;
+  collectChunks(gradients);
+  if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
+    return emitError(piece.loc) << "nothing that `" << piece.prefix << "` receives leads to anything that it returns";
+  for (Value value : act) { // what is passed on and read no more has a gradient of zero
+    Value gradient = gradients.get(value);
+    dactOut.push_back(gradient ? gradient : gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY());
+  }
+  for (auto [weight, grad] : llvm::zip(weights, grads)) {
+    Value sum = gradients.get(weight);
+    if (!sum) // nothing reads the weight
+      sum = gradients.builder.create<nn::ZeroOp>(piece.loc, sumsOf(weight.getType()));
+    gradSums.push_back(sum);
+    gradOut.push_back(roundGrad(gradients.builder, piece.loc, sum, grad.getType()));
+  }
+  if (piece.rounds)
+    sumOneByOne();
+  return success();
+}
+
+/// A gradient is widened right before it is added to and rounded right after, so that no more than one is in scratch.
+void PieceGraph::sumOneByOne() {
+  for (auto [grad, sum, rounded] : llvm::zip(grads, gradSums, gradOut)) {
+    if (Operation *last = sum.getDefiningOp(); last && rounded != sum)
+      rounded.getDefiningOp()->moveAfter(last);
+    for (Operation *widened : grad.getUsers()) {
+      Operation *first =
+          *llvm::min_element(widened->getUsers(), [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+      widened->moveBefore(first);
+      widened->getOperand(1).getDefiningOp()->moveBefore(widened);
+    }
+  }
+}
+
+/// What stands for a part of `from` runs where that does: in F, and in R if R may run it again. The number is copied first:
+/// to insert may move what the iterator points at.
+void PieceGraph::inherit(Operation *from, Operation *op) {
+  if (forward.contains(from))
+    forward.insert(op);
+  auto it = runs.find(from);
+  if (it == runs.end())
+    return;
+  unsigned number = it->second;
+  runs[op] = number;
+}
+
+// What is cut becomes its runs, each on its own.
+void PieceGraph::lowerSplits() {
+  for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitOp>())) {
+    OpBuilder builder(split);
+    int64_t start = 0;
+    for (Value column : split.getColumns()) {
+      int64_t width = cast<RankedTensorType>(column.getType()).getShape().back();
+      auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
+      inherit(split, run);
+      column.replaceAllUsesWith(run.getY());
+      for (SmallVector<Value> *values : {&actOut, &keys})
+        std::replace(values->begin(), values->end(), column, Value(run.getY()));
+      if (!kv.empty())
+        std::replace(kv.back().begin(), kv.back().end(), column, Value(run.getY()));
+      start += width;
+    }
+    erase(split);
+  }
+  for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitRowsOp>())) {
+    OpBuilder builder(split);
+    int64_t start = 0;
+    for (auto [result, count] : llvm::zip(split.getRuns(), split.getCounts())) {
+      auto rows = builder.create<nn::RowsOp>(split.getLoc(), split.getX(), start, count);
+      inherit(split, rows);
+      result.replaceAllUsesWith(rows.getY());
+      start += count;
+    }
+    erase(split);
+  }
+}
+
+void PieceGraph::erase(Operation *op) {
+  forward.erase(op);
+  runs.erase(op);
+  op->erase();
+}
+
+void PieceGraph::eraseDead() {
+  DenseSet<Value> wanted;
+  for (const SmallVector<Value> *values : {&actOut, &keys, &dactOut, &gradOut, &statsOut})
+    wanted.insert(values->begin(), values->end());
+  for (const auto *chunks : {&kv, &dkvOut})
+    for (const SmallVector<Value> &values : *chunks)
+      wanted.insert(values.begin(), values.end());
+  wanted.insert(loss);
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(scratch.block())))
+    if (op.use_empty() && llvm::none_of(op.getResults(), [&](Value value) { return wanted.contains(value); }))
+      erase(&op);
+}
+
+//===-- Bodies --------------------------------------------------------------------------------------------------===//
+
+/// What the trainer and the piece before give.
+SmallVector<Group> PieceGraph::dataGroups() const {
+  return {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"source", source}};
+}
+
+LogicalResult PieceGraph::writeForward(const std::string &name, const Group &more) {
+  SmallVector<Group> inputs = dataGroups(), results = {{"act", actOut}, {"stats", statsOut}, {"keys", keys}};
+  SmallVector<Group> own, made = savedGroups("stash", stash);
+  if (!slice.isWhole()) {
+    own = chunkGroups("kv", kv, slice.number);
+    inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+    if (readsKeys())
+      inputs.append(std::exchange(own, {}));
+  }
+  results.append(own);
+  inputs.push_back({"weight", weights});
+  results.append(savedGroups("kept", kept));
+  results.append(made);
+  if (!more.values.empty())
+    inputs.push_back(more);
+  if (failed(writeNamed(name, inputs, results)))
+    return failure();
+  if (name != "F" || !piece.runs(Phase::R) || stash.empty())
+    return success();
+  results.pop_back_n(made.size());
+  if (failed(writeNamed("F.light", inputs, results)))
+    return failure();
+  inputs.append(own);
+  inputs.append(savedGroups("kept", kept));
+  if (failed(writeNamed("R", inputs, made)))
+    return failure();
+  // For units that read the activation of a piece after its R: then it need not wait for them.
+  bool isWhole = llvm::all_of(piece.parts, [](const PartUse &part) { return part.again; });
+  made.insert(made.begin(), Group{"act", actOut});
+  return isWhole && !actOut.empty() ? writeNamed("R.act", inputs, made) : success();
+}
+
+LogicalResult PieceGraph::writeBackward(bool first) {
+  SmallVector<Value> losses;
+  if (loss)
+    losses.push_back(loss);
+  StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
+  SmallVector<Group> inputs = dataGroups();
+  inputs.append(savedGroups("kept", kept));
+  inputs.append(savedGroups("stash", stash));
+  inputs.append({{"stats", stats}, {"weight", weights}});
+  inputs.append(chunkGroups("kv", kv));
+  inputs.append(chunkGroups("dkv", dkv));
+  inputs.append({{"dact", dact}, {"dkeys", dkeys}});
+  SmallVector<Group> results = chunkGroups("dkv", dkvOut, 0, /*tied=*/!dkv.empty());
+  results.insert(results.begin(), Group{"dact", dactOut});
+  auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
+    groups.append(more.begin(), more.end());
+    return groups;
+  };
+  if (piece.runs(Phase::I) && !first &&
+      failed(writeNamed("I", inputs, with(with(results, pendingGroups()), {{"loss", losses}}))))
+    return failure();
+  if (piece.runs(Phase::B) && failed(writeNamed("B" + suffix, with(inputs, {{"grad", grads}}),
+                                                with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
+    return failure();
+  if (!piece.runs(Phase::W) || piece.weights.empty())
+    return success();
+  SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}, {"source", source}}, pendingGroups());
+  given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
+  return writeNamed("W" + suffix, given, {{"grad", gradOut, tie.str()}});
+}
+
+LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice) {
+  PieceGraph next(module, piece, slice);
+  if (failed(next.build(/*first=*/false)) || failed(next.writeForward()))
+    return failure();
+  if (!next.hasBackward())
+    return success();
+  if (failed(next.writeBackward(/*first=*/false)))
+    return failure();
+  for (const CutRequest &cut : piece.cuts)
+    if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
+      if (failed(graph.build(/*first=*/false)) || failed(graph.writeCut(cut)))
+        return failure();
+  for (const CutRequest &cut : piece.aheads)
+    if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
+      if (failed(graph.build(/*first=*/false)) || failed(graph.writeAhead(cut)))
+        return failure();
+  if (piece.weights.empty()) // nothing to add to: B is B.first
+    return success();
+  PieceGraph first(module, piece, slice);
+  return success(succeeded(first.build(/*first=*/true)) && succeeded(first.writeBackward(/*first=*/true)));
+}

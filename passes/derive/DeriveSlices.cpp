@@ -1,0 +1,157 @@
+// Writes a piece's ops as one slice of the sequence sees them: its tokens' positions, and the keys of the slices before it.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Keys and values of a slice stay where they were made, a chunk for each slice (`kv.0`, `kv.1`, ..): slice k attends the
+// chunks 0 to k. Their gradients are sums over slices, made by the last slice and gone through by the others in reverse:
+//
+//   F.2  reads kv.0 kv.1         makes kv.2                    (slice 2 of 3)
+//   B.2  reads kv.0 kv.1 kv.2    makes dkv.0 dkv.1
+//   B.1  reads kv.0 kv.1         adds to dkv.0, and to dkv.1, which is whole then and goes on into the layers' weights
+//
+// Where the piece before makes the keys (KeysBefore), slices do not wait for each other. Each makes its share of every
+// gradient, complete-step adds the shares up, and the backward of the piece before reads the sum:
+//
+//   F.2  reads kv.0 kv.1 kv.2
+//   B.1  reads kv.0 kv.1         makes dkv.0 dkv.1             (shares)
+//
+//   F.1 of the piece before      makes keys                    (kv.1)
+//   B.1 of the piece before      reads dkeys                   (dkv.1, of the slices 1 and 2)
+#include "passes/derive/PieceGraph.h"
+
+using namespace mlir;
+using namespace pp;
+
+Type SequenceSlice::typeIn(Type whole, int64_t of) const {
+  auto type = dyn_cast<RankedTensorType>(whole);
+  if (isWhole() || !type || type.getRank() < 2 || type.getDimSize(1) != starts.back())
+    return whole;
+  SmallVector<int64_t> shape(type.getShape());
+  shape[1] = length(of);
+  return RankedTensorType::get(shape, type.getElementType());
+}
+
+FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op, IRMapping &map) {
+  SmallVector<Value> operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return map.lookup(value); });
+  NamedAttrList attributes(op.getAttrs());
+  auto attention = dyn_cast<nn::AttentionOp>(op);
+  if (attention && failed(addChunks(builder, attention, operands)))
+    return failure();
+  if (attention || isa<nn::RopeOp, nn::PositionsOp>(op)) {
+    auto offset = attributes.get("offset");
+    int64_t own = offset ? cast<IntegerAttr>(offset).getInt() : 0;
+    attributes.set("offset", builder.getI64IntegerAttr(own + slice.start()));
+  }
+  FailureOr<Operation *> made =
+      nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
+  if (succeeded(made))
+    for (auto [result, sliced] : llvm::zip(op.getResults(), (*made)->getResults()))
+      map.map(result, sliced);
+  return made;
+}
+
+/// Puts the chunks of the slices before this one in front of its own k and v.
+LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attention, SmallVectorImpl<Value> &operands) {
+  if (operands.size() != 3 || attention.getKvOffsets() || attention.getOffset())
+    return attention.emitError("on slices, `attention` expects the keys of one whole sequence");
+  if (!attention.getCausal())
+    return attention.emitError("an `attention` that is not causal needs the keys of later slices; such a model cannot "
+                               "run in slices");
+  SmallVector<Value> own = {operands[1], operands[2]};
+  for (Value &value : own)
+    if (isa<BlockArgument>(value) &&
+        !readsKeys()) { // of an activation from another piece, which does not wait for later slices
+      value = builder.create<nn::CopyOp>(attention.getLoc(), value, Value());
+      forward.insert(value.getDefiningOp());
+    }
+  operands.truncate(1);
+  for (int64_t k = 0; k < slice.number; ++k) {
+    SmallVector<Type> types = {slice.typeIn(attention.getKv()[0].getType(), k),
+                               slice.typeIn(attention.getKv()[1].getType(), k)};
+    llvm::append_range(kv[k], scratch.addArguments(types));
+    operands.append(kv[k].end() - 2, kv[k].end());
+  }
+  operands.append(own);
+  kv.back().append(own);
+  return success();
+}
+
+/// Behind the last slice the gradients of all chunks begin with what later slices gave them.
+LogicalResult PieceGraph::seedChunks(nn::Gradients &gradients) {
+  if (slice.isWhole())
+    return success();
+  for (Value value : kv.back())
+    if (!value.hasOneUse())
+      return emitError(value.getLoc()) << "on slices, `attention` alone may read its keys and values: their gradients "
+                                          "are summed over slices";
+  if (readsKeys() && slice.number == 0) // that of one chunk would not be in the type of sums
+    for (Value value : kv.back())
+      if (sumsOf(value.getType()) != value.getType())
+        gradients.set(value, gradients.builder.create<nn::ZeroOp>(value.getLoc(), sumsOf(value.getType())));
+  if (slice.isLast() || readsKeys())
+    return success();
+  for (const SmallVector<Value> &chunk : kv) {
+    SmallVector<Type> types;
+    for (Value value : chunk)
+      types.push_back(sumsOf(value.getType()));
+    dkv.push_back(scratch.addArguments(types));
+    for (auto [value, sum] : llvm::zip(chunk, dkv.back()))
+      gradients.set(value, sum);
+  }
+  return success();
+}
+
+/// What an op makes of a sum by adding to it in place.
+static Value continuedSum(Value sum) {
+  for (OpOperand &use : sum.getUses())
+    if (auto inPlace = dyn_cast<nn::InPlace>(use.getOwner()))
+      for (nn::Tie tie : inPlace.getRequiredTies())
+        if (tie.operand == use.getOperandNumber())
+          return use.getOwner()->getResult(tie.result);
+  return sum;
+}
+
+void PieceGraph::collectChunks(nn::Gradients &gradients) {
+  for (const SmallVector<Value> &sums : dkv)
+    dkvOut.push_back(llvm::map_to_vector(sums, continuedSum));
+  if (dkv.empty() && (slice.number > 0 || readsKeys()))
+    for (const SmallVector<Value> &chunk : ArrayRef(kv).drop_back(readsKeys() ? 0 : 1))
+      dkvOut.push_back(llvm::map_to_vector(chunk, [&](Value value) { return gradients.get(value); }));
+}
+
+void PieceGraph::splitKeys() {
+  for (unsigned place : piece.keysOut)
+    keys.push_back(actOut[place]);
+  SmallVector<Value> others;
+  for (auto [place, value] : llvm::enumerate(actOut))
+    if (!llvm::is_contained(piece.keysOut, place))
+      others.push_back(value);
+  actOut = others;
+}
+
+/// The whole gradient of the keys, in the type of sums, is rounded once.
+void PieceGraph::seedKeys(nn::Gradients &gradients) {
+  SmallVector<Type> types = llvm::map_to_vector(keys, [](Value key) -> Type { return sumsOf(key.getType()); });
+  dkeys = scratch.addArguments(types);
+  for (auto [key, sum] : llvm::zip(keys, dkeys))
+    gradients.add(piece.loc, key, roundGrad(gradients.builder, piece.loc, sum, key.getType()));
+}
+
+SmallVector<Group> PieceGraph::chunkGroups(StringRef name, ArrayRef<SmallVector<Value>> chunks, size_t first,
+                                           bool tied) const {
+  SmallVector<Group> groups;
+  for (size_t k = first; k < chunks.size(); ++k) {
+    std::string full = (name + "." + Twine(k)).str();
+    if (!piece.cuts.empty())
+      for (size_t i = 0; i < chunks[k].size() / 2; ++i)
+        groups.push_back(chunkGroup(name, chunks[k], k, i, tied));
+    else if (!chunks[k].empty())
+      groups.push_back({full, chunks[k], tied ? full : ""});
+  }
+  return groups;
+}
+
+/// k and v of one attention, of the chunk that has those of all.
+Group PieceGraph::chunkGroup(StringRef name, ArrayRef<Value> chunk, int64_t slice, int64_t attention, bool tied) const {
+  std::string full = (name + "." + Twine(slice) + "." + Twine(attention)).str();
+  return {full, llvm::to_vector(chunk.slice(2 * attention, 2)), tied ? full : ""};
+}

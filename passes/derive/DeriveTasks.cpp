@@ -1,0 +1,314 @@
+// Derives the task bodies of all pieces from the model's parts, one class of bodies for pieces with the same parts.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: func @pre(%x, %g) .. func @post(..)                  After: the same, and
+//         piece @s0 parts [["embed", -1], ["pre", 0], ..]             func @s0.F, @s0.B, @s0.B.first, @s0.U, ..
+//         piece @s1 parts [["pre", 1], ..]                            func @s1.F, ..
+//         piece @s2 parts [["pre", 2], ..]                            piece @s2 .. bodies "s1" {weights = [..]}
+#include "passes/derive/DeriveTasks.h"
+#include "analysis/Actions.h"
+#include "analysis/Keys.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+/// The pieces of one program, their weights, and who shares what with whom.
+class PieceTable {
+public:
+  PieceTable(ModuleOp module, ProgramOp program) : module(module), program(program) {}
+  LogicalResult read();
+  LogicalResult derive();
+
+private:
+  struct Entry {
+    PieceOp op;
+    PieceModel model;
+    std::string key; ///< equal for pieces that share their bodies
+  };
+  LogicalResult readPiece(PieceOp op, unsigned number);
+  LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
+                         llvm::StringMap<unsigned> &known);
+  WeightAttr weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied);
+  LogicalResult readSharers();
+  void readPhases();
+  void readKeys();
+  LogicalResult readSlices();
+  LogicalResult readChunks();
+
+  ModuleOp module;
+  ProgramOp program;
+  std::vector<Entry> entries;
+  SmallVector<SequenceSlice> slices;
+  llvm::StringMap<unsigned> owners; ///< of shared weights: the first piece that uses them
+};
+} // namespace
+
+void PieceModel::add(std::vector<CutRequest> &cuts, const CutRequest &cut) {
+  if (llvm::none_of(cuts, [&](const CutRequest &other) {
+        return other.phase == cut.phase && other.slice == cut.slice && other.plan.name() == cut.plan.name();
+      }))
+    cuts.push_back(cut);
+}
+
+static StringRef stringOf(DictionaryAttr dictionary, StringRef name) {
+  auto value = dictionary.getAs<StringAttr>(name);
+  return value ? value.getValue() : StringRef();
+}
+
+static bool isSet(DictionaryAttr dictionary, StringRef name) {
+  auto value = dictionary.getAs<BoolAttr>(name);
+  return value && value.getValue();
+}
+
+/// The text with every `{l}` replaced by the layer, and every `{k}` by its number among the layers of its kind.
+static std::string withLayer(StringRef text, func::FuncOp part, int64_t layer) {
+  auto layers = part->getAttrOfType<DenseI64ArrayAttr>("nn.layers");
+  int64_t ofKind = layers ? llvm::count_if(layers.asArrayRef(), [&](int64_t other) { return other < layer; }) : layer;
+  std::string result;
+  for (size_t at; (at = std::min(text.find("{l}"), text.find("{k}"))) != StringRef::npos;
+       text = text.drop_front(at + 3))
+    result += text.take_front(at).str() + std::to_string(text[at + 1] == 'l' ? layer : ofKind);
+  return result + text.str();
+}
+
+WeightAttr PieceTable::weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied) {
+  Builder builder(module.getContext());
+  std::string name = withLayer(stringOf(declared, "as"), part, layer);
+  if (name.empty()) {
+    name = stringOf(declared, "name").str();
+    if (!isSet(declared, "shared"))
+      name = part.getName().str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
+  }
+  auto deviation = declared.getAs<FloatAttr>("deviation");
+  StringRef init = stringOf(declared, "init");
+  return WeightAttr::get(module.getContext(), builder.getStringAttr(name), cast<RankedTensorType>(type),
+                         isSet(declared, "transposed"), builder.getStringAttr(init.empty() ? "normal" : init),
+                         deviation ? deviation : builder.getF64FloatAttr(0.0), tied);
+}
+
+LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
+                                   llvm::StringMap<unsigned> &known) {
+  auto function = module.lookupSymbol<func::FuncOp>(name);
+  if (!function || function.empty())
+    return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `" << entry.op.getSymName()
+                                        << "` is made";
+  PartUse use{function, {}};
+  if (ArrayAttr again = entry.op.getRecomputeAttr()) {
+    use.again = llvm::is_contained(again, StringAttr::get(module.getContext(), name));
+    entry.key += use.again ? "again " : "kept ";
+  }
+  for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
+    auto declared = function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight");
+    if (!declared)
+      continue;
+    bool shared = isSet(declared, "shared");
+    std::string id = stringOf(declared, "name").str();
+    if (!shared)
+      id = (name + "/" + Twine(layer) + "/" + id).str();
+    else if (auto first = entry.op->getAttrOfType<IntegerAttr>("first")) // rows or columns of the vocabulary
+      id += "/" + std::to_string(first.getInt());
+    auto [it, isNew] = known.try_emplace(id, entry.model.weights.size());
+    if (isNew) {
+      int64_t primary = shared ? owners.try_emplace(id, number).first->second : number;
+      bool tied = primary != number;
+      entry.model.weights.push_back({weightOf(declared, function, layer, type, tied), tied ? primary : -1});
+    }
+    use.weights.push_back(it->second);
+  }
+  entry.model.parts.push_back(use);
+  entry.key += name.str() + " ";
+  return success();
+}
+
+LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
+  entries.push_back({op, PieceModel{op.getSymName().str(), op.getLoc(), {}, {}, {}}, ""});
+  Entry &entry = entries.back();
+  if (PlaceAttr owner = op.getOwnerAttr(); owner && owner.getLayout() == Layout::shard) {
+    entry.model.shards = owner.getRanks().size();
+    entry.model.cutsWeights = op.getHomesAttr() && op.getHomesAttr().getLayout() != Layout::shard;
+    entry.key += (entry.model.cutsWeights ? "cut in " : "in ") + std::to_string(entry.model.shards) + " ";
+  }
+  llvm::StringMap<unsigned> known;
+  for (Attribute attr : op.getParts()) {
+    auto part = dyn_cast<ArrayAttr>(attr);
+    auto name = part && part.size() == 2 ? dyn_cast<StringAttr>(part[0]) : StringAttr();
+    auto layer = name ? dyn_cast<IntegerAttr>(part[1]) : IntegerAttr();
+    if (!layer)
+      return emitError(op.getLoc()) << "expected [part, layer] in the parts of `" << op.getSymName() << "`, got "
+                                    << attr;
+    if (failed(readPart(entry, number, name, layer.getInt(), known)))
+      return failure();
+  }
+  if (entry.model.parts.empty())
+    return emitError(op.getLoc()) << "`" << op.getSymName() << "` holds no part of the model";
+  for (auto [i, weight] : llvm::enumerate(entry.model.weights))
+    if (weight.isTied())
+      entry.key += "tied " + std::to_string(i) + " ";
+  return success();
+}
+
+LogicalResult PieceTable::readSharers() {
+  for (Entry &entry : entries) {
+    int64_t primary = -1;
+    Sharer sharer;
+    for (PieceWeight &weight : entry.model.weights) {
+      if (!weight.isTied())
+        continue;
+      if (primary >= 0 && primary != weight.primary)
+        return emitError(entry.op.getLoc()) << "`" << entry.op.getSymName() << "` shares weights with two pieces, `"
+                                            << entries[primary].op.getSymName() << "` and `"
+                                            << entries[weight.primary].op.getSymName() << "`; it may with one";
+      primary = weight.primary;
+      auto &owned = entries[primary].model.weights;
+      auto *same =
+          llvm::find_if(owned, [&](const PieceWeight &other) { return other.attr.getName() == weight.attr.getName(); });
+      sharer.weights.push_back(same - owned.begin());
+    }
+    if (primary < 0)
+      continue;
+    entries[primary].model.sharers.push_back(sharer);
+    entries[primary].key += "shares";
+    for (unsigned weight : sharer.weights)
+      entries[primary].key += " " + std::to_string(weight);
+    entries[primary].key += " ";
+  }
+  return success();
+}
+
+void PieceTable::readPhases() {
+  llvm::StringMap<unsigned> phases;
+  program.walk([&](UnitOp unit) {
+    phases[unit.getUnit().getCoord().pieceName()] |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
+  });
+  for (Entry &entry : entries)
+    entry.model.phases = phases.lookup(entry.op.getSymName());
+  Exchanges exchanges(program);
+  for (auto &[unit, cut] : exchanges.allAhead())
+    for (Entry &entry : entries)
+      if (entry.op.getSymName() == unit.getCoord().pieceName())
+        PieceModel::add(entry.model.aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
+  for (auto together : program.getBody().getOps<TogetherOp>())
+    for (CutUnit unit : exchanges.of(together)) {
+      CoordAttr coord = unit.op.getUnit().getCoord();
+      auto entry = llvm::find_if(entries, [&](Entry &entry) { return entry.op.getSymName() == coord.pieceName(); });
+      if (entry != entries.end())
+        PieceModel::add(entry->model.cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
+    }
+}
+
+/// Who makes keys for the piece after it, and who reads those of the piece before.
+void PieceTable::readKeys() {
+  KeysBefore keys(program, llvm::map_to_vector<8>(entries, [](const Entry &entry) { return entry.op; }));
+  for (size_t piece = 1; piece < entries.size(); ++piece) {
+    entries[piece].model.keysIn.assign(keys.of(piece).begin(), keys.of(piece).end());
+    entries[piece - 1].model.keysOut = entries[piece].model.keysIn;
+    for (unsigned place : keys.of(piece))
+      entries[piece - 1].key += "key " + std::to_string(place) + " ";
+    entries[piece].key += keys.reads(piece) ? "reads keys " : "";
+  }
+}
+
+LogicalResult PieceTable::readSlices() {
+  int64_t count = program.getSlices();
+  if (count == 0) {
+    slices.emplace_back();
+    return success();
+  }
+  auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");
+  if (!sequence)
+    return emitError(program.getLoc()) << "this program has slices, but its `train` has no `sequence` to cut";
+  SmallVector<int64_t> starts = sliceStarts(program);
+  if (starts.back() != sequence.getInt())
+    return emitError(program.getLoc()) << "the slices hold " << starts.back() << " tokens; a sequence has "
+                                       << sequence.getInt();
+  for (int64_t k = 0; k < count; ++k) {
+    slices.push_back({k, count, starts});
+    if (starts[k + 1] <= starts[k])
+      return emitError(program.getLoc()) << "slice " << k << " of " << count << " is empty; a sequence has "
+                                         << sequence.getInt() << " tokens";
+  }
+  return success();
+}
+
+/// `mlp chunks = n` of the training program.
+LogicalResult PieceTable::readChunks() {
+  auto mlp = program.getTrain().getAs<DictionaryAttr>("mlp");
+  auto chunks = mlp ? mlp.getAs<IntegerAttr>("chunks") : IntegerAttr();
+  bool found = false;
+  for (Entry &entry : entries) {
+    entry.model.chunks = chunks ? chunks.getInt() : 1;
+    found |= llvm::any_of(entry.model.parts, [](const PartUse &part) { return hasMlp(part.function); });
+  }
+  if (chunks && !found)
+    return emitError(program.getLoc()) << "`mlp chunks = " << chunks.getInt()
+                                       << "`: the model has no linears with a gelu or swiglu between them";
+  return success();
+}
+
+LogicalResult PieceTable::read() {
+  if (failed(readSlices()))
+    return failure();
+  for (auto [i, op] : llvm::enumerate(program.getBody().getOps<PieceOp>()))
+    if (failed(readPiece(op, i)))
+      return failure();
+  readPhases();
+  readKeys();
+  return success(succeeded(readSharers()) && succeeded(readChunks()));
+}
+
+/// 1 / tokens of an update, if the parts end in a loss: its targets are one microbatch's.
+static double lossScale(const PieceModel &model, int64_t microbatches) {
+  auto scaleOf = [&](Value targets) {
+    return 1.0 / (static_cast<double>(microbatches) * cast<RankedTensorType>(targets.getType()).getNumElements());
+  };
+  for (PartUse part : model.parts)
+    for (Operation &op : part.function.front())
+      if (auto loss = dyn_cast<nn::CrossEntropyOp>(op))
+        return scaleOf(loss.getTargets());
+      else if (auto sharded = dyn_cast<nn::CrossEntropyLossOp>(op))
+        return scaleOf(sharded.getTargets());
+  return 1.0;
+}
+
+LogicalResult PieceTable::derive() {
+  llvm::MapVector<StringRef, SmallVector<Entry *>> classes;
+  for (Entry &entry : entries)
+    classes[entry.key].push_back(&entry);
+  Builder builder(module.getContext());
+  for (auto &[key, members] : classes) {
+    PieceModel &model = members.front()->model;
+    for (Entry *member : members) {
+      model.phases |= member->model.phases;
+      for (auto cuts : {&PieceModel::cuts, &PieceModel::aheads})
+        for (const CutRequest &cut : member == members.front() ? std::vector<CutRequest>() : member->model.*cuts)
+          PieceModel::add(model.*cuts, cut);
+      SmallVector<Attribute> weights;
+      for (PieceWeight &weight : member->model.weights)
+        weights.push_back(weight.attr);
+      member->op.setWeightsAttr(builder.getArrayAttr(weights));
+      member->op.setBodiesAttr(builder.getStringAttr(model.prefix));
+    }
+    model.readsNorm = readsNorm(program);
+    model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
+    model.lossScale = lossScale(model, program.getMicrobatches() / updatesOf(program));
+    for (const SequenceSlice &slice : slices)
+      if (failed(derivePhases(module, model, slice)))
+        return failure();
+    if (failed(deriveUpdates(module, model)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult pp::deriveTasks(ModuleOp module) {
+  for (auto program : llvm::to_vector(module.getOps<ProgramOp>())) {
+    PieceTable table(module, program);
+    if (failed(table.read()) || failed(table.derive()))
+      return failure();
+  }
+  return success();
+}

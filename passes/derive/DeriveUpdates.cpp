@@ -1,0 +1,270 @@
+// Writes what happens to a piece's weights at the end of a step: norm, update, and the exchange of tied weights.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   @p.norm   grad, norm -> norm      sums of squares of the weights that this piece owns
+//   @p.U      weight, grad, opt -> ..  AdamW for each of them; a tied weight takes the owner's new value (`fresh`)
+//   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
+//   @p.cut.k  the k-th shard of its weights, where every rank has the whole
+//   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
+#include "passes/derive/DeriveTasks.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+/// The groups of one piece as arguments of a scratch function.
+class Updates {
+public:
+  Updates(ModuleOp module, const PieceModel &piece);
+  LogicalResult write();
+
+private:
+  LogicalResult writeNorm(bool first);
+  LogicalResult writeUpdate();
+  LogicalResult writeZero();
+  LogicalResult writeTies();
+  struct Shard;
+  LogicalResult refuseToCut(StringRef what, int64_t elements);
+  Value addTo(Value grad, Value share);
+  LogicalResult writeBodyNamed(const Twine &suffix, ArrayRef<Group> inputs, ArrayRef<Group> results) {
+    return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + suffix).str(), inputs, results);
+  }
+  bool isTied(unsigned i) const { return piece.weights[i].isTied(); }
+  Group stateOf() const { return {"opt", states}; }
+
+  ModuleOp module;
+  const PieceModel &piece;
+  Scratch scratch;
+  OpBuilder builder;
+  SmallVector<Value> weights, grads, states, norm, fresh;
+};
+} // namespace
+
+RankedTensorType pp::sumsOf(Type tensor) {
+  auto type = cast<RankedTensorType>(tensor);
+  return type.clone(nn::sumType(type.getElementType()));
+}
+
+RankedTensorType PieceModel::gradType(RankedTensorType weight) const { return rounds ? weight : sumsOf(weight); }
+
+Value pp::widenGrad(OpBuilder &builder, Location loc, Value grad) {
+  if (grad.getType() == sumsOf(grad.getType()))
+    return grad;
+  Value zero = builder.create<nn::ZeroOp>(loc, sumsOf(grad.getType()));
+  return builder.create<nn::AccumulateOp>(loc, grad, zero);
+}
+
+Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
+  if (sum.getType() == kept)
+    return sum;
+  return builder.create<nn::RoundOp>(loc, sum, TypeAttr::get(cast<RankedTensorType>(kept).getElementType()));
+}
+
+/// Tensors of the optimizer state of one weight: m, v, and for 16 bits the master copy.
+static unsigned stateCount(RankedTensorType weight) { return weight.getElementTypeBitWidth() == 16 ? 3 : 2; }
+
+Updates::Updates(ModuleOp module, const PieceModel &piece)
+    : module(module), piece(piece), scratch(module, piece.loc), builder(OpBuilder::atBlockBegin(&scratch.block())) {
+  SmallVector<Type> weightTypes, gradTypes, stateTypes, freshTypes;
+  for (const PieceWeight &weight : piece.weights) {
+    RankedTensorType type = weight.attr.getType();
+    weightTypes.push_back(type);
+    gradTypes.push_back(piece.gradType(type));
+    if (weight.isTied())
+      freshTypes.push_back(type);
+    else
+      stateTypes.append(stateCount(type), sumsOf(type));
+  }
+  weights = scratch.addArguments(weightTypes);
+  grads = scratch.addArguments(gradTypes);
+  states = scratch.addArguments(stateTypes);
+  fresh = scratch.addArguments(freshTypes);
+  norm = scratch.addArguments({RankedTensorType::get({1}, builder.getF64Type())});
+}
+
+LogicalResult Updates::writeNorm(bool first) {
+  Value sum = first ? Value() : norm[0];
+  for (auto [i, grad] : llvm::enumerate(grads))
+    if (!isTied(i))
+      sum = builder.create<nn::SumSquaresOp>(piece.loc, widenGrad(builder, piece.loc, grad), sum);
+  if (!sum)
+    sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
+  return writeBodyNamed(first ? "norm.first" : "norm", {{"grad", grads, "", true}, {"norm", norm}},
+                        {{"norm", {sum}, first ? "" : "norm"}});
+}
+
+LogicalResult Updates::writeUpdate() {
+  SmallVector<Value> newWeights, newStates;
+  unsigned state = 0, tied = 0;
+  for (auto [i, weight] : llvm::enumerate(weights)) {
+    if (isTied(i)) {
+      newWeights.push_back(builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
+      continue;
+    }
+    RankedTensorType type = piece.weights[i].attr.getType();
+    unsigned count = stateCount(type);
+    Value grad = widenGrad(builder, piece.loc, grads[i]);
+    auto update =
+        builder.create<nn::AdamwOp>(piece.loc, grad, piece.readsNorm ? norm[0] : Value(), weight, states[state],
+                                    states[state + 1], count == 3 ? states[state + 2] : Value(),
+                                    /*decay=*/type.getRank() >= 2);
+    newWeights.push_back(update.getNewW());
+    llvm::append_range(newStates, update->getResults().drop_front());
+    state += count;
+  }
+  return writeBodyNamed("U", {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
+                        {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+}
+
+LogicalResult Updates::writeZero() {
+  SmallVector<Value> zeros;
+  for (Value grad : grads)
+    zeros.push_back(builder.create<nn::ZeroOp>(piece.loc, grad.getType()));
+  return writeBodyNamed("zero", {}, {{"grad", zeros}});
+}
+
+Value Updates::addTo(Value grad, Value share) {
+  Value sum = widenGrad(builder, piece.loc, grad);
+  sum = builder.create<nn::AccumulateOp>(piece.loc, share, sum);
+  return roundGrad(builder, piece.loc, sum, grad.getType());
+}
+
+LogicalResult Updates::writeTies() {
+  SmallVector<Value> share;
+  for (auto [i, grad] : llvm::enumerate(grads))
+    if (isTied(i))
+      share.push_back(grad);
+  if (!share.empty() && failed(writeBodyNamed("tie.out", {{"grad", grads}}, {{"share", share}})))
+    return failure();
+  for (auto [k, sharer] : llvm::enumerate(piece.sharers)) {
+    SmallVector<Value> sums = grads, arriving, values;
+    for (unsigned i : sharer.weights) {
+      arriving.append(scratch.addArguments({grads[i].getType()}));
+      sums[i] = addTo(sums[i], arriving.back());
+      values.push_back(weights[i]);
+    }
+    if (failed(
+            writeBodyNamed("tie.in." + Twine(k), {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}})) ||
+        failed(writeBodyNamed("tie.fresh." + Twine(k), {{"weight", weights}}, {{"fresh", values}})))
+      return failure();
+  }
+  return success();
+}
+
+/// The runs of the weights and sums that one rank holds, each a tensor of its own.
+struct Updates::Shard {
+  Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string number);
+  LogicalResult write();
+
+private:
+  LogicalResult writeTies();
+
+  Updates &all;
+  SmallVector<ElementRange> ranges;
+  std::string number;
+  SmallVector<Value> mine, sums, state, fresh, cut, newWeights, newStates;
+  Value first, more; ///< squares of its own sums, and added to those of others
+};
+
+Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string number)
+    : all(all), ranges(ranges), number(std::move(number)), more(all.norm[0]) {
+  OpBuilder &builder = all.builder;
+  Location loc = all.piece.loc;
+  for (ElementRange range : ranges) {
+    RankedTensorType whole = all.piece.weights[range.tensor].attr.getType();
+    auto type = RankedTensorType::get({range.count}, whole.getElementType());
+    Value weight = all.scratch.addArguments({type})[0], kept = all.scratch.addArguments({all.piece.gradType(type)})[0];
+    mine.push_back(weight);
+    sums.push_back(kept);
+    cut.push_back(builder.create<nn::SliceElementsOp>(loc, all.weights[range.tensor], range.begin, range.count));
+    if (all.isTied(range.tensor)) {
+      fresh.append(all.scratch.addArguments({type}));
+      newWeights.push_back(builder.create<nn::CopyOp>(loc, fresh.back(), weight));
+      continue;
+    }
+    SmallVector<Value> old = all.scratch.addArguments(SmallVector<Type>(stateCount(type), sumsOf(type)));
+    Value grad = widenGrad(builder, loc, kept);
+    auto update = builder.create<nn::AdamwOp>(loc, grad, all.piece.readsNorm ? all.norm[0] : Value(), weight, old[0],
+                                              old[1], old.size() == 3 ? old[2] : Value(),
+                                              /*decay=*/whole.getRank() >= 2);
+    first = builder.create<nn::SumSquaresOp>(loc, grad, first);
+    more = builder.create<nn::SumSquaresOp>(loc, grad, more);
+    llvm::append_range(state, old);
+    newWeights.push_back(update.getNewW());
+    llvm::append_range(newStates, update->getResults().drop_front());
+  }
+  if (!first)
+    first = builder.create<nn::ZeroOp>(loc, all.norm[0].getType());
+}
+
+LogicalResult Updates::Shard::write() {
+  Group grad = {"grad", sums, "", true}, norm = {"norm", all.norm};
+  if (failed(all.writeBodyNamed("norm.first." + number, {grad}, {{"norm", {first}}})) ||
+      failed(all.writeBodyNamed("norm." + number, {grad, norm}, {{"norm", {more}, "norm"}})) ||
+      (all.piece.cutsWeights &&
+       failed(all.writeBodyNamed("cut." + number, {{"weight", all.weights}}, {{"weight", cut}}))) ||
+      failed(writeTies()))
+    return failure();
+  return all.writeBodyNamed("U." + number, {{"weight", mine}, {"grad", sums}, {"opt", state}, norm, {"fresh", fresh}},
+                            {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+}
+
+/// A shared tensor is cut for itself, at the same elements in every piece: its k-th shards meet on one rank.
+LogicalResult Updates::Shard::writeTies() {
+  SmallVector<Value> share;
+  for (auto [i, range] : llvm::enumerate(ranges))
+    if (all.isTied(range.tensor))
+      share.push_back(sums[i]);
+  if (!share.empty() && failed(all.writeBodyNamed("tie.out." + number, {{"grad", sums}}, {{"share", share}})))
+    return failure();
+  for (auto [k, sharer] : llvm::enumerate(all.piece.sharers)) {
+    SmallVector<Value> total = sums, arriving, values;
+    for (unsigned tensor : sharer.weights) {
+      size_t i = llvm::find_if(ranges, [&](ElementRange range) { return range.tensor == tensor; }) - ranges.begin();
+      if (i == ranges.size())
+        return all.refuseToCut(all.piece.weights[tensor].attr.getName(),
+                               all.piece.weights[tensor].attr.getType().getNumElements());
+      arriving.append(all.scratch.addArguments({sums[i].getType()}));
+      total[i] = all.addTo(sums[i], arriving.back());
+      values.push_back(mine[i]);
+    }
+    std::string numbers = std::to_string(k) + "." + number;
+    if (failed(all.writeBodyNamed("tie.in." + numbers, {{"grad", sums}, {"share", arriving}},
+                                  {{"grad", total, "grad"}})) ||
+        failed(all.writeBodyNamed("tie.fresh." + numbers, {{"weight", mine}}, {{"fresh", values}})))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult Updates::refuseToCut(StringRef what, int64_t elements) {
+  return emitError(piece.loc) << "`" << what << "` of " << elements << " elements is too small to be cut over "
+                              << piece.shards << " ranks; a tensor is cut after multiples of 32 elements";
+}
+
+LogicalResult Updates::write() {
+  SmallVector<Type> types;
+  SmallVector<bool> apart;
+  int64_t elements = 0;
+  for (auto [i, weight] : llvm::enumerate(piece.weights)) {
+    types.push_back(weight.attr.getType());
+    elements += weight.attr.getType().getNumElements();
+    apart.push_back(isTied(i) || llvm::any_of(piece.sharers, [number = unsigned(i)](const Sharer &sharer) {
+                      return llvm::is_contained(sharer.weights, number);
+                    }));
+  }
+  if (piece.shards > 0)
+    for (auto [k, ranges] : llvm::enumerate(cutPayload(types, piece.shards, apart).shards)) {
+      if (ranges.empty())
+        return refuseToCut(piece.prefix, elements);
+      if (failed(Shard(*this, ranges, std::to_string(k)).write()))
+        return failure();
+    }
+  return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
+                 succeeded(writeZero()) && succeeded(writeTies()));
+}
+
+LogicalResult pp::deriveUpdates(ModuleOp module, const PieceModel &piece) {
+  return piece.weights.empty() ? success() : Updates(module, piece).write();
+}

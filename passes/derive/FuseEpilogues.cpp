@@ -1,0 +1,97 @@
+// Makes one op of a product and its neighbour where cuBLASLt does both at once: gelu, its derivative, bias gradients.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: %u = linear %x, %w bias %b   %y = gelu %u            After: %u, %y = linear_gelu %x, %w bias %b
+//         %g = linear_dx %dy, %w       %du = gelu_bwd %g, %u          %du = linear_dx_gelu %dy, %w, %u
+//         %dw = linear_dw %x, %dy      %db = bias_dw %dy              %dw, %db = linear_dw_bias %x, %dy
+//
+// Here and not where calls are emitted, because it changes what lives when: a gelu alone may be written over the x that
+// its linear has read, the product that makes both may not.
+//
+// What it costs is a half of nn_ops R2. The epilogue applies gelu to the f32 sums, before u is rounded; gelu(u) made of
+// the stored u differs from that y by one rounding of y now and then (of bf16 a third of the time; in f32 the runtime
+// leaves gelu alone, since the library's tanh is good to 1e-4 only). So:
+//  - y of F goes into the next product and nowhere else: no stash holds it, since gelu is cheap (R1), and no other body
+//    compares with it. Were it saved, the value in the gradients would depend on what the planner chose to save.
+//  - The gelu that B makes again is an op of its own here, of the stored u: dw of the second linear and the derivative
+//    both start from u, the one value that F hands on. Every schedule, and every order in which a schedule runs, makes
+//    them with the same calls from the same bits. They are F's gradients to the rounding of y.
+//  - R makes u by a plain linear, whose algorithm need not be the fused one's: u is then that of F to the rounding of a
+//    sum. (Without this pass R's u has the bits of F's.)
+// linear_dx_gelu and linear_dw_bias have no such half: what they leave out is rounded once less, and read by nobody else.
+// All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has them.
+#include "passes/Passes.h"
+#include "passes/project/PlanBodies.h"
+
+namespace pp {
+#define GEN_PASS_DEF_FUSEEPILOGUES
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+
+/// The op before this one that runs a kernel. Only neighbours are made one: what lies between two others would have to live
+/// on both sides of their product.
+static Operation *kernelBefore(Operation *op) {
+  do
+    op = op->getPrevNode();
+  while (op && op->hasTrait<nn::View>());
+  return op;
+}
+
+static void fuse(nn::GeluOp gelu) {
+  auto linear = gelu.getX().getDefiningOp<nn::LinearOp>();
+  if (!linear || linear != kernelBefore(gelu) || gelu.getExact())
+    return;
+  OpBuilder builder(linear); // whoever reads u may stand before the gelu
+  auto both = builder.create<nn::LinearGeluOp>(linear.getLoc(), linear.getX(), linear.getW(), linear.getBias(),
+                                               linear.getTransposed());
+  gelu.replaceAllUsesWith(both.getY());
+  linear.replaceAllUsesWith(both.getU());
+  gelu.erase();
+  linear.erase();
+}
+
+static void fuse(nn::GeluBwdOp gelu) {
+  auto linear = gelu.getDy().getDefiningOp<nn::LinearDxOp>();
+  if (!linear || linear != kernelBefore(gelu) || gelu.getExact() || linear.getAcc() || !linear->hasOneUse())
+    return;
+  OpBuilder builder(gelu);
+  auto both = builder.create<nn::LinearDxGeluOp>(gelu.getLoc(), linear.getDy(), linear.getW(), gelu.getX(),
+                                                 linear.getTransposed());
+  gelu.replaceAllUsesWith(both.getDu());
+  gelu.erase();
+  linear.erase();
+}
+
+static void fuse(nn::BiasDwOp bias) {
+  auto linear = dyn_cast_or_null<nn::LinearDwOp>(kernelBefore(bias));
+  if (!linear || linear.getDy() != bias.getDy() || !linear.getAcc() != !bias.getAcc())
+    return;
+  OpBuilder builder(bias);
+  SmallVector<Value> sums;
+  if (bias.getAcc())
+    sums = {linear.getAcc(), bias.getAcc()};
+  auto both =
+      builder.create<nn::LinearDwBiasOp>(bias.getLoc(), linear.getX(), linear.getDy(), sums, linear.getTransposed());
+  bias.replaceAllUsesWith(both.getDb());
+  linear.replaceAllUsesWith(both.getDw());
+  bias.erase();
+  linear.erase();
+}
+
+namespace {
+
+struct FuseEpilogues : public pp::impl::FuseEpiloguesBase<FuseEpilogues> {
+  void runOnOperation() override {
+    for (auto body : getOperation().getOps<func::FuncOp>()) {
+      if (!BodyGroups::isBody(body) || body.empty())
+        continue;
+      for (Operation &op : llvm::make_early_inc_range(body.front()))
+        llvm::TypeSwitch<Operation *>(&op).Case<nn::GeluOp, nn::GeluBwdOp, nn::BiasDwOp>([](auto op) { fuse(op); });
+    }
+  }
+};
+
+} // namespace

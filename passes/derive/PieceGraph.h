@@ -1,0 +1,136 @@
+// All ops of a piece in one block, forward then backward, and which of their values its bodies hand to each other.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PIECEGRAPH_H
+#define PP_PASSES_PIECEGRAPH_H
+
+#include "mlir/IR/IRMapping.h"
+#include "passes/derive/DeriveTasks.h"
+
+namespace pp {
+
+/// The group `name.number`.
+Group numbered(llvm::StringRef name, int64_t number, llvm::ArrayRef<mlir::Value> values);
+
+/// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
+class PieceGraph {
+public:
+  PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice);
+  /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
+  mlir::LogicalResult build(bool first);
+  /// F, and R where there is one; or F under another name, with one more input.
+  mlir::LogicalResult writeForward(const std::string &name = "F", const Group &more = {});
+  mlir::LogicalResult writeBackward(bool first);
+  /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
+  mlir::LogicalResult writeCut(const CutRequest &cut);
+  /// What is attended ahead of a unit, and the unit that attends the rest (DeriveAhead.cpp).
+  mlir::LogicalResult writeAhead(const CutRequest &cut);
+  /// The linears before an activation function and the one behind it.
+  struct Mlp {
+    llvm::SmallVector<mlir::Operation *> up;
+    mlir::Operation *activation, *down;
+  };
+  bool hasBackward() const {
+    return piece.runs(pipeline::Phase::B) || piece.runs(pipeline::Phase::I) || piece.runs(pipeline::Phase::W);
+  }
+
+private:
+  mlir::LogicalResult inlinePart(const PartUse &part, llvm::SmallVectorImpl<mlir::Value> &flow);
+  mlir::Value argumentOf(mlir::func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
+  // DeriveSlices.cpp: the ops as one slice of the sequence sees them.
+  mlir::FailureOr<mlir::Operation *> cloneSliced(mlir::OpBuilder &builder, mlir::Operation &op, mlir::IRMapping &map);
+  mlir::LogicalResult addChunks(mlir::OpBuilder &builder, nn::AttentionOp attention,
+                                llvm::SmallVectorImpl<mlir::Value> &operands);
+  mlir::LogicalResult seedChunks(nn::Gradients &gradients);
+  void collectChunks(nn::Gradients &gradients);
+  /// Takes the keys for the piece after out of what goes on to it.
+  void splitKeys();
+  void seedKeys(nn::Gradients &gradients);
+  /// Keys and values of this slice come from the piece before.
+  bool readsKeys() const { return !piece.keysIn.empty(); }
+  bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }
+  /// `kv.0`, `kv.1`, .. from slice `first` on; if units of the piece are cut `kv.0.0`, .., by attention.
+  llvm::SmallVector<Group> chunkGroups(llvm::StringRef name, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
+                                       size_t first = 0, bool tied = false) const;
+  Group chunkGroup(llvm::StringRef name, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
+                   bool tied = false) const;
+
+  /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
+  llvm::SmallVector<Group> savedGroups(llvm::StringRef name, llvm::ArrayRef<mlir::Value> values) const;
+  /// What I leaves for W: one group, or by cut if units of the piece are cut.
+  llvm::SmallVector<Group> pendingGroups() const;
+  llvm::SmallVector<Group> dataGroups() const;
+  // DeriveAhead.cpp
+  mlir::LogicalResult writeForwardAhead(const CutRequest &cut);
+  mlir::LogicalResult writeBackwardAhead(const CutRequest &cut);
+  mlir::LogicalResult writeBackwardRest(const CutRequest &cut, const Group &given);
+  // DeriveCuts.cpp, DeriveParts.cpp
+  void numberCuts();
+  int64_t cutOf(mlir::Value value) const;
+  mlir::LogicalResult cutForward(int64_t attention, const CutPlan &plan);
+  mlir::LogicalResult cutBackward(int64_t number, const CutRequest &cut);
+  mlir::LogicalResult writeForwardSteps(const CutPlan &plan, bool light);
+  mlir::LogicalResult writeBackwardSteps(const CutRequest &cut);
+  llvm::SmallVector<mlir::Value> sumsUpTo(const CutPlan &plan, int64_t step) const;
+  llvm::SmallVector<Group> carryGroups(llvm::StringRef name, const CutPlan &plan, bool inForward,
+                                       llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
+  void replace(mlir::Value value, mlir::Value by);
+  bool isWritten(llvm::StringRef name);
+  mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query, const Help &help,
+                                const std::string &name);
+  mlir::LogicalResult sumParts(int64_t number, int64_t attention, const CutPlan &plan);
+  llvm::SmallVector<Group> sumsOfStep(const CutPlan &plan, int64_t step) const;
+  llvm::SmallVector<mlir::Value> argumentsOf(const Group &sum) const;
+
+  mlir::LogicalResult foldTransposes();
+  // DeriveChunks.cpp
+  mlir::LogicalResult chunkMlps();
+  mlir::Value chunkMlp(const Mlp &mlp, llvm::ArrayRef<int64_t> counts);
+  mlir::LogicalResult differentiate(bool first);
+  mlir::LogicalResult collectGradients(nn::Gradients &gradients, bool first);
+  void sumOneByOne();
+  void lowerSplits();
+  void inherit(mlir::Operation *from, mlir::Operation *op);
+  void eraseDead();
+  void erase(mlir::Operation *op);
+  void rebuildCheap();
+  bool isCheap(mlir::Operation *op) const;
+  mlir::Value rebuilt(mlir::Value value, mlir::Operation *before);
+  void saveInputs();
+  void collectStash();
+  void splitStash();
+  void collectPending();
+  mlir::LogicalResult writeNamed(const llvm::Twine &phase, llvm::ArrayRef<Group> inputs,
+                                 llvm::ArrayRef<Group> results) {
+    return writeBody(module, piece.loc, (llvm::Twine(piece.prefix) + "." + phase + slice.suffix()).str(), inputs,
+                     results);
+  }
+
+  mlir::ModuleOp module;
+  const PieceModel &piece;
+  const SequenceSlice &slice;
+  Scratch scratch;
+  llvm::SmallVector<mlir::Value> act, tokens, targets, source, weights, dact, grads; ///< arguments
+  llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in
+  llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
+  llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
+  mlir::Value loss;
+  /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those
+  /// with this one's part.
+  llvm::SmallVector<llvm::SmallVector<mlir::Value>> kv, dkv, dkvOut;
+  llvm::DenseSet<mlir::Operation *> forward;        ///< what F runs
+  llvm::DenseMap<mlir::Operation *, unsigned> runs; ///< what R may run again: the number of its run of parts
+  unsigned run = 0;
+  llvm::DenseSet<mlir::Operation *> inChunks;      ///< linears whose output is there for a run of rows at a time
+  llvm::SetVector<mlir::Value> cheap;              ///< outputs that the backward makes again
+  llvm::DenseMap<mlir::Value, mlir::Value> again;  ///< those made again so far
+  llvm::DenseMap<mlir::Operation *, int64_t> cuts; ///< by op how many beginnings and ends of attentions are before it
+  std::map<int64_t, llvm::SmallVector<mlir::Value>> pendingCuts; ///< `pending` by what makes it
+  llvm::SmallVector<mlir::Operation *> attentions, backwards;    ///< in block order
+  /// By attention in block order: what its helpers need, what they give, and the gradients of keys that come with it.
+  std::vector<Group> queries;
+  std::vector<llvm::SmallVector<Group>> parts, partSums;
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_PIECEGRAPH_H

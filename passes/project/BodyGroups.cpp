@@ -1,0 +1,78 @@
+// Reads how a task body groups its tensors into payloads: the slots of its launches, and the pointers of its signature.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Pipeline.h"
+#include "passes/project/PlanBodies.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+int64_t BodyGroups::Group::number(unsigned dot) const {
+  SmallVector<StringRef> words;
+  StringRef(name).split(words, '.');
+  int64_t number = -1;
+  return dot >= words.size() || words[dot].getAsInteger(10, number) ? -1 : number;
+}
+
+static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
+                                SmallVectorImpl<BodyGroups::Group> &groups) {
+  auto list = body->getAttrOfType<ArrayAttr>(attr);
+  if (!list)
+    return body.emitOpError() << "is a task body without `" << attr << "`";
+  unsigned next = 0;
+  for (Attribute entry : list) {
+    auto pair = dyn_cast<ArrayAttr>(entry);
+    auto name = pair && pair.size() == 2 ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
+    auto count = name ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
+    if (!count || count.getInt() < 0)
+      return body.emitOpError() << "expected [name, number of tensors] in `" << attr << "`, got " << entry;
+    if (next + static_cast<size_t>(count.getInt()) > types.size())
+      return body.emitOpError() << "has `" << attr << "` for more than its " << types.size() << " tensors";
+    TypeRange own = types.slice(next, count.getInt());
+    for (Type type : own)
+      if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
+        return body.emitOpError() << "expected tensors of static shape, got " << type;
+    groups.push_back({name.str(), next, TupleType::get(body.getContext(), own), -1});
+    next += count.getInt();
+  }
+  if (next != types.size())
+    return body.emitOpError() << "has `" << attr << "` for " << next << " of its " << types.size() << " tensors";
+  return success();
+}
+
+FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
+  BodyGroups groups;
+  if (failed(readGroups(body, "pipeline.inputs", body.getArgumentTypes(), groups.inputs)) ||
+      failed(readGroups(body, "pipeline.results", body.getResultTypes(), groups.results)))
+    return failure();
+  auto ties = body->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties");
+  if (!ties || ties.size() != static_cast<int64_t>(groups.results.size()))
+    return body.emitOpError() << "expected `pipeline.ties` with " << groups.results.size() << " entries";
+  groups.ties = llvm::to_vector(ties.asArrayRef());
+  for (Group &group : groups.inputs) {
+    group.pointer = static_cast<int64_t>(groups.pointers.size());
+    groups.pointers.push_back(group.payload);
+  }
+  for (auto [group, tie] : llvm::zip(groups.results, groups.ties)) {
+    if (tie >= static_cast<int64_t>(groups.inputs.size()))
+      return body.emitOpError() << "ties group `" << group.name << "` to input group " << tie << " of "
+                                << groups.inputs.size();
+    if (tie >= 0 && groups.inputs[tie].payload != group.payload)
+      return body.emitOpError() << "ties group `" << group.name << "` to `" << groups.inputs[tie].name
+                                << "`, which holds other tensors";
+    group.pointer = tie >= 0 ? groups.inputs[tie].pointer : static_cast<int64_t>(groups.pointers.size());
+    if (tie < 0)
+      groups.pointers.push_back(group.payload);
+  }
+  return groups;
+}
+
+llvm::DenseMap<Value, std::pair<int64_t, int64_t>> BodyGroups::argumentPlaces(func::FuncOp body) const {
+  llvm::DenseMap<Value, std::pair<int64_t, int64_t>> places;
+  for (const Group &group : inputs) {
+    SmallVector<int64_t> offsets = payloadOffsets(group.payload);
+    for (size_t i = 0; i < group.payload.size(); ++i)
+      places[body.getArgument(group.first + i)] = {group.pointer, offsets[i]};
+  }
+  return places;
+}

@@ -1,0 +1,226 @@
+// Gives every slot an offset in its rank's arena, so that slots alive at the same time never overlap.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: slots without offsets.  After: offsets, `arena` and `peak` (largest live sum by role) on the rank.
+//
+//   bytes ^  |W0.......|         |W0'......|       a home keeps its place: its gap serves others
+//         |  |A0..|A2.....|A4..|                   first fit by start, lowest address first
+//         |  |   |A1..|A3...|                      -> position
+//
+// First fit by start is right for the regular lives of a pipeline; if it needs more than the largest live sum, which no
+// plan can go below, ImprovePlan.cpp tries others. Slots in host memory are planned by themselves, in an arena of their own.
+#include "analysis/Actions.h"
+#include "mlir/IR/Threading.h"
+#include "passes/Passes.h"
+#include "passes/project/SlotLayout.h"
+#include <map>
+#include <numeric>
+#include <queue>
+
+namespace pp {
+#define GEN_PASS_DEF_PLANSLOTS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+using Range = std::pair<int64_t, int64_t>;
+
+static void place(SlotLayout &layout, size_t slot, int64_t offset, int64_t bytes) {
+  layout.offsets[slot] = offset;
+  layout.bytes = std::max(layout.bytes, offset + bytes);
+}
+
+/// The lowest place from `begin` on that none of the sorted ranges overlaps.
+static int64_t lowestFree(int64_t begin, int64_t bytes, ArrayRef<Range> taken) {
+  for (auto [first, end] : taken)
+    if (first < begin + bytes && begin < end)
+      begin = end;
+  return begin;
+}
+
+/// Where those of the others lie that live beside it.
+static SmallVector<Range> besides(ArrayRef<SlotLife> lives, size_t slot, ArrayRef<size_t> others,
+                                  const SlotLayout &layout) {
+  SmallVector<Range> taken;
+  for (size_t other : others)
+    if (meet(lives[slot], lives[other]))
+      taken.push_back({layout.offsets[other], layout.offsets[other] + lives[other].bytes});
+  llvm::sort(taken);
+  return taken;
+}
+
+void pp::firstFit(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, int64_t bottom, SlotLayout &layout) {
+  for (auto [i, slot] : llvm::enumerate(order)) {
+    SmallVector<Range> taken = besides(lives, slot, order.take_front(i), layout);
+    place(layout, slot, lowestFree(bottom, lives[slot].bytes, taken), lives[slot].bytes);
+  }
+}
+
+namespace {
+
+/// What is free while a sweep goes from start to start: gaps by offset, few however many slots are alive.
+class FreeRanges {
+public:
+  int64_t take(int64_t bytes, ArrayRef<Range> alsoTaken) {
+    for (auto [begin, end] : gaps) {
+      int64_t offset = lowestFree(begin, bytes, alsoTaken);
+      if (offset + bytes > end)
+        continue;
+      Range gap(begin, end);
+      gaps.erase(begin);
+      if (gap.first < offset)
+        gaps[gap.first] = offset;
+      if (offset + bytes < gap.second)
+        gaps[offset + bytes] = gap.second;
+      return offset;
+    }
+    llvm_unreachable("the last gap has no end");
+  }
+  void release(int64_t begin, int64_t end) {
+    auto after = gaps.lower_bound(begin);
+    if (after != gaps.end() && after->first == end) {
+      end = after->second;
+      after = gaps.erase(after);
+    }
+    if (after != gaps.begin() && std::prev(after)->second == begin)
+      std::prev(after)->second = end;
+    else
+      gaps[begin] = end;
+  }
+
+private:
+  std::map<int64_t, int64_t> gaps = {{0, std::numeric_limits<int64_t>::max()}}; // begin -> end
+};
+
+/// First fit by start for slots of one segment, around those that are placed: a sweep, in n log n.
+void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<size_t> placed, SlotLayout &layout) {
+  FreeRanges free;
+  using Ending = std::pair<int64_t, size_t>; // last position, slot
+  std::priority_queue<Ending, std::vector<Ending>, std::greater<Ending>> alive;
+  for (size_t slot : order) {
+    const SlotLife &life = lives[slot];
+    if (life.bytes == 0)
+      continue;
+    for (; !alive.empty() && alive.top().first < life.segments.front().first; alive.pop()) {
+      size_t ended = alive.top().second;
+      free.release(layout.offsets[ended], layout.offsets[ended] + lives[ended].bytes);
+    }
+    place(layout, slot, free.take(life.bytes, besides(lives, slot, placed, layout)), life.bytes);
+    alive.push({life.segments.back().last, slot});
+  }
+}
+
+/// Slots that live in several segments first: they are few, and everything else fits around them.
+SlotLayout firstFitOf(ArrayRef<SlotLife> lives) {
+  std::vector<size_t> order(lives.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto single =
+      std::stable_partition(order.begin(), order.end(), [&](size_t slot) { return lives[slot].segments.size() > 1; });
+  ArrayRef<size_t> all(order), homes = all.take_front(single - order.begin());
+  SlotLayout layout;
+  layout.offsets.assign(lives.size(), 0);
+  firstFit(lives, homes, /*bottom=*/0, layout);
+  firstFitByStart(lives, all.drop_front(homes.size()), homes, layout);
+  return layout;
+}
+
+/// What is handed on is one life with what it was before, in one place.
+struct Joined {
+  std::vector<SlotLife> lives;
+  std::vector<size_t> of; ///< by life before: the number of its own
+
+  explicit Joined(ArrayRef<SlotLife> parts) {
+    llvm::DenseMap<std::pair<Operation *, int64_t>, size_t> heirs;
+    for (const SlotLife &part : parts) { // by start: what hands on before its heir
+      auto heir = heirs.find({SlotOp(part.op), part.tensor});
+      of.push_back(heir == heirs.end() ? lives.size() : heir->second);
+      if (heir == heirs.end())
+        lives.push_back(part);
+      else
+        lives[of.back()].segments.back().last = part.segments.back().last;
+      if (part.heir.slot)
+        heirs[{SlotOp(part.heir.slot), part.heir.tensor}] = of.back();
+    }
+  }
+};
+
+/// A plan of one of a rank's arenas.
+struct Plan {
+  std::vector<SlotLife> lives;
+  Peak peak;
+  Joined joined;
+  SlotLayout layout;
+
+  Plan(RankOp rank, bool host, bool apart)
+      : lives(slotLives(rank, host, apart)), peak(peakOf(rank, lives)), joined(lives),
+        layout(firstFitOf(joined.lives)) {}
+  bool isGood() const { return layout.bytes <= peak.bytes + peak.bytes / 50; }
+  void improve(int64_t work) {
+    if (layout.bytes > peak.bytes)
+      layout = improvePlan(joined.lives, peak.bytes, std::move(layout), work);
+  }
+
+  void setOffsets(MLIRContext *context) const {
+    Builder builder(context);
+    llvm::MapVector<Operation *, SmallVector<int64_t>> places; // of slots whose tensors lie apart, which stand in order
+    for (auto [life, number] : llvm::zip(lives, joined.of)) {
+      if (life.tensor < 0)
+        SlotOp(life.op).setOffsetAttr(builder.getI64IntegerAttr(layout.offsets[number]));
+      else
+        places[SlotOp(life.op)].push_back(layout.offsets[number]);
+    }
+    for (auto &[slot, offsets] : places)
+      cast<SlotOp>(slot).setPlaces(offsets);
+  }
+};
+
+/// Tensors lie apart only where whole slots leave gaps that no plan found in this work fills.
+Plan planArena(RankOp rank, bool host, int64_t work) {
+  Plan plan(rank, host, /*apart=*/false);
+  plan.improve(work);
+  if (plan.isGood())
+    return plan;
+  Plan apart(rank, host, /*apart=*/true);
+  if (apart.lives.size() > plan.lives.size())
+    apart.improve(work);
+  return apart.layout.bytes < plan.layout.bytes ? std::move(apart) : std::move(plan);
+}
+
+struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
+  void runOnOperation() override {
+    for (auto program : getOperation().getOps<ProgramOp>()) {
+      int64_t work = std::min<int64_t>(kRankWork, kProgramWork / std::max<int64_t>(program.getRanks(), 1));
+      parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()),
+                      [&](RankOp rank) { planRank(rank, work); });
+    }
+  }
+
+  /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots apart.
+  static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
+
+  static void planRank(RankOp rank, int64_t work) {
+    Builder builder(rank.getContext());
+    Plan plan = planArena(rank, /*host=*/false, work), host = planArena(rank, /*host=*/true, work);
+    plan.setOffsets(rank.getContext());
+    host.setOffsets(rank.getContext());
+    if (host.layout.bytes > 0)
+      rank.setHostBytesAttr(builder.getI64IntegerAttr(host.layout.bytes));
+    for (auto slot : rank.getOps<SlotOp>())
+      if (!slot.getOffset() && !slot.getPlaces()) // never touched
+        slot.setOffsetAttr(builder.getI64IntegerAttr(0));
+    rank.setArenaBytesAttr(builder.getI64IntegerAttr(plan.layout.bytes));
+    SmallVector<NamedAttribute> entries;
+    for (auto [role, bytes] : plan.peak.byRole)
+      entries.push_back(builder.getNamedAttr(role, builder.getI64IntegerAttr(bytes)));
+    entries.push_back(builder.getNamedAttr("total", builder.getI64IntegerAttr(plan.layout.bytes)));
+    if (host.layout.bytes > 0)
+      entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(host.layout.bytes)));
+    entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(plan.peak.bytes)));
+    rank->setAttr("peak", builder.getDictionaryAttr(entries));
+  }
+};
+
+} // namespace

@@ -1,0 +1,58 @@
+// Plans what is a part of something else: rows of a tensor lie in it, and runs of rows are computed where they are joined.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: %a = nn.rows %x {start = 8, ..}   %u = nn.linear %a, %w   %y = nn.join_rows %t, %u      %x at 0, %y at 4096
+// After:  %a {pp.buffers = [[0, 256]]}      %u {[[-1, 4352]]}       %y {[[-1, 4096]]}             of 32 bytes a row
+//
+// One buffer then holds values beside each other; it lives from the first run that is written to the last that is read.
+#include "dialect/nn/Nn.h"
+#include "dialect/pipeline/Pipeline.h"
+#include "passes/project/BodyPlan.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+int64_t BodyPlan::bytesOf(Value value) {
+  return llvm::alignTo(tensorBytes(cast<RankedTensorType>(value.getType())), kAlignment);
+}
+
+/// The ops that read the value's memory, through views too; a view is a reader itself.
+SmallVector<Operation *> BodyPlan::readersOf(Value value) const {
+  SmallVector<Operation *> readers(value.getUsers());
+  for (size_t i = 0; i < readers.size(); ++i)
+    if (readers[i]->hasTrait<nn::View>())
+      llvm::append_range(readers, readers[i]->getUsers());
+  return readers;
+}
+
+// A run that has a place already, or is needed whole elsewhere, cannot be computed inside what it is joined to.
+void BodyPlan::copyParts() {
+  Operation *end = terminator();
+  auto copyFor = [](OpOperand &operand) {
+    OpBuilder builder(operand.getOwner());
+    operand.set(builder.create<nn::CopyOp>(operand.getOwner()->getLoc(), operand.get(), Value()).getY());
+  };
+  llvm::DenseSet<Value> joined;
+  for (auto join : body.front().getOps<nn::JoinRowsOp>())
+    for (OpOperand &run : join->getOpOperands())
+      if (isa<BlockArgument>(run.get()) || run.get().getDefiningOp()->hasTrait<nn::View>() ||
+          !joined.insert(run.get()).second)
+        copyFor(run);
+  for (OpOperand &operand : end->getOpOperands())
+    if (joined.contains(operand.get()) || operand.get().getDefiningOp<nn::RowsOp>())
+      copyFor(operand);
+}
+
+void BodyPlan::mergeViews(Operation &op) {
+  if (auto rows = dyn_cast<nn::RowsOp>(op)) {
+    auto type = cast<RankedTensorType>(rows.getY().getType());
+    merge(rows.getX(), rows.getY(), tensorBytes(type) / type.getDimSize(1) * static_cast<int64_t>(rows.getStart()));
+  }
+  int64_t offset = 0;
+  if (auto join = dyn_cast<nn::JoinRowsOp>(op))
+    for (Value run : join.getRuns()) {
+      merge(join.getY(), run, offset);
+      offset += tensorBytes(cast<RankedTensorType>(run.getType()));
+    }
+}

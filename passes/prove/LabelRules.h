@@ -1,0 +1,67 @@
+// The rules of labels: what every group of every task body must hold and what it makes, one row each.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_LABELRULES_H
+#define PP_PASSES_LABELRULES_H
+
+#include "analysis/Exchange.h"
+#include "passes/prove/Labels.h"
+
+namespace pp {
+
+/// Which coordinates of the unit the labels of a group have. `Tokens`: microbatch and slice; `Chunk`: those of the unit,
+/// but for the slice, which is the number in the group's name. `Cut`: those of the unit, and the group's number is that of
+/// a step or an attention.
+enum class Span : uint8_t { Step, Tokens, Piece, Unit, Chunk, Cut };
+
+struct GroupRule {
+  llvm::StringLiteral name;
+  What what;
+  Span span;
+  int32_t from = 0; ///< an input comes from, and keys go to, the piece so much further on in the model
+};
+
+/// A group of a body.
+struct BodyGroup {
+  const GroupRule *rule;
+  int32_t chunk;     ///< the 2 of `kv.2` and `kv.2.1`, else -1
+  int32_t attention; ///< the 1 of `kv.2.1`, else -1
+  const GroupRule *operator->() const { return rule; }
+};
+
+/// What a body does to the terms of a sum.
+enum class Adds : uint8_t { Nothing, Unit, None, Share, Tied, Norm };
+
+struct BodyRule {
+  llvm::StringLiteral name; ///< behind the prefix of the piece, without the number of `tie.in.0` and `F.0`
+  pipeline::Phase phase;
+  Adds adds = Adds::Nothing; ///< `None`: a sum without terms
+  bool whole = false;        ///< the gradient that it reads has all its terms
+  bool updated = false;      ///< it reads weights after their update
+};
+
+/// A task body bound to its rules.
+struct BodyLabels {
+  std::string prefix; ///< of the piece that it belongs to
+  const BodyRule *rule = nullptr;
+  CutName cut;
+  int64_t number = -1; ///< the k of `tie.in.k` and `tie.fresh.k`, the slice of `F.2`
+  int64_t shard = -1;  ///< the one that it works on, that of `U.1`, `tie.out.1` and `tie.in.k.1`; -1 if on the whole
+  llvm::SmallVector<BodyGroup> inputs, results;
+  llvm::SmallVector<int64_t> ties; ///< per result the input whose slot it takes over, or -1
+
+  bool has(What what, bool input) const;
+  /// Whether it adds up two shares of the gradient of a chunk of keys.
+  bool sumsChunk() const {
+    return llvm::any_of(inputs, [](const BodyGroup &group) { return group->name == "dterm"; });
+  }
+
+  /// Reads the body's name and groups; a body or group without a rule is an error: nothing is proved by silence.
+  static mlir::FailureOr<BodyLabels> get(mlir::ModuleOp module, pipeline::LaunchOp launch);
+};
+
+/// What a message that names this role may carry.
+llvm::ArrayRef<What> cargoOf(pipeline::Role role);
+
+} // namespace pp
+
+#endif // PP_PASSES_LABELRULES_H

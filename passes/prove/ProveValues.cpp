@@ -1,0 +1,581 @@
+// Proves that every unit reads what it needs, and that every gradient has each microbatch once when it is used.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: rank programs. After: the same, or one error that tells which value is where it should not be (proofs.md 3, 4).
+//
+//   rank 0:  launch F(0, 1) writes act(0, 1) ─send─▶ rank 1:  complete; launch F(1, 1) reads act(0, 1): the one it needs
+//   rank 1:  launch B(1, 0): grad(1) = {0};  launch B(1, 1): grad(1) = {0, 1};  U(1) needs {0, 1} and weight(1)
+//
+// The programs are executed with labels for values: LabelRules.cpp says what each group of a body must hold and what it
+// makes. A sum's label is the set of its terms; additions are disjoint unions.
+//
+// One step is enough for all: it reads nothing that it, or the trainer, did not write, and when it ends every slot that
+// the trainer bound to a weight or an optimizer state holds the updated one. So the next step begins as this one did,
+// one version later, and a copy that stayed old, at a second home or in a ring, is an error at the end of this one.
+// (Executing two steps would show the same a step later, at twice the cost.) prove-progress has shown that the
+// programs end, prove-slots shows that slots keep what was written until it is read and that nothing is touched on its
+// way; so no order of execution changes a label.
+#include "analysis/Execution.h"
+#include "analysis/Proof.h"
+#include "analysis/Vocabulary.h"
+#include "passes/Passes.h"
+#include "passes/prove/LabelRules.h"
+#include "passes/prove/Values.h"
+
+namespace pp {
+#define GEN_PASS_DEF_PROVEVALUES
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+class ValueProof : public ExecutionListener {
+public:
+  ValueProof(ModuleOp module, ProgramOp program) : module(module), program(program), values(program) {}
+
+  LogicalResult prove() {
+    if (failed(begin()))
+      return failure();
+    Execution execution(program);
+    execution.run(*this);
+    if (failed(result))
+      return failure();
+    for (int64_t rank = 0; rank < execution.ranks(); ++rank)
+      if (!execution.hasEnded(rank)) {
+        PostOp post = execution.waitsFor(rank);
+        return emitError(post.getLoc()) << "rank " << rank << " waits for `" << post.getThing().str()
+                                        << "` for ever; prove-progress tells why" << withLoops(post);
+      }
+    if (failed(end()))
+      return failure();
+    recordFacts();
+    return success();
+  }
+
+  void launched(int64_t rank, LaunchOp launch) override {
+    if (succeeded(result))
+      result = execute(launch);
+  }
+  void posted(int64_t rank, PostOp post) override {
+    Value written = post.writtenSlot();
+    if (succeeded(result) && written && written != post.readSlot())
+      result = write(written, Label(), post);
+    if (written)
+      values.of(written).arriving = true;
+  }
+  void delivered(ArrayRef<std::pair<int64_t, PostOp>> ends) override {
+    PostOp first = ends.front().second;
+    if (failed(result))
+      return;
+    if (first.jointName() == "sum" && first.isCollective()) {
+      bool isShard = llvm::is_contained({Role::act, Role::dact}, first.getThing().getRole());
+      result = isShard ? sumShards(ends) : sum(ends);
+      return;
+    }
+    if (first.getKind() == PostKind::all_gather) {
+      result = gather(ends);
+      return;
+    }
+    auto *source = llvm::find_if(ends, [](auto &end) { return bool(PostOp(end.second).readSlot()); });
+    for (auto [rank, post] : ends)
+      if (succeeded(result) && post != source->second)
+        result = deliver(source->second, post);
+  }
+  void completed(int64_t rank, PostOp post) override {
+    if (Value written = post.writtenSlot())
+      values.of(written).arriving = false;
+  }
+
+private:
+  ModuleOp module;
+  ProgramOp program;
+  Values values;
+  LogicalResult result = success();
+  DenseMap<Attribute, BodyLabels> bodies;        ///< by callee
+  std::vector<std::pair<SlotOp, Label>> outputs; ///< what the trainer reads after the step, or the next step
+  bool makesLosses = false, keepsOld = false;    ///< keepsOld: versions of weights from before the step
+  int64_t reads = 0, weightReads = 0;            ///< checked, for the record
+
+  void recordFacts() const {
+    int64_t updates = 0, contributions = 0;
+    for (int64_t piece = 0; piece < values.pieces.size(); ++piece)
+      if (values.pieces.hasWeights(piece)) {
+        ++updates;
+        contributions += values.wholeGradient(piece);
+      }
+    recordProof(program, "values", {{"reads", reads}, {"weights", weightReads}});
+    recordProof(program, "gradients", {{"gradients", updates}, {"contributions", contributions / values.steps}});
+  }
+
+  //===-- The ends of a step ------------------------------------------------------------------------------------===//
+
+  LogicalResult begin() {
+    llvm::DenseMap<Attribute, int64_t> numbers;
+    for (int64_t piece = 0; piece < values.pieces.size(); ++piece)
+      numbers[FlatSymbolRefAttr::get(values.pieces.op(piece).getSymNameAttr())] = piece;
+    for (auto rank : program.getOps<RankOp>())
+      for (auto slot : rank.getOps<SlotOp>())
+        if (DictionaryAttr binding = slot.getBindingAttr())
+          if (failed(bind(slot, binding, numbers)))
+            return failure();
+    return success();
+  }
+
+  LogicalResult bind(SlotOp slot, DictionaryAttr binding, const llvm::DenseMap<Attribute, int64_t> &numbers) {
+    struct Kind {
+      StringLiteral name;
+      What what;
+      bool before, after;
+    };
+    static constexpr Kind kinds[] = {{"weight", What::weight, true, true},    {"previous", What::weight, true, true},
+                                     {"opt", What::opt, true, true},          {"tokens", What::tokens, true, false},
+                                     {"targets", What::targets, true, false}, {"grad", What::grad, false, true},
+                                     {"norm", What::norm, false, true},       {"loss", What::loss, false, true},
+                                     {"source", What::source, true, false}};
+    StringRef name = cast<StringAttr>(binding.get("kind")).getValue();
+    auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.name == name; });
+    if (kind == std::end(kinds))
+      return emitError(slot.getLoc()) << "no rule says what a slot bound to `" << name << "` holds";
+    Label label;
+    label.what = kind->what;
+    if (Attribute piece = binding.get("piece"))
+      label.piece = numbers.lookup(piece);
+    if (auto microbatch = binding.getAs<IntegerAttr>("microbatch"))
+      label.microbatch = microbatch.getInt();
+    if (auto slice = binding.getAs<IntegerAttr>("slice"))
+      label.slice = slice.getInt();
+    if (auto shard = binding.getAs<IntegerAttr>("shard"))
+      label.shard = shard.getInt();
+    if (auto back = binding.getAs<IntegerAttr>("back")) {
+      label.version = -back.getInt();
+      keepsOld = true;
+    }
+    if (kind->before)
+      values.of(slot).label = label;
+    if (kind->before && kind->after)
+      label.version += values.updates;
+    if (kind->what == What::norm)
+      label.version = values.updates - 1;
+    if (kind->after)
+      outputs.push_back({slot, label});
+    return success();
+  }
+
+  LogicalResult end() {
+    llvm::BitVector losses(makesLosses ? values.unitsOfStep() : 0);
+    for (auto [slot, wanted] : outputs) {
+      const SlotState &state = values.of(slot);
+      bool fits = state.label == wanted;
+      if (wanted.what == What::loss) {
+        fits = state.label.what == What::loss && state.label.microbatch == wanted.microbatch;
+        if (fits)
+          losses.set(state.label.microbatch * std::max<int64_t>(program.getSlices(), 1) +
+                     std::max(state.label.slice, 0));
+      }
+      if (fits && wanted.what == What::grad)
+        fits = !values.missingInGradient(wanted.piece, values.updates - 1, values.termsOf(state)) &&
+               !values.strangeInGradient(wanted.piece, values.updates - 1, values.termsOf(state));
+      if (fits && wanted.what == What::norm)
+        fits = values.missingInNorm(values.termsOf(state)) < 0;
+      if (!fits)
+        return values.tellAtEnd(slot, wanted);
+    }
+    if (int lost = losses.find_first_unset(); lost >= 0)
+      return emitError(program.getLoc()) << "no slot gives the trainer the loss of microbatch "
+                                         << lost / std::max<int64_t>(program.getSlices(), 1);
+    return success();
+  }
+
+  //===-- Launches ----------------------------------------------------------------------------------------------===//
+
+  struct Unit {
+    const BodyLabels &body;
+    int64_t piece;
+    CoordAttr coord;
+    int64_t update;  ///< of which it is a part, or its gradient
+    int64_t version; ///< of the weights that it reads
+  };
+
+  FailureOr<Unit> readUnit(LaunchOp launch) {
+    CoordAttr coord = launch.getUnit().getCoord();
+    auto [it, isNew] = bodies.try_emplace(launch.getCalleeAttr());
+    if (isNew) {
+      auto read = BodyLabels::get(module, launch);
+      if (failed(read))
+        return failure();
+      it->second = std::move(*read);
+    }
+    bool isUpdate = launch.getUnit().getPhase() == Phase::U;
+    int64_t update = isUpdate ? std::max<int64_t>(coord.getMicrobatch(), 0) : updateOf(program, coord.getMicrobatch());
+    Unit unit{it->second, values.pieces.find(coord), coord, update,
+              isUpdate ? update : versionOf(program, launch, coord)};
+    size_t reads = unit.body.inputs.size(), writes = llvm::count(unit.body.ties, -1);
+    if (reads != launch.getInputs().size() || writes != launch.getResults().size())
+      return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
+                                        << writes << "; this launch gives " << launch.getInputs().size() << " and "
+                                        << launch.getResults().size();
+    bool isSlice = launch.getUnit().getPhase() == Phase::U || unit.body.number == coord.getSlice();
+    if (unit.piece >= 0 && values.pieces.op(unit.piece).getBodies() == StringRef(unit.body.prefix) &&
+        unit.body.rule->phase == launch.getUnit().getPhase() && isSlice)
+      return unit;
+    return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` on rank " << rankOf(launch) << " runs `@"
+                                      << launch.getCallee() << "`, which is not its body" << withLoops(launch);
+  }
+
+  Label labelOf(const Unit &unit, const BodyGroup &group, bool input) const {
+    Label label;
+    label.what = group->what;
+    bool ofUnit = group->span == Span::Unit || group->span == Span::Chunk || group->span == Span::Cut;
+    if (group->span == Span::Piece || ofUnit)
+      label.piece = unit.piece;
+    if (input && group->from < 0)
+      label.piece = *piecesBefore(values.pieces, unit.piece).begin();
+    if ((input || group->what == What::kv) && group->from > 0) // keys are of the piece that attends them
+      label.piece = *piecesAfter(values.pieces, unit.piece).begin();
+    if (group->span == Span::Tokens || ofUnit) {
+      label.microbatch = unit.coord.getMicrobatch();
+      label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
+    }
+    bool isCut = unit.body.rule->name == "cut"; // from the whole, as it is, a shard
+    bool makes = (!input && !isCut) || unit.body.rule->updated;
+    if (group->what == What::weight || group->what == What::opt)
+      label.version = unit.version + (makes && !isCopyOfOld(unit));
+    else if (group->what == What::fresh || group->what == What::norm)
+      label.version = unit.update;
+    if (group->span == Span::Piece && !(isCut && input))
+      label.shard = unit.body.shard;
+    else if (ofUnit)
+      label.shard = group->span == Span::Cut ? group.chunk : group.attention;
+    bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
+    if (isShard && llvm::is_contained({What::act, What::dact, What::stats}, group->what) &&
+        (!input || group->what == What::stats)) {
+      label.piece = leadOf(values.pieces, unit.piece);
+      label.shard = input ? -1 : unit.piece - label.piece;
+    }
+    if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
+      ArrayRef<int64_t> sharers = values.sharers[unit.piece];
+      label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
+    }
+    return label;
+  }
+
+  /// Where old versions are kept, a copy may be of any; what reads it asks for the right one.
+  bool isCopyOfOld(const Unit &unit) const {
+    return unit.body.rule->name == "copy" && (keepsOld || values.updates > 1);
+  }
+
+  LogicalResult execute(LaunchOp launch) {
+    FailureOr<Unit> unit = readUnit(launch);
+    if (failed(unit))
+      return failure();
+    if (isCopyOfOld(*unit))
+      unit->version = values.of(launch.getInputs().front()).label.version;
+    Value grad, share, norm;
+    Terms parts;
+    size_t part = 0;
+    for (auto [number, slot, group] : llvm::enumerate(launch.getInputs(), unit->body.inputs)) {
+      SlotState &state = values.of(slot);
+      if (Label wanted = labelOf(*unit, group, true); state.label != wanted || state.arriving)
+        return values.tellWrongRead(launch, slot, wanted);
+      ++reads;
+      weightReads += group->what == What::weight;
+      if (group->what == What::norm)
+        norm = slot;
+      else if (group->what == What::share || (group->what == What::grad && grad))
+        share = slot;
+      else if (group->what == What::grad)
+        grad = slot;
+      else if (group->what == What::dkv && unit->body.sumsChunk()) {
+        if (failed(addTerm(launch, number == 0 ? Value() : slot)))
+          return failure();
+      } else if (group->what == What::dkv && failed(addToChunk(launch, unit->coord.getSlice(), slot,
+                                                               llvm::is_contained(unit->body.ties, int64_t(number)))))
+        return failure();
+      else if (values.of(slot).label.isPart() && failed(mergePart(launch, *unit, slot, part++, parts)))
+        return failure();
+    }
+    if (failed(checkParts(launch, *unit, part > 0, parts)))
+      return failure();
+    if (failed(checkWhole(launch, *unit, grad, norm)))
+      return failure();
+    Terms made;
+    return success(succeeded(add(launch, *unit, grad, share, norm, made)) &&
+                   succeeded(writeResults(launch, *unit, unit->body.cut.isPart() ? parts : made)));
+  }
+
+  /// Whoever goes on with a part adds the keys that it reads itself; in the end all are there.
+  LogicalResult checkParts(LaunchOp launch, const Unit &unit, bool merges, Terms &parts) {
+    const CutName &cut = unit.body.cut;
+    if (cut.isPart() || (merges && cut.isRestOfAhead()))
+      if (auto twice = parts.add(keysOf(unit)))
+        return values.tellWrongParts(launch, *twice, "twice");
+    if (auto lacks = merges && !cut.isPart() ? parts.firstMissing(unit.coord.getSlice() + 1) : std::nullopt)
+      return values.tellWrongParts(launch, *lacks, "in none of them");
+    return success();
+  }
+
+  /// A slice adds its part to the gradient of keys that it saw, after all slices behind it; the keys' own adds last.
+  /// Where a unit is cut, its parts add, and a step takes the gradient of the unit's own keys.
+  LogicalResult addToChunk(LaunchOp launch, int32_t slice, Value slot, bool adds) {
+    SlotState &state = values.of(slot);
+    Terms &sum = values.terms[state.terms];
+    for (int32_t later = slice + adds; later < static_cast<int32_t>(program.getSlices()); ++later)
+      if (!sum.contains(later))
+        return values.tellChunkLacks(launch, slot, later);
+    if (auto twice = adds ? sum.add(slice) : std::nullopt)
+      return values.tellTwice(launch, slot, slot, *twice);
+    state.taken = state.label.slice == slice;
+    return success();
+  }
+
+  /// One more share of the gradient of a chunk goes into the first input; null for that one itself.
+  LogicalResult addTerm(LaunchOp launch, Value slot) {
+    if (!slot)
+      return success();
+    Value into = launch.getInputs().front();
+    if (auto twice = values.terms[values.of(into).terms].add(values.termsOf(values.of(slot))))
+      return values.tellTwice(launch, into, slot, *twice);
+    values.of(slot).taken = true;
+    return success();
+  }
+
+  static Terms termsOf(ArrayRef<int64_t> slices) {
+    Terms terms;
+    for (int64_t slice : slices)
+      terms.add(slice);
+    return terms;
+  }
+
+  /// The first part is of the keys that stay, then one for each help of the plan. That of another's keys in its place is
+  /// told by those that are there twice or not at all.
+  LogicalResult mergePart(LaunchOp launch, const Unit &unit, Value slot, size_t number, Terms &parts) {
+    SlotState &state = values.of(slot);
+    const CutPlan &plan = unit.body.cut.plan;
+    const Terms &given = values.termsOf(state);
+    state.taken = true;
+    if (auto twice = parts.add(given))
+      return values.tellWrongParts(launch, *twice, "twice");
+    if (unit.body.cut.isPart()) // attended ahead so far
+      return success();
+    SmallVector<int64_t> ahead;
+    for (const Help &help : plan.helps)
+      llvm::append_range(ahead, help.slices);
+    Terms wanted = termsOf(unit.body.cut.isRestOfAhead() ? ahead
+                           : number == 0                 ? plan.kept(unit.coord.getSlice())
+                           : number <= plan.helps.size() ? plan.helps[number - 1].slices
+                                                         : SmallVector<int64_t>());
+    return given == wanted ? success() : values.tellWrongParts(launch, given.front(), "where others belong");
+  }
+
+  /// What must have all its terms when it is read.
+  LogicalResult checkWhole(LaunchOp launch, const Unit &unit, Value grad, Value norm) {
+    if (!unit.body.rule->whole || !grad) // a piece with nothing but tied weights updates none by its gradient
+      return success();
+    const Terms &sum = values.termsOf(values.of(grad));
+    if (auto missing = values.missingInGradient(unit.piece, unit.update, sum))
+      return values.tellMissing(launch, grad, *missing);
+    if (auto strange = values.strangeInGradient(unit.piece, unit.update, sum))
+      return values.tellStrange(launch, grad, *strange);
+    bool isUpdate = unit.body.has(What::weight, /*input=*/true);
+    if (int64_t piece = norm && isUpdate ? values.missingInNorm(values.termsOf(values.of(norm))) : -1; piece >= 0)
+      return values.tellNormLacks(launch, norm, piece);
+    values.of(grad).taken |= isUpdate;
+    return success();
+  }
+
+  /// The terms of the sum that this launch makes: of its tied input, which is added to in place, or a new one.
+  LogicalResult add(LaunchOp launch, const Unit &unit, Value grad, Value share, Value norm, Terms &made) {
+    Value into = unit.body.rule->adds == Adds::Norm ? norm : grad;
+    Terms &sum = into ? values.terms[values.of(into).terms] : made;
+    std::optional<int32_t> twice;
+    switch (unit.body.rule->adds) {
+    case Adds::Nothing:
+      if (unit.body.has(What::share, /*input=*/false))
+        made = sum;
+      return success();
+    case Adds::None:
+      return success();
+    case Adds::Unit:
+      twice = sum.add(unit.body.cut.kind == CutName::Step && unit.body.cut.number + 1 < unit.body.cut.steps
+                          ? Terms(values.unitNumber(unit.coord) + unit.body.cut.number)
+                          : Terms(values.unitNumber(unit.coord) + unit.body.cut.number,
+                                  values.unitNumber(unit.coord) + values.steps - 1));
+      break;
+    case Adds::Norm:
+      twice = sum.add(values.normTerm(unit.piece, unit.body.shard));
+      break;
+    case Adds::Share:
+    case Adds::Tied:
+      twice = sum.add(values.termsOf(values.of(share)),
+                      unit.body.rule->adds == Adds::Tied ? values.unitCount() * (1 + unit.body.number) : 0);
+      values.of(share).taken = true;
+    }
+    return twice ? values.tellTwice(launch, into, share ? share : grad, *twice) : success();
+  }
+
+  /// The slices of the keys that a part of an attention reads.
+  static Terms keysOf(const Unit &unit) {
+    SmallVector<int64_t> slices;
+    for (const BodyGroup &group : unit.body.inputs)
+      if (group->what == What::kv)
+        slices.push_back(group.chunk);
+    return termsOf(slices);
+  }
+
+  LogicalResult writeResults(LaunchOp launch, const Unit &unit, const Terms &made) {
+    auto results = launch.getResults().begin();
+    for (auto [group, tie] : llvm::zip(unit.body.results, unit.body.ties)) {
+      Label label = labelOf(unit, group, false);
+      makesLosses |= label.what == What::loss;
+      if (tie < 0) {
+        bool isChunk = label.what == What::dkv;
+        Terms terms = isChunk ? Terms(unit.coord.getSlice()) : made;
+        if (failed(write(*results++, label, launch, terms)))
+          return failure();
+        continue;
+      }
+      SlotState &state = values.of(launch.getInputs()[tie]);
+      if (label.isSum() && !state.label.isSum())
+        setTerms(state, made);
+      state.label = label;
+      state.writer = launch;
+    }
+    return success();
+  }
+
+  LogicalResult write(Value slot, Label label, Operation *writer, const Terms &made = {}) {
+    SlotState &state = values.of(slot);
+    bool isGradient = state.label.isSum() && state.label.what != What::norm;
+    if (isGradient && !state.taken && !values.termsOf(state).empty())
+      return values.tellLost(writer, slot);
+    state.label = label;
+    state.writer = writer;
+    state.taken = false;
+    if (label.isSum())
+      setTerms(state, made);
+    return success();
+  }
+
+  void setTerms(SlotState &state, Terms made) {
+    if (state.terms < 0) {
+      state.terms = values.terms.size();
+      values.terms.emplace_back();
+    }
+    values.terms[state.terms] = std::move(made);
+  }
+
+  //===-- Messages ----------------------------------------------------------------------------------------------===//
+
+  /// What the message says that it carries; the coordinates of the norm are its name.
+  bool isCargo(const Label &label, ThingAttr thing) const {
+    CoordAttr coord = thing.getCoord();
+    return llvm::is_contained(cargoOf(thing.getRole()), label.what) &&
+           (label.what == What::norm || (label.piece == values.pieces.find(coord) &&
+                                         label.microbatch == coord.getMicrobatch() && label.slice == coord.getSlice()));
+  }
+
+  LogicalResult deliver(PostOp send, PostOp receive) {
+    SlotState &from = values.of(send.getSlot()), &to = values.of(receive.getSlot());
+    if (from.arriving || !isCargo(from.label, send.getThing()))
+      return values.tellWrongSend(send);
+    to.label = from.label;
+    if (from.label.isSum()) {
+      from.taken = true;
+      setTerms(to, values.termsOf(from));
+    }
+    return success();
+  }
+
+  LogicalResult sum(ArrayRef<std::pair<int64_t, PostOp>> ends) {
+    Terms total;
+    PostOp first = ends.front().second;
+    for (auto [rank, post] : ends) {
+      const SlotState &state = values.of(post.getSlot());
+      bool scatters = post.getKind() == PostKind::reduce_scatter;
+      if (!isCargo(state.label, post.getThing()) || !state.label.isSum() || (scatters && state.label.shard >= 0) ||
+          state.label != values.of(first.getSlot()).label)
+        return values.tellWrongSend(post);
+      if (auto twice = total.add(values.termsOf(state)))
+        for (auto [other, holder] : ends)
+          if (values.termsOf(values.of(holder.getSlot())).contains(*twice))
+            return values.tellTwice(post, holder.getSlot(), post.getSlot(), *twice);
+    }
+    for (auto [rank, post] : ends) {
+      SlotState &given = values.of(post.getSlot());
+      Value written = post.writtenSlot();
+      given.taken |= written != post.getSlot();
+      if (!written)
+        continue;
+      SlotState &state = values.of(written);
+      state.label = given.label;
+      if (written != post.getSlot())
+        state.label.shard = memberOf(post);
+      setTerms(state, total);
+      state.writer = post;
+    }
+    return success();
+  }
+
+  /// Of a part that is cut by the vocabulary: every shard's once, and all of them.
+  LogicalResult sumShards(ArrayRef<std::pair<int64_t, PostOp>> ends) {
+    PostOp first = ends.front().second;
+    Label whole = values.of(first.getSlot()).label;
+    whole.shard = -1;
+    llvm::BitVector seen(whole.piece < 0 ? 0 : vocabularyShards(values.pieces, whole.piece));
+    for (auto [rank, post] : ends) {
+      const SlotState &state = values.of(post.getSlot());
+      Label wanted = whole;
+      wanted.shard = state.label.shard;
+      if (!isCargo(state.label, post.getThing()) || state.label != wanted || wanted.shard < 0 ||
+          seen.test(wanted.shard))
+        return values.tellWrongSend(post);
+      seen.set(wanted.shard);
+    }
+    if (!seen.all())
+      return values.tellWrongSend(first);
+    for (auto [rank, post] : ends)
+      if (Value written = post.writtenSlot()) {
+        values.of(written).label = whole;
+        values.of(written).writer = post;
+      }
+    return success();
+  }
+
+  /// Which of the members of a collective the rank is.
+  static int32_t memberOf(PostOp post) { return llvm::find(post.getPeers(), post.getSelf()) - post.getPeers().begin(); }
+
+  /// The k-th member gives the k-th shard of one and the same version.
+  LogicalResult gather(ArrayRef<std::pair<int64_t, PostOp>> ends) {
+    PostOp first = ends.front().second;
+    Label whole = values.of(first.getShard()).label;
+    whole.shard = -1;
+    bool isPart = whole.what == What::stats && whole.piece >= 0;
+    if (isPart && static_cast<int64_t>(ends.size()) != vocabularyShards(values.pieces, whole.piece))
+      return values.tellWrongSend(first);
+    for (auto [rank, post] : ends) {
+      const SlotState &state = values.of(post.getShard());
+      Label wanted = whole;
+      wanted.shard = memberOf(post);
+      if (state.arriving || !isCargo(state.label, post.getThing()) || state.label != wanted)
+        return values.tellWrongSend(post);
+    }
+    for (auto [rank, post] : ends)
+      values.of(post.getSlot()).label = whole;
+    return success();
+  }
+};
+
+struct ProveValues : public pp::impl::ProveValuesBase<ProveValues> {
+  void runOnOperation() override {
+    markAllAnalysesPreserved();
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(ValueProof(getOperation(), program).prove()))
+        signalPassFailure(); // and the next program: each has its own first error
+  }
+};
+
+} // namespace

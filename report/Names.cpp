@@ -1,0 +1,122 @@
+// Names and colours of what pictures show.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "report/Names.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <map>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+std::string pp::colorOf(Phase phase, int64_t piece, int64_t pieces) {
+  static constexpr uint32_t base[] = {0x56B4E9, 0x009E73, 0xE69F00, 0xF0E442, 0xCC79A7, 0x999999}; // F B I W R U
+  uint32_t color = base[static_cast<int>(phase)], mixed = 0;
+  double light = pieces > 1 ? 0.6 * piece / (pieces - 1) : 0;
+  for (int shift : {16, 8, 0}) {
+    double part = (color >> shift) & 0xFF;
+    mixed |= static_cast<uint32_t>(part + (255 - part) * light + 0.5) << shift;
+  }
+  return llvm::formatv("#{0}", llvm::format_hex_no_prefix(mixed, 6)).str();
+}
+
+// None is that of a phase or of a cause of idle time: one picture shows all three.
+StringRef pp::colorOf(Role role) {
+  static constexpr StringLiteral colors[] = {"#332288", "#882255", "#0072b2", "#cc6677", "#999933", "#661100",
+                                             "#aa4499", "#666666", "#7d8a96", "#c7c7c7", "#ddcc77"};
+  return colors[static_cast<int>(role)];
+}
+
+StringRef pp::colorOf(IdleCause cause) {
+  static constexpr StringLiteral colors[] = {"#edc87e", "#d55e00", "#4a7fb5", "#b4b8be"};
+  return colors[static_cast<int>(cause)];
+}
+
+StringRef pp::describe(Phase phase) {
+  static constexpr StringLiteral names[] = {"forward",          "backward",  "input gradient",
+                                            "weight gradients", "recompute", "update"};
+  return names[static_cast<int>(phase)];
+}
+
+ArrayRef<Role> pp::stackedRoles() {
+  static constexpr Role roles[] = {Role::weight, Role::opt, Role::grad, Role::data, Role::stash,    Role::act,
+                                   Role::dact,   Role::kv,  Role::dkv,  Role::stat, Role::temporary};
+  return roles;
+}
+
+llvm::DenseMap<Operation *, int64_t> pp::numberMessages(ProgramOp program) {
+  llvm::DenseMap<Operation *, int64_t> numbers;
+  // By the ends of a lane, its channel, and the place in it.
+  std::map<std::tuple<std::vector<int64_t>, int64_t, int64_t>, int64_t> known;
+  auto visit = [&](RankOp rank, bool receives) {
+    std::map<std::pair<std::vector<int64_t>, int64_t>, int64_t> counts;
+    for (auto post : rank.getOps<PostOp>()) {
+      if ((post.getKind() == PostKind::receive) != receives)
+        continue;
+      int64_t self = rank.getRank(), channel = post.getChannel().value_or(0);
+      std::vector<int64_t> ends(post.getPeers());
+      if (receives)
+        ends.push_back(self);
+      else if (post.getKind() == PostKind::send)
+        ends.insert(ends.begin(), self);
+      int64_t place = counts[{ends, channel}]++;
+      numbers[post] = known.try_emplace({ends, channel, place}, known.size() + 1).first->second;
+    }
+  };
+  for (bool receives : {false, true})
+    for (auto rank : program.getOps<RankOp>())
+      visit(rank, receives);
+  return numbers;
+}
+
+//===-- Units ---------------------------------------------------------------------------------------------------===//
+
+UnitNames::UnitNames(ProgramOp program) {
+  for (auto rank : program.getOps<RankOp>()) {
+    llvm::StringMap<int64_t> &places = ofRank.emplace_back();
+    for (auto launch : rank.getOps<LaunchOp>())
+      places.insert({launch.getUnit().getCoord().pieceName(), 0});
+    int64_t place = 0;
+    for (auto piece : program.getOps<PieceOp>())
+      if (auto found = places.find(piece.getSymName()); found != places.end())
+        found->second = place++;
+    most = std::max(most, place);
+    oneEach &= place <= 1;
+  }
+}
+
+std::string UnitNames::shortOf(UnitIdAttr unit) const {
+  CoordAttr coord = unit.getCoord();
+  SmallVector<std::string, 3> parts;
+  if (!oneEach || coord.getMicrobatch() < 0)
+    parts.push_back(coord.isStage() ? std::to_string(coord.getIndex()) : coord.pieceName());
+  for (int64_t number : {coord.getMicrobatch(), coord.getSlice()})
+    if (number >= 0)
+      parts.push_back(std::to_string(number));
+  return llvm::join(parts, ".");
+}
+
+int64_t UnitNames::pieceOf(int64_t rank, UnitIdAttr unit) const {
+  return ofRank[rank].lookup(unit.getCoord().pieceName());
+}
+
+std::string pp::titleOf(ProgramOp program) {
+  auto name = program.getTrain().getAs<StringAttr>("schedule");
+  return llvm::formatv("{0}, p = {1}, m = {2}", name ? name.getValue() : program.getSymName(), program.getRanks(),
+                       program.getMicrobatches());
+}
+
+std::string pp::withUnit(int64_t bytes) {
+  static constexpr StringLiteral units[] = {"B", "kB", "MB", "GB", "TB"};
+  double value = bytes;
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < std::size(units); ++unit)
+    value /= 1000;
+  return llvm::formatv("{0} {1}",
+                       llvm::format(value < 10 && unit    ? "%.2f"
+                                    : value < 100 && unit ? "%.1f"
+                                                          : "%.0f",
+                                    value),
+                       units[unit]);
+}

@@ -1,0 +1,51 @@
+// What pictures call units and messages, and how they colour phases, roles and causes: the same in all of them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PICTURES_NAMES_H
+#define PP_PASSES_PICTURES_NAMES_H
+
+#include "analysis/Simulate.h"
+
+namespace pp {
+
+/// `#rrggbb`, of a palette that people who see colours differently can tell apart (Okabe and Ito). Where a rank has
+/// several pieces, the later ones are lighter.
+std::string colorOf(pipeline::Phase phase, int64_t piece = 0, int64_t pieces = 1);
+llvm::StringRef colorOf(pipeline::Role role);
+llvm::StringRef colorOf(IdleCause cause);
+
+/// The words of a legend.
+llvm::StringRef describe(pipeline::Phase phase);
+
+/// In the order in which memory is stacked: what stays all step long at the bottom.
+llvm::ArrayRef<pipeline::Role> stackedRoles();
+
+/// The numbers of messages, from 1: sends and collectives in the order of ranks and of their lists. An emitted program
+/// counts in the same way (runtime/files/Trace.cpp), so that a planned and a measured message have one number.
+llvm::DenseMap<mlir::Operation *, int64_t> numberMessages(pipeline::ProgramOp program);
+
+/// What is known of the units of a program when all are seen together.
+class UnitNames {
+public:
+  explicit UnitNames(pipeline::ProgramOp program);
+  /// `3` for microbatch 3 where a rank has one stage, else `1.3`; slices follow: `1.3.0`.
+  std::string shortOf(pipeline::UnitIdAttr unit) const;
+  /// Which of the rank's pieces the unit is of, and how many the rank with most has.
+  int64_t pieceOf(int64_t rank, pipeline::UnitIdAttr unit) const;
+  int64_t pieces() const { return most; }
+  bool hasOnePieceEach() const { return oneEach; }
+
+private:
+  std::vector<llvm::StringMap<int64_t>> ofRank; ///< piece names to their places
+  int64_t most = 1;
+  bool oneEach = true;
+};
+
+/// `one_f_one_b, p = 4, m = 8`.
+std::string titleOf(pipeline::ProgramOp program);
+
+/// `1.5 GB`, `12 kB`, `0 B`.
+std::string withUnit(int64_t bytes);
+
+} // namespace pp
+
+#endif // PP_PASSES_PICTURES_NAMES_H

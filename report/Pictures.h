@@ -1,0 +1,41 @@
+// What `--emit=timeline` and the other pictures draw, all of them from the one record of a simulated or measured run.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PICTURES_PICTURES_H
+#define PP_PASSES_PICTURES_PICTURES_H
+
+#include "analysis/Simulate.h"
+
+namespace pp {
+
+struct DrawingOptions {
+  bool toScale = false; ///< B is two cells wide, all else one; without it B is one, too
+  unsigned columns = 0; ///< of text, after which the drawing goes on below; 0: never
+};
+
+/// A drawing for a terminal: `r0 | F0 F1 .. B0`; in colours where `os` has them or `--color` asks for them.
+void drawTimeline(pipeline::ProgramOp program, const DrawingOptions &options, llvm::raw_ostream &os);
+
+struct PictureOptions {
+  bool messages = false; ///< arrows
+  bool memory = false;   ///< curves under the rows
+};
+
+/// The figure that a paper would print.
+void drawSvg(pipeline::ProgramOp program, const Timeline &timeline, const PictureOptions &options,
+             llvm::raw_ostream &os);
+
+/// One HTML page: timeline, memory, where time goes, links, and what was proved. `measured` is drawn under the plan
+/// where it is not null.
+void writeReport(pipeline::ProgramOp program, const Timeline &timeline, const Timeline *measured,
+                 llvm::raw_ostream &os);
+
+/// Chrome's trace format, for chrome://tracing and Perfetto; a unit of unit time is a millisecond.
+void writeTrace(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
+
+/// Chakra execution traces for ASTRA-sim: PREFIX.<rank>.et, and PREFIX.groups.json where sums are over fewer than all
+/// ranks.
+llvm::LogicalResult writeChakra(pipeline::ProgramOp program, const Timeline &timeline, llvm::StringRef prefix);
+
+} // namespace pp
+
+#endif // PP_PASSES_PICTURES_PICTURES_H

@@ -1,0 +1,37 @@
+// What `--emit=tasks|comms|stats` print, read off the rank programs that are lowered.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_REPORT_H
+#define PP_PASSES_REPORT_H
+
+#include "analysis/Simulate.h"
+#include "llvm/Support/JSON.h"
+
+namespace pp {
+
+/// One row per rank, its units in order, in PyTorch's compute-only grammar (peers_and_formats.md A.2).
+void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+/// The same with communication: activations as `2SEND_F1`, `3RECV_F1`, `2SEND_B1`, `1RECV_B1`; every other thing as
+/// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
+void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
+
+/// What PyTorch's own reader takes: `compute_only`, or with messages `compute_comms`. Without `waits` for the versions that
+/// have no WAIT_SEND and WAIT_REDUCE_GRAD.
+struct TorchForm {
+  bool messages = false, waits = true;
+};
+
+/// Whether PyTorch could say this schedule at all: stages, no parts and no slices. Of actions, before they are compiled.
+llvm::LogicalResult checkTorch(pipeline::ProgramOp program);
+/// The program as a schedule of PyTorch; an error at the first thing that such a schedule cannot say.
+llvm::LogicalResult exportTorch(pipeline::ProgramOp program, TorchForm form, llvm::raw_ostream &os);
+
+/// JSON: makespan (to the end of the last work), span (of the rank whose work takes longest), step (what completes it
+/// included), what an optimizer barrier costs, and per rank busy and idle time by cause, peaks, traffic, counts; links.
+void printStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
+/// The same as one value of a larger text.
+void writeStats(pipeline::ProgramOp program, const Timeline &timeline, llvm::json::OStream &json);
+
+} // namespace pp
+
+#endif // PP_PASSES_REPORT_H

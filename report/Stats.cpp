@@ -1,0 +1,274 @@
+// Writes what a simulated run of the rank programs comes to, as JSON: time and its causes, memory, traffic.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Exchange.h"
+#include "analysis/SlotLives.h"
+#include "report/Report.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// Values of a role alive at once on a rank: as `limit` counts them, until they are used or sent for the last time, or as
+/// slots, which messages on their way occupy until they are complete.
+class AliveCounter {
+public:
+  AliveCounter(RankOp rank) : lives(slotLives(rank)) {
+    llvm::DenseMap<int64_t, int64_t> groups; // moves of one `together` share a position
+    int64_t next = 0;
+    for (Operation &op : rank.getBody().front()) {
+      int64_t position = next++;
+      if (auto post = dyn_cast<PostOp>(op)) {
+        if (post.getShard()) // a shard is no value of its own
+          shards.insert(post.getShard().getDefiningOp());
+        if (post.getGroup())
+          position = groups.insert({*post.getGroup(), position}).first->second;
+      }
+      positions.push_back(position);
+      if (!isa<CompleteOp>(op))
+        for (Value slot : op.getOperands())
+          uses[slot.getDefiningOp()].push_back(next - 1);
+    }
+  }
+
+  int64_t count(Role role, bool slots) const {
+    SmallVector<Segment> alive;
+    for (const SlotLife &life : lives)
+      if (SlotOp(life.op).getRole() == role && !shards.contains(life.op))
+        for (Segment segment : life.segments)
+          alive.push_back(slots ? segment : used(life.op, segment));
+    return mostAlive(alive);
+  }
+
+private:
+  std::vector<SlotLife> lives;
+  std::vector<int64_t> positions;
+  llvm::DenseMap<Operation *, SmallVector<int64_t>> uses; ///< by slot: tasks and posts
+  llvm::DenseSet<Operation *> shards;
+
+  Segment used(Operation *slot, Segment segment) const {
+    Segment alive = {positions[segment.first], positions[segment.first]};
+    auto it = uses.find(slot);
+    for (int64_t use : it == uses.end() ? ArrayRef<int64_t>() : ArrayRef<int64_t>(it->second))
+      if (segment.first <= use && use <= segment.last)
+        alive.last = positions[use];
+    return alive;
+  }
+};
+
+} // namespace
+
+static int64_t countStashes(RankOp rank) {
+  llvm::DenseSet<CoordAttr> alive;
+  size_t most = 0;
+  auto isStash = [](Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::stash; };
+  // To the host and back: the stash is on the device until it is sent, and from when it is received.
+  auto isHere = [](PostOp post) {
+    return post.getThing().getRole() == Role::stash && !post.getSlot().getDefiningOp<SlotOp>().getHost();
+  };
+  for (Operation &op : rank.getBody().front()) {
+    if (auto complete = dyn_cast<CompleteOp>(op))
+      if (auto post = complete.getRequest().getDefiningOp<PostOp>(); post.getKind() == PostKind::send && isHere(post))
+        alive.erase(post.getThing().getCoord());
+    if (auto post = dyn_cast<PostOp>(op); post && post.getKind() == PostKind::receive && isHere(post))
+      alive.insert(post.getThing().getCoord());
+    most = std::max<size_t>(most, alive.size());
+    auto launch = dyn_cast<LaunchOp>(op);
+    if (!launch)
+      continue;
+    Phase phase = launch.getUnit().getPhase();
+    CutName cut = CutName::of(launch.getCallee());
+    if (cut.isPart())
+      continue;
+    bool keeps = !launch.getCallee().contains(".F.light") || llvm::any_of(launch.getResults(), isStash);
+    if (phase == Phase::R || (phase == Phase::F && keeps))
+      alive.insert(launch.getUnit().getCoord());
+    else if ((phase == Phase::B || phase == Phase::W) && cut.isLast())
+      alive.erase(launch.getUnit().getCoord());
+    most = std::max<size_t>(most, alive.size());
+  }
+  return most;
+}
+
+/// Until the makespan: idle time by cause, and what completes the step in between.
+static void printIdle(const RankTimeline &rank, double makespan, llvm::json::OStream &json) {
+  double causes[4] = {}, updates = 0;
+  for (const Idle &idle : rank.idles)
+    causes[static_cast<int>(idle.cause)] += std::max(0.0, std::min(idle.end, makespan) - idle.start);
+  for (const Span &span : rank.spans)
+    if (!span.isWork())
+      updates += std::max(0.0, std::min(span.end, makespan) - span.start);
+  json.attributeObject("idle_by_cause", [&] {
+    for (IdleCause cause :
+         {IdleCause::dependency, IdleCause::headOfLine, IdleCause::communication, IdleCause::imbalance})
+      json.attribute(stringifyIdleCause(cause), causes[static_cast<int>(cause)]);
+  });
+  json.attribute("updates", updates);
+  json.attribute("exposed_communication",
+                 causes[static_cast<int>(IdleCause::headOfLine)] + causes[static_cast<int>(IdleCause::communication)]);
+}
+
+/// When the most bytes are alive, and which.
+static void printPeak(const RankTimeline &rank, llvm::json::OStream &json) {
+  auto peak =
+      llvm::max_element(rank.memory, [](const MemoryPoint &a, const MemoryPoint &b) { return a.total < b.total; });
+  if (peak == rank.memory.end())
+    return;
+  json.attributeObject("peak_at", [&] {
+    json.attribute("time", peak->time);
+    for (auto [role, bytes] : llvm::enumerate(peak->bytes))
+      if (bytes)
+        json.attribute(stringifyRole(static_cast<Role>(role)), bytes);
+    json.attribute("total", peak->total);
+  });
+}
+
+/// Bytes that come to the rank from others, each member's straight from it.
+static int64_t bytesReceived(PostOp post) {
+  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
+  TupleType payload = post.getSlot().getType().getPayload();
+  int64_t others = post.getPeers().size() - 1, size = bytesOf(post.getSlot());
+  if (post.isCollective() && !post.getShard() && payload.size() == 1) // no more than its elements are sent
+    size = tensorBytes(cast<RankedTensorType>(payload.getType(0)));
+  switch (post.getKind()) {
+  case PostKind::send:
+    return 0;
+  case PostKind::receive:
+    return post.isHost() ? 0 : size;
+  case PostKind::broadcast:
+    return post.writtenSlot() ? size : 0;
+  case PostKind::reduce:
+    return post.writtenSlot() ? others * size : 0;
+  case PostKind::all_reduce:
+    return others * size;
+  case PostKind::all_gather:
+    return size - bytesOf(post.getShard());
+  case PostKind::reduce_scatter:
+    return others * bytesOf(post.getShard());
+  }
+  return 0;
+}
+
+static void printCollectives(RankOp rank, llvm::json::OStream &json) {
+  std::map<PostKind, int64_t> joined;
+  int64_t bytes = 0;
+  double chunks = 0; // weights and gradients of whole pieces, as papers on weight passing count
+  for (auto post : rank.getOps<PostOp>()) {
+    joined[post.getKind()] += post.isCollective();
+    int64_t received = bytesReceived(post);
+    bytes += received;
+    if (post.getThing().getRole() == Role::weight || post.getThing().getRole() == Role::grad)
+      chunks += double(received) / payloadOffsets(post.getSlot().getType().getPayload()).back();
+  }
+  json.attributeObject("collectives_joined", [&] {
+    for (auto [kind, count] : joined)
+      if (count > 0)
+        json.attribute(stringifyPostKind(kind), count);
+  });
+  json.attribute("bytes_received", bytes);
+  json.attribute("chunks_received", chunks);
+}
+
+static void printTraffic(RankOp rank, llvm::json::OStream &json) {
+  int64_t sent = 0, received = 0, bytes = 0, hostBytes = 0;
+  llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
+  for (auto post : rank.getOps<PostOp>()) {
+    int64_t size = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+    if (post.isHost()) {
+      hostBytes += post.getKind() == PostKind::send ? size : 0;
+      continue;
+    }
+    received += post.getKind() == PostKind::receive;
+    if (post.getKind() != PostKind::send)
+      continue;
+    auto &entry = byRole[stringifyRole(post.getThing().getRole())];
+    ++entry.first;
+    entry.second += size;
+    bytes += size;
+    ++sent;
+  }
+  json.attributeObject("bytes_sent", [&] {
+    for (auto [role, entry] : byRole)
+      json.attribute(role, entry.second);
+    json.attribute("total", bytes);
+  });
+  if (hostBytes)
+    json.attribute("bytes_to_and_from_host", hostBytes);
+  json.attributeObject("messages_sent_by_role", [&] {
+    for (auto [role, entry] : byRole)
+      json.attribute(role, entry.first);
+  });
+  json.attribute("units", llvm::count_if(rank.getOps<LaunchOp>(), [](LaunchOp launch) {
+                   CutName cut = CutName::of(launch.getCallee());
+                   return launch.getUnit().getPhase() != Phase::U && cut.isFirst();
+                 }));
+  json.attribute("messages_sent", sent);
+  json.attribute("messages_received", received);
+  printCollectives(rank, json);
+}
+
+static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream &json) {
+  const RankTimeline &record = timeline.ranks[rank.getRank()];
+  AliveCounter alive(rank);
+  json.objectBegin();
+  json.attribute("rank", static_cast<int64_t>(rank.getRank()));
+  json.attribute("busy", record.busy);
+  json.attribute("idle", timeline.makespan - record.busy);
+  json.attribute("span", record.last - record.first);
+  printIdle(record, timeline.makespan, json);
+  json.attributeObject("peak_bytes", [&] {
+    for (NamedAttribute entry : rank->getAttrOfType<DictionaryAttr>("peak"))
+      json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
+  });
+  printPeak(record, json);
+  for (bool slots : {false, true})
+    json.attributeObject(slots ? "peak_slots" : "peak_values", [&] {
+      if (!slots)
+        json.attribute("stash", countStashes(rank));
+      for (Role role : {Role::weight, Role::grad, Role::act, Role::dact})
+        json.attribute(stringifyRole(role), alive.count(role, slots));
+    });
+  printTraffic(rank, json);
+  json.objectEnd();
+}
+
+static void printLinks(const Timeline &timeline, llvm::json::OStream &json) {
+  json.attributeArray("links", [&] {
+    for (const LinkLoad &link : timeline.links)
+      json.object([&] {
+        json.attribute("name", link.name);
+        json.attribute("messages", link.messages);
+        json.attribute("bytes", link.bytes);
+        json.attribute("busy", link.busy);
+        if (link.chunks > 0)
+          json.attribute("chunks", link.chunks);
+      });
+  });
+}
+
+void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json) {
+  json.objectBegin();
+  json.attribute("program", program.getSymName());
+  json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
+  json.attribute("microbatches", static_cast<int64_t>(program.getMicrobatches()));
+  json.attribute("makespan", timeline.makespan);
+  json.attribute("bubble", timeline.bubble());
+  json.attribute("time", timeline.unitTime ? "units" : "seconds");
+  json.attribute("span", timeline.span());
+  json.attribute("step", timeline.step);
+  json.attribute("two_steps_without_barrier", timeline.twoSteps);
+  json.attribute("barrier_cost", timeline.barrierCost());
+  json.attributeArray("per_rank", [&] {
+    for (auto rank : program.getOps<RankOp>())
+      printRank(rank, timeline, json);
+  });
+  printLinks(timeline, json);
+  json.objectEnd();
+}
+
+void pp::printStats(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os) {
+  llvm::json::OStream json(os, 2);
+  writeStats(program, timeline, json);
+  os << "\n";
+}

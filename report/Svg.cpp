@@ -1,0 +1,333 @@
+// Draws the figure that a paper would print: one row a rank, units to scale in the colours of their phases.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   title
+//   rank 0 |0|1|2|3|        |  0  |4|  1  | ..       boxes: time to scale; a label where it fits
+//   rank 1    |0|1|2|    |  0  |3|  1  | ..          --messages: an arrow from the sender's row to the receiver's
+//          0         10        20        30  time
+//   rank 0 ____/----\___                             --memory: bytes by role, stacked, one scale for all ranks
+//   legend
+#include "report/Names.h"
+#include "report/Pictures.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <cmath>
+#include <map>
+#include <set>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+constexpr double kLeft = 64, kTop = 40, kCharacter = 6, kWidest = 1680;
+
+class Figure {
+public:
+  Figure(ProgramOp program, const Timeline &timeline, const PictureOptions &options);
+  void writeTo(llvm::raw_ostream &out);
+
+private:
+  double x(double time) const { return kLeft + time * scale; }
+  double y(int64_t rank) const { return kTop + rank * (row + gap); }
+  double bottom() const { return y(timeline.ranks.size()); }
+  std::string number(double value) const;
+  void writeStyle(llvm::raw_ostream &out) const;
+  void draw();
+  std::string title() const;
+  void units(int64_t rank);
+  void crowd(int64_t rank);
+  bool isCrowded() const { return narrowest < 2; }
+  double arrowWidth() const { return std::clamp(narrowest / 15, 0.2, 0.8); }
+  void arrow(const Flight &flight);
+  void axis(double at, double height);
+  void memory(int64_t rank, double at, int64_t most);
+  double legend(double at);
+  double entry(double at, double top, StringRef fill, StringRef text);
+  void text(double at, double baseline, StringRef kind, const Twine &words);
+
+  ProgramOp program;
+  const Timeline &timeline;
+  const PictureOptions &options;
+  UnitNames unitNames;
+  std::set<std::pair<Phase, int64_t>> shown; ///< phases and pieces, for styles and legend
+  std::string body;
+  llvm::raw_string_ostream os{body};
+  double height = 0, end = 0, row = 0, gap = 3, scale = 0, band = 0;
+  double narrowest = 0;               ///< pixels of the shortest unit; below two, units have no labels, edges or titles
+  std::map<Phase, double> shortest;   ///< unit of a phase
+  std::map<Phase, size_t> longest[2]; ///< label of a phase: whole, and behind the stage
+  std::string crowdedArrows;
+};
+
+} // namespace
+
+/// `3` of `1.3`, `3.0` of `1.3.0`: a label without its stage or part, where it has one.
+static std::string behindStage(const UnitNames &names, const std::string &label) {
+  size_t dot = names.hasOnePieceEach() ? std::string::npos : label.find('.');
+  return dot == std::string::npos ? label : label.substr(dot + 1);
+}
+
+Figure::Figure(ProgramOp program, const Timeline &timeline, const PictureOptions &options)
+    : program(program), timeline(timeline), options(options), unitNames(program),
+      end(std::max({timeline.makespan, timeline.step, 1e-12})) {
+  size_t count = timeline.ranks.size(), widest = 1;
+  double least = end;
+  for (auto [number, rank] : llvm::enumerate(timeline.ranks))
+    for (const Span &span : rank.spans) {
+      if (span.end == span.start)
+        continue;
+      Phase phase = span.unit().getPhase();
+      std::string label = unitNames.shortOf(span.unit());
+      shown.insert({phase, unitNames.pieceOf(number, span.unit())});
+      double &known = shortest.try_emplace(phase, end).first->second;
+      known = std::min(known, span.end - span.start);
+      longest[0][phase] = std::max(longest[0][phase], label.size());
+      longest[1][phase] = std::max(longest[1][phase], behindStage(unitNames, label).size());
+      if (span.isWork()) {
+        least = std::min(least, span.end - span.start);
+        widest = std::max(widest, label.size());
+      }
+    }
+  row = count <= 8 ? 24 : count <= 16 ? 20 : count <= 32 ? 14 : count <= 64 ? 9 : std::max(2.0, 640.0 / count);
+  gap = options.messages && count <= 32 ? 12 : row >= 9 ? 3 : 1;
+  band = count <= 8 ? 44 : count <= 32 ? 24 : 12;
+  // The shortest unit shows its label if the whole does not become too wide; unit times fall on whole pixels.
+  scale = std::min((kCharacter * widest + 12) / least, (kWidest - kLeft) / end);
+  if (timeline.unitTime && scale >= 1)
+    scale = std::floor(scale);
+  narrowest = least * scale;
+}
+
+std::string Figure::number(double value) const {
+  std::string text = llvm::formatv("{0:F2}", value);
+  while (StringRef(text).ends_with("0"))
+    text.pop_back();
+  if (StringRef(text).ends_with("."))
+    text.pop_back();
+  return text;
+}
+
+void Figure::text(double at, double baseline, StringRef kind, const Twine &words) {
+  os << llvm::formatv("<text class=\"{0}\" x=\"{1}\" y=\"{2}\">{3}</text>\n", kind, number(at), number(baseline),
+                      words.str());
+}
+
+//===-- Units and messages --------------------------------------------------------------------------------------===//
+
+void Figure::writeStyle(llvm::raw_ostream &out) const {
+  out << "<style>\n"
+         "text { font: 11px sans-serif; fill: #222; } .title { font-size: 13px; font-weight: bold; }\n"
+         ".unit { font-size: 10px; text-anchor: middle; } .rank { text-anchor: end; } .tick { text-anchor: "
+         "middle; }\n"
+         ".axis { stroke: #666; fill: none; } .total { stroke: #222; stroke-width: 0.7; fill: none; }\n"
+      << llvm::formatv(".message {{ stroke: #222; stroke-width: {0}; stroke-opacity: 0.7; fill: none; }\n",
+                       number(arrowWidth()));
+  if (!isCrowded())
+    out << llvm::formatv("rect.u {{ stroke: #fff; stroke-width: {0}; }\n",
+                         number(std::min({1.0, row / 24, narrowest / 8})));
+  for (auto [phase, piece] : shown)
+    out << "." << stringifyPhase(phase) << piece << " { fill: " << colorOf(phase, piece, unitNames.pieces()) << "; }\n";
+  out << "</style>\n";
+  if (options.messages)
+    out << "<defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"5.5\" refY=\"3\" markerWidth=\"5\" markerHeight=\"5\" "
+           "orient=\"auto\"><path d=\"M0 0L6 3L0 6Z\" fill=\"#222\"/></marker></defs>\n";
+}
+
+/// Units too narrow to be seen one by one: for every style one path of boxes.
+void Figure::crowd(int64_t rank) {
+  std::map<std::pair<Phase, int64_t>, std::string> boxes;
+  std::string height = number(row);
+  for (const Span &span : timeline.ranks[rank].spans)
+    if (span.end > span.start) {
+      std::string width = number((span.end - span.start) * scale);
+      boxes[{span.unit().getPhase(), unitNames.pieceOf(rank, span.unit())}] +=
+          llvm::formatv("M{0} {1}h{2}v{3}h-{2}z", number(x(span.start)), number(y(rank)), width, height);
+    }
+  for (auto &[style, path] : boxes)
+    os << llvm::formatv("<path class=\"{0}{1}\" d=\"{2}\"/>\n", stringifyPhase(style.first), style.second, path);
+}
+
+void Figure::units(int64_t rank) {
+  auto every = static_cast<int64_t>(std::ceil(11 / (row + gap))); // names do not overlap
+  if (rank % every == 0)
+    text(kLeft - 6, y(rank) + row / 2 + 4, "rank", "rank " + Twine(rank));
+  if (isCrowded())
+    return crowd(rank);
+  for (const Span &span : timeline.ranks[rank].spans) {
+    double width = (span.end - span.start) * scale;
+    if (width <= 0)
+      continue;
+    UnitIdAttr unit = span.unit();
+    os << llvm::formatv("<rect class=\"u {0}{1}\" x=\"{2}\" y=\"{3}\" width=\"{4}\" height=\"{5}\">",
+                        stringifyPhase(unit.getPhase()), unitNames.pieceOf(rank, unit), number(x(span.start)),
+                        number(y(rank)), number(width), number(row));
+    os << "<title>" << unit.cell() << "</title></rect>\n";
+    // Where a label does not fit, it leaves out the stage; where that does not, no unit of the phase has a label.
+    auto fits = [&](bool behind) {
+      return longest[behind][unit.getPhase()] * kCharacter + 2 <= shortest[unit.getPhase()] * scale;
+    };
+    std::string label = unitNames.shortOf(unit);
+    if (row >= 12 && fits(true))
+      text(x(span.start) + width / 2, y(rank) + row / 2 + 3.5, "unit",
+           fits(false) ? label : behindStage(unitNames, label));
+  }
+}
+
+void Figure::arrow(const Flight &flight) {
+  if (flight.kind() == PostKind::send) {
+    bool down = flight.ranks[0] < flight.ranks[1];
+    double from = y(flight.ranks[0]) + (down ? row : 0), to = y(flight.ranks[1]) + (down ? 0 : row);
+    std::string line =
+        llvm::formatv("M{0} {1}L{2} {3}", number(x(flight.start)), number(from), number(x(flight.end)), number(to));
+    if (isCrowded())
+      crowdedArrows += line;
+    else
+      os << llvm::formatv("<path class=\"message\" marker-end=\"url(#tip)\" d=\"{0}\"><title>{1}</title></path>\n",
+                          line, PostOp(flight.posts[0]).getThing().str());
+    return;
+  }
+  auto [first, last] = std::minmax_element(flight.ranks.begin(), flight.ranks.end());
+  os << llvm::formatv("<path class=\"message\" d=\"M{0} {1}V{2}\"><title>{3}</title></path>\n", number(x(flight.end)),
+                      number(y(*first)), number(y(*last) + row), PostOp(flight.posts[0]).getThing().str());
+}
+
+/// 1, 2 or 5 times a power of ten, so that about `count` of them make `whole`.
+static double niceStep(double whole, double count) {
+  double step = std::pow(10, std::floor(std::log10(whole / count)));
+  for (double factor : {1.0, 2.0, 5.0, 10.0})
+    if (whole / (step * factor) <= count)
+      return step * factor;
+  return step * 10;
+}
+
+void Figure::axis(double at, double height) {
+  double step = niceStep(end, std::max(2.0, end * scale / 80)), milli = timeline.unitTime ? 1 : 1e3;
+  os << llvm::formatv("<path class=\"axis\" d=\"M{0} {1}H{2}", number(x(0)), number(at), number(x(end)));
+  int64_t ticks = static_cast<int64_t>(end / step + 1e-9);
+  for (int64_t tick = 0; tick <= ticks; ++tick)
+    os << llvm::formatv("M{0} {1}v{2}", number(x(tick * step)), number(at), number(height));
+  os << "\"/>\n";
+  for (int64_t tick = 0; tick <= ticks; ++tick)
+    text(x(tick * step), at + height + 11, "tick",
+         llvm::formatv("{0}", llvm::format("%.6g", tick * step * milli)).str());
+  text(x(end) + 10, at + 4, "note", timeline.unitTime ? "time" : "ms");
+}
+
+//===-- Memory --------------------------------------------------------------------------------------------------===//
+
+void Figure::memory(int64_t rank, double at, int64_t most) {
+  const std::vector<MemoryPoint> &points = timeline.ranks[rank].memory;
+  std::vector<int64_t> below(points.size());
+  int64_t peak = 0;
+  auto level = [&](int64_t bytes) { return number(at + band - band * bytes / std::max<int64_t>(most, 1)); };
+  // The upper edge of a layer to the right, the lower one back.
+  auto edge = [&](ArrayRef<int64_t> upper) {
+    std::string path = "M" + number(x(0)) + " " + level(upper.front());
+    for (size_t i = 1; i < points.size(); ++i)
+      if (upper[i] != upper[i - 1])
+        path += "H" + number(x(points[i].time)) + "V" + level(upper[i]);
+    return path + "H" + number(x(end));
+  };
+  auto back = [&](ArrayRef<int64_t> lower) {
+    std::string path = "V" + level(lower.back());
+    for (size_t i = points.size() - 1; i > 0; --i)
+      if (lower[i] != lower[i - 1])
+        path += "H" + number(x(points[i].time)) + "V" + level(lower[i - 1]);
+    return path + "H" + number(x(0)) + "Z";
+  };
+  for (Role role : stackedRoles()) {
+    std::vector<int64_t> upper = below;
+    for (size_t i = 0; i < points.size(); ++i)
+      upper[i] += points[i].bytes[static_cast<int>(role)];
+    if (upper != below)
+      os << llvm::formatv("<path fill=\"{0}\" d=\"{1}\"><title>{2}</title></path>\n", colorOf(role),
+                          edge(upper) + back(below), stringifyRole(role));
+    below = upper;
+  }
+  for (const MemoryPoint &point : points)
+    peak = std::max(peak, point.total);
+  if (!points.empty())
+    os << llvm::formatv("<path class=\"total\" d=\"{0}\"/>\n", edge(below)); // with the peaks of no duration
+  text(kLeft - 6, at + band / 2 + 4, "rank", "rank " + Twine(rank));
+  text(x(end) + 10, at + band / 2 + 4, "note", withUnit(peak));
+}
+
+//===-- The whole -----------------------------------------------------------------------------------------------===//
+
+double Figure::entry(double at, double top, StringRef fill, StringRef words) {
+  os << llvm::formatv("<rect {0} x=\"{1}\" y=\"{2}\" width=\"12\" height=\"12\"/>\n", fill, number(at), number(top));
+  text(at + 17, top + 10, "note", words);
+  return at + 34 + words.size() * 5.6;
+}
+
+double Figure::legend(double at) {
+  double place = kLeft, right = std::max(x(end), kLeft + 480);
+  auto add = [&](const std::string &fill, StringRef words) {
+    if (place > kLeft && place + 17 + words.size() * kCharacter > right)
+      place = kLeft, at += 18;
+    place = entry(place, at, fill, words);
+  };
+  Phase last = Phase::U;
+  for (auto [phase, piece] : shown) { // of the pieces, the first and the last say how the others look
+    bool ends = piece == 0 || !shown.count({phase, piece + 1});
+    std::string words = (stringifyPhase(phase) + " " + describe(phase)).str();
+    if (!unitNames.hasOnePieceEach() && phase != Phase::U)
+      words += piece == 0 ? ", a rank's first piece" : ", its last";
+    if (ends && (phase != last || phase != Phase::U))
+      add(llvm::formatv("class=\"{0}{1}\"", stringifyPhase(phase), piece), words);
+    last = phase;
+  }
+  if (options.memory)
+    for (Role role : stackedRoles())
+      if (llvm::any_of(timeline.ranks, [&](const RankTimeline &rank) {
+            return llvm::any_of(rank.memory, [&](const MemoryPoint &point) { return point.bytes[int(role)] > 0; });
+          }))
+        add(llvm::formatv("fill=\"{0}\"", colorOf(role)), stringifyRole(role));
+  return at + 18;
+}
+
+void Figure::draw() {
+  int64_t count = timeline.ranks.size(), most = 0;
+  for (const RankTimeline &rank : timeline.ranks)
+    for (const MemoryPoint &point : rank.memory)
+      most = std::max(most, point.total);
+  os << "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+  text(kLeft, 22, "title", title());
+  for (int64_t rank = 0; rank < count; ++rank)
+    units(rank);
+  for (const Flight &flight : timeline.flights)
+    if (options.messages)
+      arrow(flight);
+  if (!crowdedArrows.empty())
+    os << "<path class=\"message\" d=\"" << crowdedArrows << "\"/>\n";
+  axis(bottom() + 2, 4);
+  double below = bottom() + 30;
+  if (options.memory)
+    for (int64_t rank = 0; rank < count; ++rank, below += band + 3)
+      memory(rank, below, most);
+  height = legend(below + (options.memory ? 8 : 0)) + 8;
+}
+
+std::string Figure::title() const {
+  std::string words;
+  llvm::raw_string_ostream(words) << titleOf(program) << ", bubble " << llvm::format("%.3g", 100 * timeline.bubble())
+                                  << " %, makespan "
+                                  << llvm::format("%.6g", timeline.makespan * (timeline.unitTime ? 1 : 1e3))
+                                  << (timeline.unitTime ? "" : " ms");
+  return words;
+}
+
+void Figure::writeTo(llvm::raw_ostream &out) {
+  draw();
+  out << llvm::formatv(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n",
+      number(std::max(x(end) + 76, kLeft + 560)), number(height));
+  writeStyle(out);
+  out << body << "</svg>\n";
+}
+
+void pp::drawSvg(ProgramOp program, const Timeline &timeline, const PictureOptions &options, llvm::raw_ostream &os) {
+  Figure(program, timeline, options).writeTo(os);
+}

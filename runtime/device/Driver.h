@@ -1,0 +1,87 @@
+// What a device does when asked, later: memory, streams, events, copies, sums, and a graph of them; CUDA or emulated.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The rules are CUDA's. What is asked of one stream happens in order; a wait holds a stream up until what the event
+// stood for when the wait was asked for has happened; nothing else is ordered. In a capture nothing happens.
+// Streams, events and memory are named by small numbers and addresses, and live as long as the driver.
+#ifndef PP_RUNTIME_STREAMS_DRIVER_H
+#define PP_RUNTIME_STREAMS_DRIVER_H
+
+#include "runtime/Options.h"
+#include "runtime/Program.h"
+#include "runtime/Rank.h"
+
+namespace pp {
+
+class Order; // runtime/device/Order.h
+
+/// sums[k][i] = parts[0][i] + parts[1][i] + .. for every k, in this order; a sum may be one of the parts.
+struct SumSpec {
+  std::vector<const void *> parts;
+  std::vector<void *> sums;
+  int64_t count = 0;
+  Type type = Type::F32; ///< of 16 bits the sum is made in f32 and rounded once
+};
+
+class Driver {
+public:
+  using Stream = int32_t;
+  using Event = int32_t;
+  using Graph = int32_t;
+
+  virtual ~Driver() = default;
+
+  /// Zero memory of the device, and of the host where the device can reach it.
+  virtual Status allocate(size_t bytes, void *&memory) = 0;
+  virtual Status allocateHost(size_t bytes, void *&memory) = 0;
+  virtual Status makeStream(Stream &made) = 0;
+  virtual Status makeEvent(Event &made) = 0;
+  /// An event that keeps when it happened. / Nanoseconds from one such to another, both of which have happened.
+  virtual Status makeTimer(Event &made) = 0;
+  virtual int64_t between(Event from, Event to) = 0;
+
+  virtual Status record(Event event, Stream stream) = 0;
+  virtual Status wait(Stream stream, Event event) = 0;
+  /// Between any two of the host, memory of allocateHost and the device.
+  virtual Status copy(Stream stream, void *to, const void *from, size_t bytes) = 0;
+  virtual Status sum(Stream stream, const SumSpec &spec) = 0;
+
+  /// What is asked of `origin`, and of the streams that come to wait for it, becomes a graph and does not happen. All
+  /// of them must be waited for by `origin` in the end.
+  virtual Status beginCapture(Stream origin) = 0;
+  virtual Status endCapture(Stream origin, Graph &made) = 0;
+  virtual Status launch(Graph graph, Stream stream) = 0;
+
+  /// Returns when what the event stands for, or all that was asked for, has happened; PP_PEER when it is overdue.
+  virtual Status finish(Event event) = 0;
+  virtual Status finish() = 0;
+  /// Asked now and then while one of them waits, and once more when it is overdue; what is not ok ends the wait.
+  virtual void watch(std::function<Status(bool overdue)> look) = 0;
+
+  /// The kernels of the rank go to this stream from now on.
+  virtual void bind(pp_rank_t &rank, Stream stream) = 0;
+  /// The rank's scalars are those of the step that begins. / What the kernels of a finished step found wrong.
+  virtual Status beforeStep(pp_rank_t &rank) = 0;
+  virtual Status afterStep(pp_rank_t &rank) = 0;
+
+  /// What surely happens before what, of all that was asked for; null: this driver does not keep it.
+  virtual Order *order() { return nullptr; }
+
+  /// The handle under which other libraries know the stream.
+  [[nodiscard]] virtual void *native(Stream stream) const = 0;
+  [[nodiscard]] virtual std::string name() const = 0;
+};
+
+/// What programs this runtime is for: `cpu` or `cuda`.
+[[nodiscard]] std::string_view linkedTarget();
+/// The driver that this program was linked for and the options ask for; null: kernels run on this CPU at once. `local`
+/// counts the ranks of this machine.
+Status openDriver(const Options &options, int32_t local, std::unique_ptr<Driver> &made);
+
+/// Runs everything on this CPU when it is waited for, in an order that streams and events allow, drawn from `seed`: it
+/// finds what CUDA's timing would hide. The wait number `dropped` of the run is left out (-1: none).
+[[nodiscard]] std::unique_ptr<Driver> makeEmulatedDriver(uint64_t seed, int64_t dropped);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_STREAMS_DRIVER_H

@@ -1,0 +1,33 @@
+// Runs all ranks of a program on one device: each rank's trainer is a fiber of this thread.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Run.h"
+#include "runtime/device/StreamDevice.h"
+
+namespace pp {
+
+int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
+  int32_t ranks = emitted.program().ranks;
+  Fibers fibers(ranks);
+  bool timed = options.isTimed();
+  StepGroup group(driver, &fibers, ranks, !options.noGraph && !timed);
+  std::shared_ptr<StreamMeeting> meeting = makeStreamMeeting(ranks, driver, &fibers);
+  std::shared_ptr<CheckedMeeting> checks = makeCheckedMeeting();
+  Status status = fibers.run(
+      [&](int32_t rank) {
+        StreamDevice device(driver, group, timed);
+        std::unique_ptr<Transport> transport = makeStreamTransport(meeting, rank, device);
+        if (Order *order = driver.order())
+          transport = makeCheckedTransport(checks, std::move(transport), device, *order, rank);
+        Trainer trainer(emitted, options, *transport, device, rank);
+        Outcome outcome = trainer.run();
+        leave(*meeting, rank);
+        if (!outcome.status.ok() && (!outcome.together || outcome.mine))
+          fibers.breakOff(rank, outcome.status);
+      },
+      [&] { return standstillOf(*meeting); });
+  if (!status.ok())
+    return say(status);
+  return fibers.failure().ok() ? 0 : say(fibers.failure(), fibers.failed());
+}
+
+} // namespace pp

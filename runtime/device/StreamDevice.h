@@ -1,0 +1,127 @@
+// A rank's memory on a device with streams, and its step there: asked for call by call, or captured once and replayed.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_STREAMS_STREAMDEVICE_H
+#define PP_RUNTIME_STREAMS_STREAMDEVICE_H
+
+#include "runtime/device/Device.h"
+#include "runtime/device/Driver.h"
+#include "runtime/device/Fibers.h"
+#include "runtime/files/Trace.h"
+#include "runtime/transport/Transport.h"
+
+namespace pp {
+
+class Emitted; // runtime/files/Weights.h
+
+/// The ranks of this process, which share a device and begin and end each step together. With `graph` the first step
+/// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and from
+/// there on a step is one launch.
+class StepGroup {
+public:
+  /// `fibers` null: this process has one rank.
+  StepGroup(Driver &driver, Fibers *fibers, int32_t ranks, bool graph)
+      : driver(driver), fibers(fibers), ranks(ranks), graphWanted(graph) {}
+
+  /// Each rank calls it; returns when the device has done the steps of all.
+  Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
+
+private:
+  /// A rank's stream, and the event of its end.
+  struct Lane {
+    Driver::Stream compute = -1;
+    Driver::Event end = -1;
+  };
+  enum class How : uint8_t { Calls, Capture, Replay };
+
+  Status open();
+  Status close();
+  template <typename Ready> bool await(const Ready &ready) { return fibers ? fibers->waitUntil(ready) : ready(); }
+
+  Driver &driver;
+  Fibers *fibers;
+  int32_t ranks, arrived = 0, issued = 0;
+  bool graphWanted;
+  How how = How::Calls;
+  int64_t opened = 0, closed = 0; ///< steps
+  std::vector<Lane> lanes;
+  Driver::Stream origin = -1;
+  Driver::Event begin = -1;
+  Driver::Graph graph = -1;
+};
+
+/// With `timed` the marks of a trace are events in the rank's stream, for which a step must be asked for call by call.
+class StreamDevice final : public Device, TraceMarks {
+public:
+  StreamDevice(Driver &driver, StepGroup &group, bool timed = false) : driver(driver), group(group), timed(timed) {}
+
+  Status allocate(const RankProgram &program) override;
+  Status upload(int64_t offset, const void *from, size_t bytes) override;
+  Status download(int64_t offset, void *to, size_t bytes) override;
+  void bind(pp_rank_t &rank) override {
+    driver.bind(rank, stream);
+    if (timed)
+      rank.trace->setMarks(this);
+  }
+  pp_status_t run(pp_step_t step, pp_rank_t &rank) override;
+  int64_t usedBytes() const override { return deviceBytes; }
+  bool isTimed() const override { return timed; }
+  std::string name() const override { return driver.name(); }
+
+  /// The stream of the rank's kernels.
+  [[nodiscard]] Driver::Stream compute() const { return stream; }
+  [[nodiscard]] bool holds(const char *address) const { return address >= arena && address < arena + deviceBytes; }
+  /// Where an address of the emitted step lies: the host part of its arena is memory of its own.
+  template <typename Address> [[nodiscard]] Address *place(Address *address) const {
+    auto at = static_cast<const char *>(address) - arena;
+    return host && at >= deviceBytes ? static_cast<Address *>(host + (at - deviceBytes)) : address;
+  }
+
+private:
+  int64_t mark() override;
+  int64_t timeOf(int64_t mark) override { return begun + driver.between(timers[0], timers[size_t(mark)]); }
+
+  Driver &driver;
+  StepGroup &group;
+  bool timed;
+  std::vector<Driver::Event> timers; ///< by mark of the step; the first is its begin
+  size_t marks = 0;
+  int64_t begun = 0; ///< when the first was asked for, of a stream with nothing to do
+  Status marksFailed;
+  Driver::Stream stream = -1;
+  char *arena = nullptr, *host = nullptr;
+  int64_t deviceBytes = 0;
+};
+
+/// All ranks that share one device in one process meet here. Without `fibers` there is one, and its messages to its own
+/// host memory are all that is bound.
+class StreamMeeting;
+[[nodiscard]] std::shared_ptr<StreamMeeting> makeStreamMeeting(int32_t ranks, Driver &driver, Fibers *fibers);
+/// Messages are copies and sums on the device, each channel a stream. `device` is allocated before `prepare`.
+[[nodiscard]] std::unique_ptr<Transport> makeStreamTransport(std::shared_ptr<StreamMeeting> meeting, int32_t rank,
+                                                             StreamDevice &device);
+/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`: each
+/// rank has a device of its own, and of a message only its own end is checked.
+class CheckedMeeting;
+[[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart = false);
+[[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
+                                                              std::unique_ptr<Transport> inner, StreamDevice &device,
+                                                              Order &order, int32_t rank);
+/// This rank's fiber ends.
+void leave(StreamMeeting &meeting, int32_t rank);
+/// What every rank waits for, when none can go on.
+[[nodiscard]] Status standstillOf(const StreamMeeting &meeting);
+
+// Of a process that is one rank: `mpi` carries what is said between steps.
+
+/// Messages go through memory of the host, and over MPI.
+[[nodiscard]] std::unique_ptr<Transport> makeStagedTransport(std::unique_ptr<Transport> mpi, Driver &driver,
+                                                             StreamDevice &device, int32_t rank);
+/// Messages go from GPU to GPU; each channel is a communicator of its members. Of `emitted` the other ranks' programs, to
+/// say what they wait for.
+[[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
+                                                           const TransportOptions &options, Emitted &emitted,
+                                                           Driver &driver, StreamDevice &device, int32_t rank);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_STREAMS_STREAMDEVICE_H

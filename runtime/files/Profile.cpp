@@ -1,0 +1,189 @@
+// Sums up the events of all ranks: each task body and each size of message, over the steps of usual length.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/Profile.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace pp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Samples = std::vector<double>;
+
+double median(Samples &samples) {
+  auto middle = samples.begin() + int64_t(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+double mean(const Samples &samples) {
+  double sum = 0;
+  for (double sample : samples)
+    sum += sample;
+  return sum / double(samples.size());
+}
+
+/// One end of a message in one step: when it was posted and when it was waited for, on the clock of rank 0.
+struct End {
+  Trace::Event post, wait;
+};
+
+struct MessageSamples {
+  int64_t count = 0;
+  Samples post, lastPost, arrival;
+};
+
+class Summary {
+public:
+  explicit Summary(const std::vector<RankTrace> &ranks) : ranks(ranks), numbers(numberMessages(ranks)) {
+    chooseSteps();
+    for (size_t rank = 0; rank < ranks.size(); ++rank)
+      collect(rank);
+    for (const auto &[which, ends] : messages)
+      if (ends.size() > 1)
+        summarize(ends, sizes[sizeOf[which.second]]);
+  }
+
+  Json json() {
+    Json out;
+    out["steps"] = steps.size();
+    out["of_steps"] = allSteps;
+    out["warm_up"] = profileWarmUp;
+    if (!steps.empty())
+      out["seconds"] = mean(seconds);
+    out["dispatch"] = events ? std::max(0.0, double(rest) * 1e-9 / double(events)) : 0;
+    out["tasks"] = Json::array();
+    for (auto &[key, samples] : tasks) {
+      auto &[rank, task, phase] = key;
+      Json entry = {{"task", task}, {"phase", phase}, {"rank", rank}, {"count", samples.size()}};
+      entry["median"] = median(samples);
+      entry["mean"] = mean(samples);
+      out["tasks"].push_back(entry);
+    }
+    out["messages"] = Json::array();
+    for (auto &[size, its] : sizes) {
+      Json entry = {{"kind", size.first}, {"bytes", size.second}, {"count", its.count}};
+      for (auto [name, samples] :
+           {std::pair("post", &its.post), {"last_post", &its.lastPost}, {"arrival", &its.arrival}})
+        if (!samples->empty())
+          entry[name] = mean(*samples);
+      out["messages"].push_back(entry);
+    }
+    return out;
+  }
+
+private:
+  void chooseSteps();
+  void collect(size_t rank);
+  void summarize(const std::vector<End> &ends, MessageSamples &into);
+
+  const std::vector<RankTrace> &ranks;
+  std::vector<std::vector<int64_t>> numbers;
+  std::map<std::tuple<size_t, std::string, std::string>, Samples> tasks; ///< by rank, task and phase
+  std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages;      ///< by step and number
+  std::map<int64_t, std::pair<std::string, int64_t>> sizeOf;             ///< of a message: kind and bytes
+  std::map<std::pair<std::string, int64_t>, MessageSamples> sizes;
+  std::set<int64_t> steps;      ///< that are summed up
+  Samples seconds;              ///< that these took
+  size_t allSteps = 0;          ///< after the warm-up
+  int64_t rest = 0, events = 0; ///< nanoseconds beside the events, and the events
+};
+
+/// The middle half of the steps by what they took: a mean over these is not moved by a step in which the machine did
+/// something else, and, unlike medians of tasks, means add up to the step.
+void Summary::chooseSteps() {
+  std::map<int64_t, std::pair<int64_t, int64_t>> spans; // first begin and last end
+  for (const RankTrace &rank : ranks)
+    for (const Trace::Event &event : rank.events)
+      if (event.kind == Trace::Kind::Step) {
+        int64_t start = event.start + rank.shift, stop = event.stop + rank.shift;
+        auto [span, isNew] = spans.try_emplace(event.number, start, stop);
+        span->second = {std::min(span->second.first, start), std::max(span->second.second, stop)};
+      }
+  std::vector<std::pair<int64_t, int64_t>> byLength;
+  for (const auto &[step, span] : spans)
+    byLength.push_back({span.second - span.first, step});
+  byLength.erase(byLength.begin(), byLength.begin() + std::min<int64_t>(profileWarmUp, int64_t(byLength.size())));
+  std::sort(byLength.begin(), byLength.end());
+  allSteps = byLength.size();
+  for (size_t i = allSteps / 4; i < allSteps - allSteps / 4; ++i) {
+    steps.insert(byLength[i].second);
+    seconds.push_back(double(byLength[i].first) * 1e-9);
+  }
+}
+
+/// A rank's events are in order, and a step's own comes after all of the step.
+void Summary::collect(size_t rank) {
+  const RankProgram &program = *ranks[rank].program;
+  std::vector<Trace::Event> pending;
+  std::vector<End> open(numbers[rank].size());
+  for (Trace::Event event : ranks[rank].events) {
+    event.start += ranks[rank].shift;
+    event.stop += ranks[rank].shift;
+    if (event.kind != Trace::Kind::Step) {
+      pending.push_back(event);
+      continue;
+    }
+    if (steps.count(event.number)) {
+      rest += event.stop - event.start;
+      for (const Trace::Event &its : pending) {
+        size_t number = size_t(its.number);
+        rest -= its.stop - its.start;
+        ++events;
+        if (its.kind == Trace::Kind::Unit) {
+          const UnitSpec &unit = program.units.at(number);
+          tasks[{rank, unit.task, unit.phase}].push_back(double(its.stop - its.start) * 1e-9);
+        } else if (its.kind == Trace::Kind::Post) {
+          open.at(number).post = its;
+        } else {
+          open.at(number).wait = its;
+          const MessageSpec &message = program.messages[number];
+          messages[{event.number, numbers[rank][number]}].push_back(open[number]);
+          std::string kind(message.isCollective() ? kindName(message.kind) : "p2p");
+          sizeOf[numbers[rank][number]] = {kind, message.bytes};
+        }
+      }
+    }
+    pending.clear();
+  }
+}
+
+void Summary::summarize(const std::vector<End> &ends, MessageSamples &into) {
+  auto last = std::max_element(ends.begin(), ends.end(),
+                               [](const End &a, const End &b) { return a.post.start < b.post.start; });
+  auto seconds = [](int64_t from, int64_t to) { return double(to - from) * 1e-9; };
+  ++into.count;
+  into.lastPost.push_back(seconds(last->post.start, last->post.stop));
+  for (auto end = ends.begin(); end != ends.end(); ++end) {
+    if (end != last)
+      into.post.push_back(seconds(end->post.start, end->post.stop));
+    if (end != last && end->wait.start < last->post.start)
+      into.arrival.push_back(std::max(0.0, seconds(last->post.stop, end->wait.stop)));
+  }
+}
+
+} // namespace
+
+Status writeProfile(const std::string &path, const Program &program, std::string_view transport,
+                    const std::vector<RankTrace> &ranks) {
+  Json json = {{"program", program.name},
+               {"schedule", program.schedule},
+               {"ranks", program.ranks},
+               {"transport", std::string(transport)},
+               {"made_from", Json::parse(program.fingerprint)}};
+  json.update(Summary(ranks).json());
+  std::string text = json.dump(1) + "\n", draft = path + ".new";
+  FILE *file = fopen(draft.c_str(), "wb");
+  bool failed = !file || fwrite(text.data(), 1, text.size(), file) != text.size();
+  if (file)
+    failed |= fclose(file) != 0;
+  if (failed || rename(draft.c_str(), path.c_str()) != 0)
+    return refused("cannot write `", path, "` of --profile: ", strerror(errno));
+  return {};
+}
+
+} // namespace pp

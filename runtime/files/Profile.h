@@ -1,0 +1,30 @@
+// What tasks and messages of a run took, for `pp-compile --costs`: means over its steps of usual length.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// {"program": "example", "schedule": "one_f_one_b", "ranks": 2, "transport": "threads" | "mpi",
+//  "made_from": {"schedule": "one_f_one_b", "ranks": 2, ..},      the program's fingerprint (analysis/Fingerprint.h)
+//  "steps": 10, "of_steps": 18, "warm_up": 2,      the middle half of those after the warm-up, by what they took
+//  "seconds": 0.071,        a step: from the first rank's begin to the last one's end
+//  "dispatch": 1.2e-7,      of a rank's step what is neither task, post nor wait, for each of these
+//  "tasks":    [{"task": "s0.F", "phase": "F", "rank": 0, "count": 144, "median": 1.1e-3, "mean": 1.2e-3}],
+//  "messages": [{"kind": "p2p" | "all_reduce", "bytes": 65536, "count": 288, "post": 1e-6, "last_post": 2.1e-5,
+//                "arrival": 4e-6}]}
+// `post` is that of an end which is not the last to post, `last_post` that of the last; `arrival` is from the end of the
+// last post to when an end that already waited goes on. Seconds; absent where nothing was seen.
+#ifndef PP_RUNTIME_PROFILE_H
+#define PP_RUNTIME_PROFILE_H
+
+#include "runtime/files/Trace.h"
+
+namespace pp {
+
+/// Steps at the start of a run that a profile leaves out: they touch pages and fill caches.
+constexpr int64_t profileWarmUp = 2;
+
+/// Writes the profile of all ranks' events, all or nothing.
+Status writeProfile(const std::string &path, const Program &program, std::string_view transport,
+                    const std::vector<RankTrace> &ranks);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_PROFILE_H

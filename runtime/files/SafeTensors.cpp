@@ -1,0 +1,229 @@
+// Reads and writes safetensors: eight bytes of header length, a JSON header, then the data without gap or overlap.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/SafeTensors.h"
+#include "runtime/files/Half.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace pp {
+namespace {
+
+/// The format's own bound on the header.
+constexpr uint64_t maxHeaderBytes = 100'000'000;
+
+/// Bytes of one element, 0 for an unknown type.
+int64_t bytesOf(const std::string &type) {
+  static const std::map<std::string, int64_t> sizes = {
+      {"F64", 8}, {"I64", 8}, {"U64", 8},     {"F32", 4},     {"I32", 4}, {"U32", 4}, {"F16", 2}, {"BF16", 2},
+      {"I16", 2}, {"U16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}};
+  auto found = sizes.find(type);
+  return found == sizes.end() ? 0 : found->second;
+}
+
+template <typename Element> Element load(const void *data, int64_t i) {
+  Element element;
+  memcpy(&element, static_cast<const char *>(data) + i * int64_t(sizeof element), sizeof element);
+  return element;
+}
+double readF64(const void *data, int64_t i) { return load<double>(data, i); }
+double readF32(const void *data, int64_t i) { return load<float>(data, i); }
+double readBf16(const void *data, int64_t i) { return fromBf16(load<uint16_t>(data, i)); }
+double readF16(const void *data, int64_t i) { return fromF16(load<uint16_t>(data, i)); }
+
+} // namespace
+
+int64_t FileTensor::elements() const {
+  int64_t product = 1;
+  for (int64_t extent : shape)
+    product *= extent;
+  return product;
+}
+
+std::string shapeText(const std::vector<int64_t> &shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i)
+    out += text(i ? ", " : "", shape[i]);
+  return out + "]";
+}
+
+const char *fileType(Type type) {
+  return type == Type::F64 ? "F64" : type == Type::F32 ? "F32" : type == Type::F16 ? "F16" : "BF16";
+}
+
+SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
+  return type == "F32"    ? readF32
+         : type == "BF16" ? readBf16
+         : type == "F64"  ? readF64
+         : type == "F16"  ? readF16
+                          : nullptr;
+}
+
+SafeTensors::~SafeTensors() {
+  if (mapping)
+    munmap(mapping, mappedBytes);
+}
+
+Status SafeTensors::open(const std::string &path) {
+  name = path;
+  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat info;
+  if (file < 0 || fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
+    int error = file < 0 ? errno : EINVAL;
+    if (file >= 0)
+      close(file);
+    return refused("cannot read `", path, "`: ", error == EINVAL ? "it is no regular file" : strerror(error));
+  }
+  mappedBytes = size_t(info.st_size);
+  if (mappedBytes < 8) {
+    close(file);
+    return invalid("`", path, "` is no safetensors file: ", mappedBytes, " bytes, the header's length alone has 8");
+  }
+  mapping = mmap(nullptr, mappedBytes, PROT_READ, MAP_PRIVATE, file, 0);
+  int error = errno;
+  close(file);
+  if (mapping == MAP_FAILED) {
+    mapping = nullptr;
+    return refused("cannot map `", path, "`: ", strerror(error));
+  }
+  const char *start = static_cast<const char *>(mapping);
+  uint64_t headerBytes = 0;
+  memcpy(&headerBytes, start, 8);
+  if (headerBytes > maxHeaderBytes)
+    return invalid("`", path, "` is no safetensors file: its header claims ", headerBytes, " bytes, at most ",
+                   maxHeaderBytes, " are allowed");
+  if (headerBytes > mappedBytes - 8)
+    return invalid("`", path, "` is truncated: its header has ", headerBytes, " bytes, the file ", mappedBytes - 8,
+                   " after the length");
+  base = start + 8 + headerBytes;
+  return parse(start + 8, headerBytes, int64_t(mappedBytes - 8 - headerBytes));
+}
+
+Status SafeTensors::parse(const char *header, size_t headerBytes, int64_t dataBytes) {
+  try {
+    auto root = nlohmann::json::parse(header, header + headerBytes);
+    for (auto &[key, value] : root.items()) {
+      if (key == "__metadata__") {
+        remarks = value.get<std::map<std::string, std::string>>();
+        continue;
+      }
+      FileTensor tensor;
+      tensor.name = key;
+      tensor.type = value.at("dtype").get<std::string>();
+      tensor.shape = value.at("shape").get<std::vector<int64_t>>();
+      auto offsets = value.at("data_offsets").get<std::vector<int64_t>>();
+      if (offsets.size() != 2)
+        return invalid("`", name, "` is corrupt: `", key, "` has ", offsets.size(), " offsets, not 2");
+      tensor.begin = offsets[0];
+      tensor.end = offsets[1];
+      entries.emplace(key, std::move(tensor));
+    }
+  } catch (const std::exception &error) {
+    return invalid("the header of `", name, "` is corrupt: ", error.what());
+  }
+  return checkLayout(dataBytes);
+}
+
+Status SafeTensors::checkLayout(int64_t dataBytes) const {
+  std::vector<const FileTensor *> order;
+  for (const auto &[key, tensor] : entries) {
+    order.push_back(&tensor);
+    int64_t size = bytesOf(tensor.type);
+    if (size == 0)
+      return invalid("`", name, "`: `", key, "` has the unknown type ", tensor.type);
+    for (int64_t extent : tensor.shape) {
+      if (extent < 0 || (extent > 0 && size > INT64_MAX / extent))
+        return invalid("`", name, "` is corrupt: `", key, "` has shape ", shapeText(tensor.shape));
+      size *= extent;
+    }
+    if (tensor.begin < 0 || tensor.end < tensor.begin || tensor.end - tensor.begin != size)
+      return invalid("`", name, "` is corrupt: `", key, "` of type ", tensor.type, " and shape ",
+                     shapeText(tensor.shape), " needs ", size, " bytes, its offsets are ", tensor.begin, " to ",
+                     tensor.end);
+    if (tensor.end > dataBytes)
+      return invalid("`", name, "` is truncated: `", key, "` ends at byte ", tensor.end, " of the data, the file has ",
+                     dataBytes);
+  }
+  std::sort(order.begin(), order.end(), [](const FileTensor *a, const FileTensor *b) {
+    return std::tie(a->begin, a->end) < std::tie(b->begin, b->end);
+  });
+  int64_t at = 0;
+  for (const FileTensor *tensor : order) {
+    if (tensor->begin != at)
+      return invalid("`", name, "` is corrupt: `", tensor->name, "` begins at byte ", tensor->begin, " of the data, ",
+                     tensor->begin < at ? "inside the tensor before it, which ends at " : "expected ", at);
+    at = tensor->end;
+  }
+  if (at != dataBytes)
+    return invalid("`", name, "` is corrupt: its tensors end at byte ", at, " of the data, the file has ", dataBytes);
+  return {};
+}
+
+SafeTensorsWriter::~SafeTensorsWriter() {
+  if (file) {
+    fclose(file);
+    unlink(temporary.c_str());
+  }
+}
+
+Status SafeTensorsWriter::failed(const char *what) {
+  return refused("cannot ", what, " `", path, "`: ", strerror(errno));
+}
+
+Status SafeTensorsWriter::open(const std::string &target, const std::vector<FileTensor> &tensors,
+                               const std::map<std::string, std::string> &metadata) {
+  path = target;
+  temporary = path + ".tmp";
+  nlohmann::ordered_json root;
+  root["__metadata__"] = metadata;
+  int64_t at = 0;
+  for (const FileTensor &tensor : tensors) {
+    int64_t end = at + tensor.elements() * bytesOf(tensor.type);
+    root[tensor.name] = {{"dtype", tensor.type}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string header = root.dump();
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  uint64_t headerBytes = header.size();
+  file = fopen(temporary.c_str(), "wb");
+  if (!file)
+    return failed("write");
+  PP_TRY(write(&headerBytes, 8));
+  return write(header.data(), header.size());
+}
+
+Status SafeTensorsWriter::write(const void *data, size_t bytes) {
+  return fwrite(data, 1, bytes, file) == bytes ? Status() : failed("write");
+}
+
+Status SafeTensorsWriter::finish() {
+  bool written = fflush(file) == 0 && fsync(fileno(file)) == 0;
+  Status status = written ? Status() : failed("write");
+  fclose(file);
+  file = nullptr;
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
+    status = failed("rename to");
+  if (!status.ok()) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  return syncFolder(std::filesystem::path(path).parent_path().string());
+}
+
+Status syncFolder(const std::string &path) {
+  int folder = open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0)
+    return refused("cannot open folder `", path, "`: ", strerror(errno));
+  bool synced = fsync(folder) == 0 || errno == EINVAL; // some file systems have nothing to sync
+  int error = errno;
+  close(folder);
+  return synced ? Status() : refused("cannot sync folder `", path, "`: ", strerror(error));
+}
+
+} // namespace pp

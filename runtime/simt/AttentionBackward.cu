@@ -1,0 +1,252 @@
+// Attention backward in 16 bits on tensor cores, without atomics: dk and dv by tiles of keys, dq by tiles of queries.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Seven products instead of the five that suffice if dq is added by atomics: but every run gives the same bits, and dq
+// needs no f32 memory. A block of keys walks the queries that see it, of all heads of its group, so that the sums over
+// heads stay in registers; its scores are held transposed (keys x queries), so that they are the left operands of dk, dv.
+#include "runtime/simt/Tiles.h"
+
+using namespace pp;
+
+namespace {
+
+constexpr float log2e = 1.44269504088896340736f;
+constexpr int warps = 4, threads = 32 * warps;
+
+/// Weights and slopes of a tile of scores, in place: scores become weights, products with v become slopes.
+PP_DEVICE void slopeOf(float &score, float &product, bool seen, float scale, float lse2, float delta) {
+  float weight = seen ? power2(multiplyAdd(score, scale * log2e, -lse2)) : 0.0f;
+  product = seen ? scale * weight * (product - delta) : 0.0f;
+  score = weight;
+}
+
+// --- dk, dv ---
+
+/// Width of the tiles, and how many columns of dk and dv a block sums: the registers hold no more than 128 of both.
+template <int D> struct KeyGradient {
+  static constexpr int keys = 16 * warps, queries = D > 128 ? 32 : 64, columns = D > 128 ? 128 : D;
+  static constexpr int blocks = queries / 8;
+  static constexpr size_t sharedBytes =
+      size_t(2 * keys + 4 * queries) * tileStride<D> * sizeof(uint16_t) + 4 * queries * sizeof(float);
+};
+
+/// One stage of what is loaded for a tile of queries.
+template <class E, int D> struct QueryStage {
+  E *q, *dout;
+  float *lse, *delta; ///< lse in powers of two
+  PP_DEVICE QueryStage(E *tiles, int stage) {
+    constexpr int queries = KeyGradient<D>::queries;
+    q = tiles + 2 * stage * queries * tileStride<D>;
+    dout = q + queries * tileStride<D>;
+    lse = reinterpret_cast<float *>(tiles + 4 * queries * tileStride<D>) + 2 * stage * queries;
+    delta = lse + queries;
+  }
+  PP_DEVICE void load(const AttentionCall &n, int b, int head, int t) {
+    constexpr int queries = KeyGradient<D>::queries;
+    int64_t at = n.query(b, t, head), stride = int64_t(n.heads) * n.d;
+    loadRows<queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, n.s - t, n.d, n.wide);
+    loadRows<queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, n.s - t, n.d, n.wide);
+    commitCopies();
+    int i = int(threadIdx.x);
+    if (i < queries) {
+      int64_t row = n.statistic(b, t + i, head);
+      lse[i] = t + i < n.s ? static_cast<const float *>(n.lse)[row] * log2e : 0.0f;
+      delta[i] = t + i < n.s ? static_cast<const float *>(n.delta)[row] : 0.0f;
+    }
+  }
+};
+
+template <class E, int D>
+PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGradient<D>::columns / 8> &sums, int chunk,
+                         int b, int group, int first, int firstColumn) {
+  int lane = int(threadIdx.x) % 32;
+  PP_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int j = first + lane / 4 + 8 * half;
+    if (j >= n.chunks[chunk].length)
+      continue;
+    int64_t at = n.key(chunk, b, j, group);
+    PP_UNROLL
+    for (int i = 0; i < KeyGradient<D>::columns / 8; ++i) {
+      int column = firstColumn + 8 * i + lane % 4 * 2;
+      float x = sums.v[i][2 * half], y = sums.v[i][2 * half + 1];
+      if (!n.addsToKeys && !n.sums) {
+        putPair(static_cast<E *>(to) + at, column, n.d, x, y);
+        continue;
+      }
+      float *row = static_cast<float *>(to) + at;
+      if (column < n.d)
+        row[column] = n.addsToKeys ? row[column] + x : x;
+      if (column + 1 < n.d)
+        row[column + 1] = n.addsToKeys ? row[column + 1] + y : y;
+    }
+  }
+}
+
+template <class E, int D>
+__global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_constant__ AttentionCall n) {
+  using Block = KeyGradient<D>;
+  constexpr int queries = Block::queries, halves = D / Block::columns;
+  int group = int(blockIdx.y), b = int(blockIdx.z) / halves, firstColumn = int(blockIdx.z) % halves * Block::columns;
+  int chunk, first, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  n.tile(int(blockIdx.x), Block::keys, chunk, first);
+  E *k = sharedMemory<E>(), *v = k + Block::keys * tileStride<D>, *stages = v + Block::keys * tileStride<D>;
+  int64_t at = n.key(chunk, b, first, group), stride = int64_t(n.groups) * n.d;
+  int present = n.chunks[chunk].length - first, lead = n.chunks[chunk].lead;
+  loadRows<Block::keys, D, threads>(k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present, n.d, n.wide);
+  loadRows<Block::keys, D, threads>(v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
+  // Queries before `start` see none of these keys.
+  int start = n.causal && first > lead ? (first - lead) / queries * queries : 0;
+  int tiles = start < n.s ? (n.s - start + queries - 1) / queries : 0, count = tiles * n.share();
+  auto load = [&](int i) {
+    QueryStage<E, D>(stages, i % 2).load(n, b, group * n.share() + i / tiles, start + i % tiles * queries);
+  };
+  RowSums<Block::columns / 8> dk, dv;
+  dk.clear();
+  dv.clear();
+  if (count)
+    load(0);
+  for (int i = 0; i < count; ++i) {
+    waitCopies<0>();
+    waitBlock(); // this stage is here, and no warp reads the other any more
+    if (i + 1 < count)
+      load(i + 1);
+    QueryStage<E, D> stage(stages, i % 2);
+    int t = start + i % tiles * queries;
+    RowSums<Block::blocks> scores, products;
+    scores.clear();
+    products.clear();
+    multiplyRows<Block::blocks, D>(scores, k, warp * 16, stage.q);
+    multiplyRows<Block::blocks, D>(products, v, warp * 16, stage.dout);
+    bool masked = t + queries > n.s || present < Block::keys || (n.causal && first + Block::keys - 1 > t + lead);
+    PP_UNROLL
+    for (int j = 0; j < Block::blocks; ++j)
+      PP_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      int column = 8 * j + lane % 4 * 2 + e % 2, key = first + warp * 16 + lane / 4 + e / 2 * 8;
+      bool seen = !masked || (t + column < n.s && n.sees(chunk, t + column, key));
+      slopeOf(scores.v[j][e], products.v[j][e], seen, float(n.scale), stage.lse[column], stage.delta[column]);
+    }
+    multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<E, Block::blocks>(scores), stage.dout, firstColumn);
+    multiplyDown<Block::columns / 8, Block::blocks, D>(dk, Operands<E, Block::blocks>(products), stage.q, firstColumn);
+  }
+  waitCopies<0>();
+  writeKeys<E, D>(n, n.chunks[chunk].dk, dk, chunk, b, group, first + warp * 16, firstColumn);
+  writeKeys<E, D>(n, n.chunks[chunk].dv, dv, chunk, b, group, first + warp * 16, firstColumn);
+}
+
+// --- dq ---
+
+template <int D> struct QueryGradient {
+  static constexpr int queries = 16 * warps, keys = D > 128 ? 32 : 64, blocks = keys / 8;
+  static constexpr size_t sharedBytes = size_t(2 * queries + 4 * keys) * tileStride<D> * sizeof(uint16_t);
+};
+
+/// Writes the warp's rows of dq, from `first` on, or adds to them.
+template <class E, int D>
+PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, int b, int head, int first) {
+  int lane = int(threadIdx.x) % 32;
+  PP_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    int t = first + lane / 4 + 8 * half;
+    if (t >= n.s)
+      continue;
+    E *row = static_cast<E *>(n.dq) + n.query(b, t, head);
+    PP_UNROLL
+    for (int j = 0; j < D / 8; ++j) {
+      int column = 8 * j + lane % 4 * 2;
+      float x = n.adds && column < n.d ? widen(row[column]) : 0.0f;
+      float y = n.adds && column + 1 < n.d ? widen(row[column + 1]) : 0.0f;
+      putPair(row, column, n.d, x + dq.v[j][2 * half], y + dq.v[j][2 * half + 1]);
+    }
+  }
+}
+
+template <class E, int D>
+__global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_constant__ AttentionCall n) {
+  using Block = QueryGradient<D>;
+  constexpr int keys = Block::keys;
+  int head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
+  int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  int first = int(gridDim.x - 1 - blockIdx.x) * Block::queries;
+  int end = first + Block::queries < n.s ? first + Block::queries : n.s;
+  E *q = sharedMemory<E>(), *dout = q + Block::queries * tileStride<D>;
+  E *stages = dout + Block::queries * tileStride<D>;
+  int64_t at = n.query(b, first, head), stride = int64_t(n.heads) * n.d, keyStride = int64_t(n.groups) * n.d;
+  loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, end - first, n.d, n.wide);
+  loadRows<Block::queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, end - first, n.d, n.wide);
+  auto load = [&](E *stage, int chunk, int key) {
+    int64_t from = n.key(chunk, b, key, group);
+    int present = n.chunks[chunk].length - key;
+    loadRows<keys, D, threads>(stage, static_cast<const E *>(n.chunks[chunk].k) + from, keyStride, present, n.d,
+                               n.wide);
+    loadRows<keys, D, threads>(stage + keys * tileStride<D>, static_cast<const E *>(n.chunks[chunk].v) + from,
+                               keyStride, present, n.d, n.wide);
+    commitCopies();
+  };
+  float lse[2] = {0, 0}, delta[2] = {0, 0};
+  for (int half = 0; half < 2; ++half)
+    if (int t = first + warp * 16 + lane / 4 + 8 * half; t < n.s) {
+      lse[half] = static_cast<const float *>(n.lse)[n.statistic(b, t, head)] * log2e;
+      delta[half] = static_cast<const float *>(n.delta)[n.statistic(b, t, head)];
+    }
+  RowSums<D / 8> dq;
+  dq.clear();
+  int chunk = 0, key = 0, turn = 0;
+  bool more = n.seek(chunk, key, end);
+  if (more)
+    load(stages, chunk, key);
+  for (; more; turn ^= 1) {
+    waitCopies<0>();
+    waitBlock(); // this stage is here, and no warp reads the other any more
+    int thisChunk = chunk, thisKey = key;
+    key += keys;
+    more = n.seek(chunk, key, end);
+    if (more)
+      load(stages + (turn ^ 1) * 2 * keys * tileStride<D>, chunk, key);
+    const E *k = stages + turn * 2 * keys * tileStride<D>, *v = k + keys * tileStride<D>;
+    RowSums<Block::blocks> scores, products;
+    scores.clear();
+    products.clear();
+    multiplyRows<Block::blocks, D>(scores, q, warp * 16, k);
+    multiplyRows<Block::blocks, D>(products, dout, warp * 16, v);
+    bool masked = thisKey + keys > n.chunks[thisChunk].length ||
+                  (n.causal && thisKey + keys - 1 > first + n.chunks[thisChunk].lead);
+    PP_UNROLL
+    for (int j = 0; j < Block::blocks; ++j)
+      PP_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      int column = thisKey + 8 * j + lane % 4 * 2 + e % 2, t = first + warp * 16 + lane / 4 + e / 2 * 8;
+      bool seen = !masked || n.sees(thisChunk, t, column);
+      slopeOf(scores.v[j][e], products.v[j][e], seen, float(n.scale), lse[e / 2], delta[e / 2]);
+    }
+    multiplyDown<D / 8, Block::blocks, D>(dq, Operands<E, Block::blocks>(products), k, 0);
+  }
+  waitCopies<0>();
+  writeQueries<E, D>(n, dq, b, head, first + warp * 16);
+}
+
+template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
+  AttentionCall call = attentionCall(op, a[4], a[6], sizeof(E));
+  call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
+  call.wide = call.wide && aligned(call.q, call.dout);
+  constexpr int halves = D / KeyGradient<D>::columns;
+  if (pp_status_t status =
+          launch(op, keyGradientKernel<E, D>, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
+                 threads, KeyGradient<D>::sharedBytes, call))
+    return status;
+  return launch(op, queryGradientKernel<E, D>, {blocksFor(call.s, QueryGradient<D>::queries), call.heads, call.batch},
+                threads, QueryGradient<D>::sharedBytes, call);
+}
+
+template <class E> Body bodyOf(int64_t d) {
+  return d <= 64 ? attention_bwd<E, 64> : d <= 128 ? attention_bwd<E, 128> : attention_bwd<E, 256>;
+}
+
+} // namespace
+
+Body pp::attentionBackwardBody(const PreparedOp &op) {
+  if (!onTensorCores(op))
+    return plainAttentionBody(Kernel::attention_bwd, op.type);
+  return op.type == Type::F16 ? bodyOf<F16>(op.dims[4]) : bodyOf<Bf16>(op.dims[4]);
+}

@@ -1,0 +1,263 @@
+// Cross-entropy kernels: loss and gradient of whole rows, or of shards of the vocabulary through their statistics.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A block for each row reads the logits twice: once for their maximum and sum of exponentials together, once for the
+// gradient, which may lie over them. The rows' losses are summed in f64 by one block, always in the same order.
+#include "runtime/simt/Map.h"
+
+using namespace pp;
+
+namespace {
+
+/// The largest of some logits and the sum of exp(z - largest) of them.
+template <class A> struct Softmax {
+  A largest = minusInfinity<A>, sum = 0;
+  PP_DEVICE void add(A most, A more) {
+    A both = larger(largest, most);
+    if (both == minusInfinity<A>)
+      return;
+    sum = sum * exponential(largest - both) + more * exponential(most - both);
+    largest = both;
+  }
+};
+
+template <class E, int W> PP_DEVICE Softmax<Acc<E>> softmaxOf(const E *z, int64_t n, Acc<E> *shared) {
+  using A = Acc<E>;
+  Softmax<A> mine;
+  for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) {
+    auto a = load<W>(z + i);
+    A most = a.v[0], sum = 0;
+    for (int j = 1; j < W; ++j)
+      most = larger(most, a.v[j]);
+    most = larger(most, mine.largest);
+    for (int j = 0; j < W; ++j)
+      sum += exponential(a.v[j] - most);
+    mine.sum = mine.sum * exponential(mine.largest - most) + sum;
+    mine.largest = most;
+  }
+  PP_UNROLL
+  for (int mask = 16; mask; mask /= 2) {
+    A largest = shuffleXor(mine.largest, mask), sum = shuffleXor(mine.sum, mask);
+    mine.add(largest, sum);
+  }
+  if (threadIdx.x % 32 == 0) {
+    shared[2 * (threadIdx.x / 32)] = mine.largest;
+    shared[2 * (threadIdx.x / 32) + 1] = mine.sum;
+  }
+  waitBlock();
+  Softmax<A> all;
+  for (int warp = 0; warp < int(blockDim.x / 32); ++warp)
+    all.add(shared[2 * warp], shared[2 * warp + 1]);
+  return all;
+}
+
+/// dz = factor * exp(z - largest), less `scale` at the target's column.
+template <class E, int W>
+PP_DEVICE void writeGradient(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> factor, Acc<E> scale,
+                             int64_t target) {
+  for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) {
+    auto a = load<W>(z + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] = factor * exponential(a.v[j] - largest) - (i + j == target ? scale : Acc<E>(0));
+    store<W>(dz + i, a);
+  }
+}
+
+template <class E, int W> PP_DEVICE void clearRow(E *dz, int64_t n) {
+  for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W)
+    store<W>(dz + i, Pack<Acc<E>, W>{});
+}
+
+template <class E> struct LossArrays {
+  const E *z;
+  const int32_t *targets;
+  E *dz;
+  Acc<E> *stats;
+  double *losses; ///< of each row
+  int64_t n, first, vocabulary;
+  double scale;
+  const OptimizerScalars *scalars;
+  int32_t *failures, mark;
+
+  PP_DEVICE Acc<E> slope() const { return Acc<E>(scale * scalars->lossScale); }
+
+  /// The row's target; a wrong one counts as ignored, and is reported.
+  PP_DEVICE int64_t target(int64_t row) const {
+    int64_t target = targets[row];
+    if (target < vocabulary)
+      return target;
+    setOnce(failures, mark);
+    return -1;
+  }
+};
+
+template <class E, int W> __global__ void __launch_bounds__(512) lossKernel(LossArrays<E> a) {
+  using A = Acc<E>;
+  int64_t row = blockIdx.x, target = a.target(row);
+  const E *z = a.z + row * a.n;
+  E *dz = a.dz + row * a.n;
+  if (target < 0) {
+    clearRow<E, W>(dz, a.n);
+    if (threadIdx.x == 0)
+      a.losses[row] = 0;
+    return;
+  }
+  A logit = widen(z[target]);
+  Softmax<A> all = softmaxOf<E, W>(z, a.n, sharedMemory<A>());
+  if (threadIdx.x == 0)
+    a.losses[row] = double(all.largest - logit) + double(logarithm(all.sum));
+  writeGradient<E, W>(z, dz, a.n, all.largest, a.slope() / all.sum, a.slope(), target);
+}
+
+template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, double scale, A *loss) {
+  double sum[1] = {0};
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    sum[0] += losses[i];
+  blockSum(sum, sharedMemory<double>());
+  if (threadIdx.x == 0)
+    *loss = A(scale * sum[0]);
+}
+
+template <class E> pp_status_t sumLosses(const PreparedOp &op, const double *losses, void *loss) {
+  return launch(op, sumLossesKernel<Acc<E>>, {1}, op.dims[0] > 32 ? 1024 : 32, blockSumEntries * sizeof(double), losses,
+                op.dims[0], op.params[0], out<Acc<E>>(loss));
+}
+
+int rowThreads(int64_t packs) { return packs >= 512 ? 512 : int((packs + 31) / 32 * 32); }
+
+/// Launches the kernel's wide or narrow form, a block for each row.
+template <class E, class K>
+pp_status_t launchRows(const PreparedOp &op, const LossArrays<E> &a, K wideKernel, K narrowKernel) {
+  constexpr int W = packOf<E>;
+  bool wide = a.n % W == 0 && aligned(a.z, a.dz);
+  return launch(op, wide ? wideKernel : narrowKernel, {op.dims[0]}, rowThreads(blocksFor(a.n, wide ? W : 1)),
+                2 * blockSumEntries * sizeof(Acc<E>), a);
+}
+
+template <class E> LossArrays<E> arraysOf(const PreparedOp &op, const void *z, const void *targets) {
+  LossArrays<E> a{};
+  a.z = in<E>(z), a.targets = in<int32_t>(targets);
+  a.losses = reinterpret_cast<double *>(op.scratch);
+  a.n = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
+  a.scale = op.params[0], a.scalars = op.launches->scalars;
+  a.failures = op.launches->failures, a.mark = op.number + 1;
+  return a;
+}
+
+template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
+  takeScalars(op, arguments[4]);
+  LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
+  a.dz = out<E>(arguments[2]);
+  a.vocabulary = a.n;
+  if (pp_status_t status = launchRows(op, a, lossKernel<E, packOf<E>>, lossKernel<E, 1>))
+    return status;
+  return sumLosses<E>(op, a.losses, arguments[3]);
+}
+
+// --- Shards of the vocabulary ---
+
+template <class E, int W> __global__ void __launch_bounds__(512) statsKernel(LossArrays<E> a) {
+  using A = Acc<E>;
+  int64_t row = blockIdx.x, target = a.target(row) - a.first;
+  const E *z = a.z + row * a.n;
+  Softmax<A> all = softmaxOf<E, W>(z, a.n, sharedMemory<A>());
+  if (threadIdx.x)
+    return;
+  A *stats = a.stats + 3 * row;
+  stats[0] = all.largest, stats[1] = all.sum;
+  stats[2] = target >= 0 && target < a.n ? widen(z[target]) : A(0);
+}
+
+/// dims T n first V: columns [first, first + n) of V.
+template <class E> pp_status_t cross_entropy_stats(const PreparedOp &op, void *const *arguments) {
+  LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
+  a.stats = out<Acc<E>>(arguments[2]);
+  return launchRows(op, a, statsKernel<E, packOf<E>>, statsKernel<E, 1>);
+}
+
+constexpr int mostParts = 256;
+struct PartList {
+  const void *parts[mostParts];
+};
+
+/// A row is read from all parts before it is written: the result may lie on the first part.
+template <class A>
+__global__ void mergeKernel(const __grid_constant__ PartList list, int parts, int64_t rows, A *stats) {
+  int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * 3;
+  if (row >= 3 * rows)
+    return;
+  A largest = minusInfinity<A>, sum = 0, logit = 0;
+  for (int i = 0; i < parts; ++i)
+    largest = larger(largest, static_cast<const A *>(list.parts[i])[row]);
+  for (int i = 0; i < parts; ++i) {
+    const A *part = static_cast<const A *>(list.parts[i]) + row;
+    sum += part[1] * exponential(part[0] - largest);
+    logit += part[2];
+  }
+  stats[row] = largest, stats[row + 1] = sum, stats[row + 2] = logit;
+}
+
+/// dims T parts.
+template <class E> pp_status_t cross_entropy_merge(const PreparedOp &op, void *const *arguments) {
+  PartList list{};
+  for (int64_t i = 0; i < op.dims[1]; ++i)
+    list.parts[i] = inList<Acc<E>>(arguments[0], i);
+  return launch(op, mergeKernel<Acc<E>>, {blocksFor(op.dims[0], 128)}, 128, 0, list, int(op.dims[1]), op.dims[0],
+                out<Acc<E>>(arguments[1]));
+}
+
+template <class E> struct RowLoss {
+  using Element = E;
+  const Acc<E> *stats;
+  const int32_t *targets;
+  double *losses;
+  template <int W> PP_DEVICE void at(int64_t t) const {
+    const Acc<E> *row = stats + 3 * t;
+    losses[t] = targets[t] < 0 ? 0 : double(row[0] - row[2]) + double(logarithm(row[1]));
+  }
+};
+/// dims T.
+template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *const *arguments) {
+  double *losses = reinterpret_cast<double *>(op.scratch);
+  if (pp_status_t status =
+          map(op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), losses}, op.dims[0], false))
+    return status;
+  return sumLosses<E>(op, losses, arguments[2]);
+}
+
+template <class E, int W> __global__ void __launch_bounds__(512) shardGradientKernel(LossArrays<E> a) {
+  int64_t row = blockIdx.x, target = a.target(row);
+  const Acc<E> *stats = a.stats + 3 * row;
+  if (target < 0)
+    clearRow<E, W>(a.dz + row * a.n, a.n);
+  else
+    writeGradient<E, W>(a.z + row * a.n, a.dz + row * a.n, a.n, stats[0], a.slope() / stats[1], a.slope(),
+                        target - a.first);
+}
+
+/// dims T n first V; stats are the merged ones.
+template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
+  takeScalars(op, arguments[4]);
+  LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
+  a.stats = out<Acc<E>>(arguments[2]);
+  a.dz = out<E>(arguments[3]);
+  return launchRows(op, a, shardGradientKernel<E, packOf<E>>, shardGradientKernel<E, 1>);
+}
+
+} // namespace
+
+int64_t pp::crossEntropyScratch(const PreparedOp &op) {
+  return op.kernel == Kernel::cross_entropy || op.kernel == Kernel::cross_entropy_loss ? 8 * op.dims[0] : 0;
+}
+
+Body pp::crossEntropyBody(Kernel kernel, Type type) {
+  switch (kernel) {
+    PP_BODY_OF(cross_entropy)
+    PP_BODY_OF(cross_entropy_stats)
+    PP_BODY_OF(cross_entropy_merge)
+    PP_BODY_OF(cross_entropy_loss)
+    PP_BODY_OF(cross_entropy_dz)
+  default:
+    return nullptr;
+  }
+}

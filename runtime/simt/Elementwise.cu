@@ -1,0 +1,201 @@
+// Kernels over flat arrays: gelu, swiglu, add, columns, copies, zero, accumulate, round.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// A thread computes one pack of 16 bytes. It reads all it needs before it writes, and touches no other's elements, so
+// every alias that runtime/Pp.h allows is safe.
+#include "runtime/simt/Map.h"
+
+using namespace pp;
+
+namespace {
+
+constexpr double sqrt2OverPi = 0.79788456080286535588;
+constexpr double geluCubic = 0.044715;
+constexpr double sqrtHalf = 0.70710678118654752440;
+
+template <class A> PP_DEVICE A geluOf(A a, bool exact) {
+  if (exact)
+    return A(0.5) * a * (A(1) + errorFunction(a * A(sqrtHalf)));
+  return a * sigmoid(A(2 * sqrt2OverPi) * (a + A(geluCubic) * a * a * a));
+}
+template <class A> PP_DEVICE A geluSlope(A a, bool exact) {
+  if (exact)
+    return A(0.5) * (A(1) + errorFunction(a * A(sqrtHalf))) +
+           a * exponential(A(-0.5) * a * a) * A(0.39894228040143267794);
+  A s = sigmoid(A(2 * sqrt2OverPi) * (a + A(geluCubic) * a * a * a));
+  return s + a * s * (A(1) - s) * A(2 * sqrt2OverPi) * (A(1) + A(3 * geluCubic) * a * a);
+}
+
+template <class E> struct Gelu {
+  using Element = E;
+  const E *x;
+  E *y;
+  bool exact;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] = geluOf(a.v[j], exact);
+    store<W>(y + i, a);
+  }
+};
+template <class E> pp_status_t gelu(const PreparedOp &op, void *const *arguments) {
+  return map(op, Gelu<E>{in<E>(arguments[0]), out<E>(arguments[1]), op.has(Exact)}, op.dims[0],
+             aligned(arguments[0], arguments[1]));
+}
+
+template <class E> struct GeluBackward {
+  using Element = E;
+  const E *dy, *x;
+  E *dx;
+  bool exact;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i), d = load<W>(dy + i);
+    for (int j = 0; j < W; ++j)
+      d.v[j] *= geluSlope(a.v[j], exact);
+    store<W>(dx + i, d);
+  }
+};
+template <class E> pp_status_t gelu_bwd(const PreparedOp &op, void *const *arguments) {
+  return map(op, GeluBackward<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), op.has(Exact)},
+             op.dims[0], aligned(arguments[0], arguments[1], arguments[2]));
+}
+
+template <class E> struct Swiglu {
+  using Element = E;
+  const E *p, *q;
+  E *y;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(p + i), b = load<W>(q + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] *= sigmoid(a.v[j]) * b.v[j];
+    store<W>(y + i, a);
+  }
+};
+template <class E> pp_status_t swiglu(const PreparedOp &op, void *const *arguments) {
+  return map(op, Swiglu<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2])}, op.dims[0],
+             aligned(arguments[0], arguments[1], arguments[2]));
+}
+
+template <class E> struct SwigluBackward {
+  using Element = E;
+  const E *dy, *p, *q;
+  E *dp, *dq;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    using A = Acc<E>;
+    auto g = load<W>(dy + i), a = load<W>(p + i), b = load<W>(q + i);
+    for (int j = 0; j < W; ++j) {
+      A s = sigmoid(a.v[j]), x = a.v[j];
+      a.v[j] = g.v[j] * b.v[j] * s * (A(1) + x * (A(1) - s));
+      b.v[j] = g.v[j] * x * s;
+    }
+    store<W>(dp + i, a);
+    store<W>(dq + i, b);
+  }
+};
+template <class E> pp_status_t swiglu_bwd(const PreparedOp &op, void *const *arguments) {
+  return map(op,
+             SwigluBackward<E>{in<E>(arguments[0]), in<E>(arguments[1]), in<E>(arguments[2]), out<E>(arguments[3]),
+                               out<E>(arguments[4])},
+             op.dims[0], aligned(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
+}
+
+template <class E> struct Add {
+  using Element = E;
+  const E *x, *y;
+  E *z;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i), b = load<W>(y + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] += b.v[j];
+    store<W>(z + i, a);
+  }
+};
+template <class E> pp_status_t add(const PreparedOp &op, void *const *arguments) {
+  return map(op, Add<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2])}, op.dims[0],
+             aligned(arguments[0], arguments[1], arguments[2]));
+}
+
+/// Column c of row t of x goes to column c of row t of y; rows of different widths.
+template <class E> struct Columns {
+  using Element = E;
+  const E *x;
+  E *y;
+  int64_t width, xWidth, yWidth;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t row = quotient(i, width), column = i - row * width;
+    store<W>(y + row * yWidth + column, load<W>(x + row * xWidth + column));
+  }
+};
+template <class E> pp_status_t slice_columns(const PreparedOp &op, void *const *arguments) {
+  int64_t total = op.dims[1], width = op.dims[3];
+  const E *from = in<E>(arguments[0]) + op.dims[2];
+  return map(op, Columns<E>{from, out<E>(arguments[1]), width, total, width}, op.dims[0] * width,
+             aligned(from, arguments[1]) && (total | width) % packOf<E> == 0);
+}
+template <class E> pp_status_t place_columns(const PreparedOp &op, void *const *arguments) {
+  int64_t total = op.dims[1], width = op.dims[3];
+  E *to = out<E>(arguments[1]) + op.dims[2];
+  return map(op, Columns<E>{in<E>(arguments[0]), to, width, width, total}, op.dims[0] * width,
+             aligned(to, arguments[0]) && (total | width) % packOf<E> == 0);
+}
+
+template <class E> pp_status_t copy(const PreparedOp &op, void *const *arguments) {
+  int64_t n = op.dims[0];
+  return map(op, Columns<E>{in<E>(arguments[0]), out<E>(arguments[1]), n, n, n}, n,
+             aligned(arguments[0], arguments[1]));
+}
+
+template <class E> pp_status_t zero(const PreparedOp &op, void *const *arguments) {
+  return clear(op, out<E>(arguments[0]), op.dims[0]);
+}
+
+template <class E> struct Accumulated {
+  using Element = E;
+  const E *x;
+  Acc<E> *y;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i), b = load<W>(y + i);
+    for (int j = 0; j < W; ++j)
+      b.v[j] += a.v[j];
+    store<W>(y + i, b);
+  }
+};
+template <class E> pp_status_t accumulate(const PreparedOp &op, void *const *arguments) {
+  return map(op, Accumulated<E>{in<E>(arguments[0]), out<Acc<E>>(arguments[1])}, op.dims[0],
+             aligned(arguments[0], arguments[1]));
+}
+
+template <class E> struct Round {
+  using Element = E;
+  const Acc<E> *x;
+  E *y;
+  template <int W> PP_DEVICE void at(int64_t i) const { store<W>(y + i, load<W>(x + i)); }
+};
+template <class E> pp_status_t round(const PreparedOp &op, void *const *arguments) {
+  return map(op, Round<E>{in<Acc<E>>(arguments[0]), out<E>(arguments[1])}, op.dims[0],
+             aligned(arguments[0], arguments[1]));
+}
+
+} // namespace
+
+pp_status_t pp::addSums(const PreparedOp &op, const void *from, void *to) {
+  return map(op, Accumulated<float>{in<float>(from), out<float>(to)}, op.dims[2], aligned(from, to));
+}
+
+Body pp::elementwiseBody(Kernel kernel, Type type) {
+  switch (kernel) {
+    PP_BODY_OF(gelu)
+    PP_BODY_OF(gelu_bwd)
+    PP_BODY_OF(swiglu)
+    PP_BODY_OF(swiglu_bwd)
+    PP_BODY_OF(add)
+    PP_BODY_OF(slice_columns)
+    PP_BODY_OF(place_columns)
+    PP_BODY_OF(copy)
+    PP_BODY_OF(zero)
+    PP_BODY_OF(accumulate)
+    PP_BODY_OF(round)
+  default:
+    return nullptr;
+  }
+}

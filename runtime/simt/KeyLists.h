@@ -1,0 +1,81 @@
+// Chunks of keys as kernels take them: a list by value, and the walk over their tiles that a run of queries sees.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_CUDA_KEYLISTS_H
+#define PP_RUNTIME_CUDA_KEYLISTS_H
+
+#include "runtime/simt/Launch.h"
+
+namespace pp {
+
+/// What one call takes; a kernel's parameters hold 32 KB.
+constexpr int mostChunks = 256;
+
+struct KeyChunk {
+  const void *k, *v;
+  void *dk, *dv;
+  int length;
+  int lead; ///< where the queries begin, counted from the chunk's first key; negative if they come first
+};
+
+/// One call of attention or of its backward. Row t of head h of q is at ((batch * s + t) * heads + h) * d, row j of
+/// group g of a chunk at ((batch * length + j) * groups + g) * d, a statistic at (batch * heads + h) * s + t.
+struct AttentionCall {
+  const void *q, *dout;
+  void *o, *dq;
+  void *lse;
+  const void *delta;
+  int batch, s, heads, groups, d, count;
+  bool causal;
+  bool wide;       ///< rows are whole packs of 16 bytes, aligned
+  bool adds;       ///< to dq
+  bool sums;       ///< dk, dv in acc
+  bool addsToKeys; ///< to dk, dv, in acc
+  double scale;    ///< 1 / sqrt(d)
+  KeyChunk chunks[mostChunks];
+
+  PP_DEVICE int share() const { return heads / groups; }
+  PP_DEVICE int64_t query(int b, int t, int head) const { return ((int64_t(b) * s + t) * heads + head) * d; }
+  PP_DEVICE int64_t statistic(int b, int t, int head) const { return (int64_t(b) * heads + head) * s + t; }
+  PP_DEVICE int64_t key(int chunk, int b, int j, int group) const {
+    return ((int64_t(b) * chunks[chunk].length + j) * groups + group) * d;
+  }
+  /// How many keys of the chunk the queries before `end` see.
+  PP_DEVICE int keysBefore(int chunk, int end) const {
+    int length = chunks[chunk].length, keys = causal ? end + chunks[chunk].lead : length;
+    return keys < 0 ? 0 : keys < length ? keys : length;
+  }
+  PP_DEVICE bool sees(int chunk, int t, int j) const {
+    return j < chunks[chunk].length && (!causal || j <= t + chunks[chunk].lead);
+  }
+  /// Moves to the first tile, here or later, that a query before `end` sees; false when there is none.
+  PP_DEVICE bool seek(int &chunk, int &key, int end) const {
+    for (; chunk < count; ++chunk, key = 0)
+      if (key < keysBefore(chunk, end))
+        return true;
+    return false;
+  }
+  /// The chunk and tile of keys with this number, counting tiles of `size` through the list.
+  PP_DEVICE void tile(int number, int size, int &chunk, int &key) const {
+    for (chunk = 0; chunk < count; ++chunk) {
+      int tiles = (chunks[chunk].length + size - 1) / size;
+      if (number < tiles)
+        break;
+      number -= tiles;
+    }
+    key = number * size;
+  }
+};
+
+inline int64_t tilesOf(const PreparedOp &op, int64_t size) {
+  int64_t tiles = 0;
+  for (int64_t i = 0; i < op.chunkCount; ++i)
+    tiles += blocksFor(op.chunks[i].length, size);
+  return tiles;
+}
+
+/// `kv` and `dkv` are the C ABI's lists; null what the call has not.
+AttentionCall attentionCall(const PreparedOp &op, const void *kv, void *dkv, int64_t elementBytes);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_CUDA_KEYLISTS_H

@@ -1,0 +1,305 @@
+// Layernorm and rmsnorm, their rebuilds and backwards, and sums of columns; every sum in a fixed order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/simt/Map.h"
+
+using namespace pp;
+
+namespace {
+
+// --- Sums of columns: blocks of rows first, then the blocks' sums ---
+
+constexpr int lanesOfColumns = 32, lanesOfRows = 8;
+
+/// sums[blockIdx.y][columns] (+)= the sum over the block's rows of x, which lie `stride` apart. A thread adds one pack's
+/// rows, one of every eight.
+template <class E, int W>
+__global__ void columnSumsKernel(const E *x, int64_t rows, int64_t columns, int64_t stride, int64_t rowsPerBlock,
+                                 Acc<E> *sums, bool adds) {
+  using A = Acc<E>;
+  A *shared = sharedMemory<A>();
+  int lane = int(threadIdx.x) % lanesOfColumns, row = int(threadIdx.x) / lanesOfColumns;
+  int64_t column = (int64_t(blockIdx.x) * lanesOfColumns + lane) * W;
+  int64_t first = int64_t(blockIdx.y) * rowsPerBlock, end = first + rowsPerBlock < rows ? first + rowsPerBlock : rows;
+  Pack<A, W> sum{};
+  if (column < columns)
+    for (int64_t t = first + row; t < end; t += lanesOfRows) {
+      auto more = load<W>(x + t * stride + column);
+      for (int j = 0; j < W; ++j)
+        sum.v[j] += more.v[j];
+    }
+  for (int j = 0; j < W; ++j)
+    shared[(row * W + j) * lanesOfColumns + lane] = sum.v[j];
+  waitBlock();
+  if (row || column >= columns)
+    return;
+  A *to = sums + int64_t(blockIdx.y) * columns + column;
+  for (int j = 0; j < W; ++j) {
+    A total = 0;
+    for (int i = 0; i < lanesOfRows; ++i)
+      total += shared[(i * W + j) * lanesOfColumns + lane];
+    to[j] = adds ? to[j] + total : total;
+  }
+}
+
+template <class E>
+pp_status_t columnSums(const PreparedOp &op, const E *x, int64_t rows, int64_t columns, int64_t stride,
+                       int64_t rowsPerBlock, Acc<E> *sums, bool adds) {
+  constexpr int W = packOf<E>, threads = lanesOfColumns * lanesOfRows;
+  bool wide = (columns | stride) % W == 0 && aligned(x);
+  Grid grid{blocksFor(columns, lanesOfColumns * (wide ? W : 1)), blocksFor(rows, rowsPerBlock)};
+  return launch(op, wide ? columnSumsKernel<E, W> : columnSumsKernel<E, 1>, grid, threads,
+                threads * (wide ? W : 1) * sizeof(Acc<E>), x, rows, columns, stride, rowsPerBlock, sums, adds);
+}
+
+/// Rows that one block adds: at most 64 blocks' sums are left, and few rows make one block.
+int64_t biasRows(int64_t rows) { return blocksFor(rows, 64) > 64 ? blocksFor(rows, 64) : 64; }
+
+template <class E> pp_status_t bias_dw(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  int64_t rows = op.dims[0], columns = op.dims[1], each = biasRows(rows), parts = blocksFor(rows, each);
+  A *sums = out<A>(arguments[1]), *some = parts == 1 ? sums : reinterpret_cast<A *>(op.scratch);
+  bool adds = op.has(Accumulate);
+  if (pp_status_t status =
+          columnSums<E>(op, in<E>(arguments[0]), rows, columns, columns, each, some, adds && parts == 1))
+    return status;
+  return parts == 1 ? PP_OK : columnSums<A>(op, some, parts, columns, columns, parts, sums, adds);
+}
+
+template <class E> struct BiasSum {
+  using Element = E;
+  const E *b;
+  E *y;
+  int64_t n;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(y + i), more = load<W>(b + (i - quotient(i, n) * n));
+    for (int j = 0; j < W; ++j)
+      a.v[j] += more.v[j];
+    store<W>(y + i, a);
+  }
+};
+template <class E> pp_status_t addBiasOf(const PreparedOp &op, const void *b, void *y) {
+  int64_t n = op.dims[2];
+  return map(op, BiasSum<E>{in<E>(b), out<E>(y), n}, op.dims[0] * n, n % packOf<E> == 0 && aligned(b, y));
+}
+
+// --- Norms: a block for each row ---
+
+/// The one place that makes an element of a norm: F and the rebuild must agree bit for bit, so that nothing here may be
+/// contracted differently in two kernels: products, and one explicit multiply-add.
+template <bool Layer, class A> PP_DEVICE A normalized(A x, A mean, A rstd, A g, A b) {
+  if constexpr (Layer)
+    return multiplyAdd((x - mean) * rstd, g, b);
+  return x * rstd * g;
+}
+
+template <class E> struct NormArrays {
+  const E *x, *g, *b;
+  E *y;
+  Acc<E> *mean, *rstd;
+  int64_t h;
+};
+
+template <class E, int W, bool Layer> __global__ void normKernel(NormArrays<E> n, Acc<E> epsilon, bool rebuilds) {
+  using A = Acc<E>;
+  int64_t row = blockIdx.x, first = int64_t(threadIdx.x) * W, step = int64_t(blockDim.x) * W;
+  const E *x = n.x + row * n.h;
+  A mean = 0, rstd;
+  if (rebuilds) {
+    mean = Layer ? n.mean[row] : A(0);
+    rstd = n.rstd[row];
+  } else {
+    A sum[1] = {0};
+    if constexpr (Layer) {
+      for (int64_t i = first; i < n.h; i += step) {
+        auto a = load<W>(x + i);
+        for (int j = 0; j < W; ++j)
+          sum[0] += a.v[j];
+      }
+      blockSum(sum, sharedMemory<A>());
+      mean = sum[0] / A(n.h);
+      sum[0] = 0;
+    }
+    for (int64_t i = first; i < n.h; i += step) {
+      auto a = load<W>(x + i);
+      for (int j = 0; j < W; ++j)
+        sum[0] += (a.v[j] - mean) * (a.v[j] - mean);
+    }
+    blockSum(sum, sharedMemory<A>());
+    rstd = A(1) / squareRoot(sum[0] / A(n.h) + epsilon);
+    if (threadIdx.x == 0) {
+      if constexpr (Layer)
+        n.mean[row] = mean;
+      n.rstd[row] = rstd;
+    }
+  }
+  for (int64_t i = first; i < n.h; i += step) {
+    auto a = load<W>(x + i), g = load<W>(n.g + i);
+    Pack<A, W> b{};
+    if constexpr (Layer)
+      b = load<W>(n.b + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] = normalized<Layer>(a.v[j], mean, rstd, g.v[j], b.v[j]);
+    store<W>(n.y + row * n.h + i, a);
+  }
+}
+
+int normThreads(int64_t packs) { return packs >= 256 ? 256 : int((packs + 31) / 32 * 32); }
+
+template <class E, bool Layer> pp_status_t norm(const PreparedOp &op, const NormArrays<E> &n, bool rebuilds) {
+  constexpr int W = packOf<E>;
+  bool wide = n.h % W == 0 && aligned(n.x, n.g, n.b, n.y);
+  return launch(op, wide ? normKernel<E, W, Layer> : normKernel<E, 1, Layer>, {op.dims[0]},
+                normThreads(blocksFor(n.h, wide ? W : 1)), blockSumEntries * sizeof(Acc<E>), n, Acc<E>(op.params[0]),
+                rebuilds);
+}
+
+template <class E> pp_status_t layernorm(const PreparedOp &op, void *const *a) {
+  return norm<E, true>(
+      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), out<E>(a[3]), out<Acc<E>>(a[4]), out<Acc<E>>(a[5]), op.dims[1]},
+      false);
+}
+template <class E> pp_status_t layernorm_rebuild(const PreparedOp &op, void *const *a) {
+  return norm<E, true>(
+      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), out<E>(a[5]), out<Acc<E>>(a[3]), out<Acc<E>>(a[4]), op.dims[1]},
+      true);
+}
+template <class E> pp_status_t rmsnorm(const PreparedOp &op, void *const *a) {
+  return norm<E, false>(op, {in<E>(a[0]), in<E>(a[1]), nullptr, out<E>(a[2]), nullptr, out<Acc<E>>(a[3]), op.dims[1]},
+                        false);
+}
+template <class E> pp_status_t rmsnorm_rebuild(const PreparedOp &op, void *const *a) {
+  return norm<E, false>(op, {in<E>(a[0]), in<E>(a[1]), nullptr, out<E>(a[3]), nullptr, out<Acc<E>>(a[2]), op.dims[1]},
+                        true);
+}
+
+/// Blocks that share the rows of a norm's backward: a number of its own for each size, so that a GPU's number of
+/// multiprocessors changes no bit.
+int64_t normBlocks(int64_t rows) { return rows < 264 ? rows : 264; }
+/// Beyond it a block sums dg and db in its part of the scratch.
+constexpr size_t normSharedBytes = 64 * 1024;
+
+template <class E> struct NormGradients {
+  const E *dy, *x, *g;
+  const Acc<E> *mean, *rstd;
+  E *dx;
+  Acc<E> *parts; ///< [blocks][1 or 2][h]: sums of dg, db
+  int64_t rows, h;
+  bool adds, shares;
+};
+
+/// A block takes every gridDim-th row. A thread always has the same columns, so that sums of dg and db need no barrier.
+template <class E, int W, bool Layer> __global__ void normBackwardKernel(NormGradients<E> n) {
+  using A = Acc<E>;
+  constexpr int sumsOf = Layer ? 2 : 1;
+  A *meeting = sharedMemory<A>(), *part = n.parts + int64_t(blockIdx.x) * sumsOf * n.h;
+  A *dg = n.shares ? meeting + 2 * blockSumEntries : part, *db = dg + n.h;
+  int64_t first = int64_t(threadIdx.x) * W, step = int64_t(blockDim.x) * W;
+  for (int64_t i = first; i < n.h; i += step)
+    for (int j = 0; j < W; ++j) {
+      dg[i + j] = 0;
+      if constexpr (Layer)
+        db[i + j] = 0;
+    }
+  for (int64_t row = blockIdx.x; row < n.rows; row += gridDim.x) {
+    const E *dy = n.dy + row * n.h, *x = n.x + row * n.h;
+    E *dx = n.dx + row * n.h;
+    A mean = Layer ? n.mean[row] : A(0), rstd = n.rstd[row], sums[2] = {0, 0};
+    for (int64_t i = first; i < n.h; i += step) {
+      auto d = load<W>(dy + i), a = load<W>(x + i), g = load<W>(n.g + i);
+      for (int j = 0; j < W; ++j) {
+        A normal = (a.v[j] - mean) * rstd, scaled = d.v[j] * g.v[j];
+        sums[0] += scaled * normal;
+        sums[1] += scaled;
+        dg[i + j] += d.v[j] * normal;
+        if constexpr (Layer)
+          db[i + j] += d.v[j];
+      }
+    }
+    blockSum(sums, meeting);
+    A dot = sums[0] / A(n.h), sum = Layer ? sums[1] / A(n.h) : A(0);
+    for (int64_t i = first; i < n.h; i += step) {
+      auto d = load<W>(dy + i), a = load<W>(x + i), g = load<W>(n.g + i);
+      Pack<A, W> old{};
+      if (n.adds)
+        old = load<W>(dx + i);
+      for (int j = 0; j < W; ++j)
+        old.v[j] += rstd * (d.v[j] * g.v[j] - sum - (a.v[j] - mean) * rstd * dot);
+      store<W>(dx + i, old);
+    }
+  }
+  for (int64_t i = first; n.shares && i < n.h; i += step)
+    for (int j = 0; j < W; ++j) {
+      part[i + j] = dg[i + j];
+      if constexpr (Layer)
+        part[n.h + i + j] = db[i + j];
+    }
+}
+
+template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, NormGradients<E> n, void *dg, void *db) {
+  using A = Acc<E>;
+  constexpr int W = packOf<E>;
+  constexpr int64_t sumsOf = Layer ? 2 : 1;
+  n.parts = reinterpret_cast<A *>(op.scratch);
+  n.rows = op.dims[0], n.h = op.dims[1], n.adds = op.has(Accumulate);
+  size_t sumBytes = size_t(sumsOf * n.h) * sizeof(A), meeting = 2 * blockSumEntries * sizeof(A);
+  n.shares = sumBytes + meeting <= normSharedBytes;
+  bool wide = n.h % W == 0 && aligned(n.dy, n.x, n.g, n.dx);
+  int64_t blocks = normBlocks(n.rows);
+  if (pp_status_t status =
+          launch(op, wide ? normBackwardKernel<E, W, Layer> : normBackwardKernel<E, 1, Layer>, {blocks},
+                 normThreads(blocksFor(n.h, wide ? W : 1)), meeting + (n.shares ? sumBytes : 0), n))
+    return status;
+  pp_status_t status = columnSums<A>(op, n.parts, blocks, n.h, sumsOf * n.h, blocks, out<A>(dg), false);
+  if (Layer && !status)
+    status = columnSums<A>(op, n.parts + n.h, blocks, n.h, sumsOf * n.h, blocks, out<A>(db), false);
+  return status;
+}
+
+template <class E> pp_status_t layernorm_bwd(const PreparedOp &op, void *const *a) {
+  return normBackward<E, true>(op,
+                               {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), in<Acc<E>>(a[3]), in<Acc<E>>(a[4]), out<E>(a[5]),
+                                nullptr, 0, 0, false, false},
+                               a[6], a[7]);
+}
+template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *a) {
+  return normBackward<E, false>(
+      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), nullptr, in<Acc<E>>(a[3]), out<E>(a[4]), nullptr, 0, 0, false, false},
+      a[5], nullptr);
+}
+
+} // namespace
+
+int64_t pp::normsScratch(const PreparedOp &op) {
+  int64_t acc = op.type == Type::F64 ? 8 : 4;
+  switch (op.kernel) {
+  case Kernel::bias_dw:
+    return acc * op.dims[1] * blocksFor(op.dims[0], biasRows(op.dims[0]));
+  case Kernel::layernorm_bwd:
+    return acc * op.dims[1] * 2 * normBlocks(op.dims[0]);
+  case Kernel::rmsnorm_bwd:
+    return acc * op.dims[1] * normBlocks(op.dims[0]);
+  default:
+    return 0;
+  }
+}
+
+pp_status_t pp::addBias(const PreparedOp &op, const void *b, void *y) {
+  return op.type == Type::F64   ? addBiasOf<double>(op, b, y)
+         : op.type == Type::F32 ? addBiasOf<float>(op, b, y)
+         : op.type == Type::F16 ? addBiasOf<F16>(op, b, y)
+                                : addBiasOf<Bf16>(op, b, y);
+}
+
+Body pp::normsBody(Kernel kernel, Type type) {
+  switch (kernel) {
+    PP_BODY_OF(bias_dw)
+    PP_BODY_OF(layernorm)
+    PP_BODY_OF(layernorm_rebuild)
+    PP_BODY_OF(layernorm_bwd)
+    PP_BODY_OF(rmsnorm)
+    PP_BODY_OF(rmsnorm_rebuild)
+    PP_BODY_OF(rmsnorm_bwd)
+  default:
+    return nullptr;
+  }
+}

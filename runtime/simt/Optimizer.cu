@@ -1,0 +1,223 @@
+// The optimizer's kernels: the squared norm of gradients and AdamW, each one launch for all tensors that one call names.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   tensors    | w0 ........ | g0 | w1 .......... |        a block has 4096 elements of one tensor; which one it finds
+//   blocks     |0 |1 |2 |3 | |4 | |5 |6 |7 |8 |9 |         by a search in the list of first blocks, which is an argument
+#include "runtime/simt/Launch.h"
+
+using namespace pp;
+
+namespace {
+
+/// What one launch takes; a kernel's parameters hold 32 KB.
+constexpr int mostTensors = 256;
+constexpr int blockElements = 4096;
+
+/// The tensors of one launch, in the order of their blocks.
+template <class Tensor> struct TensorList {
+  Tensor tensors[mostTensors];
+  int64_t sizes[mostTensors], firstBlocks[mostTensors];
+  int count = 0;
+  int64_t blocks = 0;
+
+  void add(const Tensor &tensor, int64_t size) {
+    tensors[count] = tensor, sizes[count] = size, firstBlocks[count++] = blocks;
+    blocks += blocksFor(size, blockElements);
+  }
+  /// The last tensor that begins at or before the block.
+  PP_DEVICE int find(int64_t block) const {
+    int from = 0, to = count;
+    while (to - from > 1) {
+      int middle = (from + to) / 2;
+      (firstBlocks[middle] <= block ? from : to) = middle;
+    }
+    return from;
+  }
+};
+
+/// Calls `add(list, i)` for each of the op's tensors and `launch(list)` for each list of them that is full or the last.
+template <class Tensor, class Add, class Launch>
+pp_status_t forLists(int64_t tensors, const Add &add, const Launch &launchList) {
+  pp_status_t status = PP_OK;
+  for (int64_t i = 0; status == PP_OK && i < tensors;) {
+    TensorList<Tensor> list;
+    for (; i < tensors && list.count < mostTensors; ++i)
+      add(list, i);
+    status = launchList(list);
+  }
+  return status;
+}
+
+bool isList(const PreparedOp &op) { return op.kernel == Kernel::adamw_all || op.kernel == Kernel::sum_squares_all; }
+int64_t countOf(const PreparedOp &op) { return isList(op) ? op.chunkCount : 1; }
+int64_t sizeOf(const PreparedOp &op, int64_t i) { return isList(op) ? op.chunks[i].length : op.dims[0]; }
+
+// --- Sum of squares: blocks in acc, then all blocks in f64, always in the same order ---
+
+template <class A> __global__ void squaresKernel(const __grid_constant__ TensorList<const A *> list, double *parts) {
+  A sum[1] = {0};
+  int tensor = list.find(blockIdx.x);
+  const A *grad = list.tensors[tensor];
+  int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * blockElements;
+  int64_t end = first + blockElements < size ? first + blockElements : size;
+  for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x)
+    sum[0] += grad[i] * grad[i];
+  blockSum(sum, sharedMemory<A>());
+  if (threadIdx.x == 0)
+    parts[blockIdx.x] = double(sum[0]);
+}
+
+__global__ void sumKernel(const double *parts, int64_t n, double *total, bool adds) {
+  double sum[1] = {0};
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+    sum[0] += parts[i];
+  blockSum(sum, sharedMemory<double>());
+  if (threadIdx.x == 0)
+    *total = adds ? *total + sum[0] : sum[0];
+}
+
+template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  double *parts = reinterpret_cast<double *>(op.scratch);
+  int64_t blocks = 0;
+  pp_status_t status = forLists<const A *>(
+      countOf(op),
+      [&](auto &list, int64_t i) {
+        list.add(isList(op) ? inList<A>(arguments[0], i) : in<A>(arguments[0]), sizeOf(op, i));
+      },
+      [&](const auto &list) {
+        double *its = parts + blocks;
+        blocks += list.blocks;
+        return launch(op, squaresKernel<A>, {list.blocks}, 256, blockSumEntries * sizeof(A), list, its);
+      });
+  if (status != PP_OK)
+    return status;
+  return launch(op, sumKernel, {1}, blocks > 32 ? 1024 : 32, blockSumEntries * sizeof(double), parts, blocks,
+                out<double>(arguments[1]), op.has(Accumulate));
+}
+
+// --- AdamW ---
+
+/// What a call's elements share, computed once per block in f64 from scalars that change with every step.
+struct AdamFactors {
+  double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
+  bool skips; ///< gradients that overflowed
+};
+
+PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, bool decay) {
+  AdamFactors f;
+  f.skips = scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>); // a NaN too
+  f.gamma = 1 / scalars.lossScale;
+  f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr, f.epsilon = scalars.epsilon;
+  f.decay = decay ? scalars.weightDecay : 0;
+  f.correction1 = 1 / (1 - pow(f.beta1, double(scalars.step)));
+  f.correction2 = 1 / (1 - pow(f.beta2, double(scalars.step)));
+  if (scalars.clip > 0 && norm2) {
+    double ratio = scalars.clip / (sqrt(*norm2) / scalars.lossScale + 1e-6);
+    f.gamma *= ratio < 1 ? ratio : 1;
+  }
+  return f;
+}
+
+template <class E> struct Adam {
+  const Acc<E> *grad;
+  E *w;
+  Acc<E> *m, *v, *master;
+  bool decays, wide;
+
+  template <int W> PP_DEVICE void at(int64_t i, const AdamFactors &f) const {
+    using A = Acc<E>;
+    A gamma = A(f.gamma), beta1 = A(f.beta1), beta2 = A(f.beta2), rest1 = A(1 - f.beta1), rest2 = A(1 - f.beta2);
+    A correction1 = A(f.correction1), correction2 = A(f.correction2), lr = A(f.lr), epsilon = A(f.epsilon);
+    A decay = A(f.decay);
+    auto g = load<W>(grad + i), mean = load<W>(m + i), square = load<W>(v + i), value = load<W>(master + i);
+    for (int j = 0; j < W; ++j) {
+      A slope = gamma * g.v[j];
+      mean.v[j] = beta1 * mean.v[j] + rest1 * slope;
+      square.v[j] = beta2 * square.v[j] + rest2 * (slope * slope);
+      value.v[j] -=
+          lr * (mean.v[j] * correction1 / (squareRoot(square.v[j] * correction2) + epsilon) + decay * value.v[j]);
+    }
+    store<W>(m + i, mean);
+    store<W>(v + i, square);
+    store<W>(master + i, value);
+    if (static_cast<const void *>(w) != master)
+      store<W>(w + i, value);
+  }
+};
+
+template <class E>
+__global__ void adamKernel(const __grid_constant__ TensorList<Adam<E>> list, const OptimizerScalars *scalars,
+                           const double *norm2) {
+  AdamFactors *f = sharedMemory<AdamFactors>();
+  int tensor = list.find(blockIdx.x);
+  const Adam<E> &adam = list.tensors[tensor];
+  if (threadIdx.x == 0)
+    *f = factorsOf(*scalars, norm2, adam.decays);
+  waitBlock();
+  if (f->skips)
+    return;
+  constexpr int W = packOf<E>;
+  int64_t size = list.sizes[tensor], first = (int64_t(blockIdx.x) - list.firstBlocks[tensor]) * blockElements;
+  int64_t end = first + blockElements < size ? first + blockElements : size;
+  for (int64_t i = first + int64_t(threadIdx.x) * W; i < end; i += int64_t(blockDim.x) * W)
+    if (adam.wide && i + W <= end)
+      adam.template at<W>(i, *f);
+    else
+      for (int64_t j = i; j < end && j < i + W; ++j)
+        adam.template at<1>(j, *f);
+}
+
+/// `addresses` lists grad, w, m, v and master of each tensor.
+template <class E>
+pp_status_t adamTensors(const PreparedOp &op, void *const *addresses, const void *norm2, const void *scalars) {
+  using A = Acc<E>;
+  takeScalars(op, scalars);
+  return forLists<Adam<E>>(
+      countOf(op),
+      [&](auto &list, int64_t i) {
+        void *const *its = addresses + 5 * i;
+        void *master = its[4] ? its[4] : its[1];
+        bool decays = isList(op) ? op.chunks[i].position != 0 : op.has(Decay);
+        list.add({in<A>(its[0]), out<E>(its[1]), out<A>(its[2]), out<A>(its[3]), out<A>(master), decays,
+                  aligned(its[0], its[1], its[2], its[3], master)},
+                 sizeOf(op, i));
+      },
+      [&](const auto &list) {
+        return launch(op, adamKernel<E>, {list.blocks}, 256, sizeof(AdamFactors), list,
+                      static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2));
+      });
+}
+
+template <class E> pp_status_t adamw(const PreparedOp &op, void *const *a) {
+  void *const addresses[] = {a[0], a[2], a[3], a[4], a[5]};
+  return adamTensors<E>(op, addresses, a[1], a[6]);
+}
+
+template <class E> pp_status_t adamw_all(const PreparedOp &op, void *const *a) {
+  return adamTensors<E>(op, static_cast<void *const *>(a[1]), a[0], a[2]);
+}
+
+template <class E> pp_status_t sum_squares_all(const PreparedOp &op, void *const *a) { return sum_squares<E>(op, a); }
+
+} // namespace
+
+int64_t pp::optimizerScratch(const PreparedOp &op) {
+  if (op.kernel != Kernel::sum_squares && op.kernel != Kernel::sum_squares_all)
+    return 0;
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < countOf(op); ++i)
+    blocks += blocksFor(sizeOf(op, i), blockElements);
+  return 8 * blocks;
+}
+
+Body pp::optimizerBody(Kernel kernel, Type type) {
+  switch (kernel) {
+    PP_BODY_OF(sum_squares)
+    PP_BODY_OF(sum_squares_all)
+    PP_BODY_OF(adamw)
+    PP_BODY_OF(adamw_all)
+  default:
+    return nullptr;
+  }
+}

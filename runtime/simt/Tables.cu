@@ -1,0 +1,211 @@
+// Rope, and what tables of rows give and take: embedding and positions, their gradients summed in a fixed order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/simt/Map.h"
+
+using namespace pp;
+
+namespace {
+
+// --- Rope ---
+
+template <class E> struct Rope {
+  using Element = E;
+  const E *x;
+  E *y;
+  const Acc<E> *cosines, *sines; ///< [s][half]
+  int64_t s, heads, half;
+  Acc<E> sign;
+  bool pair;
+
+  /// Pairs i to i + W, all of one head.
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t head = quotient(i, half), j = i - head * half, row = quotient(head, heads), t = row - quotient(row, s) * s;
+    auto c = load<W>(cosines + t * half + j), n = load<W>(sines + t * half + j);
+    int64_t base = head * 2 * half;
+    const E *from = x + base + (pair ? 2 * j : j);
+    E *to = y + base + (pair ? 2 * j : j);
+    auto a = load<W>(from), b = load<W>(from + (pair ? W : half));
+    Pack<Acc<E>, W> p, q;
+    for (int k = 0; k < W; ++k) {
+      // In pair form a and b are the first and second half of W neighbouring pairs.
+      Acc<E> first = pair ? (2 * k < W ? a.v[2 * k % W] : b.v[2 * k % W]) : a.v[k];
+      Acc<E> second = pair ? (2 * k + 1 < W ? a.v[(2 * k + 1) % W] : b.v[(2 * k + 1) % W]) : b.v[k];
+      p.v[k] = first * c.v[k] - second * sign * n.v[k];
+      q.v[k] = second * c.v[k] + first * sign * n.v[k];
+    }
+    if (!pair) {
+      store<W>(to, p);
+      store<W>(to + half, q);
+      return;
+    }
+    for (int k = 0; k < W; ++k) {
+      (2 * k < W ? a : b).v[2 * k % W] = p.v[k];
+      (2 * k + 1 < W ? a : b).v[(2 * k + 1) % W] = q.v[k];
+    }
+    store<W>(to, a);
+    store<W>(to + W, b);
+  }
+};
+
+template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  int64_t half = op.dims[3] / 2;
+  Rope<E> rope{in<E>(arguments[0]),
+               out<E>(arguments[1]),
+               in<A>(op.cosines),
+               in<A>(op.sines),
+               op.dims[1],
+               op.dims[2],
+               half,
+               op.has(Inverse) ? A(-1) : A(1),
+               op.has(Pair)};
+  return map(op, rope, op.dims[0] * op.dims[1] * op.dims[2] * half,
+             half % packOf<E> == 0 && aligned(arguments[0], arguments[1]));
+}
+
+// --- Tables ---
+
+/// Copies the rows [first, first + rows) of a table of `whole` that the tokens name; zeros for a token of another row.
+template <class E> struct Lookup {
+  using Element = E;
+  const int32_t *tokens;
+  const E *table;
+  E *x;
+  int64_t h, rows, first, whole;
+  int32_t *failures, mark;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t t = quotient(i, h), token = tokens[t], row = token - first;
+    if (token < 0 || token >= whole)
+      setOnce(failures, mark);
+    else if (row >= 0 && row < rows)
+      store<W>(x + i, load<W>(table + row * h + (i - t * h)));
+    else
+      store<W>(x + i, Pack<Acc<E>, W>());
+  }
+};
+template <class E> pp_status_t embedding(const PreparedOp &op, void *const *arguments) {
+  int64_t h = op.dims[1];
+  Lookup<E> lookup{
+      in<int32_t>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), h, op.dims[2], op.dims[3], op.dims[4],
+      op.launches->failures,     op.number + 1};
+  return map(op, lookup, op.dims[0] * h, h % packOf<E> == 0 && aligned(arguments[1], arguments[2]));
+}
+
+/// order[k] = the token position that stands k-th when positions are sorted by token, equal tokens in their order: each
+/// thread counts how many stand before its own.
+__global__ void orderKernel(const int32_t *tokens, int n, int32_t *order) {
+  int32_t *tile = sharedMemory<int32_t>();
+  int mine = int(blockIdx.x * blockDim.x + threadIdx.x), size = int(blockDim.x), before = 0;
+  int32_t token = mine < n ? tokens[mine] : 0;
+  for (int start = 0; start < n; start += size) {
+    waitBlock();
+    if (start + int(threadIdx.x) < n)
+      tile[threadIdx.x] = tokens[start + int(threadIdx.x)];
+    waitBlock();
+    int end = n - start < size ? n - start : size;
+    for (int i = 0; i < end; ++i)
+      before += tile[i] < token || (tile[i] == token && start + i < mine);
+  }
+  if (mine < n)
+    order[before] = mine;
+}
+
+/// Block x begins a token's run in the order, or ends at once; block y is a range of columns.
+template <class E, int W>
+__global__ void embeddingBackwardKernel(const int32_t *tokens, const int32_t *order, const E *dx, Acc<E> *table,
+                                        int64_t n, int64_t h, int64_t rows, int64_t first, int64_t whole,
+                                        int32_t *failures, int32_t mark) {
+  int64_t at = blockIdx.x, column = (int64_t(blockIdx.y) * blockDim.x + threadIdx.x) * W;
+  int32_t token = tokens[order[at]];
+  if (token < 0 || token >= whole) {
+    setOnce(failures, mark);
+    return;
+  }
+  int64_t row = token - first;
+  if (row < 0 || row >= rows || column >= h || (at > 0 && tokens[order[at - 1]] == token))
+    return;
+  auto sum = load<W>(table + row * h + column);
+  for (; at < n && tokens[order[at]] == token; ++at) {
+    auto more = load<W>(dx + order[at] * h + column);
+    for (int j = 0; j < W; ++j)
+      sum.v[j] += more.v[j];
+  }
+  store<W>(table + row * h + column, sum);
+}
+
+template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  constexpr int W = packOf<E>;
+  const int32_t *tokens = in<int32_t>(arguments[0]);
+  int32_t *order = reinterpret_cast<int32_t *>(op.scratch);
+  int64_t n = op.dims[0], h = op.dims[1];
+  A *table = out<A>(arguments[2]);
+  if (!op.has(Accumulate))
+    if (pp_status_t status = clear(op, table, op.dims[2] * h))
+      return status;
+  if (pp_status_t status =
+          launch(op, orderKernel, {blocksFor(n, 256)}, 256, 256 * sizeof(int32_t), tokens, int(n), order))
+    return status;
+  bool wide = h % W == 0 && aligned(arguments[1], arguments[2]);
+  return launch(op, wide ? embeddingBackwardKernel<E, W> : embeddingBackwardKernel<E, 1>,
+                {n, blocksFor(h, 128 * (wide ? W : 1))}, 128, 0, tokens, static_cast<const int32_t *>(order),
+                in<E>(arguments[1]), table, n, h, op.dims[2], op.dims[3], op.dims[4], op.launches->failures,
+                op.number + 1);
+}
+
+/// Every sequence of the batch gets the same rows.
+template <class E> struct Repeat {
+  using Element = E;
+  const E *p;
+  E *x;
+  int64_t size;
+  template <int W> PP_DEVICE void at(int64_t i) const { store<W>(x + i, load<W>(p + (i - quotient(i, size) * size))); }
+};
+template <class E> pp_status_t positions(const PreparedOp &op, void *const *arguments) {
+  int64_t size = op.dims[1] * op.dims[2];
+  const E *p = in<E>(arguments[1]) + op.dims[3] * op.dims[2];
+  return map(op, Repeat<E>{p, out<E>(arguments[2]), size}, op.dims[0] * size,
+             size % packOf<E> == 0 && aligned(p, arguments[2]));
+}
+
+template <class E> struct SumOverBatch {
+  using Element = E;
+  const E *dx;
+  Acc<E> *dp;
+  int64_t batch, size;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto sum = load<W>(dp + i);
+    for (int64_t b = 0; b < batch; ++b) {
+      auto more = load<W>(dx + b * size + i);
+      for (int j = 0; j < W; ++j)
+        sum.v[j] += more.v[j];
+    }
+    store<W>(dp + i, sum);
+  }
+};
+template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *arguments) {
+  int64_t h = op.dims[2], size = op.dims[1] * h;
+  Acc<E> *dp = out<Acc<E>>(arguments[1]);
+  if (!op.has(Accumulate))
+    if (pp_status_t status = clear(op, dp, op.dims[4] * h))
+      return status;
+  dp += op.dims[3] * h;
+  return map(op, SumOverBatch<E>{in<E>(arguments[0]), dp, op.dims[0], size}, size,
+             size % packOf<E> == 0 && aligned(arguments[0], dp));
+}
+
+} // namespace
+
+int64_t pp::tablesScratch(const PreparedOp &op) { return op.kernel == Kernel::embedding_dw ? 4 * op.dims[0] : 0; }
+
+Body pp::tablesBody(Kernel kernel, Type type) {
+  switch (kernel) {
+    PP_BODY_OF(rope)
+    PP_BODY_OF(embedding)
+    PP_BODY_OF(embedding_dw)
+    PP_BODY_OF(positions)
+    PP_BODY_OF(positions_dw)
+  default:
+    return nullptr;
+  }
+}

@@ -1,0 +1,177 @@
+// Collectives over MPI's own: communicators made at start, counts and scratch prepared, sums in the members' order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/transport/MpiCollective.h"
+#include "runtime/transport/GroupSums.h"
+#include <algorithm>
+#include <climits>
+#include <tuple>
+
+namespace pp {
+
+using Kind = MessageSpec::Kind;
+
+std::string mpiErrorText(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, length);
+}
+
+/// A type of so many bytes: pieces whose number fits an int, and what is left. It lives as long as MPI does.
+static MPI_Datatype makeLongType(int64_t bytes) {
+  int64_t piece = std::min<int64_t>(int64_t(1) << 30, mostMpiCount);
+  MPI_Datatype pieces = MPI_DATATYPE_NULL, types[2] = {MPI_DATATYPE_NULL, MPI_BYTE}, whole = MPI_DATATYPE_NULL;
+  int lengths[2] = {1, int(bytes % piece)};
+  MPI_Aint places[2] = {0, MPI_Aint(bytes - bytes % piece)};
+  bool made = MPI_Type_contiguous(int(piece), MPI_BYTE, &pieces) == MPI_SUCCESS &&
+              MPI_Type_contiguous(int(bytes / piece), pieces, &types[0]) == MPI_SUCCESS &&
+              MPI_Type_create_struct(2, lengths, places, types, &whole) == MPI_SUCCESS &&
+              MPI_Type_commit(&whole) == MPI_SUCCESS;
+  if (types[0] != MPI_DATATYPE_NULL)
+    MPI_Type_free(&types[0]);
+  if (pieces != MPI_DATATYPE_NULL)
+    MPI_Type_free(&pieces);
+  return made ? whole : MPI_DATATYPE_NULL;
+}
+
+std::pair<int, MPI_Datatype> mpiSized(int64_t bytes) {
+  bool words = bytes % 8 == 0;
+  int64_t count = words ? bytes / 8 : bytes;
+  if (count <= mostMpiCount)
+    return {int(count), words ? MPI_INT64_T : MPI_BYTE};
+  MPI_Datatype whole = makeLongType(bytes);
+  return {whole == MPI_DATATYPE_NULL ? -1 : 1, whole};
+}
+
+int64_t mpiUnit(const std::vector<int64_t> &cuts, int64_t most) {
+  int64_t bits = 0; // the largest power of 2 that divides all cuts divides their bits together
+  for (int64_t at : cuts)
+    bits |= at;
+  int64_t widest = bits == 0 ? 4096 : std::min<int64_t>(bits & -bits, 4096), unit = widest >= 8 ? 8 : 1;
+  most = std::max(most, cuts.back());
+  if (most / unit > INT_MAX)
+    unit = widest;
+  return most / unit > INT_MAX ? 0 : unit;
+}
+
+Status MpiGroups::make(const RankProgram &program) {
+  for (const MessageSpec &message : program.messages)
+    if (message.isCollective()) {
+      auto [found, isNew] = comms.try_emplace(message.channel, message.group, MPI_COMM_NULL);
+      if (!isNew && found->second.first != message.group)
+        return internal(describe(message), " has channel ", message.channel, ", which is another group's");
+    }
+  MPI_Group world = MPI_GROUP_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  for (auto &[channel, made] : comms) {
+    MPI_Group group = MPI_GROUP_NULL;
+    int code = MPI_Group_incl(world, int(made.first.size()), made.first.data(), &group);
+    if (code == MPI_SUCCESS)
+      code = MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &made.second);
+    if (code != MPI_SUCCESS)
+      return internal("MPI_Comm_create_group for channel ", channel, ": ", mpiErrorText(code));
+    MPI_Comm_set_errhandler(made.second, MPI_ERRORS_RETURN);
+    MPI_Group_free(&group);
+  }
+  MPI_Group_free(&world);
+  return {};
+}
+
+Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm groupComm, bool isRendezvous) {
+  message = &spec;
+  comm = groupComm;
+  rendezvous = isRendezvous;
+  member = int(spec.memberOf(rank));
+  root = int(spec.memberOf(spec.root));
+  std::tie(count, type) = mpiSized(spec.bytes);
+  int64_t members = int64_t(spec.group.size());
+  if (count < 0 || int64_t(count) * members > INT_MAX) {
+    type = makeLongType(spec.bytes);
+    count = type == MPI_DATATYPE_NULL ? -1 : 1;
+  }
+  if (count < 0)
+    return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes");
+  if (spec.isSharded())
+    PP_TRY(cut());
+  bool isRoot = member == root;
+  if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
+    int64_t each = spec.isSharded() ? spec.shardBytes(size_t(member)) : spec.bytes;
+    parts.resize(size_t(each * members));
+    for (int64_t k = 0; k < members; ++k)
+      sources.push_back(parts.data() + k * each);
+  }
+  requests.assign(std::max<size_t>(segments.size(), 1) + rendezvous, MPI_REQUEST_NULL);
+  return {};
+}
+
+/// One type for all pieces, the same at all members: words where all of them are made of words.
+Status MpiCollective::cut() {
+  const std::vector<int64_t> &cuts = message->cuts;
+  size_t members = message->group.size();
+  int64_t shardPlace = 0, mine = message->shardBytes(size_t(member)), longest = 0;
+  for (size_t k = 0; k < members; ++k)
+    longest = std::max(longest, message->shardBytes(k));
+  int64_t unit = mpiUnit(cuts, longest * int64_t(members));
+  type = unit == 8 ? MPI_INT64_T : MPI_BYTE;
+  if (unit > 8 &&
+      (MPI_Type_contiguous(int(unit), MPI_BYTE, &type) != MPI_SUCCESS || MPI_Type_commit(&type) != MPI_SUCCESS))
+    unit = 0;
+  if (unit == 0)
+    return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
+  for (size_t first = 0; first + 1 < cuts.size(); first += members) {
+    Segment segment;
+    int64_t own = cuts[first + size_t(member) + 1] - cuts[first + size_t(member)];
+    for (size_t k = 0; k < members; ++k) {
+      segment.counts.push_back(int((cuts[first + k + 1] - cuts[first + k]) / unit));
+      segment.places.push_back(int(cuts[first + k] / unit));
+      segment.inCounts.push_back(int(own / unit));
+      segment.inPlaces.push_back(int((int64_t(k) * mine + shardPlace) / unit));
+    }
+    segment.shardPlace = shardPlace;
+    shardPlace += own;
+    segments.push_back(std::move(segment));
+  }
+  return {};
+}
+
+int MpiCollective::postShards() {
+  int code = MPI_SUCCESS;
+  for (size_t i = 0; i < segments.size() && code == MPI_SUCCESS; ++i) {
+    const Segment &segment = segments[i];
+    if (message->kind == Kind::AllGather)
+      code = MPI_Iallgatherv(static_cast<char *>(shard) + segment.shardPlace, segment.counts[size_t(member)], type,
+                             data, segment.counts.data(), segment.places.data(), type, comm, &requests[i]);
+    else
+      code = MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts.data(),
+                            segment.inCounts.data(), segment.inPlaces.data(), type, comm, &requests[i]);
+  }
+  return code;
+}
+
+int MpiCollective::post(void *whole, void *own) {
+  data = whole;
+  shard = own;
+  int code = MPI_SUCCESS;
+  switch (message->kind) {
+  case Kind::Broadcast:
+    code = MPI_Ibcast(data, count, type, root, comm, &requests[0]);
+    break;
+  case Kind::Reduce:
+    code = MPI_Igather(data, count, type, parts.data(), count, type, root, comm, &requests[0]);
+    break;
+  case Kind::AllReduce:
+    code = MPI_Iallgather(data, count, type, parts.data(), count, type, comm, &requests[0]);
+    break;
+  default:
+    code = postShards();
+  }
+  return code == MPI_SUCCESS && rendezvous ? MPI_Ibarrier(comm, &requests.back()) : code;
+}
+
+void MpiCollective::finish() {
+  if (!sources.empty())
+    sumMembers(message->type, sources, message->isSharded() ? shard : data,
+               message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
+}
+
+} // namespace pp

@@ -1,0 +1,191 @@
+// Keeps the table of this machine's ranks in memory that MPI shares; the signal handler reads it too.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+// The C interface alone: the C++ bindings of mpi.h would need their own library.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include "runtime/transport/Presence.h"
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <mpi.h>
+#include <unistd.h>
+
+namespace pp {
+namespace {
+
+enum Life : int32_t { unknown, runs, endsInOrder, failed };
+
+/// What one rank tells the others of its machine.
+struct Entry {
+  std::atomic<int32_t> pid;
+  std::atomic<int32_t> rank;
+  std::atomic<int32_t> state; ///< one of Life
+  std::atomic<int32_t> open;  ///< number of a message
+  std::atomic<int64_t> step;
+  std::atomic<int64_t> heard; ///< when `open` was kept, in nanoseconds of this machine's clock
+};
+/// The table of one machine; `reported`: somebody has printed.
+struct Table {
+  std::atomic<int32_t> reported;
+  std::atomic<int32_t> count;
+  Entry entries[1];
+};
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<int32_t>::is_always_lock_free);
+
+// One per process: the signal handler reads them.
+Table *table = nullptr;
+bool oneMachine = false;
+Entry *own = nullptr;
+MPI_Win tableWindow = MPI_WIN_NULL;
+
+/// Only what a signal handler may call.
+bool isDead(int32_t pid) {
+  if (kill(pid, 0) != 0)
+    return errno == ESRCH;
+  char path[32], stat[512];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return false;
+  ssize_t size = read(file, stat, sizeof stat - 1);
+  close(file);
+  stat[size > 0 ? size : 0] = 0;
+  const char *state = strrchr(stat, ')'); // the state follows the name
+  return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
+}
+
+const Entry *findDeadEntry() {
+  if (!table)
+    return nullptr;
+  for (int32_t i = 0; i < table->count.load(); ++i) {
+    const Entry &entry = table->entries[i];
+    if (entry.state.load() == runs && &entry != own && isDead(entry.pid.load()))
+      return &entry;
+  }
+  return nullptr;
+}
+
+int describeDead(const Entry &dead, char *out, size_t size) {
+  return snprintf(out, size, "rank %d (process %d) ended without a word in step %lld: killed, or crashed",
+                  dead.rank.load(), dead.pid.load(), static_cast<long long>(dead.step.load()));
+}
+
+/// mpirun ends us: say whose death caused it, unless somebody has said why already.
+void onTerminate(int) {
+  char line[160] = "pp: error: ";
+  size_t head = strlen(line);
+  if (const Entry *dead = findDeadEntry(); dead && table->reported.exchange(1) == 0) {
+    int length = int(head) + describeDead(*dead, line + head, sizeof line - head - 1);
+    line[length++] = '\n';
+    [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line, length);
+  }
+  _exit(128 + SIGTERM);
+}
+
+/// Makes the table of this machine's ranks and steps into it.
+bool makeTable(int32_t rank) {
+  MPI_Comm machine = MPI_COMM_NULL;
+  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine) != MPI_SUCCESS)
+    return false;
+  int local = 0, locals = 1, ranks = 1;
+  MPI_Comm_rank(machine, &local);
+  MPI_Comm_size(machine, &locals);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  MPI_Comm_set_errhandler(machine, MPI_ERRORS_RETURN);
+  void *base = nullptr;
+  MPI_Aint size = local == 0 ? MPI_Aint(sizeof(Table) + locals * sizeof(Entry)) : 0;
+  int unit = 1;
+  bool made = MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, machine, &base, &tableWindow) == MPI_SUCCESS &&
+              MPI_Win_shared_query(tableWindow, 0, &size, &unit, &base) == MPI_SUCCESS && base;
+  if (made) {
+    if (local == 0) {
+      memset(base, 0, size);
+      static_cast<Table *>(base)->count = locals;
+    }
+    MPI_Barrier(machine);
+    table = static_cast<Table *>(base);
+    own = &table->entries[local];
+    own->pid = getpid();
+    own->rank = rank;
+    own->state = runs;
+    MPI_Barrier(machine);
+  }
+  MPI_Comm_free(&machine);
+  return made && locals == ranks;
+}
+
+} // namespace
+
+void enterPresence(int32_t rank) {
+  oneMachine = makeTable(rank);
+  struct sigaction action = {};
+  action.sa_handler = onTerminate;
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+void leavePresence() {
+  if (own)
+    own->state = endsInOrder;
+  MPI_Barrier(MPI_COMM_WORLD); // nobody may look at a table that is gone
+  signal(SIGTERM, SIG_DFL);
+  table = nullptr;
+  own = nullptr;
+  if (tableWindow != MPI_WIN_NULL)
+    MPI_Win_free(&tableWindow);
+}
+
+bool isOneMachine() { return oneMachine; }
+
+int32_t ranksHere() { return table ? table->count.load() : 0; }
+
+void keepStep(int64_t step) {
+  if (own)
+    own->step.store(step, std::memory_order_relaxed);
+}
+
+static int64_t clockOfMachine() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+void keepOpen(int32_t message) {
+  if (!own)
+    return;
+  own->open.store(message, std::memory_order_relaxed);
+  own->heard.store(clockOfMachine(), std::memory_order_relaxed);
+}
+
+std::vector<Seen> lookAround() {
+  std::vector<Seen> all;
+  for (int32_t i = 0; table && i < table->count.load(); ++i) {
+    const Entry &entry = table->entries[i];
+    all.push_back({entry.rank, entry.open, entry.step, double(clockOfMachine() - entry.heard) * 1e-9});
+  }
+  std::sort(all.begin(), all.end(), [](const Seen &a, const Seen &b) { return a.rank < b.rank; });
+  return all;
+}
+
+void markFailed() {
+  if (own)
+    own->state = failed;
+}
+
+bool hasAnotherFailed() {
+  for (int32_t i = 0; table && i < table->count.load(); ++i)
+    if (&table->entries[i] != own && table->entries[i].state.load() == failed)
+      return true;
+  return false;
+}
+
+std::string findDead() {
+  char line[128];
+  const Entry *dead = findDeadEntry();
+  return dead ? std::string(line, describeDead(*dead, line, sizeof line)) : std::string();
+}
+
+bool claimReport() { return !table || table->reported.exchange(1) == 0; }
+
+} // namespace pp

@@ -1,0 +1,96 @@
+// Runs this process as one rank under mpirun: on this CPU, or on a device of this machine.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Run.h"
+#include "runtime/device/StreamDevice.h"
+#include <cstdlib>
+
+namespace pp {
+namespace {
+
+/// The number of this process on its machine.
+int32_t localNumber(int32_t rank) {
+  for (const char *name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    if (const char *local = getenv(name))
+      return atoi(local);
+  return rank;
+}
+
+/// What one rank runs on; `group` and `driver` are null on this CPU.
+struct Place {
+  std::unique_ptr<Driver> driver;
+  std::unique_ptr<StepGroup> group;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Transport> transport;
+};
+
+#ifdef PP_WITH_NCCL
+constexpr bool hasNccl = true;
+#else
+constexpr bool hasNccl = false;
+#endif
+
+Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int32_t rank, Place &place) {
+  PP_TRY(openDriver(options, localNumber(rank), place.driver));
+  if (options.carrier == Carrier::Nccl && !hasNccl)
+    return invalid("this program was not linked with NCCL; it has `--transport mpi` and `threads`");
+  if (!place.driver) {
+    place.device = makeHostDevice();
+    return {};
+  }
+  // What comes over MPI comes when the host asks for it, and cannot be part of a graph.
+  bool isNccl = hasNccl && options.carrier != Carrier::Mpi;
+  place.group =
+      std::make_unique<StepGroup>(*place.driver, nullptr, 1, isNccl && !options.noGraph && !options.isTimed());
+  auto device = std::make_unique<StreamDevice>(*place.driver, *place.group, options.isTimed());
+  std::unique_ptr<Transport> mpi = std::move(place.transport);
+  if constexpr (hasNccl)
+    if (isNccl)
+      place.transport = makeNcclTransport(std::move(mpi), options.transport, emitted, *place.driver, *device, rank);
+  if (!isNccl)
+    place.transport = makeStagedTransport(std::move(mpi), *place.driver, *device, rank);
+  if (Order *order = place.driver->order())
+    place.transport =
+        makeCheckedTransport(makeCheckedMeeting(/*apart=*/true), std::move(place.transport), *device, *order, rank);
+  place.device = std::move(device);
+  return {};
+}
+
+} // namespace
+
+int runMpi(Emitted &emitted, const Options &options) {
+  int32_t rank = 0;
+  Place place;
+  Status status = makeMpiTransport(emitted.program().ranks, options.transport, rank, place.transport);
+  if (!status.ok()) {
+    int code = rank == 0 ? say(status) : int(status.code());
+    finishMpi();
+    return code;
+  }
+  Outcome outcome;
+  {
+    Transport &mpi = *place.transport;
+    int32_t failed = -1;
+    pp_status_t code = PP_OK;
+    status = makePlace(emitted, options, rank, place);
+    Status heard = mpi.agree(status, failed, code);
+    if (heard.ok() && failed >= 0)
+      outcome = {failed == rank ? status : Status(code, text("rank ", failed, " failed")), true, failed == rank};
+    else if (!heard.ok())
+      outcome = {heard, false, false};
+    else
+      outcome = Trainer(emitted, options, *place.transport, *place.device, rank).run();
+  }
+  if (outcome.status.ok() || outcome.together) {
+    int code = outcome.mine ? say(outcome.status, rank) : int(outcome.status.code());
+    {
+      Place ended = std::move(place);
+    } // from its last member: the driver outlives what uses it
+    finishMpi();
+    return code;
+  }
+  if (claimMpiReport())
+    say(outcome.status, rank);
+  abortMpi(int(outcome.status.code()));
+}
+
+} // namespace pp
