@@ -1,8 +1,8 @@
 // Prices by a cluster's figures: tasks by the flops and bytes of their ops, messages by the links on their way.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both at
-// the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
+// An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both
+// at the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
 // device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
 // the ranks of the node share.
 #include "analysis/Actions.h"

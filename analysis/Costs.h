@@ -27,8 +27,8 @@ public:
   virtual ~CostModel() = default;
   /// How long this launch takes on this rank.
   virtual double of(int64_t rank, pipeline::LaunchOp launch) const = 0;
-  /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a ring
-  /// (PostOp::ringOrder).
+  /// `ranks` are sender and receiver (`kind` is send; one of them may be kHost), or the members of a collective as a
+  /// ring (PostOp::ringOrder).
   virtual Route route(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks, int64_t bytes) const;
   /// True where times are multiples of a unit and not seconds.
   virtual bool isUnitTime() const { return false; }
@@ -61,8 +61,8 @@ std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::
 /// Writes the costs of all parts of the model, `attn=3,post=2,rest=1`, into the program's attribute `costs`.
 mlir::LogicalResult setPartCosts(pipeline::ProgramOp program, llvm::StringRef costs);
 
-/// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts that the
-/// unit runs, B twice that. On slices, an attention costs as much for each slice of
+/// How long units take, in units: F, I, W and R 1, B 2; where the program has `costs`, the sum of those of the parts
+/// that the unit runs, B twice that. On slices, an attention costs as much for each slice of
 /// keys.
 class UnitTimes {
 public:
@@ -82,8 +82,8 @@ private:
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, Cost> pieces;
 };
 
-/// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else units.
-/// Null after an error.
+/// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else
+/// units. Null after an error.
 std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRef choice);
 
 } // namespace pp

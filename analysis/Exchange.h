@@ -21,9 +21,9 @@ inline bool isCutAtAttentions(pipeline::Phase phase) {
   return phase == pipeline::Phase::F || phase == pipeline::Phase::B || phase == pipeline::Phase::I;
 }
 
-/// How a unit is cut at its attentions. Step l is what runs before attention l; with helps, attention l is a part of its
-/// own over the keys that are left, beside the parts of the helpers. Without, it ends step l: a helper's own unit goes in
-/// such steps so that what it gives is not late.
+/// How a unit is cut at its attentions. Step l is what runs before attention l; with helps, attention l is a part of
+/// its own over the keys that are left, beside the parts of the helpers. Without, it ends step l: a helper's own unit
+/// goes in such steps so that what it gives is not late.
 struct CutPlan {
   llvm::SmallVector<Help> helps;
   bool gives() const { return !helps.empty(); }
@@ -61,8 +61,9 @@ struct CutUnit {
   llvm::SmallVector<pipeline::AttendOp> attends; ///< one for each help of the plan
 };
 
-/// Finds the units of a program that are cut, and those whose keys are attended ahead of them: by `attend`s outside of a
-/// `together`, on the unit's own rank, each of which goes on with what those before it gave. The unit attends the rest.
+/// Finds the units of a program that are cut, and those whose keys are attended ahead of them: by `attend`s outside of
+/// a `together`, on the unit's own rank, each of which goes on with what those before it gave. The unit attends the
+/// rest.
 class Exchanges {
 public:
   explicit Exchanges(pipeline::ProgramOp program);

@@ -10,8 +10,8 @@ namespace pp {
 
 /// Which messages share a lane, a queue at each rank through which they go one after the other (an NCCL communicator
 /// with its stream). `rank`: all messages of a rank. `direction`: two lanes a rank, one for what goes with the model
-/// (act, weight, kv, stash, stat, opt, data), one for derivatives (dact, dkv, grad). `pair`: a lane for every two ranks.
-/// `edge`: one for every directed edge, as the backends `mpi` and `threads` have it.
+/// (act, weight, kv, stash, stat, opt, data), one for derivatives (dact, dkv, grad). `pair`: a lane for every two
+/// ranks. `edge`: one for every directed edge, as the backends `mpi` and `threads` have it.
 /// Sums over a group have a lane of their own under `pair` and `edge`.
 enum class ChannelMap { rank, direction, pair, edge };
 llvm::StringRef stringifyChannelMap(ChannelMap map);

@@ -1,4 +1,4 @@
-// What a program is known by in the files that its runs write, so that those of another program are not taken for its own.
+// What identifies a program in the files that its runs write, so that it refuses the files of another program.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_PASSES_FINGERPRINT_H
 #define PP_PASSES_FINGERPRINT_H
@@ -12,8 +12,8 @@ namespace pp {
 /// messages (`messages`), both in their order. A run copies it into its profile and trace as `made_from`.
 llvm::json::Object fingerprintOf(pipeline::ProgramOp program);
 
-/// What is wrong with a file whose root this is: it does not say what it was made from, or that was another program, with
-/// the first difference. Empty if it is of this program; `inOrder`: with the same messages in the same order.
+/// What is wrong with a file whose root this is: it does not say what it was made from, or that was another program,
+/// with the first difference. Empty if it is of this program; `inOrder`: with the same messages in the same order.
 std::string differenceFrom(pipeline::ProgramOp program, const llvm::json::Object &root, bool inOrder);
 
 } // namespace pp

@@ -1,8 +1,8 @@
 // Prices by a profile that an emitted program has written: the means of its tasks and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// runtime/files/Profile.h says what the file holds. Here a rank's own thread moves the bytes: between threads whoever posts
-// last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
+// runtime/files/Profile.h says what the file holds. Here a rank's own thread moves the bytes: between threads whoever
+// posts last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
 #include "analysis/Costs.h"
 #include "analysis/Fingerprint.h"
 #include "mlir/Support/FileUtilities.h"

@@ -1,10 +1,11 @@
 // Runs rank programs in time order: tasks on their ranks' streams, messages on links, waits by cause.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A rank runs its list in order. A launch takes what the cost model says, a post too where the rank moves the bytes itself
-// (else nothing); a complete waits for its message. A message is ready when its last end is posted, and starts as soon as its links are free: of those that wait
-// for a link, the one that was ready first. A link carries one message at a time: the sum of what it carries is the same
-// as if they shared it, and the order within an edge stays that of its lane.
+// A rank runs its list in order. A launch takes what the cost model says, a post too where the rank moves the bytes
+// itself (else nothing); a complete waits for its message. A message is ready when its last end is posted, and starts
+// as soon as its links are free: of those that wait for a link, the one that was ready first. A link carries one
+// message at a time: the sum of what it carries is the same as if they shared it, and the order within an edge stays
+// that of its lane.
 #include "analysis/Simulate.h"
 #include "analysis/Actions.h"
 #include "analysis/SlotLives.h"
@@ -102,7 +103,8 @@ private:
   const CostModel &costs;
   int64_t steps;
   bool overlap;
-  /// In lockstep: how many tasks of a `together` have not ended, by step and its number, and the ranks that wait for that.
+  /// In lockstep: how many tasks of a `together` have not ended, by step and its number, and the ranks that wait for
+  /// that.
   std::map<std::pair<int64_t, int64_t>, int64_t> joints;
   std::vector<int64_t> early;
   Timeline timeline;

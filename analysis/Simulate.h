@@ -7,7 +7,8 @@
 
 namespace pp {
 
-/// One launch: a unit of F, B, I, W, R, or (phase U) an update or another task that completes the step (sum, norm, tie).
+/// One launch: a unit of F, B, I, W, R, or (phase U) an update or another task that completes the step (sum, norm,
+/// tie).
 struct Span {
   pipeline::LaunchOp launch;
   double start, end;
@@ -70,9 +71,9 @@ struct Timeline {
   std::vector<LinkLoad> links;
   double makespan = 0; ///< from 0 to the end of the last work of any rank
   double step = 0;     ///< to the end of the last task: updates and what completes the step included
-  /// Two steps where no rank waits between them for the others: each begins its second step when its own list has ended,
-  /// and no update waits for the norm of all gradients (zero bubble's late validation). Weights on their way home are
-  /// waited for.
+  /// Two steps where no rank waits between them for the others: each begins its second step when its own list has
+  /// ended, and no update waits for the norm of all gradients (zero bubble's late validation). Weights on their way
+  /// home are waited for.
   double twoSteps = 0;
   /// What it costs that all ranks meet between two steps.
   double barrierCost() const { return 2 * step - twoSteps; }
@@ -84,9 +85,10 @@ struct Timeline {
 };
 
 /// The rank programs must be proved (no deadlock). Zero buffering: a message starts when both ends are posted. Without
-/// `overlap` ranks do one thing at a time, as Megatron's 1F1B: one message after the other, a receive is posted where its rank
-/// waits, and no task begins before all that the rank has sent has arrived. In `lockstep` no task of a `together` begins before
-/// all tasks of those before it have ended, on any rank. Failure after an error: there can be a deadlock.
+/// `overlap` ranks do one thing at a time, as Megatron's 1F1B: one message after the other, a receive is posted where
+/// its rank waits, and no task begins before all that the rank has sent has arrived. In `lockstep` no task of a
+/// `together` begins before all tasks of those before it have ended, on any rank. Failure after an error: there can be
+/// a deadlock.
 struct Manner {
   bool overlap = true, lockstep = false;
 };

@@ -37,8 +37,8 @@ bool meet(const SlotLife &a, const SlotLife &b);
 
 /// The lives of all slots of a rank, in order of their first segment; `positions` of the rank's ops are counted from 0.
 /// Weights, optimizer state and data are there when the step begins; what the trainer reads lives to the end. Of a slot
-/// whose tensors lie apart each has its own life; one that a launch hands on ends right before it. `host`: of the slots in
-/// the rank's host memory instead. `apart`: as if all tensors lay apart that may.
+/// whose tensors lie apart each has its own life; one that a launch hands on ends right before it. `host`: of the slots
+/// in the rank's host memory instead. `apart`: as if all tensors lay apart that may.
 std::vector<SlotLife> slotLives(pipeline::RankOp rank, bool host = false, bool apart = false);
 
 /// The role and bytes of the largest sum of live slots, and where it is reached.

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // usage: mpirun -n RANKS pp-bench-collectives [ROUNDS]
-// Both ways add in the members' order, so both make the same bits (checked). The sends go straight from who has it to who
-// needs it, all posted at once. Of the slowest rank's time the shortest of the rounds, the two ways taking turns: what else
-// runs on the machine only adds to it.
+// Both ways add in the members' order, so both make the same bits (checked). The sends go straight from who has it to
+// who needs it, all posted at once. Of the slowest rank's time the shortest of the rounds, the two ways taking turns:
+// what else runs on the machine only adds to it.
 #include "runtime/transport/GroupSums.h"
 #include "runtime/transport/MpiCollective.h"
 #include <algorithm>

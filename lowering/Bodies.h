@@ -11,8 +11,8 @@
 
 namespace pp {
 
-/// A lowered body: `i32 @name(ptr rank, ptr <each pointer of its groups>, ptr scratch)`; of a group in a slot whose tensors
-/// lie apart a pointer for each of them.
+/// A lowered body: `i32 @name(ptr rank, ptr <each pointer of its groups>, ptr scratch)`; of a group in a slot whose
+/// tensors lie apart a pointer for each of them.
 struct Body {
   std::string name; ///< the body's, and a number where slots lie apart in more than one way
   mlir::LLVM::LLVMFuncOp function;
@@ -36,8 +36,8 @@ public:
 
   Bodies(CallModule &calls, RankText &text) : calls(calls), text(text) {}
 
-  /// The lowered body for slots that lie as the launch's do; lowered at the first request. Null after an error, which is
-  /// reported once.
+  /// The lowered body for slots that lie as the launch's do; lowered at the first request. Null after an error, which
+  /// is reported once.
   const Body *get(mlir::func::FuncOp function, pipeline::LaunchOp launch);
 
 private:

@@ -52,8 +52,8 @@ mlir::LogicalResult emitObjects(const ProvedModule &proved, llvm::ArrayRef<int64
                                 llvm::SmallVectorImpl<std::string> &paths);
 
 /// Links objects with the runtime by the C++ compiler driver ($CXX, c++, g++ or clang++). `output`, a file that is
-/// there or not, appears whole or not at all. `runtimeLibrary` empty: `libpp-runtime.a`, or for cuda `libpp-runtime-cuda.a`, in `lib` beside the folder of
-/// this tool or of the build.
+/// there or not, appears whole or not at all. `runtimeLibrary` empty: `libpp-runtime.a`, or for cuda
+/// `libpp-runtime-cuda.a`, in `lib` beside the folder of this tool or of the build.
 mlir::LogicalResult linkExecutable(llvm::ArrayRef<std::string> objects, llvm::StringRef target,
                                    llvm::StringRef runtimeLibrary, llvm::StringRef output, mlir::Location loc);
 

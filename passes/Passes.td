@@ -19,9 +19,10 @@ def DeriveTasks : PpPass<"derive-tasks"> {
 def SplitVocabulary : PpPass<"split-vocabulary"> {
   let summary = "a part at `shard(ranks)` becomes a piece for every rank, cut by the vocabulary";
   let description = [{
-    `piece @head at [0, 1] shard; unit F(head, 0) on [0, 1]` ~~> `piece @head0 at [0] {first = 0, ..}; piece @head1 at [1] ..;
-    together { unit F(head(0), 0) on [0]; unit F(head(1), 0) on [1] }`. What of the part has nothing to do with the vocabulary
-    joins the neighbouring piece. No later pass needs to know more of it than that the shards belong together.
+    `piece @head at [0, 1] shard; unit F(head, 0) on [0, 1]` ~~> `piece @head0 at [0] {first = 0, ..}; piece @head1 at
+    [1] ..; together { unit F(head(0), 0) on [0]; unit F(head(1), 0) on [1] }`. What of the part has nothing to do with
+    the vocabulary joins the neighbouring piece. No later pass needs to know more of it than that the shards belong
+    together.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
@@ -34,8 +35,8 @@ def VerifyUnits : PpPass<"verify-units"> {
 def FuseUnits : PpPass<"fuse-units"> {
   let summary = "an I and the W right behind it become B, where no message stands between them";
   let description = [{
-    `unit I(0, 3); unit W(0, 3)` ~~> `unit B(0, 3)`, if the backward of the piece before runs on the same rank, or there is
-    none, and the schedule does not move the piece's gradient. `pp-compile --fuse=false` leaves this pass out.
+    `unit I(0, 3); unit W(0, 3)` ~~> `unit B(0, 3)`, if the backward of the piece before runs on the same rank, or there
+    is none, and the schedule does not move the piece's gradient. `pp-compile --fuse=false` leaves this pass out.
   }];
 }
 
@@ -43,8 +44,8 @@ def FuseEpilogues : PpPass<"fuse-epilogues"> {
   let summary = "a product and the gelu, its derivative or the bias gradient beside it become one op";
   let description = [{
     `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`, and so for `linear_dx` with `gelu_bwd` and
-    `linear_dw` with `bias_dw`, inside one body. cuBLASLt runs such a pair as one kernel. `pp-compile --epilogues` asks for
-    this pass, and `--target=cuda` does.
+    `linear_dw` with `bias_dw`, inside one body. cuBLASLt runs such a pair as one kernel. `pp-compile --epilogues` asks
+    for this pass, and `--target=cuda` does.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
@@ -53,8 +54,8 @@ def LinearizeActions : PpPass<"linearize-actions"> {
   let summary = "merge the ranks' lists into one order in which every input is there";
   let description = [{
     `on 0 { F F B B } on 1 { F B F B }` ~~> `F(0, 0) F(1, 0) F(0, 1) ..`: among the actions that may go, the one that
-    starts first in unit time (F 1, B 2, I 1, W 1), then that of the lowest rank: where the text has a rank's list does not
-    matter. Projection of this order cannot deadlock.
+    starts first in unit time (F 1, B 2, I 1, W 1), then that of the lowest rank: where the text has a rank's list does
+    not matter. Projection of this order cannot deadlock.
   }];
 }
 
@@ -69,16 +70,17 @@ def VerifyArrivals : PpPass<"verify-arrivals"> {
 def CompleteStep : PpPass<"complete-step"> {
   let summary = "the step in SSA: tasks on placed values, inferred moves, reductions, updates, weight returns";
   let description = [{
-    `unit F(0, 0) on [0]; unit F(1, 0) on [1]` ~~> `%a = task @s0.F ..; %f = move act(0, 0) %a; %b = wait %f; task @s1.F`.
+    `unit F(0, 0) on [0]; unit F(1, 0) on [1]` ~~> `%a = task @s0.F ..; %f = move act(0, 0) %a; %b = wait %f; task
+    @s1.F`.
   }];
 }
 
 def HoistMoves : PpPass<"hoist-moves"> {
   let summary = "weights leave earlier, as far as the simulator says that the step gains by it";
   let description = [{
-    `task F(0, 0); move weight(1); wait; task F(1, 0)` ~~> `move weight(1); task F(0, 0); wait; task F(1, 0)`. One distance
-    for all moves of weights, counted in tasks of their ranks: the shortest of those with which the simulated step is
-    fastest, within the schedule's limits and the memory of the ranks. `pp-compile --hoist` asks for this pass.
+    `task F(0, 0); move weight(1); wait; task F(1, 0)` ~~> `move weight(1); task F(0, 0); wait; task F(1, 0)`. One
+    distance for all moves of weights, counted in tasks of their ranks: the shortest of those with which the simulated
+    step is fastest, within the schedule's limits and the memory of the ranks. `pp-compile --hoist` asks for this pass.
   }];
   let options = [
     Option<"costs", "costs", "std::string", "", "what the simulator counts in, as pp-compile --costs">,
@@ -96,8 +98,8 @@ def PlanBodies : PpPass<"plan-bodies"> {
   let summary = "give every value inside a task function a place in its slots or its scratch memory";
   let description = [{
     `%1 = nn.linear ..` ~~> the same with `pp.buffers`, and `pipeline.scratch_bytes` on the function. Of an I also
-    `pipeline.handed`: what waits for W and lies where a tensor of the stash lay, because it is that tensor or nobody reads
-    that one any more.
+    `pipeline.handed`: what waits for W and lies where a tensor of the stash lay, because it is that tensor or nobody
+    reads that one any more.
   }];
 }
 
@@ -112,8 +114,9 @@ def ProjectRanks : PpPass<"project-ranks"> {
 def PlanSlots : PpPass<"plan-slots"> {
   let summary = "give every slot an offset in its rank's arena; two live slots never overlap";
   let description = [{
-    `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. Where a plan of whole slots is more than a fiftieth
-    above the largest live set, and where launches hand tensors on, stashes lie apart: `slot stash .. places [4096, 0]`.
+    `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. Where a plan of whole slots is more than a
+    fiftieth above the largest live set, and where launches hand tensors on, stashes lie apart: `slot stash .. places
+    [4096, 0]`.
   }];
 }
 

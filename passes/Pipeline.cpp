@@ -6,7 +6,8 @@ using namespace pp;
 
 void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs,
                        const ChangeOptions &changes) {
-  // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than that.
+  // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than
+  // that.
   manager.addPass(createSplitVocabulary());
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());

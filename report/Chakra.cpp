@@ -1,10 +1,10 @@
 // Writes rank programs as Chakra execution traces, the input of ASTRA-sim: a file for every rank.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The schema is that of mlcommons/chakra, version 0.0.4 (et_def.proto): a file is a GlobalMetadata, then Nodes, every one
-// after its length as a varint. Attributes have the value types that its feeder reads. All dependences are data_deps:
-// the feeder of ASTRA-sim looks at no others. A node waits for all that the rank's list puts before it and does not let
-// run on: the launch before it and the messages completed since.
+// The schema is that of mlcommons/chakra, version 0.0.4 (et_def.proto): a file is a GlobalMetadata, then Nodes, every
+// one after its length as a varint. Attributes have the value types that its feeder reads. All dependences are
+// data_deps: the feeder of ASTRA-sim looks at no others. A node waits for all that the rank's list puts before it and
+// does not let run on: the launch before it and the messages completed since.
 #include "report/Names.h"
 #include "report/Output.h"
 #include "report/Pictures.h"

@@ -1,4 +1,4 @@
-// Draws the order of units for a terminal, coloured by phase: every unit one cell wide, or as many cells as units of time.
+// Draws the order of units for a terminal, coloured by phase: a unit takes one cell, or one cell per unit of time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   r0 | F0 F1 .. .. B0 .. B1          --to-scale:    r0 | F0 F1 .. .. B0--- .. B1---

@@ -15,13 +15,14 @@ void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
 /// `weight.3>1` (sent to rank 1) and `weight.3<0` (received from rank 0), which a PyTorch reader refuses.
 void printComms(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
-/// What PyTorch's own reader takes: `compute_only`, or with messages `compute_comms`. Without `waits` for the versions that
-/// have no WAIT_SEND and WAIT_REDUCE_GRAD.
+/// What PyTorch's own reader takes: `compute_only`, or with messages `compute_comms`. Without `waits` for the versions
+/// that have no WAIT_SEND and WAIT_REDUCE_GRAD.
 struct TorchForm {
   bool messages = false, waits = true;
 };
 
-/// Whether PyTorch could say this schedule at all: stages, no parts and no slices. Of actions, before they are compiled.
+/// Whether PyTorch could say this schedule at all: stages, no parts and no slices. Of actions, before they are
+/// compiled.
 llvm::LogicalResult checkTorch(pipeline::ProgramOp program);
 /// The program as a schedule of PyTorch; an error at the first thing that such a schedule cannot say.
 llvm::LogicalResult exportTorch(pipeline::ProgramOp program, TorchForm form, llvm::raw_ostream &os);

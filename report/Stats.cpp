@@ -10,8 +10,8 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// Values of a role alive at once on a rank: as `limit` counts them, until they are used or sent for the last time, or as
-/// slots, which messages on their way occupy until they are complete.
+/// Values of a role alive at once on a rank: as `limit` counts them, until they are used or sent for the last time, or
+/// as slots, which messages on their way occupy until they are complete.
 class AliveCounter {
 public:
   AliveCounter(RankOp rank) : lives(slotLives(rank)) {

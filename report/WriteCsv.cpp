@@ -93,8 +93,8 @@ void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
 
 namespace {
 
-/// Writes what PyTorch's reader takes. Its schedules know stages, each on one rank, microbatches, and messages between a
-/// stage and the next one; the optimizer's step is not part of them.
+/// Writes what PyTorch's reader takes. Its schedules know stages, each on one rank, microbatches, and messages between
+/// a stage and the next one; the optimizer's step is not part of them.
 class TorchWriter {
 public:
   TorchWriter(ProgramOp program, TorchForm form) : program(program), pieces(program), form(form) {}

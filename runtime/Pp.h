@@ -4,7 +4,8 @@
 // An emitted ELF holds, for each rank r, a step function `pp_step_<r>` and a JSON text that describes everything the
 // step refers to by number: ops, messages, units, slots (runtime/Program.h reads it once, at start). A step only calls
 // the functions below with constants and addresses in the rank's arena; it allocates nothing and looks nothing up.
-// Every function returns a status; nothing below `main` prints or exits. Shapes are row-major; T is tokens = batch*length.
+// Every function returns a status; nothing below `main` prints or exits. Shapes are row-major; T is tokens =
+// batch*length.
 #ifndef PP_RUNTIME_PP_H
 #define PP_RUNTIME_PP_H
 
@@ -49,11 +50,11 @@ int32_t pp_end_unit(pp_rank_t *rank, int32_t unit);
 /// `pp_complete` of the same number: a send may be read meanwhile, a receive may not be touched.
 int32_t pp_post_send(pp_rank_t *rank, int32_t message, const void *data);
 int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data);
-/// Joins a collective of the message's group, in place. all_reduce: every member gets the sum, added in rank order (f64,
-/// f32, or 16 bits that are added in f32 and rounded once, as the message says). reduce: the root gets it, the others'
-/// data may be read meanwhile. broadcast: every member gets the root's data, which may be read meanwhile. all_gather:
-/// every member's data get the shards of all, reduce_scatter: every member's shard its range of the sum of the data;
-/// `shard` is null elsewhere.
+/// Joins a collective of the message's group, in place. all_reduce: every member gets the sum, added in rank order
+/// (f64, f32, or 16 bits that are added in f32 and rounded once, as the message says). reduce: the root gets it, the
+/// others' data may be read meanwhile. broadcast: every member gets the root's data, which may be read meanwhile.
+/// all_gather: every member's data get the shards of all, reduce_scatter: every member's shard its range of the sum of
+/// the data; `shard` is null elsewhere.
 int32_t pp_post_collective(pp_rank_t *rank, int32_t message, void *data, void *shard);
 /// Blocks until the message is done; PP_PEER when it is overdue or its peer is gone.
 int32_t pp_complete(pp_rank_t *rank, int32_t message);
@@ -81,7 +82,8 @@ int32_t pp_linear_dx_gelu(pp_rank_t *, int32_t op, const void *dy, const void *w
 /// dw as pp_linear_dw and db as pp_bias_dw. dims T K N. flags: "transposed", "accumulate" (both).
 int32_t pp_linear_dw_bias(pp_rank_t *, int32_t op, const void *x, const void *dy, void *dw, void *db);
 
-/// x[T,h] = table[tokens[t] - first], or 0 outside of it: rows [first, first + rows) of V. dims T h rows first V; or T h V.
+/// x[T,h] = table[tokens[t] - first], or 0 outside of it: rows [first, first + rows) of V. dims T h rows first V; or T
+/// h V.
 int32_t pp_embedding(pp_rank_t *, int32_t op, const int32_t *tokens, const void *table, void *x);
 /// dtable[rows,h] (+)= rows of dx summed by token; acc; without "accumulate" cleared first. dims as above.
 int32_t pp_embedding_dw(pp_rank_t *, int32_t op, const int32_t *tokens, const void *dx, void *dtable);
@@ -122,8 +124,8 @@ int32_t pp_attention_merge(pp_rank_t *, int32_t op, const void *const *parts, vo
 int32_t pp_attention_delta(pp_rank_t *, int32_t op, const void *dout, const void *o, void *delta);
 /// dq (+)= and `dkv` (dk0, dv0, dk1, dv1, ..) from some of the chunks, with lse and delta of all together: calls for
 /// different chunks add. dims as above. flags: "causal"; "accumulate" (dq only); "sums": dk, dv in acc;
-/// "accumulate_kv": dk, dv in acc and added to. `o`, the output, is null unless these are all of its gradients: libraries
-/// make delta of it.
+/// "accumulate_kv": dk, dv in acc and added to. `o`, the output, is null unless these are all of its gradients:
+/// libraries make delta of it.
 int32_t pp_attention_bwd(pp_rank_t *, int32_t op, const void *dout, const void *q, const void *lse, const void *delta,
                          const void *const *kv, void *dq, void *const *dkv, const void *o);
 
@@ -172,13 +174,13 @@ int32_t pp_round(pp_rank_t *, int32_t op, const void *x, void *y);
 int32_t pp_sum_squares(pp_rank_t *, int32_t op, const void *grad, double *sum);
 /// AdamW in place: m, v, master in acc, w = round(master). Learning rate, step number, betas, epsilon, weight decay and
 /// the clip norm are scalars of the rank, set before the step; `norm2` (f64) is the squared global gradient norm, null:
-/// no clipping. Gradients and norm2 are those of loss scale times the loss; in f16 nothing changes if norm2 is not finite.
-/// For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay).
+/// no clipping. Gradients and norm2 are those of loss scale times the loss; in f16 nothing changes if norm2 is not
+/// finite. For e f32 and f64 master is null and w itself is the master. dims n. flags: "decay" (weight decay).
 int32_t pp_adamw(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *m, void *v,
                  void *master);
 
-/// The same for all tensors of a list in one call, as if one by one. `grads` lists their addresses; `tensors` grad, w, m,
-/// v and master of each. dims: for each tensor its size, and 1 for weight decay or 0. flags: "accumulate" (the sum).
+/// The same for all tensors of a list in one call, as if one by one. `grads` lists their addresses; `tensors` grad, w,
+/// m, v and master of each. dims: for each tensor its size, and 1 for weight decay or 0. flags: "accumulate" (the sum).
 int32_t pp_sum_squares_all(pp_rank_t *, int32_t op, const void *const *grads, double *sum);
 int32_t pp_adamw_all(pp_rank_t *, int32_t op, const double *norm2, void *const *tensors);
 

@@ -20,24 +20,25 @@
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
-//    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master" | "previous", "shape": [128], "type": "f32",
-//                  "offset": 512}],
+//    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master" | "previous", "shape": [128],
+//                  "type": "f32", "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
-//    "inputs":   [{"kind": "tokens" | "targets" | "source", "microbatch": 0, "offset": 4096, "first": 64, "length": 32}],
+//    "inputs":   [{"kind": "tokens" | "targets" | "source", "microbatch": 0, "offset": 4096, "first": 64,
+//                  "length": 32}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
 // over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
 // checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
-// the weight's owner; for 16 bits `master` holds the f32 master. `previous` is the weight as it was one update before the
-// step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and lie on
-// the owner: those of the last update.
+// the weight's owner; for 16 bits `master` holds the f32 master. `previous` is the weight as it was one update before
+// the step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and
+// lie on the owner: those of the last update.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
 // trainer before each step. A loss is one scalar already scaled, so
-// that the sum over the microbatches of an update (and ranks) is the mean over them. `norm` is one f64, the squared norm of all
-// gradients. Where a piece is cut over ranks, weights, state and grads have `begin` and `count` too: `shape` is that of the
-// whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and `stride`, so many of each
-// `stride` of them: columns of a matrix.
+// that the sum over the microbatches of an update (and ranks) is the mean over them. `norm` is one f64, the squared
+// norm of all gradients. Where a piece is cut over ranks, weights, state and grads have `begin` and `count` too:
+// `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
+// `stride`, so many of each `stride` of them: columns of a matrix.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 

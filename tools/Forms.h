@@ -29,15 +29,17 @@ NamedValues formNames();
 /// What --costs says.
 std::string requestedCosts();
 
-/// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they lead to.
+/// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they
+/// lead to.
 mlir::LogicalResult setCosts(mlir::ModuleOp module);
 
-/// Fails, said once, where what would be written is a folder, or is read: the source, one of the files `read`, or what an
-/// option names. Also by another name, a link.
+/// Fails, said once, where what would be written is a folder, or is read: the source, one of the files `read`, or what
+/// an option names. Also by another name, a link.
 mlir::LogicalResult checkOutputs(mlir::ModuleOp module, llvm::StringRef source, llvm::ArrayRef<std::string> read);
 
-/// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller, with
-/// the name of the source. `proved`: the same module, or null where its proofs did not run; then it is not made into code.
+/// Writes the requested form of a module that is at its level: to -o, else to `os` or (exe, obj) beside the caller,
+/// with the name of the source. `proved`: the same module, or null where its proofs did not run; then it is not made
+/// into code.
 llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source,
                               llvm::raw_ostream &os);
 

@@ -28,8 +28,8 @@ template <typename Option> NamedValues namedValues(Option &option) {
   return named;
 }
 
-/// Reads the command line: `-h` is --help, LLVM's own options are not shown, NO_COLOR counts. False if it is wrong, which
-/// is said once on stderr.
+/// Reads the command line: `-h` is --help, LLVM's own options are not shown, NO_COLOR counts. False if it is wrong,
+/// which is said once on stderr.
 bool readCommandLine(int argc, char **argv, llvm::StringRef overview,
                      llvm::ArrayRef<const llvm::cl::OptionCategory *> shown, llvm::ArrayRef<NamedValues> named);
 /// What the tool ends with: 0 done, 1 the program or a file is wrong, 2 the command line is. Flushes standard output.

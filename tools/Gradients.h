@@ -16,8 +16,9 @@ using Gradients = std::map<std::string, std::vector<double>>;
 /// Of a .safetensors file and a log of one step; says once why it cannot be read.
 mlir::FailureOr<Gradients> readGradients(llvm::StringRef tensors, llvm::StringRef log);
 
-/// How far a tensor is from the reference's, relative to the reference's largest number. Where all numbers of a tensor are
-/// small beside those of others they may be nothing but rounding: then it is relative to 1e-4 of the largest of all.
+/// How far a tensor is from the reference's, relative to the reference's largest number. Where all numbers of a tensor
+/// are small beside those of others they may be nothing but rounding: then it is relative to 1e-4 of the largest of
+/// all.
 struct Difference {
   std::string name;
   double relative = 0;

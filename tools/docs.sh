@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the references of the dialects, passes and model operations from their .td files; with --check, fails if a committed one differs.
+# Writes the references of the dialects, passes and operations from their .td files; --check fails where one is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in

@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/build.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-cat /usr/share/common-licenses/*GPL-* /usr/share/common-licenses/GFDL-* /usr/share/common-licenses/MPL-* > build/text.txt
+licenses=/usr/share/common-licenses
+cat $licenses/*GPL-* $licenses/GFDL-* $licenses/MPL-* > build/text.txt
 echo; echo "== pp-compile examples/quickstart.pipe --emit=timeline"
 build/bin/pp-compile examples/quickstart.pipe --emit=timeline
 echo; echo "== pp-compile examples/quickstart.pipe -o build/quickstart"

@@ -1,9 +1,9 @@
-// Times the kernels of the device cuda on a GPU, one line for each shape; bench/gpu/kernels.py sets PyTorch's beside them.
+// Times the kernels of the device cuda on a GPU, one line for each shape; bench/gpu/kernels.py adds PyTorch's times.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A line is: kernel, type, dims, microseconds (the median of repeated graph replays), TFLOP/s, GB/s, and for products
-// the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here; for products with an
-// epilogue also the time of the two plain calls (PP_EPILOGUES=off) over that of the one.
+// the time of the fastest algorithm that cuBLASLt has (PP_TUNE) over the time of the one chosen here; for products with
+// an epilogue also the time of the two plain calls (PP_EPILOGUES=off) over that of the one.
 #include "runtime/kernels/Op.h"
 #include <algorithm>
 #include <cstdio>

@@ -20,8 +20,10 @@ pack() { # NAME -D..
 define() { for pair in "$@"; do printf -- '-D %s ' "$pair"; done; }
 
 schedules=(gpipe 1f1b 1f1b_recompute interleaved looped_bfs zb_h1 zb_h2 zb_v v_half v_min dualpipe_v weipipe_interleave
-  weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp zero1 zero2 data_parallel terapipe slimpipe slimpipe_interleaved gpipe_offload 1f1b_vocabulary)
-types=(f32 bf16 f16) few=(1f1b zb_v weipipe_interleave tawpipe slimpipe) # of f16, whose programs differ by their type alone
+  weipipe_prefetch weipipe_naive wzb1 wzb2 helixpipe tawpipe fsdp zero1 zero2 data_parallel terapipe slimpipe
+  slimpipe_interleaved gpipe_offload 1f1b_vocabulary)
+types=(f32 bf16 f16)
+few=(1f1b zb_v weipipe_interleave tawpipe slimpipe) # for f16, whose programs differ only in their type
 if [ "$target" = cpu ]; then schedules=(1f1b zb_v weipipe_interleave tawpipe gpipe_offload) types=(f32); fi
 for type in "${types[@]}"; do
   size=$(define model=llama layers=8 hidden=64 heads=4 kv_heads=1 ffn=96 vocab=256 sequence=64 microbatch=2 \
@@ -37,8 +39,8 @@ done
 kinds=(f32 bf16)
 if [ "$target" = cpu ]; then kinds=(f32); fi
 for type in "${kinds[@]}"; do
-  size=$(define model=gpt2 layers=8 hidden=64 heads=4 ffn=256 vocab=256 context=64 sequence=64 microbatch=2 microbatches=8 \
-    precision="$type")
+  size=$(define model=gpt2 layers=8 hidden=64 heads=4 ffn=256 vocab=256 context=64 sequence=64 microbatch=2 \
+    microbatches=8 precision="$type")
   pack "gradients.$type-gpt2.single" $size -D schedule=single -D ranks=1
   for schedule in 1f1b 1f1b_recompute zb_v; do
     pack "gradients.$type-gpt2.$schedule" $size -D schedule="$schedule" -D ranks=4

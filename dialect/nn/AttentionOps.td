@@ -10,7 +10,8 @@ def AttentionOp : Nn_ForwardOp<"attention", ["flags", "lists"]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";
   let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = ..)";
   let formula = "o = softmax(q k^T / sqrt(d)) v, d = width / heads";
-  let note = "of each head; k and v have kv_heads heads, each read by heads / kv_heads heads of q; `causal`: a query sees the keys up to its own position";
+  let note = "of each head; k and v have kv_heads heads, each read by heads / kv_heads heads of q; `causal`: a query "
+             "sees the keys up to its own position";
   let description = [{
     `kv` is k and v of each chunk in turn: one chunk for a whole sequence, for a slice those of the slices before it and
     its own. `kv_heads` heads of k and v, each read by heads / kv_heads heads of q; 0: as many as heads.

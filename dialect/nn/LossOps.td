@@ -4,11 +4,13 @@
 #define PP_DIALECT_NNLOSSOPS_TD
 
 def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
-  let summary = "`scale` times the sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz too";
+  let summary = "`scale` times the sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz "
+                "too";
   let description = [{ `scale` is the weight of this loss in that of the model, which may be a sum of several. }];
   let signature = "cross_entropy(z, targets)";
   let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";
-  let note = "z are the logits; the last part returns it, or `a + 0.3 * b` of several; training takes the mean over all tokens of a step";
+  let note = "z are the logits; the last part returns it, or `a + 0.3 * b` of several; training takes the mean over "
+             "all tokens of a step";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";

@@ -79,8 +79,8 @@ def Nn_Integers : StaticShapeTensorOf<[I32]>;
 
 class Nn_Op<string mnemonic, list<Trait> traits = []>
     : Op<Nn_Dialect, mnemonic, !listconcat([Pure, InferTypeOpAdaptor], traits)> {
-  /// For frontend/OPERATIONS.md: how models write the op, if they may, with `..` for what must be given; what it computes;
-  /// what else its user must know, where that is not the summary.
+  /// For frontend/OPERATIONS.md: how models write the op, if they may, with `..` for what must be given; what it
+  /// computes; what else its user must know, where that is not the summary.
   string signature = "";
   string formula = "";
   string note = "";
@@ -184,7 +184,8 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
   let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\")";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
-  let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", (2j, 2j + 1) for \"pair\"";
+  let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", "
+             "(2j, 2j + 1) for \"pair\"";
   let description = [{ `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". }];
   let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, DefaultValuedAttr<F64Attr, "10000.0">:$theta,
                        DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse);

@@ -42,8 +42,8 @@ inline RankedTensorType inSums(Value like, ArrayRef<int64_t> shape) {
   return RankedTensorType::get(shape, sumType(tensorOf(like).getElementType()));
 }
 
-/// Pairs of a query and a key that it sees: `queries` from position `first` on, `keys` from `position` on; a causal query
-/// sees the keys up to its own position. A closed form, so that a cost does not take longer for longer sequences.
+/// Pairs of a query and a key that it sees: `queries` from position `first` on, `keys` from `position` on; a causal
+/// query sees the keys up to its own position. A closed form, so that a cost does not take longer for longer sequences.
 double visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal);
 
 /// What is wrong with the operands of one op, said at its location; the first complaint ends the check.

@@ -1,4 +1,4 @@
-// Attributes and types of the `pipeline` dialect: unit coordinates, things that travel, places, and the placed value type.
+// Attributes and types of the `pipeline` dialect: unit coordinates, payloads of messages, places, and placed values.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_DIALECT_PIPELINEATTRS_TD
 #define PP_DIALECT_PIPELINEATTRS_TD

@@ -24,7 +24,9 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat = "$sym_name `ranks` $ranks `microbatches` $microbatches `slices` $slices attr-dict-with-keyword $body";
+  let assemblyFormat = [{
+    $sym_name `ranks` $ranks `microbatches` $microbatches `slices` $slices attr-dict-with-keyword $body
+  }];
 }
 
 def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
@@ -120,7 +122,9 @@ def TaskOp : Pipeline_Op<"task", [Named]> {
 
 def MoveOp : Pipeline_Op<"move", [Named]> {
   let summary = "a value changes its placement; the verb is read off the two types";
-  let description = [{ Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`. }];
+  let description = [{
+    Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`.
+  }];
   let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group);
   let results = (outs Pipeline_FutureType:$future);
   let assemblyFormat = "$thing $value (`group` $group^)? attr-dict `:` type($value) `->` type($future)";
@@ -135,7 +139,8 @@ def MoveOp : Pipeline_Op<"move", [Named]> {
 def WaitOp : Pipeline_Op<"wait", [Named]> {
   let summary = "the value of a move, there from here on";
   let description = [{
-    Of what comes to several ranks each may wait for its own copy, or its own shard: the value then is on that rank alone.
+    Of what comes to several ranks each may wait for its own copy, or its own shard: the value then is on that rank
+    alone.
   }];
   let arguments = (ins Pipeline_FutureType:$future);
   let results = (outs Pipeline_ValType:$value);
@@ -173,10 +178,10 @@ def SlotOp : Pipeline_Op<"slot", [Named]> {
   let description = [{
     `binding` says what the trainer finds in it before or after the step: {kind = "weight" | "opt" | "grad", piece,
     save}, {kind = "tokens" | "targets" | "source" | "loss", microbatch, slice, first} (the last two where there are
-    slices: its number and first token), {kind = "norm"}; absent for what lives inside the step. `offset` is given by plan-slots.
-    `label` names the value in messages. `host`: it lies in the rank's second arena, where only messages of the rank to
-    itself go. `places`, instead of `offset`: its tensors lie apart, each at an offset of its own; bodies get an address
-    for each, but no message can take it.
+    slices: its number and first token), {kind = "norm"}; absent for what lives inside the step. `offset` is given by
+    plan-slots. `label` names the value in messages. `host`: it lies in the rank's second arena, where only messages of
+    the rank to itself go. `places`, instead of `offset`: its tensors lie apart, each at an offset of its own; bodies
+    get an address for each, but no message can take it.
   }];
   let arguments = (ins Pipeline_Role:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
                        OptionalAttr<DenseI64ArrayAttr>:$places, OptionalAttr<DictionaryAttr>:$binding, UnitAttr:$host);
@@ -223,7 +228,8 @@ def PostOp : Pipeline_Op<"post"> {
     in place. all_reduce: every slot gets the sum. reduce: the slot of `root` gets it. broadcast: every other slot gets
     what that of `root` holds. all_gather and reduce_scatter have the rank's shard beside the whole: bytes `cuts[k]` to
     `cuts[k + 1]` of it for the k-th of n members, then `cuts[n + k]` to `cuts[n + k + 1]` where tensors are cut for
-    themselves, and so on. all_gather: every slot gets what the members' `shard`s hold, each in its place. reduce_scatter: every `shard` gets its range of the slots' sum.
+    themselves, and so on. all_gather: every slot gets what the members' `shard`s hold, each in its place.
+    reduce_scatter: every `shard` gets its range of the slots' sum.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        Optional<Pipeline_SlotType>:$shard, DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$root,

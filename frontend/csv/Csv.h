@@ -1,4 +1,4 @@
-// A schedule as PyTorch's pipelining writes it: one row of cells for each rank, as actions, and actions as a `.pipe` file.
+// A schedule in the CSV form of PyTorch's pipelining, one row of cells for each rank, is read and written as `.pipe`.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_FRONTEND_CSV_H
 #define PP_FRONTEND_CSV_H
@@ -17,7 +17,22 @@ enum class CsvDialect { Current, V25 };
 /// What one cell says; of an OVERLAP_F_B cell, what one of its members says.
 struct CsvAction {
   // clang-format off
-  enum Kind { F, I, B, W, SendF, SendB, RecvF, RecvB, WaitSendF, WaitSendB, Unshard, Reshard, ReduceGrad, WaitReduceGrad };
+  enum Kind {
+    F,
+    I,
+    B,
+    W,
+    SendF,
+    SendB,
+    RecvF,
+    RecvB,
+    WaitSendF,
+    WaitSendB,
+    Unshard,
+    Reshard,
+    ReduceGrad,
+    WaitReduceGrad
+  };
   // clang-format on
   Kind kind;
   int64_t stage, microbatch = -1;
@@ -65,7 +80,8 @@ mlir::FailureOr<std::vector<CsvStep>> mergeRows(Source &source, const CsvTable &
 mlir::OwningOpRef<mlir::ModuleOp> importCsv(llvm::SourceMgr &manager, mlir::MLIRContext *context, CsvDialect dialect,
                                             llvm::StringRef name);
 
-/// Writes a program of stages and actions as a `.pipe` file: a list for each rank, or, where messages are given, one order.
+/// Writes a program of stages and actions as a `.pipe` file: a list for each rank, or, where messages are given, one
+/// order.
 void writePipe(pipeline::ProgramOp program, llvm::StringRef origin, llvm::raw_ostream &os);
 
 } // namespace pp

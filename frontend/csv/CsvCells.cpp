@@ -1,7 +1,7 @@
 // The cells of a schedule CSV: PyTorch's grammar to the letter, and the names of its older dialects where they appear.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   row    = cell { "," cell }               rank k is row k; blanks around a cell are nothing, an empty cell is idle time
+//   row    = cell { "," cell }            rank k is row k; blanks around a cell are nothing, an empty cell is idle time
 //   cell   = simple | "(" simple { ";" simple } ")OVERLAP_F_B"
 //   simple = STAGE ( F | I | B | W | SEND_F | RECV_F | SEND_B | RECV_B | WAIT_SEND_F | WAIT_SEND_B ) MICROBATCH
 //          | STAGE ( UNSHARD | RESHARD | REDUCE_GRAD | WAIT_REDUCE_GRAD )

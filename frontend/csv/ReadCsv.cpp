@@ -146,8 +146,8 @@ private:
                                      << "is `I` today; read such a file with `--dialect=2.5`";
   }
 
-  /// UNSHARD and its like are about weights sharded over data-parallel ranks. There are none here, so they go, but a file
-  /// that breaks their rules would break PyTorch's run.
+  /// UNSHARD and its like are about weights sharded over data-parallel ranks. There are none here, so they go, but a
+  /// file that breaks their rules would break PyTorch's run.
   LogicalResult checkSharding() {
     for (const CsvRow &row : table.rows) {
       DenseMap<int64_t, const CsvAction *> unsharded, reduced;

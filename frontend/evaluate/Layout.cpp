@@ -4,7 +4,8 @@
 //   layout = { item | "(" { item } ")*" N }          E embedding, t a layer, L loss, | the end of a stage, m refused
 //   item   = ( "E" | "t" | "L" | "|" ) [ "*" N ]     commas separate for the eye only
 //
-// A stage of E or L alone has no layers and gets its part from its place: `stage` gives embed to the first, head to the last.
+// A stage of E or L alone has no layers and gets its part from its place: `stage` gives embed to the first, head to the
+// last.
 #include "frontend/evaluate/Evaluator.h"
 #include "llvm/ADT/StringExtras.h"
 

@@ -221,8 +221,8 @@ LogicalResult Elaborator::cut(const CutStatement *statement, Scope &scope) {
   return statement->isStage ? cutStages(statement, scope) : cutPart(statement, scope);
 }
 
-// Every microbatch and slice of every piece is a unit; where the budget has no room for so many, that is said before they
-// are counted one by one.
+// Every microbatch and slice of every piece is a unit; where the budget has no room for so many, that is said before
+// they are counted one by one.
 LogicalResult Elaborator::checkUnits(SMLoc at, int64_t count) {
   uint64_t slices = std::max<int64_t>(sizes.slices, 1), each = SaturatingMultiply<uint64_t>(sizes.microbatches, slices);
   if (SaturatingMultiply<uint64_t>(count, each) <= uint64_t(budget.actions))
@@ -433,8 +433,8 @@ SmallVector<unsigned> Elaborator::piecesInModelOrder() {
   return order;
 }
 
-/// Parts outside the layers that no piece declares. Those before all layers join the piece behind them, those behind all
-/// layers the piece before them; others are added with the layer that they stand before.
+/// Parts outside the layers that no piece declares. Those before all layers join the piece behind them, those behind
+/// all layers the piece before them; others are added with the layer that they stand before.
 void Elaborator::collectUndeclared(ArrayRef<unsigned> order) {
   for (unsigned part = 0; part < model.parts.size(); ++part) {
     if (model.parts[part].kind || isDeclared(part))

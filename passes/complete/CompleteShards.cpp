@@ -1,21 +1,21 @@
-// Pieces that several ranks update: each a shard, of weights gathered to be used and gradients summed into shards, or all of it.
+// Completes pieces that several ranks update: each rank updates a shard, or all of the piece.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   rank 0  [W a|b|c|d]  <-all_gather-  a      B: grad  -reduce_scatter->  sum of a  -norm.0, U.0->  a
 //   rank 1  [W a|b|c|d]  <-all_gather-  b      B: grad  -reduce_scatter->  sum of b  -norm.1, U.1->  b     and so on
 //
-// Where the weights are whole on every rank (ZeRO-1 and -2), each cuts its shard out of them for its update, and what the
-// updates make is gathered where the old weights were:
+// Where the weights are whole on every rank (ZeRO-1 and -2), each cuts its shard out of them for its update, and what
+// the updates make is gathered where the old weights were:
 //
 //   rank 0  [W]  cut.0, U.0 -> a  <-all_gather->  [W']
 //
-// Where the optimizer state is whole on all of them, too (plain data parallelism), the sums are all-reduced, and each rank
-// updates its own copy:
+// Where the optimizer state is whole on all of them, too (plain data parallelism), the sums are all-reduced, and each
+// rank updates its own copy:
 //
 //   rank 0  [W]  B: grad  <-all_reduce->  sum  -norm, U->  W'
 //
-// The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them. A tensor
-// that two pieces use is cut at the same elements in both, so that its shares and new values stay on their rank.
+// The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them. A
+// tensor that two pieces use is cut at the same elements in both, so that its shares and new values stay on their rank.
 #include "passes/complete/StepBuilder.h"
 
 using namespace mlir;
@@ -44,7 +44,8 @@ bool StepBuilder::sumsOnAll(TransferOp op) {
          (to.getLayout() == Layout::shard || (to.getLayout() == Layout::full && to.getRanks().size() > 1));
 }
 
-/// A gather brings the whole weight to all that have a shard, a sum ends in all shards, or on all that update the piece.
+/// A gather brings the whole weight to all that have a shard, a sum ends in all shards, or on all that update the
+/// piece.
 LogicalResult StepBuilder::verifyShards(TransferOp op) {
   int64_t piece = pieces.find(op.getThing().getCoord());
   Role role = op.getThing().getRole();

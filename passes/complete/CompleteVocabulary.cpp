@@ -1,10 +1,11 @@
 // What the shards of a part that is cut by the vocabulary make: summed where it is read, or gathered on all of them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   rank 0  F(embed(0)): rows of its tokens, else 0  \                    F(head(0)): statistics  <- all_gather -> B(head(0))
-//   rank 1  F(embed(1)): rows of its tokens, else 0  -- reduce -> F(0)    F(head(1)): statistics  <- all_gather -> B(head(1))
+//   rank 0  F(embed(0)): rows of its tokens, else 0 \                F(head(0)): statistics <- all_gather -> B(head(0))
+//   rank 1  F(embed(1)): rows of its tokens, else 0 - reduce -> F(0) F(head(1)): statistics <- all_gather -> B(head(1))
 //
-// The piece before a part broadcasts to its shards (StepBuilder::deliver), and what their backwards make of it is reduced.
+// The piece before a part broadcasts to its shards (StepBuilder::deliver), and what their backwards make of it is
+// reduced.
 #include "analysis/Vocabulary.h"
 #include "passes/complete/StepBuilder.h"
 

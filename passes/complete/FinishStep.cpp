@@ -93,8 +93,8 @@ void StepBuilder::addNorm(int64_t piece, int64_t rank) {
   norms[rank] = createTask(*body, updateUnit(piece), rank, inputs, pieces.op(piece).getLoc()).getResult(0);
 }
 
-/// One running sum of squares on every rank that updates something, pieces in model order. What several ranks have whole
-/// the first of them counts; where all of them have all, each counts all, and nothing is to be sent.
+/// One running sum of squares on every rank that updates something, pieces in model order. What several ranks have
+/// whole the first of them counts; where all of them have all, each counts all, and nothing is to be sent.
 void StepBuilder::createNorms() {
   ArrayRef<int64_t> owners;
   bool alike = true;

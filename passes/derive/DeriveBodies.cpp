@@ -104,7 +104,8 @@ static Value rootOf(Value value) {
   return value;
 }
 
-// Every result lies where it must, and no two in one place. What waits for W may be what F saved: plan-bodies hands it on.
+// Every result lies where it must, and no two in one place. What waits for W may be what F saved: plan-bodies hands it
+// on.
 static void copyResultsHome(Operation *end, BodyShape &shape) {
   DenseSet<Value> returned;
   for (auto [g, group] : llvm::enumerate(shape.results))

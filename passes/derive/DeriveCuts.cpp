@@ -10,8 +10,8 @@
 //   donor      B.step.0of2 ─▶ query ─▶ B.part.rest ─▶ dq, adds to dkv.1 to dkv.3 ─▶ B.step.1of2: adds dq, adds to dkv.0
 //   helper              └────▶ B.part ──▶ dq, dk and dv of slice 0 ───────────────────┘
 //
-// Steps go through the ops in their order; what a step makes for later ones is in its `carry`. What F saves is in groups
-// by attention, the same for all ways to cut, so F and B are cut independently of each other.
+// Steps go through the ops in their order; what a step makes for later ones is in its `carry`. What F saves is in
+// groups by attention, the same for all ways to cut, so F and B are cut independently of each other.
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;

@@ -9,9 +9,9 @@
 //                    │ pending                   W: gradients of weights; pending = what crosses (nn_ops R3)
 //                    └─▶ *_dw, accumulate ─▶ grad
 //
-// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). Of a
-// head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the stash: what W reads
-// of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
+// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). Of
+// a head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the stash: what W
+// reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;
@@ -209,8 +209,8 @@ void PieceGraph::sumOneByOne() {
   }
 }
 
-/// What stands for a part of `from` runs where that does: in F, and in R if R may run it again. The number is copied first:
-/// to insert may move what the iterator points at.
+/// What stands for a part of `from` runs where that does: in F, and in R if R may run it again. The number is copied
+/// first: to insert may move what the iterator points at.
 void PieceGraph::inherit(Operation *from, Operation *op) {
   if (forward.contains(from))
     forward.insert(op);

@@ -1,8 +1,9 @@
-// Writes a piece's ops as one slice of the sequence sees them: its tokens' positions, and the keys of the slices before it.
+// Writes a piece's ops for one slice of the sequence: with its tokens' positions, and the keys of the slices before it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Keys and values of a slice stay where they were made, a chunk for each slice (`kv.0`, `kv.1`, ..): slice k attends the
-// chunks 0 to k. Their gradients are sums over slices, made by the last slice and gone through by the others in reverse:
+// Keys and values of a slice stay where they were made, a chunk for each slice (`kv.0`, `kv.1`, ..): slice k attends
+// the chunks 0 to k. Their gradients are sums over slices, made by the last slice and gone through by the others in
+// reverse:
 //
 //   F.2  reads kv.0 kv.1         makes kv.2                    (slice 2 of 3)
 //   B.2  reads kv.0 kv.1 kv.2    makes dkv.0 dkv.1

@@ -4,7 +4,7 @@
 // With R, what F keeps is cut at the parts that R runs. `kept` is what the other parts save and what R starts from, the
 // values that enter a run of such parts; `stash` is the rest, made by R, or by an F that no R follows:
 //
-//   x ─▶ [pre qkv] ─▶ q k v ─▶ attn ─▶ o ─▶ [post pre qkv] ─▶ ..   [..] run again: kept {o, lse, x}, stash {q, k, v, ..}
+//   x ─▶ [pre qkv] ─▶ q k v ─▶ attn ─▶ o ─▶ [post pre qkv] ─▶ ..  [..] run again: kept {o, lse, x}, stash {q, k, v, ..}
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;
@@ -65,8 +65,8 @@ Value PieceGraph::rebuilt(Value value, Operation *before) {
   return again[value] = op->getResult(0);
 }
 
-// Where the backward reads a part only of what came in, as in `return attention(q, k, v), x`, F saves that part: what it
-// just passes on must not wait with it.
+// Where the backward reads a part only of what came in, as in `return attention(q, k, v), x`, F saves that part: what
+// it just passes on must not wait with it.
 void PieceGraph::saveInputs() {
   auto isLater = [&](OpOperand &use) {
     return !forward.contains(use.getOwner()) || (piece.runs(Phase::R) && runs.contains(use.getOwner()));

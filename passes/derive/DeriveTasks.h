@@ -77,8 +77,8 @@ struct PieceModel {
   std::vector<CutRequest> cuts = {};   ///< if there are any, stashes and keys are kept by attention
   int64_t shards = 0;                  ///< over which updates are cut; 0: they are whole
   bool cutsWeights = false;            ///< they are whole on every rank, which cuts its shard out of them
-  /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go out,
-  /// if this one makes them for the piece after (KeysBefore).
+  /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go
+  /// out, if this one makes them for the piece after (KeysBefore).
   llvm::SmallVector<unsigned, 2> keysIn = {}, keysOut = {};
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
   static void add(std::vector<CutRequest> &cuts, const CutRequest &cut);
@@ -111,7 +111,8 @@ mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, llvm::S
 /// A tensor of this shape in the type of sums.
 mlir::RankedTensorType sumsOf(mlir::Type tensor);
 
-/// A gradient in the type of sums, in memory of its own if it is kept in another; and the sum in the type it is kept in.
+/// A gradient in the type of sums, in memory of its own if it is kept in another; and the sum in the type it is kept
+/// in.
 mlir::Value widenGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value grad);
 mlir::Value roundGrad(mlir::OpBuilder &builder, mlir::Location loc, mlir::Value sum, mlir::Type kept);
 

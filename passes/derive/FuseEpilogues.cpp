@@ -18,8 +18,9 @@
 //    them with the same calls from the same bits. They are F's gradients to the rounding of y.
 //  - R makes u by a plain linear, whose algorithm need not be the fused one's: u is then that of F to the rounding of a
 //    sum. (Without this pass R's u has the bits of F's.)
-// linear_dx_gelu and linear_dw_bias have no such half: what they leave out is rounded once less, and read by nobody else.
-// All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has them.
+// linear_dx_gelu and linear_dw_bias have no such half: what they leave out is rounded once less, and read by nobody
+// else. All of this is one switch, as R2 asks: `pp-compile --epilogues`, and PP_EPILOGUES=off for a program that has
+// them.
 #include "passes/Passes.h"
 #include "passes/project/PlanBodies.h"
 
@@ -31,8 +32,8 @@ namespace pp {
 using namespace mlir;
 using namespace pp;
 
-/// The op before this one that runs a kernel. Only neighbours are made one: what lies between two others would have to live
-/// on both sides of their product.
+/// The op before this one that runs a kernel. Only neighbours are made one: what lies between two others would have to
+/// live on both sides of their product.
 static Operation *kernelBefore(Operation *op) {
   do
     op = op->getPrevNode();

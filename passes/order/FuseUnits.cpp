@@ -4,10 +4,10 @@
 // Before: unit I(0, 3) on [0]      After: unit B(0, 3) on [0]
 //         unit W(0, 3) on [0]
 //
-// Halves cost memory and time: what W waits for is written by I and read back, and what both need is made again twice. Two
-// of them side by side are worth it where the gradient of the activation goes to another rank between them, which could not
-// begin before the W otherwise; and where W waits for a share of the gradient that travels. Elsewhere nobody sees the
-// difference: the rank would do nothing else in between, and B takes as long as both.
+// Halves cost memory and time: what W waits for is written by I and read back, and what both need is made again twice.
+// Two of them side by side are worth it where the gradient of the activation goes to another rank between them, which
+// could not begin before the W otherwise; and where W waits for a share of the gradient that travels. Elsewhere nobody
+// sees the difference: the rank would do nothing else in between, and B takes as long as both.
 #include "analysis/Actions.h"
 #include "analysis/Vocabulary.h"
 #include "passes/Passes.h"

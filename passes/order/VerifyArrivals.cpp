@@ -3,8 +3,8 @@
 //
 // Before: the actions in one order. After: the same, or an error at what takes the gradient away.
 //
-//   rank 0 | B(2, 0)  grad(2) to 1      inside `on 0` the move stands in the list of rank 0 alone, so nothing says whether
-//   rank 1 | B(2, 1)  grad(2) to 2      rank 0's share goes on to rank 2 or stays on rank 1
+//   rank 0 | B(2, 0)  grad(2) to 1   inside `on 0` the move stands in the list of rank 0 alone, so nothing says whether
+//   rank 1 | B(2, 1)  grad(2) to 2   rank 0's share goes on to rank 2 or stays on rank 1
 //
 // A gradient is a sum, so what only adds to it may come in any order: the merge chooses one. What takes it away, a move
 // or an update, must come before or after all that adds: in the list of the rank, or because data makes it so.
@@ -157,7 +157,7 @@ private:
     return success();
   }
 
-  //===-- What to say -----------------------------------------------------------------------------------------------===//
+  //===-- What to say --------------------------------------------------------------------------------------------===//
 
   LogicalResult report(const Question &question) {
     const Event *taker = &question.second, *other = &question.first;

@@ -1,4 +1,4 @@
-// The plan of one task body while it is made: buffers, each a run of memory for values that take it over from each other.
+// The plan of one task body while it is made: buffers, each a range of memory that several values use in turn.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_PASSES_BODYPLAN_H
 #define PP_PASSES_BODYPLAN_H

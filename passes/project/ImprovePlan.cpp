@@ -1,4 +1,4 @@
-// Makes a memory plan smaller: lanes for slots of one size, filled by sweeps over the program; the best of many layouts.
+// Makes a memory plan smaller: it fills lanes of slots of one size in sweeps, and keeps the best of many layouts.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   bytes ^ |P0.|   |P1..|     |P2.|    two lanes of pending values,
@@ -8,9 +8,9 @@
 //         +--------------------------> position
 //
 // Where slots of different sizes follow each other, first fit leaves gaps that nothing fills. In lanes a slot takes the
-// place of one of its own size. Lanes for all that ever live at once may be more than the bound, the largest live sum: then
-// some sizes get fewer. How many, in which order, and what else a slot may take is tried by lot, from a fixed seed: the same
-// program has the same plan everywhere. Work is bounded, whatever the program's size.
+// place of one of its own size. Lanes for all that ever live at once may be more than the bound, the largest live sum:
+// then some sizes get fewer. How many, in which order, and what else a slot may take is tried by lot, from a fixed
+// seed: the same program has the same plan everywhere. Work is bounded, whatever the program's size.
 #include "passes/project/SlotLayout.h"
 #include "llvm/ADT/MapVector.h"
 #include <numeric>
@@ -215,7 +215,8 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
   return layout;
 }
 
-/// In a free lane of its size, the lowest or that in the tightest gap; else in the tightest or the lowest gap, at one end.
+/// In a free lane of its size, the lowest or that in the tightest gap; else in the tightest or the lowest gap, at one
+/// end.
 int64_t Improver::placeFor(size_t slot, ArrayRef<Range> taken, ArrayRef<int64_t> lanes, unsigned rule) {
   constexpr int64_t open = std::numeric_limits<int64_t>::max() / 2;
   int64_t bytes = lives[slot].bytes, last = bottom, chosen = -1, least = std::numeric_limits<int64_t>::max();

@@ -72,7 +72,8 @@ void BodyPlan::number() {
     mergeViews(op);
 }
 
-// `from` comes to lie `offset` bytes behind the beginning of `into`; the buffer that begins first takes the other one in.
+// `from` comes to lie `offset` bytes behind the beginning of `into`; the buffer that begins first takes the other one
+// in.
 void BodyPlan::merge(Value into, Value from, int64_t offset) {
   int64_t shift = offsets.lookup(into) + offset - offsets.lookup(from);
   if (shift < 0)

@@ -14,7 +14,8 @@ namespace pp {
 /// BodyGroups::pointers; -1 is the scratch memory.
 inline constexpr llvm::StringLiteral kBuffersAttr = "pp.buffers";
 inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
-/// Of a body: which tensors of its results lie where tensors of its inputs lay (LaunchOp), by pointers of the signature.
+/// Of a body: which tensors of its results lie where tensors of its inputs lay (LaunchOp), by pointers of the
+/// signature.
 inline constexpr llvm::StringLiteral kHandedAttr = "pipeline.handed";
 
 /// How a body's tensors are grouped into payloads: its `pipeline.inputs`, `pipeline.results` and `pipeline.ties`.

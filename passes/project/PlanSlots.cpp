@@ -8,7 +8,8 @@
 //         |  |   |A1..|A3...|                      -> position
 //
 // First fit by start is right for the regular lives of a pipeline; if it needs more than the largest live sum, which no
-// plan can go below, ImprovePlan.cpp tries others. Slots in host memory are planned by themselves, in an arena of their own.
+// plan can go below, ImprovePlan.cpp tries others. Slots in host memory are planned by themselves, in an arena of their
+// own.
 #include "analysis/Actions.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
@@ -198,7 +199,8 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
     }
   }
 
-  /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots apart.
+  /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots
+  /// apart.
   static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
   static void planRank(RankOp rank, int64_t work) {

@@ -1,4 +1,4 @@
-// Plans what is a part of something else: rows of a tensor lie in it, and runs of rows are computed where they are joined.
+// Plans views: rows of a tensor lie in the tensor, and rows that are concatenated are computed in their final place.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: %a = nn.rows %x {start = 8, ..}   %u = nn.linear %a, %w   %y = nn.join_rows %t, %u      %x at 0, %y at 4096

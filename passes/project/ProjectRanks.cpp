@@ -6,12 +6,12 @@
 //         task @s1.F (%b)
 //
 // Both sides post where the move stands; the receiver completes where the wait stands. The sender, and a receiver that
-// waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is about
-// to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot close a
-// cycle (deadlock_and_nccl.md F.3). Of weights and gradients an R is no such launch: it only begins a backward, and a wait
-// behind it would stop the backward. Where the program has costs of parts, whose units may be of very different length, a
-// send waits for as long as the longest of them: the receiver may have begun one just before; and a receive is posted as
-// long before it is waited for (PostAhead.cpp).
+// waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is
+// about to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot
+// close a cycle (deadlock_and_nccl.md F.3). Of weights and gradients an R is no such launch: it only begins a backward,
+// and a wait behind it would stop the backward. Where the program has costs of parts, whose units may be of very
+// different length, a send waits for as long as the longest of them: the receiver may have begun one just before; and a
+// receive is posted as long before it is waited for (PostAhead.cpp).
 #include "analysis/Actions.h"
 #include "analysis/Costs.h"
 #include "passes/Passes.h"

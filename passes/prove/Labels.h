@@ -10,10 +10,11 @@
 namespace pp {
 
 /// Kinds of values. `fresh` and `share` are what pieces with tied weights exchange: new values and gradients of theirs.
-/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys. Of units
-/// cut at their attentions: `carry` goes from step to step, `query` to the ranks that compute a part of an attention, and
-/// `part` comes from them, a sum over slices of keys; the same with a `d` in the backward.
-/// `stats`: of the logits, for the loss. Of a part that is cut by the vocabulary `act`, `dact`, `stats` are the first shard's.
+/// `kept` is what F keeps of a stash of which R makes the rest. The slice of `kv` and `dkv` is that of the keys. Of
+/// units cut at their attentions: `carry` goes from step to step, `query` to the ranks that compute a part of an
+/// attention, and `part` comes from them, a sum over slices of keys; the same with a `d` in the backward.
+/// `stats`: of the logits, for the loss. Of a part that is cut by the vocabulary `act`, `dact`, `stats` are the first
+/// shard's.
 enum class What : uint8_t {
   nothing,
   act,
@@ -42,8 +43,8 @@ enum class What : uint8_t {
   stats
 };
 
-/// A value. Coordinates that a kind does not have are -1. `version`: of weights and optimizer states, after so many of this
-/// step's updates, below 0 before those of earlier steps; of a norm the update that it is for.
+/// A value. Coordinates that a kind does not have are -1. `version`: of weights and optimizer states, after so many of
+/// this step's updates, below 0 before those of earlier steps; of a norm the update that it is for.
 struct Label {
   What what = What::nothing;
   int32_t version = 0;
@@ -64,8 +65,8 @@ struct Label {
   std::string str(const Pieces &pieces) const;
 };
 
-/// The terms of a sum: sorted intervals, both ends included. Schedules go through microbatches in runs, so a gradient is
-/// one or two intervals whatever the number of microbatches.
+/// The terms of a sum: sorted intervals, both ends included. Schedules go through microbatches in runs, so a gradient
+/// is one or two intervals whatever the number of microbatches.
 class Terms {
 public:
   bool empty() const { return intervals.empty(); }

@@ -1,4 +1,4 @@
-// Proves that on every channel the k-th send is the k-th receive, and that members of a group join the same collectives.
+// Proves that on every channel the k-th send is the k-th receive, and that groups join the same collectives in order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // NCCL and MPI channels carry no names: a receive takes whatever comes next (proofs.md 5).

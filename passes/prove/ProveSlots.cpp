@@ -117,8 +117,8 @@ private:
     return proveHanded(launch, body->second.handed, write);
   }
 
-  /// The body writes no copy of what it hands on: it must lie where the launch wants it, and nobody may be reading there.
-  /// That nobody reads the old slot later is seen as an overlap: then both live (SlotLives.cpp).
+  /// The body writes no copy of what it hands on: it must lie where the launch wants it, and nobody may be reading
+  /// there. That nobody reads the old slot later is seen as an overlap: then both live (SlotLives.cpp).
   LogicalResult proveHanded(LaunchOp launch, DenseI64ArrayAttr attr, function_ref<LogicalResult(Value)> write) {
     if (launch.getHandedAttr() != attr)
       return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` does not say what `@"

@@ -1,9 +1,10 @@
 // Proves that every unit reads what it needs, and that every gradient has each microbatch once when it is used.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: rank programs. After: the same, or one error that tells which value is where it should not be (proofs.md 3, 4).
+// Before: rank programs. After: the same, or one error that tells which value is where it should not be (proofs.md 3,
+// 4).
 //
-//   rank 0:  launch F(0, 1) writes act(0, 1) ─send─▶ rank 1:  complete; launch F(1, 1) reads act(0, 1): the one it needs
+//   rank 0:  launch F(0, 1) writes act(0, 1) ─send─▶ rank 1: complete; launch F(1, 1) reads act(0, 1): the one it needs
 //   rank 1:  launch B(1, 0): grad(1) = {0};  launch B(1, 1): grad(1) = {0, 1};  U(1) needs {0, 1} and weight(1)
 //
 // The programs are executed with labels for values: LabelRules.cpp says what each group of a body must hold and what it
@@ -350,8 +351,8 @@ private:
     return terms;
   }
 
-  /// The first part is of the keys that stay, then one for each help of the plan. That of another's keys in its place is
-  /// told by those that are there twice or not at all.
+  /// The first part is of the keys that stay, then one for each help of the plan. That of another's keys in its place
+  /// is told by those that are there twice or not at all.
   LogicalResult mergePart(LaunchOp launch, const Unit &unit, Value slot, size_t number, Terms &parts) {
     SlotState &state = values.of(slot);
     const CutPlan &plan = unit.body.cut.plan;

@@ -1,4 +1,4 @@
-// Tells what is wrong with the values of a program: one error each, with the places where the wrong and the right one are.
+// Reports wrong values of a program: one error for each, with the places of the wrong and of the right value.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Exchange.h"
 #include "passes/prove/Values.h"

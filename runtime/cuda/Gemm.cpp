@@ -7,15 +7,16 @@
 // each product has two plans, for addresses at multiples of 16 bytes and for any, and picks one by the addresses.
 //
 // Epilogues, by cublasLt.h of CUDA 13 and, where it is silent, by what the projects say that use them:
-//   Gelu     GELU_AUX(_BIAS)  The tanh form, ours: PyTorch and TensorRT-LLM take gelu's tanh for the same function. aux is
-//                             u, in c's type, with rows at multiples of 8 elements. tanh itself is approximate, also
+//   Gelu     GELU_AUX(_BIAS)  The tanh form, ours: PyTorch and TensorRT-LLM take gelu's tanh for the same function. aux
+//                             is u, in c's type, with rows at multiples of 8 elements. tanh itself is approximate, also
 //                             in f32 (1e-4), where it is not asked for.
 //   GeluBwd  DGELU            aux as above, read. (DGELU_BGRAD would sum a bias gradient too, but in c's type: 16 bits,
 //                             where nn_ops R4 wants f32.)
-//   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw, or in
-//                             a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
-// Where cuBLASLt has no kernel its answer is NOT_SUPPORTED, or no algorithm; which types go with which epilogue is not said
-// anywhere, and found out only when an algorithm is asked for, so that INVALID_VALUE to an epilogue counts as no, too.
+//   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw,
+//                             or in a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
+// Where cuBLASLt has no kernel its answer is NOT_SUPPORTED, or no algorithm; which types go with which epilogue is not
+// said anywhere, and found out only when an algorithm is asked for, so that INVALID_VALUE to an epilogue counts as no,
+// too.
 #include "runtime/cuda/Gemm.h"
 #include <cstdlib>
 #include <cublasLt.h>

@@ -42,9 +42,9 @@ private:
   std::unique_ptr<State> state;
 };
 
-/// Whether to ask for a kernel that does the epilogue along. Gelu only of 16 bits, for cuBLASLt's tanh is good to 2^-11, and
-/// with rows of u at multiples of 8 elements; none in f64, which is there to be exact. PP_EPILOGUES: `on`, `off`, or `gelu`
-/// for all but bias gradients.
+/// Whether to ask for a kernel that does the epilogue along. Gelu only of 16 bits, for cuBLASLt's tanh is good to
+/// 2^-11, and with rows of u at multiples of 8 elements; none in f64, which is there to be exact. PP_EPILOGUES: `on`,
+/// `off`, or `gelu` for all but bias gradients.
 inline bool wantsEpilogue(const GemmShape &shape, bool byDefault) {
   const char *text = std::getenv("PP_EPILOGUES");
   std::string_view wish = text ? text : byDefault ? "on" : "off";

@@ -99,8 +99,8 @@ class StreamMeeting;
 /// Messages are copies and sums on the device, each channel a stream. `device` is allocated before `prepare`.
 [[nodiscard]] std::unique_ptr<Transport> makeStreamTransport(std::shared_ptr<StreamMeeting> meeting, int32_t rank,
                                                              StreamDevice &device);
-/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`: each
-/// rank has a device of its own, and of a message only its own end is checked.
+/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`:
+/// each rank has a device of its own, and of a message only its own end is checked.
 class CheckedMeeting;
 [[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart = false);
 [[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
@@ -116,8 +116,8 @@ void leave(StreamMeeting &meeting, int32_t rank);
 /// Messages go through memory of the host, and over MPI.
 [[nodiscard]] std::unique_ptr<Transport> makeStagedTransport(std::unique_ptr<Transport> mpi, Driver &driver,
                                                              StreamDevice &device, int32_t rank);
-/// Messages go from GPU to GPU; each channel is a communicator of its members. Of `emitted` the other ranks' programs, to
-/// say what they wait for.
+/// Messages go from GPU to GPU; each channel is a communicator of its members. Of `emitted` the other ranks' programs,
+/// to say what they wait for.
 [[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
                                                            const TransportOptions &options, Emitted &emitted,
                                                            Driver &driver, StreamDevice &device, int32_t rank);

@@ -1,13 +1,13 @@
 // Checks what is asked of a device against the rank programs: each message moves between its posts and its completes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   rank 0's stream    F(3) | post ................. | complete | F(4)       the proof of the rank programs rests on this:
-//                           |   the message's copy   |                       the copy comes after every end's post and
-//   rank 1's stream    F(2)   | post ................... | complete | F(3)   before every end's complete, and touches no
-//                                                                            other memory
+//   rank 0's stream  F(3) | post ................. | complete | F(4)      the proof of the rank programs rests on this:
+//                         |   the message's copy   |                      the copy comes after every end's post and
+//   rank 1's stream  F(2)   | post ................... | complete | F(3)  before every end's complete, and touches no
+//                                                                         other memory
 //
-// Which posts are one message is found here a second time, from the programs alone: the k-th of each member of a channel.
-// Of a rank with a device of its own only its own end is seen; the other end's rank sees the other.
+// Which posts are one message is found here a second time, from the programs alone: the k-th of each member of a
+// channel. Of a rank with a device of its own only its own end is seen; the other end's rank sees the other.
 #include "runtime/device/Order.h"
 #include "runtime/device/StreamDevice.h"
 #include <algorithm>

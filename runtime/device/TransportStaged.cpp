@@ -3,7 +3,8 @@
 //
 // What is sent is copied to the host behind the kernels that made it, and handed to MPI at the next `complete`: the
 // host waits there in any case, and all that the device still has to do for it waits for nobody. What comes is handed
-// to MPI when it is posted, and copied to the device in `complete`, in a stream that waits for the kernels before the post.
+// to MPI when it is posted, and copied to the device in `complete`, in a stream that waits for the kernels before the
+// post.
 #include "runtime/device/BesideMpi.h"
 #include <deque>
 

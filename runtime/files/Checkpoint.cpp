@@ -60,8 +60,8 @@ Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
   return {};
 }
 
-/// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out what
-/// a rank before this one has.
+/// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out
+/// what a rank before this one has.
 Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
   std::set<std::pair<std::string, int64_t>> seen;
   for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // model.safetensors holds the weights under their Hugging Face names and layouts; optimizer.safetensors `<weight>.m`,
-// `<weight>.v` and, for 16 bits, `<weight>.master` in the same layouts; state.json the step, the loss scale and what must
-// not change. All go by name, so another schedule or number of ranks of the same model can resume.
+// `<weight>.v` and, for 16 bits, `<weight>.master` in the same layouts; state.json the step, the loss scale and what
+// must not change. All go by name, so another schedule or number of ranks of the same model can resume.
 #ifndef PP_RUNTIME_CHECKPOINT_H
 #define PP_RUNTIME_CHECKPOINT_H
 

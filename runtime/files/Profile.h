@@ -9,8 +9,8 @@
 //  "tasks":    [{"task": "s0.F", "phase": "F", "rank": 0, "count": 144, "median": 1.1e-3, "mean": 1.2e-3}],
 //  "messages": [{"kind": "p2p" | "all_reduce", "bytes": 65536, "count": 288, "post": 1e-6, "last_post": 2.1e-5,
 //                "arrival": 4e-6}]}
-// `post` is that of an end which is not the last to post, `last_post` that of the last; `arrival` is from the end of the
-// last post to when an end that already waited goes on. Seconds; absent where nothing was seen.
+// `post` is that of an end which is not the last to post, `last_post` that of the last; `arrival` is from the end of
+// the last post to when an end that already waited goes on. Seconds; absent where nothing was seen.
 #ifndef PP_RUNTIME_PROFILE_H
 #define PP_RUNTIME_PROFILE_H
 

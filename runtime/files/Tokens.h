@@ -20,8 +20,8 @@ public:
   /// then uint16 tokens. `random`: tokens from the seed. With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t sequence, int64_t vocab, uint64_t seed, bool check);
 
-  /// Writes sequence number `n` of the run, or `count` tokens of it from `first` on; one token later for targets. Number
-  /// -1 is the last one of the stream.
+  /// Writes sequence number `n` of the run, or `count` tokens of it from `first` on; one token later for targets.
+  /// Number -1 is the last one of the stream.
   void read(int64_t n, bool targets, int32_t *out, int64_t first = 0, int64_t count = -1) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }

@@ -1,12 +1,13 @@
 // Products through oneDNN matmul: plain strides for y, dx and dw, a sum post-op to accumulate, primitives made once.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Without AVX-512 the f32 dw goes through OpenBLAS: reading the first operand down its columns, oneDNN falls to 39 to 57
-// GFLOP/s where rows are a multiple of 4096 bytes, OpenBLAS keeps 72 to 95 (256 tokens, sgemm of 1024^3 90, on AVX2).
+// Without AVX-512 the f32 dw goes through OpenBLAS: reading the first operand down its columns, oneDNN falls to 39 to
+// 57 GFLOP/s where rows are a multiple of 4096 bytes, OpenBLAS keeps 72 to 95 (256 tokens, sgemm of 1024^3 90, on
+// AVX2).
 //
-// oneDNN's bf16 pays only with AMX; below it, it is slower than its f32. With AVX512-BF16 the product is our own. Else bf16
-// is a storage format: the operands are widened into scratch, multiplied in f32, and the result is rounded once. So is
-// f16 always: this oneDNN has no product of it for CPUs.
+// oneDNN's bf16 pays only with AMX; below it, it is slower than its f32. With AVX512-BF16 the product is our own. Else
+// bf16 is a storage format: the operands are widened into scratch, multiplied in f32, and the result is rounded once.
+// So is f16 always: this oneDNN has no product of it for CPUs.
 #include "runtime/gemm/Gemm.h"
 #include "runtime/gemm/Bf16Gemm.h"
 #include <algorithm>

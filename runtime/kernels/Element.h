@@ -44,7 +44,8 @@ PP_INLINE void put(double *p, int64_t i, double value) { p[i] = value; }
 PP_INLINE void put(Bf16 *p, int64_t i, float value) { p[i].bits = pp::roundToBf16(value); }
 PP_INLINE void put(F16 *p, int64_t i, float value) { p[i].bits = pp::roundToF16(value); }
 
-/// Runs of elements to f32 and back. g++ 12 makes no vectors of the CPU's own conversions of f16, so they are spelt out.
+/// Runs of elements to f32 and back. g++ 12 makes no vectors of the CPU's own conversions of f16, so they are spelt
+/// out.
 template <class E> PP_INLINE void widenRun(const E *x, float *y, int64_t n) {
   int64_t i = 0;
 #ifdef __F16C__

@@ -3,7 +3,8 @@
 //
 // Seven products instead of the five that suffice if dq is added by atomics: but every run gives the same bits, and dq
 // needs no f32 memory. A block of keys walks the queries that see it, of all heads of its group, so that the sums over
-// heads stay in registers; its scores are held transposed (keys x queries), so that they are the left operands of dk, dv.
+// heads stay in registers; its scores are held transposed (keys x queries), so that they are the left operands of dk,
+// dv.
 #include "runtime/simt/Tiles.h"
 
 using namespace pp;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int lanesOfColumns = 32, lanesOfRows = 8;
 
-/// sums[blockIdx.y][columns] (+)= the sum over the block's rows of x, which lie `stride` apart. A thread adds one pack's
-/// rows, one of every eight.
+/// sums[blockIdx.y][columns] (+)= the sum over the block's rows of x, which lie `stride` apart. A thread adds one
+/// pack's rows, one of every eight.
 template <class E, int W>
 __global__ void columnSumsKernel(const E *x, int64_t rows, int64_t columns, int64_t stride, int64_t rowsPerBlock,
                                  Acc<E> *sums, bool adds) {

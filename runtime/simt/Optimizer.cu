@@ -1,8 +1,8 @@
-// The optimizer's kernels: the squared norm of gradients and AdamW, each one launch for all tensors that one call names.
+// The optimizer's kernels: the squared norm of gradients and AdamW. Each is one launch for all tensors of a call.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   tensors    | w0 ........ | g0 | w1 .......... |        a block has 4096 elements of one tensor; which one it finds
-//   blocks     |0 |1 |2 |3 | |4 | |5 |6 |7 |8 |9 |         by a search in the list of first blocks, which is an argument
+//   tensors    | w0 ........ | g0 | w1 .......... |      a block has 4096 elements of one tensor; which one it finds
+//   blocks     |0 |1 |2 |3 | |4 | |5 |6 |7 |8 |9 |       by a search in the list of first blocks, which is an argument
 #include "runtime/simt/Launch.h"
 
 using namespace pp;

@@ -6,9 +6,10 @@
 //
 // MPI's own reductions may add in any order, by their manual and in fact (by size, and by where the ranks run): losses
 // would differ in their last bits from run to run, from machine to machine, and from the threads transport. So sums are
-// gathered and added in the order of the members. It costs nothing for reduce_scatter, where alltoall moves as little as
-// any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce moves n / 2 times
-// as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so: ZeRO's are cut.
+// gathered and added in the order of the members. It costs nothing for reduce_scatter, where alltoall moves as little
+// as any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce moves n / 2
+// times as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so: ZeRO's
+// are cut.
 //
 // MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
 // collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and

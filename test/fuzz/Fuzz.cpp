@@ -62,8 +62,8 @@ struct Base {
   std::vector<Case> cases;
 };
 
-/// Two mutants of what the schedule's author wrote. Most are refused before there is anything to run; what compiles must
-/// run clean, or the proofs must see it.
+/// Two mutants of what the schedule's author wrote. Most are refused before there is anything to run; what compiles
+/// must run clean, or the proofs must see it.
 template <typename Add> void judgeActions(Judge &judge, Base &base, int64_t number, Add add) {
   for (int64_t mutant = mutants; mutant < mutants + 2; ++mutant) {
     Dice dice(pp::hashOf(pp::hashOf(seed, uint64_t(number)), uint64_t(mutant)));

@@ -21,7 +21,7 @@ struct Rule {
   const char *name, *proof, *shape;
   enum class If {
     Any,
-    Unused, ///< the program runs clean without a launch of the unit that the message names, or without one of its inputs
+    Unused, ///< the program runs clean without a launch of the named unit, or without one of the unit's inputs
     Unread, ///< the program runs clean without the message at which the error stands
     Shared, ///< it does not when every slot has bytes of its own
     Keys,   ///< the message names keys of two slices of one sequence
@@ -60,8 +60,9 @@ constexpr Rule rules[] = {
     // A launch that runs twice, or a thing that arrives twice: while the first copy travels, an equal one is written.
     {"what is in flight is written over by an equal one", "slots", "writes `..` while it is in flight", Rule::If::Any},
     {"what is in flight is written over by an equal one", "slots", "receives over `..` while", Rule::If::Any},
-    // Two names for the same bytes that mean the same value, a value that nobody reads any more, or the memory of a send
-    // whose receiver must already have it: true by luck of this plan or of other ranks, and false after the next change.
+    // Two names for the same bytes that mean the same value, a value that nobody reads any more, or the memory of a
+    // send whose receiver must already have it: true by luck of this plan or of other ranks, and false after the next
+    // change.
     {"two slots share bytes when it does no harm", "slots", "overlaps", Rule::If::Any},
     // What I makes may be written anywhere; only what it leaves where it was must be looked for there.
     {"what is handed on is looked for where I writes it", "slots", "hands on tensor", Rule::If::Any},
@@ -152,7 +153,8 @@ static llvm::StringRef quotedAfter(llvm::StringRef message, llvm::StringRef word
   return message.split((words + " `").str()).second.split('`').first;
 }
 
-/// `.. is \`kv(1, 5, 0)\`, and the receiver expects \`kv(1, 5, 1)\``, or `sends .. of \`kv(1, 5, 0)\` as \`kv(1, 5, 1)\``.
+/// `.. is \`kv(1, 5, 0)\`, and the receiver expects \`kv(1, 5, 1)\``, or
+/// `sends .. of \`kv(1, 5, 0)\` as \`kv(1, 5, 1)\``.
 static bool namesKeysOfOneSequence(llvm::StringRef message) {
   llvm::SmallVector<llvm::StringRef> quotes;
   message.split(quotes, '`');

@@ -54,7 +54,8 @@ private:
   /// The documented rule behind a refusal of a program that runs clean, empty if there is none.
   std::string stricterRule(mlir::ModuleOp module, const Verdict &verdict, uint64_t seed);
   Outcome execute(mlir::ModuleOp module, uint64_t seed, bool threads, std::string &disagreement);
-  /// The outcome with other tokens and other moments of its messages: what runs clean by luck does not run clean in all.
+  /// The outcome with other tokens and other moments of its messages: what runs clean by luck does not run clean in
+  /// all.
   Outcome executeOtherwise(mlir::ModuleOp module, uint64_t seed);
   /// What the one-rank program of this schedule computes of these tokens; null if it fails.
   const Reference *reference(int64_t data);

@@ -215,8 +215,8 @@ struct Reader {
     return true;
   }
 
-  /// Hangs what dies on the steps: `stepAt` gives the steps done when the op at a position of the list is. What a launch
-  /// hands on is not dead before it.
+  /// Hangs what dies on the steps: `stepAt` gives the steps done when the op at a position of the list is. What a
+  /// launch hands on is not dead before it.
   void addDeaths(llvm::ArrayRef<size_t> stepAt) {
     for (bool host : {false, true}) {
       std::vector<SlotLife> lives = slotLives(rank, host);

@@ -149,7 +149,8 @@ public:
     return true;
   }
 
-  /// One member joins a collective of its group right before the one that it should join first: MPI takes them by turns.
+  /// One member joins a collective of its group right before the one that it should join first: MPI takes them by
+  /// turns.
   bool swapCollectives() {
     PostOp later = drawPost([](PostOp op) { return op.isCollective(); });
     for (Operation *op = later ? later->getPrevNode() : nullptr; op; op = op->getPrevNode())

@@ -12,10 +12,10 @@ static const double *doubles(const char *arena, int64_t offset) {
   return reinterpret_cast<const double *>(arena + offset);
 }
 
-/// No two tokens or targets of a step are equal, not even those of slices one token long; a target is not the next token,
-/// for then it would be that of the next slice. Each microbatch has a token in every quarter of the vocabulary, so that no
-/// rank's share of an embedding is zero. That is so for 6 microbatches of 4 tokens and a vocabulary of 61. Other data are
-/// other tokens.
+/// No two tokens or targets of a step are equal, not even those of slices one token long; a target is not the next
+/// token, for then it would be that of the next slice. Each microbatch has a token in every quarter of the vocabulary,
+/// so that no rank's share of an embedding is zero. That is so for 6 microbatches of 4 tokens and a vocabulary of 61.
+/// Other data are other tokens.
 static void fillTokens(const Program &program, const InputSpec &input, int64_t step, int64_t data, char *arena) {
   auto *out = reinterpret_cast<int32_t *>(arena + input.offset);
   for (int64_t i = 0; i < input.length; ++i) {

@@ -18,8 +18,9 @@ std::string list(const std::vector<int64_t> &values) {
   return text + "]";
 }
 
-/// The model, data and optimizer around a schedule. gpt2 ties its embedding and its head. The vocabulary has a token for
-/// each place of a step, and its table more than 32 elements for each of four ranks, so that it can be cut over them.
+/// The model, data and optimizer around a schedule. gpt2 ties its embedding and its head. The vocabulary has a token
+/// for each place of a step, and its table more than 32 elements for each of four ranks, so that it can be cut over
+/// them.
 std::string trainText(bool tied, int64_t layers, const std::string &call) {
   std::string model =
       tied ? "gpt2(layers = " + number(layers) + ", hidden = 4, heads = 2, vocab = 61, context = 4, ffn = 8)"

@@ -18,7 +18,8 @@ for seed in "$@"; do
     >"$folder/$seed.log" 2>&1
   code=$?
   [ $code -eq 0 ] || status=1
-  read -r passed failed < <(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$folder/$seed.log") || passed=crash failed=$code
+  read -r passed failed < <(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$folder/$seed.log") ||
+    passed=crash failed=$code
   read -r proved stricter < <(awk '$1 == "all" { print $3, $4 }' "$folder/$seed.log") || proved=- stricter=-
   printf '%-12s %8s %8s %13s %9s %8s\n' "$seed" "$passed" "$failed" "$proved" "$stricter" $((SECONDS - start))
 done

@@ -35,7 +35,8 @@ template <class E> static void multiplyFragments() {
   runGrid({}, 32, 0, [&] {
     int lane = int(threadIdx.x), g = lane / 4, t = lane % 4;
     uint32_t a[4], b[2];
-    // PTX ISA, mma.m16n8k16, bf16 and f16: row = g for i in {0,1,4,5}, else g + 8; column = 2t + (i & 1), + 8 from i = 4 on.
+    // PTX ISA, mma.m16n8k16, bf16 and f16: row = g for i in {0,1,4,5}, else g + 8; column = 2t + (i & 1), + 8 from i =
+    // 4 on.
     for (int i = 0; i < 8; i += 2) {
       int row = i == 0 || i == 4 ? g : g + 8, column = 2 * t + (i >= 4 ? 8 : 0);
       a[i / 2] = E::pairOf(p.a[row][column], p.a[row][column + 1]);

@@ -1,9 +1,9 @@
 // The part of the CUDA runtime that ours calls, on this CPU: streams, events, copies and graphs by CUDA's rules.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Linked in the place of the CUDA runtime, with the kernels of the device `cuda` as C++ (runtime/simt/BlockFibers.h), so
-// that everything above it runs as it would on a GPU. Nothing happens when it is asked for: streams go on whenever the host
-// asks whether something is done, each by a random length. What CUDA forbids in a capture is refused.
+// Linked in the place of the CUDA runtime, with the kernels of the device `cuda` as C++ (runtime/simt/BlockFibers.h),
+// so that everything above it runs as it would on a GPU. Nothing happens when it is asked for: streams go on whenever
+// the host asks whether something is done, each by a random length. What CUDA forbids in a capture is refused.
 //   PP_FAKE_CUDA=N   looking for GPUs fails with error N
 //   PP_FAKE_SEED=N   another order
 #include "test/gpu/FakeCuda.h"

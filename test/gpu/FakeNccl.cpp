@@ -1,10 +1,10 @@
 // The part of NCCL that ours calls, between processes of one machine: strict where NCCL leaves wrong use undefined.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A communicator is a piece of shared memory that its id names, with a pipe from each member to each other. A send is done
-// when its receive has taken all of it, never before: NCCL may buffer, and nobody may count on it. Operations of a stream
-// hold it up; those of a group go on together, and those between the same two members in order. Communicators that do
-// not block answer ncclInProgress for a while after every call, and only then put the operation on the stream.
+// A communicator is a piece of shared memory that its id names, with a pipe from each member to each other. A send is
+// done when its receive has taken all of it, never before: NCCL may buffer, and nobody may count on it. Operations of a
+// stream hold it up; those of a group go on together, and those between the same two members in order. Communicators
+// that do not block answer ncclInProgress for a while after every call, and only then put the operation on the stream.
 // What does not fit (other lengths, other kinds, a second stream, a first use inside a capture) is an error.
 //   PP_FAKE_NCCL=KIND:RANK:K   on this rank (-1: on all) the K-th operation (connect*: communicator), from 0, fails:
 //     withhold (never begins)  hang (the process sleeps)  die (SIGKILL)  error (reported later)  refuse (at the call)

@@ -1,4 +1,4 @@
-// A driver for CUDA that keeps what surely happens before what, so that messages over NCCL are checked as emulated ones are.
+// A driver for CUDA that records the order that streams guarantee, so that messages over NCCL can be checked.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Around the driver of programs for `cuda` (openDriver there is openCudaDriver here), with PP_FAKE_ORDER=K in the

@@ -32,7 +32,8 @@ TEST(KernelsTiles, ChunksBeforeAndBehind) {
   compare(wide, Type::Bf16);
 }
 
-/// Large scores: the running maximum moves, most weights underflow; tolerances hold because q and k are exact in the type.
+/// Large scores: the running maximum moves, most weights underflow; tolerances hold because q and k are exact in the
+/// type.
 TEST(KernelsTiles, LargeScores) {
   for (Type type : halfTypes)
     for (bool causal : {false, true}) {

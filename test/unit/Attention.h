@@ -1,4 +1,4 @@
-// A run of queries and its chunks of keys: the dense definition of attention in f64, and the kernels' answer to compare.
+// A run of queries and its chunks of keys: dense attention in f64 as a reference, and the kernels' answer to compare.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_TEST_UNIT_ATTENTION_H
 #define PP_TEST_UNIT_ATTENTION_H

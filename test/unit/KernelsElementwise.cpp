@@ -311,7 +311,8 @@ TEST(KernelsElementwise, SumSquaresOfManyTensors) {
   }
 }
 
-/// Gradients and norm of a scaled loss give the update of the loss itself, to the bit where the scale is a power of two.
+/// Gradients and norm of a scaled loss give the update of the loss itself, to the bit where the scale is a power of
+/// two.
 TEST(KernelsElementwise, AdamWTakesTheLossScaleOut) {
   Values grad = rounded(Type::F32, random(50, 1)), scaled = grad, old = random(50, 2);
   for (double &g : scaled)

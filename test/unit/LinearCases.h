@@ -1,4 +1,4 @@
-// The cases of products and of what stands for them: every type, transposed or not, with a flag or without, of given sizes.
+// The cases of products and of their replacements: every type, transposed or not, with a flag or without, in all sizes.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_TEST_UNIT_LINEARCASES_H
 #define PP_TEST_UNIT_LINEARCASES_H

@@ -81,8 +81,8 @@ TEST(RuntimeTransport, SumsInRankOrder) {
   }
 }
 
-// Two runs of a whole, each cut over all ranks. Where the next number is `first` + 2, `first` + 1 is `first`: a sum that is
-// rounded on its way stays there.
+// Two runs of a whole, each cut over all ranks. Where the next number is `first` + 2, `first` + 1 is `first`: a sum
+// that is rounded on its way stays there.
 static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (*widen)(uint16_t)) {
   auto programs = emptyPrograms(3);
   MessageSpec sum = sumOver({0, 1, 2}, 0, 9, type);
