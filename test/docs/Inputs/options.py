@@ -1,0 +1,32 @@
+"""Checks that tools/OPTIONS.md names every option of pp-compile and pp-translate, with every value that it may have."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: options.py ROOT, with the tools in PATH
+import re, subprocess, sys
+from source_files import lines, report
+
+
+def options(tool):
+    """The options in the order of `--help`, without those that every tool of LLVM has."""
+    text = subprocess.run([tool, "--help"], check=True, capture_output=True, text=True).stdout
+    sections = re.split(r"^(\w+ [Oo]ptions):$", text, flags=re.M)
+    ours = "".join(text for heading, text in zip(sections[1::2], sections[2::2]) if heading != "Generic Options")
+    current = ""
+    for option in re.findall(r"^  (-[-\w]+)|^    =(\w+)", ours, re.M):
+        current = option[0] or current
+        yield current if option[0] else f"{current}={option[1]}"
+
+
+def main():
+    page = "\n".join(lines(sys.argv[1], "tools/OPTIONS.md"))
+    problems = []
+    for tool in ("pp-compile", "pp-translate"):
+        named = re.search(rf"^## {tool}\n(.*?)(?=^## |\Z)", page, re.M | re.S)
+        for option in options(tool):
+            if not named or not re.search(rf"`{re.escape(option)}(?![-\w])", named[1]):
+                problems.append(f"tools/OPTIONS.md lacks {tool}'s option `{option}`")
+    return report(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
