@@ -3,6 +3,9 @@
 //
 // A tile of `rows` x 3 vectors stays in registers: 4 x 3 of 16 registers with AVX2, 8 x 3 of 32 with AVX-512; one row
 // element is broadcast and used three times.
+//
+// What is multiplied lies in words of 32 bits. A word is an f32, or (`paired`) two bf16 that follow each other along the
+// sum: channels of a row for dot products of rows ("rows" below), neighbouring rows for sums over rows ("across").
 #ifndef PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 #define PP_RUNTIME_KERNELS_ATTENTIONTILES_H
 
@@ -12,7 +15,8 @@ namespace {
 using namespace pp;
 
 /// `lanes` floats a vector, `rows` rows a tile.
-template <int lanes, int rows> struct Tiles {
+template <int lanes, int rows, bool paired = false> struct Tiles {
+  static constexpr int64_t perWord = paired ? 2 : 1;
   using Vector = typename VectorOf<lanes>::Floats;
   using Integers = typename VectorOf<lanes>::Integers;
 
@@ -59,7 +63,15 @@ template <int lanes, int rows> struct Tiles {
 
   // --- The two micro-kernels -----------------------------------------------------------------------------------------
 
-  /// tile[i][n] += sum over c of a[i][c] * b[c][n].
+  /// sum + a * b, of one word and a vector of words.
+  PP_INLINE static Vector multiplyAdd(Vector sum, float a, Vector b) {
+    if constexpr (paired)
+      return PairsOf<lanes>::multiplyAdd(sum, a, b);
+    else
+      return sum + a * b;
+  }
+
+  /// tile[i][n] += sum over the words c of a[i][c] * b[c][n].
   template <int width>
   PP_INLINE static void dot(Vector (&tile)[rows][width], const float *a, int64_t aStride, const float *b,
                             int64_t bStride, int64_t depth) {
@@ -73,11 +85,11 @@ template <int lanes, int rows> struct Tiles {
       for (int i = 0; i < rows; ++i)
         PP_UNROLL
       for (int n = 0; n < width; ++n)
-        tile[i][n] += a[i * aStride + c] * right[n];
+        tile[i][n] = multiplyAdd(tile[i][n], a[i * aStride + c], right[n]);
     }
   }
 
-  /// tile[i][n] += sum over k of a[k][i] * b[k][n].
+  /// tile[i][n] += sum over the words k of a[k][i] * b[k][n].
   template <int width>
   PP_INLINE static void outer(Vector (&tile)[rows][width], const float *a, int64_t aStride, const float *b,
                               int64_t bStride, int64_t depth) {
@@ -91,7 +103,7 @@ template <int lanes, int rows> struct Tiles {
       for (int i = 0; i < rows; ++i)
         PP_UNROLL
       for (int n = 0; n < width; ++n)
-        tile[i][n] += a[k * aStride + i] * right[n];
+        tile[i][n] = multiplyAdd(tile[i][n], a[k * aStride + i], right[n]);
     }
   }
 
@@ -117,7 +129,7 @@ template <int lanes, int rows> struct Tiles {
       store(c + i * stride + n * lanes, tile[i][n]);
   }
 
-  /// c[width][panel] += a^T b over `depth` keys: Ot += V^T P and dQt += K^T dSt.
+  /// c[width][panel] += a^T b over `depth` words of keys: Ot += V^T P and dQt += K^T dSt.
   [[gnu::noinline]] static void addOuter(float *c, const float *a, const float *b, int64_t bStride, int64_t width,
                                          int64_t depth) {
     for (int64_t i = 0; i < width; i += rows) {
@@ -128,12 +140,12 @@ template <int lanes, int rows> struct Tiles {
     }
   }
 
-  /// One tile of dV += Pt dO or dK += dSt Q: `rows` keys by `count` vectors of channels.
+  /// One tile of dV += Pt dO or dK += dSt Q: `rows` keys by `count` vectors of channels, over `depth` words of queries.
   template <int count>
   PP_INLINE static void addDotTile(float *c, const float *a, const float *b, int64_t width, int64_t depth) {
     Vector tile[rows][count];
     loadTile(tile, c, width);
-    dot(tile, a, queryBlock, b, width, depth);
+    dot(tile, a, queryBlock / perWord, b, width, depth);
     storeTile(tile, c, width);
   }
   [[gnu::noinline]] static void addDot(float *c, const float *a, const float *b, int64_t width, int64_t depth) {
@@ -152,18 +164,44 @@ template <int lanes, int rows> struct Tiles {
 
   // --- Packing -------------------------------------------------------------------------------------------------------
 
-  /// n rows of a head into dense rows of f32, zero to `width` and from n to `length`.
+  /// The hardware foresees no rows that lie a whole token apart.
+  template <class E> PP_INLINE static void prefetchRow(const E *x, int64_t d) {
+    for (int64_t line = 0; line < d * int64_t(sizeof(E)); line += 64)
+      __builtin_prefetch(reinterpret_cast<const char *>(x) + line);
+  }
+  /// n rows of a head into dense rows of words, zero to `width` channels and from n to `length`.
   template <class E>
   static void packRows(const E *x, int64_t stride, int64_t n, int64_t d, float *y, int64_t width, int64_t length) {
+    int64_t words = width / perWord;
     for (int64_t t = 0; t < n; ++t) {
-      // The hardware foresees no rows that lie a whole token apart.
-      for (int64_t line = 0; line < d * int64_t(sizeof(E)); line += 64)
-        __builtin_prefetch(reinterpret_cast<const char *>(x + (t + 8) * stride) + line);
-      widenRun(x + t * stride, y + t * width, d);
-      for (int64_t c = d; c < width; ++c)
-        y[t * width + c] = 0;
+      prefetchRow(x + (t + 8) * stride, d);
+      if constexpr (paired) {
+        memcpy(y + t * words, x + t * stride, size_t(d) * sizeof(E));
+        memset(reinterpret_cast<char *>(y + t * words) + d * sizeof(E), 0, size_t(width - d) * sizeof(E));
+        continue;
+      }
+      widenRun(x + t * stride, y + t * words, d);
+      for (int64_t c = d; c < words; ++c)
+        y[t * words + c] = 0;
     }
-    memset(y + n * width, 0, size_t((length - n) * width) * 4);
+    memset(y + n * words, 0, size_t((length - n) * words) * 4);
+  }
+  /// The same for sums over rows: word c of row t / perWord holds channel c of rows t to t + perWord.
+  template <class E>
+  static void packAcross(const E *x, int64_t stride, int64_t n, int64_t d, float *y, int64_t width, int64_t length) {
+    if constexpr (!paired) {
+      packRows(x, stride, n, d, y, width, length);
+    } else {
+      for (int64_t t = 0; t < n; t += 2) {
+        prefetchRow(x + (t + 8) * stride, d);
+        prefetchRow(x + (t + 9) * stride, d);
+        const E *low = x + t * stride, *high = t + 1 < n ? low + stride : nullptr;
+        for (int64_t c = 0; c < width; c += lanes)
+          store(y + t / 2 * width + c,
+                PairsOf<lanes>::interleave(low + (c < d ? c : 0), high ? high + (c < d ? c : 0) : nullptr, d - c));
+      }
+      memset(y + (n + 1) / 2 * width, 0, size_t((length - (n + 1) / 2 * 2) / 2 * width) * 4);
+    }
   }
   /// And back; `adds` to what the rows hold.
   template <class E>
@@ -176,19 +214,23 @@ template <int lanes, int rows> struct Tiles {
       narrowRun(x + t * width, y + t * stride, d);
   }
 
-  /// `n` dense rows of a query block, transposed into panels [panel][width][lane] and scaled: groups of four lanes take
-  /// four channels of their rows, then change them among themselves.
+  /// Scores of f32 come scaled from scaled queries. Pairs of bf16 stay as they are, and their sums are scaled.
+  PP_INLINE static Vector scaled(Vector sum, float scale) { return paired ? sum * scale : sum; }
+
+  /// `n` dense rows of a query block, transposed into panels [panel][word][lane], words of f32 scaled: groups of four
+  /// lanes take four words of their rows, then change them among themselves.
   [[gnu::noinline]] static void transposeBlock(const float *x, int64_t n, int64_t width, float scale, float *y) {
+    int64_t words = width / perWord;
     for (int64_t q = 0; q < n; q += lanes)
-      for (int64_t c = 0; c < width; c += 4) {
+      for (int64_t c = 0; c < words; c += 4) {
         Vector part[4];
         PP_UNROLL
         for (int r = 0; r < 4; ++r)
-          gather(x + (q + r) * width + c, width, part[r]);
+          gather(x + (q + r) * words + c, words, part[r]);
         VectorOf<lanes>::transposeFours(part);
         PP_UNROLL
         for (int r = 0; r < 4; ++r)
-          store(y + (q / panel * width + c + r) * panel + q % panel, scale * part[r]);
+          store(y + (q / panel * words + c + r) * panel + q % panel, paired ? part[r] : scale * part[r]);
       }
   }
   /// And back, each lane by its factor.

@@ -1,4 +1,4 @@
-// Vectors of 4, 8 and 16 floats in one spelling, and the shuffles that transpose blocks of four.
+// Vectors of 4, 8 and 16 floats in one spelling, the shuffles that transpose blocks of four, and pairs of bf16.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_ATTENTIONVECTORS_H
 #define PP_RUNTIME_KERNELS_ATTENTIONVECTORS_H
@@ -59,6 +59,35 @@ PP_INLINE void scatter(float *x, int64_t stride, VectorOf<16>::Floats v) {
   scatter(x, stride, __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
   scatter(x + 8 * stride, stride, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 }
+
+/// Words of two bf16 each, as many as `lanes`: only where the CPU multiplies them.
+template <int lanes> struct PairsOf;
+#ifdef __AVX512BF16__
+template <> struct PairsOf<16> {
+  using Vector = VectorOf<16>::Floats;
+  /// sum + low * low + high * high, of the word `a` and each word of b.
+  PP_INLINE static Vector multiplyAdd(Vector sum, float a, Vector b) {
+    return Vector(_mm512_dpbf16_ps(__m512(sum), __m512bh(_mm512_set1_ps(a)), __m512bh(b)));
+  }
+  /// Rounds two vectors and puts each number of the second above the one of the first.
+  PP_INLINE static Vector pair(Vector low, Vector high) {
+    const __m512i places = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                                            21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return Vector(_mm512_permutexvar_epi16(places, __m512i(_mm512_cvtne2ps_pbh(__m512(high), __m512(low)))));
+  }
+  /// Rounds a vector into eight words, its numbers side by side.
+  PP_INLINE static void storeHalves(float *words, Vector v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i_u *>(words), __m256i(_mm512_cvtneps_pbh(__m512(v))));
+  }
+  /// The first `left` numbers of two rows, each of the second above the one of the first, and zeros.
+  PP_INLINE static Vector interleave(const void *low, const void *high, int64_t left) {
+    auto mask = __mmask16(left >= 16 ? 0xffff : left > 0 ? (1u << left) - 1 : 0);
+    __m512i first = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, low));
+    __m512i second = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(high ? mask : __mmask16(0), high));
+    return Vector(_mm512_or_si512(first, _mm512_slli_epi32(second, 16)));
+  }
+};
+#endif
 
 /// Loops over a register tile must vanish before the compiler decides what lives in registers.
 #define PP_UNROLL _Pragma("GCC unroll 16")

@@ -16,28 +16,36 @@
 namespace {
 using namespace pp;
 
-template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
-  using Base = Tiles<lanes, rows>;
+template <int lanes, int rows, bool paired = false> struct BlockedBackward : Tiles<lanes, rows, paired> {
+  using Base = Tiles<lanes, rows, paired>;
   using Base::blockKept;
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
+  using Base::packAcross, Base::perWord, Base::scaled, Base::vectors, Base::panel, Base::queryBlock, Base::log2e,
+      Base::addDot, Base::queriesFrom, Base::blocksKept;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
-  using Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::addDot, Base::queriesFrom, Base::blocksKept;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 
+  /// Words of Pt and dSt lie along the queries, `dstAcross` along the keys; one f32 a word serves both sums.
   struct Packs {
-    float *k, *v, *dk, *dv, *q, *dout, *qt, *doutT, *pt, *dst, *lse, *delta, *ones, *dqts;
+    float *k, *v, *kAcross, *dk, *dv, *q, *qt, *doutT, *qAcross, *doutAcross, *pt, *dst, *dstAcross, *tile, *lse,
+        *delta, *ones, *dqts;
     Packs(char *scratch, const AttentionShape &shape) {
       float *next = reinterpret_cast<float *>(scratch);
       int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape.longest()) * width;
-      for (float **part : {&k, &v, &dk, &dv})
-        *part = next, next += rowsOfKeys;
-      for (float **part : {&q, &dout, &qt, &doutT})
-        *part = next, next += queryBlock * width;
-      for (float **part : {&pt, &dst})
-        *part = next, next += roundUp(keyBlockOf(shape), rows) * queryBlock;
+      int64_t block = roundUp(keyBlockOf(shape), rows) * queryBlock;
+      auto place = [&](float *&part, int64_t words) { part = next, next += words; };
+      place(k, rowsOfKeys / perWord), place(v, rowsOfKeys / perWord), place(dk, rowsOfKeys), place(dv, rowsOfKeys);
+      for (float **part : {&qt, &doutT, &qAcross, &doutAcross})
+        place(*part, queryBlock * width / perWord);
+      place(pt, block / perWord), place(dst, block / perWord);
+      q = qAcross, kAcross = k, dstAcross = dst, tile = pt;
+      if (paired) {
+        place(q, queryBlock * width); // words of a row, and in the end dq in f32
+        place(kAcross, rowsOfKeys / perWord), place(dstAcross, block / perWord), place(tile, rows * queryBlock);
+      }
       for (float **part : {&lse, &delta, &ones})
-        *part = next, next += queryBlock;
+        place(*part, queryBlock);
       dqts = next;
     }
     /// dQt of a block of queries, carried from chunk to chunk.
@@ -49,39 +57,51 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
   }
 
   /// Pt = exp2(K Qt - L): scores never reach memory.
-  [[gnu::noinline]] static void weightTile(const float *k, int64_t width, const float *qt, const float *lse,
-                                           float *pt) {
+  [[gnu::noinline]] static void weightTile(const float *k, int64_t words, const float *qt, float scale,
+                                           const float *lse, float *pt) {
     Vector tile[rows][vectors];
     clearTile(tile);
-    dot(tile, k, width, qt, panel, width);
+    dot(tile, k, words, qt, panel, words);
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
     for (int n = 0; n < vectors; ++n)
-      store(pt + i * queryBlock + n * lanes, exp2(tile[i][n] - load(lse + n * lanes)));
+      store(pt + i * queryBlock + n * lanes, exp2(scaled(tile[i][n], scale) - load(lse + n * lanes)));
   }
-  /// dSt = scale * Pt * (V dOt - D).
-  [[gnu::noinline]] static void slopeTile(const float *v, int64_t width, const float *doutT, const float *delta,
-                                          float scale, const float *pt, float *dst) {
+  /// dSt = scale * Pt * (V dOt - D), and what Pt and dSt are multiplied as; `at` is the tile's first word.
+  [[gnu::noinline]] static void slopeTile(const Packs &f, const float *v, int64_t words, const float *doutT,
+                                          const float *delta, float scale, const float *pt, int64_t at) {
     Vector tile[rows][vectors];
     clearTile(tile);
-    dot(tile, v, width, doutT, panel, width);
+    dot(tile, v, words, doutT, panel, words);
     PP_UNROLL
     for (int i = 0; i < rows; ++i)
       PP_UNROLL
-    for (int n = 0; n < vectors; ++n)
-      store(dst + i * queryBlock + n * lanes,
-            scale * load(pt + i * queryBlock + n * lanes) * (tile[i][n] - load(delta + n * lanes)));
+    for (int n = 0; n < vectors; ++n) {
+      Vector weight = load(pt + i * queryBlock + n * lanes);
+      tile[i][n] = scale * weight * (tile[i][n] - load(delta + n * lanes));
+      if constexpr (paired) {
+        PairsOf<lanes>::storeHalves(f.pt + (at + i * queryBlock + n * lanes) / 2, weight);
+        PairsOf<lanes>::storeHalves(f.dst + (at + i * queryBlock + n * lanes) / 2, tile[i][n]);
+        if (i % 2)
+          store(f.dstAcross + at / queryBlock / 2 * queryBlock + at % queryBlock + i / 2 * queryBlock + n * lanes,
+                PairsOf<lanes>::pair(tile[i - 1][n], tile[i][n]));
+      } else {
+        store(f.dst + at + i * queryBlock + n * lanes, tile[i][n]);
+      }
+    }
   }
   /// Pt and dSt of a panel against a block of keys; hidden scores may exceed L, so they are cleared after exp.
   static void backwardScores(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t keys, float scale,
                              const Sight &sight) {
+    int64_t words = width / perWord, queries = p * words * panel;
     for (int64_t t = 0; t < keys; t += rows) {
-      int64_t tile = t * queryBlock + p * panel, row = (j0 + t) * width, queries = p * width * panel;
-      weightTile(f.k + row, width, f.qt + queries, f.lse + p * panel, f.pt + tile);
+      int64_t at = t * queryBlock + p * panel, row = (j0 + t) * words;
+      float *pt = f.tile + (paired ? p * panel : at);
+      weightTile(f.k + row, words, f.qt + queries, log2e * scale, f.lse + p * panel, pt);
       if (sight.crosses(j0 + t))
-        sight.hide(f.pt + tile, queryBlock, j0 + t, 0);
-      slopeTile(f.v + row, width, f.doutT + queries, f.delta + p * panel, scale, f.pt + tile, f.dst + tile);
+        sight.hide(pt, queryBlock, j0 + t, 0);
+      slopeTile(f, f.v + row, words, f.doutT + queries, f.delta + p * panel, scale, pt, at);
     }
   }
 
@@ -96,14 +116,16 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
         continue;
       most = keys > most ? keys : most;
       backwardScores(f, p, width, j0, keys, 1 / __builtin_sqrtf(float(shape.d)), sight);
-      addOuter(dqt + p * width * panel, f.k + j0 * width, f.dst + p * panel, queryBlock, width, roundUp(keys, rows));
+      addOuter(dqt + p * width * panel, f.kAcross + j0 / perWord * width, f.dstAcross + p * panel, queryBlock, width,
+               roundUp(keys, rows) / perWord);
     }
     int64_t end = roundUp(queries, panel);
     for (int64_t t = 0; t < most; t += rows) {
       // Panels wholly before the key have no scores for it.
       int64_t from = shape.causal && j0 + t > lead ? (j0 + t - lead) / panel * panel : 0, at = (j0 + t) * width;
-      addDot(f.dv + at, f.pt + t * queryBlock + from, f.dout + from * width, width, end - from);
-      addDot(f.dk + at, f.dst + t * queryBlock + from, f.q + from * width, width, end - from);
+      int64_t first = (t * queryBlock + from) / perWord, row = from / perWord * width, depth = (end - from) / perWord;
+      addDot(f.dv + at, f.pt + first, f.doutAcross + row, width, depth);
+      addDot(f.dk + at, f.dst + first, f.qAcross + row, width, depth);
     }
   }
 
@@ -132,10 +154,14 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
     int64_t keys = shape.keysBefore(chunk, q0 + queries);
     if (keys == 0)
       return;
-    packRows(head.q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
-    packRows(head.dout + q0 * stride, stride, queries, shape.d, f.dout, width, packed);
-    transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
-    transposeBlock(f.dout, packed, width, 1, f.doutT);
+    auto pack = [&](const E *x, float scale, float *across, float *transposed) {
+      packAcross(x, stride, queries, shape.d, across, width, packed);
+      if constexpr (paired)
+        packRows(x, stride, queries, shape.d, f.q, width, packed);
+      transposeBlock(paired ? f.q : across, packed, width, scale, transposed);
+    };
+    pack(head.dout + q0 * stride, 1, f.doutAcross, f.doutT);
+    pack(head.q + q0 * stride, log2e / __builtin_sqrtf(float(shape.d)), f.qAcross, f.qt);
     packStatistics(f, head.lse + q0, head.delta + q0, queries, packed);
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
       backwardBlock(shape, f, dqt, chunk.length, shape.lead(chunk) + q0, queries, j0);
@@ -193,6 +219,8 @@ template <int lanes, int rows> struct BlockedBackward : Tiles<lanes, rows> {
           int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
           packRows(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
           packRows(inList<E>(arguments[4], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+          if constexpr (paired)
+            packAcross(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.kAcross, width, length);
           memset(f.dk, 0, size_t(length * width) * 4);
           memset(f.dv, 0, size_t(length * width) * 4);
           backwardChunk<E>(op, f, b, group, i, arguments);

@@ -18,12 +18,13 @@
 namespace {
 using namespace pp;
 
-template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
-  using Base = Tiles<lanes, rows>;
+template <int lanes, int rows, bool paired = false> struct BlockedForward : Tiles<lanes, rows, paired> {
+  using Base = Tiles<lanes, rows, paired>;
   using Base::dot, Base::load, Base::store, Base::exp2, Base::roundUp, Base::widthOf, Base::lengthOf, Base::keyBlockOf;
   using Base::hidden, Base::unseen, Base::queriesFrom, Base::blocksKept, Base::blockKept;
+  using Base::packAcross, Base::perWord, Base::scaled, Base::storeTile, Base::greater, Base::vectors, Base::panel,
+      Base::queryBlock, Base::log2e, Base::ln2;
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
-  using Base::storeTile, Base::greater, Base::vectors, Base::panel, Base::queryBlock, Base::log2e, Base::ln2;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
 
@@ -31,12 +32,12 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
     float *k, *v, *q, *qt, *st, *carried;
     Packs(char *scratch, const AttentionShape &shape) {
       float *next = reinterpret_cast<float *>(scratch);
-      int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape.longest()) * width;
+      int64_t width = widthOf(shape);
       for (float **part : {&k, &v})
-        *part = next, next += rowsOfKeys;
-      for (float **part : {&q, &qt})
-        *part = next, next += queryBlock * width;
-      st = next;
+        *part = next, next += lengthOf(shape.longest()) * width / perWord;
+      q = next; // words, and in the end the rows of o in f32
+      qt = q + queryBlock * width;
+      st = qt + queryBlock * width / perWord;
       carried = st + roundUp(keyBlockOf(shape), rows) * panel;
     }
   };
@@ -56,10 +57,16 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
 
   /// A tile of scores, and the panel's running maximum. (Not inlined, like the tiles below: alone they keep every
   /// register for the loop; inside a larger function g++ 12 spills within it.)
-  [[gnu::noinline]] static void scoreTile(const float *k, int64_t width, const float *qt, float *st, float *top) {
+  [[gnu::noinline]] static void scoreTile(const float *k, int64_t words, const float *qt, float scale, float *st,
+                                          float *top) {
     Vector tile[rows][vectors];
     clearTile(tile);
-    dot(tile, k, width, qt, panel, width);
+    dot(tile, k, words, qt, panel, words);
+    PP_UNROLL
+    for (int i = 0; i < rows; ++i)
+      PP_UNROLL
+    for (int n = 0; n < vectors; ++n)
+      tile[i][n] = scaled(tile[i][n], scale);
     storeTile(tile, st, panel);
     PP_UNROLL
     for (int n = 0; n < vectors; ++n) {
@@ -71,10 +78,10 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
     }
   }
   /// The same where some keys are hidden.
-  static void hiddenScoreTile(const float *k, int64_t width, const float *qt, float *st, float *top, int64_t key,
-                              const Sight &sight) {
+  static void hiddenScoreTile(const float *k, int64_t words, const float *qt, float scale, float *st, float *top,
+                              int64_t key, const Sight &sight) {
     alignas(64) float unused[panel] = {};
-    scoreTile(k, width, qt, st, unused);
+    scoreTile(k, words, qt, scale, st, unused);
     sight.hide(st, panel, key, hidden);
     for (int i = 0; i < rows; ++i)
       for (int n = 0; n < vectors; ++n)
@@ -82,26 +89,32 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
   }
 
   /// One panel against one block of keys.
-  static void forwardBlock(const Packs &f, const Carried &carried, int64_t p, int64_t width, int64_t j0, int64_t keys,
-                           const Sight &sight) {
+  static void forwardBlock(const Packs &f, const Carried &carried, int64_t p, int64_t width, float scale, int64_t j0,
+                           int64_t keys, const Sight &sight) {
+    int64_t words = width / perWord;
     float *ot = carried.ot + p * width * panel, *largest = carried.largest + p * panel, *sum = carried.sum + p * panel;
-    const float *k = f.k + j0 * width, *qt = f.qt + p * width * panel;
+    const float *k = f.k + j0 * words, *qt = f.qt + p * words * panel;
     Vector before[vectors], top[vectors], total[vectors] = {};
     for (int n = 0; n < vectors; ++n)
       before[n] = load(largest + n * lanes);
     for (int64_t t = 0; t < keys; t += rows)
       if (sight.crosses(j0 + t))
-        hiddenScoreTile(k + t * width, width, qt, f.st + t * panel, largest, j0 + t, sight);
+        hiddenScoreTile(k + t * words, words, qt, scale, f.st + t * panel, largest, j0 + t, sight);
       else
-        scoreTile(k + t * width, width, qt, f.st + t * panel, largest);
+        scoreTile(k + t * words, words, qt, scale, f.st + t * panel, largest);
     for (int n = 0; n < vectors; ++n)
       top[n] = load(largest + n * lanes);
     keys = roundUp(keys, rows);
-    for (int64_t j = 0; j < keys; ++j)
+    for (int64_t j = 0; j < keys; j += perWord)
       for (int n = 0; n < vectors; ++n) {
         Vector weight = exp2(load(f.st + j * panel + n * lanes) - top[n]);
-        store(f.st + j * panel + n * lanes, weight);
         total[n] += weight;
+        if constexpr (paired) { // into the first half of what has been read
+          Vector next = exp2(load(f.st + (j + 1) * panel + n * lanes) - top[n]);
+          total[n] += next;
+          weight = PairsOf<lanes>::pair(weight, next);
+        }
+        store(f.st + j / perWord * panel + n * lanes, weight);
       }
     typename Base::Integers moved = {};
     for (int n = 0; n < vectors; ++n)
@@ -115,7 +128,7 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
       for (int64_t c = 0; c < width && any; ++c)
         store(ot + c * panel + n * lanes, load(ot + c * panel + n * lanes) * shrink);
     }
-    addOuter(ot, f.v + j0 * width, f.st, panel, width, keys);
+    addOuter(ot, f.v + j0 / perWord * width, f.st, panel, width, keys / perWord);
   }
 
   static void begin(const Carried &carried, int64_t packed, int64_t width) {
@@ -134,13 +147,14 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
     if (keys == 0)
       return;
     packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
-    transposeBlock(f.q, packed, width, log2e / __builtin_sqrtf(float(shape.d)), f.qt);
+    float scale = log2e / __builtin_sqrtf(float(shape.d));
+    transposeBlock(f.q, packed, width, scale, f.qt);
     for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
       for (int64_t p = 0; p * panel < queries; ++p) {
         Sight sight{chunk.length, shape.lead(chunk) + q0 + p * panel, shape.causal};
         int64_t seen = sight.keys(j0, keyBlock);
         if (seen > 0)
-          forwardBlock(f, carried, p, width, j0, seen, sight);
+          forwardBlock(f, carried, p, width, scale, j0, seen, sight);
       }
   }
 
@@ -168,7 +182,7 @@ template <int lanes, int rows> struct BlockedForward : Tiles<lanes, rows> {
           const Chunk &chunk = shape.chunks[i];
           int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
           packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
-          packRows(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+          packAcross(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
           for (int64_t head = group * shape.share(); head < (group + 1) * shape.share(); ++head)
             for (int64_t q0 = 0, query = shape.query(b, 0, head); q0 < shape.s; q0 += queryBlock) {
               Carried carried(f, shape, blockKept(shape, head, q0));

@@ -129,8 +129,11 @@ const IsaTable &plainTable();
 #ifdef PP_X86_64
 const IsaTable &avx2Table();
 const IsaTable &avx512Table();
-/// The loops of avx512; products are of bf16 itself.
+/// The loops of avx512; products and attention multiply bf16 itself.
 const IsaTable &avx512Bf16Table();
+pp_status_t bf16Attention(const PreparedOp &op, void *const *arguments);
+pp_status_t bf16AttentionBackward(const PreparedOp &op, void *const *arguments);
+int64_t bf16AttentionBytes(const PreparedOp &op);
 #endif
 /// The best table that this CPU runs.
 const IsaTable &isaTable();

@@ -29,7 +29,7 @@ set(PP_EMULATED_RUNTIME ${CMAKE_ARCHIVE_OUTPUT_DIRECTORY}/libpp-runtime-emulated
 add_custom_command(OUTPUT ${PP_EMULATED_RUNTIME}
   COMMAND ${CMAKE_COMMAND} -E copy $<TARGET_FILE:pp-runtime> ${PP_EMULATED_RUNTIME}
   COMMAND ${CMAKE_AR} d ${PP_EMULATED_RUNTIME} Entry.cpp.o Prepare.cpp.o Specs.cpp.o Pairs.cpp.o Gemm.cpp.o
-          LoopsPlain.cpp.o LoopsAvx2.cpp.o LoopsAvx512.cpp.o Bf16Gemm.cpp.o
+          LoopsPlain.cpp.o LoopsAvx2.cpp.o LoopsAvx512.cpp.o Bf16Attention.cpp.o Bf16Gemm.cpp.o
   COMMAND ${CMAKE_AR} qcs ${PP_EMULATED_RUNTIME} $<TARGET_OBJECTS:pp-cuda-emulated>
   DEPENDS pp-runtime pp-cuda-emulated COMMAND_EXPAND_LISTS VERBATIM)
 add_custom_target(pp-runtime-emulated ALL DEPENDS ${PP_EMULATED_RUNTIME})
