@@ -4,8 +4,8 @@
 # usage: pages.py ROOT FOLDER [PAGE..], with pp-compile in PATH. Without a PAGE it judges all pages that people write.
 #
 # The word after ``` says what a block is:
-#   console        lines that begin with `$ ` are run, the others are what they print. A line `[..]` stands for any
-#                  lines, `[..]` inside a line for any text. A command succeeds, unless what is shown has an error.
+#   console        lines that begin with `$ ` are run, and go on in lines that begin with `> `; the others are what they
+#                  print. A line `[..]` stands for any lines, `[..]` inside a line for any text. A command succeeds, unless what is shown has an error.
 #   pipe [FILE]    a program; it compiles. With a FILE the page's commands find it under that name.
 #   pipe FILE refused
 #                  a program that the page shows an error of.
@@ -14,7 +14,7 @@
 #   text           neither.
 # Nothing after ```: the scripts that users run first. An HTML comment that begins with `$ ` is a command, too; the
 # table behind it is what it prints.
-import os, re, shlex, shutil, subprocess, sys
+import itertools, os, re, shutil, subprocess, sys
 from source_files import files, lines, report
 
 ELSEWHERE = {"gpu": "needs a GPU", "hosts": "needs several hosts", "slurm": "needs a Slurm cluster", "root": "installs",
@@ -76,7 +76,9 @@ class Page:
         if not starts or starts[0]:
             self.wrong(number, "expected a command, `$ ..`, in the first line")
         for at, end in zip(starts, starts[1:] + [len(text)]):
-            self.command(number + at + 1, text[at][2:], text[at + 1:end])
+            shown = text[at + 1:end]
+            more = list(itertools.takewhile(lambda line: line.startswith("> "), shown))
+            self.command(number + at + 1, "\n".join(line[2:] for line in [text[at], *more]), shown[len(more):])
 
     def command(self, number, command, shown):
         if re.match(r"(\w+=\S+ )*mpirun ", command) and not shutil.which("mpirun"):
@@ -114,7 +116,7 @@ class Page:
         if subprocess.run(["bash", "-n"], input="\n".join(text), text=True, stderr=subprocess.DEVNULL).returncode:
             self.wrong(number, "bash cannot read this")
         for at, line in enumerate(text):
-            words = shlex.split(line, comments=True)
+            words = re.findall(r"[^\s\"']+", re.split(r"(?:^|\s)#", line)[0])
             for word in words:
                 if re.match(r"(tools|bench|test|examples|stdlib)/", word) and not os.path.exists(os.path.join(self.root, word)):
                     self.wrong(number + at + 1, f"`{word}` does not exist")
