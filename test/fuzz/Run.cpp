@@ -53,17 +53,32 @@ template <typename Visit> static void visitAll(const RankProgram &tables, const 
     visit(state.kind + " of " + state.name, doubles(arena, state.offset), state);
   for (const TensorSpec &grad : tables.grads)
     visit("grad " + grad.name, doubles(arena, grad.offset), grad);
-  std::map<int64_t, double> losses; // every slice of a microbatch has one
-  for (const LossSpec &loss : tables.losses)
-    losses[loss.microbatch] += *doubles(arena, loss.offset);
-  for (auto &[microbatch, loss] : losses)
-    visit("loss " + std::to_string(microbatch), &loss, scalar);
   if (tables.normOffset >= 0)
     visit("norm", doubles(arena, tables.normOffset), scalar);
 }
 
+void addLosses(const RankProgram &tables, const char *arena, Losses &losses) {
+  for (const LossSpec &loss : tables.losses)
+    losses["loss " + std::to_string(loss.microbatch)] += *doubles(arena, loss.offset);
+}
+
+constexpr double tolerance = 1e-9; // relative to the tensor; sums in another order differ by 1e-15
+
+Outcome compareLosses(const Losses &losses, const Reference &reference, int64_t step) {
+  for (auto &[name, loss] : losses) {
+    const auto &all = reference.steps[size_t(step)];
+    auto found = all.find(name);
+    if (found == all.end())
+      return {Truth::Wrong, "one rank has no " + name};
+    if (double expected = found->second[0]; !(std::abs(loss - expected) <= tolerance * std::abs(expected)))
+      return {std::isnan(loss) ? Truth::NotANumber : Truth::Wrong, "step " + std::to_string(step) + ": " + name +
+                                                                       " of all ranks is " + std::to_string(loss) +
+                                                                       ", expected " + std::to_string(expected)};
+  }
+  return {};
+}
+
 Outcome compare(const RankProgram &tables, const char *arena, const Reference &reference, int64_t step) {
-  constexpr double tolerance = 1e-9; // relative to the tensor; sums in another order differ by 1e-15
   Outcome outcome;
   visitAll(tables, arena, [&](const std::string &name, const double *values, const TensorSpec &tensor) {
     auto found = reference.steps[size_t(step)].find(name);
@@ -92,8 +107,13 @@ Outcome run(const Code &code, const Kernels &kernels, Adversary adversary, uint6
     for (size_t rank = 0; rank < code.ranks.size(); ++rank)
       fillInputs(code.program, code.ranks[rank].tables, step, reference.data, machine.arena(rank));
     Outcome outcome = machine.run(scalarsOf(step));
-    for (size_t rank = 0; rank < code.ranks.size() && outcome.truth == Truth::Clean; ++rank)
+    Losses losses;
+    for (size_t rank = 0; rank < code.ranks.size() && outcome.truth == Truth::Clean; ++rank) {
       outcome = compare(code.ranks[rank].tables, machine.arena(rank), reference, step);
+      addLosses(code.ranks[rank].tables, machine.arena(rank), losses);
+    }
+    if (outcome.truth == Truth::Clean)
+      outcome = compareLosses(losses, reference, step);
     if (outcome.truth != Truth::Clean)
       return outcome;
   }
@@ -112,6 +132,10 @@ Reference record(const Code &code, const Kernels &kernels, int64_t data) {
       after[name].assign(values, values + tensor.elements());
     };
     visitAll(code.ranks[0].tables, machine.arena(0), keep);
+    Losses losses;
+    addLosses(code.ranks[0].tables, machine.arena(0), losses);
+    for (auto &[name, loss] : losses)
+      after[name] = {loss};
   }
   return reference;
 }

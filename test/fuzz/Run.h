@@ -21,7 +21,12 @@ struct Reference {
 void fillInputs(const Program &program, const RankProgram &tables, int64_t step, int64_t data, char *arena);
 OptimizerScalars scalarsOf(int64_t step);
 
-/// Compares what a rank holds after a step.
+/// Losses of microbatches, by name: a microbatch whose slices are on several ranks has a term on each.
+using Losses = std::map<std::string, double>;
+void addLosses(const RankProgram &tables, const char *arena, Losses &losses);
+/// Compares the sums over all ranks.
+Outcome compareLosses(const Losses &losses, const Reference &reference, int64_t step);
+/// Compares what a rank holds after a step, but for its losses.
 Outcome compare(const RankProgram &tables, const char *arena, const Reference &reference, int64_t step);
 
 /// Runs all steps on the executor.

@@ -312,12 +312,15 @@ constexpr Library library[] = {
     {"replicated", "replicated_1f1b", ", level = 0", 1, true},
     {"replicated", "replicated_1f1b", ", level = 1", 1, true, true},
     {"replicated", "replicated_1f1b", ", level = 2", 1, true, true},
-    {"bpipe", "bpipe", "", 1, false},
+    {"ring_attention", "ring_attention", "", 1, false},
+    {"ring_attention", "ring_attention", ", slices = 4", 1, false}, // in a zigzag on two ranks
+    {"ring_attention", "ring_attention", ", slices = 4, sharded = true", 1, false, true},
 };
 
 /// Whether it needs an even number of ranks.
 bool pairsRanks(const std::string &name) {
-  static const std::set<std::string> names = {"wzb1", "ring_of_nodes", "tawpipe", "chimera", "replicated_1f1b"};
+  static const std::set<std::string> names = {"wzb1",    "ring_of_nodes",   "tawpipe",
+                                              "chimera", "replicated_1f1b", "ring_attention"};
   return names.count(name) != 0;
 }
 

@@ -20,6 +20,7 @@ struct RankThread {
   std::shared_ptr<char> arena; ///< this and the transport until all have left: a peer may still copy, or meet a message
   std::shared_ptr<Transport> transport;
   Outcome outcome = {};
+  std::vector<Losses> losses = std::vector<Losses>(size_t(kSteps));
 
   void run() {
     Status status = runSteps(*transport);
@@ -46,6 +47,7 @@ struct RankThread {
       PP_TRY(transport.sum({}));
       if (outcome.truth == Truth::Clean)
         outcome = compare(rank.tables, arena.get(), reference, step);
+      addLosses(rank.tables, arena.get(), losses[size_t(step)]);
       if (transport.outstanding() != 0)
         return internal("a message was posted and never completed");
     }
@@ -97,6 +99,14 @@ Outcome runThreads(const Code &code, const std::vector<OpSpec> &ops, const Refer
   for (const RankThread &rank : ranks)
     if (rank.outcome.truth != Truth::Clean)
       return rank.outcome;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    Losses sums;
+    for (const RankThread &rank : ranks)
+      for (auto &[name, loss] : rank.losses[size_t(step)])
+        sums[name] += loss;
+    if (Outcome outcome = compareLosses(sums, reference, step); outcome.truth != Truth::Clean)
+      return outcome;
+  }
   return {};
 }
 
