@@ -13,7 +13,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// The proofs in the order in which they are told, each in one sentence (proofs.md).
+/// The proofs in the order in which they are told, each in one sentence (docs/proofs.md).
 static constexpr std::pair<StringLiteral, StringLiteral> kClaims[] = {
     {"units", "every unit of the step runs exactly once"},
     {"values", "every read finds the value it needs, weights of this step's version"},

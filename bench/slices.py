@@ -5,7 +5,7 @@
 # usage: bench/slices.py [-c PP_COMPILE] [-D name=value].. [--run TOKENS] [--svg FILE]
 # Four ranks, four microbatches, a llama of four layers with four query heads for each head of keys. `kept` is the planned sum
 # of stashes and chunks of keys of the rank with the most; `claim` is what the papers' formulas make of 1F1B's: slice units of a
-# stage on rank r, min(nm, n + 2(p-1-r)) for SlimPipe (helix_slim.md 2.3), nm for TeraPipe. `dkv`: sums of keys' gradients,
+# stage on rank r, min(nm, n + 2(p-1-r)) for SlimPipe (docs/schedules.md), nm for TeraPipe. `dkv`: sums of keys' gradients,
 # which the papers do not count. `peak` is the whole arena. Sequences of up to TOKENS are run for a step: `used` is what the
 # run touched of the arena. The last column draws `kept`. HelixPipe with `forget` has no claim: 4 of 16 is the paper's count
 # of tensors, ours are others; `mlp_chunks` is `mlp chunks`, which leaves `kept` and lowers `peak`. FILE gets the arenas as a

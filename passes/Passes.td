@@ -11,7 +11,7 @@ def DeriveTasks : PpPass<"derive-tasks"> {
   let summary = "differentiate the model's parts into one function per piece and phase";
   let description = [{
     `@pre`, `@qkv`, .. ~~> `@s0.F`, `@s0.B`, `@s0.B.first`, `@s0.U`, .. with the exact set of values each needs saved
-    (nn_ops rule R1). Pieces with the same parts share their functions.
+    (docs/derivatives.md R1). Pieces with the same parts share their functions.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }

@@ -8,7 +8,7 @@
 
 namespace pp {
 
-/// One row per rank, its units in order, in PyTorch's compute-only grammar (peers_and_formats.md A.2).
+/// One row per rank, its units in order, in PyTorch's compute-only grammar (frontend/csv/README.md).
 void printTasks(pipeline::ProgramOp program, llvm::raw_ostream &os);
 
 /// The same with communication: activations as `2SEND_F1`, `3RECV_F1`, `2SEND_B1`, `1RECV_B1`; every other thing as

@@ -98,7 +98,8 @@ int32_t pp_layernorm(pp_rank_t *, int32_t op, const void *x, const void *g, cons
 /// y again, bit for bit, from x and the saved statistics. dims T h.
 int32_t pp_layernorm_rebuild(pp_rank_t *, int32_t op, const void *x, const void *g, const void *b, const void *mean,
                              const void *rstd, void *y);
-/// dx[T,h] (+)= ..; dg[h], db[h] in acc are always written (hands, nn_ops R3). dims T h. flags: "accumulate" (dx only).
+/// dx[T,h] (+)= ..; dg[h], db[h] in acc are always written (docs/derivatives.md R3). dims T h. flags: "accumulate" (dx
+/// only).
 int32_t pp_layernorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, const void *g, const void *mean,
                          const void *rstd, void *dx, void *dg, void *db);
 /// y, rstd[T] (acc) of x[T,h], gain g[h]. dims T h. params epsilon.

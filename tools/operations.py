@@ -6,7 +6,7 @@
 # A signature that is not what the definition says, and an op that models may use and that has none, are errors.
 import json, re, sys
 
-INTRODUCTION = """<!-- Written by tools/docs.sh from dialect/Nn*.td; edit those files, not this one. -->
+INTRODUCTION = """<!-- Written by tools/docs.sh from dialect/nn/*.td; edit those files, not this one. -->
 
 # The operations of models
 
@@ -88,7 +88,7 @@ def is_backward(definitions, op):
 
 def row(definitions, op):
     arguments = [name if default is None and not optional else f"[{name}]" for name, _, default, optional in definitions.arguments(op)]
-    summary = re.sub(r" \([^()]*nn_ops R\d\)", "", op["summary"])
+    summary = re.sub(r" \([^()]*docs/derivatives.md R\d\)", "", op["summary"])
     return f"| `{op['opName']}({', '.join(arguments)}) -> {', '.join(definitions.results(op))}` | {summary} |"
 
 

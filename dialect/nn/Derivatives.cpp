@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Weights come first, activations second: a rebuilt input is read by the weight's gradient alone, so it dies before the
-// next gradient needs memory (nn_ops, "Temporaries"). A sum is continued in place (`acc`) wherever the kernel can.
+// next gradient needs memory (docs/derivatives.md, "Temporaries"). A sum is continued in place (`acc`) wherever the
+// kernel can.
 #include "dialect/nn/Nn.h"
 
 using namespace mlir;

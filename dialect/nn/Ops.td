@@ -69,7 +69,7 @@ def Nn_Differentiable : OpInterface<"Differentiable"> {
 /// It names memory of its operands, or that its result is made of them: no kernel runs and nothing is copied.
 def Nn_View : NativeOpTrait<"View"> { let cppNamespace = "::pp::nn"; }
 
-/// Its result is the gradient of a weight and it reads no weight: what W does (nn_ops R3).
+/// Its result is the gradient of a weight and it reads no weight: what W does (docs/derivatives.md R3).
 def Nn_WeightGradient : NativeOpTrait<"WeightGradient"> { let cppNamespace = "::pp::nn"; }
 
 //===-- Classes -------------------------------------------------------------------------------------------------===//
@@ -296,7 +296,7 @@ def LayernormRebuildOp : Nn_KernelOp<"layernorm_rebuild"> {
 }
 
 def LayernormBwdOp : Nn_AccOp<"layernorm_bwd", ["flags"]> {
-  let summary = "gradients of a layernorm: dx, and gain's and bias's of this unit alone (hands, nn_ops R3)";
+  let summary = "gradients of a layernorm: dx, and gain's and bias's of this unit alone (docs/derivatives.md R3)";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$mean, Nn_Tensor:$rstd,
                        Optional<Nn_Tensor>:$acc);
   let results = (outs Nn_Tensor:$dx, Nn_Tensor:$dgain, Nn_Tensor:$dbias);
@@ -313,7 +313,7 @@ def RmsnormRebuildOp : Nn_KernelOp<"rmsnorm_rebuild"> {
 }
 
 def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"]> {
-  let summary = "gradients of an rmsnorm: dx, and gain's of this unit alone (a hand, nn_ops R3)";
+  let summary = "gradients of an rmsnorm: dx, and gain's of this unit alone (docs/derivatives.md R3)";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Optional<Nn_Tensor>:$acc);
   let results = (outs Nn_Tensor:$dx, Nn_Tensor:$dgain);
   let assemblyFormat = [{

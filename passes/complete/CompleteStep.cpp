@@ -6,8 +6,9 @@
 //                                         %b = wait %f                             right before its consumer
 //                                         %l = task @s1.F <F 1, 0> on [1] (%b, %w1)
 //
-// Weights are values and gradients are sums spread over ranks (language.md C2): `move weight` delivers a copy, `move
-// grad` takes the whole share away. Who moves a thing once, moves it always: then nothing is inferred for it.
+// Weights are values and gradients are sums spread over ranks (frontend/LANGUAGE.md, "Two laws"): `move weight`
+// delivers a copy, `move grad` takes the whole share away. Who moves a thing once, moves it always: then nothing is
+// inferred for it.
 #include "analysis/Vocabulary.h"
 #include "passes/Passes.h"
 #include "passes/complete/StepBuilder.h"

@@ -5,9 +5,9 @@
 // After:  move weight(1) to [0]; task F(0, 0) on [0]; wait; task F(1, 0) on [0]      it comes while the rank computes
 //
 // Both ends post where the move stands, so a move may stand anywhere in the one global order between what makes its
-// value and its `wait`: every member sees the same order, and the projection cannot deadlock (deadlock_and_nccl.md
-// F.3). Moves of weights that share a rank keep their order. Waits stay where they are. An earlier arrival holds its
-// memory longer: a distance that breaks a `limit` of the schedule, or the memory of a rank, is not taken.
+// value and its `wait`: every member sees the same order, and the projection cannot deadlock (docs/proofs.md 6). Moves
+// of weights that share a rank keep their order. Waits stay where they are. An earlier arrival holds its memory longer:
+// a distance that breaks a `limit` of the schedule, or the memory of a rank, is not taken.
 #include "analysis/Costs.h"
 #include "analysis/Simulate.h"
 #include "passes/Passes.h"

@@ -3,7 +3,7 @@
 //
 // Before: the step with `limit` ops. After: the same, or an error that names what arrived too much and what is kept.
 // A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F
-// to its last backward; arriving and leaving values of one `together` both count (language.md 5.3). A copy that nobody
+// to its last backward; arriving and leaving values of one `together` both count (docs/proofs.md 8). A copy that nobody
 // waits for has its slot until the rank's next group of messages, where project-ranks completes its message.
 #include "analysis/Exchange.h"
 #include "analysis/Vocabulary.h"

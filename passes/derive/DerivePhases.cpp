@@ -4,14 +4,14 @@
 // All ops of the piece stand in one block, forward then backward; each body is a slice of it:
 //
 //   act, weight ─▶ forward ops ─▶ act            F: from act to act and stash
-//                    │ stash                     stash = what crosses, less what is rebuilt (nn_ops R1)
+//                    │ stash                     stash = what crosses, less what is rebuilt (docs/derivatives.md R1)
 //   dact ─▶ rebuilt, late, backward ops ─▶ dact  B: all below the line; I: what leads to dact and to W's inputs
-//                    │ pending                   W: gradients of weights; pending = what crosses (nn_ops R3)
+//                    │ pending                   W: gradients of weights; pending = what crosses (ditto, R3)
 //                    └─▶ *_dw, accumulate ─▶ grad
 //
-// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (nn_ops, Head (a)). Of
-// a head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the stash: what W
-// reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
+// The head is late: nothing in the step reads the loss, so its forward ops stand below the line (docs/derivatives.md,
+// "The head"). Of a head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the
+// stash: what W reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;

@@ -19,8 +19,8 @@ bool PieceGraph::isCheap(Operation *op) const {
   return differentiable && differentiable.isCheap();
 }
 
-// nn_ops R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there: arguments,
-// saved anyway, or made again themselves. Only what the backward reads counts.
+// docs/derivatives.md R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there:
+// arguments, saved anyway, or made again themselves. Only what the backward reads counts.
 void PieceGraph::rebuildCheap() {
   DenseSet<Value> there;
   std::function<bool(Value)> readLater = [&](Value value) {
@@ -123,7 +123,7 @@ void PieceGraph::splitStash() {
     llvm::copy_if(op.getResults(), std::back_inserter(kept), [&](Value value) { return keep.contains(value); });
 }
 
-// W runs the ops that make gradients of weights and nothing else: it reads no weight (nn_ops R3).
+// W runs the ops that make gradients of weights and nothing else: it reads no weight (docs/derivatives.md R3).
 void PieceGraph::collectPending() {
   DenseSet<Value> crossing;
   auto isWeightOp = [](Operation *op) { return op && op->hasTrait<nn::WeightGradient>(); };

@@ -8,9 +8,9 @@
 // Here and not where calls are emitted, because it changes what lives when: a gelu alone may be written over the x that
 // its linear has read, the product that makes both may not.
 //
-// What it costs is a half of nn_ops R2. The epilogue applies gelu to the f32 sums, before u is rounded; gelu(u) made of
-// the stored u differs from that y by one rounding of y now and then (of bf16 a third of the time; in f32 the runtime
-// leaves gelu alone, since the library's tanh is good to 1e-4 only). So:
+// What it costs is a half of R2 (docs/derivatives.md). The epilogue applies gelu to the f32 sums, before u is rounded;
+// gelu(u) made of the stored u differs from that y by one rounding of y now and then (of bf16 a third of the time; in
+// f32 the runtime leaves gelu alone, since the library's tanh is good to 1e-4 only). So:
 //  - y of F goes into the next product and nowhere else: no stash holds it, since gelu is cheap (R1), and no other body
 //    compares with it. Were it saved, the value in the gradients would depend on what the planner chose to save.
 //  - The gelu that B makes again is an op of its own here, of the stored u: dw of the second linear and the derivative

@@ -11,7 +11,7 @@
 // time is known and never changes, so a priority queue gives the order in O(n log n). Of those that start together the
 // one of the lowest rank goes first: the order follows from the lists, not from where the text has them. Time order
 // matters: messages are posted in sending order, which keeps receive buffers few and any lane layout free of cycles
-// (deadlock_and_nccl.md F.3). Where the program has costs of parts, they are the clock.
+// (docs/proofs.md 6). Where the program has costs of parts, they are the clock.
 #include "analysis/Actions.h"
 #include "passes/Passes.h"
 #include <queue>

@@ -1,7 +1,7 @@
 // Checks that the schedule runs every unit of the step exactly once, each backward where its forward ran.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: units as emitted. After: the same, or one error with both places (proofs.md 1).
+// Before: units as emitted. After: the same, or one error with both places (docs/proofs.md 1).
 #include "analysis/Exchange.h"
 #include "analysis/Keys.h"
 #include "analysis/Vocabulary.h"

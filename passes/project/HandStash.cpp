@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // I ends the stash. What waits for W and is in the stash already stays where it is, and what is made late enough takes
-// the place of a tensor of its size that nobody reads any more (nn_ops.md 2, "I turns inputs into outputs in place"):
+// the place of a tensor of its size that nobody reads any more (docs/derivatives.md, "I turns inputs into outputs in
+// place"):
 //
 //   stash    x [----]  q [----]  o [-------------]       `pipeline.handed`: tensor by tensor, which result lies where
 //   pending       a [---]   dq [---]  o [--------]       which argument lay; all other slots lie in one run

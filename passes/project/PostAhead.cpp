@@ -6,7 +6,7 @@
 //
 // The order of all ranks puts both posts where the value is made, by times without messages: with them one end comes
 // later, and with zero buffering the message begins when it does. A receive costs memory from its post on and nothing
-// else, so it stands as long before its `complete` as the longest unit takes (HelixPipe's rule, helix_slim.md 1.5:
+// else, so it stands as long before its `complete` as the longest unit takes (HelixPipe's rule, docs/schedules.md:
 // after the task before of the same fold, one task ahead). What comes from one rank stays in its order.
 #include "analysis/Costs.h"
 #include "passes/Passes.h"

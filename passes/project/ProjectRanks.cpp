@@ -8,7 +8,7 @@
 // Both sides post where the move stands; the receiver completes where the wait stands. The sender, and a receiver that
 // waits for nothing because a later copy serves it, complete after their next launch, or earlier when the memory is
 // about to be written: since both posts stand at one place of one total order, a complete anywhere after them cannot
-// close a cycle (deadlock_and_nccl.md F.3). Of weights and gradients an R is no such launch: it only begins a backward,
+// close a cycle (docs/proofs.md 6). Of weights and gradients an R is no such launch: it only begins a backward,
 // and a wait behind it would stop the backward. Where the program has costs of parts, whose units may be of very
 // different length, a send waits for as long as the longest of them: the receiver may have begun one just before; and a
 // receive is posted as long before it is waited for (PostAhead.cpp).

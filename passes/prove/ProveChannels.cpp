@@ -1,7 +1,7 @@
 // Proves that on every channel the k-th send is the k-th receive, and that groups join the same collectives in order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// NCCL and MPI channels carry no names: a receive takes whatever comes next (proofs.md 5).
+// NCCL and MPI channels carry no names: a receive takes whatever comes next (docs/proofs.md 5).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
 #include "passes/Passes.h"

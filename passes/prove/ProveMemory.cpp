@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // What counts is the arena, which is all that a step allocates; how it is filled is told at its largest live set,
-// computed here anew from the lives of the slots (proofs.md 8).
+// computed here anew from the lives of the slots (docs/proofs.md 8).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
 #include "analysis/SlotLives.h"

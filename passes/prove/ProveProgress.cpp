@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The machine of analysis/Execution.h runs the programs; they are straight lines, so where it stops is where every run
-// stops (proofs.md 6).
+// stops (docs/proofs.md 6).
 #include "analysis/Proof.h"
 #include "passes/Passes.h"
 #include "passes/prove/DeadlockStory.h"

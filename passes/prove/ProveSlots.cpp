@@ -1,8 +1,8 @@
 // Proves the memory plan: no two live slots overlap, all lie inside the arena, nothing is touched while in flight.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// A sweep over addresses at every instant, independent of how plan-slots chose them (proofs.md 7). What is posted is
-// completed, once.
+// A sweep over addresses at every instant, independent of how plan-slots chose them (docs/proofs.md 7). What is posted
+// is completed, once.
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
 #include "analysis/SlotLives.h"

@@ -1,9 +1,9 @@
 // Proves that the ranks together launch every unit of the step exactly once.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: rank programs. After: the same, or one error with both places (proofs.md 1). verify-units asks the same of
-// what the schedule emitted; this asks it of what will run. R may run as often as it likes; that each rank holds what
-// its units read is prove-values' matter.
+// Before: rank programs. After: the same, or one error with both places (docs/proofs.md 1). verify-units asks the same
+// of what the schedule emitted; this asks it of what will run. R may run as often as it likes; that each rank holds
+// what its units read is prove-values' matter.
 #include "analysis/Exchange.h"
 #include "analysis/Proof.h"
 #include "passes/Passes.h"

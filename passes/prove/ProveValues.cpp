@@ -1,8 +1,8 @@
 // Proves that every unit reads what it needs, and that every gradient has each microbatch once when it is used.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: rank programs. After: the same, or one error that tells which value is where it should not be (proofs.md 3,
-// 4).
+// Before: rank programs. After: the same, or one error that tells which value is where it should not be (docs/proofs.md
+// 3, 4).
 //
 //   rank 0:  launch F(0, 1) writes act(0, 1) ─send─▶ rank 1: complete; launch F(1, 1) reads act(0, 1): the one it needs
 //   rank 1:  launch B(1, 0): grad(1) = {0};  launch B(1, 1): grad(1) = {0, 1};  U(1) needs {0, 1} and weight(1)

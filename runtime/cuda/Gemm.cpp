@@ -11,7 +11,7 @@
 //                             is u, in c's type, with rows at multiples of 8 elements. tanh itself is approximate, also
 //                             in f32 (1e-4), where it is not asked for.
 //   GeluBwd  DGELU            aux as above, read. (DGELU_BGRAD would sum a bias gradient too, but in c's type: 16 bits,
-//                             where nn_ops R4 wants f32.)
+//                             where R4 of docs/derivatives.md wants f32.)
 //   BiasDw   BGRADA, BGRADB   The sums over k of cuBLASLt's A, not transposed, or of its B, transposed: of dy in a dw,
 //                             or in a transposed one. In c's type, that of sums, and written: a kernel of ours adds.
 // Where cuBLASLt has no kernel its answer is NOT_SUPPORTED, or no algorithm; which types go with which epilogue is not

@@ -47,7 +47,7 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK: func.func private @s0.F(
 // CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["kept", 5], ["stash", 18]]
 
-// 2A + lse a layer (nn_ops, "4bsh"); the first x is the activation that came in.
+// 2A + lse a layer (docs/derivatives.md, "4bsh"); the first x is the activation that came in.
 // CHECK: func.func private @s0.F.light(
 // CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["kept", 5]]
 // CHECK: %[[O0:.*]], %[[LSE0:.*]] = nn.attention

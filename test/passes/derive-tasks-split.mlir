@@ -59,7 +59,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // What W still needs goes on unharmed: the sum with the residual's gradient starts from a copy.
 // CHECK: %[[COPY:.*]] = nn.copy %[[DY]]
 // CHECK: %[[DX:[a-z0-9_]+]], %[[DG1:.*]], %[[DB1:.*]] = nn.layernorm_bwd {{.*}} into %[[COPY]]
-// Pending: o, g, du, n, dy, dqkv, a = 7 + 2 phi = 11 A, with dact 8 + 2 phi (nn_ops 2), and the hands.
+// Pending: o, g, du, n, dy, dqkv, a = 7 + 2 phi = 11 A, with dact 8 + 2 phi (docs/derivatives.md), and the hands.
 // The sixth of the stash, o, stays where it is.
 // CHECK-NOT: nn.copy
 // CHECK: return %[[DX]], %arg6, %[[G]], %[[DU]], %[[N]], %[[DY]], %[[DG2]], %[[DB2]], %[[DQKV]], %[[A]], %[[DG1]], %[[DB1]] :

@@ -46,7 +46,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.unit <B stage 1 mb 0> on [0]
 }
 
-// F saves 4 + 2 kappa + 2 phi = 8 A, one of them x, which stays where it came: 7 A and the statistics (nn_ops 2, lean).
+// F saves 4 + 2 kappa + 2 phi = 8 A, one of them x, which stays where it came: 7 A and the statistics (docs/derivatives.md).
 // CHECK: func.func private @s0.F(
 // CHECK-SAME: -> (tensor<1x8x16xf32>, tensor<1x8xf32>, tensor<1x8x8xf32>, tensor<1x8x16xf32>, tensor<1x8x8xf32>,
 // CHECK-SAME: tensor<1x8x16xf32>, tensor<1x4x8xf32>, tensor<1x8x16xf32>, tensor<1x8xf32>, tensor<1x8x24xf32>, tensor<1x8x24xf32>)

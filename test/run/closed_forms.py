@@ -47,12 +47,13 @@ class Form:
                 if expected is not None and abs(expected - got) > 1e-11]
 
 
-# weight_passing.md section 8 (stage-level F 1 and BW 2): from two rounds on as 1F1B; in one round no rank ever has both.
+# WeiPipe interleave, docs/schedules.md (stage-level F 1 and BW 2): from two rounds on as 1F1B; in one round no rank ever has
+# both.
 def interleave(p, m):
     return 3 * (m + p - 1) if m > p else 5 * p - 2
 
 
-# HelixPipe (helix_slim.md 4.2) with pre 1, attention 3, post 2, so u = 3, and B twice F: what a rank computes for k layers of
+# HelixPipe (docs/schedules.md) with pre 1, attention 3, post 2, so u = 3, and B twice F: what a rank computes for k layers of
 # each rank, and the bubble added to it.
 def helix(bubble, k=1, folds=1, again=0, ranks=range(2, 9), **defines):
     return Form("helixpipe", lambda p: (folds * p, 2 * folds * p), lambda p, m: k * m * (18 + again) + bubble(p),
@@ -140,20 +141,21 @@ FORMS = (
     # Lamy-Poirier 2023: the same bubble, all stashes at once.
     Form("looped_bfs", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
          layers=lambda p: 2 * p, work=lambda m: 6 * m, stash=lambda p, m, r: 2 * m),
-    # Qi et al. 2023 (zero_bubble.md B.2): rank r starts at r and ends with all others; ZB-H2's ranks never wait once they began.
+    # Qi et al. 2023 (docs/schedules.md): rank r starts at r and ends with all others; ZB-H2's ranks never wait once they began.
     Form("zb_h1", lambda p: (p, 2 * p + 1), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m + p - 1 - r,
          stash=lambda p, m, r: p),
     Form("zb_h2", lambda p: (2 * p - 1, 3 * p), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m,
          barrier=lambda p, m: p - 1, stash=lambda p, m, r: 2 * p - 1),
-    # Qi et al. 2024 (B.3): two stages of unit time a rank, no wait inside a rank's span, the memory of 1F1B.
+    # Qi et al. 2024: two stages of unit time a rank, no wait inside a rank's span, the memory of 1F1B.
     Form("zb_v", lambda p: (2 * p - 1, 3 * p), lambda p, m: 6 * m + p - 1, lambda p, m, r: 6 * m,
          barrier=lambda p, m: p - 1, layers=lambda p: 2 * p, work=lambda m: 6 * m, stash=lambda p, m, r: 2 * p),
-    # B.4: peaks, and the longest wait inside a span for m = 3p, of the paper's algorithm for p = 2, 3, 4, 5, 6, 8, 16.
+    # V-Half and V-Min: peaks, and the longest wait inside a span for m = 3p, of the paper's algorithm for p = 2, 3, 4, 5, 6, 8,
+    # 16.
     *(Form(name, lambda p: (3 * p,), None, lambda p, m, r: None, idle=idle, barrier=None, layers=lambda p: 2 * p,
            work=lambda m: 6 * m, ranks=idle, top=peak)
       for name, peak, idle in (("v_half", lambda p: p + 2 - p % 2, {2: 1, 3: 5, 4: 5, 5: 11, 6: 11, 8: 17, 16: 41}),
                                ("v_min", lambda p: 2 * -(-(p + 2) // 3), {2: 3, 3: 5, 4: 11, 5: 15, 6: 17, 8: 27, 16: 59}))),
-    # Li et al. 2021 and SlimPipe (helix_slim.md 2.3, 3), n slices, v chunks: (p-1)/(nm) and (p-1)/(nvm) of the work; all slices
+    # Li et al. 2021 and SlimPipe (docs/schedules.md), n slices, v chunks: (p-1)/(nm) and (p-1)/(nvm) of the work; all slices
     # at once, and nv + 2(p-1-r) slices of a stage.
     *(Form("terapipe", lambda p: (1, 3), lambda p, m, n=n: 3 * (n * m + p - 1), lambda p, m, r: None,
            defines=dict(slices=n, sequence=16), ranks=(2, 4, 7), work=lambda m, n=n: 3 * n * m,
@@ -191,14 +193,15 @@ FORMS = (
     helix(lambda p: (12 if p == 2 else 24 * (p - 2) + 3) - 1, folds=2, again=3, ranks=(2, 4, 8), forget="true"),
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4), cached="true"),
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), k=3, folds=2, ranks=(2, 4)),
-    # Three folds: 5 u, 8 u and 17 u of forward (helix_slim.md 4.2), below the 3 (p-1) u of triples that move as one. One rank has
-    # no bubble.
+    # Three folds: 5 u, 8 u and 17 u of forward (docs/schedules.md), below the 3 (p-1) u of triples that move as one. One rank
+    # has no bubble.
     helix({4: 45, 5: 72, 8: 153}.get, folds=3, ranks=(4, 5, 8)), helix(lambda p: 0, k=2, folds=3, ranks=(1,)),
 )
 
 
-# helix_slim.md 1.6: what one more microbatch adds to the stash and to the activations of every rank, in activations of a layer,
-# where only {a, o} of an attention and {x, o} of a unit are kept, or {q, k, v, o} where the weights are not shipped.
+# HelixPipe's memory (docs/schedules.md): what one more microbatch adds to the stash and to the activations of every rank, in
+# activations of a layer, where only {a, o} of an attention and {x, o} of a unit are kept, or {q, k, v, o} where the weights are
+# not shipped.
 def helix_memory(compiler):
     hidden, heads, tokens = 64, 4, 64
     for ranks, layers, ship in ((2, 2, "true"), (4, 8, "true"), (4, 4, "false")):

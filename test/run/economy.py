@@ -4,7 +4,7 @@
 #
 # usage: economy.py PP_COMPILE FOLDER
 # A chunk is the weights or the gradient of one stage; what a collective brings is counted as far as it comes from others.
-# Between nodes: chunks as weight_passing.md 9 has them for 24 ranks on 3 nodes, and on 2 nodes of 2 ranks the bytes that a
+# Between nodes: chunks as docs/schedules.md has them for 24 ranks on 3 nodes, and on 2 nodes of 2 ranks the bytes that a
 # run's own trace says were sent to the other node.
 import json, os, sys
 import harness
@@ -40,11 +40,11 @@ def chunks(schedule, more, p, m):
     return None
 
 
-# weight_passing.md 9, 96 microbatches on 24 ranks in 3 nodes: received by a rank for each microbatch and stage, to the two
-# digits printed; sent from node to node in all.
-SECTION_9 = [("weipipe_naive", {}, 5.96, 1732), ("weipipe_interleave", {}, 3.71, 1084), ("wzb1", {}, 4.97, 1460),
-             ("wzb2", {}, 2.92, 756), ("tawpipe", dict(groups=3), 2.81, 562), ("tawpipe", dict(groups=3, ring="true"), 2.92, 750),
-             ("fsdp", dict(ahead=0), 2.88, 828)]
+# docs/schedules.md, "Passing weights": 96 microbatches on 24 ranks in 3 nodes: received by a rank for each microbatch and
+# stage, to the two digits printed; sent from node to node in all.
+PRINTED = [("weipipe_naive", {}, 5.96, 1732), ("weipipe_interleave", {}, 3.71, 1084), ("wzb1", {}, 4.97, 1460),
+           ("wzb2", {}, 2.92, 756), ("tawpipe", dict(groups=3), 2.81, 562), ("tawpipe", dict(groups=3, ring="true"), 2.92, 750),
+           ("fsdp", dict(ahead=0), 2.88, 828)]
 LARGE = dict(layers=24, hidden=24, heads=1, kv_heads=1, ffn=24, vocab=4, sequence=2, microbatch=1, ranks=24, microbatches=96)
 NORM = 2 * 3 / 2 * 64  # bytes of the clip norm's sum over four ranks, a slot of 64, that pass the two ways between two nodes
 TWO_NODES = """
@@ -64,7 +64,7 @@ def between_nodes(stats, unit):
 
 
 def check_section_9(compiler, tally):
-    for schedule, more, each, total in SECTION_9:
+    for schedule, more, each, total in PRINTED:
         defines = [word for key, value in (LARGE | dict(schedule=schedule) | more).items() for word in ("-D", f"{key}={value}")]
         stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", "--cluster=a800_nvlink_10gbe", *defines]).stdout)
         mean = sum(rank["chunks_received"] for rank in stats["per_rank"]) / LARGE["ranks"] / LARGE["microbatches"]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: exchange.py PP_COMPILE FOLDER
-# Rules G and P are made here from helix_slim.md 2.5, not from the library. Volumes count both ends of a message, forward only,
+# Rules G and P are made here from docs/schedules.md, not from the library. Volumes count both ends of a message, forward only,
 # in hidden states of a whole sequence, all layers: keys and values of each slice that is helped with, queries, outputs. The
 # numbers beside the sizes are the specification's, and so is the bound, eq. (2), where ranks without a unit do not help.
 import json, os, re, sys
@@ -118,7 +118,7 @@ def check_sizes(compiler, tally):
 
 
 def messages(steps, ranks, layers):
-    """Section 2.5's table, in bytes that each rank sends."""
+    """The table of docs/schedules.md, in bytes that each rank sends."""
     e, keys, statistic = LENGTH * WIDTH * 8, LENGTH * WIDTH * KV_HEADS // HEADS * 8, LENGTH * HEADS * 8
     sent = [dict(kv=0, query=0, part=0) for _ in ranks]
     for ahead, _, plan, _ in steps:
@@ -188,7 +188,7 @@ def in_phases(p, m, n, v, idle, rule, rest):
     return length / (3 * m * v * n * (rest + n / 2)) - 1
 
 
-# helix_slim.md 4.3, attention only: p, m, n, v; without exchange, then rule G with idle=off, tail, all.
+# docs/schedules.md, attention only: p, m, n, v; without exchange, then rule G with idle=off, tail, all.
 SETTINGS = (("false", "off", lambda loads: []), *(("true", idle, greedy) for idle in ("off", "tail", "all")))
 IN_PHASES = {(4, 2, 8, 1): (0.583, 0.292, 0.139, 0.125), (4, 2, 8, 2): (None, 0.201, 0.125, 0.118), (4, 2, 32, 1): (None, None, 0.032, None)}
 STRICT = {(4, 2, 8, 1): (0.542, 0.278, 0.139, 0.125), (8, 4, 32, 1): (0.355,)}

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: finite_differences.py PP_COMPILE FOLDER
-# A five-point formula with step 1e-3; the error is taken over the root mean square of the weight's gradient (nn_ops 9.2).
+# A five-point formula with step 1e-3; the error is taken over the root mean square of the weight's gradient
+# (docs/derivatives.md).
 import os, random, sys
 import harness
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts what F saves and what W waits for, for one layer of gpt2 and llama, and holds it against nn_ops' formulas."""
+"""Counts what F saves and what W waits for, for a layer of gpt2 and llama; the formulas are those of docs/derivatives.md."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: saved_bytes.py PP_COMPILE FOLDER

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: slice_orders.py PP_COMPILE FOLDER
-# The lists are made here from the index maps of helix_slim.md 2.2 and 2.3, unit number to (microbatch, slice, chunk of stages),
-# not from the library's phases. Messages (2.4): one activation and one gradient for every unit but those of the ends, of a
-# slice each. Keys (2.4): as many chunks as live units; their gradients: all chunks but the last of one microbatch a stage.
+# The lists are made here from the index maps of docs/schedules.md, unit number to (microbatch, slice, chunk of stages),
+# not from the library's phases. Messages: one activation and one gradient for every unit but those of the ends, of a
+# slice each. Keys: as many chunks as live units; their gradients: all chunks but the last of one microbatch a stage.
 import json, os, sys
 import harness
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: slimpipe.py PP_COMPILE FOLDER [--quick]
-# helix_slim.md 4.1: ranks, slices, microbatches, chunks a rank, layers a stage; rule G with idle ranks that help never, at the
+# SIZES: ranks, slices, microbatches, chunks a rank, layers a stage; rule G with idle ranks that help never, at the
 # ends, always, rule P, no exchange; keys early or late, the vocabulary cut or whole; sends strict (rendezvous) or buffered. All of
 # them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule, the rest in turn. Then odd
 # sizes: slices of unequal length, fewer slices or microbatches than ranks, one rank alone; some of the stashes in host memory.

@@ -16,7 +16,7 @@ void forEachCase(const std::function<void(const Case &)> &test) {
   forEachLinear({{1, 1, 1}, {64, 48, 96}, {33, 136, 24}, {7, 5, 13}, {130, 72, 264}}, test);
 }
 
-/// By the definition (nn_ops), slope or value.
+/// By the definition (frontend/OPERATIONS.md), slope or value.
 double gelu(double u, bool slope = false) {
   double c = std::sqrt(2 / M_PI), a = 0.044715, tau = std::tanh(c * (u + a * u * u * u));
   return slope ? 0.5 * (1 + tau) + 0.5 * u * (1 - tau * tau) * c * (1 + 3 * a * u * u) : 0.5 * u * (1 + tau);
@@ -158,7 +158,8 @@ TEST(KernelsPairs, ThePlainCallsWhereNoKernelDoesBoth) {
 }
 
 #ifdef PP_EMULATED
-/// The other path is there: gelu of the sums differs from gelu of u, which is rounded (nn_ops R2: 37 % of y in bf16).
+/// The other path is there: gelu of the sums differs from gelu of u, which is rounded (docs/derivatives.md R2: 37 % of
+/// y in bf16).
 TEST(KernelsPairs, GeluOfWhatIsNotRoundedYet) {
   Case c{{64, 48, 96}, Type::Bf16, false, true};
   Operands o(c);
