@@ -1,6 +1,7 @@
 // Parses the trainer's command line strictly: every option once, every value in its range, the nearest name offered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Options.h"
+#include "runtime/files/Tokens.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -93,7 +94,9 @@ Status readSeed(const std::string &value, Options &options) {
 
 const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
-      pathOption("data", "FILE|random", "text (bytes as tokens), a token file (.bin), or random tokens",
+      pathOption("data", "FILE|random",
+                 "text (bytes as tokens), a token file of llm.c, or random tokens; u16:FILE, u32:FILE:\n"
+                 "nothing but tokens of so many bits",
                  &Options::data),
       pathOption("source", "FILE|random",
                  "what the encoder of a model that has one reads; without it, the tokens before those\n"
@@ -187,9 +190,9 @@ Status checkTogether(const Options &options) {
 /// Nothing that is written is read, or written by another option, too.
 Status checkFiles(const Options &options) {
   std::vector<std::pair<const char *, std::string>> known;
-  for (auto [name, path] : {std::pair("data", &options.data), {"load", &options.load}})
-    if (!path->empty() && (*path != "random" || name != std::string("data")))
-      known.push_back({name, *path});
+  for (auto [name, path] : {std::pair("data", tokenPath(options.data)), {"load", options.load}})
+    if (!path.empty() && (path != "random" || name != std::string("data")))
+      known.push_back({name, path});
   for (auto [name, path] : {std::pair("grads", &options.grads),
                             {"log", &options.log},
                             {"trace", &options.trace},

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <string_view>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,22 +13,48 @@
 namespace pp {
 namespace {
 
-constexpr int32_t tokenMagic = 20240520;
 constexpr int64_t headerBytes = 256 * 4;
+constexpr size_t sampleBytes = size_t(1) << 16;
+
+/// llm.c's formats: the first two words of the header, and how wide a token is.
+struct TokenFormat {
+  int32_t magic, version;
+  int64_t width;
+};
+constexpr TokenFormat formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+
+/// The width that the words before the file's name say; 0: none.
+int64_t widthSaid(const std::string &data) { return data.starts_with("u16:") ? 2 : data.starts_with("u32:") ? 4 : 0; }
+
+/// What a file that is no text begins like, or nothing. A text has no byte 0; the files below may have none early on.
+std::string binaryKind(std::string_view body) {
+  constexpr std::pair<std::string_view, const char *> kinds[] = {{"\x93NUMPY", "an array of NumPy"},
+                                                                 {"PK\x03\x04", "a zip archive"},
+                                                                 {"\x1f\x8b", "a gzip archive"},
+                                                                 {"\x28\xb5\x2f\xfd", "a zstd archive"},
+                                                                 {"PAR1", "a Parquet table"}};
+  for (auto [begin, kind] : kinds)
+    if (body.starts_with(begin))
+      return kind;
+  return body.substr(0, sampleBytes).find('\0') == std::string_view::npos ? "" : "binary and no token file of llm.c";
+}
 
 } // namespace
+
+std::string tokenPath(const std::string &data) { return widthSaid(data) ? data.substr(4) : data; }
 
 Tokens::~Tokens() {
   if (mapping)
     munmap(mapping, mappedBytes);
 }
 
-Status Tokens::open(const std::string &path, int64_t sequence, int64_t vocab, uint64_t seed, bool check) {
+Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, uint64_t seed, bool check) {
   this->sequence = sequence;
   this->vocab = vocab;
   this->seed = seed;
-  if ((random = path == "random"))
+  if ((random = data == "random"))
     return {};
+  std::string path = tokenPath(data);
   int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0)
     return refused("cannot read data `", path, "`: ", strerror(errno));
@@ -46,28 +73,19 @@ Status Tokens::open(const std::string &path, int64_t sequence, int64_t vocab, ui
   close(file);
   if (mappedBytes > 0 && !mapping)
     return refused("cannot map data `", path, "`: ", strerror(error));
-  return readHeader(path, check);
+  return readFormat(path, widthSaid(data), check);
 }
 
-Status Tokens::readHeader(const std::string &path, bool check) {
-  int32_t header[3] = {};
-  if (mappedBytes >= sizeof header)
-    memcpy(header, mapping, sizeof header);
-  if (header[0] == tokenMagic) {
-    if (int64_t(mappedBytes) < headerBytes)
-      return invalid("token file `", path, "` is truncated: ", mappedBytes, " bytes, its header alone has ",
-                     headerBytes);
-    if (header[1] != 1)
-      return invalid("token file `", path, "` has version ", header[1], "; this program reads version 1");
-    tokens = header[2];
-    int64_t expected = headerBytes + 2 * tokens;
-    if (tokens < 0 || expected != int64_t(mappedBytes))
-      return invalid("token file `", path, "` does not fit its header: ", tokens, " tokens need ", expected,
-                     " bytes, the file has ", mappedBytes);
-    words = reinterpret_cast<const uint16_t *>(static_cast<const char *>(mapping) + headerBytes);
+Status Tokens::readFormat(const std::string &path, int64_t tokenBytes, bool check) {
+  first = static_cast<const char *>(mapping);
+  if (tokenBytes) {
+    if (int64_t(mappedBytes) % tokenBytes != 0)
+      return invalid("`", path, "` has ", mappedBytes, " bytes, which is no multiple of the ", tokenBytes,
+                     " bytes of a token");
+    width = tokenBytes;
+    tokens = int64_t(mappedBytes) / width;
   } else {
-    tokens = int64_t(mappedBytes);
-    bytes = static_cast<const uint8_t *>(mapping);
+    PP_TRY(readHeader(path));
   }
   if (tokens < sequence + 1)
     return invalid("data `", path, "` has ", tokens, " tokens; one sequence of ", sequence, " needs ", sequence + 1);
@@ -78,20 +96,53 @@ Status Tokens::readHeader(const std::string &path, bool check) {
   return {};
 }
 
-int32_t Tokens::at(int64_t position) const { return words ? words[position] : bytes[position]; }
+Status Tokens::readHeader(const std::string &path) {
+  int32_t header[3] = {};
+  if (mappedBytes >= sizeof header)
+    memcpy(header, mapping, sizeof header);
+  for (const TokenFormat &format : formats) {
+    if (header[0] != format.magic)
+      continue;
+    if (int64_t(mappedBytes) < headerBytes)
+      return invalid("token file `", path, "` is truncated: ", mappedBytes, " bytes, its header alone has ",
+                     headerBytes);
+    if (header[1] != format.version)
+      return invalid("token file `", path, "` has version ", header[1], "; this program reads version ",
+                     format.version);
+    tokens = header[2];
+    width = format.width;
+    int64_t expected = headerBytes + width * tokens;
+    if (tokens < 0 || expected != int64_t(mappedBytes))
+      return invalid("token file `", path, "` does not fit its header: ", tokens, " tokens need ", expected,
+                     " bytes, the file has ", mappedBytes);
+    first += headerBytes;
+    return {};
+  }
+  tokens = int64_t(mappedBytes);
+  if (std::string kind = binaryKind({first, mappedBytes}); !kind.empty())
+    return invalid("data `", path, "` is ", kind, "; if it holds nothing but tokens, `u16:", path, "` or `u32:", path,
+                   "` says how wide they are");
+  return {};
+}
 
-void Tokens::read(int64_t n, bool targets, int32_t *out, int64_t first, int64_t count) const {
-  count = count < 0 ? sequence - first : count;
-  first += targets;
+int64_t Tokens::at(int64_t position) const {
+  uint32_t token = 0; // as everywhere in the runtime's files, the machine is little endian
+  memcpy(&token, first + position * width, size_t(width));
+  return token;
+}
+
+void Tokens::read(int64_t n, bool targets, int32_t *out, int64_t from, int64_t count) const {
+  count = count < 0 ? sequence - from : count;
+  from += targets;
   if (random) {
-    uint64_t begin = uint64_t(n) * uint64_t(sequence + 1) + uint64_t(first);
+    uint64_t begin = uint64_t(n) * uint64_t(sequence + 1) + uint64_t(from);
     for (int64_t i = 0; i < count; ++i)
       out[i] = int32_t(hashOf(seed, begin + uint64_t(i)) % uint64_t(vocab));
     return;
   }
-  int64_t start = (n + windows()) % windows() * sequence + first;
+  int64_t start = (n + windows()) % windows() * sequence + from;
   for (int64_t i = 0; i < count; ++i)
-    out[i] = at(start + i);
+    out[i] = int32_t(at(start + i));
 }
 
 } // namespace pp

@@ -16,30 +16,35 @@ public:
   Tokens(const Tokens &) = delete;
   Tokens &operator=(const Tokens &) = delete;
 
-  /// Opens a text (bytes are tokens) or a token file with llm.c's header: 256 int32 (magic 20240520, version 1, count),
-  /// then uint16 tokens. `random`: tokens from the seed. With `check` every token is held against the vocabulary.
+  /// Opens a text (bytes are tokens), a token file of llm.c, or with `u16:` or `u32:` before its name a file of nothing
+  /// but tokens. llm.c's header has 256 int32: 20240520, 1 and the count before u16 tokens; 20240801, 7 and the count
+  /// before u32. `random`: tokens from the seed. With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t sequence, int64_t vocab, uint64_t seed, bool check);
 
-  /// Writes sequence number `n` of the run, or `count` tokens of it from `first` on; one token later for targets.
+  /// Writes sequence number `n` of the run, or `count` tokens of it from `from` on; one token later for targets.
   /// Number -1 is the last one of the stream.
-  void read(int64_t n, bool targets, int32_t *out, int64_t first = 0, int64_t count = -1) const;
+  void read(int64_t n, bool targets, int32_t *out, int64_t from = 0, int64_t count = -1) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }
   /// Sequences before the stream begins again; 0: it never does.
   [[nodiscard]] int64_t windows() const { return random ? 0 : (tokens - 1) / sequence; }
 
 private:
-  Status readHeader(const std::string &path, bool check);
-  [[nodiscard]] int32_t at(int64_t position) const;
+  Status readFormat(const std::string &path, int64_t tokenBytes, bool check);
+  Status readHeader(const std::string &path);
+  [[nodiscard]] int64_t at(int64_t position) const;
 
   int64_t sequence = 1, vocab = 1, tokens = 0;
   uint64_t seed = 0;
   bool random = false;
   void *mapping = nullptr;
   size_t mappedBytes = 0;
-  const uint8_t *bytes = nullptr;  ///< of a text
-  const uint16_t *words = nullptr; ///< of a token file
+  const char *first = nullptr; ///< the first token
+  int64_t width = 1;           ///< bytes of a token
 };
+
+/// The file that `--data` names: without `u16:` or `u32:`, which say what it holds.
+[[nodiscard]] std::string tokenPath(const std::string &data);
 
 } // namespace pp
 

@@ -103,6 +103,8 @@ TEST_F(RuntimeFiles, NothingIsWrittenOverWhatIsRead) {
     EXPECT_EQ(plain(refusal({"--data", text.c_str(), "--log", same.c_str()})),
               "`--log " + plain(same) + "` would be written over what `--data` names");
   EXPECT_EQ(refusal({"--trace=x", "--profile=x"}), "`--profile x` would be written over what `--trace` names");
+  EXPECT_EQ(plain(refusal({"--data", ("u16:" + text).c_str(), "--log", text.c_str()})),
+            "`--log t.txt` would be written over what `--data` names");
   EXPECT_EQ(refusal({"--data=random", "--log=random"}), "");
 }
 
@@ -135,6 +137,57 @@ TEST_F(RuntimeFiles, TokensOfATokenFile) {
   tokens.read(0, true, out);
   EXPECT_EQ(out[0], 50256);
   EXPECT_EQ(out[1], 12);
+}
+
+/// Tokens that need more than 16 bits: with llm.c's second header, and with none.
+TEST_F(RuntimeFiles, TokensOf32Bits) {
+  int32_t header[256] = {20240801, 7, 5};
+  uint32_t words[] = {1, 65536, 128255, 3, 4};
+  std::string body(reinterpret_cast<const char *>(words), sizeof words);
+  write("plain", body);
+  write("llmc", std::string(reinterpret_cast<const char *>(header), sizeof header) + body);
+  for (const char *name : {"plain", "llmc"}) {
+    Tokens tokens;
+    std::string path = (folder / name).string();
+    Status status = tokens.open(name == std::string("plain") ? "u32:" + path : path, 2, 128256, 1, true);
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(tokens.count(), 5);
+    int32_t out[2];
+    tokens.read(0, true, out);
+    EXPECT_EQ(out[0], 65536);
+    EXPECT_EQ(out[1], 128255);
+  }
+  Tokens small;
+  EXPECT_EQ(plain(small.open("u32:" + (folder / "plain").string(), 2, 128255, 1, true).message()),
+            "token 2 of `plain` is 128255; the model's vocabulary has 128255, 0 to 128254");
+}
+
+TEST_F(RuntimeFiles, TokensWithoutAHeader) {
+  std::string path = write("t", std::string("\x01\x00\xff\xff\x02\x00\x03\x00", 8));
+  Tokens tokens, odd;
+  ASSERT_TRUE(tokens.open("u16:" + path, 2, 65536, 1, true).ok());
+  EXPECT_EQ(tokens.count(), 4);
+  int32_t out[2];
+  tokens.read(0, true, out);
+  EXPECT_EQ(out[0], 65535);
+  EXPECT_EQ(out[1], 2);
+  write("t", "12345");
+  EXPECT_EQ(plain(odd.open("u16:" + path, 2, 65536, 1, true).message()),
+            "`t` has 5 bytes, which is no multiple of the 2 bytes of a token");
+}
+
+TEST_F(RuntimeFiles, FilesThatAreNoTextAreRefused) {
+  auto refused = [&](const std::string &body) {
+    Tokens tokens;
+    return plain(tokens.open(write("t", body), 2, 256, 1, true).message());
+  };
+  std::string more = "; if it holds nothing but tokens, `u16:t` or `u32:t` says how wide they are";
+  EXPECT_EQ(refused("\x93NUMPY and more"), "data `t` is an array of NumPy" + more);
+  EXPECT_EQ(refused("PK\x03\x04 and more"), "data `t` is a zip archive" + more);
+  EXPECT_EQ(refused(std::string("a\0b\0c\0", 6)), "data `t` is binary and no token file of llm.c" + more);
+  EXPECT_EQ(refused(std::string(65535, 'a') + std::string(1, '\0')),
+            "data `t` is binary and no token file of llm.c" + more);
+  EXPECT_EQ(refused("bytes \xe4 of any text, and \x07"), "");
 }
 
 TEST_F(RuntimeFiles, RandomTokensAreShiftedOnesOfThemselves) {
