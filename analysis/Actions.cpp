@@ -55,6 +55,16 @@ ArrayRef<int64_t> Pieces::shards(int64_t piece) const {
   return place && place.getLayout() == Layout::shard ? place.getRanks() : ArrayRef<int64_t>();
 }
 
+int64_t Pieces::shardOf(int64_t piece, int64_t rank) const {
+  return llvm::count_if(shards(piece), [&](int64_t other) { return other < rank; });
+}
+
+SmallVector<int64_t> Pieces::sharers(int64_t piece) const {
+  SmallVector<int64_t> ranks(isReplicated(piece) ? owners(piece) : shards(piece));
+  llvm::sort(ranks);
+  return ranks;
+}
+
 bool Pieces::hasWeights(int64_t piece) const {
   PieceOp op = ops[piece];
   return op.getWeightsAttr() && !op.getWeightsAttr().empty();

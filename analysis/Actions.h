@@ -37,6 +37,10 @@ public:
   /// The ranks over which weights, gradient and optimizer state of the piece are cut; empty if they are whole.
   llvm::ArrayRef<int64_t> shards(int64_t piece) const;
   bool isSharded(int64_t piece) const { return !shards(piece).empty(); }
+  /// Which shard this rank has: the k-th of the ranks in ascending order has the k-th.
+  int64_t shardOf(int64_t piece, int64_t rank) const;
+  /// The ranks that update the piece together, each a shard or each all of it, ascending; none if one rank updates it.
+  llvm::SmallVector<int64_t> sharers(int64_t piece) const;
   /// Whether derive-tasks gave it weights.
   bool hasWeights(int64_t piece) const;
   /// The same, or not known before derive-tasks.

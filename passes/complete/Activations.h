@@ -1,0 +1,32 @@
+// Activations and their gradients in a growing step: each goes to the ranks that read it as soon as it is made.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_ACTIVATIONS_H
+#define PP_PASSES_ACTIVATIONS_H
+
+#include "passes/complete/StepOutline.h"
+
+namespace pp {
+
+class Activations {
+public:
+  Activations(StepValues &step, const StepOutline &outline) : step(step), outline(outline) {}
+
+  /// What a piece made on this rank: sent to who reads it elsewhere, unless the schedule moves it itself.
+  void record(pipeline::ThingAttr made, mlir::Value value, int64_t piece, int64_t rank, mlir::Location loc);
+  /// What one shard of a part made that is cut by the vocabulary. When all shards have made theirs, it is summed where
+  /// it is read, or gathered on all of them if it is statistics.
+  mlir::LogicalResult recordShard(pipeline::UnitOp op, pipeline::Role role, int64_t piece, mlir::Value value);
+
+private:
+  StepValues &step;
+  const StepOutline &outline;
+  llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<mlir::Value>> shards; ///< what the shards have made so far
+
+  void gather(pipeline::ThingAttr made, llvm::ArrayRef<int64_t> ranks, mlir::ValueRange values, mlir::Location loc);
+  mlir::LogicalResult reduce(pipeline::ThingAttr made, llvm::ArrayRef<int64_t> ranks, mlir::ValueRange values,
+                             pipeline::UnitOp op);
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_ACTIVATIONS_H

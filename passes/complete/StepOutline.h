@@ -1,0 +1,37 @@
+// What the actions of a schedule say together: who reads what, what they move themselves, which units are cut.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_STEPOUTLINE_H
+#define PP_PASSES_STEPOUTLINE_H
+
+#include "analysis/Exchange.h"
+#include "analysis/Keys.h"
+#include "passes/complete/StepValues.h"
+
+namespace pp {
+
+/// Read once, before the step is built.
+struct StepOutline {
+  explicit StepOutline(const StepValues &step);
+
+  using ThingOnRank = std::pair<pipeline::ThingAttr, int64_t>;
+
+  Exchanges exchanges;
+  KeysBefore keys;
+  llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<int64_t, 2>> readers; ///< ranks that read an act or dact
+  llvm::DenseMap<pipeline::ThingAttr, int64_t> keyReaders;      ///< where keys, and sums of their gradients, are read
+  llvm::DenseMap<pipeline::ThingAttr, mlir::Operation *> moves; ///< by thing: its last move; gradients are below
+  std::map<int64_t, mlir::Operation *> gradMoves;               ///< by piece
+  llvm::DenseSet<ThingOnRank> keysMovedTo;                      ///< keys that the schedule moves, and where to
+  llvm::DenseSet<pipeline::CoordAttr> recomputed;               ///< the units with an R
+  llvm::DenseSet<mlir::Operation *> readAgain; ///< each R whose rank reads the recomputed activation after it
+  bool movesStashes = false;
+
+private:
+  using Recomputers = llvm::DenseMap<ThingOnRank, mlir::Operation *>; ///< by activation: its R
+  void readUnit(const StepValues &step, pipeline::UnitOp op, Recomputers &recomputers);
+  void readMove(const StepValues &step, pipeline::TransferOp op);
+};
+
+} // namespace pp
+
+#endif // PP_PASSES_STEPOUTLINE_H

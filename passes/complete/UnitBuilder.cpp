@@ -1,0 +1,250 @@
+// Builds the task of a unit: finds its body, reads its inputs, records its results, and reports missing inputs.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/complete/UnitBuilder.h"
+#include "analysis/Vocabulary.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+//===-- Bodies --------------------------------------------------------------------------------------------------===//
+
+const TaskBody *UnitBuilder::bodyOf(UnitOp op, bool continues) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = step.pieces.find(coord);
+  Phase phase = op.getUnit().getPhase();
+  std::string suffix = stringifyPhase(phase).str();
+  if ((phase == Phase::B || phase == Phase::W) && step.pieces.hasWeights(piece) && !continues)
+    suffix += ".first";
+  std::string slice = coord.getSlice() < 0 ? "" : "." + std::to_string(coord.getSlice());
+  if (const CutUnit *ahead = outline.exchanges.ahead(op.getUnit()))
+    return step.bodies.find(piece, stepName(suffix, 0, 1, ahead->plan) + slice);
+  const TaskBody *special = nullptr;
+  if (phase == Phase::F && outline.recomputed.contains(coord))
+    special = step.bodies.find(piece, "F.light" + slice);
+  else if (outline.readAgain.contains(op))
+    special = step.bodies.find(piece, "R.act" + slice);
+  return special ? special : step.bodies.find(piece, suffix + slice);
+}
+
+void UnitBuilder::setJoint(TaskOp task) { task->setAttr("pipeline.joint", step.builder.getI64IntegerAttr(joints)); }
+
+void UnitBuilder::setShare(TaskOp task, const TaskBody &body, const TaskBody &whole) {
+  if (double all = whole.flops(); all > 0)
+    task->setAttr("pipeline.share", step.builder.getF64FloatAttr(body.flops() / all));
+}
+
+//===-- Inputs --------------------------------------------------------------------------------------------------===//
+
+Value UnitBuilder::dataInput(StringRef kind, CoordAttr unit, int64_t rank, TupleType payload) {
+  // One thing per kind, microbatch and slice: `tokens` and `targets` are told apart by the part of the coordinate.
+  auto coord =
+      CoordAttr::get(unit.getContext(), step.builder.getStringAttr(kind), -1, unit.getMicrobatch(), unit.getSlice());
+  ThingAttr data = ThingAttr::get(unit.getContext(), Role::data, coord);
+  if (!step.has({data, rank}))
+    step.set({data, rank}, step.addInput(data, step.typeOn(Role::data, payload, rank), kind));
+  return step.get({data, rank}, step.program.getLoc());
+}
+
+/// What other units made, or attentions of this one that ran apart from it. Null if it is none of these.
+FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &group) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
+  StringRef kind = group.kind();
+  ThingAttr needed;
+  if (kind == "act")
+    needed = step.thing(Role::act, *piecesBefore(step.pieces, piece).begin(), coord);
+  else if (kind == "dact") // of shards the first's
+    needed = step.thing(Role::dact, *piecesAfter(step.pieces, piece).begin(), coord);
+  else if (kind == "kv" || kind == "dkv")
+    needed = step.thing(kind == "kv" ? Role::kv : Role::dkv, piece, coord.getMicrobatch(), group.chunk());
+  else if (kind == "dkeys")
+    needed = step.thing(Role::dkv, piece + 1, coord);
+  else
+    return Value();
+  if (kind == "dkeys") {
+    if (Value value = keys.gather(needed, rank, op.getLoc()))
+      return value;
+    return reportAbsent(op, needed, rank);
+  }
+  ValueKey key{needed, rank, ValueKey::whole, group.attention()};
+  if (!step.has(key))
+    if (Value lent = keys.takeLent(group.attention(), needed, rank))
+      step.set(key, lent);
+  if (Value value = step.get(key, op.getLoc()))
+    return value;
+  return reportAbsent(op, needed, rank);
+}
+
+/// What the unit's microbatch left on this rank, its weights and its data. Null if it is not there.
+FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
+  StringRef kind = group.kind();
+  ThingAttr stash = step.thing(Role::stash, piece, coord);
+  auto get = [&](const ValueKey &key) { return step.get(key, op.getLoc()); };
+  if (kind == "stash")
+    return get({stash, rank, ValueKey::whole, group.chunk()});
+  if (kind == "kept")
+    return get({stash, rank, ValueKey::light, group.chunk()});
+  if (kind == "pending")
+    return get({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.chunk()});
+  if (kind == "part" || kind == "dpart")
+    return partsAhead.lookup(op.getUnit());
+  if (kind == "stats")
+    return get({step.thing(Role::stat, leadOf(step.pieces, piece), coord), rank});
+  if (kind == "weight" && versions.areUsed())
+    return versions.get(op, piece, rank);
+  if (kind == "weight")
+    return get({step.thing(Role::weight, piece), rank});
+  if (kind == "tokens" || kind == "targets" || kind == "source")
+    return dataInput(group.name, coord, rank, group.payload);
+  return Value();
+}
+
+LogicalResult UnitBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, Value &value) {
+  StringRef kind = group.kind();
+  FailureOr<Value> shared = readShared(op, group);
+  if (failed(shared))
+    return failure();
+  value = *shared;
+  if (value)
+    return success();
+  FailureOr<Value> own = readOwn(op, group);
+  if (failed(own))
+    return failure();
+  value = *own;
+  if (value)
+    return success();
+  ThingAttr stash = step.thing(Role::stash, step.pieces.find(op.getUnit().getCoord()), op.getUnit().getCoord());
+  if (TransferOp move = kind == "kept" || kind == "stash" ? moves.lastMoveOf(stash) : TransferOp())
+    return reportMoved(op, stash, move);
+  return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << op.getRanks().front() << " has no `"
+                                << group.name << "` to read there" << withLoops(op);
+}
+
+LogicalResult UnitBuilder::reportMoved(UnitOp op, ThingAttr stash, TransferOp move) const {
+  PlaceAttr to = move.getTo();
+  auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << op.getRanks().front()
+                                      << " needs `" << stash.str() << "`, which is "
+                                      << (to.getLayout() == Layout::host ? "in host memory" : "on " + to.str())
+                                      << withLoops(op);
+  error.attachNote(move.getLoc()) << "moved there here" << withLoops(move);
+  return error;
+}
+
+/// An input that the schedule moves itself, and not to where it is read; keys of a slice that ran elsewhere.
+LogicalResult UnitBuilder::reportAbsent(UnitOp op, ThingAttr thing, int64_t rank) const {
+  SmallVector<int64_t> ranks;
+  for (int64_t other = 0; other < static_cast<int64_t>(ProgramOp(step.program).getRanks()); ++other)
+    if (step.has({thing, other}))
+      ranks.push_back(other);
+  auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << thing.str()
+                                      << "`, which is on " << step.place(ranks).str() << withLoops(op);
+  if (auto move = dyn_cast_or_null<TransferOp>(outline.moves.lookup(thing))) {
+    int64_t to = move.getTo().getRanks().front();
+    auto &note = error.attachNote(move.getLoc()) << "`" << thing.str() << "` is moved by hand here, to rank " << to;
+    if (to == rank)
+      note << ", and only later";
+    else
+      note << "; move it to rank " << rank << " too, or leave all its moves to the compiler";
+    note << withLoops(move);
+  } else if (thing.getRole() == Role::kv || thing.getRole() == Role::dkv) {
+    error.attachNote(step.pieces.op(step.pieces.find(thing.getCoord())).getLoc())
+        << "slices read the keys of those before them; run all slices of a microbatch on one rank, or move `"
+        << thing.str() << "` to rank " << rank;
+  }
+  return failure();
+}
+
+//===-- Results -------------------------------------------------------------------------------------------------===//
+
+LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp task, Share share) {
+  CoordAttr coord = op.getUnit().getCoord();
+  int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
+  Phase phase = op.getUnit().getPhase();
+  ThingAttr stash = step.thing(Role::stash, piece, coord);
+  if (phase == Phase::B || phase == Phase::I)
+    moves.recordStashUse(stash, op);
+  bool isShard = vocabularyShards(step.pieces, piece) > 0;
+  for (auto [group, value] : llvm::zip(body.groups.results, task.getResults())) {
+    StringRef kind = group.kind();
+    if (kind == "stats" || (isShard && (kind == "act" || kind == "dact"))) {
+      if (failed(activations.recordShard(op, StepValues::roleOf(kind), piece, value)))
+        return failure();
+    } else if (kind == "act" || kind == "dact") {
+      activations.record(step.thing(StepValues::roleOf(kind), piece, coord), value, piece, rank, op.getLoc());
+    } else if (kind == "stash") {
+      step.set({stash, rank, ValueKey::whole, group.chunk()}, value);
+    } else if (kind == "kept") {
+      step.set({stash, rank, ValueKey::light, group.chunk()}, value);
+    } else if (kind == "pending") {
+      step.set({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.chunk()}, value);
+    } else if (kind == "keys") {
+      keys.deliver(op, value);
+    } else if (kind == "kv" || kind == "dkv") {
+      ThingAttr made = step.thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.chunk());
+      if (keys.isShare(made))
+        keys.record(made, rank, value, op.getLoc());
+      else
+        step.set({made, rank, ValueKey::whole, group.attention()}, value);
+    } else if (kind == "grad" && CutName::of(task.getCallee()).isLast()) {
+      share.value = value;
+      gradients.set(piece, rank, share, coord);
+    } else if (kind == "loss") {
+      step.output(step.thing(Role::stat, piece, coord), value, op.getLoc());
+    }
+  }
+  return success();
+}
+
+//===-- Units ---------------------------------------------------------------------------------------------------===//
+
+void UnitBuilder::remarkLate(UnitOp op) {
+  Location loc = op.getLoc();
+  auto inLoop = dyn_cast<FusedLoc>(loc);
+  if (toldLate.insert(inLoop ? inLoop.getLocations().front() : loc).second)
+    emitRemark(loc) << "`" << op.getUnit().str()
+                    << "` runs at the end of the step: its clipping needs the norm of every gradient";
+}
+
+LogicalResult UnitBuilder::finishUpdate(UnitOp op) {
+  SmallVector<int64_t> finished = versions.finishedBy(op);
+  return finished.empty() ? success() : updates.update(finished);
+}
+
+LogicalResult UnitBuilder::build(UnitOp op) {
+  CoordAttr coord = op.getUnit().getCoord();
+  Phase phase = op.getUnit().getPhase();
+  int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
+  if (op.getRanks().size() != 1)
+    return emitError(op.getLoc()) << "`" << op.getUnit().str()
+                                  << "` runs on a group of ranks, which is not supported yet" << withLoops(op);
+  if (phase == Phase::U) {
+    remarkLate(op);
+    return success();
+  }
+  gradients.turnTo(updateOf(step.program, coord.getMicrobatch()));
+  Share share;
+  if ((phase == Phase::B || phase == Phase::W) && step.pieces.hasWeights(piece))
+    share = gradients.take(piece, rank, op.getLoc());
+  const TaskBody *body = bodyOf(op, bool(share.value));
+  if (!body && (phase == Phase::W || phase == Phase::R))
+    return finishUpdate(op); // without weights W has nothing to do, and R has nothing where F saves all there is
+  if (!body)
+    return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function";
+  SmallVector<Value> inputs;
+  for (const BodyGroups::Group &group : body->groups.inputs)
+    if (Value &input = inputs.emplace_back(); group.name == "grad")
+      input = share.value;
+    else if (failed(readGroup(op, group, input)))
+      return failure();
+  TaskOp task = step.createTask(*body, op.getUnit(), rank, inputs, op.getLoc());
+  if (op->getParentOp() != step.program.getOperation())
+    setJoint(task);
+  if (outline.exchanges.ahead(op.getUnit()))
+    setShare(task, *body, *step.bodies.find(piece, (stringifyPhase(phase) + "." + Twine(coord.getSlice())).str()));
+  if (versions.areUsed() && phase != Phase::W)
+    task->setAttr("pipeline.version", step.builder.getI64IntegerAttr(versionOf(step.program, op, coord)));
+  return success(succeeded(recordResults(op, *body, task, share)) && succeeded(finishUpdate(op)));
+}

@@ -1,0 +1,318 @@
+// Builds the end of an update: gradients to their owners, their norm, the updates, and the new weights' way home.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
+//
+// A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
+// of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
+#include "passes/complete/UpdateBuilder.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+ValueKey UpdateBuilder::own(Role role, int64_t piece, int64_t rank) const {
+  return {step.thing(role, piece), rank, ValueKey::own};
+}
+
+Value UpdateBuilder::getOwn(Role role, int64_t piece, int64_t rank) {
+  return step.get(own(role, piece, rank), locOf(piece));
+}
+
+Value UpdateBuilder::createUpdateTask(const TaskBody &body, int64_t piece, int64_t rank, ValueRange inputs) {
+  return step.createTask(body, gradients.updateUnit(piece), rank, inputs, locOf(piece)).getResult(0);
+}
+
+LogicalResult UpdateBuilder::createInputs() {
+  const Pieces &pieces = step.pieces;
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    const TaskBody *update = step.bodies.find(piece, "U");
+    if (!pieces.hasWeights(piece) || !update)
+      continue;
+    if (pieces.homes(piece).empty())
+      return emitError(locOf(piece)) << "no rank holds the weights of " << pieces.describe(piece)
+                                     << "; give it a place with `at` or `weight at`";
+    if (pieces.isSharded(piece)) {
+      if (failed(createShardInputs(piece)))
+        return failure();
+      continue;
+    }
+    if (pieces.owners(piece).empty())
+      return emitError(locOf(piece)) << pieces.describe(piece) << " has no `opt` place, so no rank can update it";
+    ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
+    for (int64_t rank : pieces.homes(piece))
+      step.set({weight, rank}, step.addInput(weight, step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank)));
+    versions.createInputs(piece);
+    if (const BodyGroups::Group *opt = update->input("opt"))
+      for (int64_t rank : pieces.owners(piece))
+        step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
+  }
+  return success();
+}
+
+/// Where several updates need a norm, it is made before each. Where they do not, only the norm of the last one is made,
+/// for people, at the end.
+LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
+  norms.clear();
+  if (failed(reduceGradients(pieces)) || failed(addTied(pieces)))
+    return failure();
+  if (gradients.updates() == 1 || versions.updatesTogether())
+    createNorms();
+  if (failed(updateWeights(pieces)))
+    return failure();
+  versions.setUpdated(pieces);
+  return success();
+}
+
+LogicalResult UpdateBuilder::finish() {
+  if (gradients.updates() == 1)
+    return update(llvm::to_vector(llvm::seq(int64_t(0), step.pieces.size())));
+  gradients.turnTo(gradients.updates() - 1); // each update ran behind its last gradient
+  if (!versions.updatesTogether())
+    createNorms();
+  return success();
+}
+
+//===-- Gradients -----------------------------------------------------------------------------------------------===//
+
+LogicalResult UpdateBuilder::reduceGradients(ArrayRef<int64_t> pieces) {
+  for (int64_t piece : pieces)
+    if (step.pieces.hasWeights(piece) &&
+        failed(step.pieces.sharers(piece).empty() ? reduceToOwner(piece) : reduceOnAll(piece)))
+      return failure();
+  return success();
+}
+
+LogicalResult UpdateBuilder::reduceToOwner(int64_t piece) {
+  int64_t owner = step.pieces.owner(piece);
+  Location loc = locOf(piece);
+  if (!outline.gradMoves.count(piece))
+    for (int64_t rank : gradients.holders(piece)) {
+      if (rank == owner)
+        continue;
+      Share share = gradients.take(piece, rank, loc);
+      share.value = step.createMove(step.thing(Role::grad, piece), share.value, owner, loc);
+      gradients.addTerm(piece, owner, share);
+    }
+  Share sum = gradients.take(piece, owner, loc);
+  if (!gradients.isComplete(sum) || !gradients.holders(piece).empty())
+    return gradients.reportMissing(piece, owner, sum);
+  step.set(own(Role::grad, piece, owner), sum.value);
+  return success();
+}
+
+int64_t UpdateBuilder::nearestOwner(int64_t piece, int64_t rank, size_t k) const {
+  ArrayRef<int64_t> owners = step.pieces.owners(piece);
+  return llvm::is_contained(owners, rank) ? rank : owners[k % owners.size()];
+}
+
+LogicalResult UpdateBuilder::addTied(ArrayRef<int64_t> pieces) {
+  for (int64_t piece : pieces) {
+    if (step.pieces.primary(piece) < 0)
+      continue;
+    if (step.pieces.isSharded(piece))
+      addTiedShards(piece);
+    else if (failed(addTiedToOwners(piece)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult UpdateBuilder::addTiedToOwners(int64_t piece) {
+  int64_t primary = step.pieces.primary(piece);
+  const TaskBody *out = step.bodies.find(piece, "tie.out");
+  const TaskBody *in = step.bodies.find(primary, "tie.in." + std::to_string(step.pieces.tieNumber(piece)));
+  if (!out || !in)
+    return emitError(locOf(piece)) << "`" << step.pieces.name(piece)
+                                   << "` has no derived function for its tied weights";
+  for (auto [k, target] : llvm::enumerate(step.pieces.owners(primary))) {
+    int64_t owner = nearestOwner(piece, target, k);
+    Location loc = locOf(piece);
+    Value share = createUpdateTask(*out, piece, owner, {getOwn(Role::grad, piece, owner)});
+    if (owner != target)
+      share = step.waitFor(step.createMove(step.thing(Role::grad, piece), share, target, loc), loc);
+    Value sum = getOwn(Role::grad, primary, target);
+    sum = step.createTask(*in, gradients.updateUnit(primary), target, {sum, share}, loc).getResult(0);
+    step.set(own(Role::grad, primary, target), sum);
+  }
+  return success();
+}
+
+//===-- The gradient norm ---------------------------------------------------------------------------------------===//
+
+void UpdateBuilder::addNorm(int64_t piece, int64_t rank) {
+  SmallVector<Value> inputs = {getOwn(Role::grad, piece, rank)};
+  if (Value norm = norms[rank])
+    inputs.push_back(norm);
+  const TaskBody *body = step.bodies.findOfShard(piece, inputs.size() > 1 ? "norm" : "norm.first", rank);
+  norms[rank] = createUpdateTask(*body, piece, rank, inputs);
+}
+
+/// One running sum of squares on every rank that updates something, pieces in model order. Where several ranks have the
+/// whole of a piece, the first of them counts it; where every rank has all pieces, each counts all, and nothing is sent.
+void UpdateBuilder::createNorms() {
+  const Pieces &pieces = step.pieces;
+  ArrayRef<int64_t> owners;
+  bool alike = true;
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (pieces.hasWeights(piece)) {
+      alike &= !pieces.isSharded(piece) && (owners.empty() || owners == pieces.owners(piece));
+      owners = pieces.owners(piece);
+    }
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    if (!pieces.hasWeights(piece))
+      continue;
+    ArrayRef<int64_t> counting = pieces.isSharded(piece) ? pieces.shards(piece) : pieces.owners(piece);
+    if (!pieces.isSharded(piece) && !alike)
+      counting = counting.take_front();
+    for (int64_t rank : counting)
+      addNorm(piece, rank);
+  }
+  if (!alike) {
+    reduceNorms();
+    sendNorms();
+  }
+  if (gradients.isLast())
+    for (auto [rank, norm] : norms)
+      step.output(normThing(), norm, step.program.getLoc());
+}
+
+ThingAttr UpdateBuilder::normThing() const {
+  MLIRContext *context = step.builder.getContext();
+  return ThingAttr::get(context, Role::stat, CoordAttr::get(context, StringAttr::get(context, "norm"), -1, -1, -1));
+}
+
+/// All ranks that counted something get the sum of all.
+void UpdateBuilder::reduceNorms() {
+  if (norms.size() < 2)
+    return;
+  Location loc = step.program.getLoc();
+  SmallVector<int64_t> counting;
+  SmallVector<Value> terms;
+  for (auto [rank, norm] : norms) {
+    counting.push_back(rank);
+    terms.push_back(norm);
+  }
+  TupleType payload = cast<ValType>(terms.front().getType()).getPayload();
+  Value joined = step.createJoin(Role::stat, payload, step.place(counting, Layout::partial), terms, loc);
+  Value total = step.waitFor(step.createMove(normThing(), joined, step.place(counting), loc), loc);
+  for (auto &[rank, norm] : norms)
+    norm = step.builder.create<pipeline::SplitOp>(loc, step.typeOn(Role::stat, payload, rank), total);
+}
+
+/// To those whose pieces others have counted.
+void UpdateBuilder::sendNorms() {
+  Location loc = step.program.getLoc();
+  for (int64_t piece = 0; piece < step.pieces.size(); ++piece) {
+    if (!step.pieces.hasWeights(piece))
+      continue;
+    ArrayRef<int64_t> owners = step.pieces.owners(piece);
+    for (int64_t rank : owners)
+      if (!norms.count(rank))
+        norms[rank] = step.waitFor(step.createMove(normThing(), norms[owners.front()], rank, loc), loc);
+  }
+}
+
+//===-- Updates -------------------------------------------------------------------------------------------------===//
+
+LogicalResult UpdateBuilder::updateWeights(ArrayRef<int64_t> pieces) {
+  for (int64_t piece : pieces) {
+    if (!step.pieces.hasWeights(piece))
+      continue;
+    if (step.pieces.isSharded(piece)) {
+      updateShards(piece);
+      continue;
+    }
+    for (auto [k, owner] : llvm::enumerate(step.pieces.owners(piece)))
+      if (failed(updateOnOwner(piece, owner, k)))
+        return failure();
+    if (gradients.isLast())
+      step.output(step.thing(Role::grad, piece), getOwn(Role::grad, piece, step.pieces.owners(piece).front()),
+                  locOf(piece));
+  }
+  if (!gradients.isLast())
+    return success();
+  for (int64_t piece : pieces)
+    if (step.pieces.hasWeights(piece) && !step.pieces.homesAreShards(piece))
+      step.pieces.isSharded(piece) ? returnGathered(piece) : returnWeights(piece);
+  return success();
+}
+
+/// The new values of tied weights, from the piece that owns them.
+Value UpdateBuilder::freshWeights(int64_t piece, int64_t rank, size_t k) {
+  int64_t primary = step.pieces.primary(piece);
+  const TaskBody *fresh = step.bodies.find(primary, "tie.fresh." + std::to_string(step.pieces.tieNumber(piece)));
+  int64_t source = nearestOwner(primary, rank, k);
+  Location loc = locOf(piece);
+  Value value =
+      step.createTask(*fresh, gradients.updateUnit(primary), source, {getOwn(Role::weight, primary, source)}, loc)
+          .getResult(0);
+  if (source == rank)
+    return value;
+  return step.waitFor(step.createMove(step.thing(Role::weight, piece), value, rank, loc), loc);
+}
+
+LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t k) {
+  Location loc = locOf(piece);
+  ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
+  const TaskBody *body = step.bodies.find(piece, "U");
+  SmallVector<Value> inputs;
+  for (const BodyGroups::Group &group : body->groups.inputs) {
+    Value value;
+    if (group.name == "weight")
+      value = step.get({weight, owner}, loc);
+    else if (group.name == "opt")
+      value = step.get({state, owner}, loc);
+    else if (group.name == "grad")
+      value = getOwn(Role::grad, piece, owner);
+    else if (group.name == "norm")
+      value = norms[owner];
+    else if (group.name == "fresh")
+      value = freshWeights(piece, owner, k);
+    if (!value)
+      return emitError(loc) << "`U(" << step.pieces.name(piece) << ")` on rank " << owner << ": `" << group.name << "("
+                            << step.pieces.name(piece) << ")` is not there at the end of the step";
+    inputs.push_back(value);
+  }
+  if (versions.areUsed())
+    versions.keepOld(piece, owner);
+  TaskOp task = step.createTask(*body, gradients.updateUnit(piece), owner, inputs, loc);
+  for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
+    if (group.name == "weight") {
+      step.set({weight, owner}, value);
+      step.set(own(Role::weight, piece, owner), value);
+    } else if (gradients.isLast()) {
+      step.output(state, value, loc);
+    } else {
+      step.set({state, owner}, value);
+    }
+  return success();
+}
+
+/// The value whose memory this one took over, through updates in place: an input, an arrival, ..
+static Operation *rootOf(Value value) {
+  while (auto task = value.getDefiningOp<TaskOp>()) {
+    int64_t tie = task.getTies()[cast<OpResult>(value).getResultNumber()];
+    if (tie < 0)
+      break;
+    value = task.getInputs()[tie];
+  }
+  return value.getDefiningOp();
+}
+
+void UpdateBuilder::returnWeights(int64_t piece) {
+  Location loc = locOf(piece);
+  versions.outputOld(piece);
+  ThingAttr weight = step.thing(Role::weight, piece);
+  for (int64_t home : step.pieces.homes(piece)) {
+    int64_t owner = nearestOwner(piece, home, 0);
+    Value value = getOwn(Role::weight, piece, owner);
+    if (home != owner)
+      value = step.createMove(weight, value, home, loc);
+    else if (!isa<InputOp>(rootOf(value))) // the update ran on a copy that travelled
+      value = createUpdateTask(step.bodies.copy(piece), piece, owner, {value});
+    step.set({weight, home}, value);
+  }
+  for (int64_t home : step.pieces.homes(piece))
+    step.output(weight, step.get({weight, home}, loc), loc);
+}

@@ -1,0 +1,72 @@
+// Updates: gradients go to their owners, their norm is made, weights are updated and sent to every home.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_UPDATEBUILDER_H
+#define PP_PASSES_UPDATEBUILDER_H
+
+#include "passes/complete/WeightVersions.h"
+
+namespace pp {
+
+class UpdateBuilder {
+public:
+  UpdateBuilder(StepValues &step, const StepOutline &outline, GradientShares &gradients, WeightVersions &versions)
+      : step(step), outline(outline), gradients(gradients), versions(versions) {}
+
+  /// The weights and optimizer states that are there when the step begins.
+  mlir::LogicalResult createInputs();
+  /// One of several updates of a step, behind the last gradient of these pieces.
+  mlir::LogicalResult update(llvm::ArrayRef<int64_t> pieces);
+  /// The end of the step: the update, or of several what is left of the last one.
+  mlir::LogicalResult finish();
+
+private:
+  StepValues &step;
+  const StepOutline &outline;
+  GradientShares &gradients;
+  WeightVersions &versions;
+  std::map<int64_t, mlir::Value> norms; ///< by rank
+
+  mlir::Location locOf(int64_t piece) const { return step.pieces.op(piece).getLoc(); }
+  /// What the rank updates of a piece: its weights or gradient, all of it or a shard.
+  ValueKey own(pipeline::Role role, int64_t piece, int64_t rank) const;
+  mlir::Value getOwn(pipeline::Role role, int64_t piece, int64_t rank);
+  mlir::Value createUpdateTask(const TaskBody &body, int64_t piece, int64_t rank, mlir::ValueRange inputs);
+
+  // Gradients.
+  mlir::LogicalResult reduceGradients(llvm::ArrayRef<int64_t> pieces);
+  mlir::LogicalResult reduceToOwner(int64_t piece);
+  /// Who of the ranks that update the piece is nearest to the k-th of others that do so with another.
+  int64_t nearestOwner(int64_t piece, int64_t rank, size_t k) const;
+  mlir::LogicalResult addTied(llvm::ArrayRef<int64_t> pieces);
+  mlir::LogicalResult addTiedToOwners(int64_t piece);
+
+  // Norms.
+  pipeline::ThingAttr normThing() const;
+  void createNorms();
+  void addNorm(int64_t piece, int64_t rank);
+  void reduceNorms();
+  void sendNorms();
+
+  // Updates.
+  mlir::LogicalResult updateWeights(llvm::ArrayRef<int64_t> pieces);
+  mlir::LogicalResult updateOnOwner(int64_t piece, int64_t rank, size_t k);
+  mlir::Value freshWeights(int64_t piece, int64_t rank, size_t k);
+  void returnWeights(int64_t piece);
+
+  // Pieces that are cut over ranks (UpdateShards.cpp).
+  mlir::LogicalResult createShardInputs(int64_t piece);
+  mlir::LogicalResult reduceOnAll(int64_t piece);
+  void addTiedShards(int64_t piece);
+  mlir::Value freshShard(int64_t piece, int64_t rank);
+  void updateShard(int64_t piece, int64_t rank);
+  void updateShards(int64_t piece);
+  void gatherShards(int64_t piece);
+  void returnGathered(int64_t piece);
+};
+
+/// The shards of a weight as one value.
+mlir::Value joinShards(StepValues &step, int64_t piece, mlir::Location loc);
+
+} // namespace pp
+
+#endif // PP_PASSES_UPDATEBUILDER_H

@@ -1,0 +1,163 @@
+// Updates pieces that several ranks update: each rank updates a shard, or all of the piece.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   rank 0  [W a|b|c|d]  <-all_gather-  a      B: grad  -reduce_scatter->  sum of a  -norm.0, U.0->  a
+//   rank 1  [W a|b|c|d]  <-all_gather-  b      B: grad  -reduce_scatter->  sum of b  -norm.1, U.1->  b     and so on
+//
+// Where the weights are whole on every rank (ZeRO-1 and -2), each cuts its shard out of them for its update, and what
+// the updates make is gathered where the old weights were:
+//
+//   rank 0  [W]  cut.0, U.0 -> a  <-all_gather->  [W']
+//
+// Where the optimizer state is whole on all of them, too (plain data parallelism), the sums are all-reduced, and each
+// rank updates its own copy:
+//
+//   rank 0  [W]  B: grad  <-all_reduce->  sum  -norm, U->  W'
+//
+// The shards of a piece are cut by `cutPayload`; the k-th of the ranks in ascending order has the k-th of them. A
+// tensor that two pieces use is cut at the same elements in both, so that its shares and new values stay on their rank.
+#include "passes/complete/UpdateBuilder.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+LogicalResult UpdateBuilder::createShardInputs(int64_t piece) {
+  const Pieces &pieces = step.pieces;
+  PieceOp op = pieces.op(piece);
+  PlaceAttr homes = op.getHomesAttr() ? op.getHomesAttr() : op.getAtAttr();
+  SmallVector<int64_t> homeRanks(homes.getRanks()), sharers = pieces.sharers(piece);
+  llvm::sort(homeRanks);
+  if (homeRanks != sharers)
+    return emitError(op.getLoc()) << pieces.describe(piece) << " has its weights on " << homes.str()
+                                  << " and its optimizer state on " << op.getOwner()->str()
+                                  << "; expected the same ranks";
+  for (int64_t other = 0; other < pieces.size(); ++other)
+    if (bool tied = pieces.primary(other) == piece || pieces.primary(piece) == other;
+        tied && (!pieces.isSharded(other) || pieces.sharers(other) != sharers)) {
+      auto error = emitError(op.getLoc())
+                   << pieces.describe(piece) << " is cut over " << step.place(pieces.shards(piece)).str()
+                   << " and shares weights with " << pieces.describe(other) << ", which is not";
+      error.attachNote(pieces.op(other).getLoc()) << "placed here";
+      return failure();
+    }
+  ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
+  bool isWhole = homes.getLayout() == Layout::full;
+  for (int64_t rank : pieces.shards(piece)) {
+    const TaskBody *update = step.bodies.findOfShard(piece, "U", rank);
+    TupleType payload = isWhole ? step.bodies.weightsOf(piece) : update->input("weight")->payload;
+    step.set({weight, rank, isWhole ? ValueKey::whole : ValueKey::own},
+             step.addInput(weight, step.typeOn(Role::weight, payload, rank)));
+    if (const BodyGroups::Group *opt = update->input("opt"))
+      step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
+  }
+  return success();
+}
+
+Value pp::joinShards(StepValues &step, int64_t piece, Location loc) {
+  SmallVector<int64_t> ranks = step.pieces.sharers(piece);
+  SmallVector<Value> shards;
+  for (int64_t rank : ranks)
+    shards.push_back(step.get({step.thing(Role::weight, piece), rank, ValueKey::own}, loc));
+  return step.createJoin(Role::weight, step.bodies.weightsOf(piece), step.place(ranks, Layout::shard), shards, loc);
+}
+
+LogicalResult UpdateBuilder::reduceOnAll(int64_t piece) {
+  Location loc = locOf(piece);
+  SmallVector<int64_t> sharers = step.pieces.sharers(piece);
+  if (!gradients.holders(piece).empty() && !outline.gradMoves.count(piece)) {
+    Share sum = gradients.join(piece, loc);
+    Layout layout = step.pieces.isSharded(piece) ? Layout::shard : Layout::full;
+    sum.value = step.createMove(step.thing(Role::grad, piece), sum.value, step.place(sharers, layout), loc);
+    gradients.addOnAll(piece, sum);
+  }
+  bool isLeft = !gradients.holders(piece).empty();
+  for (int64_t rank : sharers) {
+    Share sum = gradients.takeOwn(piece, rank, loc);
+    if (!gradients.isComplete(sum) || isLeft)
+      return gradients.reportMissing(piece, rank, sum);
+    step.set(own(Role::grad, piece, rank), sum.value);
+  }
+  return success();
+}
+
+void UpdateBuilder::addTiedShards(int64_t piece) {
+  int64_t primary = step.pieces.primary(piece);
+  std::string tieIn = "tie.in." + std::to_string(step.pieces.tieNumber(piece));
+  for (int64_t rank : step.pieces.shards(piece)) {
+    const TaskBody *out = step.bodies.findOfShard(piece, "tie.out", rank),
+                   *in = step.bodies.findOfShard(primary, tieIn, rank);
+    Value share = createUpdateTask(*out, piece, rank, {getOwn(Role::grad, piece, rank)});
+    Value sum = step.createTask(*in, gradients.updateUnit(primary), rank, {getOwn(Role::grad, primary, rank), share},
+                                locOf(piece))
+                    .getResult(0);
+    step.set(own(Role::grad, primary, rank), sum);
+  }
+}
+
+/// `fresh` of a piece with tied weights: the owner's new values, on the same rank.
+Value UpdateBuilder::freshShard(int64_t piece, int64_t rank) {
+  int64_t primary = step.pieces.primary(piece);
+  std::string name = "tie.fresh." + std::to_string(step.pieces.tieNumber(piece));
+  return step
+      .createTask(*step.bodies.findOfShard(primary, name, rank), gradients.updateUnit(primary), rank,
+                  {getOwn(Role::weight, primary, rank)}, locOf(piece))
+      .getResult(0);
+}
+
+void UpdateBuilder::updateShard(int64_t piece, int64_t rank) {
+  Location loc = locOf(piece);
+  const TaskBody *body = step.bodies.findOfShard(piece, "U", rank);
+  SmallVector<Value> inputs;
+  for (const BodyGroups::Group &group : body->groups.inputs) {
+    Value &value = inputs.emplace_back();
+    if (group.name == "weight")
+      value = getOwn(Role::weight, piece, rank);
+    else if (group.name == "grad")
+      value = getOwn(Role::grad, piece, rank);
+    else if (group.name == "opt")
+      value = step.get({step.thing(Role::opt, piece), rank}, loc);
+    else if (group.name == "fresh")
+      value = freshShard(piece, rank);
+    else
+      value = norms[rank];
+  }
+  TaskOp task = step.createTask(*body, gradients.updateUnit(piece), rank, inputs, loc);
+  for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
+    if (group.name == "opt")
+      step.output(step.thing(Role::opt, piece), value, loc);
+    else
+      step.set(own(Role::weight, piece, rank), value);
+}
+
+void UpdateBuilder::updateShards(int64_t piece) {
+  Location loc = locOf(piece);
+  ThingAttr weight = step.thing(Role::weight, piece);
+  bool isWhole = !step.pieces.homesAreShards(piece);
+  for (int64_t rank : step.pieces.shards(piece)) {
+    if (isWhole)
+      step.set(own(Role::weight, piece, rank), createUpdateTask(*step.bodies.findOfShard(piece, "cut", rank), piece,
+                                                                rank, {step.get({weight, rank}, loc)}));
+    updateShard(piece, rank);
+    if (!isWhole)
+      step.output(weight, getOwn(Role::weight, piece, rank), loc);
+    step.output(step.thing(Role::grad, piece), getOwn(Role::grad, piece, rank), loc);
+  }
+  if (isWhole)
+    gatherShards(piece);
+}
+
+/// The new shards are on their way to where the old whole was.
+void UpdateBuilder::gatherShards(int64_t piece) {
+  ThingAttr weight = step.thing(Role::weight, piece);
+  SmallVector<int64_t> ranks = step.pieces.sharers(piece);
+  Value future = step.createMove(weight, joinShards(step, piece, locOf(piece)), step.place(ranks), locOf(piece));
+  for (int64_t rank : ranks)
+    step.set({weight, rank}, future);
+}
+
+void UpdateBuilder::returnGathered(int64_t piece) {
+  ThingAttr weight = step.thing(Role::weight, piece);
+  for (int64_t rank : step.pieces.shards(piece))
+    step.output(weight, step.get({weight, rank}, locOf(piece)), locOf(piece));
+}
