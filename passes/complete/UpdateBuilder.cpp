@@ -149,7 +149,7 @@ void UpdateBuilder::addNorm(int64_t piece, int64_t rank) {
 }
 
 /// One running sum of squares on every rank that updates something, pieces in model order. Where several ranks have the
-/// whole of a piece, the first of them counts it; where every rank has all pieces, each counts all, and nothing is sent.
+/// whole of a piece, the first of them counts it; where every rank has all pieces, each counts all, and nothing moves.
 void UpdateBuilder::createNorms() {
   const Pieces &pieces = step.pieces;
   ArrayRef<int64_t> owners;
