@@ -67,8 +67,6 @@ int mainOf(int argc, char **argv) {
   if (status.ok() && emitted.program().target != linkedTarget())
     status = invalid("this program was compiled for `", emitted.program().target, "` and linked with the runtime of `",
                      linkedTarget(), "`; compile it with --target=", linkedTarget());
-  if (status.ok() && options.noGraph && linkedTarget() == "cpu" && !options.emulate)
-    status = invalid("`--no-graph` has no effect: this program runs on a CPU");
   bool speaks = options.inProcess || speaksBeforeMpi();
   if (!status.ok())
     return speaks ? say(status) : int(status.code());

@@ -75,16 +75,6 @@ Status readCarrier(const std::string &value, Options &options) {
   return {};
 }
 
-Status readEmulation(const std::string &value, Options &options) {
-  size_t colon = value.find(':');
-  int64_t seed = 0;
-  Emulation &emulation = options.emulate.emplace();
-  PP_TRY(readWhole("emulate", value.substr(0, colon), 0, INT64_MAX, seed));
-  emulation.seed = uint64_t(seed);
-  return colon == std::string::npos ? Status()
-                                    : readWhole("emulate", value.substr(colon + 1), 0, INT64_MAX, emulation.dropped);
-}
-
 Status readSeed(const std::string &value, Options &options) {
   int64_t seed = 0;
   PP_TRY(readWhole("seed", value, 0, INT64_MAX, seed));
@@ -134,10 +124,6 @@ const std::vector<OptionSpec> &allOptions() {
       switchOption("no-graph",
                    "ask a GPU for every kernel of every step, not for one graph\n(as with --trace and --profile)",
                    &Options::noGraph),
-      {"emulate", "SEED[:K]",
-       "with a CPU as if it were a GPU: in one of the orders that streams and events allow;\n"
-       "with K the K-th wait for an event is left out, and results are wrong (for tests)",
-       readEmulation},
       switchOption("in-process", "run all ranks as threads of this process, without mpirun", &Options::inProcess),
       switchOption("info", "say what this program is, and end", &Options::info),
       switchOption("version", "say which pp linked it, and end", &Options::version),

@@ -10,12 +10,6 @@
 
 namespace pp {
 
-/// A device with streams that is this CPU (runtime/device/Emulated.cpp).
-struct Emulation {
-  uint64_t seed = 0;
-  int64_t dropped = -1; ///< the wait that is left out
-};
-
 /// What carries messages; empty: as the program was linked.
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
@@ -28,7 +22,6 @@ struct Options {
   int64_t saveEvery = 0;
   TransportOptions transport;
   Carrier carrier = Carrier::Unsaid;
-  std::optional<Emulation> emulate;
   bool noGraph = false; ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the manual page of a tool, or how a shell completes its command line, from the tool's own --help and --version."""
+"""Writes the manual pages of tools and the completions of their options, from what --help and --version of each say."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: manual.py man|bash|zsh PROGRAM
+# usage: manual.py SHARE PROGRAM..     writes below the folder SHARE, where they are installed
 # What --help is understood to be: a heading ends in a colon at the start of a line; below it stand options,
 # `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which is kept as it is.
 import os, re, subprocess, sys
@@ -125,15 +125,22 @@ def zsh(name, options):
 
 
 def main():
-    if len(sys.argv) != 3 or sys.argv[1] not in ("man", "bash", "zsh"):
-        sys.exit("usage: manual.py man|bash|zsh PROGRAM")
-    kind, program = sys.argv[1:]
-    ask = lambda option: subprocess.run([program, option], check=True, capture_output=True, text=True).stdout
-    name, sections = os.path.basename(program), read_help(ask("--help"))
-    options = [option for option in options_of(sections) if option.name not in ("--help-list", "--verify-diagnostics", "--split-input-file")]
-    if not options:
-        sys.exit(f"manual.py: found no option in what `{program} --help` says")
-    print(manual(name, ask("--version").strip(), sections) if kind == "man" else (bash if kind == "bash" else zsh)(name, options), end="")
+    if len(sys.argv) < 3:
+        sys.exit("usage: manual.py SHARE PROGRAM..")
+    share, *programs = sys.argv[1:]
+    for program in programs:
+        ask = lambda option: subprocess.run([program, option], check=True, capture_output=True, text=True).stdout
+        name, sections = os.path.basename(program), read_help(ask("--help"))
+        hidden = ("--help-list", "--verify-diagnostics", "--split-input-file")
+        options = [option for option in options_of(sections) if option.name not in hidden]
+        if not options:
+            sys.exit(f"manual.py: found no option in what `{program} --help` says")
+        for path, text in ((f"man/man1/{name}.1", manual(name, ask("--version").strip(), sections)),
+                           (f"bash-completion/completions/{name}", bash(name, options)),
+                           (f"zsh/vendor-completions/_{name}", zsh(name, options))):
+            os.makedirs(os.path.dirname(os.path.join(share, path)), exist_ok=True)
+            with open(os.path.join(share, path), "w") as file:
+                file.write(text)
 
 
 if __name__ == "__main__":

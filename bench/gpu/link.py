@@ -20,7 +20,7 @@ def flags():
         with open("build-of-rehearsal") as file:
             build = file.read().strip()
         libraries = [cache(build, "PP_DNNL"), cache(build, "PP_BLAS"), *cache(build, "MPI_mpi_LIBRARY").split(";")]
-        return [f"{build}/lib/libpp-runtime.a", *libraries, "-fopenmp", "-pthread"]
+        return [f"{build}/lib/libpp-runtime-testing.a", *libraries, "-fopenmp", "-pthread"]
     toolkit = os.path.dirname(os.path.dirname(os.path.realpath(cache("build", "PP_NVCC"))))
     folder = next(path for path in (f"{toolkit}/lib64", f"{toolkit}/targets/x86_64-linux/lib", f"{toolkit}/lib")
                   if os.path.exists(f"{path}/libcudart_static.a"))

@@ -4,7 +4,7 @@
 #
 # usage: bench/gpu/pack.sh BUILD FOLDER [cpu]
 # Then carry FOLDER (under 64 MiB) there and run FOLDER/bench/gpu/run.sh. With `cpu` the same for a rehearsal here, on a
-# device that is emulated: no kernels are timed, and PyTorch is not asked.
+# device that is emulated, by a BUILD with tests: no kernels are timed, and PyTorch is not asked.
 set -euo pipefail
 build=$(realpath "$1") folder=$2 target=${3:-cuda}
 root=$(dirname "$(realpath "$0")")/../..

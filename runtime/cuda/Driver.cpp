@@ -211,8 +211,6 @@ Status CudaDriver::afterStep(pp_rank_t &rank) {
 std::string_view linkedTarget() { return "cuda"; }
 
 Status openDriver(const Options &options, int32_t local, std::unique_ptr<Driver> &made) {
-  if (options.emulate)
-    return invalid("`--emulate` is for programs compiled with --target=cpu");
   auto driver = std::make_unique<CudaDriver>(options.transport.timeoutSeconds);
   PP_TRY(driver->open(local));
   made = std::move(driver);

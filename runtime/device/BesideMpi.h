@@ -1,7 +1,7 @@
 // What the transports of a process with a device have in common: MPI between steps, host memory by copies of their own.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_STREAMS_BESIDEMPI_H
-#define PP_RUNTIME_STREAMS_BESIDEMPI_H
+#ifndef PP_RUNTIME_DEVICE_BESIDEMPI_H
+#define PP_RUNTIME_DEVICE_BESIDEMPI_H
 
 #include "runtime/device/StreamDevice.h"
 
@@ -77,4 +77,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_STREAMS_BESIDEMPI_H
+#endif // PP_RUNTIME_DEVICE_BESIDEMPI_H

@@ -1,11 +1,11 @@
-// What a device does when asked, later: memory, streams, events, copies, sums, and a graph of them; CUDA or emulated.
+// What a device does when asked, later: memory, streams, events, copies, sums, and a graph of them; implemented by CUDA.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The rules are CUDA's. What is asked of one stream happens in order; a wait holds a stream up until what the event
 // stood for when the wait was asked for has happened; nothing else is ordered. In a capture nothing happens.
 // Streams, events and memory are named by small numbers and addresses, and live as long as the driver.
-#ifndef PP_RUNTIME_STREAMS_DRIVER_H
-#define PP_RUNTIME_STREAMS_DRIVER_H
+#ifndef PP_RUNTIME_DEVICE_DRIVER_H
+#define PP_RUNTIME_DEVICE_DRIVER_H
 
 #include "runtime/Options.h"
 #include "runtime/Program.h"
@@ -13,7 +13,7 @@
 
 namespace pp {
 
-class Order; // runtime/device/Order.h
+class StreamDevice;
 
 /// sums[k][i] = parts[0][i] + parts[1][i] + .. for every k, in this order; a sum may be one of the parts.
 struct SumSpec {
@@ -64,8 +64,12 @@ public:
   virtual Status beforeStep(pp_rank_t &rank) = 0;
   virtual Status afterStep(pp_rank_t &rank) = 0;
 
-  /// What surely happens before what, of all that was asked for; null: this driver does not keep it.
-  virtual Order *order() { return nullptr; }
+  /// The transport of a rank as this driver wants it: drivers of tests check its messages. `apart`: each rank has a
+  /// device of its own.
+  virtual std::unique_ptr<Transport> check(std::unique_ptr<Transport> transport, [[maybe_unused]] StreamDevice &device,
+                                           [[maybe_unused]] int32_t rank, [[maybe_unused]] bool apart) {
+    return transport;
+  }
 
   /// The handle under which other libraries know the stream.
   [[nodiscard]] virtual void *native(Stream stream) const = 0;
@@ -78,10 +82,6 @@ public:
 /// counts the ranks of this machine.
 Status openDriver(const Options &options, int32_t local, std::unique_ptr<Driver> &made);
 
-/// Runs everything on this CPU when it is waited for, in an order that streams and events allow, drawn from `seed`: it
-/// finds what CUDA's timing would hide. The wait number `dropped` of the run is left out (-1: none).
-[[nodiscard]] std::unique_ptr<Driver> makeEmulatedDriver(uint64_t seed, int64_t dropped);
-
 } // namespace pp
 
-#endif // PP_RUNTIME_STREAMS_DRIVER_H
+#endif // PP_RUNTIME_DEVICE_DRIVER_H

@@ -1,7 +1,7 @@
 // The ranks of a run as fibers of one thread: each has its stack, and gives way only where it waits.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_STREAMS_FIBERS_H
-#define PP_RUNTIME_STREAMS_FIBERS_H
+#ifndef PP_RUNTIME_DEVICE_FIBERS_H
+#define PP_RUNTIME_DEVICE_FIBERS_H
 
 #include "runtime/Status.h"
 #include <functional>
@@ -48,4 +48,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_STREAMS_FIBERS_H
+#endif // PP_RUNTIME_DEVICE_FIBERS_H

@@ -11,13 +11,11 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
   bool timed = options.isTimed();
   StepGroup group(driver, &fibers, ranks, !options.noGraph && !timed);
   std::shared_ptr<StreamMeeting> meeting = makeStreamMeeting(ranks, driver, &fibers);
-  std::shared_ptr<CheckedMeeting> checks = makeCheckedMeeting();
   Status status = fibers.run(
       [&](int32_t rank) {
         StreamDevice device(driver, group, timed);
-        std::unique_ptr<Transport> transport = makeStreamTransport(meeting, rank, device);
-        if (Order *order = driver.order())
-          transport = makeCheckedTransport(checks, std::move(transport), device, *order, rank);
+        std::unique_ptr<Transport> transport =
+            driver.check(makeStreamTransport(meeting, rank, device), device, rank, /*apart=*/false);
         Trainer trainer(emitted, options, *transport, device, rank);
         Outcome outcome = trainer.run();
         leave(*meeting, rank);

@@ -1,7 +1,7 @@
 // A rank's memory on a device with streams, and its step there: asked for call by call, or captured once and replayed.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_STREAMS_STREAMDEVICE_H
-#define PP_RUNTIME_STREAMS_STREAMDEVICE_H
+#ifndef PP_RUNTIME_DEVICE_STREAMDEVICE_H
+#define PP_RUNTIME_DEVICE_STREAMDEVICE_H
 
 #include "runtime/device/Device.h"
 #include "runtime/device/Driver.h"
@@ -99,13 +99,6 @@ class StreamMeeting;
 /// Messages are copies and sums on the device, each channel a stream. `device` is allocated before `prepare`.
 [[nodiscard]] std::unique_ptr<Transport> makeStreamTransport(std::shared_ptr<StreamMeeting> meeting, int32_t rank,
                                                              StreamDevice &device);
-/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`:
-/// each rank has a device of its own, and of a message only its own end is checked.
-class CheckedMeeting;
-[[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart = false);
-[[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
-                                                              std::unique_ptr<Transport> inner, StreamDevice &device,
-                                                              Order &order, int32_t rank);
 /// This rank's fiber ends.
 void leave(StreamMeeting &meeting, int32_t rank);
 /// What every rank waits for, when none can go on.
@@ -124,4 +117,4 @@ void leave(StreamMeeting &meeting, int32_t rank);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_STREAMS_STREAMDEVICE_H
+#endif // PP_RUNTIME_DEVICE_STREAMDEVICE_H

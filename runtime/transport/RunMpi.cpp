@@ -48,9 +48,7 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
       place.transport = makeNcclTransport(std::move(mpi), options.transport, emitted, *place.driver, *device, rank);
   if (!isNccl)
     place.transport = makeStagedTransport(std::move(mpi), *place.driver, *device, rank);
-  if (Order *order = place.driver->order())
-    place.transport =
-        makeCheckedTransport(makeCheckedMeeting(/*apart=*/true), std::move(place.transport), *device, *order, rank);
+  place.transport = place.driver->check(std::move(place.transport), *device, rank, /*apart=*/true);
   place.device = std::move(device);
   return {};
 }

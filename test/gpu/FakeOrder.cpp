@@ -4,7 +4,7 @@
 // Around the driver of programs for `cuda` (openDriver there is openCudaDriver here), with PP_FAKE_ORDER=K in the
 // environment: the K-th wait for an event is left out, and none with -1. Without it that driver is all there is.
 #include "runtime/device/Driver.h"
-#include "runtime/device/Order.h"
+#include "test/gpu/Emulated.h"
 #include "test/gpu/FakeCuda.h"
 #include <cstdlib>
 #include <map>
@@ -67,7 +67,12 @@ public:
   void bind(pp_rank_t &rank, Stream stream) override { inner->bind(rank, stream); }
   Status beforeStep(pp_rank_t &rank) override { return inner->beforeStep(rank); }
   Status afterStep(pp_rank_t &rank) override { return inner->afterStep(rank); }
-  Order *order() override { return &known; }
+  std::unique_ptr<Transport> check(std::unique_ptr<Transport> transport, StreamDevice &device, int32_t rank,
+                                   bool apart) override {
+    if (!checks)
+      checks = makeCheckedMeeting(apart);
+    return makeCheckedTransport(checks, std::move(transport), device, known, rank);
+  }
   void *native(Stream stream) const override { return inner->native(stream); }
   std::string name() const override { return inner->name(); }
 
@@ -77,6 +82,7 @@ private:
   int64_t dropped, waits = 0;
   std::map<const void *, Stream> numbers;
   Order known;
+  std::shared_ptr<CheckedMeeting> checks;
 };
 
 } // namespace

@@ -29,7 +29,7 @@ def run(folder, text, *options):
     options = [option for option in options if option != PLAIN]
     harness.ENVIRONMENT["PP_CUDNN"] = "on" if folder.split(".")[-1] in BY_CUDNN else "off"
     if EMULATED:
-        options = [*options, "--emulate", "1"]
+        harness.ENVIRONMENT["PP_EMULATE"] = "1"
     harness.call([os.path.abspath(program), "--in-process", "--data", text, "--steps", "4", "--grads", result + ".grads",
                   "--log", result + ".jsonl", *options], timeout=60)
     gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}

@@ -22,11 +22,28 @@ def check_cuda(tally, compiler, folder, text):
     info = harness.call([path, "--info"])
     tally.check("schedule    one_f_one_b on 4 ranks" in info.stdout, "--info needs no GPU")
     refused = harness.call([path, "--in-process", "--data", text, "--emulate", "1"], expect=1)
-    tally.check("`--emulate` is for programs compiled with --target=cpu" in refused.stderr, "a GPU is not emulated")
+    tally.check("unknown option `--emulate`" in refused.stderr, "a GPU is not emulated")
     ran = harness.call([path, "--in-process", "--data", text, "--steps", "2"], expect=None)
     says = ("this program needs an NVIDIA driver", "this machine has no NVIDIA GPU")
     without = ran.returncode == 2 and len(ran.stderr.splitlines()) == 1 and any(part in ran.stderr for part in says)
     tally.check(without or (ran.returncode == 0 and "step 2/2" in ran.stdout), "it trains, or says in a line that it cannot")
+
+
+def check_shipped(tally, compiler, folder, text):
+    """What users link has no device of tests: neither its code nor a way to ask for it."""
+    shipped = os.path.join(folder, "shipped")
+    defines = [word for name, value in SIZES.items() for word in ("-D", f"{name}={value}")]
+    harness.call([compiler, harness.TRAIN, *defines, "-o", shipped])
+    testing = harness.compile_train(compiler, os.path.join(folder, "emulated"), SIZES)
+
+    def has_emulation(path):
+        with open(path, "rb") as file:
+            return b"PP_EMULATE" in file.read()
+
+    tally.check(has_emulation(testing) and not has_emulation(shipped), "only programs of tests hold the emulated device")
+    tally.check("emulate" not in harness.call([shipped, "--help"]).stdout, "--help does not know it")
+    refused = harness.call([*harness.launch(testing, SIZES["ranks"], "streams/1:x"), "--data", text], expect=1)
+    tally.check("PP_EMULATE expects SEED or SEED:K, got `1:x`" in refused.stderr, "a wrong seed is refused")
 
 
 def check_waits(tally, compiler, folder, text):
@@ -35,8 +52,8 @@ def check_waits(tally, compiler, folder, text):
 
     def gradients(emulate):
         path = os.path.join(folder, "grads")
-        done = harness.call([program, "--in-process", "--data", text, "--steps", "1", "--emulate", emulate, "--grads", path],
-                            expect=None)
+        command = harness.launch(program, SIZES["ranks"], f"streams/{emulate}")
+        done = harness.call([*command, "--data", text, "--steps", "1", "--grads", path], expect=None)
         if done.returncode:
             return done.stderr
         with open(path, "rb") as file:
@@ -57,6 +74,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     tally, text = harness.Tally(), harness.write_text(folder)
     check_cuda(tally, compiler, folder, text)
+    check_shipped(tally, compiler, folder, text)
     check_waits(tally, compiler, folder, text)
     return tally.close()
 

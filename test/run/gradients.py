@@ -109,7 +109,7 @@ def main():
     parser.add_argument("compiler")
     parser.add_argument("folder")
     parser.add_argument("--quick", action="store_true", help="two sizes, each with one of the two models, and three of the six modes a case")
-    parser.add_argument("--schedules", default="gpipe,1f1b,weipipe_interleave")
+    parser.add_argument("--schedules", nargs="+", default=["gpipe,1f1b,weipipe_interleave"])
     parser.add_argument("--train", default=harness.TRAIN, help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--precisions", default="f64,f32")
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
@@ -132,7 +132,7 @@ def main():
     defines = dict(define.split("=", 1) for define in arguments.D)
     SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL})
     modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
-    names = arguments.schedules.split(",")
+    names = ",".join(arguments.schedules).split(",")
     only = [words.split(",") for words in arguments.only]
     for number, (sizes, schedule) in enumerate(matrix(names, only) if arguments.matrix else cases(arguments.quick, names, arguments.precisions.split(","))):
         precision, ranks = sizes["precision"], sizes["ranks"]

@@ -6,7 +6,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TRAIN = os.path.join(ROOT, "examples", "train.pipe")
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_btl_vader_single_copy_mechanism="none")
-# Another library of the runtime, whose kernels the tests then run.
+# Another library of the runtime than the one that users' programs are linked with: `libpp-runtime-testing.a` has a device
+# with streams that is this CPU, others also have other kernels.
 RUNTIME = ["--runtime", os.environ["PP_TEST_RUNTIME"]] if "PP_TEST_RUNTIME" in os.environ else []
 LICENCES = "/usr/share/common-licenses"
 
@@ -34,16 +35,21 @@ def call(command, expect=0, timeout=600, **more):
 
 def compile_train(compiler, path, values, train=TRAIN, options=()):
     defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-    call([compiler, train, *defines, *options, *RUNTIME, "-o", path])
+    runtime = [] if any(option.startswith("--runtime=") for option in options) else RUNTIME
+    call([compiler, train, *defines, *options, *runtime, "-o", path])
     return path
 
 
 def launch(program, ranks, transport):
-    """`mpi`, `threads`; `streams` and `staged`: as on a GPU, in process and over MPI, in an order drawn from the seed behind the stroke."""
-    emulation = ["--emulate", transport.split("/")[1]] if "/" in transport else []
-    if transport == "mpi" or transport.startswith("staged/"):
-        return ["mpirun", "-n", str(ranks), "--oversubscribe", program, *emulation]
-    return [program, "--in-process", *emulation]
+    """The command of `program` with a transport: `mpi`, `threads`, or as on a GPU `streams/SEED[:K]` (in one process) and
+    `staged/SEED[:K]` (over MPI). The seed draws the order in which streams go on; the K-th wait for an event is left out."""
+    kind, _, emulation = transport.partition("/")
+    if emulation and not RUNTIME:
+        raise RuntimeError(f"`{transport}` needs PP_TEST_RUNTIME: users' programs have no emulated device")
+    command = ["sh", "-c", f'PP_EMULATE={emulation} exec "$0" "$@"', program] if emulation else [program]
+    if kind in ("mpi", "staged"):
+        return ["mpirun", "-n", str(ranks), "--oversubscribe", *command]
+    return [*command, "--in-process"]
 
 
 def read_log(path):

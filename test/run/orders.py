@@ -4,8 +4,8 @@
 #
 # usage: orders.py PP_COMPILE FOLDER [--without-mpi]
 # Each program runs emulated: a step asked for call by call, then one as a graph. The runtime compares what is asked of the
-# streams with the rank programs (runtime/device/TransportChecked.cpp): each message moves after the posts of all its ends
-# and before their completes. With a wait left out (--emulate SEED:K) this comparison must fail, or the result be the same.
+# streams with the rank programs (test/gpu/CheckedTransport.cpp): each message moves after the posts of all its ends
+# and before their completes. With a wait left out (PP_EMULATE=SEED:K) this comparison must fail, or the result be the same.
 # Some run staged too: each rank a process with a device of its own, messages through memory of the host and MPI; every rank
 # then leaves out its K-th wait, and its own ends of messages are compared.
 import os, sys

@@ -1,6 +1,6 @@
 // Ranks on one device, emulated: messages and graphs in random orders that streams allow, and what a missing wait does.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/device/StreamDevice.h"
+#include "test/gpu/Emulated.h"
 #include "test/unit/RuntimePattern.h"
 #include <gtest/gtest.h>
 
@@ -23,14 +23,13 @@ Status runRanks(Driver &driver, std::vector<RankProgram> &programs, bool graph, 
   Fibers fibers(ranks);
   StepGroup group(driver, &fibers, ranks, graph);
   auto meeting = makeStreamMeeting(ranks, driver, &fibers);
-  auto checks = makeCheckedMeeting();
   stepOf.resize(ranks);
   Status status = fibers.run(
       [&](int32_t number) {
         StreamDevice device(driver, group);
         auto transport = makeStreamTransport(meeting, number, device);
         if (checked)
-          transport = makeCheckedTransport(checks, std::move(transport), device, *driver.order(), number);
+          transport = driver.check(std::move(transport), device, number, /*apart=*/false);
         pp_rank_t rank;
         rank.rank = number;
         rank.ranks = ranks;

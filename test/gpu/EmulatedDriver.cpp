@@ -6,11 +6,11 @@
 // and a copy be as late as the program allows: what CUDA may do, and rarely does. A capture keeps the same queues for
 // later.
 #include "runtime/Program.h"
-#include "runtime/device/Driver.h"
-#include "runtime/device/Order.h"
 #include "runtime/files/Random.h"
 #include "runtime/files/Trace.h"
 #include "runtime/transport/GroupSums.h"
+#include "test/gpu/Emulated.h"
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -85,7 +85,12 @@ public:
   Status beforeStep(pp_rank_t &) override { return {}; }
   Status afterStep(pp_rank_t &rank) override;
   void *native(Stream) const override { return nullptr; }
-  Order *order() override { return &known; }
+  std::unique_ptr<Transport> check(std::unique_ptr<Transport> transport, StreamDevice &device, int32_t rank,
+                                   bool apart) override {
+    if (!checks)
+      checks = makeCheckedMeeting(apart);
+    return makeCheckedTransport(checks, std::move(transport), device, known, rank);
+  }
   std::string name() const override { return text("emulated streams, seed ", seed); }
 
 private:
@@ -116,6 +121,7 @@ private:
   std::vector<Program> graphs;
   std::map<const pp_rank_t *, RankQueue> rankQueues;
   Order known;
+  std::shared_ptr<CheckedMeeting> checks;
 };
 
 Status EmulatedDriver::ask(Stream stream, std::function<void()> work, int64_t awaits) {
@@ -275,9 +281,18 @@ Status EmulatedDriver::afterStep(pp_rank_t &rank) {
 
 std::string_view linkedTarget() { return "cpu"; }
 
+/// PP_EMULATE=SEED[:K] in the environment asks for the emulated device, with wait number K left out. Without it programs
+/// run as users' programs do.
 Status openDriver(const Options &options, int32_t, std::unique_ptr<Driver> &made) {
-  if (options.emulate)
-    made = makeEmulatedDriver(options.emulate->seed, options.emulate->dropped);
+  const char *asked = getenv("PP_EMULATE");
+  if (!asked)
+    return options.noGraph ? invalid("`--no-graph` has no effect: this program runs on a CPU") : Status();
+  char *end = nullptr;
+  uint64_t seed = strtoull(asked, &end, 10);
+  int64_t dropped = *end == ':' ? strtoll(end + 1, &end, 10) : -1;
+  if (end == asked || *end != '\0')
+    return invalid("PP_EMULATE expects SEED or SEED:K, got `", asked, "`");
+  made = makeEmulatedDriver(seed, dropped);
   return {};
 }
 

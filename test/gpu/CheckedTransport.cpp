@@ -8,8 +8,7 @@
 //
 // Which posts are one message is found here a second time, from the programs alone: the k-th of each member of a
 // channel. Of a rank with a device of its own only its own end is seen; the other end's rank sees the other.
-#include "runtime/device/Order.h"
-#include "runtime/device/StreamDevice.h"
+#include "test/gpu/Emulated.h"
 #include <algorithm>
 #include <deque>
 #include <map>

@@ -4,8 +4,8 @@
 // Each thing asked of a stream is a moment of it. A stream knows how far every stream has come when its next thing
 // begins: its own things, and by each wait what the stream that recorded the event knew then (vector clocks; Mattern
 // 1989). Nothing here depends on when anything really happens.
-#ifndef PP_RUNTIME_STREAMS_ORDER_H
-#define PP_RUNTIME_STREAMS_ORDER_H
+#ifndef PP_TEST_GPU_ORDER_H
+#define PP_TEST_GPU_ORDER_H
 
 #include <algorithm>
 #include <cstdint>
@@ -86,4 +86,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_STREAMS_ORDER_H
+#endif // PP_TEST_GPU_ORDER_H

@@ -1,0 +1,25 @@
+// A device with streams that is this CPU, and a transport that compares its messages with the rank programs.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_TEST_GPU_EMULATED_H
+#define PP_TEST_GPU_EMULATED_H
+
+#include "runtime/device/StreamDevice.h"
+#include "test/gpu/Order.h"
+
+namespace pp {
+
+/// Runs everything on this CPU when it is waited for, in an order that streams and events allow, drawn from `seed`: it
+/// finds what CUDA's timing would hide. The wait number `dropped` of the run is left out (-1: none).
+[[nodiscard]] std::unique_ptr<Driver> makeEmulatedDriver(uint64_t seed, int64_t dropped);
+
+/// Another transport with every message checked against the rank programs, by an order that the driver keeps. `apart`:
+/// each rank has a device of its own, and of a message only its own end is checked.
+class CheckedMeeting;
+[[nodiscard]] std::shared_ptr<CheckedMeeting> makeCheckedMeeting(bool apart);
+[[nodiscard]] std::unique_ptr<Transport> makeCheckedTransport(std::shared_ptr<CheckedMeeting> meeting,
+                                                              std::unique_ptr<Transport> inner, StreamDevice &device,
+                                                              Order &order, int32_t rank);
+
+} // namespace pp
+
+#endif // PP_TEST_GPU_EMULATED_H
