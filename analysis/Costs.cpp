@@ -130,8 +130,14 @@ UnitTimes::UnitTimes(ProgramOp program) {
   }
 }
 
+const UnitTimes::Cost &UnitTimes::costOf(UnitIdAttr unit) const {
+  static const Cost none;
+  auto it = pieces.find({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  return it == pieces.end() ? none : it->second;
+}
+
 double UnitTimes::of(UnitIdAttr unit) const {
-  Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  const Cost &cost = costOf(unit);
   double keys = std::max<int64_t>(unit.getCoord().getSlice(), 0) + 1, all = 0;
   for (auto [cut, time] : llvm::enumerate(cost.cuts))
     all += cut % 2 ? keys * time : time;
@@ -151,7 +157,7 @@ double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
   CutName cut = CutName::of(callee);
   if (cut.kind == CutName::Whole)
     return of(unit);
-  Cost cost = pieces.lookup({unit.getCoord().getPart(), unit.getCoord().getIndex()});
+  const Cost &cost = costOf(unit);
   int64_t own = unit.getCoord().getSlice(), last = static_cast<int64_t>(cost.cuts.size()) - 1;
   double factor = unit.getPhase() == Phase::B ? 2 : 1, all = 0;
   if (cut.isRestOfAhead()) {

@@ -78,6 +78,8 @@ private:
     double again = 0;                     ///< what R runs of that without attention
     double attendsAgain = 0;              ///< and in attentions
   };
+  const Cost &costOf(pipeline::UnitIdAttr unit) const;
+
   bool byPart;
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, Cost> pieces;
 };

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
 #include "analysis/SlotLives.h"
+#include "mlir/IR/Threading.h"
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassManager.h"
 #include "llvm/Support/Format.h"
@@ -164,8 +165,9 @@ Proof::Proof(ProgramOp program, const PassTimes &times)
     else
       statements.back().claim = "every rank allocates what is planned below; no limit is given";
   }
-  for (auto rank : program.getOps<RankOp>())
-    memory.push_back(readMemory(rank));
+  SmallVector<RankOp> all = llvm::to_vector(program.getOps<RankOp>());
+  memory.resize(all.size());
+  parallelFor(program.getContext(), 0, all.size(), [&](size_t i) { memory[i] = readMemory(all[i]); });
 }
 
 //===-- Printing ------------------------------------------------------------------------------------------------===//

@@ -23,21 +23,22 @@ public:
     for (Operation &op : rank.getBody().front())
       read(&op, position++);
     std::vector<SlotLife> all;
-    for (auto &[value, life] : lives) {
+    all.reserve(lives.size());
+    for (SlotLife &life : lives) {
       if (livesToEnd(life.op))
         life.segments.back().last = position;
       if (life.op.getHost() == host)
-        addTo(all, life);
+        addTo(all, std::move(life));
     }
-    llvm::stable_sort(
-        all, [](const SlotLife &a, const SlotLife &b) { return a.segments.front().first < b.segments.front().first; });
-    return all;
+    return sortByStart(std::move(all));
   }
 
 private:
   RankOp rank;
   bool host, allApart;
-  llvm::MapVector<Value, SlotLife> lives;
+  std::vector<SlotLife> lives; ///< by first use
+  llvm::DenseMap<Value, size_t> numbers;
+  llvm::DenseMap<Type, int64_t> bytesOf;
   struct Handed {
     int64_t position;
     SlotTensor to;
@@ -52,12 +53,26 @@ private:
            llvm::none_of(slot.getSlot().getUsers(), [](Operation *user) { return isa<PostOp>(user); });
   }
 
-  void addTo(std::vector<SlotLife> &all, const SlotLife &life) {
+  /// Numbers are sorted and lives moved once: a life is large.
+  static std::vector<SlotLife> sortByStart(std::vector<SlotLife> lives) {
+    std::vector<std::pair<int64_t, size_t>> order;
+    order.reserve(lives.size());
+    for (auto [i, life] : llvm::enumerate(lives))
+      order.push_back({life.segments.front().first, i});
+    llvm::sort(order);
+    std::vector<SlotLife> sorted;
+    sorted.reserve(lives.size());
+    for (auto [start, i] : order)
+      sorted.push_back(std::move(lives[i]));
+    return sorted;
+  }
+
+  void addTo(std::vector<SlotLife> &all, SlotLife &&life) {
     SlotOp slot = life.op;
     auto gone = handed.find(slot);
     bool apart = slot.getPlaces() || gone != handed.end() || heirs.contains(slot) || (allApart && mayLieApart(slot));
     if (!apart) {
-      all.push_back(life);
+      all.push_back(std::move(life));
       return;
     }
     SmallVector<int64_t> offsets = payloadOffsets(slot.getSlot().getType().getPayload());
@@ -84,31 +99,33 @@ private:
     }
   }
 
-  static StringRef kind(SlotOp slot) {
-    return slot.getBindingAttr() ? cast<StringAttr>(slot.getBindingAttr().get("kind")).getValue() : "";
+  static bool isKindOf(SlotOp slot, std::initializer_list<StringRef> kinds) {
+    DictionaryAttr binding = slot.getBindingAttr(); // few slots have one
+    return binding && llvm::is_contained(kinds, cast<StringAttr>(binding.get("kind")).getValue());
   }
   static bool livesFromStart(SlotOp slot) {
-    return llvm::is_contained({"weight", "previous", "opt", "tokens", "targets", "source"}, kind(slot));
+    return isKindOf(slot, {"weight", "previous", "opt", "tokens", "targets", "source"});
   }
-  static bool livesToEnd(SlotOp slot) {
-    return llvm::is_contained({"weight", "previous", "opt", "grad", "loss", "norm"}, kind(slot));
-  }
+  static bool livesToEnd(SlotOp slot) { return isKindOf(slot, {"weight", "previous", "opt", "grad", "loss", "norm"}); }
 
   SlotLife &lifeOf(Value value, int64_t position) {
-    auto [it, added] = lives.insert({value, SlotLife()});
-    SlotLife &life = it->second;
-    if (added) {
-      life.op = value.getDefiningOp<SlotOp>();
-      life.bytes = payloadOffsets(cast<SlotType>(value.getType()).getPayload()).back();
-      life.segments.push_back({livesFromStart(life.op) ? 0 : position, position});
-    }
+    auto [it, added] = numbers.try_emplace(value, lives.size());
+    if (!added)
+      return lives[it->second];
+    SlotLife &life = lives.emplace_back();
+    life.op = value.getDefiningOp<SlotOp>();
+    int64_t &bytes = bytesOf.try_emplace(value.getType(), -1).first->second;
+    if (bytes < 0)
+      bytes = payloadOffsets(cast<SlotType>(value.getType()).getPayload()).back();
+    life.bytes = bytes;
+    life.segments.push_back({livesFromStart(life.op) ? 0 : position, position});
     return life;
   }
 
   void touch(Value value, int64_t position) { lifeOf(value, position).segments.back().last = position; }
 
   void write(Value value, int64_t position) {
-    bool known = lives.count(value) || livesFromStart(value.getDefiningOp<SlotOp>());
+    bool known = numbers.count(value) || livesFromStart(value.getDefiningOp<SlotOp>());
     SlotLife &life = lifeOf(value, known ? 0 : position);
     if (known)
       life.segments.push_back({position, position});
@@ -171,17 +188,26 @@ int64_t SlotLife::offset() const {
   return tensor <= 0 ? begin : begin + payloadOffsets(slot.getSlot().getType().getPayload())[tensor];
 }
 
-std::vector<SlotLife> pp::slotLives(RankOp rank, bool host, bool apart) { return Reader(rank, host, apart).run(); }
+std::vector<SlotLife> pp::slotLives(RankOp rank, bool host, bool apart) {
+  if (host && llvm::none_of(rank.getOps<SlotOp>(), [](SlotOp slot) { return slot.getHost(); }))
+    return {};
+  return Reader(rank, host, apart).run();
+}
 
 Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
-  int64_t length = rank.getBody().front().getOperations().size();
   Peak peak;
-  std::vector<int64_t> total(length + 2, 0);
-  llvm::MapVector<StringRef, std::vector<int64_t>> byRole;
+  int64_t length = 0;
+  for (const SlotLife &life : lives)
+    length = std::max(length, life.segments.back().last + 2);
+  std::vector<int64_t> total(length, 0);
+  SmallVector<std::pair<Role, std::vector<int64_t>>> byRole; // few, in order of their first slot
+  auto sumsOf = [&](Role role) -> std::vector<int64_t> & {
+    auto *it = llvm::find_if(byRole, [&](auto &entry) { return entry.first == role; });
+    return it != byRole.end() ? it->second : byRole.emplace_back(role, std::vector<int64_t>(length, 0)).second;
+  };
   for (const SlotLife &life : lives) {
     SlotOp slot = life.op;
-    std::vector<int64_t> &role = byRole[stringifyRole(slot.getRole())];
-    role.resize(length + 2, 0);
+    std::vector<int64_t> &role = sumsOf(slot.getRole());
     for (Segment segment : life.segments)
       for (std::vector<int64_t> *sums : {&total, &role}) {
         (*sums)[segment.first] += life.bytes;
@@ -201,12 +227,14 @@ Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
   };
   int64_t where = 0, ignored = 0;
   peak.bytes = largest(total, where);
-  for (auto [i, op] : llvm::enumerate(rank.getBody().front()))
-    if (static_cast<int64_t>(i) == where)
-      peak.where = &op;
+  Block &body = rank.getBody().front();
+  auto op = body.begin();
+  for (int64_t i = 0; i < where && op != body.end(); ++i)
+    ++op;
+  peak.where = op == body.end() ? nullptr : &*op;
   for (auto &[role, sums] : byRole) {
-    peak.there[role] = std::accumulate(sums.begin(), sums.begin() + where + 1, int64_t(0));
-    peak.byRole[role] = largest(sums, ignored);
+    peak.there[stringifyRole(role)] = std::accumulate(sums.begin(), sums.begin() + where + 1, int64_t(0));
+    peak.byRole[stringifyRole(role)] = largest(sums, ignored);
   }
   return peak;
 }

@@ -28,6 +28,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   // In one order of all ranks a message may leave earlier without care for the others; once projected it may not.
   if (changes.hoist)
     manager.addPass(createHoistMoves({changes.costs, /*distance=*/0, proofs.memoryLimit}));
+  // Once here and once below: behind every pass it would take a third of the time.
+  manager.addPass(createVerifyOps());
   // The paper's memory claims, checked where values and their lives are visible and nothing is placed yet.
   manager.addPass(createVerifyLimits());
   if (until == Until::Step)
@@ -38,6 +40,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createProjectRanks());
   // One arena per rank.
   manager.addPass(createPlanSlots());
+  // Before the proofs: they take it as given that a slot comes before who reads it.
+  manager.addPass(createVerifyOps());
   addProofs(manager, proofs);
 }
 

@@ -12,6 +12,7 @@
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Proofs.h"
+#include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
 
 using namespace mlir;
@@ -67,6 +68,7 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
   if (failed(pp::setCosts(module)))
     return failure();
   PassManager manager(module.getContext());
+  manager.enableVerifier(false); // the pipeline has passes for it
   manager.addInstrumentation(pp::timePasses(times));
   bool isStep = pp::requestedForm() == pp::Form::Pipeline;
   if (!hasRanks) {
@@ -75,6 +77,7 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
                       {fuse, hoist, pp::requestedCosts(), epilogue});
   } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
     manager.addPass(pp::createPlanBodies());
+    manager.addPass(pp::createVerifyOps());
     pp::addProofs(manager, proofs);
   }
   if (isStep)
@@ -127,9 +130,12 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
     if (module && target != "cpu")
       for (auto program : module->getOps<pp::pipeline::ProgramOp>())
         program->setAttr(pp::kTargetAttr, StringAttr::get(&context, target));
-    return success(module && succeeded(checkRequest(*module, *manager, isPipe)) &&
-                   succeeded(runPasses(*module, *proofs, times, proved)) &&
-                   succeeded(write(*module, proved, times, os)));
+    bool done = module && succeeded(checkRequest(*module, *manager, isPipe)) &&
+                succeeded(runPasses(*module, *proofs, times, proved)) && succeeded(write(*module, proved, times, os));
+    // The process ends soon. To take a million ops apart one by one would only cost time.
+    if (!splitInput)
+      llvm::BuryPointer(module.release().getAsOpaquePointer());
+    return success(done);
   };
   if (!verifyDiagnostics) {
     SourceMgrDiagnosticHandler handler(*manager, &context);

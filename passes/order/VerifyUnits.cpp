@@ -150,7 +150,8 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
 
   LogicalResult verifyAttends(ProgramOp program) {
     llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, AttendOp> given;
-    KeysBefore keys(program, Pieces(program).all());
+    Pieces pieces(program);
+    KeysBefore keys(program, pieces.all());
     llvm::DenseMap<UnitIdAttr, UnitOp> units; // those before the op
     Exchanges exchanges(program);
     WalkResult walk = program.walk([&](Operation *any) {
@@ -165,7 +166,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
           if (unit.getUnit() == op.getUnit())
             helped = unit;
       bool isAhead = op->getParentOp() == program.getOperation();
-      if (isAhead ? failed(verifyAhead(op, exchanges.ahead(op.getUnit())->op, units, keys))
+      if (isAhead ? failed(verifyAhead(op, exchanges.ahead(op.getUnit())->op, units, pieces, keys))
                   : failed(verifyAttend(op, helped)))
         return WalkResult::interrupt();
       for (int64_t slice : op.getSlices())
@@ -210,7 +211,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
 
   /// Before its unit, on the same rank, of an attention that is a piece of its own.
   static LogicalResult verifyAhead(AttendOp op, UnitOp unit, const llvm::DenseMap<UnitIdAttr, UnitOp> &before,
-                                   const KeysBefore &keys) {
+                                   const Pieces &pieces, const KeysBefore &keys) {
     std::string name = "`" + op.getUnit().str() + "`";
     if (!isCutAtAttentions(op.getUnit().getPhase()))
       return emitError(op.getLoc()) << "`attend` helps an `F`, a `B` or an `I`, got " << name << withLoops(op);
@@ -222,7 +223,6 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
         error.attachNote(unit.getLoc()) << name << " runs here, on rank " << unit.getRanks().front() << withLoops(unit);
       return error;
     }
-    Pieces pieces(op->getParentOfType<ProgramOp>());
     CoordAttr coord = op.getUnit().getCoord();
     int64_t piece = pieces.find(coord);
     if (!keys.isAlone(piece)) {

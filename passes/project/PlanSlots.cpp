@@ -167,9 +167,13 @@ struct Plan {
   void setOffsets(MLIRContext *context) const {
     Builder builder(context);
     llvm::MapVector<Operation *, SmallVector<int64_t>> places; // of slots whose tensors lie apart, which stand in order
+    llvm::DenseMap<int64_t, IntegerAttr> numbers;              // few, each for many slots
     for (auto [life, number] : llvm::zip(lives, joined.of)) {
+      IntegerAttr &offset = numbers[layout.offsets[number]];
+      if (!offset)
+        offset = builder.getI64IntegerAttr(layout.offsets[number]);
       if (life.tensor < 0)
-        SlotOp(life.op).setOffsetAttr(builder.getI64IntegerAttr(layout.offsets[number]));
+        SlotOp(life.op).setOffsetAttr(offset);
       else
         places[SlotOp(life.op)].push_back(layout.offsets[number]);
     }

@@ -12,11 +12,15 @@
 // and a wait behind it would stop the backward. Where the program has costs of parts, whose units may be of very
 // different length, a send waits for as long as the longest of them: the receiver may have begun one just before; and a
 // receive is posted as long before it is waited for (PostAhead.cpp).
+//
+// What a rank does follows from those ops of the step that stand on it, in their order. So ranks are projected beside
+// each other, and the ops of each lie together in memory.
 #include "analysis/Actions.h"
 #include "analysis/Costs.h"
+#include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
 #include "passes/project/PlanBodies.h"
-#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace pp {
 #define GEN_PASS_DEF_PROJECTRANKS
@@ -29,6 +33,62 @@ using namespace pp::pipeline;
 
 namespace {
 
+ValType typeOf(Value value) { return cast<ValType>(value.getType()); }
+int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
+
+bool isCollective(Verb verb) { return verb != Verb::p2p && verb != Verb::to_host && verb != Verb::from_host; }
+
+/// The members of a collective in ascending order.
+SmallVector<int64_t> membersOf(MoveOp move) {
+  SmallVector<int64_t> members(typeOf(move.getValue()).getRanks());
+  if (int64_t root = members.front(); *move.getVerb() == Verb::broadcast) {
+    members.assign(move.getTarget().getRanks().begin(), move.getTarget().getRanks().end());
+    if (!llvm::is_contained(members, root))
+      members.push_back(root);
+  }
+  llvm::sort(members);
+  return members;
+}
+
+/// What the tasks of one body have in common.
+struct Callee {
+  TupleType scratch;                         ///< null if it needs none
+  DenseI64ArrayAttr handed;                  ///< tensors that it hands on
+  SmallVector<std::optional<int64_t>> slice; ///< by result: of gradients of keys and of keys their slice
+};
+
+/// What the projections of all ranks read.
+class Step {
+public:
+  Step(ModuleOp module, ProgramOp program)
+      : program(program), pieces(program), times(program), symbols(module), context(program.getContext()) {}
+
+  /// Reads the step, and refuses what no program of a rank can do.
+  LogicalResult read();
+  ArrayRef<Operation *> on(int64_t rank) const { return lists[rank]; }
+  const Callee &callee(TaskOp task) const { return callees.find(task.getCalleeAttr())->second; }
+  /// All collectives of a group are one lane: whatever their kind, its members join them in one order. Every group has
+  /// a channel of its own, after those of the directed edges.
+  int64_t channelOf(ArrayRef<int64_t> members) const;
+  void erase();
+
+  ProgramOp program;
+  Pieces pieces;
+  UnitTimes times;
+  double patience = 0; ///< how long a message may be on its way
+
+private:
+  SymbolTable symbols;
+  MLIRContext *context;
+  std::vector<Operation *> ops;
+  std::vector<std::vector<Operation *>> lists; ///< by rank: the ops that stand on it
+  DenseMap<Attribute, Callee> callees;
+  DenseMap<Attribute, int64_t> lanes; ///< members of collectives -> number
+
+  LogicalResult readCallee(TaskOp task);
+  LogicalResult readMove(MoveOp move);
+};
+
 /// A message that this rank has posted and not completed.
 struct Posted {
   Value request, slot;
@@ -37,81 +97,47 @@ struct Posted {
   double time = 0; ///< what the rank has run since then
 };
 
-/// One rank's program while it grows.
-struct RankProgram {
-  RankOp op;
-  std::vector<Posted> posted;
-};
-
+/// Builds the program of one rank.
 class Projector {
 public:
-  Projector(ModuleOp module, ProgramOp program)
-      : module(module), program(program), pieces(program), times(program), builder(program.getContext()),
-        symbols(module) {}
+  Projector(const Step &step, RankOp op)
+      : step(step), program(step.program), pieces(step.pieces), op(op), rank(op.getRank()),
+        builder(OpBuilder::atBlockEnd(&op.getBody().front())) {}
 
-  LogicalResult run() {
-    Block &body = program.getBody().front();
-    std::vector<Operation *> step;
-    for (Operation &op : body)
-      if (!isa<PieceOp>(op))
-        step.push_back(&op);
-    for (auto task : body.getOps<TaskOp>())
-      patience = times.areByPart() ? std::max(patience, times.of(task.getUnit(), task.getCallee())) : 0;
-    builder.setInsertionPointToEnd(&body);
-    for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
-      auto op = builder.create<RankOp>(program.getLoc(), rank, IntegerAttr(), IntegerAttr());
-      op.getBody().emplaceBlock();
-      ranks.push_back({op, {}});
-    }
-    for (Operation *op : step) // weights that come home are received where the old ones were
-      if (auto input = dyn_cast<InputOp>(op))
-        homes[{input.getThing(), rankOf(input.getValue())}] = createInput(input);
-    for (Operation *op : step)
-      if (auto output = dyn_cast<OutputOp>(op))
+  void run() {
+    for (Operation *one : step.on(rank)) // weights that come home are received where the old ones were
+      if (auto input = dyn_cast<InputOp>(one))
+        homes[input.getThing()] = createInput(input);
+    for (Operation *one : step.on(rank))
+      if (auto output = dyn_cast<OutputOp>(one))
         bindHome(output);
-    for (Operation *op : step)
-      if (failed(project(op)))
-        return failure();
-    for (RankProgram &rank : ranks)
-      completeWhere(rank, [](const Posted &) { return true; });
-    for (RankProgram &rank : ranks)
-      postReceivesAhead(rank.op, times, patience);
-    for (Operation *op : llvm::reverse(step))
-      op->erase();
-    return success();
+    for (Operation *one : step.on(rank))
+      project(one);
+    completeWhere([](const Posted &) { return true; });
+    postReceivesAhead(op, step.times, step.patience);
   }
 
 private:
-  ModuleOp module;
+  const Step &step;
   ProgramOp program;
-  Pieces pieces;
-  UnitTimes times;
-  double patience = 0; ///< how long a message may be on its way
+  const Pieces &pieces;
+  RankOp op;
+  int64_t rank;
   OpBuilder builder;
-  SymbolTable symbols;
-  std::vector<RankProgram> ranks;
-  DenseMap<std::pair<Value, int64_t>, Value> slots; // (value, rank) -> slot
-  DenseMap<std::pair<Attribute, int64_t>, Value> homes;
-  DenseMap<std::pair<Value, int64_t>, Value> requests; // (future, rank) -> request
-  DenseMap<Value, Value> returning;   // future of what comes back from the host -> the request of its sending end
-  DenseMap<Attribute, int64_t> lanes; // members of collectives -> number
-
-  static ValType typeOf(Value value) { return cast<ValType>(value.getType()); }
-  static int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
+  std::vector<Posted> posted;
+  DenseMap<Value, Value> slots; // value -> slot
+  DenseMap<Attribute, Value> homes;
+  DenseMap<Value, Value> requests;  // future -> request
+  DenseMap<Value, Value> returning; // future of what comes back from the host -> the request of its sending end
 
   Type requestType() { return RequestType::get(program.getContext()); }
 
-  OpBuilder &at(int64_t rank) {
-    builder.setInsertionPointToEnd(&ranks[rank].op.getBody().front());
-    return builder;
-  }
-
   //===-- Slots -------------------------------------------------------------------------------------------------===//
 
-  Value createSlot(int64_t rank, Role role, StringRef label, TupleType payload, Location loc,
-                   DictionaryAttr binding = {}, bool host = false) {
+  Value createSlot(Role role, StringRef label, TupleType payload, Location loc, DictionaryAttr binding = {},
+                   bool host = false) {
     auto type = SlotType::get(program.getContext(), payload);
-    return at(rank).create<SlotOp>(loc, type, role, label, IntegerAttr(), DenseI64ArrayAttr(), binding, host);
+    return builder.create<SlotOp>(loc, type, role, label, IntegerAttr(), DenseI64ArrayAttr(), binding, host);
   }
 
   DictionaryAttr binding(StringRef kind, ArrayRef<NamedAttribute> more) {
@@ -129,7 +155,7 @@ private:
   }
 
   /// Which shard of a piece that is cut the rank has.
-  void addShard(int64_t piece, int64_t rank, SmallVectorImpl<NamedAttribute> &entries) {
+  void addShard(int64_t piece, SmallVectorImpl<NamedAttribute> &entries) {
     SmallVector<int64_t> shards(pieces.shards(piece));
     llvm::sort(shards);
     if (!shards.empty())
@@ -139,7 +165,6 @@ private:
 
   Value createInput(InputOp input) {
     ThingAttr thing = input.getThing();
-    int64_t rank = rankOf(input.getValue());
     DictionaryAttr bound;
     if (thing.getRole() == Role::data) {
       int64_t slice = thing.getCoord().getSlice();
@@ -154,7 +179,7 @@ private:
       SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord()),
                                              builder.getNamedAttr("save", builder.getBoolAttr(save))};
       if (isShard)
-        addShard(piece, rank, entries);
+        addShard(piece, entries);
       // What units of the next step read that go back further than its beginning.
       int64_t back = thing.getRole() == Role::weight ? thing.getCoord().getMicrobatch() : -1;
       if (back > 0)
@@ -162,16 +187,15 @@ private:
       bound = binding(back > 0 ? "previous" : stringifyRole(thing.getRole()), entries);
     }
     ValType type = typeOf(input.getValue());
-    Value slot = createSlot(rank, type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bound);
-    slots[{input.getValue(), rank}] = slot;
+    Value slot = createSlot(type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bound);
+    slots[input.getValue()] = slot;
     return slot;
   }
 
   void bindHome(OutputOp output) {
-    int64_t rank = rankOf(output.getValue());
-    Value home = homes.lookup({output.getThing(), rank});
-    if (home && !slots.count({output.getValue(), rank}) && !isTied(output.getValue()))
-      slots[{output.getValue(), rank}] = home;
+    Value home = homes.lookup(output.getThing());
+    if (home && !slots.count(output.getValue()) && !isTied(output.getValue()))
+      slots[output.getValue()] = home;
   }
 
   static bool isTied(Value value) {
@@ -179,25 +203,23 @@ private:
     return task && task.getTies()[cast<OpResult>(value).getResultNumber()] >= 0;
   }
 
-  Value slotOf(Value value, int64_t rank, StringRef label, Location loc) {
-    Value &slot = slots[{value, rank}];
+  Value slotOf(Value value, function_ref<std::string()> label, Location loc) {
+    Value &slot = slots[value];
     ValType type = typeOf(value);
     if (!slot)
-      slot = createSlot(rank, type.getRole(), label, type.getPayload(), loc, {}, type.getLayout() == Layout::host);
+      slot = createSlot(type.getRole(), label(), type.getPayload(), loc, {}, type.getLayout() == Layout::host);
     return slot;
   }
 
   //===-- Completes ---------------------------------------------------------------------------------------------===//
 
-  template <typename Which> void completeWhere(RankProgram &rank, Which which) {
-    std::vector<Posted> kept;
-    for (Posted &posted : rank.posted) {
-      if (which(posted))
-        at(rank.op.getRank()).create<CompleteOp>(posted.request.getLoc(), posted.request);
-      else
-        kept.push_back(posted);
-    }
-    rank.posted = std::move(kept);
+  template <typename Which> void completeWhere(Which which) {
+    llvm::erase_if(posted, [&](const Posted &one) {
+      bool ends = which(one);
+      if (ends)
+        builder.create<CompleteOp>(one.request.getLoc(), one.request);
+      return ends;
+    });
   }
 
   static bool isOfWeights(const Posted &posted) {
@@ -206,243 +228,208 @@ private:
   }
 
   /// The slot is about to be written: what is still being sent from it must have left.
-  void finishSends(int64_t rank, Value slot) {
-    completeWhere(ranks[rank], [&](const Posted &posted) { return posted.unwaited && posted.slot == slot; });
+  void finishSends(Value slot) {
+    completeWhere([&](const Posted &one) { return one.unwaited && one.slot == slot; });
   }
 
   //===-- Operations --------------------------------------------------------------------------------------------===//
 
-  LogicalResult project(Operation *op) {
-    if (auto task = dyn_cast<TaskOp>(op))
-      return projectTask(task);
-    if (auto move = dyn_cast<MoveOp>(op))
-      return projectMove(move);
-    if (auto wait = dyn_cast<WaitOp>(op))
+  void project(Operation *op) {
+    if (auto task = dyn_cast<TaskOp>(op)) {
+      projectTask(task);
+    } else if (auto move = dyn_cast<MoveOp>(op)) {
+      projectMove(move);
+    } else if (auto wait = dyn_cast<WaitOp>(op)) {
       projectWait(wait);
-    else if (auto join = dyn_cast<JoinOp>(op))
-      for (auto [rank, value] : llvm::zip(typeOf(join.getValue()).getRanks(), join.getValues()))
-        slots[{join.getValue(), rank}] = slots.lookup({value, rank});
-    if (auto piece = dyn_cast<pipeline::SplitOp>(op))
-      slots[{piece.getPiece(), rankOf(piece.getPiece())}] = slots.lookup({piece.getValue(), rankOf(piece.getPiece())});
-    if (auto output = dyn_cast<OutputOp>(op))
+    } else if (auto join = dyn_cast<JoinOp>(op)) {
+      for (auto [on, value] : llvm::zip(typeOf(join.getValue()).getRanks(), join.getValues()))
+        if (on == rank)
+          slots[join.getValue()] = slots.lookup(value);
+    } else if (auto piece = dyn_cast<pipeline::SplitOp>(op)) {
+      slots[piece.getPiece()] = slots.lookup(piece.getValue());
+    } else if (auto output = dyn_cast<OutputOp>(op)) {
       projectOutput(output);
-    return success();
+    }
   }
 
   /// `act(0, 1)`: what the task makes. Gradients of keys are of a slice of their own.
   std::string labelOf(TaskOp task, OpResult result) {
     CoordAttr coord = task.getUnit().getCoord();
-    auto body = symbols.lookup<func::FuncOp>(task.getCallee());
-    if (auto groups = body ? body->getAttrOfType<ArrayAttr>("pipeline.results") : ArrayAttr()) {
-      BodyGroups::Group group;
-      group.name = cast<StringAttr>(cast<ArrayAttr>(groups[result.getResultNumber()])[0]).str();
-      if (group.kind() == "kv" || group.kind() == "dkv")
-        coord = coord.with(coord.getMicrobatch(), group.chunk());
-    }
+    if (std::optional<int64_t> slice = step.callee(task).slice[result.getResultNumber()])
+      coord = coord.with(coord.getMicrobatch(), *slice);
     return (stringifyRole(typeOf(result).getRole()) + "(" + coord.str() + ")").str();
   }
 
-  LogicalResult projectTask(TaskOp task) {
-    int64_t rank = task.getRanks().front();
-    SmallVector<Value> inputs, results, scratch;
+  void projectTask(TaskOp task) {
+    const Callee &callee = step.callee(task);
+    SmallVector<Value> inputs, results;
     for (Value input : task.getInputs())
-      inputs.push_back(slots.lookup({input, rank}));
-    for (auto [result, tie] : llvm::zip(task.getResults(), task.getTies())) {
-      if (tie >= 0) {
-        finishSends(rank, inputs[tie]);
-        slots[{result, rank}] = inputs[tie];
+      inputs.push_back(slots.lookup(input));
+    for (OpResult result : task->getResults()) {
+      if (int64_t tie = task.getTies()[result.getResultNumber()]; tie >= 0) {
+        finishSends(inputs[tie]);
+        slots[result] = inputs[tie];
         continue;
       }
-      Value slot = slotOf(result, rank, labelOf(task, cast<OpResult>(result)), task.getLoc());
-      finishSends(rank, slot);
+      Value slot = slotOf(result, [&] { return labelOf(task, result); }, task.getLoc());
+      finishSends(slot);
       results.push_back(slot);
     }
-    auto function = symbols.lookup<func::FuncOp>(task.getCallee());
-    auto bytes = function ? function->getAttrOfType<IntegerAttr>("pipeline.scratch_bytes") : IntegerAttr();
-    if (!bytes)
-      return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
-    if (bytes.getInt() > 0) {
-      auto payload =
-          TupleType::get(program.getContext(), {RankedTensorType::get({bytes.getInt()}, builder.getI8Type())});
-      scratch.push_back(createSlot(rank, Role::temporary, "scratch", payload, task.getLoc()));
-    }
-    auto launch = at(rank).create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results,
-                                            scratch.empty() ? Value() : scratch.front(),
-                                            function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
+    Value scratch = callee.scratch ? createSlot(Role::temporary, "scratch", callee.scratch, task.getLoc()) : Value();
+    auto launch = builder.create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch,
+                                           callee.handed);
     for (StringRef name : {"pipeline.joint", "pipeline.share", "pipeline.version"})
       if (Attribute attr = task->getAttr(name))
         launch->setAttr(name, attr);
-    for (Posted &posted : ranks[rank].posted)
-      posted.time += times.of(task.getUnit(), task.getCallee());
+    double time = step.times.of(task.getUnit(), task.getCallee());
+    for (Posted &one : posted)
+      one.time += time;
     bool begins = task.getUnit().getPhase() == Phase::R;
-    completeWhere(ranks[rank], [&](const Posted &posted) {
-      return posted.unwaited && posted.time >= patience && !(begins && isOfWeights(posted));
-    });
-    return success();
+    completeWhere(
+        [&](const Posted &one) { return one.unwaited && one.time >= step.patience && !(begins && isOfWeights(one)); });
   }
 
-  LogicalResult projectMove(MoveOp move) {
+  void projectMove(MoveOp move) {
+    switch (*move.getVerb()) {
+    case Verb::all_reduce:
+    case Verb::reduce:
+      return projectSum(move);
+    case Verb::broadcast:
+      return projectBroadcast(move);
+    case Verb::all_gather:
+    case Verb::reduce_scatter:
+      return projectShards(move);
+    default:
+      return projectMessage(move);
+    }
+  }
+
+  /// One end of it stands here; both do if the rank sends it to its host memory or takes it from there.
+  void projectMessage(MoveOp move) {
     Value target = move.getFuture();
     for (Operation *user : move.getFuture().getUsers())
       if (auto wait = dyn_cast<WaitOp>(user))
         target = wait.getValue();
-    Verb verb = *move.getVerb();
-    if (verb == Verb::all_reduce || verb == Verb::reduce)
-      return projectSum(move);
-    if (verb == Verb::broadcast)
-      return projectBroadcast(move);
-    if (verb == Verb::all_gather || verb == Verb::reduce_scatter)
-      return projectShards(move);
-    if (verb != Verb::p2p && verb != Verb::to_host && verb != Verb::from_host) // the last two: to the rank itself
-      return move.emitOpError() << "is a " << stringifyVerb(verb) << ", which is not supported yet";
     int64_t from = rankOf(move.getValue()), to = move.getTarget().getRanks().front();
     int64_t group = move.getGroup() ? *move.getGroup() : -1;
-    if (group >= 0 && patience == 0)
-      for (int64_t rank : {from, to})
-        completeWhere(ranks[rank], [&](const Posted &posted) {
-          return posted.unwaited && posted.group >= 0 && posted.group < group;
-        });
+    if (group >= 0 && step.patience == 0)
+      completeWhere([&](const Posted &one) { return one.unwaited && one.group >= 0 && one.group < group; });
     auto channel = builder.getI64IntegerAttr(from * program.getRanks() + to);
-    Value source = slots.lookup({move.getValue(), from});
-    Value sent = at(from).create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source, Value(),
-                                         ArrayRef<int64_t>(to), IntegerAttr(), DenseI64ArrayAttr(), channel,
-                                         move.getGroupAttr());
+    Verb verb = *move.getVerb();
     bool unwaited = target == move.getFuture();
-    // Of what comes back from the host both ends are here; to wait for its sending end would end the prefetch early.
-    bool comesBack = verb == Verb::from_host && !unwaited;
-    if (comesBack)
-      returning[move.getFuture()] = sent;
-    ranks[from].posted.push_back({sent, source, group, !comesBack});
-    Value slot = unwaited ? createSlot(to, move.getTarget().getRole(), move.getThing().str(),
-                                       move.getTarget().getPayload(), move.getLoc(), {}, verb == Verb::to_host)
-                          : slotOf(target, to, move.getThing().str(), move.getLoc());
-    finishSends(to, slot);
-    Value received = at(to).create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,
-                                           Value(), ArrayRef<int64_t>(from), IntegerAttr(), DenseI64ArrayAttr(),
-                                           channel, move.getGroupAttr());
-    ranks[to].posted.push_back({received, slot, group, unwaited});
-    requests[{move.getFuture(), to}] = received;
-    return success();
+    if (rank == from) {
+      Value source = slots.lookup(move.getValue());
+      Value sent = builder.create<PostOp>(move.getLoc(), requestType(), PostKind::send, move.getThing(), source,
+                                          Value(), ArrayRef<int64_t>(to), IntegerAttr(), DenseI64ArrayAttr(), channel,
+                                          move.getGroupAttr());
+      // Of what comes back from the host both ends are here; to wait for its sending end would end the prefetch early.
+      bool comesBack = verb == Verb::from_host && !unwaited;
+      if (comesBack)
+        returning[move.getFuture()] = sent;
+      posted.push_back({sent, source, group, !comesBack});
+    }
+    if (rank != to)
+      return;
+    auto label = [&] { return move.getThing().str(); };
+    Value slot = unwaited ? createSlot(move.getTarget().getRole(), label(), move.getTarget().getPayload(),
+                                       move.getLoc(), {}, verb == Verb::to_host)
+                          : slotOf(target, label, move.getLoc());
+    finishSends(slot);
+    Value received = builder.create<PostOp>(move.getLoc(), requestType(), PostKind::receive, move.getThing(), slot,
+                                            Value(), ArrayRef<int64_t>(from), IntegerAttr(), DenseI64ArrayAttr(),
+                                            channel, move.getGroupAttr());
+    posted.push_back({received, slot, group, unwaited});
+    requests[move.getFuture()] = received;
   }
 
-  /// All collectives of a group are one lane: whatever their kind, its members join them in one order. Every group has
-  /// a channel of its own, after those of the directed edges.
-  Value postCollective(MoveOp move, PostKind kind, int64_t rank, Value slot, ArrayRef<int64_t> group, IntegerAttr root,
-                       Value shard = {}, DenseI64ArrayAttr cuts = {}) {
-    SmallVector<int64_t> members(group);
-    llvm::sort(members);
-    int64_t number = lanes.try_emplace(builder.getDenseI64ArrayAttr(members), lanes.size()).first->second;
-    auto channel = builder.getI64IntegerAttr(program.getRanks() * program.getRanks() + number);
-    auto post = at(rank).create<PostOp>(move.getLoc(), requestType(), kind, move.getThing(), slot, shard, members, root,
-                                        cuts, channel, IntegerAttr());
+  void postCollective(MoveOp move, PostKind kind, Value slot, IntegerAttr root, Value shard = {},
+                      DenseI64ArrayAttr cuts = {}) {
+    SmallVector<int64_t> members = membersOf(move);
+    auto channel = builder.getI64IntegerAttr(step.channelOf(members));
+    auto post = builder.create<PostOp>(move.getLoc(), requestType(), kind, move.getThing(), slot, shard, members, root,
+                                       cuts, channel, IntegerAttr());
     // The whole that is scattered is free as soon as what is sent may be.
     bool waits = post.writtenSlot() && kind != PostKind::reduce_scatter;
     bool waited = waits && llvm::any_of(move.getFuture().getUsers(), [&](Operation *user) {
                     auto wait = dyn_cast<WaitOp>(user);
                     return wait && llvm::is_contained(typeOf(wait.getValue()).getRanks(), rank);
                   });
-    ranks[rank].posted.push_back({post, slot, -1, !waited});
-    requests[{move.getFuture(), rank}] = post;
-    return post;
+    posted.push_back({post, slot, -1, !waited});
+    requests[move.getFuture()] = post;
   }
 
   /// In place: the sum is where the share of each member, or of the root, was.
-  LogicalResult projectSum(MoveOp move) {
-    ValType type = typeOf(move.getValue());
+  void projectSum(MoveOp move) {
     bool toOne = *move.getVerb() == Verb::reduce;
     int64_t root = move.getTarget().getRanks().front();
-    if (toOne && !llvm::is_contained(type.getRanks(), root))
-      return move.emitOpError() << "sums on rank " << root << ", which has no share";
-    for (int64_t rank : type.getRanks()) {
-      Value slot = slots.lookup({move.getValue(), rank});
-      if (!toOne || rank == root)
-        finishSends(rank, slot);
-      postCollective(move, toOne ? PostKind::reduce : PostKind::all_reduce, rank, slot, type.getRanks(),
-                     toOne ? builder.getI64IntegerAttr(root) : IntegerAttr());
-    }
-    return success();
+    Value slot = slots.lookup(move.getValue());
+    if (!toOne || rank == root)
+      finishSends(slot);
+    postCollective(move, toOne ? PostKind::reduce : PostKind::all_reduce, slot,
+                   toOne ? builder.getI64IntegerAttr(root) : IntegerAttr());
   }
 
   /// The root keeps what it has; every other member receives into a slot of its own.
-  LogicalResult projectBroadcast(MoveOp move) {
+  void projectBroadcast(MoveOp move) {
     int64_t root = rankOf(move.getValue());
-    SmallVector<int64_t> members(move.getTarget().getRanks());
-    if (!llvm::is_contained(members, root))
-      members.push_back(root);
-    for (int64_t rank : members) {
-      Value slot = slots.lookup({move.getValue(), root});
-      if (rank != root) {
-        slot = createSlot(rank, move.getTarget().getRole(), move.getThing().str(), move.getTarget().getPayload(),
-                          move.getLoc());
-        slots[{move.getFuture(), rank}] = slot;
-      }
-      postCollective(move, PostKind::broadcast, rank, slot, members, builder.getI64IntegerAttr(root));
+    Value slot = slots.lookup(move.getValue());
+    if (rank != root) {
+      slot =
+          createSlot(move.getTarget().getRole(), move.getThing().str(), move.getTarget().getPayload(), move.getLoc());
+      slots[move.getFuture()] = slot;
     }
-    return success();
+    postCollective(move, PostKind::broadcast, slot, builder.getI64IntegerAttr(root));
   }
 
   /// Each member has its shard and the whole: one is read, the other written into a slot of its own.
-  LogicalResult projectShards(MoveOp move) {
+  void projectShards(MoveOp move) {
     ValType from = typeOf(move.getValue()), to = move.getTarget();
     bool gathers = to.getLayout() == Layout::full;
-    SmallVector<int64_t> members(from.getRanks()), others(to.getRanks());
-    llvm::sort(members);
-    llvm::sort(others);
-    if (members != others)
-      return move.emitOpError() << "goes from " << from.getPlace().str() << " to " << to.getPlace().str()
-                                << "; expected the same ranks";
-    SmallVector<TupleType> payloads;
+    SmallVector<int64_t> members = membersOf(move);
     SmallVector<bool> apart; // statistics have no tied tensors
     if (to.getRole() != Role::stat)
       apart = pieces.apart(pieces.find(move.getThing().getCoord()));
     PayloadCut cut = cutPayload(from.getPayload().getTypes(), members.size(), apart);
-    for (ArrayRef<ElementRange> ranges : cut.shards)
-      payloads.push_back(shardPayload(from.getPayload(), ranges));
-    for (auto [rank, payload] : llvm::zip(members, payloads)) {
-      Value given = slots.lookup({move.getValue(), rank});
-      Value made = homeOf(move, rank);
-      if (made)
-        finishSends(rank, made);
-      else
-        made =
-            createSlot(rank, to.getRole(), move.getThing().str(), gathers ? to.getPayload() : payload, move.getLoc());
-      slots[{move.getFuture(), rank}] = made;
-      postCollective(move, gathers ? PostKind::all_gather : PostKind::reduce_scatter, rank, gathers ? made : given,
-                     members, IntegerAttr(), gathers ? given : made, builder.getDenseI64ArrayAttr(cut.bounds));
+    Value given = slots.lookup(move.getValue()), made = homeOf(move);
+    if (made) {
+      finishSends(made);
+    } else {
+      TupleType payload = to.getPayload();
+      if (!gathers)
+        payload = shardPayload(from.getPayload(), cut.shards[llvm::find(members, rank) - members.begin()]);
+      made = createSlot(to.getRole(), move.getThing().str(), payload, move.getLoc());
     }
-    return success();
+    slots[move.getFuture()] = made;
+    postCollective(move, gathers ? PostKind::all_gather : PostKind::reduce_scatter, gathers ? made : given,
+                   IntegerAttr(), gathers ? given : made, builder.getDenseI64ArrayAttr(cut.bounds));
   }
 
   /// Where what arrives on the rank belongs when the step ends; null if nowhere.
-  Value homeOf(MoveOp move, int64_t rank) {
+  Value homeOf(MoveOp move) {
     for (Operation *user : move.getFuture().getUsers())
       if (auto wait = dyn_cast<WaitOp>(user))
-        if (Value slot = slots.lookup({wait.getValue(), rank}))
+        if (Value slot = slots.lookup(wait.getValue()))
           return slot;
     return {};
   }
 
   void projectWait(WaitOp wait) {
     auto move = wait.getFuture().getDefiningOp<MoveOp>();
-    for (int64_t rank : typeOf(wait.getValue()).getRanks()) {
-      Value request = requests.lookup({wait.getFuture(), rank}), sent = returning.lookup(wait.getFuture());
-      completeWhere(ranks[rank], [&](const Posted &posted) {
-        return posted.request == request || (sent && posted.request == sent);
-      });
-      Verb verb = *move.getVerb();
-      if (verb == Verb::broadcast || verb == Verb::all_gather || verb == Verb::reduce_scatter)
-        slots[{wait.getValue(), rank}] = slots.lookup({move.getFuture(), rank});
-      else if (verb == Verb::all_reduce || verb == Verb::reduce) // in place
-        slots[{wait.getValue(), rank}] = slots.lookup({move.getValue(), rank});
-    }
+    Value request = requests.lookup(wait.getFuture()), sent = returning.lookup(wait.getFuture());
+    completeWhere([&](const Posted &one) { return one.request == request || (sent && one.request == sent); });
+    Verb verb = *move.getVerb();
+    if (verb == Verb::broadcast || verb == Verb::all_gather || verb == Verb::reduce_scatter)
+      slots[wait.getValue()] = slots.lookup(move.getFuture());
+    else if (verb == Verb::all_reduce || verb == Verb::reduce) // in place
+      slots[wait.getValue()] = slots.lookup(move.getValue());
   }
 
   void projectOutput(OutputOp output) {
     ThingAttr thing = output.getThing();
-    auto slot = slots.lookup({output.getValue(), rankOf(output.getValue())}).getDefiningOp<SlotOp>();
+    auto slot = slots.lookup(output.getValue()).getDefiningOp<SlotOp>();
     if (thing.getRole() == Role::grad) {
       SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord())};
-      addShard(pieces.find(thing.getCoord()), rankOf(output.getValue()), entries);
+      addShard(pieces.find(thing.getCoord()), entries);
       slot.setBindingAttr(binding("grad", entries));
     } else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
       slot.setBindingAttr(binding("norm", {}));
@@ -451,10 +438,111 @@ private:
   }
 };
 
+//===-- The step ------------------------------------------------------------------------------------------------===//
+
+LogicalResult Step::readCallee(TaskOp task) {
+  if (callees.contains(task.getCalleeAttr()))
+    return success();
+  auto function = symbols.lookup<func::FuncOp>(task.getCallee());
+  auto bytes = function ? function->getAttrOfType<IntegerAttr>("pipeline.scratch_bytes") : IntegerAttr();
+  if (!bytes)
+    return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
+  Callee &callee = callees[task.getCalleeAttr()];
+  callee.handed = function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr);
+  if (bytes.getInt() > 0)
+    callee.scratch = TupleType::get(context, {RankedTensorType::get({bytes.getInt()}, IntegerType::get(context, 8))});
+  callee.slice.resize(task.getNumResults());
+  if (auto groups = function->getAttrOfType<ArrayAttr>("pipeline.results"))
+    for (auto [entry, slice] : llvm::zip(groups, callee.slice)) {
+      BodyGroups::Group group;
+      group.name = cast<StringAttr>(cast<ArrayAttr>(entry)[0]).str();
+      if (group.kind() == "kv" || group.kind() == "dkv")
+        slice = group.chunk();
+    }
+  return success();
+}
+
+LogicalResult Step::readMove(MoveOp move) {
+  Verb verb = *move.getVerb();
+  if (!isCollective(verb))
+    return success();
+  if (verb == Verb::gather || verb == Verb::scatter || verb == Verb::all_to_all)
+    return move.emitOpError() << "is a " << stringifyVerb(verb) << ", which is not supported yet";
+  ValType from = typeOf(move.getValue()), to = move.getTarget();
+  if (int64_t root = to.getRanks().front(); verb == Verb::reduce && !llvm::is_contained(from.getRanks(), root))
+    return move.emitOpError() << "sums on rank " << root << ", which has no share";
+  SmallVector<int64_t> members = membersOf(move), others(to.getRanks());
+  llvm::sort(others);
+  if ((verb == Verb::all_gather || verb == Verb::reduce_scatter) && members != others)
+    return move.emitOpError() << "goes from " << from.getPlace().str() << " to " << to.getPlace().str()
+                              << "; expected the same ranks";
+  lanes.try_emplace(DenseI64ArrayAttr::get(context, members), lanes.size());
+  return success();
+}
+
+int64_t Step::channelOf(ArrayRef<int64_t> members) const {
+  int64_t ranks = lists.size();
+  return ranks * ranks + lanes.lookup(DenseI64ArrayAttr::get(context, members));
+}
+
+LogicalResult Step::read() {
+  lists.resize(program.getRanks());
+  for (Operation &op : program.getBody().front()) {
+    if (isa<PieceOp>(op))
+      continue;
+    ops.push_back(&op);
+    llvm::SmallSetVector<int64_t, 4> ranks;
+    if (auto task = dyn_cast<TaskOp>(op)) {
+      if (failed(readCallee(task)))
+        return failure();
+      if (times.areByPart())
+        patience = std::max(patience, times.of(task.getUnit(), task.getCallee()));
+      ranks.insert(task.getRanks().front());
+    } else if (auto move = dyn_cast<MoveOp>(op)) {
+      if (failed(readMove(move)))
+        return failure();
+      SmallVector<int64_t> members = {rankOf(move.getValue()), move.getTarget().getRanks().front()};
+      if (isCollective(*move.getVerb()))
+        members = membersOf(move);
+      ranks.insert(members.begin(), members.end());
+    } else if (auto output = dyn_cast<OutputOp>(op)) {
+      ranks.insert(rankOf(output.getValue()));
+    } else if (isa<InputOp, pipeline::SplitOp>(op)) {
+      ranks.insert(rankOf(op.getResult(0)));
+    } else if (isa<WaitOp, JoinOp>(op)) {
+      ArrayRef<int64_t> all = typeOf(op.getResult(0)).getRanks();
+      ranks.insert(all.begin(), all.end());
+    }
+    for (int64_t rank : ranks)
+      lists[rank].push_back(&op);
+  }
+  return success();
+}
+
+void Step::erase() {
+  for (Operation *op : llvm::reverse(ops))
+    op->erase();
+}
+
+LogicalResult projectRanks(ModuleOp module, ProgramOp program) {
+  Step step(module, program);
+  if (failed(step.read()))
+    return failure();
+  OpBuilder builder = OpBuilder::atBlockEnd(&program.getBody().front());
+  SmallVector<RankOp> ranks;
+  for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
+    ranks.push_back(builder.create<RankOp>(program.getLoc(), rank, IntegerAttr(), IntegerAttr()));
+    ranks.back().getBody().emplaceBlock();
+  }
+  parallelForEach(program.getContext(), ranks, [&](RankOp rank) { Projector(step, rank).run(); });
+  step.erase();
+  return success();
+}
+
 struct ProjectRanks : public pp::impl::ProjectRanksBase<ProjectRanks> {
   void runOnOperation() override {
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(Projector(getOperation(), program).run()))
+      if (failed(projectRanks(getOperation(), program)))
         return signalPassFailure();
   }
 };

@@ -35,10 +35,11 @@ public:
   Flights(RankOp rank, const Written &written) : rank(rank), written(written) {}
 
   LogicalResult prove() {
+    std::vector<PostOp> posts;
     for (Operation &op : rank.getBody().front()) {
       LogicalResult fine = success();
       if (auto post = dyn_cast<PostOp>(op))
-        fine = begin(post);
+        fine = begin(posts.emplace_back(post));
       else if (auto complete = dyn_cast<CompleteOp>(op))
         end(complete.getRequest().getDefiningOp<PostOp>());
       else if (auto launch = dyn_cast<LaunchOp>(op))
@@ -46,7 +47,7 @@ public:
       if (failed(fine))
         return failure();
     }
-    for (auto post : rank.getOps<PostOp>())
+    for (PostOp post : posts)
       if (failed(proveCompleted(post)))
         return failure();
     return success();
@@ -90,8 +91,14 @@ private:
 
   void end(PostOp post) {
     for (auto *flights : {&receiving, &sending})
-      for (Value slot : post->getOperands())
-        llvm::erase((*flights)[slot], post);
+      for (Value slot : post->getOperands()) {
+        auto it = flights->find(slot);
+        if (it == flights->end())
+          continue;
+        llvm::erase(it->second, post);
+        if (it->second.empty())
+          flights->erase(it);
+      }
   }
 
   LogicalResult prove(LaunchOp launch) {
@@ -184,21 +191,25 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
     struct Event {
       int64_t position;
       bool begins;
-      const SlotLife *life;
+      size_t life;
+      auto key() const { return std::tuple(position, begins, life); }
     };
     std::vector<Event> events;
-    for (const SlotLife &life : lives)
+    std::vector<int64_t> offsets(lives.size());
+    events.reserve(2 * lives.size());
+    for (auto [i, life] : llvm::enumerate(lives)) {
+      offsets[i] = life.offset();
       for (Segment segment : life.bytes > 0 ? ArrayRef(life.segments) : ArrayRef<Segment>()) {
-        events.push_back({segment.first, true, &life});
-        events.push_back({segment.last + 1, false, &life});
+        events.push_back({segment.first, true, i});
+        events.push_back({segment.last + 1, false, i});
       }
-    llvm::stable_sort(events, [](const Event &a, const Event &b) {
-      return std::pair(a.position, a.begins) < std::pair(b.position, b.begins);
-    });
-    std::map<int64_t, const SlotLife *> live; // by offset
+    }
+    llvm::sort(events, [](const Event &a, const Event &b) { return a.key() < b.key(); });
+    std::map<int64_t, size_t> live; // by offset
+    auto endOf = [&](size_t life) { return offsets[life] + lives[life].bytes; };
     for (const Event &event : events) {
-      SlotOp slot = event.life->op;
-      int64_t begin = event.life->offset(), end = begin + event.life->bytes;
+      SlotOp slot = lives[event.life].op;
+      int64_t begin = offsets[event.life], end = endOf(event.life);
       if (!event.begins) {
         live.erase(begin);
         continue;
@@ -208,9 +219,9 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
                                         << arena;
       auto after = live.lower_bound(begin);
       if (after != live.end() && after->first < end)
-        return reportOverlap(rank, slot, after->second->op, event.position);
-      if (after != live.begin() && std::prev(after)->first + std::prev(after)->second->bytes > begin)
-        return reportOverlap(rank, slot, std::prev(after)->second->op, event.position);
+        return reportOverlap(rank, slot, lives[after->second].op, event.position);
+      if (after != live.begin() && endOf(std::prev(after)->second) > begin)
+        return reportOverlap(rank, slot, lives[std::prev(after)->second].op, event.position);
       live[begin] = event.life;
     }
     return success();

@@ -1,0 +1,58 @@
+// An op that is not well formed is found by verify-ops, though nothing checked it when it was made.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "mlir/IR/BuiltinOps.h"
+#include "mlir/Parser/Parser.h"
+#include "passes/Passes.h"
+#include <gtest/gtest.h>
+
+using namespace mlir;
+using namespace pp;
+
+namespace {
+
+/// The first error of verify-ops on what the body of a rank says; empty if there is none.
+std::string errorOf(StringRef rank) {
+  DialectRegistry registry;
+  registry.insert<func::FuncDialect, nn::NnDialect, pipeline::PipelineDialect>();
+  MLIRContext context(registry);
+  context.loadAllAvailableDialects();
+  std::string first;
+  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
+    if (first.empty())
+      first = diagnostic.str();
+  });
+  std::string text = ("!s = !pipeline.slot<tuple<tensor<16xf32>>>\n"
+                      "pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {\n"
+                      "  pipeline.rank 0 {\n"
+                      "  }\n"
+                      "  pipeline.rank 1 {\n    %a = pipeline.slot stash \"a\" : !s\n" +
+                      rank + "  }\n}\n")
+                         .str();
+  auto module = parseSourceString<ModuleOp>(text, ParserConfig(&context, /*verifyAfterParse=*/false));
+  if (!module)
+    return "does not parse: " + first;
+  PassManager passes(&context);
+  passes.enableVerifier(false);
+  passes.addPass(createVerifyOps());
+  bool fine = succeeded(passes.run(*module));
+  EXPECT_EQ(fine, first.empty());
+  return first;
+}
+
+} // namespace
+
+TEST(VerifyOps, AcceptsWhatIsWellFormed) {
+  EXPECT_EQ(errorOf("    pipeline.launch @f <B stage 0 mb 0>(%a) -> () : (!s) -> ()\n"), "");
+}
+
+TEST(VerifyOps, FindsWhatAnOpCannotSay) {
+  EXPECT_EQ(errorOf("    pipeline.launch @f <B stage 0 mb 0>(%a) -> () handed [0, 0, 7, 0] : (!s) -> ()\n"),
+            "'pipeline.launch' op hands tensor 0 of slot 0 on as tensor 0 of slot 7; expected an input's and a "
+            "result's, of one size");
+}
+
+TEST(VerifyOps, FindsAnOperandThatComesLater) {
+  EXPECT_EQ(errorOf("    pipeline.launch @f <B stage 0 mb 0>(%b) -> () : (!s) -> ()\n"
+                    "    %b = pipeline.slot stash \"b\" : !s\n"),
+            "operand #0 does not dominate this use");
+}
