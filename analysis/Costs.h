@@ -68,7 +68,7 @@ class UnitTimes {
 public:
   explicit UnitTimes(pipeline::ProgramOp program);
   double of(pipeline::UnitIdAttr unit) const;
-  /// Of a unit that is cut at its attentions, what this body does.
+  /// If a unit is cut at its attentions, the time of this body.
   double of(pipeline::UnitIdAttr unit, llvm::StringRef callee) const;
   bool areByPart() const { return byPart; }
 

@@ -29,7 +29,7 @@ struct CutPlan {
   bool gives() const { return !helps.empty(); }
   /// The step that computes what stands behind `count` ends of attentions: 2l before attention l, 2l + 1 the attention.
   int64_t stepOf(int64_t count) const { return (count + gives()) / 2; }
-  /// Of the slices 0 to `own` those that stay.
+  /// The slices from 0 to `own` that stay.
   llvm::SmallVector<int64_t> kept(int64_t own) const;
   std::string name() const;
 };

@@ -47,7 +47,7 @@ void add(Hash &hash, CoordAttr coord) {
 
 } // namespace
 
-/// Of the bodies that are launched: their names and the types of what they read and make.
+/// A hash of the launched bodies: their names and the types of what they read and make.
 static std::string hashOfTasks(ProgramOp program) {
   std::map<std::string, std::string> types;
   SymbolTable symbols(program->getParentOfType<ModuleOp>());

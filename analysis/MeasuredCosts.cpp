@@ -47,7 +47,7 @@ private:
     return kind == PostKind::send || kind == PostKind::receive ? "p2p" : stringifyPostKind(kind);
   }
 
-  /// Of this task on this rank, on any other, or of any task of its phase on this rank.
+  /// The time of this task on this rank, else on any other, else of any task of its phase on this rank.
   std::optional<double> find(int64_t rank, LaunchOp launch) const {
     std::string task = launch.getCallee().str(), phase = stringifyPhase(launch.getUnit().getPhase()).str();
     for (const auto &key : {std::pair(rank, task), std::pair(int64_t(-1), task), std::pair(rank, "phase " + phase)})
@@ -100,7 +100,7 @@ static bool readNumber(const llvm::json::Object &entry, StringRef key, std::opti
   return std::isfinite(number) && number >= 0;
 }
 
-/// Of no use without all of it: a task without a time would be simulated as if it took none.
+/// Every entry is needed: a task without a time would be simulated as if it took none.
 bool MeasuredCosts::addTask(const llvm::json::Value &value) {
   auto *entry = value.getAsObject();
   auto rank = entry ? entry->getInteger("rank") : std::nullopt;
@@ -154,7 +154,7 @@ LogicalResult MeasuredCosts::readText(ProgramOp program, StringRef text) {
     return program.emitError() << "`" << path << "` is no JSON: " << llvm::toString(value.takeError());
   auto *root = value->getAsObject();
   if (!root || !root->getArray("tasks") || !root->getArray("messages"))
-    return program.emitError() << "`" << path << "` is no profile; `--profile` of an emitted program writes one";
+    return program.emitError() << "`" << path << "` is not a profile; an emitted program writes one with `--profile`";
   if (std::string why = differenceFrom(program, *root, /*inOrder=*/false); !why.empty())
     return program.emitError() << "`" << path << "` " << why;
   threads = root->getString("transport") == StringRef("threads");

@@ -28,7 +28,7 @@ void recordProof(pipeline::ProgramOp program, llvm::StringRef name, llvm::ArrayR
 /// Forgets what a file says was proved of its programs: nobody can know whether it was.
 void dropProofs(mlir::ModuleOp module);
 
-/// A module of rank programs of which every proof ran in this process and holds. Objects and executables are made of
+/// A module of rank programs for which every proof ran in this process and holds. Objects and executables are made of
 /// nothing else.
 class ProvedModule {
 public:

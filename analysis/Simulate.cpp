@@ -242,7 +242,7 @@ double Engine::launch(int64_t number, LaunchOp op) {
 
 //===-- Messages ------------------------------------------------------------------------------------------------===//
 
-/// Sender and receiver, or the members. Of what a rank sends itself one is its host memory.
+/// Sender and receiver, or the members. If a rank sends to itself, one end is its host memory.
 std::vector<int64_t> Engine::endsOf(int64_t number, PostOp op) {
   bool sends = op.getKind() == PostKind::send;
   if (op.isCollective())

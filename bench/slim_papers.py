@@ -51,7 +51,7 @@ def arithmetic(arguments):
     full = plan(arguments, "70B", 2**20, "by_layer()")["per_rank"][0]["peak_bytes"]
     print(f"70B, 1M tokens, every layer run again, kept (section 3): {gib(full['act'])}, 160")
     logits = plan(arguments, "13B", 2**18, "by_layer()")["per_rank"][0]["peak_bytes"]
-    print(f"256K tokens, scratch memory, the largest of which is the logits (4.3.1): {gib(logits['temporary'])}, 15.6")
+    print(f"256K tokens, scratch memory, with the logits as the largest part (4.3.1): {gib(logits['temporary'])}, 15.6")
 
 
 def slices(arguments):

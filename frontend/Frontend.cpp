@@ -63,7 +63,7 @@ public:
   Declarations declared;
 
 private:
-  // Of the file of a buffer; one part of a split file is named "within split at FILE:LINE offset ".
+  // The folder of a buffer's file; one part of a split file is named "within split at FILE:LINE offset ".
   std::string directoryOf(unsigned buffer) {
     StringRef name = source.manager.getMemoryBuffer(buffer)->getBufferIdentifier();
     if (name.consume_front("within split at "))

@@ -235,7 +235,7 @@ private:
     return success();
   }
 
-  // Of the command line, else of `train`, else none.
+  // The cluster of the command line, else that of `train`, else none.
   LogicalResult pickCluster() {
     if (!options.cluster.empty()) {
       clusterAt = commandLine.cluster;
@@ -465,7 +465,7 @@ private:
     if (is_contained(known, precision))
       return success();
     return evaluator.fail(originOf(expr, trainScope), "`" + precision +
-                                                          "` is no precision; there are f32, bf16, f16 and f64" +
+                                                          "` is not a precision; there are f32, bf16, f16 and f64" +
                                                           didYouMean(precision, known));
   }
 

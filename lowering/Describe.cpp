@@ -197,7 +197,7 @@ struct Bound {
     return type;
   }
   int64_t offset() { return static_cast<int64_t>(*slot.getOffset()) + offsets[next - 1]; }
-  /// Of a shard the file's tensor is the whole one, and the slot has `count` elements of it from `begin` on; of columns
+  /// For a shard, the file has the whole tensor and the slot has `count` elements from `begin` on; for columns it has
   /// `run` of each `stride`.
   Json describe(Json json, WeightAttr weight, ElementRange range) {
     if (isShard)

@@ -20,7 +20,7 @@ using namespace mlir;
 using namespace pp;
 
 // A rank program is glue: constants, addresses, calls, compares. Any CPU of the architecture runs it equally fast, so
-// objects name none and are the same on every machine. Nor does it gain from optimising: 1e5 calls take 1.4 s without,
+// objects name none and are the same on every machine. Optimising gains nothing, either: 1e5 calls take 1.4 s without,
 // more than ten times that at the first level, for objects a seventh smaller.
 static std::unique_ptr<llvm::TargetMachine> makeTargetMachine(std::string &error) {
   static std::once_flag once;

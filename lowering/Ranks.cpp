@@ -45,7 +45,7 @@ private:
   LogicalResult lower(LaunchOp launch);
   LogicalResult lower(PostOp post);
   FailureOr<Value> slotAddress(Operation *user, Value slot);
-  /// Of a slot whose tensors lie apart an address for each.
+  /// If a slot's tensors lie apart, an address for each of them.
   LogicalResult addAddresses(Operation *user, Value slot, SmallVectorImpl<Value> &addresses);
   /// The function that takes the next calls; a new one where the last is full.
   CallChain &chain();

@@ -20,9 +20,8 @@ def SplitVocabulary : PpPass<"split-vocabulary"> {
   let summary = "a part at `shard(ranks)` becomes a piece for every rank, cut by the vocabulary";
   let description = [{
     `piece @head at [0, 1] shard; unit F(head, 0) on [0, 1]` ~~> `piece @head0 at [0] {first = 0, ..}; piece @head1 at
-    [1] ..; together { unit F(head(0), 0) on [0]; unit F(head(1), 0) on [1] }`. What of the part has nothing to do with
-    the vocabulary joins the neighbouring piece. No later pass needs to know more of it than that the shards belong
-    together.
+    [1] ..; together { unit F(head(0), 0) on [0]; unit F(head(1), 0) on [1] }`. Ops of the part that have nothing to do
+    with the vocabulary join the neighbouring piece. Later passes only need to know which shards belong together.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
@@ -33,7 +32,7 @@ def VerifyUnits : PpPass<"verify-units"> {
 }
 
 def FuseUnits : PpPass<"fuse-units"> {
-  let summary = "an I and the W right behind it become B, where no message stands between them";
+  let summary = "an I and the W right after it become B, where no message stands between them";
   let description = [{
     `unit I(0, 3); unit W(0, 3)` ~~> `unit B(0, 3)`, if the backward of the piece before runs on the same rank, or there
     is none, and the schedule does not move the piece's gradient. `pp-compile --fuse=false` leaves this pass out.
@@ -43,9 +42,9 @@ def FuseUnits : PpPass<"fuse-units"> {
 def FuseEpilogues : PpPass<"fuse-epilogues"> {
   let summary = "a product and the gelu, its derivative or the bias gradient beside it become one op";
   let description = [{
-    `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`, and so for `linear_dx` with `gelu_bwd` and
-    `linear_dw` with `bias_dw`, inside one body. cuBLASLt runs such a pair as one kernel. `pp-compile --epilogues` asks
-    for this pass, and `--target=cuda` does.
+    `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`. In the same way `linear_dx` joins `gelu_bwd`,
+    and `linear_dw` joins `bias_dw`, inside one body. cuBLASLt runs such a pair as one kernel. `pp-compile --epilogues`
+    asks for this pass, and `--target=cuda` does.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
@@ -53,9 +52,9 @@ def FuseEpilogues : PpPass<"fuse-epilogues"> {
 def LinearizeActions : PpPass<"linearize-actions"> {
   let summary = "merge the ranks' lists into one order in which every input is there";
   let description = [{
-    `on 0 { F F B B } on 1 { F B F B }` ~~> `F(0, 0) F(1, 0) F(0, 1) ..`: among the actions that may go, the one that
-    starts first in unit time (F 1, B 2, I 1, W 1), then that of the lowest rank: where the text has a rank's list does
-    not matter. Projection of this order cannot deadlock.
+    `on 0 { F F B B } on 1 { F B F B }` ~~> `F(0, 0) F(1, 0) F(0, 1) ..`: of the actions that may go, the pass takes
+    the one that starts first in unit time (F 1, B 2, I 1, W 1), and of those the one of the lowest rank. The place of a
+    rank's list in the text does not matter. A projection of this order cannot deadlock.
   }];
 }
 
@@ -78,13 +77,14 @@ def CompleteStep : PpPass<"complete-step"> {
 def HoistMoves : PpPass<"hoist-moves"> {
   let summary = "weights leave earlier, as far as the simulator says that the step gains by it";
   let description = [{
-    `task F(0, 0); move weight(1); wait; task F(1, 0)` ~~> `move weight(1); task F(0, 0); wait; task F(1, 0)`. One
-    distance for all moves of weights, counted in tasks of their ranks: the shortest of those with which the simulated
-    step is fastest, within the schedule's limits and the memory of the ranks. `pp-compile --hoist` asks for this pass.
+    `task F(0, 0); move weight(1); wait; task F(1, 0)` ~~> `move weight(1); task F(0, 0); wait; task F(1, 0)`. All moves
+    of weights move by one distance, counted in tasks of their ranks. The pass takes the shortest distance with which
+    the simulated step is fastest, within the schedule's limits and the memory of the ranks. `pp-compile --hoist` asks
+    for this pass.
   }];
   let options = [
     Option<"costs", "costs", "std::string", "", "what the simulator counts in, as pp-compile --costs">,
-    Option<"distance", "distance", "int64_t", "0", "at most this one, as far as limits allow, and whatever it gains">,
+    Option<"distance", "distance", "int64_t", "0", "use this distance, or the largest below it that limits allow">,
     Option<"memoryLimit", "memory-limit", "int64_t", "-1", "bytes that a rank may allocate, -1 for the cluster's">,
   ];
 }
@@ -131,8 +131,8 @@ def PlanSlots : PpPass<"plan-slots"> {
 def ProveUnits : PpPass<"prove-units"> {
   let summary = "the ranks together launch every unit of the step exactly once";
   let description = [{
-    `launch F(0, 1)` on rank 0 and on rank 1 ~~> error with both places. verify-units asks it of the schedule, this pass
-    of what is lowered.
+    `launch F(0, 1)` on rank 0 and on rank 1 ~~> error with both places. verify-units checks the schedule; this pass
+    checks what is lowered.
   }];
 }
 
@@ -150,8 +150,8 @@ def ProveProgress : PpPass<"prove-progress"> {
   let options = [
     Option<"channels", "channels", "::pp::ChannelMap", "::pp::ChannelMap::edge",
            "the channel map that progress is proved for", [{::llvm::cl::values(
-             clEnumValN(::pp::ChannelMap::rank, "rank", "one lane a rank"),
-             clEnumValN(::pp::ChannelMap::direction, "direction", "a forward and a backward lane a rank"),
+             clEnumValN(::pp::ChannelMap::rank, "rank", "one lane for each rank"),
+             clEnumValN(::pp::ChannelMap::direction, "direction", "a forward and a backward lane for each rank"),
              clEnumValN(::pp::ChannelMap::pair, "pair", "one lane for every two ranks"),
              clEnumValN(::pp::ChannelMap::edge, "edge", "one lane for every directed edge"))}]>
   ];
@@ -167,7 +167,7 @@ def ProveValues : PpPass<"prove-values"> {
 
 def ProveSlots : PpPass<"prove-slots"> {
   let summary = "no live slot overlaps another, nothing is touched in flight";
-  let description = [{ checks what plan-slots planned, by a sweep of its own over the finished rank programs. }];
+  let description = [{ checks the plan of plan-slots with a sweep of its own over the finished rank programs. }];
 }
 
 def ProveMemory : PpPass<"prove-memory"> {

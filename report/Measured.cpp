@@ -82,7 +82,7 @@ LogicalResult Reader::parse() {
   const llvm::json::Object *whole = json->getAsObject();
   const llvm::json::Array *events = whole ? whole->getArray("traceEvents") : nullptr;
   if (!events)
-    return error() << "is no trace; expected what a run writes with --trace";
+    return error() << "is not a trace; expected a file that a run wrote with --trace";
   if (std::string why = differenceFrom(program, *whole, /*inOrder=*/true); !why.empty())
     return error() << why;
   for (const llvm::json::Value &event : *events)

@@ -21,7 +21,7 @@ struct TorchForm {
   bool messages = false, waits = true;
 };
 
-/// Whether PyTorch could say this schedule at all: stages, no parts and no slices. Of actions, before they are
+/// Whether PyTorch could say this schedule at all: stages, no parts and no slices. It reads actions, before they are
 /// compiled.
 llvm::LogicalResult checkTorch(pipeline::ProgramOp program);
 /// The program as a schedule of PyTorch; an error at the first thing that such a schedule cannot say.

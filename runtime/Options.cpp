@@ -89,45 +89,45 @@ const std::vector<OptionSpec> &allOptions() {
                  "nothing but tokens of so many bits",
                  &Options::data),
       pathOption("source", "FILE|random",
-                 "what the encoder of a model that has one reads; without it, the tokens before those\n"
-                 "that the decoder reads",
+                 "what the encoder reads, if the model has one; without it, the encoder reads\n"
+                 "the tokens before those of the decoder",
                  &Options::source),
-      wholeOption("steps", "train up to step N; the learning rate decays towards it (20)", 1, &Options::steps),
+      wholeOption("steps", "train up to step N (20); the learning rate decays until then", 1, &Options::steps),
       {"lr", "X", "peak learning rate",
        [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},
       {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},
       pathOption("load", "FILE", "start from the weights of a .safetensors file", &Options::load),
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
-      {"save-every", "N", "and after every N steps",
+      {"save-every", "N", "write a checkpoint after every N steps, too",
        [](const std::string &value, Options &options) {
          return readWhole("save-every", value, 1, 1000000000, options.saveEvery);
        }},
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
-      pathOption("resume", "DIR", "go on from a checkpoint, bit for bit; seed, lr, steps come from it",
+      pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr and steps come from it",
                  &Options::resume),
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
-      pathOption("log", "FILE", "one JSON line a step", &Options::log),
-      pathOption("trace", "FILE", "what every rank did when, in Chrome's trace format", &Options::trace),
-      pathOption("profile", "FILE", "what tasks and messages took, for pp-compile --costs", &Options::profile),
+      pathOption("log", "FILE", "write one JSON line for each step", &Options::log),
+      pathOption("trace", "FILE", "write what every rank did and when, in Chrome's trace format", &Options::trace),
+      pathOption("profile", "FILE", "write the times of tasks and messages, for pp-compile --costs", &Options::profile),
       {"sends", "KIND",
        "buffered: a send may be done before its receive is posted; rendezvous: never\n"
-       "(default: as MPI decides by size; rendezvous with --in-process)",
+       "(default: MPI decides by size; rendezvous with --in-process)",
        readSends},
       {"timeout", "SECONDS", "a message that takes longer ends the run (600)",
        [](const std::string &value, Options &options) {
          return readReal("timeout", value, 0.001, 1e9, options.transport.timeoutSeconds);
        }},
       {"transport", "KIND",
-       "mpi: ranks are processes under mpirun; threads: as --in-process; nccl: mpi, and\n"
+       "mpi: ranks are processes under mpirun; threads: like --in-process; nccl: mpi, but\n"
        "GPUs send to each other (default: what the program was linked with)",
        readCarrier},
       switchOption("no-graph",
-                   "ask a GPU for every kernel of every step, not for one graph\n(as with --trace and --profile)",
+                   "launch every kernel of every step on the GPU, not one graph\n(--trace and --profile do so, too)",
                    &Options::noGraph),
       switchOption("in-process", "run all ranks as threads of this process, without mpirun", &Options::inProcess),
-      switchOption("info", "say what this program is, and end", &Options::info),
-      switchOption("version", "say which pp linked it, and end", &Options::version),
-      switchOption("help", "this text; -h, too", &Options::help)};
+      switchOption("info", "print what this program is, and exit", &Options::info),
+      switchOption("version", "print which pp linked it, and exit", &Options::version),
+      switchOption("help", "print this text and exit; also -h", &Options::help)};
   return specs;
 }
 
@@ -263,7 +263,7 @@ std::string helpText(const Program &program) {
   }
   out += text(
       "\nSequence n of the run is tokens [w, w + ", program.sequence, "] with w = (n mod windows) * ", program.sequence,
-      ", in the order of the file, from the\nbeginning again at its end; step t holds sequences (t-1) * ",
+      ", in the order of the file, and\nagain from its beginning; step t holds sequences (t-1) * ",
       program.sequencesPerStep(), " to t * ", program.sequencesPerStep(), " - 1, whatever the schedule.\n",
       "PP_THREADS=N gives each rank N threads for its kernels (1).\n\n",
       "exit codes: 0 done; 1 the command line or a file is wrong; 2 the system refused; 3 another rank failed, ended\n",

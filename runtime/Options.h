@@ -34,7 +34,7 @@ Status parseOptions(std::span<const char *const> arguments, Options &options);
 /// The text of --help.
 [[nodiscard]] std::string helpText(const Program &program);
 
-/// Of `names` the one most like `word`, if any is like it at all.
+/// The name that is most like `word`, if any is like it at all.
 [[nodiscard]] std::optional<std::string> nearestName(const std::string &word, std::span<const std::string> names);
 
 } // namespace pp

@@ -24,7 +24,7 @@ Type elementType(const std::string &name) {
     return Type::F16;
   if (name == "f64")
     return Type::F64;
-  throw Unfit(text("element type `", name, "` is none of f32, bf16, f16, f64"));
+  throw Unfit(text("element type `", name, "` is not one of f32, bf16, f16, f64"));
 }
 
 /// The member `key` as a list, empty if absent.
@@ -62,7 +62,7 @@ WeightSpec readWeight(const json &entry) {
   if (auto init = entry.find("init"); init != entry.end()) {
     auto kind = init->value("kind", std::string("normal"));
     if (kind != "normal" && kind != "zero" && kind != "one")
-      throw Unfit(text("`", weight.name, "` starts as `", kind, "`, none of normal, zero, one"));
+      throw Unfit(text("`", weight.name, "` starts as `", kind, "`, not as one of normal, zero, one"));
     weight.init = kind == "normal" ? WeightSpec::Init::Normal
                   : kind == "zero" ? WeightSpec::Init::Zero
                                    : WeightSpec::Init::One;
@@ -78,7 +78,7 @@ StateSpec readState(const json &entry) {
   readTensor(entry, state);
   state.kind = entry.at("kind").get<std::string>();
   if (state.kind != "m" && state.kind != "v" && state.kind != "master" && !state.kind.starts_with("previous"))
-    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, none of m, v, master, previous"));
+    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, not one of m, v, master, previous"));
   return state;
 }
 
@@ -120,7 +120,7 @@ MessageSpec readMessage(const json &entry, const Program &program, int32_t rank)
   auto known = std::find(std::begin(messageKinds), std::end(messageKinds), kind);
   if (known == std::end(messageKinds))
     throw Unfit(text("message kind `", kind,
-                     "` is none of send, receive, all_reduce, broadcast, reduce, all_gather, "
+                     "` is not one of send, receive, all_reduce, broadcast, reduce, all_gather, "
                      "reduce_scatter"));
   message.kind = MessageSpec::Kind(known - std::begin(messageKinds));
   if (message.isCollective()) {
@@ -252,7 +252,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
     auto kind = entry.at("kind").get<std::string>();
     auto known = std::find(std::begin(inputKinds), std::end(inputKinds), kind);
     if (known == std::end(inputKinds))
-      throw Unfit(text("input kind `", kind, "` is none of tokens, targets, source"));
+      throw Unfit(text("input kind `", kind, "` is not one of tokens, targets, source"));
     rank.inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
                            entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
                            entry.value("first", int64_t(0)), entry.value("length", program.sequence)});

@@ -111,7 +111,7 @@ Status Trainer::resolveState() {
   if (!options.resume.empty()) {
     PP_TRY(readRunState(whole, options.resume, state));
     if (options.seed && *options.seed != state.seed)
-      return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it away");
+      return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it out");
     if (options.steps && *options.steps != state.steps && whole.optimizer.decaySteps == 0)
       remark = text("the resumed run's learning rate decayed towards step ", state.steps, ", this one's towards ",
                     *options.steps);
@@ -123,8 +123,8 @@ Status Trainer::resolveState() {
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", state.steps);
   lastStep = std::min(state.steps, options.stopAt.value_or(state.steps));
   if (lastStep <= state.step)
-    return invalid("nothing to do: the run in `", options.resume, "` has done ", state.step, " steps, asked for are ",
-                   lastStep);
+    return invalid("nothing to do: the run in `", options.resume, "` has already done ", state.step, " of ", lastStep,
+                   " steps");
   return {};
 }
 

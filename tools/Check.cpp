@@ -22,7 +22,7 @@ using namespace pp;
 namespace cl = llvm::cl;
 
 namespace {
-cl::opt<bool> checkOption("check", cl::desc("run the schedule small, in f64, beside one rank; compare all gradients"),
+cl::opt<bool> checkOption("check", cl::desc("run a small step in f64 and compare all gradients with those of one rank"),
                           cl::cat(compileOptions()));
 
 constexpr double kBound = 1e-11;         ///< of the largest gradient of a tensor

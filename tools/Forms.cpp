@@ -59,19 +59,21 @@ cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other un
                             cl::cat(compileOptions()));
 cl::opt<unsigned>
     columnsOption("columns",
-                  cl::desc("go on below after so many columns, 0: never (timeline; default the terminal's width)"),
+                  cl::desc("wrap rows after this many columns; 0: never (timeline; default: the terminal's width)"),
                   cl::cat(compileOptions()));
 cl::opt<std::string> costsOption(
     "costs", cl::desc("what the simulator counts in: units, cluster (default where there is one), parts, or a profile"),
     cl::value_desc("units|cluster|PART=N,..|FILE.json"), cl::cat(simulationOptions()));
 cl::opt<std::string>
-    orderOption("order", cl::desc("costs of parts of the model for the order of messages; else those of --costs"),
+    orderOption("order", cl::desc("costs of parts that decide the order of messages (default: those of --costs)"),
                 cl::value_desc("PART=N,.."), cl::cat(simulationOptions()));
-cl::opt<bool> overlapOption("overlap", cl::init(true), cl::cat(simulationOptions()),
-                            cl::desc("simulate messages behind tasks (true); false: every rank does one at a time"));
+cl::opt<bool>
+    overlapOption("overlap", cl::init(true), cl::cat(simulationOptions()),
+                  cl::desc("simulate messages that overlap with tasks (true); false: a rank does one thing at a time"));
 cl::opt<bool> lockstepOption("lockstep", cl::cat(simulationOptions()),
-                             cl::desc("simulate ranks that wait for all others behind every `together`"));
-cl::opt<std::string> compareOption("compare", cl::desc("a run's --trace beside the plan: a table, or drawn (report)"),
+                             cl::desc("simulate ranks that wait for all others after every `together`"));
+cl::opt<std::string> compareOption("compare",
+                                   cl::desc("compare a run's --trace with the plan: as a table, or drawn (report)"),
                                    cl::value_desc("FILE.json"), cl::cat(compileOptions()));
 cl::opt<int> rankOption("rank", cl::desc("only this rank (obj, llvm)"), cl::init(-1), cl::cat(compileOptions()));
 cl::opt<std::string> output("o", cl::desc("output file"), cl::value_desc("OUT"), cl::cat(compileOptions()));

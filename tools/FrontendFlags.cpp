@@ -22,7 +22,7 @@ cl::list<std::string> defines("D", cl::Prefix, cl::value_desc("name=value"), cl:
                               cl::desc("give a parameter a value: ranks=4, model.layers=8, optimizer.lr=1e-3"));
 cl::opt<std::string> schedule("schedule", cl::desc("compile this schedule of the file instead of its train program"),
                               cl::value_desc("name"), cl::cat(pp::frontendFlags()));
-cl::opt<std::string> cluster("cluster", cl::desc("run on this cluster, of the file or of std/clusters.pipe"),
+cl::opt<std::string> cluster("cluster", cl::desc("use this cluster of the file or of std/clusters.pipe"),
                              cl::value_desc("name"), cl::cat(pp::frontendFlags()));
 cl::opt<int64_t> maxSteps("max-steps", cl::init(pp::Budget().steps), cl::value_desc("N"), cl::cat(pp::frontendFlags()),
                           cl::desc("expressions and statements that a schedule may evaluate"));

@@ -95,6 +95,6 @@ FailureOr<std::vector<Difference>> pp::differencesOf(const Gradients &ours, cons
     differences.push_back({name, worst});
   }
   if (ours.size() != reference.size())
-    return refuse("--check: the schedule's program has gradients that one rank has not");
+    return refuse("--check: the schedule's program has gradients that the program of one rank lacks");
   return differences;
 }

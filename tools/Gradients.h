@@ -13,7 +13,7 @@ namespace pp {
 /// The numbers of each tensor, by its name in checkpoints; the loss is a tensor of one number.
 using Gradients = std::map<std::string, std::vector<double>>;
 
-/// Of a .safetensors file and a log of one step; says once why it cannot be read.
+/// Reads a .safetensors file and the log of one step; reports once why they cannot be read.
 mlir::FailureOr<Gradients> readGradients(llvm::StringRef tensors, llvm::StringRef log);
 
 /// How far a tensor is from the reference's, relative to the reference's largest number. Where all numbers of a tensor

@@ -14,8 +14,8 @@ enum class Table { None, Text, Json };
 cl::opt<ChannelMap> channels(
     "channels", cl::desc("prove progress for this map of messages to lanes"), cl::init(ChannelMap::edge),
     cl::cat(proofOptions()),
-    cl::values(clEnumValN(ChannelMap::rank, "rank", "one lane a rank"),
-               clEnumValN(ChannelMap::direction, "direction", "a forward and a backward lane a rank"),
+    cl::values(clEnumValN(ChannelMap::rank, "rank", "one lane for each rank"),
+               clEnumValN(ChannelMap::direction, "direction", "a forward and a backward lane for each rank"),
                clEnumValN(ChannelMap::pair, "pair", "one lane for every two ranks"),
                clEnumValN(ChannelMap::edge, "edge", "one lane for every directed edge (default, what programs use)")));
 cl::opt<std::string> memoryLimit("memory-limit", cl::desc("bytes that a rank may allocate: 16GiB, 500M, 4096"),

@@ -10,24 +10,25 @@ INTRODUCTION = """<!-- Written by tools/docs.sh from dialect/nn/*.td; edit those
 
 # The operations of models
 
-What stands in the parts of a `model`. `..` must be given, other options have the default that is shown. Activations are
-[batch, length, width]; `tokens`, `targets` and `source` are [batch, length]; tables are [rows, width]; a `linear` takes w as
-[in, out]; gains and biases are as wide as what they are for. Sums inside an operation are f32, of f64 f64. Beside these there is
-only naming, `let q, k, v = split(x, 3)`, and the weight of a loss, `0.3 * cross_entropy(..)`. [The language](LANGUAGE.md) says
-how models are written, [Nn.md](../dialect/nn/Nn.md) what shapes and types the compiler asks for.
+These operations may stand in the parts of a `model`. An option with `..` must be given; the others have the default that is
+shown. Activations are [batch, length, width]; `tokens`, `targets` and `source` are [batch, length]; tables are [rows, width];
+a `linear` takes w as [in, out]. Gains and biases are as wide as the tensor that they change. Sums inside an operation are f32;
+for f64 they are f64. A part may also name values, `let q, k, v = split(x, 3)`, and weight a loss, `0.3 * cross_entropy(..)`.
+[The language](LANGUAGE.md) says how models are written. [Nn.md](../dialect/nn/Nn.md) says which shapes and types are accepted.
 """
 
 BACKWARD = """
 ## Backward
 
-Nobody writes these: the compiler derives them. The gradient of `x` is `dx`; with `acc` it is added to what is there. A
-`rebuild` makes a cheap result again, bit for bit, so that it need not be kept. Behind the arrow stand the results.
+You do not write these: the compiler derives them. The gradient of `x` is `dx`; with `acc` it is added to that tensor. A
+`rebuild` makes a cheap result again, bit for bit, so that it need not be kept. The results stand after the arrow.
 """
 
 OTHERS = """
-## Of parts, slices and updates
+## Parts, slices and updates
 
-What the compiler makes where attention or vocabulary is shared out, rows or columns are cut, and weights are updated.
+The compiler makes these where ranks share attention or the vocabulary, where rows or columns are cut, and where weights are
+updated.
 """
 
 

@@ -23,13 +23,15 @@ namespace {
 cl::opt<std::string> input(cl::Positional, cl::desc("FILE.pipe"), cl::cat(pp::frontendFlags()));
 cl::opt<std::string> target("target", cl::desc("what the program runs on: cpu (default) or cuda"), cl::init("cpu"),
                             cl::cat(pp::codeOptions()));
-cl::opt<bool> fuse("fuse", cl::desc("make B of I and W side by side where no message stands between them (true)"),
+cl::opt<bool> fuse("fuse",
+                   cl::desc("run I and W as one B where they stand side by side with no message between them (true)"),
                    cl::init(true), cl::cat(pp::codeOptions()));
-cl::opt<bool> hoist("hoist", cl::desc("let weights leave earlier where the simulated step gains by it"),
+cl::opt<bool> hoist("hoist", cl::desc("send weights earlier where that makes the simulated step shorter"),
                     cl::cat(pp::codeOptions()));
-cl::opt<cl::boolOrDefault> epilogues("epilogues",
-                                     cl::desc("let products do the gelu and the bias gradients beside them (for cuda)"),
-                                     cl::cat(pp::codeOptions()));
+cl::opt<cl::boolOrDefault>
+    epilogues("epilogues",
+              cl::desc("compute gelu and bias gradients inside the products beside them (default for cuda)"),
+              cl::cat(pp::codeOptions()));
 cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"), cl::Hidden,
                                 cl::cat(pp::frontendFlags()));
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"), cl::Hidden,
@@ -177,9 +179,10 @@ int main(int argc, char **argv) {
   pp::setVersion("pp-compile", pp::linkedTargets());
   cl::extrahelp more(
       "\nexit codes:\n\n  0  it is done\n  1  the program is wrong, or a file that it needs, or a file cannot be "
-      "written\n  2  the command line is wrong\n\n`-` is standard input, and as OUT of text standard output. "
-      "The last -D of a name counts. Colours are\nwhere the terminal has them, unless NO_COLOR is set; "
-      "--color and --color=false decide.\n");
+      "written\n  2  the command line is wrong\n\n`-` as FILE is standard input; as OUT it is standard output, for "
+      "text. "
+      "If -D names a parameter\ntwice, the last one counts. Output has colours on a terminal unless NO_COLOR is set; "
+      "--color and\n--color=false decide.\n");
   bool read = pp::readCommandLine(
       argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n",
       {&pp::codeOptions(), &pp::frontendFlags(), &pp::compileOptions(), &pp::proofOptions(), &pp::simulationOptions()},

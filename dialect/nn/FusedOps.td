@@ -11,7 +11,7 @@ def LinearGeluOp : Nn_KernelOp<"linear_gelu", ["flags", "pointers"]> {
 }
 
 def LinearDxGeluOp : Nn_KernelOp<"linear_dx_gelu", ["flags"]> {
-  let summary = "the `gelu_bwd` at u of a `linear_dx`, which is not there itself";
+  let summary = "the `gelu_bwd` at u of a `linear_dx`; the result of the `linear_dx` itself is not kept";
   let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Tensor:$u, Nn_Flag:$transposed);
   let results = (outs Nn_Tensor:$du);
   let assemblyFormat = "$dy `,` $w `,` $u attr-dict `:` functional-type(operands, results)";

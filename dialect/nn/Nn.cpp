@@ -27,7 +27,7 @@ FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, String
     return emitError(loc) << "`" << name << "` is no op of `nn`", failure();
   auto *infer = registered->getInterface<InferTypeOpInterface>();
   if (!infer)
-    return emitError(loc) << "`" << name << "` is no op of a model", failure();
+    return emitError(loc) << "`" << name << "` is not an operation of models", failure();
   SmallVector<Type> types;
   auto dictionary = builder.getDictionaryAttr(attributes);
   if (failed(infer->inferReturnTypes(context, loc, operands, dictionary, nullptr, {}, types)))

@@ -195,7 +195,7 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
 }
 
 def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
-  let summary = "gelu, the tanh form; `exact` is the erf form, another function";
+  let summary = "gelu in the tanh form; `exact` is the erf form, which is another function";
   let signature = "gelu(x, exact = false)";
   let formula = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); exact: y = x/2 (1 + erf(x / sqrt(2)))";
   let note = "the tanh form, or the exact one: two functions";

@@ -105,8 +105,8 @@ private:
                                      << other << " are both on rank " << place.rank;
     auto [first, isNew] = (action.isSend() ? sends : receives).try_emplace(cargo, place);
     if (!isNew)
-      return noted(source.error(action.at) << "`" << action.text << "` is there twice", cell(first->second).at,
-                   "first here");
+      return noted(source.error(action.at) << "`" << action.text << "` stands twice in this file",
+                   cell(first->second).at, "first here");
     return success();
   }
 
@@ -174,7 +174,7 @@ private:
           pending.insert(cargoOf(action));
         if (action.isWait() && !pending.erase(cargoOf(action)))
           return source.error(action.at) << "`" << action.text << "` waits for a message that rank " << rank
-                                         << " has not sent, or has waited for";
+                                         << " has not sent, or has already waited for";
       }
     }
     return success();
@@ -195,7 +195,7 @@ private:
           return noted(source.error(receive->at)
                            << "`" << receive->text << "` is the " << (k + 1) << getOrdinalSuffix(k + 1)
                            << " message that rank " << ends.second << " expects from rank " << ends.first
-                           << ", which sends `" << send->text << "` as that",
+                           << ", and rank " << ends.first << " sends `" << send->text << "` in that place",
                        send->at, "sent here");
     return success();
   }

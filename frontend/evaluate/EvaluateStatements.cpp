@@ -15,7 +15,7 @@ using mlir::success;
 
 //===-- Where ---------------------------------------------------------------------------------------------------===//
 
-// Of a call's site with what is around it, in MLIR's context.
+// The location of one call and of what calls it, in MLIR's context.
 static constexpr int64_t kLocationBytes = 50;
 
 mlir::Location Evaluator::location(SMLoc at) {

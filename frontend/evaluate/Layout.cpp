@@ -60,7 +60,7 @@ private:
       return complain(at, "expected a number after `*`");
     at += digits.size();
     if (digits.getAsInteger(10, times) || times > int64_t(kMost))
-      return complain(star + 1, "`" + digits + "` is too often; the limit is " + Twine(kMost));
+      return complain(star + 1, "`" + digits + "` repetitions are too many; the limit is " + Twine(kMost));
     return times > 0 || complain(star + 1, "`*0` repeats nothing");
   }
 
@@ -110,8 +110,7 @@ private:
       if (letter.letter == 'L' && !last)
         return complain(letters[i + 1].position, "nothing comes after the loss `L`");
       if (letter.letter == '|' && inStage + parts == 0)
-        return complain(letter.position,
-                        "stage " + Twine(layers.size()) + " is empty; it needs a layer, for it would only pass on");
+        return complain(letter.position, "stage " + Twine(layers.size()) + " is empty; it needs at least one layer");
       inStage += letter.letter == 't';
       parts += letter.letter == 'E' || letter.letter == 'L';
       if (letter.letter == '|' || last) {

@@ -26,7 +26,7 @@ struct OpAttribute {
   bool required;
 };
 
-/// An op that models may use: the words for its operands, of which the last `optional` may be left out.
+/// An op that models may use: the words for its operands; the last `optional` of them may be left out.
 struct ModelOp {
   StringRef name, operands;
   unsigned optional = 0;
@@ -198,7 +198,7 @@ private:
     bool residual = name == "residual";
     if (!isCall || !(residual || name == "normal"))
       return evaluator.fail(init->at, "`" + init->text +
-                                          "` is no start value; there are `normal(deviation)`, "
+                                          "` is not a start value; there are `normal(deviation)`, "
                                           "`residual(deviation, layers)`, `one` and `zero`");
     if (init->operands.size() != (residual ? 2 : 1))
       return evaluator.fail(init->at, "`" + name + "` takes " + Twine(residual ? 2 : 1) +
@@ -417,8 +417,8 @@ private:
     if (!losses.isLoss(value))
       return success();
     return evaluator.fail(expr->at, "`" + expr->text +
-                                        "` is a loss; it can be multiplied by a number, added to a loss " +
-                                        "and returned, nothing else");
+                                        "` is a loss; it can only be multiplied by a number, added to a " +
+                                        "loss, or returned");
   }
 
   /// Whether the expression speaks of tensors; one that does not is evaluated.
@@ -442,7 +442,7 @@ private:
     if (failed(value) || failed(factor))
       return failure();
     if (!losses.isLoss(*value))
-      return evaluator.fail(expr->at, "`*` is for losses, and `" + loss->text + "` is none");
+      return evaluator.fail(expr->at, "`*` multiplies a loss, and `" + loss->text + "` is not one");
     return Tensors{losses.scaled(builder, *value, *factor)};
   }
 
@@ -491,8 +491,8 @@ private:
       if (!known.required || known.op != expr->name || any_of(attributes, given))
         continue;
       if (StringRef(known.name) == "causal")
-        return evaluator.fail(expr->at, "`attention` needs `causal = true`, where a token sees none behind it, or "
-                                        "`causal = false`, where each sees all");
+        return evaluator.fail(expr->at, "`attention` needs `causal = true`, where no token sees a later one, or "
+                                        "`causal = false`, where every token sees all");
       return evaluator.fail(expr->at, "`" + expr->name + "` needs `" + known.name + " = ..`");
     }
     return create(expr, expr->name, operands, attributes);
@@ -533,8 +533,8 @@ private:
       names.push_back(op.name);
       all += ", `" + signature(op) + "`";
     }
-    return evaluator.fail(expr->at, "`" + expr->name + "` is no op of a model" + didYouMean(expr->name, names),
-                          expr->at, all);
+    return evaluator.fail(
+        expr->at, "`" + expr->name + "` is not an operation of models" + didYouMean(expr->name, names), expr->at, all);
   }
 
   FailureOr<mlir::NamedAttribute> attribute(const Expr *call, Name label, const Expr *expr) {

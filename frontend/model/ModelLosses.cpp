@@ -55,7 +55,7 @@ LogicalResult ModelLosses::finish(mlir::OpBuilder &builder, Evaluator &evaluator
   if (losses.empty() || (isLastPart && returned.size() != 1))
     return success();
   if (!isLastPart)
-    return evaluator.fail(losses.front().second, "a loss is made in the last part of a model alone");
+    return evaluator.fail(losses.front().second, "only the last part of a model may make a loss");
   SmallVector<Term> terms = sums.lookup(returned.front());
   for (auto [number, loss] : enumerate(losses))
     if (none_of(terms, [&, number = number](const Term &term) { return term.loss == number; }))

@@ -67,7 +67,7 @@ private:
       const Name &first = model.kinds.front();
       if (i > 0 && (kind.text.empty() || first.text.empty()))
         return evaluator.fail(kind.at,
-                              "the kinds of layers of a model with several of them need names, `layer NAME { .. }`",
+                              "every kind of layers needs a name where a model has several, `layer NAME { .. }`",
                               first.at, "the first kind of layers is here");
       auto *same = find_if(model.kinds, [&](const Name &other) { return other.text == kind.text; });
       if (same != &kind)

@@ -210,10 +210,10 @@ LogicalResult Elaborator::recomputePiece(const Expr *expr, Scope &scope) {
 LogicalResult Elaborator::recomputeParts(const RecomputeStatement *statement, Scope &scope) {
   for (const Expr *expr : statement->pieces)
     if (!isModelPart(expr))
-      return fail(expr->at, "expected a part of the model before `of`, one that is no piece of this schedule");
+      return fail(expr->at, "expected a part of the model before `of` that is not a piece of this schedule");
   for (const Expr *whole : statement->of) {
     if (families.empty())
-      return fail(whole->at, "`of` names a piece, and those are known inside a schedule only");
+      return fail(whole->at, "`of` names a piece, and only schedules have pieces");
     FailureOr<Piece *> piece = findPiece(whole, scope);
     if (failed(piece))
       return failure();
@@ -343,7 +343,7 @@ LogicalResult Elaborator::updates(const UpdatesStatement *statement, Scope &scop
   if (updatesAt.isValid())
     return fail(statement->at, "`updates` is given twice", updatesAt, "first given here");
   if (firstUnitAt.isValid())
-    return fail(statement->at, "`updates` stands before the units", firstUnitAt, "the first unit is here");
+    return fail(statement->at, "`updates` must stand before the units", firstUnitAt, "the first unit is here");
   FailureOr<int64_t> count = evaluateInt(statement->count, scope, "after `updates`");
   if (failed(count))
     return failure();

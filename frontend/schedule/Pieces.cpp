@@ -150,7 +150,7 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
     if (failed(checkExists(place->at, "rank", *item.asInt(), sizes.ranks)))
       return failure();
     if (is_contained(unique, *item.asInt()))
-      return fail(place->at, "rank " + Twine(*item.asInt()) + " stands twice in the place " + value->text() +
+      return fail(place->at, "rank " + Twine(*item.asInt()) + " appears twice in the place " + value->text() +
                                  "; `unique(..)` keeps one of each");
     unique.push_back(*item.asInt());
   }
@@ -267,7 +267,7 @@ bool Elaborator::holds(const Piece &piece, unsigned part) {
   return has(before) && is_contained(family.parts, first - model.parts.begin());
 }
 
-/// Pieces that hold parts of which `recompute` has spoken before.
+/// Pieces that hold parts which an earlier `recompute` names.
 void Elaborator::recomputeDeclared(const Family &family) {
   for (Piece &piece : MutableArrayRef(pieces).slice(family.first, family.count))
     copy_if(recomputedParts, std::back_inserter(piece.again), [&](StringRef part) { return holds(piece, part); });

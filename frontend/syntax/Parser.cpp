@@ -36,7 +36,7 @@ private:
     else if (take("cluster"))
       file.clusters.push_back(cluster());
     else if (at("import"))
-      fail(peek().at, "imports stand before everything else in a file");
+      fail(peek().at, "imports must stand before everything else in a file");
     else
       failExpected("a declaration (fn, schedule, model, train or cluster)");
   }

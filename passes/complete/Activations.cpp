@@ -69,7 +69,7 @@ LogicalResult Activations::reduce(ThingAttr made, ArrayRef<int64_t> ranks, Value
   PieceOp piece = step.pieces.op(step.pieces.find(op.getUnit().getCoord()));
   if (!llvm::is_contained(ranks, to))
     return emitError(piece.getLoc()) << "`" << piece.getCoord().getPart().strref() << "` is cut over "
-                                     << step.place(ranks).str() << ", and what it makes is read on rank " << to
+                                     << step.place(ranks).str() << ", and its result is read on rank " << to
                                      << "; that rank needs a shard, too" << withLoops(op);
   auto payload = cast<ValType>(values.front().getType()).getPayload();
   Value joined = step.createJoin(made.getRole(), payload, step.place(ranks, Layout::partial), values, op.getLoc());

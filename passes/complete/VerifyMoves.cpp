@@ -28,8 +28,9 @@ LogicalResult MoveBuilder::verify(TransferOp op) const {
     if (place && place.getLayout() != Layout::full && !(place.getLayout() == Layout::host && role == Role::stash))
       return unsupported("involves " + place.str());
   if (role == Role::grad && op.getTo().getRanks().size() != 1) {
-    auto error = emitError(op.getLoc()) << "`move " << op.getThing().str() << "` adds a gradient up on "
-                                        << op.getTo().str() << ", which do not all update it" << withLoops(op);
+    auto error = emitError(op.getLoc()) << "`move " << op.getThing().str() << "` sums a gradient on "
+                                        << op.getTo().str() << ", and not all of these ranks update it"
+                                        << withLoops(op);
     error.attachNote(step.pieces.op(pieceOf(op)).getLoc()) << "placed here";
     return error;
   }

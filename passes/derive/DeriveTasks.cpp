@@ -159,9 +159,10 @@ LogicalResult PieceTable::readSharers() {
       if (!weight.isTied())
         continue;
       if (primary >= 0 && primary != weight.primary)
-        return emitError(entry.op.getLoc()) << "`" << entry.op.getSymName() << "` shares weights with two pieces, `"
-                                            << entries[primary].op.getSymName() << "` and `"
-                                            << entries[weight.primary].op.getSymName() << "`; it may with one";
+        return emitError(entry.op.getLoc())
+               << "`" << entry.op.getSymName() << "` shares weights with two pieces, `"
+               << entries[primary].op.getSymName() << "` and `" << entries[weight.primary].op.getSymName()
+               << "`; it may share with one piece only";
       primary = weight.primary;
       auto &owned = entries[primary].model.weights;
       auto *same =

@@ -290,9 +290,10 @@ private:
 
   void reportStash(InFlightDiagnostic &error, Operation *op, const Token &token) {
     CoordAttr coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice);
-    error << "needs `stash(" << coord.str() << ")` on rank " << token.rank << ", where it is not yet" << withLoops(op);
+    error << "needs `stash(" << coord.str() << ")` on rank " << token.rank << ", and it is not there yet"
+          << withLoops(op);
     if (TransferOp move = bringer(token))
-      error.attachNote(move.getLoc()) << "it comes there later, here" << withLoops(move);
+      error.attachNote(move.getLoc()) << "it arrives there later, here" << withLoops(move);
   }
 
   /// A version of weights that no update has made yet: it lacks the gradient of the first unit that has not run.

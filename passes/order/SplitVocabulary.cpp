@@ -75,7 +75,7 @@ private:
     std::optional<VocabularyPart> core = function ? VocabularyPart::find(function) : std::nullopt;
     if (piece.getParts().size() != 1 || !core)
       return fail("runs at " + at.str() +
-                  ", and nothing in it can be cut by the vocabulary: that takes a part with an " +
+                  ", and nothing in it can be cut by the vocabulary: this needs a part with an " +
                   "`embedding`, or with a `linear` without bias before `cross_entropy`");
     if (auto losses = llvm::count_if(function.getOps(), llvm::IsaPred<nn::CrossEntropyOp>); losses > 1)
       return fail("runs at " + at.str() + " and makes " + Twine(losses) +
@@ -111,7 +111,7 @@ private:
           if (function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight") == declared) {
             auto error = emitError(part.piece.getLoc())
                          << describe(part.piece) << " is cut over ranks, and its weight `" << stringOf(declared, "name")
-                         << "` is also that of " << describe(piece) << ", which is not cut alike";
+                         << "` is also that of " << describe(piece) << ", which is not cut in the same way";
             error.attachNote(piece.getLoc()) << "placed here";
             return error;
           }

@@ -76,7 +76,8 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
     auto &hint = error.attachNote(rank.getLoc())
                  << "the smallest limit that passes is " << arena << " (`--memory-limit=" << arena << "`)";
     if (peak.bytes <= limit)
-      hint << "; what is alive at once would fit, " << exactly(peak.bytes) << ", so only the plan's gaps are too much";
+      hint << "; the values that are alive at once would fit, with " << exactly(peak.bytes)
+           << "; the gaps of the plan do not";
     return failure();
   }
 };

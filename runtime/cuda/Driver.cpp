@@ -184,7 +184,7 @@ template <typename Query> Status CudaDriver::poll(const Query &query) {
     if (look)
       PP_TRY(look(now > deadline));
     if (now > deadline)
-      return {PP_PEER, text("the GPU has not done what it was asked for in ", timeoutSeconds, " s")};
+      return {PP_PEER, text("the GPU has not finished its work in ", timeoutSeconds, " s")};
   }
 }
 

@@ -72,7 +72,7 @@ private:
   int64_t step = 0;
 };
 
-/// Of the calls of a group the first that failed; under way may be all of them.
+/// The first failed call of a group; all of them may still be under way.
 void note(ncclResult_t &all, ncclResult_t one) {
   if (all == ncclSuccess || all == ncclInProgress)
     all = one == ncclSuccess ? all : one;

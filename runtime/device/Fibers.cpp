@@ -11,7 +11,7 @@ namespace pp {
 
 namespace {
 
-/// Of each fiber; only what is touched takes memory. The lowest page is not there: an overflow ends the program.
+/// For each fiber; only pages that are touched take memory. The lowest page is not there: an overflow ends the program.
 constexpr size_t stackBytes = size_t(16) << 20;
 
 /// The fibers that run in this thread, for the function that a new stack begins with.

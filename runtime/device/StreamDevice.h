@@ -104,12 +104,12 @@ void leave(StreamMeeting &meeting, int32_t rank);
 /// What every rank waits for, when none can go on.
 [[nodiscard]] Status standstillOf(const StreamMeeting &meeting);
 
-// Of a process that is one rank: `mpi` carries what is said between steps.
+// For a process that is one rank; `mpi` carries what ranks tell each other between steps.
 
 /// Messages go through memory of the host, and over MPI.
 [[nodiscard]] std::unique_ptr<Transport> makeStagedTransport(std::unique_ptr<Transport> mpi, Driver &driver,
                                                              StreamDevice &device, int32_t rank);
-/// Messages go from GPU to GPU; each channel is a communicator of its members. Of `emitted` the other ranks' programs,
+/// Messages go from GPU to GPU; each channel is a communicator of its members. `emitted` has the other ranks' programs,
 /// to say what they wait for.
 [[nodiscard]] std::unique_ptr<Transport> makeNcclTransport(std::unique_ptr<Transport> mpi,
                                                            const TransportOptions &options, Emitted &emitted,

@@ -200,7 +200,7 @@ Status checkReplaceable(const std::string &folder) {
         name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
     if (whole != modelFile && whole != optimizerFile && whole != stateFile)
       return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and `", name,
-                     "` there is none of ours; name a new one");
+                     "` there is not part of a checkpoint; name a new one");
   }
   return error ? refused("cannot save to `", folder, "`: ", errorOf(error)) : Status();
 }

@@ -78,12 +78,12 @@ Status SafeTensors::open(const std::string &path) {
     int error = file < 0 ? errno : EINVAL;
     if (file >= 0)
       close(file);
-    return refused("cannot read `", path, "`: ", error == EINVAL ? "it is no regular file" : strerror(error));
+    return refused("cannot read `", path, "`: ", error == EINVAL ? "it is not a regular file" : strerror(error));
   }
   mappedBytes = size_t(info.st_size);
   if (mappedBytes < 8) {
     close(file);
-    return invalid("`", path, "` is no safetensors file: ", mappedBytes, " bytes, the header's length alone has 8");
+    return invalid("`", path, "` is not a safetensors file: ", mappedBytes, " bytes, the header's length alone has 8");
   }
   mapping = mmap(nullptr, mappedBytes, PROT_READ, MAP_PRIVATE, file, 0);
   int error = errno;
@@ -96,7 +96,7 @@ Status SafeTensors::open(const std::string &path) {
   uint64_t headerBytes = 0;
   memcpy(&headerBytes, start, 8);
   if (headerBytes > maxHeaderBytes)
-    return invalid("`", path, "` is no safetensors file: its header claims ", headerBytes, " bytes, at most ",
+    return invalid("`", path, "` is not a safetensors file: its header claims ", headerBytes, " bytes, at most ",
                    maxHeaderBytes, " are allowed");
   if (headerBytes > mappedBytes - 8)
     return invalid("`", path, "` is truncated: its header has ", headerBytes, " bytes, the file ", mappedBytes - 8,

@@ -61,7 +61,7 @@ Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, ui
   struct stat info;
   if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(file);
-    return refused("cannot read data `", path, "`: it is no regular file");
+    return refused("cannot read data `", path, "`: it is not a regular file");
   }
   mappedBytes = size_t(info.st_size);
   if (mappedBytes > 0) {

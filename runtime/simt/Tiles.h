@@ -23,7 +23,7 @@ template <int N> struct RowSums {
   }
 };
 
-/// Copies `Rows` rows, `stride` elements apart, of which `present` are there; later if rows are whole packs.
+/// Copies `Rows` rows, `stride` elements apart; `present` of them exist. The copy ends later if rows are whole packs.
 template <int Rows, int D, int Threads, class E>
 PP_DEVICE void loadRows(E *tile, const E *rows, int64_t stride, int present, int d, bool wide) {
   constexpr int packs = D / 8;

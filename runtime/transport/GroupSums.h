@@ -20,7 +20,7 @@ template <typename Element> void addMembers(std::span<const void *const> sources
   }
 }
 
-/// Of terms in 16 bits the sum is made in f32 and rounded once.
+/// Terms in 16 bits are summed in f32, and the sum is rounded once.
 template <float (*widen)(uint16_t), uint16_t (*narrow)(float)>
 void addRoundedMembers(std::span<const void *const> sources, void *out, int64_t count) {
   auto *sum = static_cast<uint16_t *>(out);

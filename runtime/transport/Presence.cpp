@@ -72,7 +72,8 @@ const Entry *findDeadEntry() {
 }
 
 int describeDead(const Entry &dead, char *out, size_t size) {
-  return snprintf(out, size, "rank %d (process %d) ended without a word in step %lld: killed, or crashed",
+  return snprintf(out, size,
+                  "rank %d (process %d) ended without an error message in step %lld: it was killed, or it crashed",
                   dead.rank.load(), dead.pid.load(), static_cast<long long>(dead.step.load()));
 }
 

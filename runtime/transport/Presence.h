@@ -1,7 +1,7 @@
-// Who of the ranks of this machine lives, and which step each is in: so that a rank that is killed is named by another.
+// Records which ranks of this machine live, and in which step each is, so that another rank can name a killed one.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The processes of one machine share a small table. When one dies without a word, mpirun sends SIGTERM to the others,
+// The processes of one machine share a small table. If one dies without a message, mpirun sends SIGTERM to the others,
 // and a rank that waits looks at the table by itself: the first to see it prints.
 #ifndef PP_RUNTIME_PRESENCE_H
 #define PP_RUNTIME_PRESENCE_H
@@ -36,7 +36,7 @@ struct Seen {
 void markFailed();
 /// Another rank has failed and said so.
 [[nodiscard]] bool hasAnotherFailed();
-/// Names a rank that has ended without a word; empty if there is none.
+/// Names a rank that has ended without an error message; empty if there is none.
 [[nodiscard]] std::string findDead();
 /// True for exactly one of all that ask: the one that may print.
 [[nodiscard]] bool claimReport();

@@ -37,7 +37,7 @@ public:
   std::string_view name() const override { return "mpi"; }
 
 private:
-  /// One message of the step. Of collectives `joint` is used, of sends and receives the rest.
+  /// One message of the step. A collective uses `joint`; a send or a receive uses the rest.
   struct Bound {
     const MessageSpec *message = nullptr;
     MPI_Request request = MPI_REQUEST_NULL;

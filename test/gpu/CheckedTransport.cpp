@@ -7,7 +7,7 @@
 //                                                                         other memory
 //
 // Which posts are one message is found here a second time, from the programs alone: the k-th of each member of a
-// channel. Of a rank with a device of its own only its own end is seen; the other end's rank sees the other.
+// channel. A rank with a device of its own sees its own end only; the other end's rank sees the other end.
 #include "test/gpu/Emulated.h"
 #include <algorithm>
 #include <deque>

@@ -125,7 +125,7 @@ pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {optimiz
   pipeline.piece @s0 <stage 0> parts [["all", -1]] at <[0]>
   pipeline.unit <F stage 0 mb 0> on [0]
   pipeline.unit <B stage 0 mb 0> on [0]
-  // expected-error@+1 {{`move grad(0)` adds a gradient up on ranks 0, 1, which do not all update it}}
+  // expected-error@+1 {{`move grad(0)` sums a gradient on ranks 0, 1, and not all of these ranks update it}}
   pipeline.transfer <grad stage 0> to <[0, 1]> anchors [0]
 }
 

@@ -132,6 +132,6 @@ func.func private @b(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = {na
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]]
   pipeline.piece @s1 <stage 1> parts [["b", 1]]
-  // expected-error@+1 {{`s2` shares weights with two pieces, `s0` and `s1`; it may with one}}
+  // expected-error@+1 {{`s2` shares weights with two pieces, `s0` and `s1`; it may share with one piece only}}
   pipeline.piece @s2 <stage 2> parts [["a", 2], ["b", 2]]
 }

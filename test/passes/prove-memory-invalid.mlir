@@ -30,7 +30,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {cluster = {memor
 // The plan left a gap; what is alive at once would fit.
 pipeline.program @gap ranks 1 microbatches 1 slices 0 attributes {cluster = {memory = 200 : i64}, train = {}} {
   // expected-note@+2 {{most of it is act 64 B}}
-  // expected-note@+1 {{the smallest limit that passes is 256 (`--memory-limit=256`); what is alive at once would fit, 64 bytes (64 B), so only the plan's gaps are too much}}
+  // expected-note@+1 {{the smallest limit that passes is 256 (`--memory-limit=256`); the values that are alive at once would fit, with 64 bytes (64 B); the gaps of the plan do not}}
   pipeline.rank 0 arena 256 {
     %a = pipeline.slot act "act(0, 0)" offset 192 : !s
     // expected-error@+1 {{rank 0 needs 256 bytes (256 B), more than its limit of 200 bytes (200 B); it is fullest at `F(0, 0)`}}

@@ -1,4 +1,4 @@
-// The moves of a group go through a lane side by side: an exchange ends with one lane a rank, and not without the group.
+// The moves of a group go through a lane side by side: an exchange ends with one lane for each rank, and not without the group.
 // RUN: pp-opt %s --pp-prove-progress=channels=rank | FileCheck %s
 // RUN: sed 's/ group 7//' %s | not pp-opt --pp-prove-progress=channels=rank 2>&1 | FileCheck %s --check-prefix=ALONE
 // RUN: sed 's/ group 7//' %s | pp-opt --pp-prove-progress=channels=edge | FileCheck %s --check-prefix=EDGE

@@ -5,7 +5,7 @@
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 
 // 1F1B with two microbatches, receives posted just before they are needed. Rank 0 has act(0, 1) before dact(1, 0), rank
-// 1 the other way round: with one lane a rank neither can go. No rank is at fault alone; the lanes are.
+// 1 the other way round: with one lane for each rank neither can go. No rank is at fault alone; the lanes are.
 pipeline.program @just_in_time ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.rank 0 {
     %a0 = pipeline.slot act "a0" : !s

@@ -84,7 +84,7 @@ class Runner:
         12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
         pair, both = self.compile("1f1b", ranks=2), self.compile("fsdp", ranks=2)
         overdue = "is overdue after 6 s"
-        dead = "ended without a word in step"
+        dead = "ended without an error message in step"
         first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
         other = self.patched(pair, (first % 1, (first % 1).replace(b"1024", b"1016")))
         swapped = self.patched(pair, (first % 1, first % 2), (first % 2, first % 1))

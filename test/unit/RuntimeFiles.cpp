@@ -222,7 +222,7 @@ TEST_F(RuntimeFiles, WrongTokensAreRefused) {
   Tokens tokens;
   EXPECT_EQ(plain(tokens.open(folder / "none", 2, 256, 1, true).message()),
             "cannot read data `none`: No such file or directory");
-  EXPECT_EQ(tokens.open("/tmp", 2, 256, 1, true).message(), "cannot read data `/tmp`: it is no regular file");
+  EXPECT_EQ(tokens.open("/tmp", 2, 256, 1, true).message(), "cannot read data `/tmp`: it is not a regular file");
 }
 
 std::string fileOf(const std::string &header, const std::string &data) {
@@ -269,9 +269,10 @@ TEST_F(RuntimeFiles, CorruptTensorsAreRefused) {
     return plain(file.open(write("m", body)).message());
   };
   auto entry = [](const std::string &more) { return "{\"a\":{\"dtype\":\"F32\"," + more + "}}"; };
-  EXPECT_EQ(refused("abc"), "`m` is no safetensors file: 3 bytes, the header's length alone has 8");
-  EXPECT_EQ(refused("this is a text and no tensor"),
-            "`m` is no safetensors file: its header claims 2338328219631577204 bytes, at most 100000000 are allowed");
+  EXPECT_EQ(refused("abc"), "`m` is not a safetensors file: 3 bytes, the header's length alone has 8");
+  EXPECT_EQ(
+      refused("this is a text and no tensor"),
+      "`m` is not a safetensors file: its header claims 2338328219631577204 bytes, at most 100000000 are allowed");
   EXPECT_EQ(refused(fileOf(std::string(100, ' '), "").substr(0, 50)),
             "`m` is truncated: its header has 100 bytes, the file 42 after the length");
   EXPECT_TRUE(refused(fileOf("{\"a\":", "")).starts_with("the header of `m` is corrupt: "));

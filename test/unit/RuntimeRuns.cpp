@@ -266,9 +266,9 @@ TEST_F(RuntimeRuns, WrongCheckpointsAreRefused) {
   ASSERT_EQ(threads("--data text --steps 4 --save ck").code, 0);
   expectError(threads("--data text --resume ck", "f64"),
               "cannot resume from `ck`: it was made with precision \"f32\", this program has \"f64\"");
-  expectError(threads("--data text --resume ck"), "nothing to do: the run in `ck` has done 4 steps, asked for are 4");
+  expectError(threads("--data text --resume ck"), "nothing to do: the run in `ck` has already done 4 of 4 steps");
   expectError(threads("--data text --resume ck --steps 9 --seed 4"),
-              "`--seed 4` differs from the resumed run's 1; leave it away");
+              "`--seed 4` differs from the resumed run's 1; leave it out");
   expectError(threads("--data text --resume none --steps 9"),
               "cannot resume from `none`: cannot read `none/state.json`: No such file or directory");
   std::string state = read(folder / "ck/state.json");
@@ -290,7 +290,7 @@ TEST_F(RuntimeRuns, WhatCannotBeWrittenIsFoundBeforeTheFirstStep) {
   EXPECT_EQ(ran.out, "");
   expectError(threads("--data text --save file"), "cannot save to `file`: it is not a folder");
   expectError(threads("--data text --save full"), "cannot save to `full`: a checkpoint replaces its whole folder, and "
-                                                  "`thesis.tex` there is none of ours; name a new one");
+                                                  "`thesis.tex` there is not part of a checkpoint; name a new one");
   expectError(threads("--data text --log none/x"), "cannot write `none/x` of --log: No such file or directory");
   expectError(threads("--data text --grads none/x"), "cannot write `none/x` of --grads: No such file or directory");
   expectError(threads("--data text --trace full"), "cannot write `full` of --trace: Is a directory");
@@ -355,7 +355,8 @@ TEST_F(RuntimeRuns, AKilledRankIsNamedByAnother) {
     EXPECT_NE(ran.code, 0);
     ASSERT_EQ(ran.errors().size(), 1u) << ran.error;
     EXPECT_NE(ran.errors()[0].find("rank 1 (process "), std::string::npos) << ran.error;
-    EXPECT_NE(ran.errors()[0].find(" ended without a word in step 7: killed, or crashed"), std::string::npos)
+    EXPECT_NE(ran.errors()[0].find(" ended without an error message in step 7: it was killed, or it crashed"),
+              std::string::npos)
         << ran.error;
   }
 }
