@@ -86,7 +86,7 @@ const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
       pathOption("data", "FILE|random",
                  "text (bytes as tokens), a token file of llm.c, or random tokens; u16:FILE, u32:FILE:\n"
-                 "nothing but tokens of so many bits",
+                 "a file of tokens only, of 16 or 32 bits each",
                  &Options::data),
       pathOption("source", "FILE|random",
                  "what the encoder reads, if the model has one; without it, the encoder reads\n"
