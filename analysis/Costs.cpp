@@ -106,7 +106,7 @@ static bool hasAttention(ProgramOp program, StringAttr part) {
   return function && !function.empty() && !function.front().getOps<nn::AttentionOp>().empty();
 }
 
-UnitTimes::UnitTimes(ProgramOp program) {
+UnitTimes::UnitTimes(ProgramOp program) : bodies(program->getParentOfType<ModuleOp>()) {
   auto costs = program->getAttrOfType<DictionaryAttr>("costs");
   byPart = costs != nullptr;
   for (auto piece : program.getOps<PieceOp>()) {
@@ -153,29 +153,32 @@ double UnitTimes::of(UnitIdAttr unit) const {
   }
 }
 
-double UnitTimes::of(UnitIdAttr unit, StringRef callee) const {
-  CutName cut = CutName::of(callee);
-  if (cut.kind == CutName::Whole)
+double UnitTimes::of(UnitIdAttr unit, BodyAttr body) const {
+  if (!body || !body.getCut())
     return of(unit);
+  CutAttr cut = body.getCut();
+  CutPlan plan = CutPlan::of(cut);
+  int64_t step = cut.getNumber();
   const Cost &cost = costOf(unit);
   int64_t own = unit.getCoord().getSlice(), last = static_cast<int64_t>(cost.cuts.size()) - 1;
   double factor = unit.getPhase() == Phase::B ? 2 : 1, all = 0;
-  if (cut.isRestOfAhead()) {
-    size_t ahead = own + 1 - cut.plan.kept(own).size();
+  if (body.isRestOfAhead()) {
+    size_t ahead = own + 1 - plan.kept(own).size();
     return of(unit) - (last > 1 ? factor * static_cast<double>(ahead) * cost.cuts[1] : 0);
   }
-  if (cut.isPart()) {
-    size_t keys = cut.kind == CutName::Part ? cut.plan.helps.front().slices.size() : cut.plan.kept(own).size();
-    return 2 * cut.number + 1 < last ? factor * static_cast<double>(keys) * cost.cuts[2 * cut.number + 1] : 0;
+  if (body.isPart()) {
+    bool isRest = cut.getKind() == CutKind::rest;
+    size_t keys = isRest ? plan.kept(own).size() : cut.getKeys().front().getSlices().size();
+    int64_t attention = 2 * cut.getNumber() + 1;
+    return attention < last ? factor * static_cast<double>(keys) * cost.cuts[attention] : 0;
   }
   for (auto [number, time] : llvm::enumerate(cost.cuts))
-    if (int64_t at = static_cast<int64_t>(number);
-        cut.plan.stepOf(unit.getPhase() == Phase::F ? at : last - at) == cut.number)
-      all += at % 2 == 0 ? time : cut.plan.gives() ? 0 : static_cast<double>(own + 1) * time;
+    if (int64_t at = static_cast<int64_t>(number); plan.stepOf(unit.getPhase() == Phase::F ? at : last - at) == step)
+      all += at % 2 == 0 ? time : plan.gives() ? 0 : static_cast<double>(own + 1) * time;
   return factor * all;
 }
 
-double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch.getUnit(), launch.getCallee()); }
+double PartCosts::of(int64_t, LaunchOp launch) const { return times.of(launch); }
 
 /// What costs may be given for: functions by the name of the part, and by their own.
 using KnownParts = llvm::StringMap<llvm::SetVector<StringRef>>;

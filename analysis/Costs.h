@@ -3,7 +3,7 @@
 #ifndef PP_PASSES_COSTS_H
 #define PP_PASSES_COSTS_H
 
-#include "dialect/pipeline/Pipeline.h"
+#include "analysis/BodyTable.h"
 #include <memory>
 
 namespace pp {
@@ -68,11 +68,14 @@ class UnitTimes {
 public:
   explicit UnitTimes(pipeline::ProgramOp program);
   double of(pipeline::UnitIdAttr unit) const;
-  /// If a unit is cut at its attentions, the time of this body.
-  double of(pipeline::UnitIdAttr unit, llvm::StringRef callee) const;
+  /// What this task or launch does of its unit.
+  double of(pipeline::TaskOp task) const { return of(task.getUnit(), bodies.of(task)); }
+  double of(pipeline::LaunchOp launch) const { return of(launch.getUnit(), bodies.of(launch)); }
   bool areByPart() const { return byPart; }
 
 private:
+  double of(pipeline::UnitIdAttr unit, pipeline::BodyAttr body) const;
+
   struct Cost {
     llvm::SmallVector<double> cuts = {0}; ///< before the first attention, in it, behind it, ..
     double again = 0;                     ///< what R runs of that without attention
@@ -80,6 +83,7 @@ private:
   };
   const Cost &costOf(pipeline::UnitIdAttr unit) const;
 
+  BodyTable bodies;
   bool byPart;
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, Cost> pieces;
 };

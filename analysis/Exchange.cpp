@@ -1,92 +1,36 @@
-// Which units of a program are cut at their attentions, and how that is written in the names of task bodies.
+// Which units of a program are cut at their attentions, and into which bodies.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Exchange.h"
-#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-//===-- Names ---------------------------------------------------------------------------------------------------===//
-
-std::string Help::name() const {
-  std::string name;
-  for (size_t i = 0; i < slices.size();) {
-    size_t end = i + 1;
-    while (end < slices.size() && slices[end] == slices[end - 1] + 1)
-      ++end;
-    name += (name.empty() ? "" : "n") + std::to_string(slices[i]) + "to" + std::to_string(slices[end - 1] + 1);
-    i = end;
-  }
-  return name + (home ? "h" : "");
-}
-
-static Help readHelp(StringRef name) {
-  Help help;
-  help.home = name.consume_back("h");
-  for (StringRef run : llvm::split(name, 'n')) {
-    int64_t first = 0, end = 0;
-    auto [from, to] = run.split("to");
-    if (!from.getAsInteger(10, first) && !to.getAsInteger(10, end))
-      for (int64_t slice = first; slice < end; ++slice)
-        help.slices.push_back(slice);
-  }
-  return help;
-}
-
 SmallVector<int64_t> CutPlan::kept(int64_t own) const {
   SmallVector<int64_t> kept;
   for (int64_t slice = 0; slice <= own; ++slice)
-    if (llvm::none_of(helps, [&](const Help &help) { return llvm::is_contained(help.slices, slice); }))
+    if (llvm::none_of(helps, [&](KeysAttr help) { return llvm::is_contained(help.getSlices(), slice); }))
       kept.push_back(slice);
   return kept;
 }
 
-std::string CutPlan::name() const {
-  return gives() ? llvm::join(llvm::map_range(helps, [](const Help &help) { return help.name(); }), "_") : "all";
+CutAttr CutPlan::step(MLIRContext *context, int64_t step, int64_t steps) const {
+  return CutAttr::get(context, CutKind::step, step, steps, helps, /*next=*/false);
 }
 
-static CutPlan readPlan(StringRef name) {
-  CutPlan plan;
-  if (name != "all")
-    for (StringRef help : llvm::split(name, '_'))
-      plan.helps.push_back(readHelp(help));
-  return plan;
+CutAttr CutPlan::part(int64_t attention, KeysAttr keys, bool next) {
+  return CutAttr::get(keys.getContext(), CutKind::part, attention, /*steps=*/1, keys, next);
 }
 
-std::string pp::stepName(StringRef phase, int64_t step, int64_t steps, const CutPlan &plan) {
-  return (phase + ".step." + Twine(step) + "of" + Twine(steps) + "." + plan.name()).str();
+CutAttr CutPlan::rest(MLIRContext *context, int64_t attention) const {
+  return CutAttr::get(context, CutKind::rest, attention, /*steps=*/1, helps, /*next=*/false);
 }
 
-std::string pp::partName(StringRef phase, int64_t attention, const Help &help) {
-  return (phase + ".part." + Twine(attention) + "." + help.name()).str();
-}
-
-std::string pp::aheadName(StringRef phase, const Help &help, bool goesOn) {
-  return partName(phase, 0, help) + (goesOn ? ".next" : "");
-}
-
-std::string pp::restName(StringRef phase, int64_t attention, const CutPlan &plan) {
-  return (phase + ".part." + Twine(attention) + ".rest." + plan.name()).str();
-}
-
-CutName CutName::of(StringRef callee) {
-  CutName name;
-  if (size_t at = callee.find(".step."); at != StringRef::npos) {
-    auto [number, rest] = callee.drop_front(at + 6).split('.');
-    auto [step, steps] = number.split("of");
-    if (step.getAsInteger(10, name.number) || steps.getAsInteger(10, name.steps))
-      return {};
-    name.kind = Step;
-    name.plan = readPlan(rest.split('.').first);
-  } else if (size_t at = callee.find(".part."); at != StringRef::npos) {
-    auto [number, rest] = callee.drop_front(at + 6).split('.');
-    if (number.getAsInteger(10, name.number))
-      return {};
-    name.kind = rest.consume_front("rest.") ? Rest : Part;
-    name.plan = readPlan(rest.split('.').first);
-  }
-  return name;
+static KeysAttr keysOf(AttendOp attend, bool home) {
+  SmallVector<int64_t> slices(attend.getSlices());
+  llvm::sort(slices);
+  slices.erase(std::unique(slices.begin(), slices.end()), slices.end());
+  return KeysAttr::get(attend.getContext(), slices, home);
 }
 
 //===-- Units ---------------------------------------------------------------------------------------------------===//
@@ -98,8 +42,7 @@ Exchanges::Exchanges(ProgramOp program) {
   });
   for (auto attend : program.getBody().getOps<AttendOp>()) {
     CutUnit &unit = aheads[attend.getUnit()];
-    Help &help = unit.plan.helps.emplace_back(Help{llvm::to_vector(attend.getSlices()), false});
-    llvm::sort(help.slices);
+    unit.plan.helps.push_back(keysOf(attend, /*home=*/false));
     unit.attends.push_back(attend);
   }
   if (!aheads.empty())
@@ -122,13 +65,11 @@ std::vector<CutUnit> Exchanges::of(TogetherOp together) const {
       helps |= rank == op.getRanks().front() && isCutAtAttentions(phase);
       if (attend.getUnit() != op.getUnit())
         continue;
-      Help help{llvm::to_vector(attend.getSlices()), false};
-      llvm::sort(help.slices);
-      help.home = llvm::all_of(help.slices, [&](int64_t slice) {
+      bool home = llvm::all_of(attend.getSlices(), [&](int64_t slice) {
         auto it = forwards.find(coord.with(coord.getMicrobatch(), slice));
         return it != forwards.end() && it->second == rank;
       });
-      unit.plan.helps.push_back(help);
+      unit.plan.helps.push_back(keysOf(attend, home));
       unit.attends.push_back(attend);
     }
     if (helps || unit.plan.gives())

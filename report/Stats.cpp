@@ -59,7 +59,7 @@ private:
 
 } // namespace
 
-static int64_t countStashes(RankOp rank) {
+static int64_t countStashes(RankOp rank, const BodyTable &bodies) {
   llvm::DenseSet<CoordAttr> alive;
   size_t most = 0;
   auto isStash = [](Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::stash; };
@@ -78,13 +78,13 @@ static int64_t countStashes(RankOp rank) {
     if (!launch)
       continue;
     Phase phase = launch.getUnit().getPhase();
-    CutName cut = CutName::of(launch.getCallee());
-    if (cut.isPart())
+    BodyAttr body = bodies.of(launch);
+    if (isPart(body))
       continue;
-    bool keeps = !launch.getCallee().contains(".F.light") || llvm::any_of(launch.getResults(), isStash);
+    bool keeps = !isLight(body) || llvm::any_of(launch.getResults(), isStash);
     if (phase == Phase::R || (phase == Phase::F && keeps))
       alive.insert(launch.getUnit().getCoord());
-    else if ((phase == Phase::B || phase == Phase::W) && cut.isLast())
+    else if ((phase == Phase::B || phase == Phase::W) && endsUnit(body))
       alive.erase(launch.getUnit().getCoord());
     most = std::max<size_t>(most, alive.size());
   }
@@ -170,7 +170,7 @@ static void printCollectives(RankOp rank, llvm::json::OStream &json) {
   json.attribute("chunks_received", chunks);
 }
 
-static void printTraffic(RankOp rank, llvm::json::OStream &json) {
+static void printTraffic(RankOp rank, const BodyTable &bodies, llvm::json::OStream &json) {
   int64_t sent = 0, received = 0, bytes = 0, hostBytes = 0;
   llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
   for (auto post : rank.getOps<PostOp>()) {
@@ -199,16 +199,15 @@ static void printTraffic(RankOp rank, llvm::json::OStream &json) {
     for (auto [role, entry] : byRole)
       json.attribute(role, entry.first);
   });
-  json.attribute("units", llvm::count_if(rank.getOps<LaunchOp>(), [](LaunchOp launch) {
-                   CutName cut = CutName::of(launch.getCallee());
-                   return launch.getUnit().getPhase() != Phase::U && cut.isFirst();
+  json.attribute("units", llvm::count_if(rank.getOps<LaunchOp>(), [&](LaunchOp launch) {
+                   return launch.getUnit().getPhase() != Phase::U && beginsUnit(bodies.of(launch));
                  }));
   json.attribute("messages_sent", sent);
   json.attribute("messages_received", received);
   printCollectives(rank, json);
 }
 
-static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream &json) {
+static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &timeline, llvm::json::OStream &json) {
   const RankTimeline &record = timeline.ranks[rank.getRank()];
   AliveCounter alive(rank);
   json.objectBegin();
@@ -225,11 +224,11 @@ static void printRank(RankOp rank, const Timeline &timeline, llvm::json::OStream
   for (bool slots : {false, true})
     json.attributeObject(slots ? "peak_slots" : "peak_values", [&] {
       if (!slots)
-        json.attribute("stash", countStashes(rank));
+        json.attribute("stash", countStashes(rank, bodies));
       for (Role role : {Role::weight, Role::grad, Role::act, Role::dact})
         json.attribute(stringifyRole(role), alive.count(role, slots));
     });
-  printTraffic(rank, json);
+  printTraffic(rank, bodies, json);
   json.objectEnd();
 }
 
@@ -248,6 +247,7 @@ static void printLinks(const Timeline &timeline, llvm::json::OStream &json) {
 }
 
 void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OStream &json) {
+  BodyTable bodies(program->getParentOfType<ModuleOp>());
   json.objectBegin();
   json.attribute("program", program.getSymName());
   json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
@@ -261,7 +261,7 @@ void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OSt
   json.attribute("barrier_cost", timeline.barrierCost());
   json.attributeArray("per_rank", [&] {
     for (auto rank : program.getOps<RankOp>())
-      printRank(rank, timeline, json);
+      printRank(rank, bodies, timeline, json);
   });
   printLinks(timeline, json);
   json.objectEnd();

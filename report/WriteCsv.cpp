@@ -1,6 +1,7 @@
 // Prints rank programs as CSV, a row for each rank: all that they do, or what a schedule of PyTorch can say.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "analysis/Exchange.h"
+#include "analysis/Actions.h"
+#include "analysis/BodyTable.h"
 #include "report/Report.h"
 
 using namespace mlir;
@@ -10,11 +11,12 @@ using namespace pp::pipeline;
 static bool isWork(LaunchOp launch) { return launch.getUnit().getPhase() != Phase::U; }
 
 /// A unit where it begins; of a part of an attention of another rank's unit, the slices of keys too: `s3.0F1[0to1]`.
-static std::string cellOf(LaunchOp launch) {
-  CutName cut = CutName::of(launch.getCallee());
-  if (cut.kind == CutName::Part)
-    return launch.getUnit().cell() + "[" + StringRef(cut.plan.name()).rtrim('h').str() + "]";
-  return cut.isFirst() ? launch.getUnit().cell() : "";
+static std::string cellOf(LaunchOp launch, BodyAttr body) {
+  if (isPart(body) && body.getCut().getKind() == CutKind::part) {
+    ArrayRef<int64_t> slices = body.getCut().getKeys().front().getSlices();
+    return launch.getUnit().cell() + "[" + KeysAttr::get(body.getContext(), slices, /*home=*/false).label() + "]";
+  }
+  return beginsUnit(body) ? launch.getUnit().cell() : "";
 }
 
 static void printRow(ArrayRef<std::string> cells, llvm::raw_ostream &os) {
@@ -23,10 +25,11 @@ static void printRow(ArrayRef<std::string> cells, llvm::raw_ostream &os) {
 }
 
 void pp::printTasks(ProgramOp program, llvm::raw_ostream &os) {
+  BodyTable bodies(program->getParentOfType<ModuleOp>());
   for (auto rank : program.getOps<RankOp>()) {
     std::vector<std::string> cells;
     for (auto launch : rank.getOps<LaunchOp>())
-      if (std::string cell = cellOf(launch); isWork(launch) && !cell.empty())
+      if (std::string cell = cellOf(launch, bodies.of(launch)); isWork(launch) && !cell.empty())
         cells.push_back(cell);
     printRow(cells, os);
   }
@@ -76,14 +79,16 @@ static std::string messageCell(PostOp post, const Pieces &pieces) {
 }
 
 void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
+  BodyTable bodies(program->getParentOfType<ModuleOp>());
   Pieces pieces(program);
   for (auto rank : program.getOps<RankOp>()) {
     std::vector<std::string> cells;
     for (Operation &op : rank.getBody().front()) {
       if (auto post = dyn_cast<PostOp>(op); post && !post.getSlot().getDefiningOp<SlotOp>().getHost())
         cells.push_back(messageCell(post, pieces));
-      if (auto launch = dyn_cast<LaunchOp>(op); launch && isWork(launch) && !cellOf(launch).empty())
-        cells.push_back(cellOf(launch));
+      auto launch = dyn_cast<LaunchOp>(op);
+      if (std::string cell = launch && isWork(launch) ? cellOf(launch, bodies.of(launch)) : ""; !cell.empty())
+        cells.push_back(cell);
     }
     printRow(cells, os);
   }

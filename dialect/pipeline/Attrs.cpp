@@ -4,6 +4,7 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/IR/OpImplementation.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace mlir;
 using namespace pp::pipeline;
@@ -224,4 +225,251 @@ void ValType::print(AsmPrinter &printer) const {
 int64_t ValType::getBytes() const {
   int64_t bytes = payloadOffsets(getPayload()).back();
   return getLayout() == Layout::shard ? llvm::divideCeil(bytes, getRanks().size()) : bytes;
+}
+
+//===-- Bodies --------------------------------------------------------------------------------------------------===//
+
+// [0, 1] home
+static void printKeys(AsmPrinter &printer, KeysAttr keys) {
+  printer << "[";
+  llvm::interleaveComma(keys.getSlices(), printer);
+  printer << (keys.getHome() ? "] home" : "]");
+}
+
+static KeysAttr parseKeys(AsmParser &parser) {
+  SmallVector<int64_t> slices;
+  auto one = [&] { return parser.parseInteger(slices.emplace_back()); };
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, one))
+    return {};
+  bool home = succeeded(parser.parseOptionalKeyword("home"));
+  return parser.getChecked<KeysAttr>(loc, parser.getContext(), ArrayRef<int64_t>(slices), home);
+}
+
+Attribute KeysAttr::parse(AsmParser &parser, Type) {
+  if (parser.parseLess())
+    return {};
+  KeysAttr keys = parseKeys(parser);
+  return !keys || parser.parseGreater() ? Attribute() : keys;
+}
+
+void KeysAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  printKeys(printer, *this);
+  printer << ">";
+}
+
+LogicalResult KeysAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<int64_t> slices, bool) {
+  for (size_t i = 1; i < slices.size(); ++i)
+    if (slices[i] <= slices[i - 1])
+      return emitError() << "expected slices in ascending order, got " << slices[i] << " behind " << slices[i - 1];
+  return success();
+}
+
+std::string KeysAttr::label() const {
+  std::string label;
+  ArrayRef<int64_t> slices = getSlices();
+  for (size_t i = 0; i < slices.size();) {
+    size_t end = i + 1;
+    while (end < slices.size() && slices[end] == slices[end - 1] + 1)
+      ++end;
+    label += (label.empty() ? "" : "n") + std::to_string(slices[i]) + "to" + std::to_string(slices[end - 1] + 1);
+    i = end;
+  }
+  return label + (getHome() ? "h" : "");
+}
+
+// step 1 of 2 keys [0, 1], [2] home
+static void printCut(AsmPrinter &printer, CutAttr cut) {
+  printer << stringifyCutKind(cut.getKind()) << " " << cut.getNumber();
+  if (cut.getKind() == CutKind::step)
+    printer << " of " << cut.getSteps();
+  if (!cut.getKeys().empty()) {
+    printer << " keys ";
+    llvm::interleaveComma(cut.getKeys(), printer, [&](KeysAttr keys) { printKeys(printer, keys); });
+  }
+  if (cut.getNext())
+    printer << " next";
+}
+
+/// Behind its kind.
+static CutAttr parseCut(AsmParser &parser, SMLoc loc, CutKind kind) {
+  int64_t number = 0, steps = 1;
+  SmallVector<KeysAttr> keys;
+  if (parser.parseInteger(number) ||
+      (kind == CutKind::step && (parser.parseKeyword("of") || parser.parseInteger(steps))))
+    return {};
+  if (succeeded(parser.parseOptionalKeyword("keys")))
+    do {
+      keys.push_back(parseKeys(parser));
+      if (!keys.back())
+        return {};
+    } while (succeeded(parser.parseOptionalComma()));
+  bool next = succeeded(parser.parseOptionalKeyword("next"));
+  return parser.getChecked<CutAttr>(loc, parser.getContext(), kind, number, steps, ArrayRef<KeysAttr>(keys), next);
+}
+
+static constexpr StringRef cutKinds[] = {"step", "part", "rest"};
+
+Attribute CutAttr::parse(AsmParser &parser, Type) {
+  StringRef kind;
+  if (parser.parseLess())
+    return {};
+  SMLoc loc = parser.getCurrentLocation();
+  if (failed(parser.parseOptionalKeyword(&kind, cutKinds)))
+    return parser.emitError(loc, "expected `step`, `part` or `rest`"), Attribute();
+  CutAttr cut = parseCut(parser, loc, *symbolizeCutKind(kind));
+  return !cut || parser.parseGreater() ? Attribute() : cut;
+}
+
+void CutAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  printCut(printer, *this);
+  printer << ">";
+}
+
+LogicalResult CutAttr::verify(function_ref<InFlightDiagnostic()> emitError, CutKind kind, int64_t number, int64_t steps,
+                              ArrayRef<KeysAttr> keys, bool next) {
+  if (kind == CutKind::step && (number < 0 || number >= steps))
+    return emitError() << "step " << number << " does not exist; the unit has " << steps << " steps, from 0 on";
+  if (number < 0)
+    return emitError() << "expected the number of an attention, got " << number;
+  if (kind == CutKind::part && keys.size() != 1)
+    return emitError() << "a `part` attends the keys of one entry, got " << keys.size();
+  if (kind == CutKind::rest && keys.empty())
+    return emitError() << "a `rest` needs the keys that others attend";
+  if (next && kind != CutKind::part)
+    return emitError() << "only a `part` can be `next`";
+  return success();
+}
+
+Attribute BodyAttr::parse(AsmParser &parser, Type) {
+  std::string pieces;
+  StringRef keyword;
+  if (parser.parseLess() || parser.parseString(&pieces))
+    return {};
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseKeyword(&keyword))
+    return {};
+  std::optional<Phase> phase = symbolizePhase(keyword);
+  if (!phase)
+    return parser.emitError(loc, "expected a phase, got `") << keyword << "`", Attribute();
+  SmallVector<StringRef> variants;
+  for (uint64_t i = 0; i <= getMaxEnumValForBodyVariant(); ++i)
+    variants.push_back(stringifyBodyVariant(static_cast<BodyVariant>(i)));
+  BodyVariant variant = BodyVariant::plain;
+  if (succeeded(parser.parseOptionalKeyword(&keyword, variants)))
+    variant = *symbolizeBodyVariant(keyword);
+  int64_t slice = -1, sharer = -1, shard = -1;
+  auto parseNumber = [&](StringRef name, int64_t &number) {
+    return succeeded(parser.parseOptionalKeyword(name)) && parser.parseInteger(number);
+  };
+  if (parseNumber("slice", slice) || parseNumber("sharer", sharer) || parseNumber("shard", shard))
+    return {};
+  CutAttr cut;
+  SMLoc cutLoc = parser.getCurrentLocation();
+  if (succeeded(parser.parseOptionalKeyword(&keyword, cutKinds)))
+    if (cut = parseCut(parser, cutLoc, *symbolizeCutKind(keyword)); !cut)
+      return {};
+  if (parser.parseGreater())
+    return {};
+  MLIRContext *context = parser.getContext();
+  return parser.getChecked<BodyAttr>(loc, context, StringAttr::get(context, pieces), *phase, variant, slice, cut,
+                                     sharer, shard);
+}
+
+void BodyAttr::print(AsmPrinter &printer) const {
+  printer << "<" << getPieces() << " " << stringifyPhase(getPhase());
+  if (getVariant() != BodyVariant::plain)
+    printer << " " << stringifyBodyVariant(getVariant());
+  if (getSlice() >= 0)
+    printer << " slice " << getSlice();
+  if (getSharer() >= 0)
+    printer << " sharer " << getSharer();
+  if (getShard() >= 0)
+    printer << " shard " << getShard();
+  if (CutAttr cut = getCut()) {
+    printer << " ";
+    printCut(printer, cut);
+  }
+  printer << ">";
+}
+
+/// Whether the phase has bodies of this variant.
+static bool hasVariant(Phase phase, BodyVariant variant) {
+  switch (variant) {
+  case BodyVariant::plain:
+    return true;
+  case BodyVariant::light:
+    return phase == Phase::F;
+  case BodyVariant::act:
+    return phase == Phase::R;
+  case BodyVariant::first:
+    return phase == Phase::B || phase == Phase::W;
+  default:
+    return phase == Phase::U;
+  }
+}
+
+LogicalResult BodyAttr::verify(function_ref<InFlightDiagnostic()> emitError, StringAttr pieces, Phase phase,
+                               BodyVariant variant, int64_t slice, CutAttr cut, int64_t sharer, int64_t shard) {
+  if (!pieces || pieces.empty())
+    return emitError() << "expected the class of pieces that the body is of";
+  if (!hasVariant(phase, variant))
+    return emitError() << "`" << stringifyPhase(phase) << "` has no body `" << stringifyBodyVariant(variant) << "`";
+  if (slice < -1 || sharer < -1 || shard < -1)
+    return emitError() << "expected numbers from 0 on";
+  bool isTied = variant == BodyVariant::tie_in || variant == BodyVariant::tie_fresh;
+  if (isTied != (sharer >= 0))
+    return emitError() << "`" << stringifyBodyVariant(variant) << "` "
+                       << (isTied ? "needs the number of a sharer" : "has no sharer");
+  if (shard >= 0 && phase != Phase::U)
+    return emitError() << "`" << stringifyPhase(phase) << "` works on whole pieces, not on shard " << shard;
+  if (slice >= 0 && phase == Phase::U && variant != BodyVariant::sum_keys)
+    return emitError() << "an update is of all slices, not of slice " << slice;
+  if (cut && (slice < 0 || phase == Phase::W || phase == Phase::R || phase == Phase::U))
+    return emitError() << "only F, B and I of a slice can be cut at their attentions";
+  return success();
+}
+
+static StringRef labelOf(BodyVariant variant) {
+  switch (variant) {
+  case BodyVariant::norm_first:
+    return "norm.first";
+  case BodyVariant::sum_keys:
+    return "dkv.sum";
+  case BodyVariant::tie_out:
+    return "tie.out";
+  case BodyVariant::tie_in:
+    return "tie.in";
+  case BodyVariant::tie_fresh:
+    return "tie.fresh";
+  default:
+    return stringifyBodyVariant(variant);
+  }
+}
+
+/// `step.1of2.0to2_2to3`, `part.0.2to3`, `part.0.2to3.next`, `part.0.rest.0to2`.
+static std::string labelOf(CutAttr cut) {
+  std::string keys = llvm::join(llvm::map_range(cut.getKeys(), [](KeysAttr keys) { return keys.label(); }), "_");
+  std::string number = std::to_string(cut.getNumber());
+  if (cut.getKind() == CutKind::step)
+    return "step." + number + "of" + std::to_string(cut.getSteps()) + "." + (keys.empty() ? "all" : keys);
+  return "part." + number + (cut.getKind() == CutKind::rest ? ".rest." : ".") + keys + (cut.getNext() ? ".next" : "");
+}
+
+std::string BodyAttr::label() const { return getPieces().str() + "." + task(); }
+
+std::string BodyAttr::task() const {
+  std::string label;
+  if (getPhase() != Phase::U || isUpdate())
+    label = stringifyPhase(getPhase()).str();
+  if (getVariant() != BodyVariant::plain)
+    label += (label.empty() ? "" : ".") + labelOf(getVariant()).str();
+  if (CutAttr cut = getCut())
+    label += "." + labelOf(cut);
+  for (int64_t number : {getSharer(), getSlice(), getShard()})
+    if (number >= 0)
+      label += "." + std::to_string(number);
+  return label;
 }

@@ -51,6 +51,15 @@ def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move"
   I32EnumAttrCase<"broadcast", 3>, I32EnumAttrCase<"reduce", 4>, I32EnumAttrCase<"all_gather", 5>,
   I32EnumAttrCase<"reduce_scatter", 6>]>;
 
+def Pipeline_BodyVariant : Pipeline_I32Enum<"BodyVariant", "which of the bodies of a phase; those from `norm` on are of U", [
+  I32EnumAttrCase<"plain", 0>, I32EnumAttrCase<"light", 1>, I32EnumAttrCase<"act", 2>, I32EnumAttrCase<"first", 3>,
+  I32EnumAttrCase<"norm", 4>, I32EnumAttrCase<"norm_first", 5>, I32EnumAttrCase<"zero", 6>, I32EnumAttrCase<"sum", 7>,
+  I32EnumAttrCase<"sum_keys", 8>, I32EnumAttrCase<"tie_out", 9>, I32EnumAttrCase<"tie_in", 10>,
+  I32EnumAttrCase<"tie_fresh", 11>, I32EnumAttrCase<"copy", 12>, I32EnumAttrCase<"cut", 13>]>;
+
+def Pipeline_CutKind : Pipeline_I32Enum<"CutKind", "what of a unit that is cut at its attentions a body computes", [
+  I32EnumAttrCase<"step", 0>, I32EnumAttrCase<"part", 1>, I32EnumAttrCase<"rest", 2>]>;
+
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 
 def Pipeline_CoordAttr : Pipeline_Attr<"Coord", "at"> {
@@ -115,6 +124,92 @@ def Pipeline_WeightAttr : Pipeline_Attr<"Weight", "weight"> {
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::RankedTensorType":$type, "bool":$transposed,
                         "::mlir::StringAttr":$init, "::mlir::FloatAttr":$deviation, "bool":$tied);
   let assemblyFormat = "`<` struct(params) `>`";
+}
+
+def Pipeline_KeysAttr : Pipeline_Attr<"Keys", "keys"> {
+  let summary = "slices of keys that one rank attends at once for a unit";
+  let description = [{
+    `slices` ascend. `home`: the keys were made on the rank that attends them. They do not travel, nor do their gradients.
+    Printed as `#pipeline.keys<[0, 1] home>`.
+  }];
+  let parameters = (ins ArrayRefParameter<"int64_t">:$slices, "bool":$home);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// For people: `0to2`, `0to1n4to5`; runs, each without its end, and `h` behind them for keys at home.
+    std::string label() const;
+  }];
+}
+
+def Pipeline_CutAttr : Pipeline_Attr<"Cut", "cut"> {
+  let summary = "how a unit is cut at its attentions, and which of the pieces of work a body is";
+  let description = [{
+    A unit whose keys are attended on several ranks runs in `steps` steps: step l is what stands before attention l.
+    `keys` has an entry for each rank that helps. What a body computes is its `kind`:
+
+    | kind | number | keys |
+    |---|---|---|
+    | `step` | of the step | what others attend; empty where nobody helps |
+    | `part` | of the attention | the one entry that this body attends |
+    | `rest` | of the attention | what others attend; this body attends the keys that are left |
+
+    A unit whose other keys were attended ahead of it is one step. `next`: a part adds to what an earlier part gave.
+    Printed as `#pipeline.cut<step 1 of 2 keys [0, 1], [2, 3] home>`, `#pipeline.cut<part 0 keys [2] next>`.
+  }];
+  let parameters = (ins "::pp::pipeline::CutKind":$kind, "int64_t":$number, "int64_t":$steps,
+                        ArrayRefParameter<"::pp::pipeline::KeysAttr">:$keys, "bool":$next);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+}
+
+def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
+  let summary = "what a derived function computes: its identity";
+  let description = [{
+    Every function that the compiler derives has this attribute as `pipeline.body`. Passes, proofs and reports find a
+    function by it and ask it what the function does. The function's name is a label for people, and nothing reads it.
+
+    `pieces` is the class of pieces that share the function: the `bodies` of their `pipeline.piece`.
+    `variant`: F is `light` where R makes its stash again. R with `act` makes its activation too. B and W are `first`
+    where no earlier gradient is added to. Of U the `plain` one is the update itself; `norm`, `zero`, `sum`, `tie_in`
+    and the others are the steps around it.
+    `slice` is -1 for units of whole sequences. `cut` is absent for a body that computes all of its unit.
+    `sharer`: of `tie_in` and `tie_fresh`, which of the pieces that use the same weights. `shard`: of a piece whose
+    updates are cut over ranks, which shard; -1 for all of it.
+    A new axis, such as a layout on a mesh, becomes one more optional parameter here; who does not ask for it need not
+    know of it.
+
+    ```mlir
+    #pipeline.body<"s0" B first slice 2>
+    #pipeline.body<"s0" F light slice 3 step 1 of 2 keys [0, 1], [2] home>
+    #pipeline.body<"s0" U tie_in sharer 0 shard 1>
+    ```
+  }];
+  let parameters = (ins "::mlir::StringAttr":$pieces, "::pp::pipeline::Phase":$phase,
+                        "::pp::pipeline::BodyVariant":$variant, "int64_t":$slice,
+                        OptionalParameter<"::pp::pipeline::CutAttr">:$cut, "int64_t":$sharer, "int64_t":$shard);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let builders = [AttrBuilderWithInferredContext<
+      (ins "::mlir::StringAttr":$pieces, "::pp::pipeline::Phase":$phase,
+           CArg<"::pp::pipeline::BodyVariant", "::pp::pipeline::BodyVariant::plain">:$variant,
+           CArg<"int64_t", "-1">:$slice, CArg<"::pp::pipeline::CutAttr", "{}">:$cut,
+           CArg<"int64_t", "-1">:$sharer, CArg<"int64_t", "-1">:$shard),
+      [{ return $_get(pieces.getContext(), pieces, phase, variant, slice, cut, sharer, shard); }]>];
+  let extraClassDeclaration = [{
+    /// The update of the weights itself, not what is done before and after it.
+    bool isUpdate() const { return getPhase() == Phase::U && getVariant() == BodyVariant::plain; }
+    bool isStep() const { return getCut() && getCut().getKind() == CutKind::step; }
+    /// Attends some of a unit's keys, and does nothing else.
+    bool isPart() const { return getCut() && !isStep(); }
+    /// The rest of a unit whose other keys were attended ahead.
+    bool isRestOfAhead() const { return isStep() && getCut().getSteps() == 1; }
+    /// Whether the unit begins, or ends, with this body.
+    bool beginsUnit() const { return !getCut() || (isStep() && getCut().getNumber() == 0); }
+    bool endsUnit() const { return !getCut() || (isStep() && getCut().getNumber() + 1 == getCut().getSteps()); }
+    /// The name of the function, for people: `s0.F.light.2`, `s0.tie.in.0.1`; and that without the pieces.
+    std::string label() const;
+    std::string task() const;
+  }];
 }
 
 class Pipeline_Type<string name, string mnem, string what> : TypeDef<Pipeline_Dialect, name> {

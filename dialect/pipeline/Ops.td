@@ -36,7 +36,8 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
     rank is current (absent: nowhere by default). `homes` are the places that hold the current weights when a step
     begins and again when it ends; `owner` holds the optimizer state and runs U. Pieces stand in model order.
     `recompute` names the model parts that R runs again; absent, R runs all of the piece.
-    `weights` and `bodies` (prefix of its task functions) are filled in by derive-tasks.
+    `weights` and `bodies` are filled in by derive-tasks. Pieces with equal `bodies` are of one class and share their
+    functions: those whose `#pipeline.body` names that class.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
                        OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,

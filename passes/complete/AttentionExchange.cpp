@@ -11,30 +11,22 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// `.3` for a unit of slice 3.
-static std::string suffixOf(UnitOp op) { return "." + std::to_string(op.getUnit().getCoord().getSlice()); }
-
-int64_t AttentionExchange::countSteps(const RunningCut &cut, StringRef phase) const {
-  for (int64_t steps = 1; steps < 1000; ++steps)
-    if (step.bodies.find(cut.piece, stepName(phase, 0, steps, cut.unit.plan) + suffixOf(cut.unit.op)))
-      return steps;
-  return 0;
+const TaskBody *AttentionExchange::stepOf(const RunningCut &cut, int64_t number) const {
+  CutAttr part = cut.unit.plan.step(step.builder.getContext(), number, cut.steps);
+  return step.bodies.find(cut.piece, cut.phase(), cut.variant, cut.coord().getSlice(), part);
 }
 
 LogicalResult AttentionExchange::begin(RunningCut &cut) {
   UnitOp op = cut.unit.op;
-  Phase phase = op.getUnit().getPhase();
+  Phase phase = cut.phase();
   cut.piece = step.pieces.find(cut.coord());
-  cut.phase = stringifyPhase(phase).str();
-  cut.whole = step.bodies.find(cut.piece, cut.phase + suffixOf(op));
+  cut.whole = step.bodies.find(cut.piece, phase, BodyVariant::plain, cut.coord().getSlice());
+  cut.steps = step.bodies.steps(cut.piece, phase);
   if (phase == Phase::F && outline.recomputed.contains(cut.coord()))
-    cut.phase = "F.light";
-  cut.steps = countSteps(cut, cut.phase);
-  if (cut.steps == 0 && cut.phase == "F.light") { // R makes nothing
-    cut.phase = "F";
-    cut.steps = countSteps(cut, cut.phase);
-  }
-  if (cut.steps == 0)
+    cut.variant = BodyVariant::light;
+  if (cut.steps > 0 && !stepOf(cut, 0)) // R makes nothing
+    cut.variant = BodyVariant::plain;
+  if (cut.steps == 0 || !stepOf(cut, 0))
     return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function" << withLoops(op);
   if (phase != Phase::B || !step.pieces.hasWeights(cut.piece))
     return success();
@@ -46,8 +38,7 @@ LogicalResult AttentionExchange::begin(RunningCut &cut) {
 
 LogicalResult AttentionExchange::buildStep(RunningCut &cut, int64_t number) {
   UnitOp op = cut.unit.op;
-  const TaskBody *body =
-      step.bodies.find(cut.piece, stepName(cut.phase, number, cut.steps, cut.unit.plan) + suffixOf(op));
+  const TaskBody *body = stepOf(cut, number);
   SmallVector<Value> inputs;
   size_t part = 0;
   for (const BodyGroups::Group &group : body->groups.inputs) {
@@ -78,7 +69,7 @@ LogicalResult AttentionExchange::buildStep(RunningCut &cut, int64_t number) {
 /// Keys and values that a helper lacks: all of a slice, of every attention of the piece.
 LogicalResult AttentionExchange::sendKeys(RunningCut &cut) {
   for (auto [help, attend] : llvm::zip(cut.unit.plan.helps, cut.unit.attends))
-    for (int64_t slice : help.home ? ArrayRef<int64_t>() : ArrayRef<int64_t>(help.slices))
+    for (int64_t slice : help.getHome() ? ArrayRef<int64_t>() : help.getSlices())
       for (int64_t attention = 0; attention + 1 < cut.steps; ++attention) {
         ThingAttr made = step.thing(Role::kv, cut.piece, cut.coord().getMicrobatch(), slice);
         Value &sent = cut.keys[{attention, slice}];
@@ -94,12 +85,11 @@ LogicalResult AttentionExchange::sendKeys(RunningCut &cut) {
 }
 
 /// The keys that stay are attended here, the others on the helpers.
-LogicalResult AttentionExchange::buildPart(RunningCut &cut, const Help *help, int64_t rank, Value query,
-                                           int64_t attention, Operation *source) {
+LogicalResult AttentionExchange::buildPart(RunningCut &cut, KeysAttr help, int64_t rank, Value query, int64_t attention,
+                                           Operation *source) {
   UnitOp op = cut.unit.op;
-  StringRef phase = StringRef(cut.phase).take_front(1);
-  std::string name = help ? partName(phase, attention, *help) : restName(phase, attention, cut.unit.plan);
-  const TaskBody *body = step.bodies.find(cut.piece, name + suffixOf(op));
+  CutAttr part = help ? CutPlan::part(attention, help) : cut.unit.plan.rest(step.builder.getContext(), attention);
+  const TaskBody *body = step.bodies.find(cut.piece, cut.phase(), BodyVariant::plain, cut.coord().getSlice(), part);
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
     if (group.kind() == "query" || group.kind() == "dquery") {
@@ -108,7 +98,7 @@ LogicalResult AttentionExchange::buildPart(RunningCut &cut, const Help *help, in
     }
     ThingAttr needed =
         step.thing(group.kind() == "kv" ? Role::kv : Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
-    bool isSent = help && !help->home;
+    bool isSent = help && !help.getHome();
     Value value = isSent ? step.waitFor(cut.keys[{attention, group.chunk()}], source->getLoc())
                          : step.get({needed, rank, ValueKey::whole, attention}, source->getLoc());
     if (!value)
@@ -139,11 +129,11 @@ LogicalResult AttentionExchange::buildParts(MutableArrayRef<RunningCut> cuts, in
                                      attend.getLoc()));
   for (RunningCut &cut : cuts)
     if (cut.isPartedAfter(number) &&
-        failed(buildPart(cut, nullptr, cut.rank(), cut.query, cut.attentionAfter(number), cut.unit.op)))
+        failed(buildPart(cut, KeysAttr(), cut.rank(), cut.query, cut.attentionAfter(number), cut.unit.op)))
       return failure();
   for (auto [cut, sent] : llvm::zip(cuts, queries))
     for (auto [help, attend, query] : llvm::zip(cut.unit.plan.helps, cut.unit.attends, sent))
-      if (failed(buildPart(cut, &help, attend.getRank(), query, cut.attentionAfter(number), attend)))
+      if (failed(buildPart(cut, help, attend.getRank(), query, cut.attentionAfter(number), attend)))
         return failure();
   return success();
 }
@@ -178,15 +168,15 @@ LogicalResult AttentionExchange::buildAhead(AttendOp op) {
   const CutUnit &unit = *outline.exchanges.ahead(op.getUnit());
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), number = llvm::find(unit.attends, op) - unit.attends.begin();
-  std::string phase = stringifyPhase(op.getUnit().getPhase()).str(), suffix = suffixOf(unit.op);
-  const TaskBody *body =
-      step.bodies.find(piece, aheadName(phase, unit.plan.helps[number], /*goesOn=*/number > 0) + suffix);
+  Phase phase = op.getUnit().getPhase();
+  CutAttr part = CutPlan::part(/*attention=*/0, unit.plan.helps[number], /*next=*/number > 0);
+  const TaskBody *body = step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice(), part);
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs)
     if (failed(units.readGroup(unit.op, group, inputs.emplace_back())))
       return failure();
   TaskOp task = step.createTask(*body, op.getUnit(), op.getRank(), inputs, op.getLoc());
-  units.setShare(task, *body, *step.bodies.find(piece, phase + suffix));
+  units.setShare(task, *body, *step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice()));
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
     if (group.kind() == "dkv")
       keys.record(step.thing(Role::dkv, piece, coord.getMicrobatch(), group.chunk()), op.getRank(), value, op.getLoc());

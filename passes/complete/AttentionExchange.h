@@ -23,21 +23,22 @@ private:
   struct RunningCut {
     CutUnit unit;
     int64_t piece, steps = 0;
-    std::string phase;                                       ///< of its bodies: F, F.light, B or I
-    const TaskBody *whole = nullptr;                         ///< all of it
-    std::map<std::string, mlir::Value> carried;              ///< by group
-    std::map<std::pair<int64_t, int64_t>, mlir::Value> keys; ///< on helpers: by attention and slice
-    llvm::SmallVector<mlir::Value> parts;                    ///< of the attention before the next step
+    pipeline::BodyVariant variant = pipeline::BodyVariant::plain; ///< of its steps: of F, plain or light
+    const TaskBody *whole = nullptr;                              ///< all of it
+    std::map<std::string, mlir::Value> carried;                   ///< by group
+    std::map<std::pair<int64_t, int64_t>, mlir::Value> keys;      ///< on helpers: by attention and slice
+    llvm::SmallVector<mlir::Value> parts;                         ///< of the attention before the next step
     mlir::Value query;
     Share share;
 
+    pipeline::Phase phase() const { return pipeline::UnitOp(unit.op).getUnit().getPhase(); }
     pipeline::CoordAttr coord() const { return pipeline::UnitOp(unit.op).getUnit().getCoord(); }
     int64_t rank() const { return pipeline::UnitOp(unit.op).getRanks().front(); }
     bool isLast(int64_t step) const { return step + 1 == steps; }
     /// Whether the attention behind this step is computed in parts.
     bool isPartedAfter(int64_t step) const { return unit.plan.gives() && step + 1 < steps; }
     /// The attention behind this step, as they stand in the piece.
-    int64_t attentionAfter(int64_t step) const { return phase[0] == 'F' ? step : steps - 2 - step; }
+    int64_t attentionAfter(int64_t step) const { return phase() == pipeline::Phase::F ? step : steps - 2 - step; }
   };
 
   StepValues &step;
@@ -46,14 +47,14 @@ private:
   KeyShares &keys;
   UnitBuilder &units;
 
-  /// How many steps the unit has whose bodies have this phase; 0 if there are no such bodies.
-  int64_t countSteps(const RunningCut &cut, llvm::StringRef phase) const;
+  /// The body of this step; null if no unit was cut in this way.
+  const TaskBody *stepOf(const RunningCut &cut, int64_t number) const;
   mlir::LogicalResult begin(RunningCut &cut);
   mlir::LogicalResult sendKeys(RunningCut &cut);
   mlir::LogicalResult buildStep(RunningCut &cut, int64_t number);
   mlir::LogicalResult buildParts(llvm::MutableArrayRef<RunningCut> cuts, int64_t number);
-  mlir::LogicalResult buildPart(RunningCut &cut, const Help *help, int64_t rank, mlir::Value query, int64_t attention,
-                                mlir::Operation *source);
+  mlir::LogicalResult buildPart(RunningCut &cut, pipeline::KeysAttr help, int64_t rank, mlir::Value query,
+                                int64_t attention, mlir::Operation *source);
 };
 
 } // namespace pp

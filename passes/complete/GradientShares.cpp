@@ -79,7 +79,7 @@ void GradientShares::sumUp(int64_t piece, int64_t rank, Location loc) {
 }
 
 Value GradientShares::createZero(int64_t piece, int64_t rank, Location loc) {
-  const TaskBody *zero = step.bodies.find(piece, "zero");
+  const TaskBody *zero = step.bodies.findUpdate(piece, BodyVariant::zero);
   if (!zero)
     return emitError(loc) << "`grad(" << step.pieces.name(piece) << ")` has no weights to have a gradient of", Value();
   return step.createTask(*zero, updateUnit(piece), rank, {}, loc).getResult(0);
@@ -143,7 +143,7 @@ void GradientShares::addOnAll(int64_t piece, Share sum) {
 Share GradientShares::takeOwn(int64_t piece, int64_t rank, Location loc) {
   SmallVector<Share, 2> all = std::exchange(ownTerms[{piece, rank}], {});
   Share sum = emptyShare();
-  TupleType payload = step.bodies.findOfShard(piece, "U", rank)->input("grad")->payload;
+  TupleType payload = step.bodies.findOfShard(piece, BodyVariant::plain, rank)->input("grad")->payload;
   for (Share &term : all) {
     Value arrived = term.value;
     if (isa<FutureType>(arrived.getType()))

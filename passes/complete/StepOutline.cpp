@@ -20,7 +20,7 @@ StepOutline::StepOutline(const StepValues &step) : exchanges(step.program), keys
 
 /// Whether units of this phase read the activation that comes in.
 static bool readsActivation(const StepValues &step, int64_t piece, Phase phase) {
-  const TaskBody *body = step.bodies.find(piece, stringifyPhase(phase));
+  const TaskBody *body = step.bodies.find(piece, phase);
   return body && body->input("act");
 }
 

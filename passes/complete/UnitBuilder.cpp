@@ -13,18 +13,18 @@ const TaskBody *UnitBuilder::bodyOf(UnitOp op, bool continues) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord);
   Phase phase = op.getUnit().getPhase();
-  std::string suffix = stringifyPhase(phase).str();
+  int64_t slice = coord.getSlice();
+  BodyVariant variant = BodyVariant::plain;
   if ((phase == Phase::B || phase == Phase::W) && step.pieces.hasWeights(piece) && !continues)
-    suffix += ".first";
-  std::string slice = coord.getSlice() < 0 ? "" : "." + std::to_string(coord.getSlice());
+    variant = BodyVariant::first;
   if (const CutUnit *ahead = outline.exchanges.ahead(op.getUnit()))
-    return step.bodies.find(piece, stepName(suffix, 0, 1, ahead->plan) + slice);
+    return step.bodies.find(piece, phase, variant, slice, ahead->plan.step(coord.getContext(), 0, 1));
   const TaskBody *special = nullptr;
   if (phase == Phase::F && outline.recomputed.contains(coord))
-    special = step.bodies.find(piece, "F.light" + slice);
+    special = step.bodies.find(piece, phase, BodyVariant::light, slice);
   else if (outline.readAgain.contains(op))
-    special = step.bodies.find(piece, "R.act" + slice);
-  return special ? special : step.bodies.find(piece, suffix + slice);
+    special = step.bodies.find(piece, phase, BodyVariant::act, slice);
+  return special ? special : step.bodies.find(piece, phase, variant, slice);
 }
 
 void UnitBuilder::setJoint(TaskOp task) { task->setAttr("pipeline.joint", step.builder.getI64IntegerAttr(joints)); }
@@ -188,7 +188,7 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
         keys.record(made, rank, value, op.getLoc());
       else
         step.set({made, rank, ValueKey::whole, group.attention()}, value);
-    } else if (kind == "grad" && CutName::of(task.getCallee()).isLast()) {
+    } else if (kind == "grad" && body.identity.endsUnit()) {
       share.value = value;
       gradients.set(piece, rank, share, coord);
     } else if (kind == "loss") {
@@ -243,7 +243,7 @@ LogicalResult UnitBuilder::build(UnitOp op) {
   if (op->getParentOp() != step.program.getOperation())
     setJoint(task);
   if (outline.exchanges.ahead(op.getUnit()))
-    setShare(task, *body, *step.bodies.find(piece, (stringifyPhase(phase) + "." + Twine(coord.getSlice())).str()));
+    setShare(task, *body, *step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice()));
   if (versions.areUsed() && phase != Phase::W)
     task->setAttr("pipeline.version", step.builder.getI64IntegerAttr(versionOf(step.program, op, coord)));
   return success(succeeded(recordResults(op, *body, task, share)) && succeeded(finishUpdate(op)));

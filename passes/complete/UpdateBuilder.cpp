@@ -26,7 +26,7 @@ Value UpdateBuilder::createUpdateTask(const TaskBody &body, int64_t piece, int64
 LogicalResult UpdateBuilder::createInputs() {
   const Pieces &pieces = step.pieces;
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    const TaskBody *update = step.bodies.find(piece, "U");
+    const TaskBody *update = step.bodies.find(piece, Phase::U);
     if (!pieces.hasWeights(piece) || !update)
       continue;
     if (pieces.homes(piece).empty())
@@ -120,8 +120,8 @@ LogicalResult UpdateBuilder::addTied(ArrayRef<int64_t> pieces) {
 
 LogicalResult UpdateBuilder::addTiedToOwners(int64_t piece) {
   int64_t primary = step.pieces.primary(piece);
-  const TaskBody *out = step.bodies.find(piece, "tie.out");
-  const TaskBody *in = step.bodies.find(primary, "tie.in." + std::to_string(step.pieces.tieNumber(piece)));
+  const TaskBody *out = step.bodies.findUpdate(piece, BodyVariant::tie_out);
+  const TaskBody *in = step.bodies.findUpdate(primary, BodyVariant::tie_in, step.pieces.tieNumber(piece));
   if (!out || !in)
     return emitError(locOf(piece)) << "`" << step.pieces.name(piece)
                                    << "` has no derived function for its tied weights";
@@ -144,7 +144,8 @@ void UpdateBuilder::addNorm(int64_t piece, int64_t rank) {
   SmallVector<Value> inputs = {getOwn(Role::grad, piece, rank)};
   if (Value norm = norms[rank])
     inputs.push_back(norm);
-  const TaskBody *body = step.bodies.findOfShard(piece, inputs.size() > 1 ? "norm" : "norm.first", rank);
+  const TaskBody *body =
+      step.bodies.findOfShard(piece, inputs.size() > 1 ? BodyVariant::norm : BodyVariant::norm_first, rank);
   norms[rank] = createUpdateTask(*body, piece, rank, inputs);
 }
 
@@ -241,7 +242,7 @@ LogicalResult UpdateBuilder::updateWeights(ArrayRef<int64_t> pieces) {
 /// The new values of tied weights, from the piece that owns them.
 Value UpdateBuilder::freshWeights(int64_t piece, int64_t rank, size_t k) {
   int64_t primary = step.pieces.primary(piece);
-  const TaskBody *fresh = step.bodies.find(primary, "tie.fresh." + std::to_string(step.pieces.tieNumber(piece)));
+  const TaskBody *fresh = step.bodies.findUpdate(primary, BodyVariant::tie_fresh, step.pieces.tieNumber(piece));
   int64_t source = nearestOwner(primary, rank, k);
   Location loc = locOf(piece);
   Value value =
@@ -255,7 +256,7 @@ Value UpdateBuilder::freshWeights(int64_t piece, int64_t rank, size_t k) {
 LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t k) {
   Location loc = locOf(piece);
   ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
-  const TaskBody *body = step.bodies.find(piece, "U");
+  const TaskBody *body = step.bodies.find(piece, Phase::U);
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
     Value value;

@@ -44,7 +44,7 @@ LogicalResult UpdateBuilder::createShardInputs(int64_t piece) {
   ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
   bool isWhole = homes.getLayout() == Layout::full;
   for (int64_t rank : pieces.shards(piece)) {
-    const TaskBody *update = step.bodies.findOfShard(piece, "U", rank);
+    const TaskBody *update = step.bodies.findOfShard(piece, BodyVariant::plain, rank);
     TupleType payload = isWhole ? step.bodies.weightsOf(piece) : update->input("weight")->payload;
     step.set({weight, rank, isWhole ? ValueKey::whole : ValueKey::own},
              step.addInput(weight, step.typeOn(Role::weight, payload, rank)));
@@ -83,10 +83,10 @@ LogicalResult UpdateBuilder::reduceOnAll(int64_t piece) {
 
 void UpdateBuilder::addTiedShards(int64_t piece) {
   int64_t primary = step.pieces.primary(piece);
-  std::string tieIn = "tie.in." + std::to_string(step.pieces.tieNumber(piece));
+  int64_t sharer = step.pieces.tieNumber(piece);
   for (int64_t rank : step.pieces.shards(piece)) {
-    const TaskBody *out = step.bodies.findOfShard(piece, "tie.out", rank),
-                   *in = step.bodies.findOfShard(primary, tieIn, rank);
+    const TaskBody *out = step.bodies.findOfShard(piece, BodyVariant::tie_out, rank),
+                   *in = step.bodies.findOfShard(primary, BodyVariant::tie_in, rank, sharer);
     Value share = createUpdateTask(*out, piece, rank, {getOwn(Role::grad, piece, rank)});
     Value sum = step.createTask(*in, gradients.updateUnit(primary), rank, {getOwn(Role::grad, primary, rank), share},
                                 locOf(piece))
@@ -98,16 +98,16 @@ void UpdateBuilder::addTiedShards(int64_t piece) {
 /// `fresh` of a piece with tied weights: the owner's new values, on the same rank.
 Value UpdateBuilder::freshShard(int64_t piece, int64_t rank) {
   int64_t primary = step.pieces.primary(piece);
-  std::string name = "tie.fresh." + std::to_string(step.pieces.tieNumber(piece));
+  int64_t sharer = step.pieces.tieNumber(piece);
   return step
-      .createTask(*step.bodies.findOfShard(primary, name, rank), gradients.updateUnit(primary), rank,
-                  {getOwn(Role::weight, primary, rank)}, locOf(piece))
+      .createTask(*step.bodies.findOfShard(primary, BodyVariant::tie_fresh, rank, sharer),
+                  gradients.updateUnit(primary), rank, {getOwn(Role::weight, primary, rank)}, locOf(piece))
       .getResult(0);
 }
 
 void UpdateBuilder::updateShard(int64_t piece, int64_t rank) {
   Location loc = locOf(piece);
-  const TaskBody *body = step.bodies.findOfShard(piece, "U", rank);
+  const TaskBody *body = step.bodies.findOfShard(piece, BodyVariant::plain, rank);
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
     Value &value = inputs.emplace_back();
@@ -136,8 +136,8 @@ void UpdateBuilder::updateShards(int64_t piece) {
   bool isWhole = !step.pieces.homesAreShards(piece);
   for (int64_t rank : step.pieces.shards(piece)) {
     if (isWhole)
-      step.set(own(Role::weight, piece, rank), createUpdateTask(*step.bodies.findOfShard(piece, "cut", rank), piece,
-                                                                rank, {step.get({weight, rank}, loc)}));
+      step.set(own(Role::weight, piece, rank), createUpdateTask(*step.bodies.findOfShard(piece, BodyVariant::cut, rank),
+                                                                piece, rank, {step.get({weight, rank}, loc)}));
     updateShard(piece, rank);
     if (!isWhole)
       step.output(weight, getOwn(Role::weight, piece, rank), loc);

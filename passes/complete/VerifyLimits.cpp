@@ -5,7 +5,7 @@
 // A weight lives from its arrival to its last use, a gradient share until it is moved away or consumed, a stash from F
 // to its last backward; arriving and leaving values of one `together` both count (docs/proofs.md 8). A copy that nobody
 // waits for has its slot until the rank's next group of messages, where project-ranks completes its message.
-#include "analysis/Exchange.h"
+#include "analysis/BodyTable.h"
 #include "analysis/Vocabulary.h"
 #include "passes/Passes.h"
 
@@ -28,7 +28,7 @@ struct Life {
 
 class Lives {
 public:
-  explicit Lives(ProgramOp program) : pieces(program) {
+  Lives(ProgramOp program, const BodyTable &bodies) : pieces(program), bodies(bodies) {
     number(program);
     for (auto join : program.getOps<JoinOp>()) // a shard is no weight and no gradient: it is not counted
       if (cast<ValType>(join.getValue().getType()).getLayout() == Layout::shard)
@@ -53,6 +53,7 @@ public:
 
 private:
   Pieces pieces;
+  const BodyTable &bodies;
   DenseMap<Operation *, int64_t> positions;       // moves of one `together` share a position
   std::map<int64_t, std::vector<int64_t>> groups; // by rank: the positions of its groups of messages
   int64_t end = 0;
@@ -92,11 +93,12 @@ private:
   }
 
   /// What pieces with shared weights tell each other after an update: a part of a weight, on its way.
-  static bool isFresh(Value value) {
+  bool isFresh(Value value) const {
     if (auto wait = value.getDefiningOp<WaitOp>())
       value = wait.getFuture().getDefiningOp<MoveOp>().getValue();
     auto task = value.getDefiningOp<TaskOp>();
-    return task && task.getCallee().contains(".tie.fresh.");
+    BodyAttr body = task ? bodies.of(task) : BodyAttr();
+    return body && body.getVariant() == BodyVariant::tie_fresh;
   }
 
   void extend(Life &life, Value value) {
@@ -178,8 +180,8 @@ private:
       storage[result] = {type, index};
       extend(lives[{static_cast<int64_t>(type.getRole()), type.getRanks().front()}][index], result);
     }
-    CutName cut = CutName::of(task.getCallee());
-    if (cut.isPart())
+    BodyAttr body = bodies.of(task);
+    if (isPart(body))
       return;
     // Stashes are counted by units: from F to B or W; from R where F keeps nothing but its inputs.
     UnitIdAttr unit = task.getUnit();
@@ -188,10 +190,10 @@ private:
       return;
     std::pair<Attribute, int64_t> key = {unit.getCoord(), task.getRanks().front()};
     auto isStash = [](Type type) { return cast<ValType>(type).getRole() == Role::stash; };
-    bool keeps = !task.getCallee().contains(".F.light") || llvm::any_of(task.getResultTypes(), isStash);
+    bool keeps = !isLight(body) || llvm::any_of(task.getResultTypes(), isStash);
     if (unit.getPhase() == Phase::R || (unit.getPhase() == Phase::F && keeps))
       forwards.try_emplace(key, position, task);
-    else if ((unit.getPhase() == Phase::B || unit.getPhase() == Phase::W) && cut.isLast())
+    else if ((unit.getPhase() == Phase::B || unit.getPhase() == Phase::W) && endsUnit(body))
       endStash(key, task);
   }
 };
@@ -203,7 +205,7 @@ struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
       auto limits = llvm::to_vector(program.getOps<LimitOp>());
       if (limits.empty())
         continue;
-      Lives lives(program);
+      Lives lives(program, getAnalysis<BodyTable>());
       for (LimitOp limit : limits)
         for (int64_t rank : limit.getRanks())
           if (failed(verify(limit, rank, lives.of(limit.getRole(), rank))))

@@ -51,15 +51,15 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     return SmallVector<Value>((*merge)->getResults());
   };
   for (auto [number, help] : llvm::enumerate(cut.plan.helps)) {
-    auto made = attend(help.slices, number > 0);
+    auto made = attend(help.getSlices(), number > 0);
     if (failed(made))
       return failure();
     SmallVector<Group> inputs = {{"act", act}};
     inputs.append(chunkGroups("kv", kv));
     if (number > 0)
       inputs.push_back(part);
-    if (std::string name = aheadName("F", help, number > 0);
-        !isWritten(name) && failed(writeNamed(name, inputs, Group{"part", *made})))
+    if (BodyAttr body = identity(Phase::F, CutPlan::part(0, help, /*next=*/number > 0));
+        !isWritten(body) && failed(write(body, inputs, Group{"part", *made})))
       return failure();
   }
   auto whole = attend(cut.plan.kept(slice.number), true);
@@ -68,7 +68,7 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
   for (auto [old, value] : llvm::zip(attention->getResults(), *whole))
     replace(old, value);
   erase(attention);
-  return writeForward(stepName("F", 0, 1, cut.plan), part);
+  return writeForward(cut.plan.step(builder.getContext(), 0, 1), part);
 }
 
 LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
@@ -90,21 +90,21 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
     return part;
   };
   for (auto [number, help] : llvm::enumerate(cut.plan.helps)) {
-    auto part = attend(help.slices, number > 0);
+    auto part = attend(help.getSlices(), number > 0);
     SmallVector<Group> inputs = {{"act", act}, {"kept", kept}, {"stash", stash}, {"dact", dact}};
     inputs.append(chunkGroups("kv", kv));
     if (number > 0)
       inputs.push_back(given);
     SmallVector<Group> results = {{"dpart", {part.getDq()}}};
     for (const Group &sum : chunkGroups("dkv", dkvOut))
-      if (llvm::any_of(help.slices, [&](int64_t k) { return sum.name == "dkv." + std::to_string(k); }))
+      if (llvm::any_of(help.getSlices(), [&](int64_t k) { return sum.name == "dkv." + std::to_string(k); }))
         results.push_back(sum);
-    if (std::string name = aheadName(stringifyPhase(cut.phase), help, number > 0);
-        !isWritten(name) && failed(writeNamed(name, inputs, results)))
+    if (BodyAttr body = identity(cut.phase, CutPlan::part(0, help, /*next=*/number > 0));
+        !isWritten(body) && failed(write(body, inputs, results)))
       return failure();
   }
-  for (const Help &help : cut.plan.helps)
-    for (int64_t k : help.slices)
+  for (KeysAttr help : cut.plan.helps)
+    for (int64_t k : help.getSlices())
       dkvOut[k].clear();
   SmallVector<int64_t> rest = cut.plan.kept(slice.number);
   replace(whole.getDq(), rest.empty() ? given.values.front() : attend(rest, true).getDq());
@@ -117,5 +117,5 @@ LogicalResult PieceGraph::writeBackwardRest(const CutRequest &cut, const Group &
   inputs.append({{"dact", dact}, given});
   SmallVector<Group> results = {{"dact", dactOut}};
   results.append(chunkGroups("dkv", dkvOut));
-  return writeNamed(stepName(stringifyPhase(cut.phase), 0, 1, cut.plan), inputs, results);
+  return write(identity(cut.phase, cut.plan.step(module.getContext(), 0, 1)), inputs, results);
 }

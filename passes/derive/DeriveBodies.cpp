@@ -8,6 +8,7 @@
 
 using namespace mlir;
 using namespace pp;
+using namespace pp::pipeline;
 
 Scratch::Scratch(ModuleOp module, Location loc) {
   OpBuilder builder(module.getBodyRegion());
@@ -26,7 +27,7 @@ SmallVector<Value> Scratch::addArguments(ArrayRef<Type> types) {
 //===-- The slice -----------------------------------------------------------------------------------------------===//
 
 /// The ops that the results need, in order; what is given is not computed. `read` collects the given values in use.
-static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> results, const DenseSet<Value> &given,
+static LogicalResult sliceOps(Location loc, BodyAttr identity, ArrayRef<Group> results, const DenseSet<Value> &given,
                               DenseSet<Value> &read, SmallVectorImpl<Operation *> &ops) {
   SmallVector<Value> open;
   for (const Group &group : results)
@@ -40,7 +41,7 @@ static LogicalResult sliceOps(Location loc, StringRef name, ArrayRef<Group> resu
     }
     Operation *op = value.getDefiningOp();
     if (!op)
-      return emitError(loc) << "`" << name << "` needs a value that it is not given: " << value;
+      return emitError(loc) << "`" << identity.label() << "` needs a value that it is not given: " << value;
     if (!seen.insert(op).second)
       continue;
     ops.push_back(op);
@@ -142,7 +143,7 @@ static double flopsOf(Block &block) {
   return flops;
 }
 
-LogicalResult pp::writeBody(ModuleOp module, Location loc, StringRef name, ArrayRef<Group> inputs,
+LogicalResult pp::writeBody(ModuleOp module, Location loc, BodyAttr identity, ArrayRef<Group> inputs,
                             ArrayRef<Group> results) {
   BodyShape shape;
   DenseSet<Value> given, read;
@@ -152,7 +153,7 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, StringRef name, Array
     if (!group.values.empty())
       shape.results.push_back(group);
   SmallVector<Operation *> ops;
-  if (failed(sliceOps(loc, name, shape.results, given, read, ops)))
+  if (failed(sliceOps(loc, identity, shape.results, given, read, ops)))
     return failure();
   for (const Group &group : inputs) {
     bool tied = llvm::any_of(shape.results, [&](const Group &result) { return result.tie == group.name; });
@@ -162,7 +163,7 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, StringRef name, Array
 
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   auto type = builder.getFunctionType(typesOf(shape.inputs), typesOf(shape.results));
-  auto function = builder.create<func::FuncOp>(loc, name, type);
+  auto function = builder.create<func::FuncOp>(loc, identity.label(), type);
   function.setPrivate();
   Block *block = function.addEntryBlock();
   builder.setInsertionPointToEnd(block);
@@ -187,6 +188,7 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, StringRef name, Array
   for (Group &group : shape.results)
     end->insertOperands(end->getNumOperands(), group.values);
 
+  function->setAttr(kBodyAttr, identity);
   function->setAttr("pipeline.inputs", groupNames(builder, shape.inputs));
   function->setAttr("pipeline.results", groupNames(builder, shape.results));
   function->setAttr("pipeline.ties", builder.getDenseI64ArrayAttr(shape.ties));

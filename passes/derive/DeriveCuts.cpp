@@ -65,7 +65,8 @@ SmallVector<Group> PieceGraph::pendingGroups() const {
 
 LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
   if (attentions.empty())
-    return emitError(piece.loc) << "`" << piece.prefix << "` has no attention in which another rank could help";
+    return emitError(piece.loc) << "`" << piece.name.getValue()
+                                << "` has no attention in which another rank could help";
   bool isForward = cut.phase == Phase::F;
   size_t count = isForward ? attentions.size() : backwards.size();
   for (size_t i = 0; cut.plan.gives() && i < count; ++i)
@@ -119,6 +120,7 @@ static SmallVector<Group> ofStep(ArrayRef<Group> groups, const CutPlan &plan, in
 
 LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
   int64_t steps = attentions.size() + 1;
+  BodyVariant variant = light ? BodyVariant::light : BodyVariant::plain;
   SmallVector<Group> saved = savedGroups("kept", kept);
   if (!light)
     saved.append(savedGroups("stash", stash));
@@ -141,7 +143,7 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
     results.append(ofStep(saved, plan, step, /*before=*/false));
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
-    if (failed(writeNamed(stepName(light ? "F.light" : "F", step, steps, plan), inputs, results)))
+    if (failed(write(identity(Phase::F, variant, plan.step(module.getContext(), step, steps)), inputs, results)))
       return failure();
   }
   return success();
@@ -235,7 +237,7 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
       results.push_back({"loss", {loss}});
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
-    if (failed(writeNamed(stepName(stringifyPhase(cut.phase), step, steps, plan), inputs, results)))
+    if (failed(write(identity(cut.phase, plan.step(module.getContext(), step, steps)), inputs, results)))
       return failure();
   }
   return success();

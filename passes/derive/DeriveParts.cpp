@@ -24,11 +24,6 @@ static std::string chunkName(StringRef name, int64_t k, int64_t attention) {
   return (name + "." + Twine(k) + "." + Twine(attention)).str();
 }
 
-/// For another way to cut, of which this part is one too.
-bool PieceGraph::isWritten(StringRef name) {
-  return module.lookupSymbol((piece.prefix + "." + name + slice.suffix()).str()) != nullptr;
-}
-
 DenseI64ArrayAttr SequenceSlice::startsOf(ArrayRef<int64_t> chunks, MLIRContext *context) const {
   SmallVector<int64_t> begins;
   for (int64_t k : chunks)
@@ -43,7 +38,7 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   Value query = scratch.addArguments(attention.getQ().getType()).front();
   SmallVector<Value> merged;
-  auto addPart = [&](ArrayRef<int64_t> chunks, std::string name) -> LogicalResult {
+  auto addPart = [&](ArrayRef<int64_t> chunks, BodyAttr body) -> LogicalResult {
     SmallVector<Value> operands = {query};
     SmallVector<Group> inputs = {numbered("query", number, query)};
     for (int64_t k : chunks) {
@@ -58,15 +53,15 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
     SmallVector<Value> given = scratch.addArguments(llvm::to_vector((*part)->getResultTypes()));
     parts[number].push_back(numbered("part." + std::to_string(number), parts[number].size(), given));
     llvm::append_range(merged, given);
-    if (isWritten(name))
+    if (isWritten(body))
       return success();
     SmallVector<Value> made((*part)->getResults());
-    return writeNamed(name, inputs, numbered("part", number, made));
+    return write(body, inputs, numbered("part", number, made));
   };
-  if (failed(addPart(plan.kept(slice.number), restName("F", number, plan))))
+  if (failed(addPart(plan.kept(slice.number), identity(Phase::F, plan.rest(module.getContext(), number)))))
     return failure();
-  for (const Help &help : plan.helps)
-    if (failed(addPart(help.slices, partName("F", number, help))))
+  for (KeysAttr help : plan.helps)
+    if (failed(addPart(help.getSlices(), identity(Phase::F, CutPlan::part(number, help)))))
       return failure();
   queries[number] = numbered("query", number, attention.getQ());
   builder.setInsertionPoint(attention);
@@ -88,7 +83,6 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
 /// In place of the gradient of the attention stands what its parts give; each part becomes a body.
 LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
   const CutPlan &plan = cut.plan;
-  StringRef phase = stringifyPhase(cut.phase);
   auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
   auto *own = llvm::find(kv.back(), whole.getKv().back());
   if (own == kv.back().end() || whole.getAcc() || !whole.getSums())
@@ -98,11 +92,12 @@ LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
   queries[number] = numbered("dquery", attention, needed);
   SmallVector<Value> query =
       scratch.addArguments(llvm::map_to_vector(needed, [](Value value) { return value.getType(); }));
-  Help kept{plan.kept(slice.number), /*home=*/true};
-  if (failed(writePart(number, attention, query, kept, restName(phase, attention, plan))))
+  MLIRContext *context = module.getContext();
+  auto kept = KeysAttr::get(context, plan.kept(slice.number), /*home=*/true);
+  if (failed(writePart(number, attention, query, kept, identity(cut.phase, plan.rest(context, attention)))))
     return failure();
-  for (const Help &help : plan.helps)
-    if (failed(writePart(number, attention, query, help, partName(phase, attention, help))))
+  for (KeysAttr help : plan.helps)
+    if (failed(writePart(number, attention, query, help, identity(cut.phase, CutPlan::part(attention, help)))))
       return failure();
   if (failed(sumParts(number, attention, plan)))
     return failure();
@@ -118,36 +113,36 @@ LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
 }
 
 /// The gradients of keys that are at home go on into their sums there, others are sent back beside that of the query.
-LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<Value> query, const Help &help,
-                                    const std::string &name) {
+LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<Value> query, KeysAttr help,
+                                    BodyAttr identity) {
   auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   SmallVector<Group> inputs = {numbered("dquery", attention, query)}, results;
   SmallVector<Value> keys, sums;
   bool adds = !whole.getKvAcc().empty();
-  for (int64_t k : help.slices) {
+  for (int64_t k : help.getSlices()) {
     inputs.push_back(chunkGroup("kv", kv[k], k, attention));
     llvm::append_range(keys, inputs.back().values);
   }
-  for (int64_t k : help.home &&adds ? ArrayRef<int64_t>(help.slices) : ArrayRef<int64_t>()) {
+  for (int64_t k : help.getHome() && adds ? help.getSlices() : ArrayRef<int64_t>()) {
     inputs.push_back(chunkGroup("dkv", dkv[k], k, attention));
     llvm::append_range(sums, inputs.back().values);
   }
-  auto part = builder.create<nn::AttentionBwdOp>(whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(),
-                                                 sums, whole.getHeads(), whole.getKvHeads(), whole.getCausal(), true,
-                                                 whole.getOffset(), slice.startsOf(help.slices, builder.getContext()));
+  auto part = builder.create<nn::AttentionBwdOp>(
+      whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(), sums, whole.getHeads(), whole.getKvHeads(),
+      whole.getCausal(), true, whole.getOffset(), slice.startsOf(help.getSlices(), builder.getContext()));
   SmallVector<Value> made = {part.getDq()};
-  if (!help.home)
+  if (!help.getHome())
     llvm::append_range(made, part.getDkv());
   results.push_back(numbered("dpart", attention, made));
-  for (size_t i = 0; help.home && i < help.slices.size(); ++i) {
-    std::string group = chunkName("dkv", help.slices[i], attention);
+  for (size_t i = 0; help.getHome() && i < help.getSlices().size(); ++i) {
+    std::string group = chunkName("dkv", help.getSlices()[i], attention);
     results.push_back({group, SmallVector<Value>(part.getDkv().slice(2 * i, 2)), adds ? group : ""});
   }
   SmallVector<Value> given =
       scratch.addArguments(llvm::map_to_vector(made, [](Value value) { return value.getType(); }));
   parts[number].push_back(numbered("dpart." + std::to_string(attention), parts[number].size(), given));
-  return isWritten(name) ? success() : writeNamed(name, inputs, results);
+  return isWritten(identity) ? success() : write(identity, inputs, results);
 }
 
 /// The gradient of the query is the sum of the parts; what helpers send back of those of keys goes on into their sums.
@@ -165,14 +160,14 @@ LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutP
   }
   replace(whole.getDq(), dq);
   for (auto [help, part] : llvm::zip(plan.helps, llvm::drop_begin(parts[number])))
-    for (size_t i = 0; !help.home && i < help.slices.size(); ++i) {
+    for (size_t i = 0; !help.getHome() && i < help.getSlices().size(); ++i) {
       SmallVector<Value> sums(part.values.begin() + 1 + 2 * i, part.values.begin() + 3 + 2 * i);
       for (unsigned j = 0; !dkv.empty() && j < 2; ++j) {
-        Value into = dkv[help.slices[i]][2 * attention + j];
+        Value into = dkv[help.getSlices()[i]][2 * attention + j];
         sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into);
         cuts[sums[j].getDefiningOp()] = cuts[whole];
       }
-      std::string group = chunkName("dkv", help.slices[i], attention);
+      std::string group = chunkName("dkv", help.getSlices()[i], attention);
       partSums[number].push_back({group, sums, dkv.empty() ? "" : group});
     }
   return success();

@@ -18,8 +18,8 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice)
-    : module(module), piece(piece), slice(slice), scratch(module, piece.loc), kv(slice.number + 1) {
+PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice, Identities &written)
+    : module(module), piece(piece), slice(slice), written(written), scratch(module, piece.loc), kv(slice.number + 1) {
   SmallVector<Type> types;
   for (const PieceWeight &weight : piece.weights)
     types.push_back(weight.attr.getType());
@@ -178,7 +178,8 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
     loss = gradients.loss;
   collectChunks(gradients);
   if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
-    return emitError(piece.loc) << "nothing that `" << piece.prefix << "` receives leads to anything that it returns";
+    return emitError(piece.loc) << "nothing that `" << piece.name.getValue()
+                                << "` receives leads to anything that it returns";
   for (Value value : act) { // what is passed on and read no more has a gradient of zero
     Value gradient = gradients.get(value);
     dactOut.push_back(gradient ? gradient : gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY());
@@ -278,7 +279,7 @@ SmallVector<Group> PieceGraph::dataGroups() const {
   return {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"source", source}};
 }
 
-LogicalResult PieceGraph::writeForward(const std::string &name, const Group &more) {
+LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
   SmallVector<Group> inputs = dataGroups(), results = {{"act", actOut}, {"stats", statsOut}, {"keys", keys}};
   SmallVector<Group> own, made = savedGroups("stash", stash);
   if (!slice.isWhole()) {
@@ -293,28 +294,29 @@ LogicalResult PieceGraph::writeForward(const std::string &name, const Group &mor
   results.append(made);
   if (!more.values.empty())
     inputs.push_back(more);
-  if (failed(writeNamed(name, inputs, results)))
+  if (failed(write(identity(Phase::F, cut), inputs, results)))
     return failure();
-  if (name != "F" || !piece.runs(Phase::R) || stash.empty())
+  if (cut || !piece.runs(Phase::R) || stash.empty())
     return success();
   results.pop_back_n(made.size());
-  if (failed(writeNamed("F.light", inputs, results)))
+  if (failed(write(identity(Phase::F, BodyVariant::light), inputs, results)))
     return failure();
   inputs.append(own);
   inputs.append(savedGroups("kept", kept));
-  if (failed(writeNamed("R", inputs, made)))
+  if (failed(write(identity(Phase::R), inputs, made)))
     return failure();
   // For units that read the activation of a piece after its R: then it need not wait for them.
   bool isWhole = llvm::all_of(piece.parts, [](const PartUse &part) { return part.again; });
   made.insert(made.begin(), Group{"act", actOut});
-  return isWhole && !actOut.empty() ? writeNamed("R.act", inputs, made) : success();
+  return isWhole && !actOut.empty() ? write(identity(Phase::R, BodyVariant::act), inputs, made) : success();
 }
 
 LogicalResult PieceGraph::writeBackward(bool first) {
   SmallVector<Value> losses;
   if (loss)
     losses.push_back(loss);
-  StringRef suffix = first ? ".first" : "", tie = first ? "" : "grad";
+  BodyVariant variant = first ? BodyVariant::first : BodyVariant::plain;
+  StringRef tie = first ? "" : "grad";
   SmallVector<Group> inputs = dataGroups();
   inputs.append(savedGroups("kept", kept));
   inputs.append(savedGroups("stash", stash));
@@ -329,20 +331,21 @@ LogicalResult PieceGraph::writeBackward(bool first) {
     return groups;
   };
   if (piece.runs(Phase::I) && !first &&
-      failed(writeNamed("I", inputs, with(with(results, pendingGroups()), {{"loss", losses}}))))
+      failed(write(identity(Phase::I), inputs, with(with(results, pendingGroups()), {{"loss", losses}}))))
     return failure();
-  if (piece.runs(Phase::B) && failed(writeNamed("B" + suffix, with(inputs, {{"grad", grads}}),
-                                                with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
+  if (piece.runs(Phase::B) && failed(write(identity(Phase::B, variant), with(inputs, {{"grad", grads}}),
+                                           with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
     return failure();
   if (!piece.runs(Phase::W) || piece.weights.empty())
     return success();
   SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}, {"source", source}}, pendingGroups());
   given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
-  return writeNamed("W" + suffix, given, {{"grad", gradOut, tie.str()}});
+  return write(identity(Phase::W, variant), given, {{"grad", gradOut, tie.str()}});
 }
 
 LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice) {
-  PieceGraph next(module, piece, slice);
+  PieceGraph::Identities written;
+  PieceGraph next(module, piece, slice, written);
   if (failed(next.build(/*first=*/false)) || failed(next.writeForward()))
     return failure();
   if (!next.hasBackward())
@@ -350,15 +353,15 @@ LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const S
   if (failed(next.writeBackward(/*first=*/false)))
     return failure();
   for (const CutRequest &cut : piece.cuts)
-    if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
+    if (PieceGraph graph(module, piece, slice, written); cut.slice == slice.number)
       if (failed(graph.build(/*first=*/false)) || failed(graph.writeCut(cut)))
         return failure();
   for (const CutRequest &cut : piece.aheads)
-    if (PieceGraph graph(module, piece, slice); cut.slice == slice.number)
+    if (PieceGraph graph(module, piece, slice, written); cut.slice == slice.number)
       if (failed(graph.build(/*first=*/false)) || failed(graph.writeAhead(cut)))
         return failure();
   if (piece.weights.empty()) // nothing to add to: B is B.first
     return success();
-  PieceGraph first(module, piece, slice);
+  PieceGraph first(module, piece, slice, written);
   return success(succeeded(first.build(/*first=*/true)) && succeeded(first.writeBackward(/*first=*/true)));
 }

@@ -49,7 +49,7 @@ private:
 
 void PieceModel::add(std::vector<CutRequest> &cuts, const CutRequest &cut) {
   if (llvm::none_of(cuts, [&](const CutRequest &other) {
-        return other.phase == cut.phase && other.slice == cut.slice && other.plan.name() == cut.plan.name();
+        return other.phase == cut.phase && other.slice == cut.slice && other.plan == cut.plan;
       }))
     cuts.push_back(cut);
 }
@@ -125,7 +125,7 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
 }
 
 LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
-  entries.push_back({op, PieceModel{op.getSymName().str(), op.getLoc(), {}, {}, {}}, ""});
+  entries.push_back({op, PieceModel{op.getSymNameAttr(), op.getLoc(), {}, {}, {}}, ""});
   Entry &entry = entries.back();
   if (PlaceAttr owner = op.getOwnerAttr(); owner && owner.getLayout() == Layout::shard) {
     entry.model.shards = owner.getRanks().size();
@@ -291,7 +291,7 @@ LogicalResult PieceTable::derive() {
       for (PieceWeight &weight : member->model.weights)
         weights.push_back(weight.attr);
       member->op.setWeightsAttr(builder.getArrayAttr(weights));
-      member->op.setBodiesAttr(builder.getStringAttr(model.prefix));
+      member->op.setBodiesAttr(model.name);
     }
     model.readsNorm = readsNorm(program);
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");

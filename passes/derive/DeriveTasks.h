@@ -3,6 +3,7 @@
 #ifndef PP_PASSES_DERIVETASKS_H
 #define PP_PASSES_DERIVETASKS_H
 
+#include "analysis/BodyTable.h"
 #include "analysis/Exchange.h"
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
@@ -48,8 +49,6 @@ struct SequenceSlice {
   mlir::Type typeIn(mlir::Type whole, int64_t of) const;
   /// Where these slices begin: `kv_offsets` of an attention over their keys.
   mlir::DenseI64ArrayAttr startsOf(llvm::ArrayRef<int64_t> chunks, mlir::MLIRContext *context) const;
-  /// What the names of its bodies end in.
-  std::string suffix() const { return isWhole() ? "" : "." + std::to_string(number); }
 };
 
 /// A way in which units of a piece are cut at their attentions.
@@ -61,7 +60,7 @@ struct CutRequest {
 
 /// What a body class is derived from.
 struct PieceModel {
-  std::string prefix;
+  mlir::StringAttr name; ///< of the class of pieces that share the bodies: that of the first of them
   mlir::Location loc;
   llvm::SmallVector<PartUse> parts;
   llvm::SmallVector<PieceWeight> weights;
@@ -103,9 +102,9 @@ public:
   mlir::func::FuncOp function;
 };
 
-/// Writes `@name`: the ops of the values' block that lead from the inputs to the results, nothing else. Input groups
-/// that nothing reads are left out. Sets the attributes by which later passes know the groups.
-mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, llvm::StringRef name,
+/// Writes the function of this identity: the ops of the values' block that lead from the inputs to the results, nothing
+/// else. Input groups that nothing reads are left out. Sets the attributes by which later passes know it and its groups.
+mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, pipeline::BodyAttr identity,
                               llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results);
 
 /// A tensor of this shape in the type of sums.

@@ -27,8 +27,10 @@ private:
   struct Shard;
   LogicalResult refuseToCut(StringRef what, int64_t elements);
   Value addTo(Value grad, Value share);
-  LogicalResult writeBodyNamed(const Twine &suffix, ArrayRef<Group> inputs, ArrayRef<Group> results) {
-    return writeBody(module, piece.loc, (Twine(piece.prefix) + "." + suffix).str(), inputs, results);
+  LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
+                      int64_t sharer = -1) {
+    auto identity = BodyAttr::get(piece.name, Phase::U, variant, /*slice=*/-1, /*cut=*/{}, sharer, shard);
+    return writeBody(module, piece.loc, identity, inputs, results);
   }
   bool isTied(unsigned i) const { return piece.weights[i].isTied(); }
   Group stateOf() const { return {"opt", states}; }
@@ -90,8 +92,8 @@ LogicalResult Updates::writeNorm(bool first) {
       sum = builder.create<nn::SumSquaresOp>(piece.loc, widenGrad(builder, piece.loc, grad), sum);
   if (!sum)
     sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
-  return writeBodyNamed(first ? "norm.first" : "norm", {{"grad", grads, "", true}, {"norm", norm}},
-                        {{"norm", {sum}, first ? "" : "norm"}});
+  return write(first ? BodyVariant::norm_first : BodyVariant::norm, {{"grad", grads, "", true}, {"norm", norm}},
+               {{"norm", {sum}, first ? "" : "norm"}});
 }
 
 LogicalResult Updates::writeUpdate() {
@@ -113,15 +115,15 @@ LogicalResult Updates::writeUpdate() {
     llvm::append_range(newStates, update->getResults().drop_front());
     state += count;
   }
-  return writeBodyNamed("U", {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
-                        {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+  return write(BodyVariant::plain, {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
+               {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
 }
 
 LogicalResult Updates::writeZero() {
   SmallVector<Value> zeros;
   for (Value grad : grads)
     zeros.push_back(builder.create<nn::ZeroOp>(piece.loc, grad.getType()));
-  return writeBodyNamed("zero", {}, {{"grad", zeros}});
+  return write(BodyVariant::zero, {}, {{"grad", zeros}});
 }
 
 Value Updates::addTo(Value grad, Value share) {
@@ -135,7 +137,7 @@ LogicalResult Updates::writeTies() {
   for (auto [i, grad] : llvm::enumerate(grads))
     if (isTied(i))
       share.push_back(grad);
-  if (!share.empty() && failed(writeBodyNamed("tie.out", {{"grad", grads}}, {{"share", share}})))
+  if (!share.empty() && failed(write(BodyVariant::tie_out, {{"grad", grads}}, {{"share", share}})))
     return failure();
   for (auto [k, sharer] : llvm::enumerate(piece.sharers)) {
     SmallVector<Value> sums = grads, arriving, values;
@@ -144,9 +146,10 @@ LogicalResult Updates::writeTies() {
       sums[i] = addTo(sums[i], arriving.back());
       values.push_back(weights[i]);
     }
-    if (failed(
-            writeBodyNamed("tie.in." + Twine(k), {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}})) ||
-        failed(writeBodyNamed("tie.fresh." + Twine(k), {{"weight", weights}}, {{"fresh", values}})))
+    auto sharerNumber = static_cast<int64_t>(k);
+    if (failed(write(BodyVariant::tie_in, {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}},
+                     /*shard=*/-1, sharerNumber)) ||
+        failed(write(BodyVariant::tie_fresh, {{"weight", weights}}, {{"fresh", values}}, /*shard=*/-1, sharerNumber)))
       return failure();
   }
   return success();
@@ -154,7 +157,7 @@ LogicalResult Updates::writeTies() {
 
 /// The runs of the weights and sums that one rank holds, each a tensor of its own.
 struct Updates::Shard {
-  Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string number);
+  Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t number);
   LogicalResult write();
 
 private:
@@ -162,13 +165,13 @@ private:
 
   Updates &all;
   SmallVector<ElementRange> ranges;
-  std::string number;
+  int64_t number;
   SmallVector<Value> mine, sums, state, fresh, cut, newWeights, newStates;
   Value first, more; ///< squares of its own sums, and added to those of others
 };
 
-Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string number)
-    : all(all), ranges(ranges), number(std::move(number)), more(all.norm[0]) {
+Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t number)
+    : all(all), ranges(ranges), number(number), more(all.norm[0]) {
   OpBuilder &builder = all.builder;
   Location loc = all.piece.loc;
   for (ElementRange range : ranges) {
@@ -200,14 +203,14 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, std::string n
 
 LogicalResult Updates::Shard::write() {
   Group grad = {"grad", sums, "", true}, norm = {"norm", all.norm};
-  if (failed(all.writeBodyNamed("norm.first." + number, {grad}, {{"norm", {first}}})) ||
-      failed(all.writeBodyNamed("norm." + number, {grad, norm}, {{"norm", {more}, "norm"}})) ||
+  if (failed(all.write(BodyVariant::norm_first, {grad}, {{"norm", {first}}}, number)) ||
+      failed(all.write(BodyVariant::norm, {grad, norm}, {{"norm", {more}, "norm"}}, number)) ||
       (all.piece.cutsWeights &&
-       failed(all.writeBodyNamed("cut." + number, {{"weight", all.weights}}, {{"weight", cut}}))) ||
+       failed(all.write(BodyVariant::cut, {{"weight", all.weights}}, {{"weight", cut}}, number))) ||
       failed(writeTies()))
     return failure();
-  return all.writeBodyNamed("U." + number, {{"weight", mine}, {"grad", sums}, {"opt", state}, norm, {"fresh", fresh}},
-                            {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+  return all.write(BodyVariant::plain, {{"weight", mine}, {"grad", sums}, {"opt", state}, norm, {"fresh", fresh}},
+                   {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}}, number);
 }
 
 /// A shared tensor is cut for itself, at the same elements in every piece: its k-th shards meet on one rank.
@@ -216,7 +219,7 @@ LogicalResult Updates::Shard::writeTies() {
   for (auto [i, range] : llvm::enumerate(ranges))
     if (all.isTied(range.tensor))
       share.push_back(sums[i]);
-  if (!share.empty() && failed(all.writeBodyNamed("tie.out." + number, {{"grad", sums}}, {{"share", share}})))
+  if (!share.empty() && failed(all.write(BodyVariant::tie_out, {{"grad", sums}}, {{"share", share}}, number)))
     return failure();
   for (auto [k, sharer] : llvm::enumerate(all.piece.sharers)) {
     SmallVector<Value> total = sums, arriving, values;
@@ -229,10 +232,10 @@ LogicalResult Updates::Shard::writeTies() {
       total[i] = all.addTo(sums[i], arriving.back());
       values.push_back(mine[i]);
     }
-    std::string numbers = std::to_string(k) + "." + number;
-    if (failed(all.writeBodyNamed("tie.in." + numbers, {{"grad", sums}, {"share", arriving}},
-                                  {{"grad", total, "grad"}})) ||
-        failed(all.writeBodyNamed("tie.fresh." + numbers, {{"weight", mine}}, {{"fresh", values}})))
+    auto sharerNumber = static_cast<int64_t>(k);
+    if (failed(all.write(BodyVariant::tie_in, {{"grad", sums}, {"share", arriving}}, {{"grad", total, "grad"}}, number,
+                         sharerNumber)) ||
+        failed(all.write(BodyVariant::tie_fresh, {{"weight", mine}}, {{"fresh", values}}, number, sharerNumber)))
       return failure();
   }
   return success();
@@ -257,8 +260,8 @@ LogicalResult Updates::write() {
   if (piece.shards > 0)
     for (auto [k, ranges] : llvm::enumerate(cutPayload(types, piece.shards, apart).shards)) {
       if (ranges.empty())
-        return refuseToCut(piece.prefix, elements);
-      if (failed(Shard(*this, ranges, std::to_string(k)).write()))
+        return refuseToCut(piece.name.getValue(), elements);
+      if (failed(Shard(*this, ranges, static_cast<int64_t>(k)).write()))
         return failure();
     }
   return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&

@@ -14,11 +14,13 @@ Group numbered(llvm::StringRef name, int64_t number, llvm::ArrayRef<mlir::Value>
 /// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
 class PieceGraph {
 public:
-  PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice);
+  using Identities = llvm::DenseSet<pipeline::BodyAttr>;
+  /// `written`: parts of attentions that graphs of this piece and slice have written so far.
+  PieceGraph(mlir::ModuleOp module, const PieceModel &piece, const SequenceSlice &slice, Identities &written);
   /// The forward ops; then, if the program has a backward, the derivatives. `first`: no gradient to add to.
   mlir::LogicalResult build(bool first);
-  /// F, and R where there is one; or F under another name, with one more input.
-  mlir::LogicalResult writeForward(const std::string &name = "F", const Group &more = {});
+  /// F, and R where there is one; or the rest of F behind what was attended ahead, with one more input.
+  mlir::LogicalResult writeForward(pipeline::CutAttr cut = {}, const Group &more = {});
   mlir::LogicalResult writeBackward(bool first);
   /// The steps and parts of a unit that is cut at its attentions (DeriveCuts.cpp).
   mlir::LogicalResult writeCut(const CutRequest &cut);
@@ -74,9 +76,10 @@ private:
   llvm::SmallVector<Group> carryGroups(llvm::StringRef name, const CutPlan &plan, bool inForward,
                                        llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
   void replace(mlir::Value value, mlir::Value by);
-  bool isWritten(llvm::StringRef name);
-  mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query, const Help &help,
-                                const std::string &name);
+  /// For another way to cut, of which this part is one too.
+  bool isWritten(pipeline::BodyAttr identity) { return !written.insert(identity).second; }
+  mlir::LogicalResult writePart(int64_t number, int64_t attention, llvm::ArrayRef<mlir::Value> query,
+                                pipeline::KeysAttr help, pipeline::BodyAttr identity);
   mlir::LogicalResult sumParts(int64_t number, int64_t attention, const CutPlan &plan);
   llvm::SmallVector<Group> sumsOfStep(const CutPlan &plan, int64_t step) const;
   llvm::SmallVector<mlir::Value> argumentsOf(const Group &sum) const;
@@ -99,15 +102,22 @@ private:
   void collectStash();
   void splitStash();
   void collectPending();
-  mlir::LogicalResult writeNamed(const llvm::Twine &phase, llvm::ArrayRef<Group> inputs,
-                                 llvm::ArrayRef<Group> results) {
-    return writeBody(module, piece.loc, (llvm::Twine(piece.prefix) + "." + phase + slice.suffix()).str(), inputs,
-                     results);
+  /// The identity of a body of this piece on this slice.
+  pipeline::BodyAttr identity(pipeline::Phase phase, pipeline::BodyVariant variant = pipeline::BodyVariant::plain,
+                              pipeline::CutAttr cut = {}) const {
+    return pipeline::BodyAttr::get(piece.name, phase, variant, slice.number, cut);
+  }
+  pipeline::BodyAttr identity(pipeline::Phase phase, pipeline::CutAttr cut) const {
+    return identity(phase, pipeline::BodyVariant::plain, cut);
+  }
+  mlir::LogicalResult write(pipeline::BodyAttr identity, llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results) {
+    return writeBody(module, piece.loc, identity, inputs, results);
   }
 
   mlir::ModuleOp module;
   const PieceModel &piece;
   const SequenceSlice &slice;
+  Identities &written;
   Scratch scratch;
   llvm::SmallVector<mlir::Value> act, tokens, targets, source, weights, dact, grads; ///< arguments
   llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in

@@ -1,4 +1,4 @@
-// Finds task bodies by piece and name, and makes those that add gradients or copy weights.
+// Finds task bodies by piece and identity, and makes those that add gradients or copy weights.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/derive/TaskBodies.h"
 #include "dialect/nn/Nn.h"
@@ -18,38 +18,43 @@ const BodyGroups::Group *TaskBody::input(StringRef name) const {
   return it == groups.inputs.end() ? nullptr : &*it;
 }
 
-TaskBodies::TaskBodies(ModuleOp module, const Pieces &pieces) : module(module), pieces(pieces) {
+TaskBodies::TaskBodies(ModuleOp module, const Pieces &pieces) : module(module), pieces(pieces), table(module) {
   for (auto function : module.getOps<func::FuncOp>()) {
-    if (!BodyGroups::isBody(function))
+    BodyAttr identity = identityOf(function);
+    if (!identity || !BodyGroups::isBody(function))
       continue;
     auto groups = BodyGroups::get(function);
     if (succeeded(groups))
-      bodies[function.getName()] = {function, std::move(*groups)};
+      bodies[identity] = std::make_unique<TaskBody>(TaskBody{function, identity, std::move(*groups)});
   }
 }
 
-std::string TaskBodies::nameOf(int64_t piece, const Twine &suffix) const {
-  return (*pieces.op(piece).getBodies() + "." + suffix).str();
+BodyAttr TaskBodies::identity(int64_t piece, Phase phase, BodyVariant variant, int64_t slice, CutAttr cut,
+                              int64_t sharer, int64_t shard) const {
+  StringAttr pieceClass = pieces.op(piece).getBodiesAttr();
+  return pieceClass ? BodyAttr::get(pieceClass, phase, variant, slice, cut, sharer, shard) : BodyAttr();
 }
 
-const TaskBody *TaskBodies::find(int64_t piece, StringRef suffix) const {
-  if (!pieces.op(piece).getBodies())
-    return nullptr;
-  auto it = bodies.find(nameOf(piece, suffix));
-  return it == bodies.end() ? nullptr : &it->second;
+const TaskBody *TaskBodies::find(BodyAttr identity) const {
+  auto it = bodies.find(identity);
+  return it == bodies.end() ? nullptr : it->second.get();
 }
 
-const TaskBody *TaskBodies::findOfShard(int64_t piece, StringRef suffix, int64_t rank) const {
-  if (!pieces.isSharded(piece))
-    return find(piece, suffix);
-  return find(piece, (suffix + "." + Twine(pieces.shardOf(piece, rank))).str());
+const TaskBody *TaskBodies::findOfShard(int64_t piece, BodyVariant variant, int64_t rank, int64_t sharer) const {
+  int64_t shard = pieces.isSharded(piece) ? pieces.shardOf(piece, rank) : -1;
+  return find(identity(piece, Phase::U, variant, /*slice=*/-1, /*cut=*/{}, sharer, shard));
 }
 
-const TaskBody &TaskBodies::make(std::string name, ArrayRef<StringRef> inputs, TupleType payload, StringRef result,
+int64_t TaskBodies::steps(int64_t piece, Phase phase) const {
+  StringAttr pieceClass = pieces.op(piece).getBodiesAttr();
+  return pieceClass ? table.steps(pieceClass, phase) : 0;
+}
+
+const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<StringRef> inputs, TupleType payload, StringRef result,
                                  int64_t tie, function_ref<Value(OpBuilder &, ValueRange)> build) {
-  auto it = bodies.find(name);
-  if (it != bodies.end())
-    return it->second;
+  std::unique_ptr<TaskBody> &body = bodies[identity];
+  if (body)
+    return *body;
   OpBuilder inner = OpBuilder::atBlockBegin(module.getBody());
   size_t count = payload.size();
   auto group = [&](StringRef name) -> Attribute {
@@ -59,7 +64,7 @@ const TaskBody &TaskBodies::make(std::string name, ArrayRef<StringRef> inputs, T
   for (size_t i = 0; i < inputs.size(); ++i)
     llvm::append_range(types, payload.getTypes());
   auto type = inner.getFunctionType(types, TypeRange(payload.getTypes()));
-  auto function = inner.create<func::FuncOp>(module.getLoc(), name, type);
+  auto function = inner.create<func::FuncOp>(module.getLoc(), identity.label(), type);
   function.setPrivate();
   Block *block = function.addEntryBlock();
   inner.setInsertionPointToEnd(block);
@@ -71,11 +76,13 @@ const TaskBody &TaskBodies::make(std::string name, ArrayRef<StringRef> inputs, T
     made.push_back(build(inner, row));
   }
   inner.create<func::ReturnOp>(module.getLoc(), made);
+  function->setAttr(kBodyAttr, identity);
   function->setAttr("pipeline.inputs", inner.getArrayAttr(llvm::map_to_vector(inputs, group)));
   function->setAttr("pipeline.results", inner.getArrayAttr({group(result)}));
   function->setAttr("pipeline.ties", inner.getDenseI64ArrayAttr({tie}));
   function->setAttr("pipeline.flops", inner.getF64FloatAttr(0));
-  return bodies[name] = {function, *BodyGroups::get(function)};
+  body = std::make_unique<TaskBody>(TaskBody{function, identity, *BodyGroups::get(function)});
+  return *body;
 }
 
 static Value addGrads(OpBuilder &inner, ValueRange row) {
@@ -85,22 +92,22 @@ static Value addGrads(OpBuilder &inner, ValueRange row) {
 }
 
 const TaskBody &TaskBodies::sum(int64_t piece, int64_t rank) {
-  bool isShard = rank >= 0 && pieces.isSharded(piece);
-  const TaskBody *update = isShard ? findOfShard(piece, "U", rank) : find(piece, "U");
-  std::string number = isShard ? "." + std::to_string(pieces.shardOf(piece, rank)) : "";
-  return make(nameOf(piece, "sum" + number), {"grad", "share"}, update->input("grad")->payload, "grad", 0, addGrads);
+  const TaskBody *update = rank < 0 ? find(piece, Phase::U) : findOfShard(piece, BodyVariant::plain, rank);
+  int64_t shard = update->identity.getShard();
+  BodyAttr adds = identity(piece, Phase::U, BodyVariant::sum, /*slice=*/-1, /*cut=*/{}, /*sharer=*/-1, shard);
+  return make(adds, {"grad", "share"}, update->input("grad")->payload, "grad", 0, addGrads);
 }
 
 const TaskBody &TaskBodies::sumOfKeys(int64_t piece, int64_t slice, TupleType payload) {
   std::string into = "dkv." + std::to_string(slice), more = "dterm." + std::to_string(slice);
-  return make(nameOf(piece, "dkv.sum." + Twine(slice)), {into, more}, payload, into, 0,
+  return make(identity(piece, Phase::U, BodyVariant::sum_keys, slice), {into, more}, payload, into, 0,
               [](OpBuilder &inner, ValueRange row) -> Value {
                 return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1], row[0]);
               });
 }
 
 const TaskBody &TaskBodies::copy(int64_t piece) {
-  return make(nameOf(piece, "copy"), {"weight"}, weightsOf(piece), "weight", -1,
+  return make(identity(piece, Phase::U, BodyVariant::copy), {"weight"}, weightsOf(piece), "weight", -1,
               [&](OpBuilder &inner, ValueRange row) -> Value {
                 return inner.create<nn::CopyOp>(module.getLoc(), row[0].getType(), row[0], Value());
               });

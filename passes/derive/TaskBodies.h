@@ -4,14 +4,15 @@
 #define PP_PASSES_TASKBODIES_H
 
 #include "analysis/Actions.h"
+#include "analysis/BodyTable.h"
 #include "passes/project/PlanBodies.h"
-#include "llvm/ADT/StringMap.h"
 
 namespace pp {
 
 /// A function that tasks call, and how its tensors are grouped.
 struct TaskBody {
   mlir::func::FuncOp function;
+  pipeline::BodyAttr identity;
   BodyGroups groups;
 
   llvm::StringRef name() const { return mlir::func::FuncOp(function).getName(); }
@@ -24,28 +25,42 @@ class TaskBodies {
 public:
   TaskBodies(mlir::ModuleOp module, const Pieces &pieces);
 
-  /// `@s0.F` of the piece whose bodies are called `s0`; null if there is none.
-  const TaskBody *find(int64_t piece, llvm::StringRef suffix) const;
-  /// `@s0.U.1` of the rank that has shard 1; of a piece that is not cut, `@s0.U`.
-  const TaskBody *findOfShard(int64_t piece, llvm::StringRef suffix, int64_t rank) const;
+  /// The body of a unit of this piece, or of a part of its update; null if there is none.
+  const TaskBody *find(int64_t piece, pipeline::Phase phase,
+                       pipeline::BodyVariant variant = pipeline::BodyVariant::plain, int64_t slice = -1,
+                       pipeline::CutAttr cut = {}) const {
+    return find(identity(piece, phase, variant, slice, cut));
+  }
+  /// The body that does this part of an update on all of a piece. `sharer`: for which piece with the same weights.
+  const TaskBody *findUpdate(int64_t piece, pipeline::BodyVariant variant, int64_t sharer = -1) const {
+    return find(identity(piece, pipeline::Phase::U, variant, /*slice=*/-1, /*cut=*/{}, sharer));
+  }
+  /// The same on what this rank updates: its shard, or all of a piece that is not cut.
+  const TaskBody *findOfShard(int64_t piece, pipeline::BodyVariant variant, int64_t rank, int64_t sharer = -1) const;
   /// All weights of a piece that is updated.
-  mlir::TupleType weightsOf(int64_t piece) const { return find(piece, "U")->input("weight")->payload; }
+  mlir::TupleType weightsOf(int64_t piece) const { return find(piece, pipeline::Phase::U)->input("weight")->payload; }
+  /// In how many steps units of this phase run where they are cut at their attentions; 0 if none is cut.
+  int64_t steps(int64_t piece, pipeline::Phase phase) const;
 
-  /// `@s0.sum(grad, share) -> grad`: adds two gradients of the piece; with a rank, of what that rank updates of it.
+  /// `sum(grad, share) -> grad`: adds two gradients of the piece; with a rank, of what that rank updates of it.
   const TaskBody &sum(int64_t piece, int64_t rank = -1);
-  /// `@s0.dkv.sum.2`: adds two gradients of the keys of slice 2.
+  /// Adds two gradients of the keys of a slice.
   const TaskBody &sumOfKeys(int64_t piece, int64_t slice, mlir::TupleType payload);
-  /// `@s0.copy(weight) -> weight`.
+  /// `copy(weight) -> weight`.
   const TaskBody &copy(int64_t piece);
 
 private:
   mlir::ModuleOp module;
   const Pieces &pieces;
-  llvm::StringMap<TaskBody> bodies;
+  BodyTable table;
+  llvm::DenseMap<pipeline::BodyAttr, std::unique_ptr<TaskBody>> bodies;
 
-  std::string nameOf(int64_t piece, const llvm::Twine &suffix) const;
+  /// Null for a piece for which nothing was derived.
+  pipeline::BodyAttr identity(int64_t piece, pipeline::Phase phase, pipeline::BodyVariant variant, int64_t slice = -1,
+                              pipeline::CutAttr cut = {}, int64_t sharer = -1, int64_t shard = -1) const;
+  const TaskBody *find(pipeline::BodyAttr identity) const;
   /// Computes each tensor of the result from the tensors at its place in the inputs, which all have the same payload.
-  const TaskBody &make(std::string name, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
+  const TaskBody &make(pipeline::BodyAttr identity, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
                        llvm::StringRef result, int64_t tie,
                        llvm::function_ref<mlir::Value(mlir::OpBuilder &, mlir::ValueRange)> build);
 };

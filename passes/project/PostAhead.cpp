@@ -17,7 +17,7 @@ using namespace pp::pipeline;
 
 static double timeOf(const UnitTimes &times, Operation *op) {
   auto launch = dyn_cast<LaunchOp>(op);
-  return launch ? times.of(launch.getUnit(), launch.getCallee()) : 0;
+  return launch ? times.of(launch) : 0;
 }
 
 /// How long the rank runs between the post and its `complete`.

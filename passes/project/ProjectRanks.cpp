@@ -281,7 +281,7 @@ private:
     for (StringRef name : {"pipeline.joint", "pipeline.share", "pipeline.version"})
       if (Attribute attr = task->getAttr(name))
         launch->setAttr(name, attr);
-    double time = step.times.of(task.getUnit(), task.getCallee());
+    double time = step.times.of(task);
     for (Posted &one : posted)
       one.time += time;
     bool begins = task.getUnit().getPhase() == Phase::R;
@@ -496,7 +496,7 @@ LogicalResult Step::read() {
       if (failed(readCallee(task)))
         return failure();
       if (times.areByPart())
-        patience = std::max(patience, times.of(task.getUnit(), task.getCallee()));
+        patience = std::max(patience, times.of(task));
       ranks.insert(task.getRanks().front());
     } else if (auto move = dyn_cast<MoveOp>(op)) {
       if (failed(readMove(move)))

@@ -25,33 +25,26 @@ static constexpr GroupRule groupRules[] = {
 };
 
 static constexpr BodyRule bodyRules[] = {
-    {"F", Phase::F},
-    {"F.light", Phase::F},
-    {"R", Phase::R},
-    {"R.act", Phase::R},
-    {"I", Phase::I},
-    {"B", Phase::B, Adds::Unit},
-    {"B.first", Phase::B, Adds::Unit},
-    {"W", Phase::W, Adds::Unit},
-    {"W.first", Phase::W, Adds::Unit},
-    {"F.step", Phase::F},
-    {"F.light.step", Phase::F},
-    {"F.part", Phase::F},
-    {"B.step", Phase::B, Adds::Unit},
-    {"B.part", Phase::B},
-    {"I.step", Phase::I},
-    {"I.part", Phase::I},
-    {"zero", Phase::U, Adds::None},
-    {"dkv.sum", Phase::U},
-    {"sum", Phase::U, Adds::Share},
-    {"tie.out", Phase::U, Adds::Nothing, /*whole=*/true},
-    {"tie.in", Phase::U, Adds::Tied},
-    {"norm.first", Phase::U, Adds::Norm, /*whole=*/true},
-    {"norm", Phase::U, Adds::Norm, /*whole=*/true},
-    {"U", Phase::U, Adds::Nothing, /*whole=*/true},
-    {"tie.fresh", Phase::U, Adds::Nothing, false, /*updated=*/true},
-    {"copy", Phase::U, Adds::Nothing, false, /*updated=*/true},
-    {"cut", Phase::U},
+    {Phase::F, BodyVariant::plain},
+    {Phase::F, BodyVariant::light},
+    {Phase::R, BodyVariant::plain},
+    {Phase::R, BodyVariant::act},
+    {Phase::I, BodyVariant::plain},
+    {Phase::B, BodyVariant::plain, Adds::Unit},
+    {Phase::B, BodyVariant::first, Adds::Unit},
+    {Phase::W, BodyVariant::plain, Adds::Unit},
+    {Phase::W, BodyVariant::first, Adds::Unit},
+    {Phase::U, BodyVariant::zero, Adds::None},
+    {Phase::U, BodyVariant::sum_keys},
+    {Phase::U, BodyVariant::sum, Adds::Share},
+    {Phase::U, BodyVariant::tie_out, Adds::Nothing, /*whole=*/true},
+    {Phase::U, BodyVariant::tie_in, Adds::Tied},
+    {Phase::U, BodyVariant::norm_first, Adds::Norm, /*whole=*/true},
+    {Phase::U, BodyVariant::norm, Adds::Norm, /*whole=*/true},
+    {Phase::U, BodyVariant::plain, Adds::Nothing, /*whole=*/true},
+    {Phase::U, BodyVariant::tie_fresh, Adds::Nothing, false, /*updated=*/true},
+    {Phase::U, BodyVariant::copy, Adds::Nothing, false, /*updated=*/true},
+    {Phase::U, BodyVariant::cut},
 };
 
 ArrayRef<What> pp::cargoOf(Role role) {
@@ -97,40 +90,21 @@ static const GroupRule *findGroup(StringRef name) {
   return it == std::end(groupRules) ? nullptr : it;
 }
 
-/// Takes the number that a name ends in, if it does.
-static int64_t takeNumber(StringRef &name) {
-  int64_t number = -1;
-  StringRef digits = name.substr(name.rfind('.') + 1);
-  if (!digits.getAsInteger(10, number))
-    name = name.drop_back(digits.size() + 1);
-  return number;
-}
-
-/// Cuts `s0.tie.in.1` into the piece's prefix, the rule of `tie.in`, and 1; `s0.F.2` into `s0`, that of `F`, and 2. A
-/// second number, or the only one of a body that has no other, is that of a shard.
-static bool readName(StringRef callee, BodyLabels &labels) {
-  StringRef name = callee;
-  int64_t last = takeNumber(name), before = takeNumber(name);
-  labels.cut = CutName::of(callee);
-  if (labels.cut.kind != CutName::Whole) // up to `.step` or `.part`
-    name = callee.take_front(callee.find(labels.cut.isPart() ? ".part." : ".step.") + 5);
-  auto *rule = llvm::find_if(bodyRules, [&](const BodyRule &rule) {
-    return name.ends_with(rule.name) && name.drop_back(rule.name.size()).ends_with(".");
+static const BodyRule *findRule(BodyAttr identity) {
+  auto *it = llvm::find_if(bodyRules, [&](const BodyRule &rule) {
+    return rule.phase == identity.getPhase() && rule.variant == identity.getVariant();
   });
-  if (rule == std::end(bodyRules))
-    return false;
-  labels.rule = rule;
-  bool numbered = rule->phase != Phase::U || rule->name == "tie.in" || rule->name == "tie.fresh";
-  labels.number = before < 0 && numbered ? last : before;
-  labels.shard = before < 0 && numbered ? -1 : last;
-  labels.prefix = name.drop_back(labels.rule->name.size() + 1).str();
-  return true;
+  return it == std::end(bodyRules) ? nullptr : it;
 }
 
 FailureOr<BodyLabels> BodyLabels::get(ModuleOp module, LaunchOp launch) {
   BodyLabels labels;
   auto function = module.lookupSymbol<func::FuncOp>(launch.getCallee());
-  if (!function || !BodyGroups::isBody(function) || !readName(launch.getCallee(), labels))
+  if (function && BodyGroups::isBody(function))
+    labels.identity = identityOf(function);
+  if (labels.identity)
+    labels.rule = findRule(labels.identity);
+  if (!labels.rule)
     return emitError(launch.getLoc()) << "no rule says what `@" << launch.getCallee() << "` reads and makes";
   FailureOr<BodyGroups> groups = BodyGroups::get(function);
   if (failed(groups))
@@ -138,7 +112,7 @@ FailureOr<BodyLabels> BodyLabels::get(ModuleOp module, LaunchOp launch) {
   auto bind = [&](ArrayRef<BodyGroups::Group> named, SmallVectorImpl<BodyGroup> &rules) -> LogicalResult {
     for (const BodyGroups::Group &group : named) {
       // A sum's share is a gradient of the piece itself; the gradient of tied weights has a payload of its own.
-      bool plain = labels.rule->adds == Adds::Share && group.name == "share";
+      bool plain = labels.adds() == Adds::Share && group.name == "share";
       rules.push_back({findGroup(plain ? "grad" : group.kind()), static_cast<int32_t>(group.chunk()),
                        static_cast<int32_t>(group.attention())});
       if (!rules.back().rule)

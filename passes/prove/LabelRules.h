@@ -3,7 +3,7 @@
 #ifndef PP_PASSES_LABELRULES_H
 #define PP_PASSES_LABELRULES_H
 
-#include "analysis/Exchange.h"
+#include "analysis/BodyTable.h"
 #include "passes/prove/Labels.h"
 
 namespace pp {
@@ -31,9 +31,10 @@ struct BodyGroup {
 /// What a body does to the terms of a sum.
 enum class Adds : uint8_t { Nothing, Unit, None, Share, Tied, Norm };
 
+/// Of all bodies of a phase and variant, on every slice and shard, whole and cut.
 struct BodyRule {
-  llvm::StringLiteral name; ///< behind the prefix of the piece, without the number of `tie.in.0` and `F.0`
   pipeline::Phase phase;
+  pipeline::BodyVariant variant;
   Adds adds = Adds::Nothing; ///< `None`: a sum without terms
   bool whole = false;        ///< the gradient that it reads has all its terms
   bool updated = false;      ///< it reads weights after their update
@@ -41,11 +42,8 @@ struct BodyRule {
 
 /// A task body bound to its rules.
 struct BodyLabels {
-  std::string prefix; ///< of the piece that it belongs to
+  pipeline::BodyAttr identity;
   const BodyRule *rule = nullptr;
-  CutName cut;
-  int64_t number = -1; ///< the k of `tie.in.k` and `tie.fresh.k`, the slice of `F.2`
-  int64_t shard = -1;  ///< the one that it works on, that of `U.1`, `tie.out.1` and `tie.in.k.1`; -1 if on the whole
   llvm::SmallVector<BodyGroup> inputs, results;
   llvm::SmallVector<int64_t> ties; ///< per result the input whose slot it takes over, or -1
 
@@ -55,7 +53,10 @@ struct BodyLabels {
     return llvm::any_of(inputs, [](const BodyGroup &group) { return group->name == "dterm"; });
   }
 
-  /// Reads the body's name and groups; a body or group without a rule is an error: nothing is proved by silence.
+  /// What the body adds to the terms of a sum. A part of an attention adds nothing to gradients of weights.
+  Adds adds() const { return identity.isPart() ? Adds::Nothing : rule->adds; }
+
+  /// Reads the body's identity and groups; a body or group without a rule is an error: nothing is proved by silence.
   static mlir::FailureOr<BodyLabels> get(mlir::ModuleOp module, pipeline::LaunchOp launch);
 };
 

@@ -4,7 +4,8 @@
 // Before: rank programs. After: the same, or one error with both places (docs/proofs.md 1). verify-units asks the same
 // of what the schedule emitted; this asks it of what will run. R may run as often as it likes; that each rank holds
 // what its units read is prove-values' matter.
-#include "analysis/Exchange.h"
+#include "analysis/Actions.h"
+#include "analysis/BodyTable.h"
 #include "analysis/Proof.h"
 #include "passes/Passes.h"
 
@@ -20,15 +21,15 @@ using namespace pp::pipeline;
 namespace {
 
 /// The launches of one (piece, microbatch, slice), by phase.
-struct Cell {
+struct LaunchesOfUnit {
   LaunchOp phases[4];
   LaunchOp &operator[](Phase phase) { return phases[static_cast<unsigned>(phase)]; }
 };
 
 class Units {
 public:
-  explicit Units(ProgramOp program)
-      : program(program), pieces(program), slices(std::max<int64_t>(program.getSlices(), 1)),
+  Units(ProgramOp program, const BodyTable &bodies)
+      : program(program), bodies(bodies), pieces(program), slices(std::max<int64_t>(program.getSlices(), 1)),
         cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       updates[piece].resize(std::max<size_t>({1, pieces.shards(piece).size(), pieces.owners(piece).size()}) *
@@ -64,9 +65,10 @@ public:
 
 private:
   ProgramOp program;
+  const BodyTable &bodies;
   Pieces pieces;
   int64_t slices;
-  std::vector<Cell> cells;
+  std::vector<LaunchesOfUnit> cells;
   std::vector<SmallVector<LaunchOp, 1>> updates;                  ///< by piece, then by shard or owner
   llvm::DenseMap<std::pair<UnitIdAttr, int64_t>, LaunchOp> steps; ///< of units that are cut
   int64_t counted = 0;                                            ///< units other than U and R
@@ -85,7 +87,7 @@ private:
 
   static int64_t rankOf(LaunchOp launch) { return launch->getParentOfType<RankOp>().getRank(); }
 
-  Cell &cell(int64_t piece, int64_t mb, int64_t slice) {
+  LaunchesOfUnit &cell(int64_t piece, int64_t mb, int64_t slice) {
     return cells[(piece * program.getMicrobatches() + mb) * slices + std::max<int64_t>(slice, 0)];
   }
 
@@ -103,12 +105,12 @@ private:
     if (failed(proveRange("microbatch", "es", coord.getMicrobatch(), program.getMicrobatches(), launch)) ||
         (program.getSlices() > 0 && failed(proveRange("slice", "s", coord.getSlice(), slices, launch))))
       return failure();
-    CutName cut = CutName::of(launch.getCallee());
-    if (cut.isPart()) // prove-values counts the keys of the parts that are merged
+    BodyAttr body = bodies.of(launch);
+    if (isPart(body)) // prove-values counts the keys of the parts that are merged
       return success();
-    if (cut.kind == CutName::Step) {
-      LaunchOp &first = steps[{launch.getUnit(), cut.number}];
-      if (first || cut.number > 0)
+    if (body && body.isStep()) {
+      LaunchOp &first = steps[{launch.getUnit(), body.getCut().getNumber()}];
+      if (first || !body.beginsUnit())
         return recordOnce(first, launch);
       first = launch;
     }
@@ -116,18 +118,19 @@ private:
     return recordOnce(cell(piece, coord.getMicrobatch(), coord.getSlice())[phase], launch);
   }
 
-  /// `@s0.U`, or `@s0.U.1` for shard 1; what else belongs to an update may run more often.
+  /// The update itself, of the piece or of a shard; what is done before and after it may run more often.
   LogicalResult recordUpdate(int64_t piece, LaunchOp launch) {
-    StringRef name = launch.getCallee();
+    BodyAttr body = bodies.of(launch);
     size_t shard = 0;
-    if (auto [front, digits] = name.rsplit('.'); !digits.getAsInteger(10, shard))
-      name = front;
+    if (body && body.getShard() >= 0)
+      shard = body.getShard();
     else if (updatesOf(program) > 1)
       shard = launch.getUnit().getCoord().getMicrobatch();
     else if (pieces.isReplicated(piece))
       shard = llvm::find(pieces.owners(piece), rankOf(launch)) - pieces.owners(piece).begin();
     SmallVector<LaunchOp, 1> &seen = updates[piece];
-    return name.ends_with(".U") && shard < seen.size() ? recordOnce(seen[shard], launch) : success();
+    bool isUpdate = !body || body.isUpdate();
+    return isUpdate && shard < seen.size() ? recordOnce(seen[shard], launch) : success();
   }
 
   static LogicalResult proveRange(StringRef what, StringRef plural, int64_t number, int64_t count, LaunchOp launch) {
@@ -166,7 +169,7 @@ private:
   }
 
   LogicalResult proveCell(int64_t piece, int64_t mb, int64_t slice) {
-    Cell &launches = cell(piece, mb, slice);
+    LaunchesOfUnit &launches = cell(piece, mb, slice);
     LaunchOp forward = launches[Phase::F], backward = launches[Phase::B], inputs = launches[Phase::I],
              weights = launches[Phase::W];
     CoordAttr coord = pieces.op(piece).getCoord().with(mb, program.getSlices() ? slice : -1);
@@ -196,13 +199,16 @@ private:
 
   /// All steps of a unit that is cut at its attentions, on one rank.
   LogicalResult proveSteps(LaunchOp first) {
-    CutName cut = CutName::of(first.getCallee());
-    for (int64_t step = 1; step < cut.steps; ++step) {
+    BodyAttr body = bodies.of(first);
+    if (!body || !body.isStep())
+      return success();
+    CutAttr cut = body.getCut();
+    for (int64_t step = 1; step < cut.getSteps(); ++step) {
       LaunchOp launch = steps.lookup({first.getUnit(), step});
-      if (launch && rankOf(launch) == rankOf(first) && CutName::of(launch.getCallee()).plan.name() == cut.plan.name())
+      if (launch && rankOf(launch) == rankOf(first) && bodies.of(launch).getCut().getKeys() == cut.getKeys())
         continue;
       auto error = emitError(first.getLoc())
-                   << "`" << first.getUnit().str() << "` on rank " << rankOf(first) << " runs in " << cut.steps
+                   << "`" << first.getUnit().str() << "` on rank " << rankOf(first) << " runs in " << cut.getSteps()
                    << " steps, but step " << step << " does not run there" << withLoops(first);
       if (launch)
         error.attachNote(launch.getLoc())
@@ -225,7 +231,7 @@ struct ProveUnits : public pp::impl::ProveUnitsBase<ProveUnits> {
   void runOnOperation() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(Units(program).prove()))
+      if (failed(Units(program, getAnalysis<BodyTable>()).prove()))
         signalPassFailure(); // and the next program: each has its own first error
   }
 };

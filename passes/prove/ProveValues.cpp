@@ -16,6 +16,7 @@
 // (Executing two steps would show the same a step later, at twice the cost.) prove-progress has shown that the
 // programs end, prove-slots shows that slots keep what was written until it is read and that nothing is touched on its
 // way; so no order of execution changes a label.
+#include "analysis/Exchange.h"
 #include "analysis/Execution.h"
 #include "analysis/Proof.h"
 #include "analysis/Vocabulary.h"
@@ -36,7 +37,8 @@ namespace {
 
 class ValueProof : public ExecutionListener {
 public:
-  ValueProof(ModuleOp module, ProgramOp program) : module(module), program(program), values(program) {}
+  ValueProof(ModuleOp module, ProgramOp program, const BodyTable &bodies)
+      : module(module), program(program), values(program, bodies) {}
 
   LogicalResult prove() {
     if (failed(begin()))
@@ -219,9 +221,9 @@ private:
       return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
                                         << writes << "; this launch gives " << launch.getInputs().size() << " and "
                                         << launch.getResults().size();
-    bool isSlice = launch.getUnit().getPhase() == Phase::U || unit.body.number == coord.getSlice();
-    if (unit.piece >= 0 && values.pieces.op(unit.piece).getBodies() == StringRef(unit.body.prefix) &&
-        unit.body.rule->phase == launch.getUnit().getPhase() && isSlice)
+    BodyAttr identity = unit.body.identity;
+    if (unit.piece >= 0 && values.pieces.op(unit.piece).getBodiesAttr() == identity.getPieces() &&
+        identity.getPhase() == launch.getUnit().getPhase() && identity.getSlice() == coord.getSlice())
       return unit;
     return emitError(launch.getLoc()) << "`" << launch.getUnit().str() << "` on rank " << rankOf(launch) << " runs `@"
                                       << launch.getCallee() << "`, which is not its body" << withLoops(launch);
@@ -241,14 +243,14 @@ private:
       label.microbatch = unit.coord.getMicrobatch();
       label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();
     }
-    bool isCut = unit.body.rule->name == "cut"; // from the whole, as it is, a shard
+    bool isCut = unit.body.identity.getVariant() == BodyVariant::cut; // from the whole, as it is, a shard
     bool makes = (!input && !isCut) || unit.body.rule->updated;
     if (group->what == What::weight || group->what == What::opt)
       label.version = unit.version + (makes && !isCopyOfOld(unit));
     else if (group->what == What::fresh || group->what == What::norm)
       label.version = unit.update;
     if (group->span == Span::Piece && !(isCut && input))
-      label.shard = unit.body.shard;
+      label.shard = unit.body.identity.getShard();
     else if (ofUnit)
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
     bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
@@ -259,14 +261,16 @@ private:
     }
     if ((group->what == What::share && input) || (group->what == What::fresh && !input)) {
       ArrayRef<int64_t> sharers = values.sharers[unit.piece];
-      label.piece = unit.body.number < static_cast<int64_t>(sharers.size()) ? sharers[unit.body.number] : -1;
+      int64_t sharer = unit.body.identity.getSharer();
+      bool isSharer = sharer >= 0 && sharer < static_cast<int64_t>(sharers.size());
+      label.piece = isSharer ? sharers[sharer] : -1;
     }
     return label;
   }
 
   /// Where old versions are kept, a copy may be of any; what reads it asks for the right one.
   bool isCopyOfOld(const Unit &unit) const {
-    return unit.body.rule->name == "copy" && (keepsOld || values.updates > 1);
+    return unit.body.identity.getVariant() == BodyVariant::copy && (keepsOld || values.updates > 1);
   }
 
   LogicalResult execute(LaunchOp launch) {
@@ -305,16 +309,16 @@ private:
       return failure();
     Terms made;
     return success(succeeded(add(launch, *unit, grad, share, norm, made)) &&
-                   succeeded(writeResults(launch, *unit, unit->body.cut.isPart() ? parts : made)));
+                   succeeded(writeResults(launch, *unit, unit->body.identity.isPart() ? parts : made)));
   }
 
   /// Whoever goes on with a part adds the keys that it reads itself; in the end all are there.
   LogicalResult checkParts(LaunchOp launch, const Unit &unit, bool merges, Terms &parts) {
-    const CutName &cut = unit.body.cut;
-    if (cut.isPart() || (merges && cut.isRestOfAhead()))
+    BodyAttr body = unit.body.identity;
+    if (body.isPart() || (merges && body.isRestOfAhead()))
       if (auto twice = parts.add(keysOf(unit)))
         return values.tellWrongParts(launch, *twice, "twice");
-    if (auto lacks = merges && !cut.isPart() ? parts.firstMissing(unit.coord.getSlice() + 1) : std::nullopt)
+    if (auto lacks = merges && !body.isPart() ? parts.firstMissing(unit.coord.getSlice() + 1) : std::nullopt)
       return values.tellWrongParts(launch, *lacks, "in none of them");
     return success();
   }
@@ -355,20 +359,22 @@ private:
   /// is told by those that are there twice or not at all.
   LogicalResult mergePart(LaunchOp launch, const Unit &unit, Value slot, size_t number, Terms &parts) {
     SlotState &state = values.of(slot);
-    const CutPlan &plan = unit.body.cut.plan;
+    BodyAttr body = unit.body.identity;
     const Terms &given = values.termsOf(state);
     state.taken = true;
     if (auto twice = parts.add(given))
       return values.tellWrongParts(launch, *twice, "twice");
-    if (unit.body.cut.isPart()) // attended ahead so far
+    if (body.isPart()) // attended ahead so far
       return success();
-    SmallVector<int64_t> ahead;
-    for (const Help &help : plan.helps)
-      llvm::append_range(ahead, help.slices);
-    Terms wanted = termsOf(unit.body.cut.isRestOfAhead() ? ahead
-                           : number == 0                 ? plan.kept(unit.coord.getSlice())
-                           : number <= plan.helps.size() ? plan.helps[number - 1].slices
-                                                         : SmallVector<int64_t>());
+    CutPlan plan = body.getCut() ? CutPlan::of(body.getCut()) : CutPlan();
+    Terms wanted;
+    if (body.isRestOfAhead())
+      for (KeysAttr help : plan.helps)
+        wanted.add(termsOf(help.getSlices()));
+    else if (number == 0)
+      wanted = termsOf(plan.kept(unit.coord.getSlice()));
+    else if (number <= plan.helps.size())
+      wanted = termsOf(plan.helps[number - 1].getSlices());
     return given == wanted ? success() : values.tellWrongParts(launch, given.front(), "where others belong");
   }
 
@@ -390,10 +396,10 @@ private:
 
   /// The terms of the sum that this launch makes: of its tied input, which is added to in place, or a new one.
   LogicalResult add(LaunchOp launch, const Unit &unit, Value grad, Value share, Value norm, Terms &made) {
-    Value into = unit.body.rule->adds == Adds::Norm ? norm : grad;
+    Value into = unit.body.adds() == Adds::Norm ? norm : grad;
     Terms &sum = into ? values.terms[values.of(into).terms] : made;
     std::optional<int32_t> twice;
-    switch (unit.body.rule->adds) {
+    switch (unit.body.adds()) {
     case Adds::Nothing:
       if (unit.body.has(What::share, /*input=*/false))
         made = sum;
@@ -401,21 +407,25 @@ private:
     case Adds::None:
       return success();
     case Adds::Unit:
-      twice = sum.add(unit.body.cut.kind == CutName::Step && unit.body.cut.number + 1 < unit.body.cut.steps
-                          ? Terms(values.unitNumber(unit.coord) + unit.body.cut.number)
-                          : Terms(values.unitNumber(unit.coord) + unit.body.cut.number,
-                                  values.unitNumber(unit.coord) + values.steps - 1));
+      twice = sum.add(stepsOf(unit));
       break;
     case Adds::Norm:
-      twice = sum.add(values.normTerm(unit.piece, unit.body.shard));
+      twice = sum.add(values.normTerm(unit.piece, unit.body.identity.getShard()));
       break;
     case Adds::Share:
     case Adds::Tied:
       twice = sum.add(values.termsOf(values.of(share)),
-                      unit.body.rule->adds == Adds::Tied ? values.unitCount() * (1 + unit.body.number) : 0);
+                      unit.body.adds() == Adds::Tied ? values.unitCount() * (1 + unit.body.identity.getSharer()) : 0);
       values.of(share).taken = true;
     }
     return twice ? values.tellTwice(launch, into, share ? share : grad, *twice) : success();
+  }
+
+  /// What this body adds to the gradient of its unit: its step; the last step stands for all that other units may have.
+  Terms stepsOf(const Unit &unit) const {
+    BodyAttr body = unit.body.identity;
+    int32_t first = values.unitNumber(unit.coord), step = body.isStep() ? body.getCut().getNumber() : 0;
+    return body.endsUnit() ? Terms(first + step, first + values.steps - 1) : Terms(first + step);
   }
 
   /// The slices of the keys that a part of an attention reads.
@@ -574,7 +584,7 @@ struct ProveValues : public pp::impl::ProveValuesBase<ProveValues> {
   void runOnOperation() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(ValueProof(getOperation(), program).prove()))
+      if (failed(ValueProof(getOperation(), program, getAnalysis<BodyTable>()).prove()))
         signalPassFailure(); // and the next program: each has its own first error
   }
 };

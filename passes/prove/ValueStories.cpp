@@ -1,6 +1,5 @@
 // Reports wrong values of a program: one error for each, with the places of the wrong and of the right value.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "analysis/Exchange.h"
 #include "passes/prove/Values.h"
 
 using namespace mlir;
@@ -12,18 +11,18 @@ int64_t pp::rankOf(Operation *op) { return op->getParentOfType<RankOp>().getRank
 static std::string onRank(Operation *op) { return "rank " + std::to_string(rankOf(op)); }
 
 /// `F(0, 2)` in back quotes; for what an update consists of, its name too: `norm` of `U(0)`.
-static std::string nameOf(LaunchOp launch) {
+std::string Values::nameOf(LaunchOp launch) const {
   std::string unit = "`" + launch.getUnit().str() + "`";
-  auto [piece, task] = launch.getCallee().split('.');
-  bool isPart = launch.getUnit().getPhase() == Phase::U && task != "U";
-  return isPart ? "`" + task.str() + "` of " + unit : unit;
+  BodyAttr body = bodies.of(launch);
+  bool isStep = body && body.getPhase() == Phase::U && (!body.isUpdate() || body.getShard() >= 0);
+  return isStep ? "`" + body.task() + "` of " + unit : unit;
 }
 
 /// ` and 3 more` where a sum lacks, or loses, not one term only.
 static std::string andMore(int64_t count) { return count > 1 ? " and " + std::to_string(count - 1) + " more" : ""; }
 
 /// Who does what is wrong: a launch, the rank that posts, or the ranks that join a collective.
-static std::string subject(Operation *op) {
+std::string Values::subject(Operation *op) const {
   if (auto launch = dyn_cast<LaunchOp>(op))
     return nameOf(launch) + " on " + onRank(op);
   auto post = cast<PostOp>(op);
@@ -38,8 +37,8 @@ static std::string subject(Operation *op) {
 
 //===-- What the program looks like -----------------------------------------------------------------------------===//
 
-Values::Values(ProgramOp program)
-    : program(program), pieces(program), sharers(pieces.size()), updates(updatesOf(program)) {
+Values::Values(ProgramOp program, const BodyTable &bodies)
+    : program(program), bodies(bodies), pieces(program), sharers(pieces.size()), updates(updatesOf(program)) {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);
@@ -51,7 +50,8 @@ Values::Values(ProgramOp program)
       slots[slot] = {};
   for (auto rank : program.getOps<RankOp>())
     for (auto launch : rank.getOps<LaunchOp>())
-      steps = std::max<int32_t>(steps, CutName::of(launch.getCallee()).steps);
+      if (BodyAttr body = bodies.of(launch); body && body.isStep())
+        steps = std::max<int32_t>(steps, body.getCut().getSteps());
 }
 
 int32_t Values::unitsOfStep() const {
@@ -131,7 +131,7 @@ void Values::noteWriter(InFlightDiagnostic &error, Value slot, StringRef subject
   note << withLoops(writer);
 }
 
-static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
+bool Values::makes(LaunchOp launch, const Label &label) const {
   Phase phase = launch.getUnit().getPhase();
   CoordAttr coord = launch.getUnit().getCoord();
   bool fits = false;
@@ -166,7 +166,8 @@ static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
     fits = phase == Phase::B || phase == Phase::W;
     break;
   case What::fresh:
-    return launch.getCallee().contains(".tie.fresh.") && pieces.find(coord) == pieces.primary(label.piece);
+    return bodies.of(launch) && bodies.of(launch).getVariant() == BodyVariant::tie_fresh &&
+           pieces.find(coord) == pieces.primary(label.piece);
   default:
     break;
   }
@@ -175,7 +176,7 @@ static bool makes(LaunchOp launch, const Label &label, const Pieces &pieces) {
 }
 
 /// No slot holds the value: it is overwritten, not made yet, or made on another rank.
-static void noteMaker(InFlightDiagnostic &error, LaunchOp maker, StringRef name, LaunchOp reader) {
+void Values::noteMaker(InFlightDiagnostic &error, LaunchOp maker, StringRef name, LaunchOp reader) const {
   auto &note = error.attachNote(maker.getLoc()) << name;
   if (maker->getBlock() != reader->getBlock())
     note << " is made here, by " << nameOf(maker) << " on " << onRank(maker) << ", and has not come to "
@@ -204,7 +205,7 @@ void Values::noteWhereIs(InFlightDiagnostic &error, Label wanted, LaunchOp reade
   else if (elsewhere)
     noteWriter(error, elsewhere,
                name + " is on " + onRank(elsewhere) + " and has not come to rank " + std::to_string(rank) + ": it");
-  else if (LaunchOp maker = findLaunch([&](LaunchOp launch) { return makes(launch, wanted, pieces); }))
+  else if (LaunchOp maker = findLaunch([&](LaunchOp launch) { return makes(launch, wanted); }))
     noteMaker(error, maker, name, reader);
 }
 
@@ -277,7 +278,7 @@ LogicalResult Values::tellMissing(LaunchOp launch, Value grad, int32_t term) con
     made.what = What::grad;
     made.microbatch = unit / steps / std::max<int64_t>(op.getSlices(), 1);
     made.slice = op.getSlices() ? unit / steps % op.getSlices() : -1;
-    return makes(other, made, pieces);
+    return makes(other, made);
   });
   if (maker)
     error.attachNote(maker.getLoc()) << "it is made here, by " << nameOf(maker) << " on " << onRank(maker)
@@ -292,7 +293,7 @@ LogicalResult Values::tellChunkLacks(LaunchOp launch, Value sum, int32_t slice) 
   noteWriter(error, sum, "it");
   LaunchOp maker = findLaunch([&](LaunchOp other) {
     CoordAttr coord = other.getUnit().getCoord();
-    return makes(other, label, pieces) && coord.getSlice() == slice;
+    return makes(other, label) && coord.getSlice() == slice;
   });
   if (maker)
     error.attachNote(maker.getLoc()) << "`" << maker.getUnit().str() << "` adds it here, on " << onRank(maker)

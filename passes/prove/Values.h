@@ -3,6 +3,7 @@
 #ifndef PP_PASSES_VALUES_H
 #define PP_PASSES_VALUES_H
 
+#include "analysis/BodyTable.h"
 #include "passes/prove/Labels.h"
 #include "llvm/ADT/DenseMap.h"
 
@@ -17,7 +18,7 @@ struct SlotState {
 };
 
 struct Values {
-  explicit Values(pipeline::ProgramOp program);
+  Values(pipeline::ProgramOp program, const BodyTable &bodies);
 
   SlotState &of(mlir::Value slot) { return slots.find(slot)->second; }
   const SlotState &of(mlir::Value slot) const { return slots.find(slot)->second; }
@@ -38,6 +39,7 @@ struct Values {
   std::optional<int32_t> strangeInGradient(int64_t piece, int64_t update, const Terms &sum) const;
 
   pipeline::ProgramOp program;
+  const BodyTable &bodies;
   Pieces pieces;
   std::vector<llvm::SmallVector<int64_t, 1>> sharers; ///< per piece those that use its weights too
   llvm::DenseMap<mlir::Value, SlotState> slots;
@@ -65,6 +67,15 @@ struct Values {
   Result tellAtEnd(pipeline::SlotOp slot, Label wanted) const;
 
 private:
+  /// `F(0, 2)` in back quotes; of a step of an update its name too.
+  std::string nameOf(pipeline::LaunchOp launch) const;
+  /// Who does what is wrong: a launch, the rank that posts, or the ranks that join a collective.
+  std::string subject(mlir::Operation *op) const;
+  /// Whether the launch makes what has this label.
+  bool makes(pipeline::LaunchOp launch, const Label &label) const;
+  /// No slot holds the value: it is overwritten, not made yet, or made on another rank.
+  void noteMaker(mlir::InFlightDiagnostic &error, pipeline::LaunchOp maker, llvm::StringRef name,
+                 pipeline::LaunchOp reader) const;
   std::string termName(const Label &sum, int32_t term) const;
   void noteWriter(mlir::InFlightDiagnostic &error, mlir::Value slot, llvm::StringRef subject) const;
   /// The first slot in program order for which the predicate holds, null if none.

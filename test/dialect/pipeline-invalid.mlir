@@ -382,3 +382,78 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
     pipeline.launch @i <I stage 0 mb 0>(%s) -> (%p) handed [0, 0, 1] : (!two) -> !two
   }
 }
+
+// -----
+
+// expected-error@+1 {{expected a phase, got `X`}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" X>}
+
+// -----
+
+// expected-error@+1 {{expected the class of pieces that the body is of}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"" F>}
+
+// -----
+
+// expected-error@+1 {{`F` has no body `first`}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F first>}
+
+// -----
+
+// expected-error@+1 {{`B` has no body `norm`}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" B norm>}
+
+// -----
+
+// expected-error@+1 {{`tie_in` needs the number of a sharer}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" U tie_in>}
+
+// -----
+
+// expected-error@+1 {{`norm` has no sharer}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" U norm sharer 0>}
+
+// -----
+
+// expected-error@+1 {{`F` works on whole pieces, not on shard 1}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F shard 1>}
+
+// -----
+
+// expected-error@+1 {{an update is of all slices, not of slice 1}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" U slice 1>}
+
+// -----
+
+// expected-error@+1 {{only F, B and I of a slice can be cut at their attentions}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" W slice 1 step 0 of 2>}
+
+// -----
+
+// expected-error@+1 {{only F, B and I of a slice can be cut at their attentions}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F step 0 of 2>}
+
+// -----
+
+// expected-error@+1 {{step 2 does not exist; the unit has 2 steps, from 0 on}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slice 1 step 2 of 2>}
+
+// -----
+
+// expected-error@+1 {{a `part` attends the keys of one entry, got 2}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slice 1 part 0 keys [0], [1]>}
+
+// -----
+
+// expected-error@+1 {{a `rest` needs the keys that others attend}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slice 1 rest 0>}
+
+// -----
+
+// expected-error@+1 {{only a `part` can be `next`}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slice 1 step 0 of 1 next>}
+
+// -----
+
+// expected-error@+1 {{expected slices in ascending order, got 1 behind 2}}
+func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slice 3 part 0 keys [2, 1]>}

@@ -5,6 +5,22 @@
 
 !x = tensor<2x4xf32>
 
+// What derived functions are: parts of an update, of a shard; steps and parts of units that are cut.
+// CHECK: func.func private @a() attributes {pipeline.body = #pipeline.body<"s0" F>}
+func.func private @a() attributes {pipeline.body = #pipeline.body<"s0" F>}
+// CHECK: #pipeline.body<"s0" B first slice 2>
+func.func private @b() attributes {pipeline.body = #pipeline.body<"s0" B first slice 2>}
+// CHECK: #pipeline.body<"s0" U tie_in sharer 0 shard 1>
+func.func private @c() attributes {pipeline.body = #pipeline.body<"s0" U tie_in sharer 0 shard 1>}
+// CHECK: #pipeline.body<"s0" F light slice 3 step 1 of 2 keys [0, 1], [2] home>
+func.func private @d() attributes {pipeline.body = #pipeline.body<"s0" F light slice 3 step 1 of 2 keys [0, 1], [2] home>}
+// CHECK: #pipeline.body<"attn" I slice 3 part 0 keys [2] next>
+func.func private @e() attributes {pipeline.body = #pipeline.body<"attn" I slice 3 part 0 keys [2] next>}
+// CHECK: #pipeline.body<"s0" F slice 3 rest 1 keys [0]>
+func.func private @f() attributes {pipeline.body = #pipeline.body<"s0" F slice 3 rest 1 keys [0]>}
+// CHECK: #pipeline.cut<step 0 of 3>, {{.*}}#pipeline.keys<[0, 2] home>
+func.func private @g() attributes {pipeline.cut = #pipeline.cut<step 0 of 3>, pipeline.keys = #pipeline.keys<[0, 2] home>}
+
 // Numbers, and what the trainer needs, on the program.
 // CHECK: pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {model = "m"}} {
 pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {model = "m"}} {

@@ -1,6 +1,6 @@
 // Mutations of launches and memory; names say what is done, the comment which real mistake it stands for.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "analysis/Exchange.h"
+#include "analysis/BodyTable.h"
 #include "passes/project/PlanBodies.h"
 #include "test/fuzz/Mutant.h"
 #include "llvm/ADT/STLExtras.h"
@@ -22,7 +22,8 @@ public:
     return drop(drawLaunch([](LaunchOp) { return true; }));
   }
   bool dropZero() {
-    return drop(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".zero"); }));
+    BodyTable bodies(module);
+    return drop(drawLaunch([&](LaunchOp op) { return bodies.of(op).getVariant() == BodyVariant::zero; }));
   }
 
   bool repeatLaunch() {
@@ -42,7 +43,8 @@ public:
   }
   /// The update runs before the last gradients are in.
   bool hastenUpdate() {
-    return moveEarlier(drawLaunch([](LaunchOp op) { return op.getCallee().ends_with(".U"); }));
+    BodyTable bodies(module);
+    return moveEarlier(drawLaunch([&](LaunchOp op) { return bodies.of(op).isUpdate(); }));
   }
 
   /// The weight pass of a unit runs before the input pass that feeds it, the backward before its forward.
@@ -90,29 +92,39 @@ public:
 
   /// A later contribution overwrites the sum: the body for the first one is used.
   bool firstForLater() {
-    return changeCallee([](llvm::StringRef name) { return name.ends_with(".first") ? "" : (name + ".first").str(); });
+    return changeCallee([](BodyAttr body) {
+      if (body.getVariant() == BodyVariant::norm)
+        return withVariant(body, BodyVariant::norm_first);
+      bool adds = body.getPhase() == Phase::B || body.getPhase() == Phase::W;
+      return adds && body.getVariant() == BodyVariant::plain ? withVariant(body, BodyVariant::first) : BodyAttr();
+    });
   }
   /// The first contribution is added to what nobody has cleared.
   bool laterForFirst() {
-    return changeCallee([](llvm::StringRef name) { return name.consume_back(".first") ? name.str() : ""; });
+    return changeCallee([](BodyAttr body) {
+      if (body.getVariant() == BodyVariant::norm_first)
+        return withVariant(body, BodyVariant::norm);
+      return body.getVariant() == BodyVariant::first ? withVariant(body, BodyVariant::plain) : BodyAttr();
+    });
   }
 
   /// A helper attends a slice too many or too few, or another one.
   bool otherKeys() {
     return changeCallee(
-        [&](llvm::StringRef name) -> std::string {
-          if (CutName::of(name).kind != CutName::Part)
-            return "";
-          llvm::SmallVector<std::string> others;
-          for (auto body : module.getOps<func::FuncOp>()) {
-            CutName mine = CutName::of(name), other = CutName::of(body.getName());
-            bool alike = other.kind == CutName::Part && other.number == mine.number && body.getName() != name &&
-                         body.getName().split(".part.").first == name.split(".part.").first &&
-                         body.getName().rsplit('.').second == name.rsplit('.').second;
+        [&](BodyAttr body) -> BodyAttr {
+          auto isPart = [](BodyAttr body) { return body.getCut() && body.getCut().getKind() == CutKind::part; };
+          if (!isPart(body))
+            return {};
+          llvm::SmallVector<BodyAttr> others;
+          for (auto function : module.getOps<func::FuncOp>()) {
+            BodyAttr other = identityOf(function);
+            bool alike = other && other != body && isPart(other) && other.getPieces() == body.getPieces() &&
+                         other.getPhase() == body.getPhase() && other.getSlice() == body.getSlice() &&
+                         other.getCut().getNumber() == body.getCut().getNumber();
             if (alike)
-              others.push_back(body.getName().str());
+              others.push_back(other);
           }
-          return others.empty() ? "" : dice.pick(others);
+          return others.empty() ? BodyAttr() : dice.pick(others);
         },
         /*spare=*/true);
   }
@@ -214,12 +226,18 @@ private:
     slot.setPlaces(places);
     return true;
   }
-  template <typename Rename> bool changeCallee(Rename rename, bool spare = false) {
+  static BodyAttr withVariant(BodyAttr body, BodyVariant variant) {
+    return BodyAttr::get(body.getPieces(), body.getPhase(), variant, body.getSlice(), body.getCut(), body.getSharer(),
+                         body.getShard());
+  }
+  /// `change` says which body runs in place of this one; null for none.
+  template <typename Change> bool changeCallee(Change change, bool spare = false) {
     SymbolTable symbols(module);
+    BodyTable bodies(module);
     auto scratchOf = [](func::FuncOp body) { return body->getAttrOfType<IntegerAttr>(kScratchAttr).getInt(); };
     auto renamed = [&](LaunchOp op) {
-      std::string name = rename(op.getCallee());
-      auto body = name.empty() ? func::FuncOp() : symbols.lookup<func::FuncOp>(name);
+      BodyAttr other = change(bodies.of(op));
+      func::FuncOp body = other ? bodies.find(other) : func::FuncOp();
       bool fits = body && scratchOf(body) <= scratchOf(symbols.lookup<func::FuncOp>(op.getCallee()));
       return fits ? body : func::FuncOp(); // lowering refuses a launch with too little scratch
     };

@@ -89,6 +89,7 @@ pipeline.program @one_and_a_half ranks 1 microbatches 1 slices 0 attributes {tra
 }
 
 // Weights that nobody updates.
+func.func private @s0.norm() attributes {pipeline.body = #pipeline.body<"s0" U norm>}
 pipeline.program @frozen ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   // expected-error@+1 {{no rank updates the weights of stage 0}}
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> {weights = [#w]}
@@ -152,6 +153,8 @@ pipeline.program @nowhere ranks 1 microbatches 1 slices 0 attributes {train = {}
 }
 
 // A forward that is cut at its attention ends before it.
+func.func private @s0.F.step.0of2.all.0() attributes {pipeline.body = #pipeline.body<"s0" F slice 0 step 0 of 2>}
+func.func private @s0.F.step.1of2.0to1.0() attributes {pipeline.body = #pipeline.body<"s0" F slice 0 step 1 of 2 keys [0]>}
 pipeline.program @half_a_unit ranks 1 microbatches 1 slices 1 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
   pipeline.rank 0 {

@@ -3,6 +3,9 @@
 
 #w = #pipeline.weight<name = "w", type = tensor<4xf32>, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
 
+func.func private @s0.norm.first() attributes {pipeline.body = #pipeline.body<"s0" U norm_first>}
+func.func private @s0.copy() attributes {pipeline.body = #pipeline.body<"s0" U copy>}
+
 // CHECK: pipeline.program @split
 pipeline.program @split ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> {weights = [#w]}

@@ -6,14 +6,19 @@
 #w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
 
 func.func private @s0.W.first(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" W first>,
   pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.W(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" W>,
   pipeline.inputs = [["tokens", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
 func.func private @s0.sum(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" U sum>,
   pipeline.inputs = [["grad", 1], ["share", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
 func.func private @s0.zero() -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" U zero>,
   pipeline.inputs = [], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s0" U>,
   pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1]], pipeline.results = [["weight", 1], ["opt", 1]],
   pipeline.ties = array<i64: 0, 2>}
 

@@ -7,26 +7,36 @@
 #w1 = #pipeline.weight<name = "w1", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s0" F>,
   pipeline.inputs = [["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]], pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.R(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" R>,
   pipeline.inputs = [["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.B.first(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" B first>,
   pipeline.inputs = [["stash", 1], ["dact", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.B(!t, !t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" B>,
   pipeline.inputs = [["stash", 1], ["dact", 1], ["grad", 1]], pipeline.results = [["grad", 1]],
   pipeline.ties = array<i64: 2>}
 func.func private @s0.W.first(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" W first>,
   pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.W(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" W>,
   pipeline.inputs = [["tokens", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
 func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s0" U>,
   pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1]], pipeline.results = [["weight", 1], ["opt", 1]],
   pipeline.ties = array<i64: 0, 2>}
 func.func private @s0.copy(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" U copy>,
   pipeline.inputs = [["weight", 1]], pipeline.results = [["weight", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s1.F(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s1" F>,
   pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s1.B(!t, !t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s1" B>,
   pipeline.inputs = [["act", 1], ["targets", 1]], pipeline.results = [["dact", 1], ["loss", 1]],
   pipeline.ties = array<i64: -1, -1>}
 
@@ -232,7 +242,9 @@ pipeline.program @no_update ranks 1 microbatches 1 slices 0 attributes {train = 
 }
 
 func.func private @s0.X(!t) attributes {pipeline.inputs = [["weight", 1]], pipeline.results = [], pipeline.ties = array<i64>}
-func.func private @odd.F(!t) attributes {pipeline.inputs = [["mood", 1]], pipeline.results = [], pipeline.ties = array<i64>}
+func.func private @odd.F(!t) attributes {
+  pipeline.body = #pipeline.body<"odd" F>,
+  pipeline.inputs = [["mood", 1]], pipeline.results = [], pipeline.ties = array<i64>}
 
 // A body of no kind that is known.
 pipeline.program @no_body_rule ranks 1 microbatches 1 slices 0 attributes {train = {}} {

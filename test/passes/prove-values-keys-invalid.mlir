@@ -5,18 +5,25 @@
 !s = !pipeline.slot<tuple<!t>>
 
 func.func private @q.F.0() -> !t attributes {
+  pipeline.body = #pipeline.body<"q" F slice 0>,
   pipeline.inputs = [], pipeline.results = [["keys", 1]], pipeline.ties = array<i64: -1>}
 func.func private @a.F.0(!t) attributes {
+  pipeline.body = #pipeline.body<"a" F slice 0>,
   pipeline.inputs = [["kv.0", 1]], pipeline.results = [], pipeline.ties = array<i64>}
 func.func private @a.F.1(!t) attributes {
+  pipeline.body = #pipeline.body<"a" F slice 1>,
   pipeline.inputs = [["kv.0", 1]], pipeline.results = [], pipeline.ties = array<i64>}
 func.func private @a.B.1(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"a" B slice 1>,
   pipeline.inputs = [["kv.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: -1>}
 func.func private @a.B.0(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"a" B slice 0>,
   pipeline.inputs = [["kv.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: -1>}
 func.func private @a.dkv.sum.0(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"a" U sum_keys slice 0>,
   pipeline.inputs = [["dkv.0", 1], ["dterm.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: 0>}
 func.func private @q.B.0(!t) attributes {
+  pipeline.body = #pipeline.body<"q" B slice 0>,
   pipeline.inputs = [["dkeys", 1]], pipeline.results = [], pipeline.ties = array<i64>}
 
 // As it should be.

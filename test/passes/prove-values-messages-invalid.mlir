@@ -6,6 +6,7 @@
 #w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s0" F>,
   pipeline.inputs = [["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]], pipeline.ties = array<i64: -1, -1>}
 
 // The slot of one message posted as another.

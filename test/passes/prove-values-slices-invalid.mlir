@@ -5,18 +5,24 @@
 !s = !pipeline.slot<tuple<!t>>
 
 func.func private @s0.F.0() -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" F slice 0>,
   pipeline.inputs = [], pipeline.results = [["kv.0", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.F.1(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" F slice 1>,
   pipeline.inputs = [["kv.0", 1]], pipeline.results = [["kv.1", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.F.2(!t, !t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" F slice 2>,
   pipeline.inputs = [["kv.0", 1], ["kv.1", 1]], pipeline.results = [["kv.2", 1]], pipeline.ties = array<i64: -1>}
 func.func private @s0.B.2(!t, !t, !t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s0" B slice 2>,
   pipeline.inputs = [["kv.0", 1], ["kv.1", 1], ["kv.2", 1]], pipeline.results = [["dkv.0", 1], ["dkv.1", 1]],
   pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.B.1(!t, !t) -> (!t, !t) attributes {
+  pipeline.body = #pipeline.body<"s0" B slice 1>,
   pipeline.inputs = [["dkv.0", 1], ["dkv.1", 1]], pipeline.results = [["dkv.0", 1], ["dkv.1", 1]],
   pipeline.ties = array<i64: 0, 1>}
 func.func private @s0.B.0(!t) -> !t attributes {
+  pipeline.body = #pipeline.body<"s0" B slice 0>,
   pipeline.inputs = [["dkv.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: 0>}
 
 // As it should be.

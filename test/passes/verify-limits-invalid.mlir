@@ -60,6 +60,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 
 // A part of the stash that F keeps is a stash from F on, although R makes the rest.
 !s0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0]>
+func.func private @s0.F.light() -> tensor<4xf32> attributes {pipeline.body = #pipeline.body<"s0" F light>}
 pipeline.program @partly ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   // expected-error@+1 {{rank 0 holds 2 stashes at once; the limit is 1}}
   pipeline.limit stash 1 on [0]

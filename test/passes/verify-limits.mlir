@@ -37,6 +37,7 @@ pipeline.program @sum ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // Where F keeps nothing but its inputs there is a stash from R on: the second is made when the first is used up. What F
 // keeps of it counts from F.
 !s0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0]>
+func.func private @s0.F.light() attributes {pipeline.body = #pipeline.body<"s0" F light>}
 // CHECK: pipeline.program @forgotten
 pipeline.program @forgotten ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.limit stash 1 on [0]
