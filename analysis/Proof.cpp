@@ -1,6 +1,7 @@
 // Records what the proofs established, reads it back, and prints it as a table or as JSON.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
+#include "analysis/Messages.h"
 #include "analysis/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "mlir/Pass/Pass.h"
@@ -107,7 +108,7 @@ static std::vector<Fact> describe(ProgramOp program) {
       }
       ++sends;
       ++messages[post.getThing().getRole()];
-      bytes += payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+      bytes += bytesOf(post);
     }
   std::vector<Fact> facts = {{"launches", launches}};
   for (Phase phase : {Phase::F, Phase::B, Phase::I, Phase::W, Phase::R})

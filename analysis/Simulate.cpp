@@ -41,7 +41,7 @@ namespace {
 class Engine {
 public:
   /// Several steps follow each other without a barrier, as Timeline::twoSteps says.
-  Engine(ProgramOp program, const CostModel &costs, int64_t steps, Manner manner);
+  Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner);
   Timeline run();
   /// After run(): what a rank waits for that never comes; null if nothing.
   Operation *stuck() const;
@@ -65,11 +65,6 @@ private:
     SmallVector<int64_t, 2> links;
     bool arrived = false;
   };
-  /// The messages between two ranks, or of one group, in order.
-  struct Lane {
-    std::map<int64_t, size_t> posted; ///< by end: -1 sender, -2 receiver, or the member
-    std::vector<int64_t> flights;
-  };
   enum class Kind { resume, release, arrive };
   struct Event {
     double time;
@@ -89,7 +84,7 @@ private:
   bool complete(int64_t number, PostOp op);
   bool hasArrived(int64_t number, int64_t flight);
   bool hasSent(int64_t number);
-  static std::vector<int64_t> endsOf(int64_t number, PostOp op);
+  Route routeOf(int64_t number, PostOp op, int64_t bytes) const;
   int64_t flightOf(int64_t number, PostOp op);
   void startReady();
   bool start(int64_t flight);
@@ -100,6 +95,7 @@ private:
   bool isLate(PostOp op) const { return !overlap && op.getKind() == PostKind::receive && !op.isHost(); }
   bool isSkipped(PostOp op) const { return steps > 1 && op.getThing().getRole() == Role::stat && op.isCollective(); }
 
+  const Messages &numbers;
   const CostModel &costs;
   int64_t steps;
   bool overlap;
@@ -110,7 +106,7 @@ private:
   Timeline timeline;
   std::vector<Stream> streams;
   std::vector<Message> messages; ///< of timeline.flights
-  std::map<std::pair<std::vector<int64_t>, int64_t>, Lane> lanes;
+  std::vector<int64_t> flights;  ///< by step and number of the message: in timeline.flights, -1 until an end is posted
   llvm::DenseMap<Operation *, int64_t> posted; ///< post to flight
   llvm::StringMap<int64_t> links;
   std::vector<double> freeFrom; ///< by link
@@ -127,8 +123,8 @@ static std::optional<int64_t> jointOf(LaunchOp op) {
   return joint ? std::optional(joint.getInt()) : std::nullopt;
 }
 
-Engine::Engine(ProgramOp program, const CostModel &costs, int64_t steps, Manner manner)
-    : costs(costs), steps(steps), overlap(manner.overlap) {
+Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner)
+    : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), flights(steps * numbers.size(), -1) {
   timeline.unitTime = costs.isUnitTime();
   for (auto rank : program.getOps<RankOp>()) {
     Stream &stream = streams.emplace_back();
@@ -242,40 +238,36 @@ double Engine::launch(int64_t number, LaunchOp op) {
 
 //===-- Messages ------------------------------------------------------------------------------------------------===//
 
-/// Sender and receiver, or the members. If a rank sends to itself, one end is its host memory.
-std::vector<int64_t> Engine::endsOf(int64_t number, PostOp op) {
-  bool sends = op.getKind() == PostKind::send;
+/// From sender to receiver, or between the members. If a rank sends to itself, one end is its host memory.
+Route Engine::routeOf(int64_t number, PostOp op, int64_t bytes) const {
   if (op.isCollective())
-    return std::vector<int64_t>(op.getPeers());
+    return costs.route(op.getKind(), op.ringOrder(), bytes);
+  bool sends = op.getKind() == PostKind::send;
   int64_t peer = op.isHost() ? kHost : op.getPeers().front();
   bool starts = op.isHost() ? sends != op.getSlot().getDefiningOp<SlotOp>().getHost() : sends;
-  return starts ? std::vector<int64_t>{number, peer} : std::vector<int64_t>{peer, number};
+  return costs.route(PostKind::send, {starts ? number : peer, starts ? peer : number}, bytes);
 }
 
 int64_t Engine::flightOf(int64_t number, PostOp op) {
-  bool sends = op.getKind() == PostKind::send;
-  std::vector<int64_t> ends = endsOf(number, op);
-  Lane &lane = lanes[{ends, op.getChannel().value_or(0)}];
-  size_t k = lane.posted[op.isCollective() ? number : sends ? -1 : -2]++;
-  if (k == lane.flights.size()) {
-    lane.flights.push_back(timeline.flights.size());
-    Flight &made = timeline.flights.emplace_back();
-    made.posted = now;
-    made.bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
-    Message &message = messages.emplace_back();
-    message.route = op.isCollective() ? costs.route(op.getKind(), op.ringOrder(), made.bytes)
-                                      : costs.route(PostKind::send, ends, made.bytes);
-    for (const std::string &name : message.route.links) {
-      auto [link, isNew] = links.insert({name, links.size()});
-      if (isNew) {
-        timeline.links.emplace_back().name = name;
-        freeFrom.push_back(0);
-      }
-      message.links.push_back(link->second);
+  int64_t &index = flights[streams[number].step * numbers.size() + numbers.numberOf(op) - 1];
+  if (index >= 0)
+    return index;
+  index = timeline.flights.size();
+  Flight &made = timeline.flights.emplace_back();
+  made.posted = now;
+  made.bytes = bytesOf(op);
+  Message &message = messages.emplace_back();
+  message.route = routeOf(number, op, made.bytes);
+  for (const std::string &name : message.route.links) {
+    auto [link, isNew] = links.insert({name, links.size()});
+    if (isNew) {
+      timeline.links.emplace_back().name = name;
+      freeFrom.push_back(0);
     }
-    made.link = message.links.empty() ? -1 : message.links.front();
+    message.links.push_back(link->second);
   }
-  return lane.flights[k];
+  made.link = message.links.empty() ? -1 : message.links.front();
+  return index;
 }
 
 /// What it takes of the rank's time.
@@ -407,7 +399,8 @@ void Engine::idle(int64_t number, double from, double to, IdleCause cause, int64
 }
 
 FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Manner manner) {
-  Engine one(program, costs, /*steps=*/1, manner), two(program, costs, /*steps=*/2, manner);
+  Messages messages(program);
+  Engine one(program, messages, costs, /*steps=*/1, manner), two(program, messages, costs, /*steps=*/2, manner);
   Timeline timeline = one.run();
   if (Operation *op = one.stuck()) {
     auto post = isa<CompleteOp>(op) ? cast<CompleteOp>(op).getRequest().getDefiningOp<PostOp>() : PostOp();
@@ -417,6 +410,7 @@ FailureOr<Timeline> pp::simulate(ProgramOp program, const CostModel &costs, Mann
                                    << withLoops(op);
   }
   timeline.twoSteps = two.run().step;
+  timeline.messages = std::move(messages);
   for (auto [rank, record] : llvm::zip(program.getOps<RankOp>(), timeline.ranks))
     record.memory = memoryCurve(rank, record.times);
   return timeline;

@@ -4,6 +4,7 @@
 #define PP_PASSES_SIMULATE_H
 
 #include "analysis/Costs.h"
+#include "analysis/Messages.h"
 
 namespace pp {
 
@@ -68,6 +69,7 @@ struct Timeline {
   bool unitTime = true;
   std::vector<RankTimeline> ranks;
   std::vector<Flight> flights;
+  Messages messages; ///< their numbers
   std::vector<LinkLoad> links;
   double makespan = 0; ///< from 0 to the end of the last work of any rank
   double step = 0;     ///< to the end of the last task: updates and what completes the step included

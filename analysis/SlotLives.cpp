@@ -116,7 +116,7 @@ private:
     life.op = value.getDefiningOp<SlotOp>();
     int64_t &bytes = bytesOf.try_emplace(value.getType(), -1).first->second;
     if (bytes < 0)
-      bytes = payloadOffsets(cast<SlotType>(value.getType()).getPayload()).back();
+      bytes = slotBytes(value);
     life.bytes = bytes;
     life.segments.push_back({livesFromStart(life.op) ? 0 : position, position});
     return life;

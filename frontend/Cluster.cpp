@@ -98,13 +98,22 @@ private:
     static constexpr const char *expected[] = {"an int from 1 to 2147483647", "a number of bytes of at least 1",
                                                "a number above 0", "a number of seconds of at least 0",
                                                "a share above 0, up to 1"};
-    bool right = figure.kind == Figure::Count   ? value->asInt() && number >= 1 && number <= INT32_MAX
-                 : figure.kind == Figure::Bytes ? number >= 1 && number < 9e18
-                 : figure.kind == Figure::Time  ? number >= 0
-                 : figure.kind == Figure::Share ? number > 0 && number <= 1
-                                                : number > 0;
+    auto isRight = [&] {
+      switch (figure.kind) {
+      case Figure::Count:
+        return value->asInt() && number >= 1 && number <= INT32_MAX;
+      case Figure::Bytes:
+        return number >= 1 && number < 9e18;
+      case Figure::Time:
+        return number >= 0;
+      case Figure::Share:
+        return number > 0 && number <= 1;
+      default:
+        return number > 0;
+      }
+    };
     StringRef shown = label.empty() ? option : label;
-    if (!right)
+    if (!isRight())
       return evaluator.fail(expr->at,
                             Twine("expected ") + expected[figure.kind] + " for `" + shown + "`, got " + value->text());
     if (figure.value)

@@ -558,10 +558,11 @@ private:
   LogicalResult elaborate(const ModelOutline &outline) {
     if (intOf(modelScope, "vocab") < 1)
       return evaluator.fail(model->name.at, "model `" + model->name.text + "` needs a parameter `vocab` of at least 1");
-    mlir::FloatType element = precision == "f64"    ? builder.getF64Type()
-                              : precision == "bf16" ? mlir::FloatType(builder.getBF16Type())
-                              : precision == "f16"  ? mlir::FloatType(builder.getF16Type())
-                                                    : builder.getF32Type();
+    auto element = llvm::StringSwitch<mlir::FloatType>(precision)
+                       .Case("f64", builder.getF64Type())
+                       .Case("bf16", builder.getBF16Type())
+                       .Case("f16", builder.getF16Type())
+                       .Default(builder.getF32Type());
     BatchShape shape{int64_t(dataSettings[0].value), int64_t(dataSettings[1].value), element};
     builder.setInsertionPointToEnd(module.getBody());
     if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))

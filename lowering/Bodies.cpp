@@ -23,7 +23,7 @@ LogicalResult Body::checkLaunch(LaunchOp launch) const {
   if (scratch > 0 && !launch.getScratch())
     return launch.emitOpError() << "has no scratch; `@" << launch.getCallee() << "` needs " << scratch << " bytes";
   if (scratch > 0) {
-    int64_t bytes = payloadOffsets(cast<SlotType>(launch.getScratch().getType()).getPayload()).back();
+    int64_t bytes = slotBytes(launch.getScratch());
     if (bytes < scratch)
       return launch.emitOpError() << "has " << bytes << " bytes of scratch; `@" << launch.getCallee() << "` needs "
                                   << scratch;

@@ -19,7 +19,7 @@ using namespace pp::pipeline;
 namespace {
 
 /// A run of bytes of a value that no view made.
-struct Piece {
+struct ByteRun {
   Value value;
   int64_t begin, bytes;
 };
@@ -29,10 +29,10 @@ class Contents {
 public:
   using Place = std::pair<int64_t, int64_t>; ///< pointer of the signature (-1: scratch), byte
 
-  void write(Place place, const Piece &piece) {
+  void write(Place place, const ByteRun &wanted) {
     auto [pointer, begin] = place;
     auto &runs = memory[pointer];
-    int64_t end = begin + piece.bytes;
+    int64_t end = begin + wanted.bytes;
     auto run = runs.lower_bound(begin);
     if (run != runs.begin() && std::prev(run)->first + std::prev(run)->second.bytes > begin)
       --run;
@@ -44,21 +44,21 @@ public:
       if (int64_t more = from + old.bytes - end; more > 0)
         run = runs.insert({end, {old.value, old.begin + old.bytes - more, more}}).first;
     }
-    runs[begin] = piece;
+    runs[begin] = wanted;
   }
 
-  bool holds(Place place, const Piece &piece) {
+  bool holds(Place place, const ByteRun &wanted) {
     auto [pointer, begin] = place;
     auto &runs = memory[pointer];
     int64_t done = 0;
-    for (auto run = runs.upper_bound(begin); done < piece.bytes;) {
+    for (auto run = runs.upper_bound(begin); done < wanted.bytes;) {
       if (done == 0) {
         if (run == runs.begin())
           return false;
         --run;
       }
-      if (run == runs.end() || run->first > begin + done || run->second.value != piece.value ||
-          run->second.begin + (begin + done - run->first) != piece.begin + done)
+      if (run == runs.end() || run->first > begin + done || run->second.value != wanted.value ||
+          run->second.begin + (begin + done - run->first) != wanted.begin + done)
         return false;
       int64_t taken = run->first + run->second.bytes - (begin + done);
       if (taken <= 0)
@@ -70,7 +70,7 @@ public:
   }
 
 private:
-  std::map<int64_t, std::map<int64_t, Piece>> memory; ///< by pointer and first byte
+  std::map<int64_t, std::map<int64_t, ByteRun>> memory; ///< by pointer and first byte
 };
 
 class PlaceCheck {
@@ -119,22 +119,22 @@ private:
   }
 
   /// A value as runs of those that its views are made of.
-  void resolve(Value value, int64_t begin, int64_t bytes, SmallVectorImpl<Piece> &pieces) {
+  void resolve(Value value, int64_t begin, int64_t bytes, SmallVectorImpl<ByteRun> &runs) {
     if (auto rows = value.getDefiningOp<nn::RowsOp>()) {
       auto type = cast<RankedTensorType>(value.getType());
       int64_t row = tensorBytes(type) / type.getDimSize(1);
-      return resolve(rows.getX(), begin + row * static_cast<int64_t>(rows.getStart()), bytes, pieces);
+      return resolve(rows.getX(), begin + row * static_cast<int64_t>(rows.getStart()), bytes, runs);
     }
     auto join = value.getDefiningOp<nn::JoinRowsOp>();
     if (!join) {
-      pieces.push_back({value, begin, bytes});
+      runs.push_back({value, begin, bytes});
       return;
     }
     int64_t place = 0;
     for (Value run : join.getRuns()) {
       int64_t first = std::max(begin, place), last = std::min(begin + bytes, place + bytesOf(run));
       if (first < last)
-        resolve(run, first - place, last - first, pieces);
+        resolve(run, first - place, last - first, runs);
       place += bytesOf(run);
     }
   }
@@ -145,13 +145,13 @@ private:
   }
 
   LogicalResult checkRead(Operation *op, Value value) {
-    SmallVector<Piece> pieces;
-    resolve(value, 0, bytesOf(value), pieces);
+    SmallVector<ByteRun> runs;
+    resolve(value, 0, bytesOf(value), runs);
     auto [pointer, begin] = places.lookup(value);
-    for (const Piece &piece : pieces) {
-      if (!contents.holds({pointer, begin}, piece))
+    for (const ByteRun &wanted : runs) {
+      if (!contents.holds({pointer, begin}, wanted))
         return differs(op, "a value where it was made", "memory that something else was written to");
-      begin += piece.bytes;
+      begin += wanted.bytes;
     }
     return success();
   }

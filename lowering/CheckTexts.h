@@ -29,7 +29,7 @@ struct ExpectedKernel {
   llvm::SmallVector<llvm::StringRef> flags;
 };
 
-/// The JSON text of one rank, compared with its program piece by piece.
+/// The JSON text of one rank, compared with its program entry by entry.
 class TextCheck {
 public:
   TextCheck(pipeline::RankOp rank, llvm::StringRef text);

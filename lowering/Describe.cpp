@@ -288,10 +288,13 @@ LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
     if (!piece)
       return failure();
     Bound bound(slot, Pieces(program), piece);
-    return kind == "weight"     ? addWeights(bound, tables->weights)
-           : kind == "opt"      ? addState(bound, tables->state)
-           : kind == "previous" ? addPrevious(bound, tables->state)
-                                : addGrads(bound, tables->grads);
+    if (kind == "weight")
+      return addWeights(bound, tables->weights);
+    if (kind == "opt")
+      return addState(bound, tables->state);
+    if (kind == "previous")
+      return addPrevious(bound, tables->state);
+    return addGrads(bound, tables->grads);
   }
   if (kind == "tokens" || kind == "targets" || kind == "source") {
     Json input = {{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}};

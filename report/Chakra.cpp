@@ -66,7 +66,7 @@ Message attribute(StringRef name, StringRef value) { return Message().text(1, na
 class RankWriter {
 public:
   RankWriter(ProgramOp program, const Timeline &timeline)
-      : program(program), timeline(timeline), messages(numberMessages(program)), perTime(timeline.unitTime ? 1e3 : 1e6),
+      : program(program), timeline(timeline), perTime(timeline.unitTime ? 1e3 : 1e6),
         symbols(program->getParentOfType<ModuleOp>()) {}
   void write(RankOp rank, llvm::raw_ostream &os);
   /// Groups of ranks other than all of them, from 1.
@@ -79,7 +79,6 @@ private:
 
   ProgramOp program;
   const Timeline &timeline;
-  llvm::DenseMap<Operation *, int64_t> messages;
   double perTime;
   SymbolTable symbols;
   llvm::raw_ostream *os = nullptr;
@@ -108,7 +107,7 @@ void RankWriter::launch(RankOp rank, LaunchOp op, const Span &span) {
   uint64_t bytes = 0;
   for (ValueRange slots : {ValueRange(op.getInputs()), ValueRange(op.getResults())})
     for (Value slot : slots)
-      bytes += payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back();
+      bytes += slotBytes(slot);
   Message node = begin(op.getUnit().cell(), Compute);
   node.number(StartMicros, std::llround(span.start * perTime));
   node.number(DurationMicros, std::llround((span.end - span.start) * perTime));
@@ -123,10 +122,10 @@ void RankWriter::launch(RankOp rank, LaunchOp op, const Span &span) {
 void RankWriter::post(RankOp rank, PostOp op) {
   bool sends = op.getKind() == PostKind::send, collective = op.isCollective();
   Message node = begin(op.getThing().str(), collective ? Collective : sends ? Send : Receive);
-  uint64_t bytes = payloadOffsets(cast<SlotType>(op.getSlot().getType()).getPayload()).back();
+  uint64_t bytes = bytesOf(op);
   node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
   node.text(Attribute, attribute("comm_size", Int64, bytes).str());
-  node.text(Attribute, attribute("comm_tag", Int32, messages.lookup(op)).str());
+  node.text(Attribute, attribute("comm_tag", Int32, timeline.messages.numberOf(op)).str());
   if (collective) {
     node.text(Attribute, attribute("comm_type", Int64, kAllReduce).str());
     if (op.getPeers().size() < static_cast<size_t>(program.getRanks())) {

@@ -21,10 +21,8 @@ struct Slice {
 
 class Reader {
 public:
-  Reader(ProgramOp program, StringRef path)
-      : program(program), path(path), ranks(program.getRanks()), numbers(numberMessages(program)) {
-    for (auto [post, number] : numbers)
-      messages = std::max(messages, number);
+  Reader(ProgramOp program, StringRef path) : program(program), path(path), ranks(program.getRanks()) {
+    timeline.messages = Messages(program);
   }
   LogicalResult parse();
   LogicalResult chooseStep();
@@ -45,8 +43,6 @@ private:
   ProgramOp program;
   StringRef path;
   size_t ranks;
-  llvm::DenseMap<Operation *, int64_t> numbers;
-  int64_t messages = 0; ///< in a step
   std::vector<std::vector<Slice>> compute{ranks}, steps{ranks}, arrivals{ranks};
   size_t step = 0;
   double begin = 0;
@@ -117,18 +113,19 @@ LogicalResult Reader::chooseStep() {
 }
 
 void Reader::readFlights() {
-  timeline.flights.resize(messages);
+  timeline.flights.resize(timeline.messages.size());
   for (auto rank : program.getOps<RankOp>())
     for (auto post : rank.getOps<PostOp>()) {
-      Flight &flight = timeline.flights[numbers.lookup(post) - 1];
+      Flight &flight = timeline.flights[timeline.messages.numberOf(post) - 1];
       size_t place = post.getKind() == PostKind::send ? 0 : flight.posts.size();
       flight.posts.insert(flight.posts.begin() + place, post);
       flight.ranks.insert(flight.ranks.begin() + place, rank.getRank());
-      flight.bytes = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+      flight.bytes = bytesOf(post);
     }
   for (const auto &its : arrivals)
     for (const Slice &slice : its)
-      if (int64_t number = slice.message - static_cast<int64_t>(step) * messages; number > 0 && number <= messages) {
+      if (int64_t number = slice.message - static_cast<int64_t>(step) * timeline.messages.size();
+          number > 0 && number <= timeline.messages.size()) {
         Flight &flight = timeline.flights[number - 1];
         flight.posted = flight.ready = flight.start = seconds(slice.start);
         flight.end = seconds(slice.end);
@@ -170,7 +167,7 @@ void Reader::readIdles(int64_t rank) {
   for (const Slice &slice : compute[rank]) {
     if (symbolizePhase(slice.category) || !inStep(rank, slice))
       continue;
-    int64_t flight = slice.message > 0 && slice.message <= messages ? slice.message - 1 : -1;
+    int64_t flight = slice.message > 0 && slice.message <= timeline.messages.size() ? slice.message - 1 : -1;
     double start = seconds(slice.start), end = seconds(slice.end);
     double ready =
         flight < 0 || slice.category == "post" ? start : std::clamp(timeline.flights[flight].ready, start, end);

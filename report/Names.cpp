@@ -45,31 +45,6 @@ ArrayRef<Role> pp::stackedRoles() {
   return roles;
 }
 
-llvm::DenseMap<Operation *, int64_t> pp::numberMessages(ProgramOp program) {
-  llvm::DenseMap<Operation *, int64_t> numbers;
-  // By the ends of a lane, its channel, and the place in it.
-  std::map<std::tuple<std::vector<int64_t>, int64_t, int64_t>, int64_t> known;
-  auto visit = [&](RankOp rank, bool receives) {
-    std::map<std::pair<std::vector<int64_t>, int64_t>, int64_t> counts;
-    for (auto post : rank.getOps<PostOp>()) {
-      if ((post.getKind() == PostKind::receive) != receives)
-        continue;
-      int64_t self = rank.getRank(), channel = post.getChannel().value_or(0);
-      std::vector<int64_t> ends(post.getPeers());
-      if (receives)
-        ends.push_back(self);
-      else if (post.getKind() == PostKind::send)
-        ends.insert(ends.begin(), self);
-      int64_t place = counts[{ends, channel}]++;
-      numbers[post] = known.try_emplace({ends, channel, place}, known.size() + 1).first->second;
-    }
-  };
-  for (bool receives : {false, true})
-    for (auto rank : program.getOps<RankOp>())
-      visit(rank, receives);
-  return numbers;
-}
-
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
 UnitNames::UnitNames(ProgramOp program) {

@@ -19,10 +19,6 @@ llvm::StringRef describe(pipeline::Phase phase);
 /// In the order in which memory is stacked: what stays all step long at the bottom.
 llvm::ArrayRef<pipeline::Role> stackedRoles();
 
-/// The numbers of messages, from 1: sends and collectives in the order of ranks and of their lists. An emitted program
-/// counts in the same way (runtime/files/Trace.cpp), so that a planned and a measured message have one number.
-llvm::DenseMap<mlir::Operation *, int64_t> numberMessages(pipeline::ProgramOp program);
-
 /// What is known of the units of a program when all are seen together.
 class UnitNames {
 public:

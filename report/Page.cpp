@@ -110,7 +110,7 @@ void Data::words(const Timeline *measured) {
 static int64_t bytesOf(ValueRange slots) {
   int64_t bytes = 0;
   for (Value slot : slots)
-    bytes += payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back();
+    bytes += slotBytes(slot);
   return bytes;
 }
 

@@ -124,32 +124,6 @@ static void printPeak(const RankTimeline &rank, llvm::json::OStream &json) {
   });
 }
 
-/// Bytes that come to the rank from others, each member's straight from it.
-static int64_t bytesReceived(PostOp post) {
-  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
-  TupleType payload = post.getSlot().getType().getPayload();
-  int64_t others = post.getPeers().size() - 1, size = bytesOf(post.getSlot());
-  if (post.isCollective() && !post.getShard() && payload.size() == 1) // no more than its elements are sent
-    size = tensorBytes(cast<RankedTensorType>(payload.getType(0)));
-  switch (post.getKind()) {
-  case PostKind::send:
-    return 0;
-  case PostKind::receive:
-    return post.isHost() ? 0 : size;
-  case PostKind::broadcast:
-    return post.writtenSlot() ? size : 0;
-  case PostKind::reduce:
-    return post.writtenSlot() ? others * size : 0;
-  case PostKind::all_reduce:
-    return others * size;
-  case PostKind::all_gather:
-    return size - bytesOf(post.getShard());
-  case PostKind::reduce_scatter:
-    return others * bytesOf(post.getShard());
-  }
-  return 0;
-}
-
 static void printCollectives(RankOp rank, llvm::json::OStream &json) {
   std::map<PostKind, int64_t> joined;
   int64_t bytes = 0;
@@ -159,7 +133,7 @@ static void printCollectives(RankOp rank, llvm::json::OStream &json) {
     int64_t received = bytesReceived(post);
     bytes += received;
     if (post.getThing().getRole() == Role::weight || post.getThing().getRole() == Role::grad)
-      chunks += double(received) / payloadOffsets(post.getSlot().getType().getPayload()).back();
+      chunks += double(received) / bytesOf(post);
   }
   json.attributeObject("collectives_joined", [&] {
     for (auto [kind, count] : joined)
@@ -174,7 +148,7 @@ static void printTraffic(RankOp rank, const BodyTable &bodies, llvm::json::OStre
   int64_t sent = 0, received = 0, bytes = 0, hostBytes = 0;
   llvm::MapVector<StringRef, std::pair<int64_t, int64_t>> byRole; // messages, bytes
   for (auto post : rank.getOps<PostOp>()) {
-    int64_t size = payloadOffsets(cast<SlotType>(post.getSlot().getType()).getPayload()).back();
+    int64_t size = bytesOf(post);
     if (post.isHost()) {
       hostBytes += post.getKind() == PostKind::send ? size : 0;
       continue;

@@ -90,7 +90,9 @@ Figure::Figure(ProgramOp program, const Timeline &timeline, const PictureOptions
         widest = std::max(widest, label.size());
       }
     }
-  row = count <= 8 ? 24 : count <= 16 ? 20 : count <= 32 ? 14 : count <= 64 ? 9 : std::max(2.0, 640.0 / count);
+  static constexpr std::pair<int64_t, double> rowHeights[] = {{8, 24}, {16, 20}, {32, 14}, {64, 9}}; // up to so many
+  auto *known = llvm::find_if(rowHeights, [&](auto &height) { return int64_t(count) <= height.first; });
+  row = known != std::end(rowHeights) ? known->second : std::max(2.0, 640.0 / count);
   gap = options.messages && count <= 32 ? 12 : row >= 9 ? 3 : 1;
   band = count <= 8 ? 44 : count <= 32 ? 24 : 12;
   // The shortest unit shows its label if the whole does not become too wide; unit times fall on whole pixels.

@@ -6,7 +6,7 @@
 //   1 + 2 q    sends to rank q
 //   2 + 2 q    receives from rank q
 //   1 + 2 P    sums over groups
-// A message has one number on all its ends (numberMessages); an arrow (flow) of this number joins them. Trace viewers
+// A message has one number on all its ends (analysis/Messages.h); an arrow (flow) of this number joins them. Viewers
 // take no slices that overlap on one line, nor arrows that end where nothing is: so a message ends before the next of
 // its line begins, and lasts a microsecond at least.
 #include "report/Names.h"
@@ -24,8 +24,8 @@ namespace {
 class EventWriter {
 public:
   EventWriter(ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os)
-      : timeline(timeline), os(os), numbers(numberMessages(program)), perTime(timeline.unitTime ? 1e3 : 1e6),
-        ranks(timeline.ranks.size()), lineEnds(ranks) {}
+      : timeline(timeline), os(os), perTime(timeline.unitTime ? 1e3 : 1e6), ranks(timeline.ranks.size()),
+        lineEnds(ranks) {}
   void write();
 
 private:
@@ -41,7 +41,6 @@ private:
 
   const Timeline &timeline;
   llvm::raw_ostream &os;
-  llvm::DenseMap<Operation *, int64_t> numbers;
   double perTime; ///< microseconds
   int64_t ranks;
   std::vector<std::map<int64_t, double>> lineEnds; ///< by rank and line: where its last message ends, in microseconds
@@ -97,11 +96,15 @@ void EventWriter::names(int64_t rank) {
     meta(rank, number, "thread_sort_index", [&](auto &json) { json.attribute("sort_index", number); });
   };
   line(0, "compute");
-  for (auto [number, end] : lineEnds[rank])
-    line(number, number > 2 * ranks         ? "sums"
-                 : (number - 1) / 2 == rank ? number % 2 ? "host memory: sent" : "host memory: received"
-                 : number % 2               ? "send to " + std::to_string(number / 2)
-                                            : "receive from " + std::to_string(number / 2 - 1));
+  for (auto [number, end] : lineEnds[rank]) {
+    bool sends = number % 2;
+    if (number > 2 * ranks)
+      line(number, "sums");
+    else if ((number - 1) / 2 == rank)
+      line(number, sends ? "host memory: sent" : "host memory: received");
+    else
+      line(number, sends ? "send to " + std::to_string(number / 2) : "receive from " + std::to_string(number / 2 - 1));
+  }
 }
 
 void EventWriter::unit(int64_t rank, const Span &span) {
@@ -115,7 +118,7 @@ void EventWriter::unit(int64_t rank, const Span &span) {
             json.attribute("slice", coord.getSlice());
           int64_t bytes = 0;
           for (Value result : launch.getResults())
-            bytes += payloadOffsets(cast<SlotType>(result.getType()).getPayload()).back();
+            bytes += slotBytes(result);
           json.attribute("task", launch.getCallee());
           json.attribute("bytes", bytes);
           json.attributeArray("slots", [&] {
@@ -132,7 +135,7 @@ void EventWriter::idle(int64_t rank, const Idle &idle) {
             return;
           PostOp post = timeline.flights[idle.flight].posts.front();
           json.attribute("waits for", post.getThing().str());
-          json.attribute("message", numbers.lookup(post));
+          json.attribute("message", timeline.messages.numberOf(post));
         });
 }
 
@@ -165,7 +168,7 @@ void EventWriter::message(const Flight &flight) {
                      : post.jointName(),
           start, free, [&](llvm::json::OStream &json) {
             SlotOp slot = post.getSlot().getDefiningOp<SlotOp>();
-            json.attribute("message", numbers.lookup(post));
+            json.attribute("message", timeline.messages.numberOf(post));
             json.attribute("bytes", flight.bytes);
             json.attribute("channel", static_cast<int64_t>(post.getChannel().value_or(0)));
             json.attribute("slot", slot.getLabel());
@@ -179,7 +182,7 @@ void EventWriter::message(const Flight &flight) {
         json.attribute("tid", line);
         json.attribute("name", name);
         json.attribute("cat", "message");
-        json.attribute("id", numbers.lookup(post));
+        json.attribute("id", timeline.messages.numberOf(post));
         time(json, "ts", start);
       });
   }

@@ -268,7 +268,8 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
 } // namespace
 
 std::string_view elementName(Type type) {
-  return type == Type::F32 ? "f32" : type == Type::F64 ? "f64" : type == Type::F16 ? "f16" : "bf16";
+  static constexpr std::string_view names[] = {"f32", "bf16", "f64", "f16"}; // in the order of Type
+  return names[size_t(type)];
 }
 
 std::string_view kindName(MessageSpec::Kind kind) { return messageKinds[size_t(kind)]; }
@@ -283,8 +284,8 @@ bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
 
 int64_t MessageSpec::shardBytes(size_t member) const {
   int64_t total = 0;
-  for (ShardPiece piece : pieces(member))
-    total += piece.bytes;
+  for (ShardRange range : ranges(member))
+    total += range.bytes;
   return total;
 }
 

@@ -67,20 +67,20 @@ struct UnitSpec {
 };
 
 /// A run of bytes of a whole that a shard has: where it lies in both.
-struct ShardPiece {
+struct ShardRange {
   int64_t whole, shard, bytes;
 };
 
-/// The pieces of one member's shard, read off `MessageSpec::cuts` on the way: a step allocates nothing.
-class ShardPieces {
+/// The ranges of one member's shard, read off `MessageSpec::cuts` on the way: a step allocates nothing.
+class ShardRanges {
 public:
-  ShardPieces(const std::vector<int64_t> &cuts, size_t members, size_t member)
+  ShardRanges(const std::vector<int64_t> &cuts, size_t members, size_t member)
       : cuts(cuts), members(members), next(member) {}
-  [[nodiscard]] ShardPieces begin() const { return *this; }
+  [[nodiscard]] ShardRanges begin() const { return *this; }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
   [[nodiscard]] bool operator==(std::default_sentinel_t) const { return next + 1 >= cuts.size(); }
-  ShardPiece operator*() const { return {cuts[next], done, cuts[next + 1] - cuts[next]}; }
-  ShardPieces &operator++() {
+  ShardRange operator*() const { return {cuts[next], done, cuts[next + 1] - cuts[next]}; }
+  ShardRanges &operator++() {
     done += (**this).bytes;
     next += members;
     return *this;
@@ -112,7 +112,7 @@ struct MessageSpec {
   /// Which member of the group this rank is.
   [[nodiscard]] size_t memberOf(int32_t rank) const;
   /// What the member's shard has of the whole, in order.
-  [[nodiscard]] ShardPieces pieces(size_t member) const { return {cuts, group.size(), member}; }
+  [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member}; }
   /// The length of a member's shard; 0 where nothing is cut.
   [[nodiscard]] int64_t shardBytes(size_t member) const;
 };

@@ -157,11 +157,11 @@ def JoinOp : Pipeline_Op<"join"> {
   let hasVerifier = 1;
 }
 
-def SplitOp : Pipeline_Op<"piece_of"> {
+def SplitOp : Pipeline_Op<"split"> {
   let summary = "what one rank holds of a group's value; the inverse of `join`";
   let arguments = (ins Pipeline_ValType:$value);
-  let results = (outs Pipeline_ValType:$piece);
-  let assemblyFormat = "$value attr-dict `:` type($value) `->` type($piece)";
+  let results = (outs Pipeline_ValType:$own);
+  let assemblyFormat = "$value attr-dict `:` type($value) `->` type($own)";
   let hasVerifier = 1;
 }
 

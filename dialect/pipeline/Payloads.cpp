@@ -17,6 +17,10 @@ SmallVector<int64_t> pp::pipeline::payloadOffsets(TupleType payload) {
   return offsets;
 }
 
+int64_t pp::pipeline::slotBytes(Value slot) {
+  return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back();
+}
+
 /// Elements between two places where tensors may be cut: kAlignment bytes of the shortest type.
 static constexpr int64_t kCutUnit = kAlignment / 2;
 
@@ -43,8 +47,8 @@ static void cutRun(TypeRange tensors, unsigned first, unsigned last, PayloadCut 
       unit += taken;
     }
   }
-  for (int64_t piece : bytes)
-    cut.bounds.push_back(cut.bounds.back() + piece);
+  for (int64_t shard : bytes)
+    cut.bounds.push_back(cut.bounds.back() + shard);
 }
 
 PayloadCut pp::pipeline::cutPayload(TypeRange tensors, int64_t shards, ArrayRef<bool> apart) {

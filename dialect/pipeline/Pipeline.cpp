@@ -171,10 +171,9 @@ LogicalResult JoinOp::verify() {
 }
 
 LogicalResult pp::pipeline::SplitOp::verify() {
-  auto group = cast<ValType>(getValue().getType()), piece = cast<ValType>(getPiece().getType());
-  if (piece.getRanks().size() != 1 || !llvm::is_contained(group.getRanks(), piece.getRanks().front()))
-    return emitOpError() << "takes a piece on " << piece.getPlace().str() << " of a value on "
-                         << group.getPlace().str();
+  auto group = cast<ValType>(getValue().getType()), own = cast<ValType>(getOwn().getType());
+  if (own.getRanks().size() != 1 || !llvm::is_contained(group.getRanks(), own.getRanks().front()))
+    return emitOpError() << "takes what " << own.getPlace().str() << " holds of a value on " << group.getPlace().str();
   return success();
 }
 

@@ -29,6 +29,9 @@ inline constexpr int64_t kAlignment = 64;
 /// Where the tensors of a payload begin, and, last, the bytes of the whole, all multiples of kAlignment.
 llvm::SmallVector<int64_t> payloadOffsets(mlir::TupleType payload);
 
+/// Bytes of what a slot holds, with the gaps between its tensors.
+int64_t slotBytes(mlir::Value slot);
+
 /// A run of elements of one tensor of a payload.
 struct ElementRange {
   unsigned tensor;

@@ -109,22 +109,21 @@ Value PostOp::writtenSlot() {
 
 /// The cuts go through the whole, and this rank's shard has its part of it.
 static LogicalResult verifyCuts(PostOp post) {
-  auto bytesOf = [](Value slot) { return payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back(); };
   ArrayRef<int64_t> cuts = *post.getCuts(), peers = post.getPeers();
   if (cuts.size() < peers.size() + 1 || (cuts.size() - 1) % peers.size() != 0 || cuts.front() != 0 ||
       !llvm::is_sorted(cuts))
     return post.emitOpError() << "has " << cuts.size() << " cuts; expected " << peers.size() + 1 << ", or "
                               << peers.size() << " more for every further run of tensors, ascending from 0";
-  if (cuts.back() != bytesOf(post.getSlot()))
-    return post.emitOpError() << "cuts " << cuts.back() << " bytes; the whole has " << bytesOf(post.getSlot());
+  if (cuts.back() != slotBytes(post.getSlot()))
+    return post.emitOpError() << "cuts " << cuts.back() << " bytes; the whole has " << slotBytes(post.getSlot());
   auto *self = llvm::find(peers, post.getSelf());
   if (self == peers.end())
     return post.emitOpError() << "is not for rank " << post.getSelf() << ", where it stands";
   int64_t mine = 0;
   for (size_t k = self - peers.begin(); k + 1 < cuts.size(); k += peers.size())
     mine += cuts[k + 1] - cuts[k];
-  if (mine != bytesOf(post.getShard()))
-    return post.emitOpError() << "has a shard of " << bytesOf(post.getShard()) << " bytes; between its cuts are "
+  if (mine != slotBytes(post.getShard()))
+    return post.emitOpError() << "has a shard of " << slotBytes(post.getShard()) << " bytes; between its cuts are "
                               << mine;
   return success();
 }

@@ -39,10 +39,11 @@ FailureOr<Value> Elaborator::listOnce(StringRef name, SMLoc at) {
   for (auto &[known, list] : lists)
     if (known == name)
       return list;
-  int64_t count = name == "microbatches" ? sizes.microbatches
-                  : name == "slices"     ? sizes.slices
-                  : name == "kinds"      ? int64_t(model.kindOf.size())
-                                         : sizes.ranks;
+  auto count = llvm::StringSwitch<int64_t>(name)
+                   .Case("microbatches", sizes.microbatches)
+                   .Case("slices", sizes.slices)
+                   .Case("kinds", int64_t(model.kindOf.size()))
+                   .Default(sizes.ranks);
   FailureOr<Value> made = countUp(at, 0, count);
   if (name == "nodes" && succeeded(made))
     made = nodesOf(sizes.ranks, sizes.ranksPerNode);

@@ -317,7 +317,11 @@ private:
     auto waiter = dyn_cast<UnitOp>(op);
     bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
     bool isChunk = waiter && token.slice != waiter.getUnit().getCoord().getSlice();
-    StringRef thing = token.kind == Token::Backward ? "dact" : isChunk ? "kv" : own ? "stash" : "act";
+    StringRef thing = own ? "stash" : "act";
+    if (token.kind == Token::Backward)
+      thing = "dact";
+    else if (isChunk)
+      thing = "kv";
     int64_t of = isChunk ? pieces.find(waiter.getUnit().getCoord()) : token.piece; // who attends the keys
     std::string coord = pieces.op(of).getCoord().with(token.microbatch, token.slice).str();
     StringRef phase = token.kind == Token::Forward ? "`F`" : token.kind == Token::Again ? "`R`" : "backward";

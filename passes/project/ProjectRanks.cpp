@@ -245,8 +245,8 @@ private:
       for (auto [on, value] : llvm::zip(typeOf(join.getValue()).getRanks(), join.getValues()))
         if (on == rank)
           slots[join.getValue()] = slots.lookup(value);
-    } else if (auto piece = dyn_cast<pipeline::SplitOp>(op)) {
-      slots[piece.getPiece()] = slots.lookup(piece.getValue());
+    } else if (auto split = dyn_cast<pipeline::SplitOp>(op)) {
+      slots[split.getOwn()] = slots.lookup(split.getValue());
     } else if (auto output = dyn_cast<OutputOp>(op)) {
       projectOutput(output);
     }

@@ -30,6 +30,17 @@ static StringRef nameOf(What what) {
   }
 }
 
+/// ` after its update`, ` of 1 update before`, or nothing for the version that the step begins with.
+static std::string describeVersion(int64_t version) {
+  if (version == 0)
+    return "";
+  if (version == 1)
+    return " after its update";
+  if (version > 1)
+    return " after " + std::to_string(version) + " updates";
+  return " of " + std::to_string(-version) + (version < -1 ? " updates" : " update") + " before";
+}
+
 std::string Label::str(const Pieces &pieces) const {
   std::string coord = piece < 0 ? "" : pieces.op(piece).getCoord().with(microbatch, slice).str();
   std::string data = std::to_string(microbatch) + (slice < 0 ? "" : ", " + std::to_string(slice));
@@ -65,10 +76,7 @@ std::string Label::str(const Pieces &pieces) const {
     return "the gradient of the tied weights of " + pieces.describe(piece);
   default:
     return ((shard >= 0 ? "shard " + std::to_string(shard) + " of `" : "`") + nameOf(what) + "(" + coord + ")`" +
-            (version == 0   ? ""
-             : version == 1 ? " after its update"
-             : version > 1  ? " after " + std::to_string(version) + " updates"
-                            : " of " + std::to_string(-version) + (version < -1 ? " updates" : " update") + " before"))
+            describeVersion(version))
         .str();
   }
 }

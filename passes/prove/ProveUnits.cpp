@@ -46,13 +46,7 @@ public:
     for (int64_t piece = 0; piece < pieces.size(); ++piece) {
       for (auto [shard, update] : llvm::enumerate(updates[piece]))
         if (pieces.hasWeights(piece) && !update)
-          return emitError(pieces.op(piece).getLoc())
-                 << (updatesOf(program) > 1 ? "no rank runs update " + std::to_string(shard) + " of "
-                     : pieces.isReplicated(piece)
-                         ? "rank " + std::to_string(pieces.owners(piece)[shard]) + " does not update "
-                     : pieces.isSharded(piece) ? "no rank updates shard " + std::to_string(shard) + " of "
-                                               : "no rank updates ")
-                 << "the weights of " << pieces.describe(piece);
+          return reportUpdate(piece, shard);
       for (int64_t mb = 0; mb < static_cast<int64_t>(program.getMicrobatches()); ++mb)
         for (int64_t slice = 0; slice < slices; ++slice)
           if (failed(proveCell(piece, mb, slice)))
@@ -64,6 +58,20 @@ public:
   }
 
 private:
+  /// No task updates these weights: of several updates, of copies or of shards the one of this number.
+  LogicalResult reportUpdate(int64_t piece, int64_t number) const {
+    auto error = emitError(pieces.op(piece).getLoc());
+    if (updatesOf(program) > 1)
+      error << "no rank runs update " << number << " of ";
+    else if (pieces.isReplicated(piece))
+      error << "rank " << pieces.owners(piece)[number] << " does not update ";
+    else if (pieces.isSharded(piece))
+      error << "no rank updates shard " << number << " of ";
+    else
+      error << "no rank updates ";
+    return error << "the weights of " << pieces.describe(piece);
+  }
+
   ProgramOp program;
   const BodyTable &bodies;
   Pieces pieces;

@@ -40,7 +40,8 @@ cublasLtHandle_t handle() {
 }
 
 cudaDataType_t kindOf(Type type) {
-  return type == Type::F64 ? CUDA_R_64F : type == Type::F32 ? CUDA_R_32F : type == Type::F16 ? CUDA_R_16F : CUDA_R_16BF;
+  static constexpr cudaDataType_t kinds[] = {CUDA_R_32F, CUDA_R_16BF, CUDA_R_64F, CUDA_R_16F}; // in the order of Type
+  return kinds[size_t(type)];
 }
 /// From Hopper on: llm.c saw GPUs before it lose by gelu in an epilogue.
 bool hasFastEpilogues() {
@@ -267,12 +268,9 @@ std::string Gemm::State::text() const {
   auto matrix = [](int64_t rows, int64_t columns) {
     return "[" + std::to_string(rows) + "," + std::to_string(columns) + "]";
   };
-  const char *name = shape.type == Type::F64   ? "f64"
-                     : shape.type == Type::F32 ? "f32"
-                     : shape.type == Type::F16 ? "f16"
-                                               : "bf16";
-  return matrix(shape.m, shape.k) + " x " + matrix(shape.k, shape.n) + " in " + name + ", epilogue " +
-         std::to_string(int(epilogue));
+  static constexpr const char *names[] = {"f32", "bf16", "f64", "f16"}; // in the order of Type
+  return matrix(shape.m, shape.k) + " x " + matrix(shape.k, shape.n) + " in " + names[size_t(shape.type)] +
+         ", epilogue " + std::to_string(int(epilogue));
 }
 
 Gemm::Gemm() = default;

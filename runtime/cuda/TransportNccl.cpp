@@ -232,10 +232,9 @@ Status NcclTransport::bind() {
 
 Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *data, void *shard) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
-  ncclDataType_t type = message.type == Type::F64    ? ncclFloat64
-                        : message.type == Type::Bf16 ? ncclBfloat16
-                        : message.type == Type::F16  ? ncclFloat16
-                                                     : ncclFloat32;
+  static constexpr ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64,
+                                             ncclFloat16}; // in the order of Type
+  ncclDataType_t type = types[size_t(message.type)];
   int root = int(message.memberOf(message.root));
   auto bytes = size_t(message.bytes), count = size_t(message.count);
   ncclResult_t result = ncclGroupStart();
@@ -250,12 +249,12 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   else if (message.kind == Kind::Broadcast)
     note(result, ncclBroadcast(data, data, bytes, ncclInt8, root, lane.comm, stream));
   for (int k = 0; message.isSharded() && k < int(message.group.size()); ++k) { // the members' ranges differ in length
-    for (ShardPiece piece : message.pieces(size_t(k))) {
-      void *range = static_cast<char *>(data) + piece.whole;
-      void *mine = k == lane.place ? static_cast<char *>(shard) + piece.shard : range;
-      auto length = size_t(piece.bytes);
-      note(result, message.kind == Kind::AllGather ? ncclBroadcast(mine, range, length, ncclInt8, k, lane.comm, stream)
-                                                   : ncclReduce(range, mine, length / elementBytes(message.type), type,
+    for (ShardRange range : message.ranges(size_t(k))) {
+      void *all = static_cast<char *>(data) + range.whole;
+      void *mine = k == lane.place ? static_cast<char *>(shard) + range.shard : all;
+      auto length = size_t(range.bytes);
+      note(result, message.kind == Kind::AllGather ? ncclBroadcast(mine, all, length, ncclInt8, k, lane.comm, stream)
+                                                   : ncclReduce(all, mine, length / elementBytes(message.type), type,
                                                                 ncclSum, k, lane.comm, stream));
     }
   }

@@ -130,20 +130,20 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
   }
   if (spec.kind == MessageSpec::Kind::AllGather) {
     for (size_t k = 0; k < ends.size(); ++k)
-      for (ShardPiece piece : spec.pieces(k))
+      for (ShardRange range : spec.ranges(k))
         for (const End *end : ends)
-          PP_TRY(driver.copy(stream, static_cast<char *>(end->data) + piece.whole,
-                             static_cast<char *>(ends[k]->shard) + piece.shard, size_t(piece.bytes)));
+          PP_TRY(driver.copy(stream, static_cast<char *>(end->data) + range.whole,
+                             static_cast<char *>(ends[k]->shard) + range.shard, size_t(range.bytes)));
     return {};
   }
   if (spec.kind == MessageSpec::Kind::ReduceScatter) {
     for (size_t k = 0; k < ends.size(); ++k)
-      for (ShardPiece piece : spec.pieces(k)) {
-        sum.count = piece.bytes / int64_t(elementBytes(spec.type));
-        sum.sums = {static_cast<char *>(ends[k]->shard) + piece.shard};
+      for (ShardRange range : spec.ranges(k)) {
+        sum.count = range.bytes / int64_t(elementBytes(spec.type));
+        sum.sums = {static_cast<char *>(ends[k]->shard) + range.shard};
         sum.parts.clear();
         for (const End *end : ends)
-          sum.parts.push_back(static_cast<char *>(end->data) + piece.whole);
+          sum.parts.push_back(static_cast<char *>(end->data) + range.whole);
         PP_TRY(driver.sum(stream, sum));
       }
     return {};

@@ -54,15 +54,17 @@ std::string shapeText(const std::vector<int64_t> &shape) {
 }
 
 const char *fileType(Type type) {
-  return type == Type::F64 ? "F64" : type == Type::F32 ? "F32" : type == Type::F16 ? "F16" : "BF16";
+  static constexpr const char *names[] = {"F32", "BF16", "F64", "F16"}; // in the order of Type
+  return names[size_t(type)];
 }
 
 SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
-  return type == "F32"    ? readF32
-         : type == "BF16" ? readBf16
-         : type == "F64"  ? readF64
-         : type == "F16"  ? readF16
-                          : nullptr;
+  static constexpr std::pair<const char *, Reader> readers[] = {
+      {"F32", readF32}, {"BF16", readBf16}, {"F64", readF64}, {"F16", readF16}};
+  for (auto [name, reader] : readers)
+    if (type == name)
+      return reader;
+  return nullptr;
 }
 
 SafeTensors::~SafeTensors() {

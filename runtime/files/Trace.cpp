@@ -137,12 +137,15 @@ void Writer::names(size_t rank) {
            "}}"));
   name(rank, 0, "compute");
   for (const auto &[place, last] : free)
-    if (int32_t line = place.second; place.first == rank)
-      name(rank, line,
-           line > 2 * all                 ? "sums"
-           : size_t(line - 1) / 2 == rank ? line % 2 ? "host memory: sent" : "host memory: received"
-           : line % 2                     ? text("send to ", line / 2)
-                                          : text("receive from ", line / 2 - 1));
+    if (int32_t line = place.second; place.first == rank) {
+      bool sends = line % 2;
+      if (line > 2 * all)
+        name(rank, line, "sums");
+      else if (size_t(line - 1) / 2 == rank)
+        name(rank, line, sends ? "host memory: sent" : "host memory: received");
+      else
+        name(rank, line, sends ? text("send to ", line / 2) : text("receive from ", line / 2 - 1));
+    }
   name(rank, 2 + 2 * all, "steps");
 }
 

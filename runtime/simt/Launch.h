@@ -91,11 +91,10 @@ int64_t optimizerScratch(const PreparedOp &op);
 int64_t crossEntropyScratch(const PreparedOp &op);
 
 #define PP_BODY_OF(name)                                                                                               \
-  case Kernel::name:                                                                                                   \
-    return type == Type::F32   ? Body(name<float>)                                                                     \
-           : type == Type::F64 ? Body(name<double>)                                                                    \
-           : type == Type::F16 ? Body(name<F16>)                                                                       \
-                               : Body(name<Bf16>);
+  case Kernel::name: {                                                                                                 \
+    static constexpr Body bodies[] = {name<float>, name<Bf16>, name<double>, name<F16>}; /* in the order of Type */    \
+    return bodies[size_t(type)];                                                                                       \
+  }
 
 } // namespace pp
 

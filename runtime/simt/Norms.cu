@@ -284,10 +284,9 @@ int64_t pp::normsScratch(const PreparedOp &op) {
 }
 
 pp_status_t pp::addBias(const PreparedOp &op, const void *b, void *y) {
-  return op.type == Type::F64   ? addBiasOf<double>(op, b, y)
-         : op.type == Type::F32 ? addBiasOf<float>(op, b, y)
-         : op.type == Type::F16 ? addBiasOf<F16>(op, b, y)
-                                : addBiasOf<Bf16>(op, b, y);
+  static constexpr decltype(&addBiasOf<float>) bodies[] = {addBiasOf<float>, addBiasOf<Bf16>, addBiasOf<double>,
+                                                           addBiasOf<F16>}; // in the order of Type
+  return bodies[size_t(op.type)](op, b, y);
 }
 
 Body pp::normsBody(Kernel kernel, Type type) {

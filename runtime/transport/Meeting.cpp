@@ -13,10 +13,10 @@ namespace {
 void sumShards(const Meeting::Joint &joint, const MessageSpec &message) {
   std::vector<const void *> sources(joint.data.size());
   for (size_t owner = 0; owner < joint.shards.size(); ++owner) {
-    for (ShardPiece piece : message.pieces(owner)) {
+    for (ShardRange range : message.ranges(owner)) {
       for (size_t member = 0; member < sources.size(); ++member)
-        sources[member] = static_cast<const char *>(joint.data[member]) + piece.whole;
-      sumMembers(message.type, sources, static_cast<char *>(joint.shards[owner]) + piece.shard, piece.bytes);
+        sources[member] = static_cast<const char *>(joint.data[member]) + range.whole;
+      sumMembers(message.type, sources, static_cast<char *>(joint.shards[owner]) + range.shard, range.bytes);
     }
   }
 }
@@ -24,9 +24,9 @@ void sumShards(const Meeting::Joint &joint, const MessageSpec &message) {
 void gather(const Meeting::Joint &joint, const MessageSpec &message) {
   for (void *whole : joint.data)
     for (size_t owner = 0; owner < joint.shards.size(); ++owner)
-      for (ShardPiece piece : message.pieces(owner))
-        memcpy(static_cast<char *>(whole) + piece.whole, static_cast<const char *>(joint.shards[owner]) + piece.shard,
-               size_t(piece.bytes));
+      for (ShardRange range : message.ranges(owner))
+        memcpy(static_cast<char *>(whole) + range.whole, static_cast<const char *>(joint.shards[owner]) + range.shard,
+               size_t(range.bytes));
 }
 
 /// The sum goes to `root`, or to all members where that is -1.

@@ -17,20 +17,20 @@ std::string mpiErrorText(int code) {
   return std::string(text, length);
 }
 
-/// A type of so many bytes: pieces whose number fits an int, and what is left. It lives as long as MPI does.
+/// A type of so many bytes: blocks whose number fits an int, and what is left. It lives as long as MPI does.
 static MPI_Datatype makeLongType(int64_t bytes) {
-  int64_t piece = std::min<int64_t>(int64_t(1) << 30, mostMpiCount);
-  MPI_Datatype pieces = MPI_DATATYPE_NULL, types[2] = {MPI_DATATYPE_NULL, MPI_BYTE}, whole = MPI_DATATYPE_NULL;
-  int lengths[2] = {1, int(bytes % piece)};
-  MPI_Aint places[2] = {0, MPI_Aint(bytes - bytes % piece)};
-  bool made = MPI_Type_contiguous(int(piece), MPI_BYTE, &pieces) == MPI_SUCCESS &&
-              MPI_Type_contiguous(int(bytes / piece), pieces, &types[0]) == MPI_SUCCESS &&
+  int64_t block = std::min<int64_t>(int64_t(1) << 30, mostMpiCount);
+  MPI_Datatype blocks = MPI_DATATYPE_NULL, types[2] = {MPI_DATATYPE_NULL, MPI_BYTE}, whole = MPI_DATATYPE_NULL;
+  int lengths[2] = {1, int(bytes % block)};
+  MPI_Aint places[2] = {0, MPI_Aint(bytes - bytes % block)};
+  bool made = MPI_Type_contiguous(int(block), MPI_BYTE, &blocks) == MPI_SUCCESS &&
+              MPI_Type_contiguous(int(bytes / block), blocks, &types[0]) == MPI_SUCCESS &&
               MPI_Type_create_struct(2, lengths, places, types, &whole) == MPI_SUCCESS &&
               MPI_Type_commit(&whole) == MPI_SUCCESS;
   if (types[0] != MPI_DATATYPE_NULL)
     MPI_Type_free(&types[0]);
-  if (pieces != MPI_DATATYPE_NULL)
-    MPI_Type_free(&pieces);
+  if (blocks != MPI_DATATYPE_NULL)
+    MPI_Type_free(&blocks);
   return made ? whole : MPI_DATATYPE_NULL;
 }
 
@@ -104,7 +104,7 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   return {};
 }
 
-/// One type for all pieces, the same at all members: words where all of them are made of words.
+/// One type for all segments, the same at all members: words where all of them are made of words.
 Status MpiCollective::cut() {
   const std::vector<int64_t> &cuts = message->cuts;
   size_t members = message->group.size();

@@ -62,7 +62,7 @@ private:
   /// A run of the whole, cut over all members: one call of MPI.
   struct Segment {
     std::vector<int> counts, places, inCounts, inPlaces; ///< in elements of the type, by member; `in`: in `parts`
-    int64_t shardPlace = 0;                              ///< of the own piece, in bytes of the shard
+    int64_t shardPlace = 0;                              ///< of the own range, in bytes of the shard
   };
   Status cut();
   int postShards();

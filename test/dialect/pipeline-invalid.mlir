@@ -176,8 +176,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 // A rank outside the group holds no piece.
 pipeline.program @p ranks 3 microbatches 1 slices 0 attributes {train = {}} {
   %a = pipeline.input <grad stage 0> : !partial
-  // expected-error@+1 {{takes a piece on rank 2 of a value on ranks 0, 1}}
-  %b = pipeline.piece_of %a : !partial -> !g2
+  // expected-error@+1 {{takes what rank 2 holds of a value on ranks 0, 1}}
+  %b = pipeline.split %a : !partial -> !g2
 }
 
 // -----

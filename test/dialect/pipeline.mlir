@@ -104,8 +104,8 @@ pipeline.program @step ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   %k = pipeline.move <grad stage 0> %j : !partial -> <!sum>
   // CHECK-NEXT: %grad_s0 = pipeline.wait %moving_grad_s0
   %l = pipeline.wait %k : <!sum> -> !sum
-  // CHECK-NEXT: %[[M:.*]] = pipeline.piece_of %grad_s0 : !r0_1_grad{{.*}} -> !r1_grad
-  %m = pipeline.piece_of %l : !sum -> !g1
+  // CHECK-NEXT: %[[M:.*]] = pipeline.split %grad_s0 : !r0_1_grad{{.*}} -> !r1_grad
+  %m = pipeline.split %l : !sum -> !g1
   // CHECK-NEXT: pipeline.output <grad stage 0> %[[M]] : !r1_grad
   pipeline.output <grad stage 0> %m : !g1
 }

@@ -145,7 +145,7 @@ struct Reader {
     int64_t scratch = 0, needed = function->getAttrOfType<IntegerAttr>(kScratchAttr).getInt();
     if (mlir::Value slot = launch.getScratch()) {
       step.places.push_back(offsets.lookup(slot));
-      scratch = payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back();
+      scratch = slotBytes(slot);
     }
     if (scratch < needed)
       return refuse("`" + step.name + "` has too little scratch");
@@ -157,7 +157,7 @@ struct Reader {
     if (!slot)
       return {};
     int64_t begin = offsets.lookup(slot);
-    return {begin, begin + payloadOffsets(cast<SlotType>(slot.getType()).getPayload()).back()};
+    return {begin, begin + slotBytes(slot)};
   }
 
   /// Messages go from one run of bytes to another: a slot whose tensors lie apart has none.

@@ -68,8 +68,8 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {optimiz
 // CHECK-NEXT: %[[J:.*]] = pipeline.join %u_s0_stat, %u_s1_stat
 // CHECK-NEXT: %moving_stat_norm = pipeline.move <stat part "norm"> %[[J]]
 // CHECK-NEXT: %stat_norm = pipeline.wait %moving_stat_norm
-// CHECK-NEXT: %[[R0:.*]] = pipeline.piece_of %stat_norm
-// CHECK-NEXT: %[[R1:.*]] = pipeline.piece_of %stat_norm
+// CHECK-NEXT: %[[R0:.*]] = pipeline.split %stat_norm
+// CHECK-NEXT: %[[R1:.*]] = pipeline.split %stat_norm
 // CHECK-NEXT: pipeline.output <stat part "norm"> %[[R0]]
 // CHECK-NEXT: pipeline.output <stat part "norm"> %[[R1]]
 

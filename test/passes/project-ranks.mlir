@@ -102,7 +102,7 @@ pipeline.program @sum ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   %j = pipeline.join %a, %b : !n0, !n1 -> !part
   %f = pipeline.move <stat part "norm"> %j : !part -> <!all>
   %s = pipeline.wait %f : <!all> -> !all
-  %x = pipeline.piece_of %s : !all -> !n0
+  %x = pipeline.split %s : !all -> !n0
   pipeline.output <stat part "norm"> %x : !n0
   pipeline.task @make <U stage 0> on [0](%x) ties [] : (!n0) -> ()
 }

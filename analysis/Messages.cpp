@@ -1,0 +1,68 @@
+// Finds the ends of every message: the k-th send of a lane meets its k-th receive, as do the members of a collective.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// The proofs pair messages for themselves (Execution.cpp): they do not rely on what is drawn and counted.
+#include "analysis/Messages.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+Messages::Messages(ProgramOp program) {
+  struct Lane {
+    SmallVector<int64_t> numbers;
+    int64_t visit = -1; ///< the end whose posts are counted now
+    size_t next = 0;
+  };
+  using LaneKey = std::tuple<int64_t, int64_t, int64_t, const void *>; // from, to and channel, or channel and members
+  llvm::DenseMap<LaneKey, Lane> lanes;
+  int64_t visit = 0;
+  for (bool receives : {false, true})
+    for (auto rank : program.getOps<RankOp>()) {
+      ++visit;
+      int64_t self = rank.getRank();
+      for (auto post : rank.getOps<PostOp>()) {
+        if ((post.getKind() == PostKind::receive) != receives)
+          continue;
+        int64_t channel = post.getChannel().value_or(0);
+        LaneKey key(-1, -1, channel, post.getPeersAttr().getAsOpaquePointer());
+        if (!post.isCollective()) {
+          int64_t peer = post.getPeers().front();
+          key = LaneKey(receives ? peer : self, receives ? self : peer, channel, nullptr);
+        }
+        Lane &lane = lanes[key];
+        if (std::exchange(lane.visit, visit) != visit)
+          lane.next = 0;
+        if (lane.next == lane.numbers.size())
+          lane.numbers.push_back(++count);
+        numbers[post] = lane.numbers[lane.next++];
+      }
+    }
+}
+
+int64_t pp::bytesOf(PostOp post) { return slotBytes(post.getSlot()); }
+
+int64_t pp::bytesReceived(PostOp post) {
+  TupleType payload = post.getSlot().getType().getPayload();
+  int64_t others = post.getPeers().size() - 1, size = bytesOf(post);
+  int64_t shard = post.getShard() ? slotBytes(post.getShard()) : 0;
+  if (post.isCollective() && !post.getShard() && payload.size() == 1) // no more than its elements are sent
+    size = tensorBytes(cast<RankedTensorType>(payload.getType(0)));
+  switch (post.getKind()) {
+  case PostKind::send:
+    return 0;
+  case PostKind::receive:
+    return post.isHost() ? 0 : size;
+  case PostKind::broadcast:
+    return post.writtenSlot() ? size : 0;
+  case PostKind::reduce:
+    return post.writtenSlot() ? others * size : 0;
+  case PostKind::all_reduce:
+    return others * size;
+  case PostKind::all_gather:
+    return size - shard;
+  case PostKind::reduce_scatter:
+    return others * shard;
+  }
+  return 0;
+}
