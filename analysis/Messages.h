@@ -8,7 +8,7 @@
 
 namespace pp {
 
-/// Numbers from 1: sends and collectives in the order of ranks and of their lists. An emitted program counts in the same
+/// Numbers from 1: sends and collectives in the order of ranks and of their lists. An emitted program counts the same
 /// way (runtime/files/Trace.cpp), so that a planned and a measured message have the same number.
 class Messages {
 public:
