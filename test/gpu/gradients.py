@@ -5,7 +5,7 @@
 # usage: gradients.py PROGRAMS TEXT     (programs `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py)
 # Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
 # order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
-# Of 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the one
+# In 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the one
 # rank's shapes, gradients differ by 2.3e-7 at most, by the order of sums in f32; where sequences are cut into slices, whose
 # results are rounded apart, by 5.1e-3 in bf16 and 5.6e-4 in f16. The bounds are four times that, since a GPU may choose another
 # algorithm for another shape; they are what all of rounding costs against f64 (largest 2.0e-2 and 2.3e-3, median 6.1e-3 and
