@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/compile_time.py [-c PP_COMPILE] [-D name=value]..
-# By default 64 ranks, 512 microbatches and 64 layers: 65536 units. The tensors are small; their size costs nothing here.
+# By default 64 ranks, 512 microbatches and 64 layers: 65536 units. The tensors are small; their size costs nothing
+# here.
 import argparse, os, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -3,12 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/lowering.py --python INTERPRETER [-b FOLDER_OF_TOOLS] [--sizes RANKSxMICROBATCHES,..] [--rounds N]
-# INTERPRETER can import torch (and numpy). PyTorch builds interleaved 1F1B and ZB-V, two stages a rank, and writes them as
-# CSV; that is imported, so both lower the same rows. Best of `rounds`, taken in turn; one thread each, processor time (of
-# ours: a pass's share of the wall time of a run, times the processor time of that run), so that other work on the machine
-# matters little. The model is small, for its size costs nothing here. `placed` is what _add_send_recv does: units in one order, messages between them
-# (verify-units, linearize-actions, complete-step). `proved` is all passes: also memory, the programs of the ranks, and the
-# proofs that they can neither deadlock nor read what is not there, which PyTorch does not give.
+# INTERPRETER can import torch (and numpy). PyTorch builds interleaved 1F1B and ZB-V, two stages a rank, and writes them
+# as CSV; that is imported, so both lower the same rows. Best of `rounds`, taken in turn; one thread each, processor
+# time (of ours: a pass's share of the wall time of a run, times the processor time of that run), so that other work on
+# the machine matters little. The model is small, for its size costs nothing here. `placed` is what _add_send_recv does:
+# units in one order, messages between them (verify-units, linearize-actions, complete-step). `proved` is all passes:
+# also memory, the programs of the ranks, and the proofs that they can neither deadlock nor read what is not there,
+# which PyTorch does not give.
 import argparse, json, os, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/predict.py [-c PP_COMPILE] [--rounds N] [--steps N] [--transport threads|mpi] [SCHEDULE..]
-# Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one that
-# was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median of these
-# ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without what the
-# machine's speed has changed by between the two runs. One thread a rank. Peak bytes: what the plan says a rank allocates, against the pages of it that the run has touched.
+# Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one
+# that was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median
+# of these ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without
+# what the machine's speed has changed by between the two runs. One thread a rank. Peak bytes: what the plan says a rank
+# allocates, against the pages of it that the run has touched.
 import argparse, json, os, re, statistics, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -27,9 +28,11 @@ class Program:
     def __init__(self, arguments, folder, schedule):
         self.path, self.schedule = os.path.join(folder, schedule), schedule
         self.compile = [arguments.compiler, os.path.join(ROOT, "examples", "train.pipe"),
-                        *[word for key, value in dict(SIZES, schedule=schedule).items() for word in ("-D", f"{key}={value}")]]
+                        *[word for key, value in dict(SIZES, schedule=schedule).items()
+                          for word in ("-D", f"{key}={value}")]]
         call([*self.compile, "-o", self.path])
-        launch = ["mpirun", "-n", "2", "--oversubscribe", self.path] if arguments.transport == "mpi" else [self.path, "--in-process"]
+        launch = ["mpirun", "-n", "2", "--oversubscribe",
+                  self.path] if arguments.transport == "mpi" else [self.path, "--in-process"]
         self.train = [*launch, "--data", "random", "--steps", str(arguments.steps)]
 
     def round(self):
@@ -55,18 +58,21 @@ def main():
     parser.add_argument("schedules", nargs="*", metavar="SCHEDULE",
                         default=["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "weipipe_interleave"])
     arguments = parser.parse_args()
-    print("| schedule | predicted ms | measured ms | predicted / measured | range | predicted / profiled | range | peak bytes |\n"
+    print("| schedule | predicted ms | measured ms | predicted / measured | range | predicted / profiled | range | "
+          "peak bytes |\n"
           "|---|---:|---:|---:|---|---:|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         programs = [Program(arguments, folder, schedule) for schedule in arguments.schedules]
         rounds = [[program.round() for program in programs] for _ in range(arguments.rounds)]
         for program, results in zip(programs, zip(*rounds)):
             exact = all(planned == arena for _, _, _, planned, arena in results)
-            columns = [f"{statistics.median(r[0] for r in results):.2f}", f"{statistics.median(r[2] for r in results):.2f}"]
+            columns = [f"{statistics.median(r[0] for r in results):.2f}",
+                       f"{statistics.median(r[2] for r in results):.2f}"]
             for other in (2, 1):
                 ratios = [result[0] / result[other] for result in results]
                 columns += [f"{statistics.median(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}"]
-            print(f"| `{program.schedule}` | " + " | ".join(columns) + f" | {'equal' if exact else results[0][3:]} |", flush=True)
+            print(f"| `{program.schedule}` | " + " | ".join(columns) + f" | {'equal' if exact else results[0][3:]} |",
+                  flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ def simulate(compiler, text, *flags):
 
 
 def cluster_in(ranks):
-    """Where in rank programs, as --emit=ranks prints them, the figures of their cluster stand: the simulator reads them there."""
+    """Where in rank programs, as --emit=ranks prints them, the figures of their cluster stand: the simulator reads them
+    there."""
     begin = ranks.index("cluster = {") + len("cluster = ")
     depth = 0
     for end in range(begin, len(ranks)):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Prints what a rank keeps of its forwards against sequence length: 1F1B, TeraPipe, SlimPipe by slices, and HelixPipe."""
+"""Prints what a rank keeps of its forwards by sequence length: 1F1B, TeraPipe, SlimPipe by slices, and HelixPipe."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/slices.py [-c PP_COMPILE] [-D name=value].. [--run TOKENS] [--svg FILE]
-# Four ranks, four microbatches, a llama of four layers with four query heads for each head of keys. `kept` is the planned sum
-# of stashes and chunks of keys of the rank with the most; `claim` is what the papers' formulas make of 1F1B's: slice units of a
-# stage on rank r, min(nm, n + 2(p-1-r)) for SlimPipe (docs/schedules.md), nm for TeraPipe. `dkv`: sums of keys' gradients,
-# which the papers do not count. `peak` is the whole arena. Sequences of up to TOKENS are run for a step: `used` is what the
-# run touched of the arena. The last column draws `kept`. HelixPipe with `forget` has no claim: 4 of 16 is the paper's count
-# of tensors, ours are others; `mlp_chunks` is `mlp chunks`, which leaves `kept` and lowers `peak`. FILE gets the arenas as a
-# picture: lines are planned, filled marks measured.
+# Four ranks, four microbatches, a llama of four layers with four query heads for each head of keys. `kept` is the
+# planned sum of stashes and chunks of keys of the rank with the most; `claim` is what the papers' formulas make of
+# 1F1B's: slice units of a stage on rank r, min(nm, n + 2(p-1-r)) for SlimPipe (docs/schedules.md), nm for TeraPipe.
+# `dkv`: sums of keys' gradients, which the papers do not count. `peak` is the whole arena. Sequences of up to TOKENS
+# are run for a step: `used` is what the run touched of the arena. The last column draws `kept`. HelixPipe with `forget`
+# has no claim: 4 of 16 is the paper's count of tensors, ours are others; `mlp_chunks` is `mlp chunks`, which leaves
+# `kept` and lowers `peak`. FILE gets the arenas as a picture: lines are planned, filled marks measured.
 import argparse, json, math, os, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -31,7 +31,8 @@ class Row:
     def __init__(self, arguments, schedule, slices, sequence):
         values = [f"schedule={schedule.split('/')[0]}", *schedule.split("/")[1:], f"slices={slices}",
                   f"sequence={sequence}", f"ranks={RANKS}",
-                  f"microbatches={MICROBATCHES}", "layers=4", "hidden=32", "ffn=88", "heads=4", "kv_heads=1", "microbatch=1"]
+                  f"microbatches={MICROBATCHES}", "layers=4", "hidden=32", "ffn=88", "heads=4", "kv_heads=1",
+                  "microbatch=1"]
         defines = [word for value in values + arguments.defines for word in ("-D", value)]
         self.command = [arguments.compiler, os.path.join(ROOT, "examples", "train.pipe"), *defines]
         self.schedule, self.slices, self.sequence = schedule, slices, sequence
@@ -57,7 +58,8 @@ class Row:
     def claim(self, rank, stage):
         """`stage`: what one microbatch leaves on this rank."""
         n, m, p = self.slices, MICROBATCHES, RANKS
-        units = {"1f1b": min(m, p - rank), "terapipe": n * m, "slimpipe": min(n * m, n + 2 * (p - 1 - rank)), "helixpipe": m}
+        units = {"1f1b": min(m, p - rank), "terapipe": n * m, "slimpipe": min(n * m, n + 2 * (p - 1 - rank)),
+                 "helixpipe": m}
         return units[self.schedule] * stage / n if self.schedule in units else 0
 
 
@@ -75,7 +77,8 @@ def draw(rows, path):
     y = lambda value: top + height * (1 - value / most)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 230} {top + height + 60}" '
            'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>',
-           f'<text x="{left}" y="18" font-size="14">Memory of the rank with the most, MB, over tokens of a sequence</text>',
+           f'<text x="{left}" y="18" font-size="14">Memory of the rank with the most, MB, over tokens of a '
+           f'sequence</text>',
            f'<path d="M{left} {top}V{top + height}H{left + width}" fill="none" stroke="black"/>']
     out += [f'<text x="{x(t)}" y="{top + height + 18}" text-anchor="middle">{t // 1024}k</text>' for t in TOKENS]
     for value in range(0, int(most) + 1, tick):
@@ -88,13 +91,15 @@ def draw(rows, path):
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for row in line:
             value, fill = (row.used, colour) if row.used else (row.total(), "white")
-            out.append(f'<circle cx="{x(row.sequence):.1f}" cy="{y(value):.1f}" r="4" fill="{fill}" stroke="{colour}"/>')
+            out.append(f'<circle cx="{x(row.sequence):.1f}" cy="{y(value):.1f}" r="4" fill="{fill}" '
+                       f'stroke="{colour}"/>')
         labels.append([y(line[-1].total()) + 4, colour, name(schedule, slices)])
     last = 0
     for at, colour, text in sorted(labels):  # no two on one another
         last = max(at, last + 14)
         out.append(f'<text x="{left + width + 10}" y="{last:.1f}" fill="{colour}">{text}</text>')
-    out.append(f'<text x="{left}" y="{top + height + 44}">filled: bytes that a run touched; hollow: planned only</text></svg>')
+    out.append(f'<text x="{left}" y="{top + height + 44}">filled: bytes that a run touched; hollow: planned '
+               f'only</text></svg>')
     with open(path, "w") as file:
         file.write("\n".join(out) + "\n")
 
@@ -117,7 +122,8 @@ def main():
             base = base or row
             kept = [row.kept(rank) for rank in range(RANKS)]
             claims = [row.claim(rank, base.kept(rank) / min(MICROBATCHES, RANKS - rank)) for rank in range(RANKS)]
-            share, of = max(kept) / max(base.kept(rank) for rank in range(RANKS)), lambda values: f"{max(values) / 1e6:.2f}"
+            share = max(kept) / max(base.kept(rank) for rank in range(RANKS))
+            of = lambda values: f"{max(values) / 1e6:.2f}"
             cells = (sequence, f"`{schedule}`", slices if slices > 1 else "", of(kept),
                      of(claims) if any(claims) else "", f"{share:.3f}",
                      of(rank.get("dkv", 0) for rank in row.ranks), of(rank["total"] for rank in row.ranks),

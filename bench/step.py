@@ -4,10 +4,10 @@
 #
 # usage: step.py PP_COMPILE [--llmc PROGRAM] [--python INTERPRETER] [--rounds N] [--precisions f32,bf16] [--large]
 #                [--processor-time]
-# --llmc: llm.c's CPU trainer, built by you. --python: an interpreter that can import torch. All run on one thread, in turn,
-# `rounds` times; the best step of each counts and ratios are within this run. --large: hidden 512 and 256 tokens, not 256 and
-# 64. --processor-time: what a step takes of the processor, for machines that do other work (without llm.c). In bf16, weights
-# are bf16 on both sides.
+# --llmc: llm.c's CPU trainer, built by you. --python: an interpreter that can import torch. All run on one thread, in
+# turn, `rounds` times; the best step of each counts and ratios are within this run. --large: hidden 512 and 256 tokens,
+# not 256 and 64. --processor-time: what a step takes of the processor, for machines that do other work (without llm.c).
+# In bf16, weights are bf16 on both sides.
 import argparse, os, random, re, struct, subprocess, sys, tempfile
 
 LARGE, PROCESSOR = "--large" in sys.argv, "--processor-time" in sys.argv
@@ -54,7 +54,8 @@ for batch in data:
 
 def run(command, folder, **more):
     environment = dict(os.environ, OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True, **more).stdout
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True,
+                          **more).stdout
 
 
 def processor_seconds(command, folder):
@@ -127,7 +128,8 @@ def main():
                  *[word for key, value in values.items() for word in ("-D", f"{key}={value}")]], folder)
             contenders[f"pp, one rank, {precision}"] = lambda program=program: ours(program, folder)
             if arguments.python:
-                contenders[f"PyTorch, {precision}"] = lambda precision=precision: torch(arguments.python, folder, precision)
+                contenders[f"PyTorch, {precision}"] = lambda precision=precision: torch(arguments.python, folder,
+                                                                                        precision)
         if arguments.llmc and not PROCESSOR:
             write_llmc_files(folder)
             contenders["llm.c"] = lambda: llmc(os.path.abspath(arguments.llmc), folder)

@@ -2,38 +2,47 @@
 """Simulates the systems of WeiPipe's and TawPipe's tables on the papers' clusters, beside the papers' numbers."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [--plain] [--keep FOLDER] [TABLE..]     tables: weipipe2 weipipe3 weipipe4 tawpipe2
+# usage: bench/weight_papers.py [-c PP_COMPILE] [-j JOBS] [--plain] [--keep FOLDER] [TABLE..]
+#   tables: weipipe2 weipipe3 weipipe4 tawpipe2
 # Tokens/s a GPU and peak GB of every cell, simulated | printed. One number a table is calibrated, so that the median of
-# simulated / printed over the table, ZB left out (see below), is 1: LOOPS, the share of its memory's speed at which a device runs what is no product
-# and no attention; those reach 0.6 and 0.55 of the peak, as in all clusters of the library. A column's order of systems is
-# compared for every pair; those with a printed margin over 5 % that are in another order are listed.
-# What the papers say of the systems, and what therefore is simulated (--plain: none of it):
-# - ZB has microbatches of 4 sequences where S = 4096, else of 1 (captions of WeiPipe's tables 2 to 4, of TawPipe's table 2).
+# simulated / printed over the table, ZB left out (see below), is 1: LOOPS, the share of its memory's speed at which a
+# device runs what is no product and no attention; those reach 0.6 and 0.55 of the peak, as in all clusters of the
+# library. A column's order of systems is compared for every pair; those with a printed margin over 5 % that are in
+# another order are listed. What the papers say of the systems, and what therefore is simulated (--plain: none of it):
+# - ZB has microbatches of 4 sequences where S = 4096, else of 1 (captions of WeiPipe's tables 2 to 4, of TawPipe's
+#   table 2).
 # - All recompute every layer (WeiPipe section 5), but ZB (TawPipe section 5).
 # - 1F1B is Megatron-LM's, FSDP DeepSpeed's: no message behind a task (--overlap=false). Megatron refuses to overlap
-#   without interleaving; FSDP's printed times are, at hidden 1024, 2048 and 4096 within 4, 1, 9 %, the sum of the compute that
-#   1F1B needs on one node and its messages at line rate, not the larger of the two. WeiPipe and TawPipe send asynchronously.
+#   without interleaving; FSDP's printed times are, at hidden 1024, 2048 and 4096 within 4, 1, 9 %, the sum of the
+#   compute that 1F1B needs on one node and its messages at line rate, not the larger of the two. WeiPipe and TawPipe
+#   send asynchronously.
 # - Gradients of weights in 16 bits.
 # What follows from the printed numbers:
 # - A GPU has 64 sequences in a step. TawPipe's global batch is 1536 on 24 GPUs, WeiPipe's text says "batch size 64". In
-#   WeiPipe's table 4 FSDP, without a bubble, is faster than WeiPipe by 1.21, 1.20, 1.22 where G = 16 and by 1.05, 1.04, 1.06
-#   where G = 4: the bubble (N + P - 1) / N of N = 32 and 128 microbatches on 8 ranks is 1.22 and 1.05.
-# - Nothing of 1F1B's is behind a task: its printed times of table 2 (two nodes) are (N + P - 1) times what a unit takes in
+#   WeiPipe's table 4 FSDP, without a bubble, is faster than WeiPipe by 1.21, 1.20, 1.22 where G = 16 and by 1.05, 1.04,
+#   1.06 where G = 4: the bubble (N + P - 1) / N of N = 32 and 128 microbatches on 8 ranks is 1.22 and 1.05.
+# - Nothing of 1F1B's is behind a task: its printed times of table 2 (two nodes) are (N + P - 1) times what a unit takes
+#   in
 #   table 4 (one node) and 2 N times its message at line rate, in all six cells within 2 %.
-# - ZB's runtime posts messages and waits where they are read; on one node they are simulated so (else ZB2's ranks wait there
-#   for each other to receive, and it is last, not first, in table 4). Between nodes it takes 3.3 times its message beside what
-#   a unit takes in table 4, in all cells, whatever compute is to message: nothing of it is behind a task, so --overlap=false.
-#   Two messages would be one after the other; our order of units makes it 2.3. What takes the rest is not known: the groups
-#   and the order in which the public runtime (sail-sg/zero-bubble-pipeline-parallelism) posts messages, simulated apart from pp
-#   with one NCCL queue a rank, cost between 0 and 2. So ZB stands too high in table 2, and nothing is fitted to hide it.
-# - TawPipe's FSDP takes less than the sum of its compute and messages and more than the larger, from hidden 2048 on: part of it
-#   is behind tasks there. Simulated as the sum it is too slow, 0.77 of what is printed at hidden 4096. TawPipe itself is
-#   simulated in turns; where WeiPipe passes it, S = 16384, its bubble of (R + 1) (D - 1) tasks is what the paper's does not have.
+# - ZB's runtime posts messages and waits where they are read; on one node they are simulated so (else ZB2's ranks wait
+#   there
+#   for each other to receive, and it is last, not first, in table 4). Between nodes it takes 3.3 times its message
+#   beside what a unit takes in table 4, in all cells, whatever compute is to message: nothing of it is behind a task,
+#   so --overlap=false. Two messages would be one after the other; our order of units makes it 2.3. What takes the rest
+#   is not known: the groups and the order in which the public runtime (sail-sg/zero-bubble-pipeline-parallelism) posts
+#   messages, simulated apart from pp with one NCCL queue a rank, cost between 0 and 2. So ZB stands too high in table
+#   2, and nothing is fitted to hide it.
+# - TawPipe's FSDP takes less than the sum of its compute and messages and more than the larger, from hidden 2048 on:
+#   part of it
+#   is behind tasks there. Simulated as the sum it is too slow, 0.77 of what is printed at hidden 4096. TawPipe itself
+#   is simulated in turns; where WeiPipe passes it, S = 16384, its bubble of (R + 1) (D - 1) tasks is what the paper's
+#   does not have.
 # What they do not say:
-# - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for none.
-# Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. TawPipe's table has at hidden 1024
-# 3 to 11 GB more than that, which WeiPipe's for the same systems and two thirds of the layers has not; its text does not say why.
-# A round of microbatches costs the same from the third on: two and four are simulated, the others added.
+# - The vocabulary: the sizes WeiPipe prints, 384M to 6.1B, are 12 hidden^2 a layer and nothing else, so 256 stands for
+# none. Memory: simulated + what the paper's system keeps and pp does not (explained) | printed. TawPipe's table has at
+# hidden 1024 3 to 11 GB more than that, which WeiPipe's for the same systems and two thirds of the layers has not; its
+# text does not say why. A round of microbatches costs the same from the third on: two and four are simulated, the
+# others added.
 import argparse, functools, json, math, os, re, statistics, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 from simulate import cluster_in, compile_text
@@ -125,8 +134,10 @@ class Table:
             return path, None
         if path not in self.programs:
             sizes = dict(ranks=self.ranks, nodes=self.ranks // 8, microbatches=self.ranks * rounds)
-            text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=self.layers, hidden=hidden,
-                                  ffn=hidden * 8 // 3 // 64 * 64, microbatch=microbatch, sequence=sequence, cluster=self.cluster,
+            text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=self.layers,
+                                  hidden=hidden,
+                                  ffn=hidden * 8 // 3 // 64 * 64, microbatch=microbatch, sequence=sequence,
+                                  cluster=self.cluster,
                                   recompute="" if self.is_zero_bubble(system) else "recompute pre, qkv, attn, post",
                                   schedule=SYSTEMS[system].format(**sizes))
             out, error = compile_text(self.arguments.compiler, text, "ranks", "--memory-limit=1e13")
@@ -140,8 +151,10 @@ class Table:
     @functools.cache
     def figures(self):
         """Those of the cluster, as rank programs have them."""
-        text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=2, hidden=64, ffn=64, microbatch=1,
-                              sequence=16, cluster=self.cluster, recompute="", schedule=SYSTEMS["1F1B"].format(ranks=2, microbatches=2))
+        text = PROGRAM.format(imports="\n".join(f'import "std/{file}.pipe"' for file in FILES), layers=2, hidden=64,
+                              ffn=64, microbatch=1,
+                              sequence=16, cluster=self.cluster, recompute="",
+                              schedule=SYSTEMS["1F1B"].format(ranks=2, microbatches=2))
         ranks = compile_text(self.arguments.compiler, text, "ranks")[0]
         begin, end = cluster_in(ranks)
         return ranks[begin:end]
@@ -153,7 +166,8 @@ class Table:
         return system in BLOCKING and not self.arguments.plain and (self.ranks > 8 or not self.is_zero_bubble(system))
 
     def simulate(self, system, cell, share, ran):
-        """Tokens/s a GPU if it `ran`, peak GB, the GB that only the paper's system keeps; (None, why) where it does not compile."""
+        """Tokens/s a GPU if it `ran`, peak GB, the GB that only the paper's system keeps; (None, why) where it does not
+        compile."""
         hidden, sequence, microbatch = cell
         if self.is_zero_bubble(system):
             microbatch = 4 if sequence == 4096 else 1
@@ -165,9 +179,11 @@ class Table:
             with open(path) as file:
                 text = file.read()
             begin, end = cluster_in(text)
-            figures = re.sub(r"(efficiency = {attention = [^,]*, bandwidth = )[^ ]*", rf"\g<1>{share:.9f}", self.figures())
+            figures = re.sub(r"(efficiency = {attention = [^,]*, bandwidth = )[^ ]*", rf"\g<1>{share:.9f}",
+                             self.figures())
             text = text[:begin] + figures + text[end:]
-            stats = json.loads(compile_text(self.arguments.compiler, text, "stats", *["--overlap=false"] * self.blocks(system), suffix=".mlir")[0])
+            stats = json.loads(compile_text(self.arguments.compiler, text, "stats",
+                                            *["--overlap=false"] * self.blocks(system), suffix=".mlir")[0])
             times.append(stats["step"])
         step = times[1] + (SEQUENCES / microbatch - 4) * (times[1] - times[0]) / 2 if ran else None
         peak = max(rank["peak_at"]["total"] for rank in stats["per_rank"]) / 1e9
@@ -177,10 +193,12 @@ class Table:
         """Bytes that the paper's system keeps and pp does not."""
         if system == "FSDP" or self.is_zero_bubble(system):
             return 0
-        # Checkpoints of every layer; `recompute` of all parts keeps a stage's input, and R remakes those of its other layers.
+        # Checkpoints of every layer; `recompute` of all parts keeps a stage's input, and R remakes those of its other
+        # layers.
         inputs = self.ranks * (self.layers // self.ranks - 1) * microbatch * sequence * hidden * 2
-        # What depends on S alone in the printed column of 1F1B at hidden 2048 and 4096, 17 S^2 bytes on 16 ranks, is a mask of
-        # a byte for each pair of tokens, kept with every microbatch in flight, and one more. WeiPipe and FSDP have none.
+        # What depends on S alone in the printed column of 1F1B at hidden 2048 and 4096, 17 S^2 bytes on 16 ranks, is a
+        # mask of a byte for each pair of tokens, kept with every microbatch in flight, and one more. WeiPipe and FSDP
+        # have none.
         masks = (self.ranks + 1) * sequence ** 2 if system == "1F1B" else 0
         return inputs + masks
 
@@ -210,7 +228,8 @@ class Table:
         return share, results
 
     def print(self):
-        share, results = (self.arguments.share, self.run(self.arguments.share)) if self.arguments.share else self.calibrate()
+        share, results = (self.arguments.share,
+                          self.run(self.arguments.share)) if self.arguments.share else self.calibrate()
         print(f"\n{self.name}: {self.cluster}, {self.ranks} GPUs, {self.layers} layers; "
               f"loops at {share:.3f} of the memory's speed, median of simulated / printed {self.ratio(results):.3f}")
         print("| H, S, G | " + " | ".join(self.systems) + " |\n|---|" + "---|" * len(self.systems))
@@ -226,7 +245,9 @@ class Table:
     def words(self, tokens, peak, more=0, printed=None, gigabytes=None):
         if isinstance(peak, str):
             return f"- \\| {printed or 'OOM'}"
-        memory = f"; {peak:.1f}" + (f" + {more:.1f}" if more else "") + (f" \\| {gigabytes or 'OOM'}" if any(cell[2] for cell in self.cells) else "") + " GB"
+        memory = f"; {peak:.1f}" + (f" + {more:.1f}" if more else "") + (f" \\| {gigabytes or 'OOM'}"
+                                                                         if any(cell[2] for cell in self.cells)
+                                                                         else "") + " GB"
         return (f"{tokens:.0f}" if tokens else "-") + f" \\| {printed or 'OOM'}{memory}"
 
     def compare_orders(self, results):
@@ -239,7 +260,8 @@ class Table:
                     margin, good = tokens[a] / tokens[b], row[a][0] > row[b][0]
                     pairs, right, large = pairs + 1, right + good, large + (margin > 1.05)
                     if not good and margin > 1.05:
-                        wrong.append(f"{cell}: {first} over {second} by {margin - 1:.0%}, simulated {row[a][0] / row[b][0] - 1:+.0%}")
+                        wrong.append(f"{cell}: {first} over {second} by {margin - 1:.0%}, simulated "
+                                     f"{row[a][0] / row[b][0] - 1:+.0%}")
         print(f"pairs of systems in the printed order: {right} of {pairs}; of those with a printed margin over 5 %: "
               f"{large - len(wrong)} of {large}" + (". Not:" if wrong else "."))
         for line in wrong:
@@ -252,7 +274,8 @@ def main():
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--share", type=float, help="of the memory's speed; calibrated where it is not given")
     parser.add_argument("--keep", metavar="FOLDER", help="for rank programs, for the next run too")
-    parser.add_argument("--plain", action="store_true", help="every system with the same microbatches, recomputation and overlap")
+    parser.add_argument("--plain", action="store_true",
+                        help="every system with the same microbatches, recomputation and overlap")
     parser.add_argument("tables", nargs="*", default=list(TABLES), metavar="TABLE")
     arguments = parser.parse_args()
     for name in arguments.tables:

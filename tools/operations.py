@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the page of the operations of models from the definitions of the dialect `nn`, as llvm-tblgen -dump-json gives them."""
+"""Writes the page of the operations of models from the definitions of the dialect `nn`, as llvm-tblgen dumps them."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: operations.py JSON FRONTEND_MODEL_CPP > frontend/OPERATIONS.md
@@ -10,11 +10,12 @@ INTRODUCTION = """<!-- Written by tools/docs.sh from dialect/nn/*.td; edit those
 
 # The operations of models
 
-These operations may stand in the parts of a `model`. An option with `..` must be given; the others have the default that is
-shown. Activations are [batch, length, width]; `tokens`, `targets` and `source` are [batch, length]; tables are [rows, width];
-a `linear` takes w as [in, out]. Gains and biases are as wide as the tensor that they change. Sums inside an operation are f32;
-for f64 they are f64. A part may also name values, `let q, k, v = split(x, 3)`, and weight a loss, `0.3 * cross_entropy(..)`.
-[The language](LANGUAGE.md) says how models are written. [Nn.md](../dialect/nn/Nn.md) says which shapes and types are accepted.
+These operations may stand in the parts of a `model`. An option with `..` must be given; the others have the default
+that is shown. Activations are [batch, length, width]; `tokens`, `targets` and `source` are [batch, length]; tables are
+[rows, width]; a `linear` takes w as [in, out]. Gains and biases are as wide as the tensor that they change. Sums inside
+an operation are f32; for f64 they are f64. A part may also name values, `let q, k, v = split(x, 3)`, and weight a loss,
+`0.3 * cross_entropy(..)`. [The language](LANGUAGE.md) says how models are written. [Nn.md](../dialect/nn/Nn.md) says
+which shapes and types are accepted.
 """
 
 BACKWARD = """
@@ -27,8 +28,8 @@ You do not write these: the compiler derives them. The gradient of `x` is `dx`; 
 OTHERS = """
 ## Parts, slices and updates
 
-The compiler makes these where ranks share attention or the vocabulary, where rows or columns are cut, and where weights are
-updated.
+The compiler makes these where ranks share attention or the vocabulary, where rows or columns are cut, and where weights
+are updated.
 """
 
 
@@ -43,7 +44,8 @@ class Definitions:
         record, name = self.records[entry[0]["def"]], entry[1]
         kinds = record["!superclasses"]
         default = record.get("defaultValue")
-        return name, "Attr" in kinds, default if default else None, "Optional" in kinds or bool(record.get("isOptional"))
+        optional = "Optional" in kinds or bool(record.get("isOptional"))
+        return name, "Attr" in kinds, default if default else None, optional
 
     def arguments(self, op):
         return [self.argument(entry) for entry in op["arguments"]["args"]]
@@ -60,7 +62,8 @@ def as_number(text):
 
 
 def problems_of(definitions, op):
-    """Where the signature is not what the definition says; `k` and `v` are the first chunk of `kv`, heads the default of kv_heads."""
+    """Where the signature is not what the definition says; `k` and `v` are the first chunk of `kv`, heads the default
+    of kv_heads."""
     if op["signature"] == "x + y":
         return []
     known = {name: (attribute, default) for name, attribute, default, _ in definitions.arguments(op)}
@@ -88,7 +91,8 @@ def is_backward(definitions, op):
 
 
 def row(definitions, op):
-    arguments = [name if default is None and not optional else f"[{name}]" for name, _, default, optional in definitions.arguments(op)]
+    arguments = [name if default is None and not optional else f"[{name}]"
+                 for name, _, default, optional in definitions.arguments(op)]
     summary = re.sub(r" \([^()]*docs/derivatives.md R\d\)", "", op["summary"])
     return f"| `{op['opName']}({', '.join(arguments)}) -> {', '.join(definitions.results(op))}` | {summary} |"
 
@@ -99,22 +103,26 @@ def main():
         usable = dict(re.findall(r'\{"(\w+)", "([\w, ]*)"', re.search(r"kOps\[\] = \{(.*?)\};", file.read(), re.S)[1]))
     said = [op for op in definitions.ops if op.get("signature")]
     problems = [problem for op in said for problem in problems_of(definitions, op)]
-    problems += [f"{name}: models may use it, and its definition has no signature" for name in sorted(usable.keys() - {op["opName"] for op in said})]
+    problems += [f"{name}: models may use it, and its definition has no signature"
+                 for name in sorted(usable.keys() - {op["opName"] for op in said})]
     for op in said:
         tensors = [word for word in re.split(r"\W+", op["signature"].partition("(")[2].split(" = ")[0]) if word]
         taken = usable.get(op["opName"], "").split(", ")
         if op["opName"] != "add" and tensors[:len(taken)] != taken:
-            problems.append(f"{op['opName']}: the frontend takes {', '.join(taken)}, the signature is `{op['signature']}`")
+            problems.append(f"{op['opName']}: the frontend takes {', '.join(taken)}, the signature is "
+                            f"`{op['signature']}`")
     if problems:
         sys.exit("\n".join(problems))
     lines = [INTRODUCTION, "| operation | computes | |", "|---|---|---|"]
-    order = ["embedding", "positions", "layernorm", "rmsnorm", "linear", "transpose", "split", "rope", "attention", "gelu", "swiglu", "add"]
+    order = ["embedding", "positions", "layernorm", "rmsnorm", "linear", "transpose", "split", "rope", "attention",
+             "gelu", "swiglu", "add"]
     for op in sorted(said, key=lambda op: (order + [op["opName"]]).index(op["opName"])):
         lines.append(f"| `{op['signature']}` | `{op['formula']}` | {op['note'] or op['summary']} |")
     rest = [op for op in definitions.ops if not op.get("signature")]
     for text, backward in ((BACKWARD, True), (OTHERS, False)):
         lines += [text, "| operation | |", "|---|---|"]
-        lines += [row(definitions, op) for op in sorted(rest, key=lambda op: op["opName"]) if is_backward(definitions, op) == backward]
+        lines += [row(definitions, op) for op in sorted(rest, key=lambda op: op["opName"])
+                  if is_backward(definitions, op) == backward]
     print("\n".join(lines))
 
 

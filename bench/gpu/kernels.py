@@ -101,13 +101,15 @@ def main():
         sys.exit(process.returncode)
     lines = process.stdout.splitlines()
     print(lines[0].lstrip("# "))
-    print("\n| kernel | type | dims | us | TFLOP/s | GB/s | cuBLASLt's best / ours | two plain calls / ours | PyTorch us "
+    print("\n| kernel | type | dims | us | TFLOP/s | GB/s | cuBLASLt's best / ours | two plain calls / ours | PyTorch "
+          "us "
           "| PyTorch / ours |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for row in csv.DictReader(lines[1:]):
         other = beside(row)
         ratio = other / float(row["us"]) if other else None
-        cells = [row["kernel"], row["type"], row["dims"], row["us"], row["TFLOP/s"], row["GB/s"], row["best"] or "", row["plain"] or ""]
+        cells = [row["kernel"], row["type"], row["dims"], row["us"], row["TFLOP/s"], row["GB/s"], row["best"] or "",
+                 row["plain"] or ""]
         cells += [f"{other:.2f}" if other else "", f"{ratio:.2f}" if ratio else ""]
         print("| " + " | ".join(cells) + " |", flush=True)
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A training step of llama layers on one GPU: the packed programs beside PyTorch, eager and compiled; same model, same batch."""
+"""Times a training step of llama layers on one GPU: our packed programs, and PyTorch, eager and compiled."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: step.py PROGRAMS TEXT     (programs `step.<length>.<schedule>/program`; sizes as in bench/gpu/pack.sh)
 # Both hold bf16 weights with f32 masters, sum gradients of four microbatches in f32, and step AdamW. PyTorch's sums and
 # masters are f32 tensors beside bf16 parameters; its attention is its own choice of flash kernels. Best of the steps
-# after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time. The last column is,
-# for the program on one rank, what of a step with the graph is not inside its tasks: their times are the device's own, of
-# a run with --profile, in which kernels are asked for one by one and far ahead.
+# after warm-up; tokens/s and the arithmetic that our program counts (causal pairs once) over the time. The last column
+# is, for the program on one rank, what of a step with the graph is not inside its tasks: their times are the device's
+# own, of a run with --profile, in which kernels are asked for one by one and far ahead.
 import glob, json, os, re, subprocess, sys, time
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, MICROBATCHES = 4, 4096, 32, 8, 14336, 4096, 4
@@ -141,7 +141,8 @@ def epilogues(programs, text):
                 print(f"| {length} | {wish} | {said} | | |", flush=True)
                 continue
             first = first or seconds
-            print(f"| {length} | {wish} | {seconds * 1e3:.2f} | {flops / seconds * 1e-12:.1f} | {first / seconds:.3f} |",
+            print(f"| {length} | {wish} | {seconds * 1e3:.2f} | {flops / seconds * 1e-12:.1f} | {first / seconds:.3f} "
+                  f"|",
                   flush=True)
 
 
@@ -155,7 +156,8 @@ def main():
         def row(name, seconds, outside=""):
             rate = f"{flops / seconds * 1e-12:.1f}" if flops else ""
             share = f"{first / seconds:.2f}" if first else ""
-            print(f"| {length} | {name} | {seconds * 1e3:.2f} | {length * MICROBATCHES / seconds:.0f} | {rate} | {share} | {outside} |",
+            print(f"| {length} | {name} | {seconds * 1e3:.2f} | {length * MICROBATCHES / seconds:.0f} | {rate} | "
+                  f"{share} | {outside} |",
                   flush=True)
 
         for folder in sorted(glob.glob(f"{programs}/step.{length}.*"), reverse=True):  # `single` before `1f1b`
@@ -173,7 +175,8 @@ def main():
             try:
                 row(name, torch_step(length, compiled))
             except Exception as error:  # no PyTorch, or not enough memory: ours is of interest all the same
-                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | |", flush=True)
+                print(f"| {length} | {name} | {type(error).__name__}: {str(error).splitlines()[0][:100]} | | | | |",
+                      flush=True)
     epilogues(programs, text)
 
 

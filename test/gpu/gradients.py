@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Every packed schedule on one GPU, all its ranks in one process: gradients and losses against the one-rank program's."""
+"""Runs every packed schedule on one GPU, all ranks in one process, and compares gradients and losses with one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PROGRAMS TEXT     (programs `gradients.<type>.<schedule>/program`, linked by bench/gpu/link.py)
 # Tolerances, relative to the largest element of a tensor: f32 1e-4, for sums over 8 layers and 1024 tokens in another
 # order than one rank's (each step rounds at 6e-8, and norms and softmax amplify it about a thousandfold at worst).
-# In 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the one
-# rank's shapes, gradients differ by 2.3e-7 at most, by the order of sums in f32; where sequences are cut into slices, whose
-# results are rounded apart, by 5.1e-3 in bf16 and 5.6e-4 in f16. The bounds are four times that, since a GPU may choose another
-# algorithm for another shape; they are what all of rounding costs against f64 (largest 2.0e-2 and 2.3e-3, median 6.1e-3 and
-# 8.4e-4). A wrong or stale message changes gradients by a microbatch's share, an eighth.
+# In 16 bits as measured by bench/gradient_errors.py (CPU kernels, this model, nine schedules): where all units have the
+# one rank's shapes, gradients differ by 2.3e-7 at most, by the order of sums in f32; where sequences are cut into
+# slices, whose results are rounded apart, by 5.1e-3 in bf16 and 5.6e-4 in f16. The bounds are four times that, since a
+# GPU may choose another algorithm for another shape; they are what all of rounding costs against f64 (largest 2.0e-2
+# and 2.3e-3, median 6.1e-3 and 8.4e-4). A wrong or stale message changes gradients by a microbatch's share, an eighth.
 import glob, os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "run"))
@@ -30,8 +30,8 @@ def run(folder, text, *options):
     harness.ENVIRONMENT["PP_CUDNN"] = "on" if folder.split(".")[-1] in BY_CUDNN else "off"
     if EMULATED:
         harness.ENVIRONMENT["PP_EMULATE"] = "1"
-    harness.call([os.path.abspath(program), "--in-process", "--data", text, "--steps", "4", "--grads", result + ".grads",
-                  "--log", result + ".jsonl", *options], timeout=60)
+    harness.call([os.path.abspath(program), "--in-process", "--data", text, "--steps", "4", "--grads",
+                  result + ".grads", "--log", result + ".jsonl", *options], timeout=60)
     gradients = {name: values for name, (_, values) in harness.read_safetensors(result + ".grads").items()}
     return gradients, [line["loss"] for line in harness.read_log(result + ".jsonl")]
 
@@ -54,7 +54,8 @@ def main():
                 drift = max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses))
                 tolerance = TOLERANCE[kind.split("-")[0]]
                 good = worst <= tolerance and drift <= 10 * tolerance
-                tally.check(good, f"{name}: gradients {worst:.1e} losses {drift:.1e}" + ("" if good else f" in {where}"))
+                tally.check(good, f"{name}: gradients {worst:.1e} losses {drift:.1e}"
+                            + ("" if good else f" in {where}"))
     return tally.close()
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds the simulator against the closed forms of the papers, exactly, in unit time (F 1, B 2, I 1, W 1), 2 to 16 ranks."""
+"""Holds the simulator against the closed forms of the papers, exactly: unit time (F, I, W 1, B 2), 2 to 16 ranks."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: closed_forms.py PP_COMPILE FOLDER [SCHEDULE..]
-# A row of FORMS says for one schedule which microbatches to try on p ranks, and what must come out: numbers of the whole
-# program (p, m) -> number, and of rank r (p, m, r) -> number. `bubble` is checked for all from makespan and work.
+# A row of FORMS says for one schedule which microbatches to try on p ranks, and what must come out: numbers of the
+# whole program (p, m) -> number, and of rank r (p, m, r) -> number. `bubble` is checked for all from makespan and work.
 import fractions, itertools, json, os, sys
 import harness
 
@@ -12,12 +12,13 @@ SIZES = dict(hidden=4, heads=1, kv_heads=1, ffn=4, vocab=4, sequence=2, microbat
 
 
 class Form:
-    """None: no closed form. `idle` is the longest wait inside a rank's span by p, `top` the most stashes on any rank, `costs`
-    what the simulator counts in."""
+    """None: no closed form. `idle` is the longest wait inside a rank's span by p, `top` the most stashes on any rank,
+    `costs` what the simulator counts in."""
 
     def __init__(self, schedule, microbatches, makespan, span, barrier=lambda p, m: 0, defines={}, ranks=range(2, 17),
                  layers=lambda p: p, work=lambda m: 3 * m, idle=None, top=None, costs="units", **peaks):
-        self.schedule, self.microbatches, self.defines, self.ranks, self.layers = schedule, microbatches, defines, ranks, layers
+        self.schedule, self.microbatches, self.defines = schedule, microbatches, defines
+        self.ranks, self.layers = ranks, layers
         self.makespan, self.span, self.barrier, self.work, self.peaks = makespan, span, barrier, work, peaks
         self.idle, self.top, self.costs = idle, top, costs
 
@@ -42,19 +43,20 @@ class Form:
             pairs += [(f"rank {r}: busy", work, rank["busy"]), (f"rank {r}: idle", idle, rank["idle"]),
                       (f"rank {r}: span", self.span(p, m, r), rank["span"]),
                       (f"rank {r}: idle by cause", idle, sum(rank["idle_by_cause"].values()))]
-            pairs += [(f"rank {r}: {role}", peak(p, m, r), rank["peak_values"][role]) for role, peak in self.peaks.items()]
+            pairs += [(f"rank {r}: {role}", peak(p, m, r), rank["peak_values"][role])
+                      for role, peak in self.peaks.items()]
         return [f"{name}: expected {expected}, got {got}" for name, expected, got in pairs
                 if expected is not None and abs(expected - got) > 1e-11]
 
 
-# WeiPipe interleave, docs/schedules.md (stage-level F 1 and BW 2): from two rounds on as 1F1B; in one round no rank ever has
-# both.
+# WeiPipe interleave, docs/schedules.md (stage-level F 1 and BW 2): from two rounds on as 1F1B; in one round no rank
+# ever has both.
 def interleave(p, m):
     return 3 * (m + p - 1) if m > p else 5 * p - 2
 
 
-# HelixPipe (docs/schedules.md) with pre 1, attention 3, post 2, so u = 3, and B twice F: what a rank computes for k layers of
-# each rank, and the bubble added to it.
+# HelixPipe (docs/schedules.md) with pre 1, attention 3, post 2, so u = 3, and B twice F: what a rank computes for k
+# layers of each rank, and the bubble added to it.
 def helix(bubble, k=1, folds=1, again=0, ranks=range(2, 9), **defines):
     return Form("helixpipe", lambda p: (folds * p, 2 * folds * p), lambda p, m: k * m * (18 + again) + bubble(p),
                 lambda p, m, r: None, barrier=None, defines=dict(folds=folds, **defines), ranks=ranks,
@@ -75,8 +77,8 @@ def tawpipe(p, m, d):
 
 
 FORMS = (
-    # Huang et al. 2019 and Narayanan et al. 2021: bubble (p-1)/(m+p-1) of the makespan for both, peaks m and min(m, p-r).
-    # Rank r starts r after rank 0, which ends last, and ends 2r before it.
+    # Huang et al. 2019 and Narayanan et al. 2021: bubble (p-1)/(m+p-1) of the makespan for both, peaks m and min(m,
+    # p-r). Rank r starts r after rank 0, which ends last, and ends 2r before it.
     Form("gpipe", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: m),
     # The same with stashes in host memory while messages are free: at most two are on the device.
@@ -84,38 +86,44 @@ FORMS = (
          lambda p, m, r: 3 * (m + p - 1 - r), stash=lambda p, m, r: min(m, 2)),
     Form("1f1b", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: min(m, p - r)),
-    # Kim et al. 2023: 1F1B, and no rank has more than ceil((p+2)/2) stashes, its own and its guests. Who would have more in 1F1B
-    # has as many, and the rank that takes the others in so many that both together have one more than in 1F1B.
+    # Kim et al. 2023: 1F1B, and no rank has more than ceil((p+2)/2) stashes, its own and its guests. Who would have
+    # more in 1F1B has as many, and the rank that takes the others in so many that both together have one more than in
+    # 1F1B.
     Form("bpipe", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          stash=lambda p, m, r: bpipe(p, r)),
-    # Narayanan et al. 2021: 2BW does not drain between updates, so all microbatches of a step are one 1F1B; two weights.
-    *(Form("pipedream_2bw", lambda p, b=b: (b * p, b * (p + 1)), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
-           defines=dict(batches=b, clip=0), stash=lambda p, m, r: min(m, p - r), weight=lambda p, m, r: 2) for b in (1, 2, 4)),
-    # All stages run F again, of one unit. The last rank has the loss in B, so its light F makes nothing and reads nothing: its
-    # first R starts when the F before it ends, at p - 1. From there on R B F without a pause, 4m less one F at the start; every
-    # rank before it ends 2 later, for its R runs while it waits for the gradient. Before R a unit leaves only its input.
+    # Narayanan et al. 2021: 2BW does not drain between updates, so all microbatches of a step are one 1F1B; two
+    # weights.
+    *(Form("pipedream_2bw", lambda p, b=b: (b * p, b * (p + 1)), lambda p, m: 3 * (m + p - 1),
+           lambda p, m, r: 3 * (m + p - 1 - r),
+           defines=dict(batches=b, clip=0), stash=lambda p, m, r: min(m, p - r), weight=lambda p, m, r: 2)
+      for b in (1, 2, 4)),
+    # All stages run F again, of one unit. The last rank has the loss in B, so its light F makes nothing and reads
+    # nothing: its first R starts when the F before it ends, at p - 1. From there on R B F without a pause, 4m less one
+    # F at the start; every rank before it ends 2 later, for its R runs while it waits for the gradient. Before R a unit
+    # leaves only its input.
     Form("1f1b_recompute", lambda p: (1, p, 2 * p + 1), lambda p, m: 4 * m - 1 + 3 * (p - 1),
          lambda p, m, r: 4 * m - 2 + p if r == p - 1 else 4 * m - 1 + 3 * (p - 1 - r), work=lambda m: 4 * m,
          stash=lambda p, m, r: 1),
-    # Megatron-LM's layouts: a layer a stage, the loss with the last, is 1F1B, and with two stages a rank its interleaved form.
+    # Megatron-LM's layouts: a layer a stage, the loss with the last, is 1F1B, and with two stages a rank its
+    # interleaved form.
     Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1), lambda p, m, r: 3 * (m + p - 1 - r),
          defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "tL"), stash=lambda p, m, r: min(m, p - r)),
-    Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None, layers=lambda p: 2 * p,
-         defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
+    Form("megatron", lambda p: (p, 2 * p), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
+         layers=lambda p: 2 * p, defines=lambda p: dict(layout="E" + "t|" * (2 * p - 1) + "tL"), work=lambda m: 6 * m,
          stash=lambda p, m, r: min(2 * m, 2 * (p - 1 - r) + p + 1)),
-    # The loss on a rank of its own, in B: as above its F waits for nothing, and its first B starts at p - 1; from there on B F
-    # without a pause, and every rank before it ends 2 later.
+    # The loss on a rank of its own, in B: as above its F waits for nothing, and its first B starts at p - 1; from there
+    # on B F without a pause, and every rank before it ends 2 later.
     Form("megatron", lambda p: (1, p, 2 * p + 1), lambda p, m: 3 * (m + p - 1) - 1,
          lambda p, m, r: 3 * m + p - 2 if r == p - 1 else 3 * (m + p - 1 - r) - 1, layers=lambda p: p - 1,
          defines=lambda p: dict(layout="E" + "t|" * (p - 1) + "L"), stash=lambda p, m, r: min(m, p - r)),
     # WeiPipe (PPoPP 2025), Interleave: rank r starts r after rank 0 and, in turns that are all backward by then, ends
-    # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification; with
-    # one round only, the last rank of two or three never has all four).
+    # 2 (p-1-r) before rank p-1. Two weights and their successors, one gradient and its (section 7 of the specification;
+    # with one round only, the last rank of two or three never has all four).
     Form("weipipe_interleave", lambda p: (p, 2 * p, 3 * p), interleave,
          lambda p, m, r: interleave(p, m) - 2 * (p - 1) + r,
          stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if m > p else None, grad=lambda p, m, r: 2),
-    # The others of section 8: one F or B a turn; pairs of stages, an even number of rounds; one chain without a gap, where
-    # the last rank owns all and sums what arrives.
+    # The others of section 8: one F or B a turn; pairs of stages, an even number of rounds; one chain without a gap,
+    # where the last rank owns all and sums what arrives.
     Form("weipipe_naive", lambda p: (p, 2 * p, 3 * p), naive, lambda p, m, r: None, barrier=None, ranks=(2, 3, 4, 6, 8),
          stash=lambda p, m, r: p, weight=lambda p, m, r: 4 if p > 3 else None, grad=lambda p, m, r: 2),
     Form("wzb1", lambda p: (2 * p, 4 * p), lambda p, m: 3 * m + 2 * (p - 1), lambda p, m, r: None, barrier=None,
@@ -132,16 +140,18 @@ FORMS = (
     *(Form("fsdp", lambda p: (p, 2 * p), lambda p, m: 3 * m, lambda p, m, r: 3 * m, barrier=None, ranks=(2, 3, 4, 8),
            defines=dict(ahead=ahead, hidden=16), stash=lambda p, m, r: p, weight=lambda p, m, r, a=ahead: a + 1)
       for ahead in (0, 1)),
-    # Narayanan et al. 2021, interleaved: (p-1)/(vm) of the work, with v stages a rank of unit time each. The warm-up is 2 (p-1-r)
-    # + (v-1) p forwards, all of them with one group of microbatches.
+    # Narayanan et al. 2021, interleaved: (p-1)/(vm) of the work, with v stages a rank of unit time each. The warm-up is
+    # 2 (p-1-r) + (v-1) p forwards, all of them with one group of microbatches.
     *(Form("interleaved", lambda p: (p, 2 * p), lambda p, m, v=v: 3 * (v * m + p - 1),
-           lambda p, m, r, v=v: None, defines=dict(chunks=v), layers=lambda p, v=v: v * p, work=lambda m, v=v: 3 * v * m,
+           lambda p, m, r, v=v: None, defines=dict(chunks=v), layers=lambda p, v=v: v * p,
+           work=lambda m, v=v: 3 * v * m,
            ranks=ranks, stash=lambda p, m, r, v=v: m * v if m == p else min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1))
       for v, ranks in ((1, (2, 5)), (2, range(2, 17)), (3, (2, 3, 8)), (4, (4, 7)))),
     # Lamy-Poirier 2023: the same bubble, all stashes at once.
     Form("looped_bfs", lambda p: (p, 2 * p + 1), lambda p, m: 3 * (2 * m + p - 1), lambda p, m, r: None,
          layers=lambda p: 2 * p, work=lambda m: 6 * m, stash=lambda p, m, r: 2 * m),
-    # Qi et al. 2023 (docs/schedules.md): rank r starts at r and ends with all others; ZB-H2's ranks never wait once they began.
+    # Qi et al. 2023 (docs/schedules.md): rank r starts at r and ends with all others; ZB-H2's ranks never wait once
+    # they began.
     Form("zb_h1", lambda p: (p, 2 * p + 1), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m + p - 1 - r,
          stash=lambda p, m, r: p),
     Form("zb_h2", lambda p: (2 * p - 1, 3 * p), lambda p, m: 3 * m + p - 1, lambda p, m, r: 3 * m,
@@ -149,14 +159,15 @@ FORMS = (
     # Qi et al. 2024: two stages of unit time a rank, no wait inside a rank's span, the memory of 1F1B.
     Form("zb_v", lambda p: (2 * p - 1, 3 * p), lambda p, m: 6 * m + p - 1, lambda p, m, r: 6 * m,
          barrier=lambda p, m: p - 1, layers=lambda p: 2 * p, work=lambda m: 6 * m, stash=lambda p, m, r: 2 * p),
-    # V-Half and V-Min: peaks, and the longest wait inside a span for m = 3p, of the paper's algorithm for p = 2, 3, 4, 5, 6, 8,
-    # 16.
+    # V-Half and V-Min: peaks, and the longest wait inside a span for m = 3p, of the paper's algorithm for p = 2, 3, 4,
+    # 5, 6, 8, 16.
     *(Form(name, lambda p: (3 * p,), None, lambda p, m, r: None, idle=idle, barrier=None, layers=lambda p: 2 * p,
            work=lambda m: 6 * m, ranks=idle, top=peak)
       for name, peak, idle in (("v_half", lambda p: p + 2 - p % 2, {2: 1, 3: 5, 4: 5, 5: 11, 6: 11, 8: 17, 16: 41}),
-                               ("v_min", lambda p: 2 * -(-(p + 2) // 3), {2: 3, 3: 5, 4: 11, 5: 15, 6: 17, 8: 27, 16: 59}))),
-    # Li et al. 2021 and SlimPipe (docs/schedules.md), n slices, v chunks: (p-1)/(nm) and (p-1)/(nvm) of the work; all slices
-    # at once, and nv + 2(p-1-r) slices of a stage.
+                               ("v_min", lambda p: 2 * -(-(p + 2) // 3),
+                                {2: 3, 3: 5, 4: 11, 5: 15, 6: 17, 8: 27, 16: 59}))),
+    # Li et al. 2021 and SlimPipe (docs/schedules.md), n slices, v chunks: (p-1)/(nm) and (p-1)/(nvm) of the work; all
+    # slices at once, and nv + 2(p-1-r) slices of a stage.
     *(Form("terapipe", lambda p: (1, 3), lambda p, m, n=n: 3 * (n * m + p - 1), lambda p, m, r: None,
            defines=dict(slices=n, sequence=16), ranks=(2, 4, 7), work=lambda m, n=n: 3 * n * m,
            stash=lambda p, m, r, n=n: n * m) for n in (1, 4, 16)),
@@ -164,50 +175,60 @@ FORMS = (
            defines=dict(slices=n, chunks=v, sequence=16), ranks=ranks, layers=lambda p, v=v: v * p,
            work=lambda m, n=n, v=v: 3 * n * v * m,
            stash=lambda p, m, r, n=n, v=v: min(n * m * v, n * v + 2 * (p - 1 - r)))
-      for schedule, v, n, ranks in (("slimpipe", 1, 4, (2, 3, 4)), ("slimpipe", 1, 9, (2, 4, 5)), ("slimpipe", 1, 16, (4, 8)),
-                                    ("slimpipe_interleaved", 2, 8, (2, 4, 8)), ("slimpipe_interleaved", 3, 12, (3, 4)))),
+      for schedule, v, n, ranks in (("slimpipe", 1, 4, (2, 3, 4)), ("slimpipe", 1, 9, (2, 4, 5)),
+                                    ("slimpipe", 1, 16, (4, 8)),
+                                    ("slimpipe_interleaved", 2, 8, (2, 4, 8)),
+                                    ("slimpipe_interleaved", 3, 12, (3, 4)))),
     # DeepSeek 2025, a pair of F and B one after the other: as ZB-V, one chunk more on the ranks that begin with pairs.
     Form("dualpipe_v", lambda p: (2 * p, 2 * p + 1), lambda p, m: 6 * m + p - 1, lambda p, m, r: None,
          barrier=None, layers=lambda p: 2 * p, work=lambda m: 6 * m, top=lambda p: 2 * p + 1),
-    # Li & Hoefler 2021, B = 2F: 2 (p-2) for the first group of p microbatches, which is the paper's bubble (p-2)/(3p/2+p-2), and
-    # p-2 for each that is concatenated directly. Peaks from p/2 + 1 to p.
+    # Li & Hoefler 2021, B = 2F: 2 (p-2) for the first group of p microbatches, which is the paper's bubble
+    # (p-2)/(3p/2+p-2), and p-2 for each that is concatenated directly. Peaks from p/2 + 1 to p.
     Form("chimera", lambda p: (p, 2 * p, 3 * p), lambda p, m: 3 * m + (m // p + 1) * (p - 2), lambda p, m, r: None,
          barrier=None, ranks=(2, 4, 6, 8, 16), stash=lambda p, m, r: p // 2 + 1 + min(r, p - 1 - r)),
-    # Liu et al. 2023, w waves: as a Chimera of 2p ranks for one, in slots of half a stage; peaks from 2wp - p + 1 to 2wp.
-    *(Form("hanayo", lambda p: (p, 2 * p, 3 * p), lambda p, m, w=w: 6 * w * m + 2 * (m // p + 1) * (p - 1), lambda p, m, r: None,
-           barrier=None, ranks=ranks, defines=dict(waves=w), layers=lambda p, w=w: 2 * w * p, work=lambda m, w=w: 6 * w * m,
-           stash=lambda p, m, r, w=w: 2 * w * p - p + 1 + r) for w, ranks in ((1, (2, 3, 4, 6, 8, 16)), (2, (2, 4, 5, 8)), (4, (2, 4)))),
+    # Liu et al. 2023, w waves: as a Chimera of 2p ranks for one, in slots of half a stage; peaks from 2wp - p + 1 to
+    # 2wp.
+    *(Form("hanayo", lambda p: (p, 2 * p, 3 * p), lambda p, m, w=w: 6 * w * m
+           + 2 * (m // p + 1) * (p - 1), lambda p, m, r: None,
+           barrier=None, ranks=ranks, defines=dict(waves=w), layers=lambda p, w=w: 2 * w * p,
+           work=lambda m, w=w: 6 * w * m,
+           stash=lambda p, m, r, w=w: 2 * w * p - p + 1 + r)
+      for w, ranks in ((1, (2, 3, 4, 6, 8, 16)), (2, (2, 4, 5, 8)), (4, (2, 4)))),
     # Pipelines side by side: 1F1B of p/d stages and m/d microbatches, whatever the replicas share.
     *(Form(schedule, lambda p, d=d: (d, p, 2 * p), lambda p, m, d=d: 3 * (m // d + p // d - 1),
-           lambda p, m, r, d=d: 3 * (m // d + p // d - 1 - r % (p // d)), ranks=ranks, defines=dict(replicas=d, hidden=16),
-           layers=lambda p, d=d: p // d, work=lambda m, d=d: 3 * (m // d), stash=lambda p, m, r, d=d: min(m // d, p // d - r % (p // d)))
-      for schedule, d, ranks in (("replicated_1f1b", 2, (2, 4, 8, 16)), ("replicated_1f1b", 4, (4, 8)), ("replicated_zero1", 2, (4, 8)),
-                                 ("replicated_zero2", 3, (6, 12)))),
-    # HelixPipe: 3 (p-1) u one by one, whatever the number of layers and loops, weights shipped or not. The paper counts 4 (p-1) u
-    # with recomputation after the gradient has come; R runs before here, which saves one pre.
+           lambda p, m, r, d=d: 3 * (m // d + p // d - 1 - r % (p // d)), ranks=ranks,
+           defines=dict(replicas=d, hidden=16),
+           layers=lambda p, d=d: p // d, work=lambda m, d=d: 3 * (m // d),
+           stash=lambda p, m, r, d=d: min(m // d, p // d - r % (p // d)))
+      for schedule, d, ranks in (("replicated_1f1b", 2, (2, 4, 8, 16)), ("replicated_1f1b", 4, (4, 8)),
+                                 ("replicated_zero1", 2, (4, 8)), ("replicated_zero2", 3, (6, 12)))),
+    # HelixPipe: 3 (p-1) u one by one, whatever the number of layers and loops, weights shipped or not. The paper counts
+    # 4 (p-1) u with recomputation after the gradient has come; R runs before here, which saves one pre.
     helix(lambda p: 9 * (p - 1)), helix(lambda p: 9 * (p - 1), k=2, ranks=(2, 4), ship="false"),
     helix(lambda p: 12 * (p - 1) - 1, again=3, ranks=(2, 4, 8), forget="true"),
-    # Two-fold: the paper's 6 (p-1) u and 8 (p-1) u are bounds, for pairs that move as one. With messages after each fold it is
-    # 3 u and 4 u for two ranks, 6 (p-2) u and 8 (p-2) u + u from four on, again less one pre with recomputation.
+    # Two-fold: the paper's 6 (p-1) u and 8 (p-1) u are bounds, for pairs that move as one. With messages after each
+    # fold it is 3 u and 4 u for two ranks, 6 (p-2) u and 8 (p-2) u + u from four on, again less one pre with
+    # recomputation.
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4, 5, 6, 8)),
     helix(lambda p: (12 if p == 2 else 24 * (p - 2) + 3) - 1, folds=2, again=3, ranks=(2, 4, 8), forget="true"),
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), folds=2, ranks=(2, 4), cached="true"),
     helix(lambda p: 9 if p == 2 else 18 * (p - 2), k=3, folds=2, ranks=(2, 4)),
-    # Three folds: 5 u, 8 u and 17 u of forward (docs/schedules.md), below the 3 (p-1) u of triples that move as one. One rank
-    # has no bubble.
+    # Three folds: 5 u, 8 u and 17 u of forward (docs/schedules.md), below the 3 (p-1) u of triples that move as one.
+    # One rank has no bubble.
     helix({4: 45, 5: 72, 8: 153}.get, folds=3, ranks=(4, 5, 8)), helix(lambda p: 0, k=2, folds=3, ranks=(1,)),
 )
 
 
-# HelixPipe's memory (docs/schedules.md): what one more microbatch adds to the stash and to the activations of every rank, in
-# activations of a layer, where only {a, o} of an attention and {x, o} of a unit are kept, or {q, k, v, o} where the weights are
-# not shipped.
+# HelixPipe's memory (docs/schedules.md): what one more microbatch adds to the stash and to the activations of every
+# rank, in activations of a layer, where only {a, o} of an attention and {x, o} of a unit are kept, or {q, k, v, o}
+# where the weights are not shipped.
 def helix_memory(compiler):
     hidden, heads, tokens = 64, 4, 64
     for ranks, layers, ship in ((2, 2, "true"), (4, 8, "true"), (4, 4, "false")):
         bytes_of = []
         for microbatches in (2 * ranks, 4 * ranks):
-            values = dict(schedule="helixpipe", model="gpt2", hidden=hidden, heads=heads, ffn=256, vocab=64, sequence=32,
+            values = dict(schedule="helixpipe", model="gpt2", hidden=hidden, heads=heads, ffn=256, vocab=64,
+                          sequence=32,
                           microbatch=2, ranks=ranks, layers=layers, ship=ship, forget="true", microbatches=microbatches)
             defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
             stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", *defines]).stdout)
@@ -216,22 +237,27 @@ def helix_memory(compiler):
         lse = 4 * tokens * heads
         expected = [added * ((2 if ship == "true" else 4) * 4 * tokens * hidden + lse), added * 2 * 4 * tokens * hidden]
         found = [[more - less for less, more in zip(*pair)] for pair in zip(*bytes_of)]
-        yield found == [expected] * ranks, f"helixpipe: bytes, {ranks} ranks, {layers} layers, ship {ship}: {found}, {expected}"
+        what = f"helixpipe: bytes, {ranks} ranks, {layers} layers, ship {ship}: {found}, {expected}"
+        yield found == [expected] * ranks, what
 
 
-# What every rank does, sends and keeps in ring attention, in parts pre 1, attn 3, post 2, B = 2F; attn is one slice with the keys
-# of one. One slice a rank: rank r attends r + 1, and the last one sets the pace. Two in a zigzag: each attends 2p + 1, and none waits.
+# What every rank does, sends and keeps in ring attention, in parts pre 1, attn 3, post 2, B = 2F; attn is one slice
+# with the keys of one. One slice a rank: rank r attends r + 1, and the last one sets the pace. Two in a zigzag: each
+# attends 2p + 1, and none waits.
 def ring_attention(compiler):
     layers, m, hidden, tokens = 2, 2, 16, 32
     for p, zigzag in itertools.product((1, 2, 3, 4, 8), (False, True)):
         n = 2 * p if zigzag else p
-        values = dict(schedule="ring_attention_zigzag" if zigzag else "ring_attention", ranks=p, microbatches=m, layers=layers, hidden=hidden,
+        values = dict(schedule="ring_attention_zigzag" if zigzag else "ring_attention", ranks=p, microbatches=m,
+                      layers=layers, hidden=hidden,
                       heads=2, kv_heads=1, ffn=16, vocab=16, sequence=2 * tokens, microbatch=1)
         defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-        stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", "--costs=pre=1,attn=3,post=2,rest=0", *defines]).stdout)
+        stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", "--costs=pre=1,attn=3,post=2,rest=0",
+                                         *defines]).stdout)
         attended = [2 * p + 1 if zigzag else r + 1 for r in range(p)]
         busy = [3 * m * layers * (3 * (n // p) + 3 * count) for count in attended]
-        # Keys of slice j < p go round until the last rank has seen them; those of 2p-1-s end on rank s-1, and those of 2p-1 stay.
+        # Keys of slice j < p go round until the last rank has seen them; those of 2p-1-s end on rank s-1, and those of
+        # 2p-1 stay.
         keys = [(2 * p - 3 + (r == p - 1) if zigzag else r + 1 if r < p - 1 else 0) if p > 1 else 0 for r in range(p)]
         sums = [p - 1 + p - 1 - r if zigzag else r for r in range(p)]
         chunk = 2 * (2 * tokens // n) * (hidden // 2) * 4  # k and v, f32
@@ -243,8 +269,9 @@ def ring_attention(compiler):
         held = max(rank["peak_bytes"].get("kv", 0) for rank in stats["per_rank"]) / chunk
         yield found == expected, f"ring_attention: {p} ranks, {n} slices: {found}, {expected}"
         if size:
-            yield bytes_sent == [chunk * count for count in expected[2]], f"ring_attention: {p} ranks, {n} slices: {bytes_sent} bytes"
-            yield held <= (layers + 4) * (n // p), f"ring_attention: {p} ranks, {n} slices: keys of {held} slices at once"
+            what = f"ring_attention: {p} ranks, {n} slices:"
+            yield bytes_sent == [chunk * count for count in expected[2]], f"{what} {bytes_sent} bytes"
+            yield held <= (layers + 4) * (n // p), f"{what} keys of {held} slices at once"
 
 
 def main():
@@ -263,7 +290,8 @@ def main():
             more = form.defines(p) if callable(form.defines) else form.defines
             values = SIZES | dict(schedule=form.schedule, ranks=p, microbatches=m, layers=form.layers(p)) | more
             defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
-            stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", f"--costs={form.costs}", *defines]).stdout)
+            stats = json.loads(harness.call([compiler, harness.TRAIN, "--emit=stats", f"--costs={form.costs}",
+                                             *defines]).stdout)
             wrong += [f"p = {p}, m = {m}: {error}" for error in form.errors(p, m, stats)]
         for line in wrong[:10]:
             print("     " + line)

@@ -26,7 +26,8 @@ def check_cuda(tally, compiler, folder, text):
     ran = harness.call([path, "--in-process", "--data", text, "--steps", "2"], expect=None)
     says = ("this program needs an NVIDIA driver", "this machine has no NVIDIA GPU")
     without = ran.returncode == 2 and len(ran.stderr.splitlines()) == 1 and any(part in ran.stderr for part in says)
-    tally.check(without or (ran.returncode == 0 and "step 2/2" in ran.stdout), "it trains, or says in a line that it cannot")
+    tally.check(without or (ran.returncode == 0 and "step 2/2" in ran.stdout),
+                "it trains, or says in a line that it cannot")
 
 
 def check_shipped(tally, compiler, folder, text):
@@ -40,7 +41,8 @@ def check_shipped(tally, compiler, folder, text):
         with open(path, "rb") as file:
             return b"PP_EMULATE" in file.read()
 
-    tally.check(has_emulation(testing) and not has_emulation(shipped), "only programs of tests hold the emulated device")
+    tally.check(has_emulation(testing) and not has_emulation(shipped),
+                "only programs of tests hold the emulated device")
     tally.check("emulate" not in harness.call([shipped, "--help"]).stdout, "--help does not know it")
     refused = harness.call([*harness.launch(testing, SIZES["ranks"], "streams/1:x"), "--data", text], expect=1)
     tally.check("PP_EMULATE expects SEED or SEED:K, got `1:x`" in refused.stderr, "a wrong seed is refused")

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: epilogues.py PP_COMPILE FOLDER [RUNTIME]
-# On the CPU a pair is its two calls, and changes no bit, however the program runs. RUNTIME has the kernels of the device
-# `cuda`, emulated, with epilogues as cuBLASLt's: gelu of sums that are not rounded yet. There schedules give one set of
-# bits in every mode, too; against the plain calls (PP_EPILOGUES=off) gradients differ by one rounding of an activation a
-# layer, in bf16 2^-9 of an element. That is one of the dozen roundings of a layer, and the bound is that of all of them
-# together (test/gpu/gradients.py); in f32, where only bias gradients go along, the order of their sums.
+# On the CPU a pair is its two calls, and changes no bit, however the program runs. RUNTIME has the kernels of the
+# device `cuda`, emulated, with epilogues as cuBLASLt's: gelu of sums that are not rounded yet. There schedules give one
+# set of bits in every mode, too; against the plain calls (PP_EPILOGUES=off) gradients differ by one rounding of an
+# activation a layer, in bf16 2^-9 of an element. That is one of the dozen roundings of a layer, and the bound is that
+# of all of them together (test/gpu/gradients.py); in f32, where only bias gradients go along, the order of their sums.
 import os, sys
 import harness
 from gradients import difference
@@ -24,7 +24,8 @@ class Programs:
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
 
     def compile(self, schedule, precision, *options):
-        path = os.path.join(self.folder, "_".join([schedule, precision, *(os.path.basename(option) for option in options)]))
+        path = os.path.join(self.folder, "_".join([schedule, precision,
+                                                   *(os.path.basename(option) for option in options)]))
         values = SIZES | dict(schedule=schedule, ranks=SCHEDULES[schedule], precision=precision)
         return harness.compile_train(self.compiler, path, values, options=options)
 
@@ -58,7 +59,8 @@ def check_emulated(tally, programs, runtime):
                         f"{schedule} {precision}: one set of bits in {', '.join(('threads', *modes))}")
             worst, where = difference(gradients, expected)
             fused = worst > 0 or precision == "f32"  # whose sums of few rows are made in one order
-            tally.check(fused and worst <= TOLERANCE[precision], f"{schedule} {precision}: {worst:.1e} from plain calls, in {where}")
+            tally.check(fused and worst <= TOLERANCE[precision],
+                        f"{schedule} {precision}: {worst:.1e} from plain calls, in {where}")
 
 
 def main():

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Holds SlimPipe's exchange of attention against its specification: the two tables, and rules, messages and volumes at many sizes."""
+"""Holds SlimPipe's exchange of attention against its specification: two tables, rules, messages and volumes."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: exchange.py PP_COMPILE FOLDER
-# Rules G and P are made here from docs/schedules.md, not from the library. Volumes count both ends of a message, forward only,
-# in hidden states of a whole sequence, all layers: keys and values of each slice that is helped with, queries, outputs. The
-# numbers beside the sizes are the specification's, and so is the bound, eq. (2), where ranks without a unit do not help.
+# Rules G and P are made here from docs/schedules.md, not from the library. Volumes count both ends of a message,
+# forward only, in hidden states of a whole sequence, all layers: keys and values of each slice that is helped with,
+# queries, outputs. The numbers beside the sizes are the specification's, and so is the bound, eq. (2), where ranks
+# without a unit do not help.
 import json, os, re, sys
 import harness
 from slice_orders import forward
@@ -53,7 +54,8 @@ def phases(p, m, n, v, idle, rule):
             u = t - r if ahead else t - (p - 1 - r)
             if 0 <= u < units:
                 microbatch, slice, chunk = forward(u, p, n, v)
-                work[r] = (chunk * p + r, microbatch, slice) if ahead else ((v - 1 - chunk) * p + r, microbatch, n - 1 - slice)
+                work[r] = (chunk * p + r, microbatch, slice) if ahead else ((v - 1 - chunk) * p + r, microbatch,
+                                                                            n - 1 - slice)
         helps = idle == "all" or (idle == "tail" and (t >= units if ahead else t < p - 1))
         loads = {r: work[r][2] + 1 if r in work else 0 for r in range(p) if r in work or helps}
         yield ahead, work, rule(loads), loads
@@ -71,13 +73,14 @@ def rows(p, steps, layers=1):
 
 
 def command(compiler, p, m, n, v=1, layers=1, **more):
-    values = SIZES | dict(schedule="slimpipe_interleaved" if v > 1 else "slimpipe", ranks=p, microbatches=m, slices=n, chunks=v,
-                          layers=p * v * layers, sequence=LENGTH * n, exchange="true") | more
+    values = SIZES | dict(schedule="slimpipe_interleaved" if v > 1 else "slimpipe", ranks=p, microbatches=m, slices=n,
+                          chunks=v, layers=p * v * layers, sequence=LENGTH * n, exchange="true") | more
     return [compiler, harness.TRAIN] + [word for k, value in values.items() for word in ("-D", f"{k}={value}")]
 
 
 def tasks(compiler, *sizes, **more):
-    return [line.split(",") for line in harness.call(command(compiler, *sizes, **more) + ["--emit=tasks"]).stdout.splitlines()]
+    return [line.split(",") for line in harness.call(command(compiler, *sizes, **more)
+                                                     + ["--emit=tasks"]).stdout.splitlines()]
 
 
 def read_tables():
@@ -106,15 +109,19 @@ def check_tables(compiler, tally):
 
 def check_sizes(compiler, tally):
     rules = dict(greedy=greedy, pairs=pairs)
-    for p, m, n, v, layers in ((2, 2, 4, 1, 1), (2, 1, 4, 1, 2), (3, 2, 6, 1, 1), (5, 1, 5, 1, 1), (4, 2, 8, 2, 1), (4, 1, 16, 1, 1)):
+    for p, m, n, v, layers in ((2, 2, 4, 1, 1), (2, 1, 4, 1, 2), (3, 2, 6, 1, 1), (5, 1, 5, 1, 1), (4, 2, 8, 2, 1),
+                               (4, 1, 16, 1, 1)):
         for idle, name, early in (("off", "greedy", True), ("all", "greedy", False), ("tail", "pairs", True)):
             steps = list(phases(p, m, n, v, idle, rules[name]))
             more = dict(idle=idle, rule=name, early=str(early).lower())
-            wrong = differences(rows(p, [step[:3] for step in steps], layers), tasks(compiler, p, m, n, v, layers, **more))
-            stats = json.loads(harness.call(command(compiler, p, m, n, v, layers, **more) + ["--emit=stats"]).stdout)["per_rank"]
+            wrong = differences(rows(p, [step[:3] for step in steps], layers),
+                                tasks(compiler, p, m, n, v, layers, **more))
+            stats = json.loads(harness.call(command(compiler, p, m, n, v, layers, **more)
+                                            + ["--emit=stats"]).stdout)["per_rank"]
             wrong += messages(steps, stats, layers)
             print(*wrong[:6], sep="\n", end="\n" * bool(wrong))
-            tally.check(not wrong, f"p = {p}, m = {m}, n = {n}, v = {v}, {layers} a stage, idle={idle}, {name}, early={early}")
+            tally.check(not wrong, f"p = {p}, m = {m}, n = {n}, v = {v}, {layers} a stage, idle={idle}, {name}, "
+                                   f"early={early}")
 
 
 def messages(steps, ranks, layers):
@@ -145,17 +152,20 @@ def volume(cells, p, n, m):
 
 
 def check_volumes(compiler, tally):
-    for p, n, theta, given in ((4, 8, 1.375, (0.98, 1.22, 1.484)), (8, 16, 1.4375, (0.98, 1.17, 1.422)), (8, 32, 1.65625, (1.18, 1.42, 1.658))):
+    for p, n, theta, given in ((4, 8, 1.375, (0.98, 1.22, 1.484)), (8, 16, 1.4375, (0.98, 1.17, 1.422)),
+                               (8, 32, 1.65625, (1.18, 1.42, 1.658))):
         for (rule, idle), wanted in zip((("pairs", "off"), ("greedy", "off"), ("greedy", "tail")), given):
             found = volume(tasks(compiler, p, 4, n, idle=idle, rule=rule), p, n, 4)
             bound = theta if idle == "off" else 2
             tally.check(abs(found - wanted) <= 0.006 and found <= bound,
-                        f"p = {p}, n = {n}, {rule}, idle={idle}: volume {found:.3f}, specification {wanted}, bound {bound:.3f}")
+                        f"p = {p}, n = {n}, {rule}, idle={idle}: volume {found:.3f}, specification {wanted}, bound "
+                        f"{bound:.3f}")
 
 
 def attended(p, m, n, v, idle, rule, strict):
-    """Bubble of attention alone by the specification's slot rule: a phase's messages are posted by both ends behind it, in one
-    group. It is waited for before its use, or, strict, at once: then no rank begins a phase before its neighbours have come to it."""
+    """Bubble of attention alone by the specification's slot rule: a phase's messages are posted by both ends behind it,
+    in one group. It is waited for before its use, or, strict, at once: then no rank begins a phase before its
+    neighbours have come to it."""
     times, arrived = [0] * p, {True: [0] * p, False: [0] * p}
     for ahead, work, plan, _ in phases(p, m, n, v, idle, rule):
         cost = 1 if ahead else 2
@@ -190,35 +200,45 @@ def in_phases(p, m, n, v, idle, rule, rest):
 
 # docs/schedules.md, attention only: p, m, n, v; without exchange, then rule G with idle=off, tail, all.
 SETTINGS = (("false", "off", lambda loads: []), *(("true", idle, greedy) for idle in ("off", "tail", "all")))
-IN_PHASES = {(4, 2, 8, 1): (0.583, 0.292, 0.139, 0.125), (4, 2, 8, 2): (None, 0.201, 0.125, 0.118), (4, 2, 32, 1): (None, None, 0.032, None)}
+IN_PHASES = {(4, 2, 8, 1): (0.583, 0.292, 0.139, 0.125), (4, 2, 8, 2): (None, 0.201, 0.125, 0.118),
+             (4, 2, 32, 1): (None, None, 0.032, None)}
 STRICT = {(4, 2, 8, 1): (0.542, 0.278, 0.139, 0.125), (8, 4, 32, 1): (0.355,)}
-HALF_DIAGONAL = {(4, 2, 8, 1): (0.254, 0.165, 0.161), (4, 2, 32, 1): (0.073, 0.035, 0.034), (8, 4, 32, 1): (0.081, 0.038, 0.036)}
+HALF_DIAGONAL = {(4, 2, 8, 1): (0.254, 0.165, 0.161), (4, 2, 32, 1): (0.073, 0.035, 0.034),
+                 (8, 4, 32, 1): (0.081, 0.038, 0.036)}
 
 
 def check_times(compiler, tally):
-    """The specification counts in phases; here ranks wait for what they need only, unless collectives hold all of them together."""
+    """The specification counts in phases; here ranks wait for what they need only, unless collectives hold all of them
+    together."""
     def bubble(size, exchange, idle, *options, **more):
         more |= dict(exchange=exchange, idle=idle)
-        stats = json.loads(harness.call(command(compiler, *size, **more) + ["--emit=stats", "--costs=attn=1,rest=0", *options]).stdout)
+        stats = json.loads(harness.call(command(compiler, *size, **more)
+                                        + ["--emit=stats", "--costs=attn=1,rest=0", *options]).stdout)
         return stats["makespan"] / (sum(rank["busy"] for rank in stats["per_rank"]) / size[0]) - 1
 
     for size, given in IN_PHASES.items():
         for (exchange, idle, _), wanted in zip(SETTINGS, given):
             if wanted is not None:
                 found = bubble(size, exchange, idle, "--lockstep")
-                tally.check(abs(found - wanted) <= 0.0005, f"{size}, exchange={exchange}, idle={idle}, in lockstep: bubble {found:.4f}, specification {wanted}")
+                tally.check(abs(found - wanted) <= 0.0005,
+                            f"{size}, exchange={exchange}, idle={idle}, in lockstep: bubble {found:.4f}, specification "
+                            f"{wanted}")
     for size, given in STRICT.items():
         for (_, idle, rule), wanted in zip(SETTINGS, given):
             found = attended(*size, idle, rule, True)
-            tally.check(abs(found - wanted) <= 0.0005, f"{size}, idle={idle}, strict slots: {found:.4f}, specification {wanted}")
+            tally.check(abs(found - wanted) <= 0.0005,
+                        f"{size}, idle={idle}, strict slots: {found:.4f}, specification {wanted}")
     for size, given in HALF_DIAGONAL.items():
         for idle, wanted in zip(("off", "tail", "all"), given):
             found = in_phases(*size, idle, greedy, 3)
-            tally.check(abs(found - wanted) <= 0.0006, f"{size}, idle={idle}, pre and post, half a diagonal: {found:.4f}, specification {wanted}")
+            tally.check(abs(found - wanted) <= 0.0006,
+                        f"{size}, idle={idle}, pre and post, half a diagonal: {found:.4f}, specification {wanted}")
     size = (4, 2, 8, 1)
     for exchange, idle, rule in SETTINGS:
-        found, wanted, held = bubble(size, exchange, idle), attended(*size, idle, rule, False), bubble(size, exchange, idle, vocabulary="true")
-        tally.check(abs(found - wanted) < 1e-9 and (idle in ("tail", "all")) == (found < (size[0] - 1) / (size[2] * size[1])),
+        found, wanted = bubble(size, exchange, idle), attended(*size, idle, rule, False)
+        held = bubble(size, exchange, idle, vocabulary="true")
+        tally.check(abs(found - wanted) < 1e-9
+                    and (idle in ("tail", "all")) == (found < (size[0] - 1) / (size[2] * size[1])),
                     f"exchange={exchange}, idle={idle}: bubble {found:.4f}, by the slot rule {wanted:.4f}")
         tally.check(abs(held - IN_PHASES[size][SETTINGS.index((exchange, idle, rule))]) <= 0.0005,
                     f"exchange={exchange}, idle={idle}, with the vocabulary's collectives: bubble {held:.4f}")

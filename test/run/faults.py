@@ -53,7 +53,8 @@ class Faults:
         self.expect("too few ranks", [*harness.launch(self.program, 3, "mpi"), *good], "4 ranks", "3")
         with open(self.path("short.bin"), "wb") as file:
             file.write(struct.pack("<256i", 20240520, 1, 1000, *[0] * 253) + b"\0\0" * 500)
-        self.expect("a truncated token file", [*run, "--data", self.path("short.bin"), "--steps", "1"], "1000 tokens", "2024")
+        self.expect("a truncated token file", [*run, "--data", self.path("short.bin"), "--steps", "1"], "1000 tokens",
+                    "2024")
         blocked = self.path("a_file_not_a_folder")
         open(blocked, "w").close()
         self.expect("an unwritable checkpoint folder", [*run, *good, "--save", os.path.join(blocked, "x")], blocked)
@@ -70,16 +71,19 @@ class Faults:
             self.expect(what, [*run, "--load", self.path("cut.safetensors")], *words)
         other = harness.compile_train(self.compiler, self.path("other"), SIZES | dict(ffn=64))
         self.expect("weights of another shape", [other, "--in-process", "--data", self.text, "--load",
-                                                 os.path.join(self.path("good"), "model.safetensors")], "mlp", "64", "48")
+                                                 os.path.join(self.path("good"), "model.safetensors")], "mlp", "64",
+                    "48")
         self.expect("a checkpoint of another model", [other, "--in-process", "--data", self.text, "--resume",
                                                       self.path("good")], "good")
 
     def killed(self):
         """A rank killed in the middle of a step: mpirun and all ranks are gone within ten seconds."""
         command = [*harness.launch(self.program, 4, "mpi"), "--data", self.text, "--steps", "100000"]
-        run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
         time.sleep(4)
-        ranks = subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True, text=True).stdout.split()
+        ranks = subprocess.run(["pgrep", "-f", f"^{self.program} --data"], capture_output=True,
+                               text=True).stdout.split()
         victim = int(ranks[2])
         with open(f"/proc/{victim}/environ") as environment:
             number = [entry.split("=")[1] for entry in environment.read().split("\0")

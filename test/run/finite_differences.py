@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges the one-rank gradients in f64 by finite differences of the loss: two random unit directions in every weight."""
+"""Judges one-rank gradients in f64 by finite differences of the loss: two random unit directions in every weight."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: finite_differences.py PP_COMPILE FOLDER
@@ -9,8 +9,8 @@ import os, random, sys
 import harness
 
 STEP, TOLERANCE = 1e-3, 1e-8
-SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2, ffn=24,
-             vocab=256, context=16, precision="f64")
+SIZES = dict(schedule="single", microbatches=2, microbatch=1, sequence=9, layers=2, hidden=16, heads=4, kv_heads=2,
+             ffn=24, vocab=256, context=16, precision="f64")
 
 
 def judge(compiler, folder, tally, model, train=harness.TRAIN, **sizes):

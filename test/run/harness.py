@@ -6,8 +6,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TRAIN = os.path.join(ROOT, "examples", "train.pipe")
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_btl_vader_single_copy_mechanism="none")
-# Another library of the runtime than the one that users' programs are linked with: `libpp-runtime-testing.a` has a device
-# with streams that is this CPU, others also have other kernels.
+# Another library of the runtime than the one that users' programs are linked with: `libpp-runtime-testing.a` has a
+# device with streams that is this CPU, others also have other kernels.
 RUNTIME = ["--runtime", os.environ["PP_TEST_RUNTIME"]] if "PP_TEST_RUNTIME" in os.environ else []
 LICENCES = "/usr/share/common-licenses"
 
@@ -41,8 +41,9 @@ def compile_train(compiler, path, values, train=TRAIN, options=()):
 
 
 def launch(program, ranks, transport):
-    """The command of `program` with a transport: `mpi`, `threads`, or as on a GPU `streams/SEED[:K]` (in one process) and
-    `staged/SEED[:K]` (over MPI). The seed draws the order in which streams go on; the K-th wait for an event is left out."""
+    """The command of `program` with a transport: `mpi`, `threads`, or as on a GPU `streams/SEED[:K]` (in one process)
+    and `staged/SEED[:K]` (over MPI). The seed draws the order in which streams go on; the K-th wait for an event is
+    left out."""
     kind, _, emulation = transport.partition("/")
     if emulation and not RUNTIME:
         raise RuntimeError(f"`{transport}` needs PP_TEST_RUNTIME: users' programs have no emulated device")

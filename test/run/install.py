@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges what is installed: a copy that was moved elsewhere compiles and trains while sources and build cannot be reached."""
+"""Judges what is installed: a copy that was moved elsewhere compiles and trains without the sources and the build."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: install.py PP_COMPILE FOLDER CMAKE
@@ -35,50 +35,63 @@ def main():
         release = "CMAKE_BUILD_TYPE:STRING=Release" in cache.read()
     named = [path for path in files for word in (build, harness.ROOT, first) if mentions(path, word)]
     tally.check(not named or not release, f"{len(files)} installed files name neither sources nor build: {named}")
-    for name in ("bin/pp-compile", "bin/pp-translate", "lib/pp/libpp-runtime.a", "share/pp/stdlib/1f1b.pipe", "share/man/man1/pp-compile.1",
-                 "share/pp/examples/quickstart.pipe", "share/doc/pp-compiler/LANGUAGE.md", "share/bash-completion/completions/pp-compile"):
+    for name in ("bin/pp-compile", "bin/pp-translate", "lib/pp/libpp-runtime.a", "share/pp/stdlib/1f1b.pipe",
+                 "share/man/man1/pp-compile.1",
+                 "share/pp/examples/quickstart.pipe", "share/doc/pp-compiler/LANGUAGE.md",
+                 "share/bash-completion/completions/pp-compile"):
         tally.check(os.path.getsize(os.path.join(moved, name)) > 0, name)
     tally.check(not [path for path in files if "pp-opt" in path or "fuzz" in path], "no tool for tests alone")
 
     program = os.path.join(home, "quickstart")
     source = os.path.join(moved, "share/pp/examples/quickstart.pipe")
-    steps = [f"cd / && {moved}/bin/pp-compile {source} -o {program}", f"{program} --in-process --data random --steps 2", f"{moved}/bin/pp-compile --version"]
+    steps = [f"cd / && {moved}/bin/pp-compile {source} -o {program}", f"{program} --in-process --data random --steps 2",
+             f"{moved}/bin/pp-compile --version"]
     script = " && ".join(steps)
     command = hidden(script)
     done = harness.call(command or ["sh", "-c", script], expect=None)
-    tally.check(done.returncode == 0 and re.search(r"step 2/2  loss [0-9.]+", re.sub(" +(?=[0-9]+/)", " ", done.stdout)),
-                f"the moved tree compiles and trains{'' if command else ' (sources and build could not be hidden here)'}: {done.stderr}")
-    tally.check(re.search(r"pp-compile \d+\.\d+\.\d+ \(commit (unknown|[0-9a-f]{7,}(, modified)?)\), LLVM 19\S*, targets? cpu", done.stdout), "--version")
+    tally.check(done.returncode == 0
+                and re.search(r"step 2/2  loss [0-9.]+", re.sub(" +(?=[0-9]+/)", " ", done.stdout)),
+                f"the moved tree compiles and "
+                f"trains{'' if command else ' (sources and build could not be hidden here)'}: {done.stderr}")
+    tally.check(re.search(r"pp-compile \d+\.\d+\.\d+ \(commit (unknown|[0-9a-f]{7,}(, modified)?)\), LLVM 19\S*, "
+                          r"targets? cpu", done.stdout), "--version")
     # The check can fail: without the library beside it the tool says where it looked.
     shutil.rmtree(os.path.join(moved, "share/pp/stdlib"))
     done = harness.call([f"{moved}/bin/pp-compile", source, "--emit=timeline"], expect=None)
-    tally.check(done.returncode and f"{moved}/share/pp/stdlib" in done.stderr, "a tree without its library is refused: " + done.stderr.splitlines()[0])
+    tally.check(done.returncode and f"{moved}/share/pp/stdlib" in done.stderr,
+                "a tree without its library is refused: " + done.stderr.splitlines()[0])
     completions()
     if shutil.which("dpkg-deb"):
         package()
 
 
 def package():
-    """The package holds what an installed tree does, and asks for the packages of the libraries that the compiler is linked with."""
+    """The package holds what an installed tree does, and asks for the packages of the libraries that the compiler is
+    linked with."""
     harness.call([cmake.removesuffix("cmake") + "cpack", "-G", "DEB", "-B", home], cwd=build)
     path = next(os.path.join(home, name) for name in os.listdir(home) if name.endswith(".deb"))
     content = harness.call(["dpkg-deb", "-c", path]).stdout
-    for name in ("usr/bin/pp-compile", "usr/lib/pp/libpp-runtime.a", "usr/share/pp/stdlib/models/llama.pipe", "usr/share/man/man1/pp-translate.1"):
+    for name in ("usr/bin/pp-compile", "usr/lib/pp/libpp-runtime.a", "usr/share/pp/stdlib/models/llama.pipe",
+                 "usr/share/man/man1/pp-translate.1"):
         tally.check(f" ./{name}\n" in content, f"{os.path.basename(path)} has {name}")
     depends = {word.split()[0] for word in harness.call(["dpkg-deb", "-f", path, "Depends"]).stdout.split(",")}
     needed = set(re.findall(r"NEEDED +(\S+)", harness.call(["objdump", "-p", compiler]).stdout))
-    places = [place for name, place in re.findall(r"(\S+) => (\S+)", harness.call(["ldd", compiler]).stdout) if name in needed]
+    places = [place for name, place in re.findall(r"(\S+) => (\S+)", harness.call(["ldd", compiler]).stdout)
+              if name in needed]
     real = {os.path.realpath(place) for place in places}  # packages list /lib, which is a link to /usr/lib
-    asked = [harness.call(["dpkg", "-S", path], expect=None) for place in real for path in (place, place.removeprefix("/usr"))]
+    asked = [harness.call(["dpkg", "-S", path], expect=None) for place in real
+             for path in (place, place.removeprefix("/usr"))]
     owners = {line.split(":")[0] for done in asked for line in done.stdout.splitlines()}
-    tally.check(len(owners) >= 2 and owners <= depends, f"it asks for {sorted(owners)}, as the compiler needs: {sorted(depends)}")
+    tally.check(len(owners) >= 2 and owners <= depends,
+                f"it asks for {sorted(owners)}, as the compiler needs: {sorted(depends)}")
 
 
 def completions():
     """What bash offers behind `pp-compile --emit=ti` and `pp-compile --ver`."""
     script = os.path.join(build, "share/bash-completion/completions/pp-compile")
     for words, expected in ((["pp-compile", "--emit", "=", "ti"], "timeline"), (["pp-compile", "--ver"], "--version")):
-        line = f"source {script}; compopt() {{ :; }}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _pp_compile; echo \"${{COMPREPLY[@]}}\""
+        line = (f"source {script}; compopt() {{ :; }}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+                "_pp_compile; echo \"${COMPREPLY[@]}\"")
         done = harness.call(["bash", "-c", line])
         tally.check(expected in done.stdout.split(), f"bash completes {''.join(words[1:])}: {done.stdout.strip()}")
 

@@ -1,10 +1,11 @@
-"""Programs whose ranks have more than 256 MiB, where addresses no longer fit a static index: the losses are those of ranks with less."""
+"""Runs programs whose ranks have more than 256 MiB, where addresses do not fit a static index: losses stay the same."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import os, sys
 from harness import Tally, call, compile_train, launch, read_log
 
 compiler, folder = sys.argv[1:3]
-runs = int(sys.argv[3]) if len(sys.argv) > 3 else 1  # of each program and transport; addresses that are wrong show by luck
+# Runs of each program and transport: addresses that are wrong show by luck.
+runs = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 os.makedirs(folder, exist_ok=True)
 tally = Tally()
 # Memory without much arithmetic: a long table of tokens, which gpt2 reads at both ends, and few tokens in a step.

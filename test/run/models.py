@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges models that the library's two do not cover: finite differences of the loss on one rank, schedules against one rank."""
+"""Judges models that the library's two do not cover: by finite differences, and schedules against one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: models.py PP_COMPILE FOLDER [MODEL..]
@@ -9,14 +9,18 @@ import finite_differences, harness
 from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs")
-# By model: its file and its call, where the program does not have it, and the schedules that are compared, each `NAME[/PARAMETER=VALUE..]`.
+# By model: its file and its call, where the program does not have it, and the schedules that are compared, each
+# `NAME[/PARAMETER=VALUE..]`.
 MODELS = {
     "mixed": ("mixed.pipe", "mixed(layers, hidden, heads, kv_heads, ffn, vocab)",
-              "1f1b zb_v interleaved weipipe_interleave helixpipe/folds=2/forget=true slimpipe/exchange=true tawpipe fsdp "
+              "1f1b zb_v interleaved weipipe_interleave helixpipe/folds=2/forget=true slimpipe/exchange=true tawpipe "
+              "fsdp "
               "1f1b_recompute 1f1b_vocabulary megatron/layout=E|ttt|tt|tttL"),
-    "two_losses": ("losses.pipe", "two_losses(layers, hidden, heads, ffn, vocab)", "1f1b zb_h1 fsdp slimpipe helixpipe"),
+    "two_losses": ("losses.pipe", "two_losses(layers, hidden, heads, ffn, vocab)",
+                   "1f1b zb_h1 fsdp slimpipe helixpipe"),
     "half_loss": ("losses.pipe", "half_loss(layers, hidden, ffn, vocab)", "1f1b_vocabulary"),
-    "encoder_decoder": (None, None, "1f1b gpipe zb_h1 interleaved dualpipe_v weipipe_interleave helixpipe/folds=2/forget=true fsdp gpipe_offload"),
+    "encoder_decoder": (None, None, "1f1b gpipe zb_h1 interleaved dualpipe_v weipipe_interleave "
+                                    "helixpipe/folds=2/forget=true fsdp gpipe_offload"),
 }
 
 
@@ -25,7 +29,8 @@ def write_train(folder):
     with open(harness.TRAIN) as file:
         text = file.read()
     for name, (source, call, _) in MODELS.items():
-        text = text if source is None else text.replace("model choose model {", f'model choose model {{\n    "{name}" {call}', 1)
+        text = text if source is None else text.replace("model choose model {",
+                                                        f'model choose model {{\n    "{name}" {call}', 1)
     for source in {source for source, _, _ in MODELS.values() if source}:
         text = f'import "{os.path.join(INPUTS, source)}"\n' + text
     path = os.path.join(folder, "train.pipe")
@@ -44,17 +49,20 @@ def compare(runner, tally, train, model, schedule, mode, references):
     drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], references[model][1]))
     trained, moved = difference(ours[2], references[model][2])
     good = worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
-    tally.check(good, f"{model} {schedule:32} {mode[0]:9} gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
+    tally.check(good, f"{model} {schedule:32} {mode[0]:9} gradients {worst:.1e} losses {drift:.1e} trained "
+                      f"{trained:.1e}"
                 + ("" if good else f" worst in {where}, {moved}"))
 
 
 def check_source(compiler, folder, tally, text):
-    """The encoder reads the window before the decoder's; a file of those windows, given with `--source`, is the same, to the bit."""
+    """The encoder reads the window before the decoder's; a file of those windows, given with `--source`, is the same,
+    to the bit."""
     sizes, sequence = finite_differences.SIZES | dict(layers=2, sequence=32), 32
     program = harness.compile_train(compiler, os.path.join(folder, "source"), sizes | dict(model="encoder_decoder"))
     with open(text, "rb") as file:
         data = file.read()
-    windows, shifted, other = (len(data) - 1) // sequence, os.path.join(folder, "shifted.txt"), os.path.join(folder, "other.txt")
+    windows = (len(data) - 1) // sequence
+    shifted, other = os.path.join(folder, "shifted.txt"), os.path.join(folder, "other.txt")
     with open(shifted, "wb") as file:
         file.write(data[(windows - 1) * sequence:windows * sequence] + data)
     with open(other, "wb") as file:
@@ -66,11 +74,13 @@ def check_source(compiler, folder, tally, text):
         return [line["loss"] for line in harness.read_log(log)]
 
     alone = losses()
-    tally.check(alone == losses("--source", shifted), "without --source the encoder reads the window before the decoder's")
+    tally.check(alone == losses("--source", shifted),
+                "without --source the encoder reads the window before the decoder's")
     tally.check(alone != losses("--source", other), "with --source it reads that file")
     program = harness.compile_train(compiler, os.path.join(folder, "plain"), sizes | dict(model="llama"))
     refused = harness.call([program, "--in-process", "--data", text, "--steps", "1", "--source", other], expect=None)
-    tally.check(refused.returncode != 0 and "this model has no encoder" in refused.stderr, "a model without encoder refuses --source")
+    tally.check(refused.returncode != 0 and "this model has no encoder" in refused.stderr,
+                "a model without encoder refuses --source")
 
 
 def main():

@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""The transport over NCCL with nothing of a GPU: schedules train as on one rank, and every fault is named and ends all ranks."""
+"""Tests the transport over NCCL without a GPU: schedules train as on one rank; faults are named and end all ranks."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: nccl.py PP_COMPILE FOLDER     (PP_TEST_RUNTIME: a runtime over test/gpu/FakeCuda.cpp and FakeNccl.cpp)
-# The programs are those for `cuda` to the last call; what CUDA and NCCL do is done on this CPU, in an order drawn anew for
-# each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third loss is
-# of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined (lengths that differ,
-# a first use inside a capture), and fails where PP_FAKE_NCCL says.
+# The programs are those for `cuda` to the last call; what CUDA and NCCL do is done on this CPU, in an order drawn anew
+# for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
+# loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
+# (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
 import concurrent.futures, os, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
-SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, layers=4, hidden=16, heads=4, kv_heads=2, ffn=16,
-                     sequence=8, microbatch=1)
+SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, layers=4, hidden=16, heads=4, kv_heads=2,
+                     ffn=16, sequence=8, microbatch=1)
 SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary""".split()
 TOLERANCE = 1e-11  # of f64, as in gradients.py; sums over ranks are in another order here than there
 
 
 class Runner:
     def __init__(self, compiler, folder):
-        self.compiler, self.folder, self.text, self.tally = compiler, folder, harness.write_text(folder), harness.Tally()
+        self.compiler, self.folder, self.tally = compiler, folder, harness.Tally()
+        self.text = harness.write_text(folder)
         os.makedirs(folder, exist_ok=True)
 
     def path(self, name):
@@ -28,21 +29,25 @@ class Runner:
     def compile(self, schedule, **values):
         name, *more = schedule.split("/")
         values = SIZES | values | dict(schedule=name) | dict(pair.split("=") for pair in more)
-        return harness.compile_train(self.compiler, self.path(f"{schedule}.{values['ranks']}"), values, options=("--target=cuda",))
+        return harness.compile_train(self.compiler, self.path(f"{schedule}.{values['ranks']}"), values,
+                                     options=("--target=cuda",))
 
     def train(self, program, command, *options, **environment):
         """The gradients of the first step and the losses; or what it said instead, and how long it took."""
         start = time.time()
-        run = subprocess.run([*command, program, "--data", self.text, *(() if "--steps" in options else ("--steps", "3")), "--grads", program + ".grads", "--log",
-                              program + ".log", *options], env=harness.ENVIRONMENT | environment, capture_output=True, text=True,
-                             timeout=120, stdin=subprocess.DEVNULL)
+        run = subprocess.run([*command, program, "--data", self.text,
+                              *(() if "--steps" in options else ("--steps", "3")), "--grads", program + ".grads",
+                              "--log",
+                              program + ".log", *options], env=harness.ENVIRONMENT | environment, capture_output=True,
+                             text=True, timeout=120, stdin=subprocess.DEVNULL)
         if run.returncode:
             return [line for line in run.stderr.splitlines() if "error:" in line], time.time() - start
         return {name: values for name, (_, values) in harness.read_safetensors(program + ".grads").items()}, \
             [line["loss"] for line in harness.read_log(program + ".log")]
 
     def gradients(self):
-        expected = {layers: self.train(self.compile(f"single/layers={layers}", ranks=1), [], "--in-process") for layers in (4, 8)}
+        expected = {layers: self.train(self.compile(f"single/layers={layers}", ranks=1), [], "--in-process")
+                    for layers in (4, 8)}
         ways = [("nccl", ["mpirun", "-n", "4", "--oversubscribe"], [])] + [("one GPU", [], ["--in-process"])]
 
         def check(number):
@@ -61,7 +66,8 @@ class Runner:
                     worst, where = difference(got, wanted)
                     drift = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses))
                     self.tally.check(worst <= TOLERANCE and drift <= TOLERANCE and len(losses) == 3,
-                                     f"{schedule} {how}: gradients {worst:.1e} {where if worst > TOLERANCE else ''} losses {drift:.1e}")
+                                     f"{schedule} {how}: gradients {worst:.1e} {where if worst > TOLERANCE else ''} "
+                                     f"losses {drift:.1e}")
 
     def patched(self, program, *changes):
         """The program with other text of the same length in its description."""
@@ -79,9 +85,10 @@ class Runner:
         return path
 
     def faults(self):
-        """All ranks end, one of them says why, in words that name what was planned. Operations 0 to 2 of a rank of `pair` connect the
-        norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and act(0, 1) as said by 1F1B's warm-up;
-        12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and the norm."""
+        """All ranks end, one of them says why, in words that name what was planned. Operations 0 to 2 of a rank of
+        `pair` connect the norm, channel 1 and channel 2; 3 to 11 are step 1, on both beginning with act(0, 0) and
+        act(0, 1) as said by 1F1B's warm-up; 12 to 20 are what the graph captures, on rank 0 ending with dact(1, 3) and
+        the norm."""
         pair, both = self.compile("1f1b", ranks=2), self.compile("fsdp", ranks=2)
         overdue = "is overdue after 6 s"
         dead = "ended without an error message in step"
@@ -89,78 +96,96 @@ class Runner:
         other = self.patched(pair, (first % 1, (first % 1).replace(b"1024", b"1016")))
         swapped = self.patched(pair, (first % 1, first % 2), (first % 2, first % 1))
         cases = (
-            ("a send withheld", pair, "withhold:0:4", "step 1", "`act(0, 1)`", f"(1024 bytes, channel 1) {overdue}; of 9 messages",
-             "waits for `act(0, 1)`"),
-            ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue, "waits for `dact(1, 3)`"),
+            ("a send withheld", pair, "withhold:0:4", "step 1", "`act(0, 1)`",
+             f"(1024 bytes, channel 1) {overdue}; of 9 messages", "waits for `act(0, 1)`"),
+            ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue,
+             "waits for `dact(1, 3)`"),
             ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
-            ("the first use of a channel withheld", pair, "withhold:0:2", f"connecting channel 2 of ranks 1 and 0 {overdue}"),
+            ("the first use of a channel withheld", pair, "withhold:0:2",
+             f"connecting channel 2 of ranks 1 and 0 {overdue}"),
             # (Whether act(0, 0) has arrived by then depends on which process is faster.)
             ("a rank that hangs", pair, "hang:0:5", f"from rank 0 (1024 bytes, channel 1) {overdue}",
              "rank 0 has not been heard of for ", " s, in step 1"),
             ("a communicator that does not come", pair, "connect-hang:0:1", "connecting channel", overdue),
             ("a rank killed", pair, "die:0:5", f"rank 0 (process", dead),
             ("a rank killed while it connects", pair, "connect-die:1:1", f"rank 1 (process", dead),
-            ("an error that comes late", pair, "error:0:5", "step 1", "`dact(1, 0)` from rank 1", "NCCL: remote process exited",
-             "an error for a test"),
-            ("a call refused", pair, "refuse:1:4", "rank 1, step 1", "`act(0, 1)` from rank 0", "NCCL: internal error: refused"),
-            ("a call refused in the capture", pair, "refuse:1:12", "rank 1, step 2", "`act(0, 0)` from rank 0", "NCCL: internal error"),
+            ("an error that comes late", pair, "error:0:5", "step 1", "`dact(1, 0)` from rank 1",
+             "NCCL: remote process exited", "an error for a test"),
+            ("a call refused", pair, "refuse:1:4", "rank 1, step 1", "`act(0, 1)` from rank 0",
+             "NCCL: internal error: refused"),
+            ("a call refused in the capture", pair, "refuse:1:12", "rank 1, step 2", "`act(0, 0)` from rank 0",
+             "NCCL: internal error"),
             ("a channel refused", pair, "connect-refuse:1:1", "rank 1: connecting channel", "Duplicate GPU detected"),
             ("a message of another length", pair, "shorten:0:4", "`act(0, 1)`", "NCCL: invalid usage", "1023"),
-            ("another plan of lengths", other, "", "rank 1: on channel 1 of ranks 0 and 1 rank 0 posts a message `act(0, 1)` of 1024 bytes, "
+            ("another plan of lengths", other, "",
+             "rank 1: on channel 1 of ranks 0 and 1 rank 0 posts a message `act(0, 1)` of 1024 bytes, "
              "and rank 1 a message `act(0, 1)` of 1016 bytes, as number 2 of a step"),
-            ("another order", swapped, "", "rank 1: on channel 1 of ranks 0 and 1 rank 0 posts a message `act(0, 1)` of 1024 bytes, "
+            ("another order", swapped, "",
+             "rank 1: on channel 1 of ranks 0 and 1 rank 0 posts a message `act(0, 1)` of 1024 bytes, "
              "and rank 1 a message `act(0, 2)` of 1024 bytes, as number 2 of a step"))
 
         def run(case, patience=6):
             what, program, fault, *words = case
-            # Only the overdue cases wait, for longer than a busy machine needs to connect. All others end at once, long before the
-            # default of 600 s.
+            # Only the overdue cases wait, for longer than a busy machine needs to connect. All others end at once, long
+            # before the default of 600 s.
             waits = any("overdue" in word for word in words)
             words = [word.replace(" 6 s", f" {patience} s") for word in words]
             copy = self.path(f"case{cases.index(case)}")
             shutil.copy(program, copy)
-            said, took = self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], *(["--timeout", str(patience)] if waits else []),
+            said, took = self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"],
+                                    *(["--timeout", str(patience)] if waits else []),
                                     **({"PP_FAKE_NCCL": fault} if fault else {}))
             good = isinstance(said, list) and len(said) == 1 and all(word in said[0] for word in words) and took < 60
-            # On a machine that stands still for seconds everything is overdue: then the case runs again, with more time.
+            # On a machine that stands still for seconds everything is overdue: then the case runs again, with more
+            # time.
             return run(case, 30) if waits and patience < 30 and not good else (good, said)
 
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             for (what, *_), (good, said) in zip(cases, pool.map(run, cases)):
                 self.tally.check(good, f"{what}: {said if isinstance(said, list) else 'it trains'}")
         for _ in range(100): # mpirun may end a moment before its ranks
-            left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True, text=True).stdout.split()
+            left = subprocess.run(["pgrep", "-f", f"^{self.folder}/.* --data"], capture_output=True,
+                                  text=True).stdout.split()
             if not left:
                 break
             time.sleep(0.1)
         self.tally.check(not left, f"no rank is left {left}")
 
     def orders(self):
-        """Every message between its post and its complete, as asked for and as captured; a wait left out is found, or does no harm."""
+        """Every message between its post and its complete, as asked for and as captured; a wait left out is found, or
+        does no harm."""
         def run(case):
             schedule, wait = case
             copy = self.path(f"order.{schedule}.{wait}")
             shutil.copy(self.path(schedule + ".2"), copy)
-            return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], "--steps", "2" if wait < 0 else "1", PP_FAKE_ORDER=str(wait))
+            return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], "--steps", "2" if wait < 0 else "1",
+                              PP_FAKE_ORDER=str(wait))
 
         cases = [(schedule, wait) for schedule in ("1f1b", "fsdp") for wait in (-1, 0, 1, 6, 11)]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             results = dict(zip(cases, pool.map(run, cases)))
         for schedule in ("1f1b", "fsdp"):
             right, _ = results[schedule, -1]
-            self.tally.check(isinstance(right, dict), f"{schedule}: every message between its posts and its completes{'' if isinstance(right, dict) else right}")
+            self.tally.check(isinstance(right, dict),
+                             f"{schedule}: every message between its posts and its "
+                             f"completes{'' if isinstance(right, dict) else right}")
             without = {wait: said for (name, wait), (said, _) in results.items() if name == schedule and wait >= 0}
-            found = [wait for wait, said in without.items() if isinstance(said, list) and "does not wait for what" in said[0]]
+            found = [wait for wait, said in without.items() if isinstance(said, list)
+                     and "does not wait for what" in said[0]]
             unseen = [wait for wait, said in without.items() if wait not in found and said != right]
-            self.tally.check(len(found) >= 3 and not unseen, f"{schedule}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
+            self.tally.check(len(found) >= 3 and not unseen,
+                             f"{schedule}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
 
     def machines(self):
         """What the machine lacks, in a sentence: errors 100 and 35 of the CUDA runtime."""
         program = self.path("1f1b.2")
-        for error, words in (("100", "this machine has no NVIDIA GPU that it may use"), ("35", "this program needs an NVIDIA driver for CUDA")):
-            for command, options in (([], ["--in-process"]), (["mpirun", "-n", "2", "--oversubscribe"], []))[:1 + (error == "100")]:
+        for error, words in (("100", "this machine has no NVIDIA GPU that it may use"),
+                             ("35", "this program needs an NVIDIA driver for CUDA")):
+            for command, options in (([], ["--in-process"]),
+                                     (["mpirun", "-n", "2", "--oversubscribe"], []))[:1 + (error == "100")]:
                 said, _ = self.train(program, command, *options, PP_FAKE_CUDA=error)
-                self.tally.check(isinstance(said, list) and len(said) == 1 and words in said[0], f"error {error}: {said}")
+                self.tally.check(isinstance(said, list) and len(said) == 1 and words in said[0],
+                                 f"error {error}: {said}")
 
 
 def main():

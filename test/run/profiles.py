@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Profiles a run, simulates with what it measured, and holds the simulated step, its tasks and its bytes against the run."""
+"""Profiles a run, simulates with what it measured, and compares the simulated step, tasks and bytes with the run."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: profiles.py PP_COMPILE FOLDER
 import collections, json, os, re, sys
 import harness
 
-SIZES = dict(ranks=2, microbatches=4, layers=4, hidden=64, heads=2, kv_heads=2, ffn=176, vocab=512, sequence=64, microbatch=2)
+SIZES = dict(ranks=2, microbatches=4, layers=4, hidden=64, heads=2, kv_heads=2, ffn=176, vocab=512, sequence=64,
+             microbatch=2)
 STEPS, WARM_UP = 8, 2
 
 
@@ -34,15 +35,18 @@ def check(tally, compiler, folder, text, schedule, transport):
     tally.check(counted == expected and profile["steps"] == usual and profile["of_steps"] == STEPS - WARM_UP and
                 profile["transport"] == transport, f"{path}: every launch of the middle {usual} steps is counted")
     tally.check(not os.path.exists(path + ".json.new"), f"{path}: the file is written under another name first")
-    stats = json.loads(harness.call([compiler, harness.TRAIN, *defines, "--emit=stats", "--costs", path + ".json"]).stdout)
+    stats = json.loads(harness.call([compiler, harness.TRAIN, *defines, "--emit=stats", "--costs",
+                                     path + ".json"]).stdout)
     # A machine that others use gives no better bound; bench/predict.py says how near it comes on a calm one.
     ratio = stats["step"] / profile["seconds"]
-    tally.check(0.3 < ratio < 1.5, f"{path}: predicted {stats['step'] * 1e3:.2f} ms, measured {profile['seconds'] * 1e3:.2f} ms")
+    tally.check(0.3 < ratio < 1.5, f"{path}: predicted {stats['step'] * 1e3:.2f} ms, measured "
+                                   f"{profile['seconds'] * 1e3:.2f} ms")
     used = [int(row) for row in re.findall(r"^ +[0-9]+ +[0-9]+ +([0-9]+) +[0-9]+ ", said, re.M)]
     peaks = [rank["peak_at"]["total"] for rank in stats["per_rank"]]
     tally.check(len(used) == 2 and all(abs(a - b) <= 0.02 * a for a, b in zip(peaks, used)),
                 f"{path}: peak bytes simulated {peaks}, pages touched {used}")
-    table = harness.call([compiler, harness.TRAIN, *defines, "--costs", path + ".json", "--compare", path + ".trace"]).stdout
+    table = harness.call([compiler, harness.TRAIN, *defines, "--costs", path + ".json", "--compare",
+                          path + ".trace"]).stdout
     tally.check(len(re.findall(r"^r[01] (?:plan|run)", table, re.M)) == 4 and "which works longest" in table,
                 f"{path}: a table of plan and run")
     return run, path
@@ -50,14 +54,18 @@ def check(tally, compiler, folder, text, schedule, transport):
 
 def check_others(tally, compiler, path):
     """A profile and a trace of another program are refused, with what differs; the program itself is accepted above."""
-    for changed, said in ((dict(schedule="gpipe"), 'its `schedule` is "one_f_one_b", expected "gpipe"'), (dict(ranks=1), "its `ranks` is 2, expected 1"),
-                          (dict(microbatches=5), "its `microbatches` is 4, expected 5"), (dict(sequence=32), "its `sequence` is 64, expected 32"),
-                          (dict(ffn=192), "its tasks work on tensors of other sizes, or are others"), (dict(precision="bf16"), 'its `precision` is "f32", expected "bf16"')):
+    for changed, said in ((dict(schedule="gpipe"), 'its `schedule` is "one_f_one_b", expected "gpipe"'),
+                          (dict(ranks=1), "its `ranks` is 2, expected 1"),
+                          (dict(microbatches=5), "its `microbatches` is 4, expected 5"),
+                          (dict(sequence=32), "its `sequence` is 64, expected 32"),
+                          (dict(ffn=192), "its tasks work on tensors of other sizes, or are others"),
+                          (dict(precision="bf16"), 'its `precision` is "f32", expected "bf16"')):
         values = SIZES | dict(schedule="1f1b") | changed
         defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
         for options in (["--emit=stats", "--costs", path + ".json"], ["--compare", path + ".trace"]):
             done = harness.call([compiler, harness.TRAIN, *defines, *options], expect=1)
-            tally.check(said in done.stderr and not done.stdout, f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
+            tally.check(said in done.stderr and not done.stdout,
+                        f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
 
 
 def main():
@@ -67,7 +75,8 @@ def main():
     check_others(tally, compiler, path)
     check(tally, compiler, folder, text, "zb_h1", "mpi")
     done = harness.call([*run, "--steps", "2", "--profile", path + ".few"], expect=1)
-    tally.check("`--profile` leaves out the first 2 steps; this run has 2" in done.stderr, "two steps are too few for a profile")
+    tally.check("`--profile` leaves out the first 2 steps; this run has 2" in done.stderr,
+                "two steps are too few for a profile")
     done = harness.call([*run, "--steps", "3", "--profile", os.path.join(folder, "none", "p.json")], expect=None)
     tally.check(done.returncode and "of --profile" in done.stderr and "step 1/" not in done.stdout,
                 "a profile that cannot be written is refused before the first step")

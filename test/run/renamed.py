@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: renamed.py PP_COMPILE FOLDER
-# pp-rename-bodies, beside PP_COMPILE, gives every derived function the name of another one, behind derive-tasks and behind complete-step. The
-# program is then proved, drawn, measured, compiled and run as the one with the right names, and must be the same in all of
-# it: timeline and figures as text; gradients, losses and trained weights of three steps bit for bit.
+# pp-rename-bodies, beside PP_COMPILE, gives every derived function the name of another one, behind derive-tasks and
+# behind complete-step. The program is then proved, drawn, measured, compiled and run as the one with the right names,
+# and must be the same in all of it: timeline and figures as text; gradients, losses and trained weights of three steps
+# bit for bit.
 import os, re, sys
 import harness
 from gradients import Runner, SMALL
@@ -34,7 +35,8 @@ def words(values):
 def identities(path):
     """What each function of a module is, by its name."""
     with open(path) as file:
-        return dict(re.findall(r"func\.func private @([^(]+)\(.*pipeline\.body = (#pipeline\.body<[^>]*>)", file.read()))
+        found = re.findall(r"func\.func private @([^(]+)\(.*pipeline\.body = (#pipeline\.body<[^>]*>)", file.read())
+    return dict(found)
 
 
 def main():
@@ -52,7 +54,8 @@ def main():
         harness.call([rename, path + ".actions.mlir", "--pp-all", "-o", path + ".right.mlir"])
         harness.call([rename, path + ".actions.mlir", f"--pp-all-renamed=seed={seed}", "-o", path + ".mlir"])
         right, wrong = identities(path + ".right.mlir"), identities(path + ".mlir")
-        moved = sum(right[label] != wrong.get(label) for label in right)  # the second exchange may undo some of the first
+        # The second exchange may undo some of the first.
+        moved = sum(right[label] != wrong.get(label) for label in right)
         tally.check(right.keys() == wrong.keys() and moved >= 0.8 * len(right),
                     f"{name}: proved with {moved} of {len(right)} names that stand for something else")
         for form in ("timeline", "stats", "tasks", "comms"):

@@ -96,7 +96,8 @@ class Browser:
 
 VIEW = "(({from, to}) => [Number(from), Number(to)])(document.getElementById('timeline').dataset)"
 TIP = "(({hidden, textContent}) => hidden ? '' : textContent)(document.getElementById('tip'))"
-PLACE = "(({x, y, width, height}) => [x, y, width, height])(document.getElementById('timeline').getBoundingClientRect())"
+PLACE = ("(({x, y, width, height}) => [x, y, width, height])"
+         "(document.getElementById('timeline').getBoundingClientRect())")
 
 
 def use(browser, tally, name, ranks, makespan):
@@ -117,7 +118,8 @@ def use(browser, tally, name, ranks, makespan):
         browser.key(key)
         after = browser.evaluate(VIEW)
         longer = (after[1] - after[0]) / (before[1] - before[0])
-        fits = {"+": abs(longer - 1 / 1.5) < 0.01, "-": abs(longer - 1.5) < 0.1, "ArrowRight": after[0] > before[0]}[key]
+        fits = {"+": abs(longer - 1 / 1.5) < 0.01, "-": abs(longer - 1.5) < 0.1,
+                "ArrowRight": after[0] > before[0]}[key]
         tally.check(fits, f"{name}: {key} {what}: {before} {after}")
     browser.key("0")
     tally.check(browser.evaluate(VIEW) == whole, f"{name}: 0 shows all")
@@ -133,7 +135,8 @@ def use(browser, tally, name, ranks, makespan):
     browser.frame()
     tally.check("messages in view" in browser.evaluate("byId('hint').textContent"), f"{name}: messages are counted")
     browser.key("0")
-    spent = browser.evaluate("(() => { const t = performance.now(); for (let i = 0; i < 5; ++i) { drawTimeline(); drawMemory(); }"
+    spent = browser.evaluate("(() => { const t = performance.now(); for (let i = 0; i < 5; ++i) { drawTimeline(); "
+                             "drawMemory(); }"
                              " return (performance.now() - t) / 5; })()")
     tally.check(spent < 1000, f"{name}: a frame takes {spent:.1f} ms")
 
@@ -155,7 +158,8 @@ def main():
             defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
             harness.call([compiler, harness.TRAIN, *defines, "--emit=report", "-o", page])
             stats = json.loads(harness.call([compiler, harness.TRAIN, *defines, "--emit=stats"]).stdout)
-            browser.call("Emulation.setDeviceMetricsOverride", width=1400, height=1000, deviceScaleFactor=1, mobile=False)
+            browser.call("Emulation.setDeviceMetricsOverride", width=1400, height=1000, deviceScaleFactor=1,
+                         mobile=False)
             browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
             browser.call("Page.navigate", url="file://" + page)
             until = time.time() + 60
@@ -175,9 +179,11 @@ def main():
                     browser.picture(os.path.join(folder, f"{name}-{theme}.png"))
             browser.evaluate("byId('theme').click(), byId('theme').click()")
             browser.frame()
-            tally.check(browser.evaluate("document.documentElement.dataset.theme") == "light", f"{name}: the button turns the theme")
+            tally.check(browser.evaluate("document.documentElement.dataset.theme") == "light",
+                        f"{name}: the button turns the theme")
             proved = browser.evaluate("[...document.querySelectorAll('#statements tr')].map((row) => row.textContent)")
-            tally.check(any("progress" in row and "no cycle of waits" in row for row in proved), f"{name}: {len(proved) - 1} proofs are told")
+            tally.check(any("progress" in row and "no cycle of waits" in row for row in proved),
+                        f"{name}: {len(proved) - 1} proofs are told")
             found = browser.complaints()
             tally.check(not found, f"{name}: no complaint, nothing fetched {found[:2] or ''}")
     finally:

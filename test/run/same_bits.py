@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: same_bits.py PP_COMPILE FOLDER
-# R makes from the same inputs what F would have kept, with the same kernels on the same shapes: gradients, losses and trained
-# weights of three steps are those of the schedule that keeps everything, bit for bit. Where HelixPipe ships the weights of
-# QKV, shares of their gradients come back in another order between units of another length, and are added up in that: there
-# the gradients of all other weights are judged, and the first loss. Chunks are other shapes: against the whole MLP
-# gradients.py judges them to rounding.
+# R makes from the same inputs what F would have kept, with the same kernels on the same shapes: gradients, losses and
+# trained weights of three steps are those of the schedule that keeps everything, bit for bit. Where HelixPipe ships the
+# weights of QKV, shares of their gradients come back in another order between units of another length, and are added up
+# in that: there the gradients of all other weights are judged, and the first loss. Chunks are other shapes: against the
+# whole MLP gradients.py judges them to rounding.
 import os, sys
 import harness
 from gradients import Runner

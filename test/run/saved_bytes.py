@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Counts what F saves and what W waits for, for a layer of gpt2 and llama; the formulas are those of docs/derivatives.md."""
+"""Counts what F saves and what W waits for, for a layer of gpt2 and llama, by the formulas of docs/derivatives.md."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: saved_bytes.py PP_COMPILE FOLDER
-# A = tokens x hidden. phi = ffn / hidden, kappa = kv_heads / heads. The stage in the middle of three holds one layer; its
-# input x is the activation that came in, the gradient of its output the one that came back: neither is counted.
+# A = tokens x hidden. phi = ffn / hidden, kappa = kv_heads / heads. The stage in the middle of three holds one layer;
+# its input x is the activation that came in, the gradient of its output the one that came back: neither is counted.
 #   F saves:     gpt2 q k v o y u = 5 + phi, llama q k v o y p q = 3 + 2 kappa + 2 phi, and statistics
 #   I leaves W:  gpt2 a dqkv o dy n du g = 7 + 2 phi, llama a dq dk dv o dy n dp dq a = 5 + 2 kappa + 3 phi, and hands
 import json, re, sys
@@ -12,8 +12,10 @@ import harness
 
 BYTES = {"f32": 4, "f64": 8, "bf16": 2, "i32": 4, "i8": 1}
 CASES = [("gpt2", dict(hidden=64, heads=4, ffn=256)), ("gpt2", dict(hidden=128, heads=8, ffn=384)),
-         ("llama", dict(hidden=64, heads=4, kv_heads=2, ffn=128)), ("llama", dict(hidden=128, heads=8, kv_heads=8, ffn=320))]
-O = dict(gpt2=5, llama=4)  # its number in the stash, after the norm's statistics and q, k, v; it is the first of what waits
+         ("llama", dict(hidden=64, heads=4, kv_heads=2, ffn=128)),
+         ("llama", dict(hidden=128, heads=8, kv_heads=8, ffn=320))]
+# Its number in the stash, after the norm's statistics and q, k, v; it is the first of what waits.
+O = dict(gpt2=5, llama=4)
 COMMON = dict(ranks=3, microbatches=6, layers=3, microbatch=2, sequence=32, vocab=64)
 
 
@@ -42,7 +44,8 @@ def expected(model, values):
     logs = values["heads"] * tokens
     if model == "gpt2":
         return tokens * hidden * (5 + phi), 4 * tokens + logs, tokens * hidden * (7 + 2 * phi), 4 * hidden
-    return tokens * hidden * (3 + 2 * kappa + 2 * phi), 2 * tokens + logs, tokens * hidden * (5 + 2 * kappa + 3 * phi), 2 * hidden
+    return (tokens * hidden * (3 + 2 * kappa + 2 * phi), 2 * tokens + logs,
+            tokens * hidden * (5 + 2 * kappa + 3 * phi), 2 * hidden)
 
 
 def split(tensors, values):
@@ -51,8 +54,8 @@ def split(tensors, values):
 
 
 def peak(units, stash, pending, handed):
-    """The largest sum of stashes and of what waits for W, from the list of a rank: during I both are there, what it hands on
-    once."""
+    """The largest sum of stashes and of what waits for W, from the list of a rank: during I both are there, what it
+    hands on once."""
     alive = most = 0
     for phase in re.findall(r"\d+([FIW])\d+", units):
         alive += {"F": stash, "I": pending - handed, "W": 0}[phase]
@@ -85,7 +88,8 @@ def main():
             tally.check(planned == wanted, f"{name}: planned {planned} bytes of both, expected {wanted}")
             tally.check(stats["peak_values"]["grad"] == 1, f"{name}: one gradient for all microbatches")
             reads = re.search(r'@s1\.W\(.*?pipeline\.inputs = \[(.*?\])\]', text)
-            tally.check(reads and "weight" not in reads.group(1), f"{name}: W reads no weight: {reads and reads.group(1)}")
+            tally.check(reads and "weight" not in reads.group(1),
+                        f"{name}: W reads no weight: {reads and reads.group(1)}")
     return tally.close()
 
 

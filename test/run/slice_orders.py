@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds TeraPipe's and SlimPipe's lists, their messages and their pools of keys against their specification, at many sizes."""
+"""Holds TeraPipe's and SlimPipe's lists, messages and pools of keys against their specification, at many sizes."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: slice_orders.py PP_COMPILE FOLDER
@@ -44,7 +44,8 @@ def terapipe(r, p, m, n, v):
 
 
 def errors(compiler, schedule, rows, live, p, m, n, v):
-    values = SIZES | dict(schedule=schedule, ranks=p, microbatches=m, slices=n, chunks=v, layers=p * v, sequence=LENGTH * n)
+    values = SIZES | dict(schedule=schedule, ranks=p, microbatches=m, slices=n, chunks=v, layers=p * v,
+                          sequence=LENGTH * n)
     command = [compiler, harness.TRAIN] + [word for k, value in values.items() for word in ("-D", f"{k}={value}")]
     lists = [row.split(",") for row in harness.call(command + ["--emit=tasks"]).stdout.splitlines()]
     ranks = json.loads(harness.call(command + ["--emit=stats"]).stdout)["per_rank"]
@@ -53,16 +54,19 @@ def errors(compiler, schedule, rows, live, p, m, n, v):
     for role in ("act", "dact"):
         count = (p * v - 1) * n * m
         pairs.append((f"{role} messages", count, sum(rank["messages_sent_by_role"].get(role, 0) for rank in ranks)))
-        pairs.append((f"{role} bytes", count * LENGTH * WIDTH * 8, sum(rank["bytes_sent"].get(role, 0) for rank in ranks)))
+        pairs.append((f"{role} bytes", count * LENGTH * WIDTH * 8,
+                      sum(rank["bytes_sent"].get(role, 0) for rank in ranks)))
     for r, rank in enumerate(ranks):
         pairs.append((f"keys on rank {r}", live(r, p, m, n, v) * chunk, rank["peak_bytes"]["kv"]))
         if v == 1 and n > 1:
             pairs.append((f"gradients of keys on rank {r}", (n - 1) * chunk, rank["peak_bytes"]["dkv"]))
-    return [f"p = {p}, m = {m}, n = {n}, v = {v}: {what}: expected {expected}, got {got}" for what, expected, got in pairs
+    return [f"p = {p}, m = {m}, n = {n}, v = {v}: {what}: expected {expected}, got {got}"
+            for what, expected, got in pairs
             if expected != got]
 
 
-CASES = (("terapipe", terapipe, lambda r, p, m, n, v: n * m, [(p, m, n, 1) for p in (2, 5) for m in (1, 3) for n in (1, 6)]),
+CASES = (("terapipe", terapipe, lambda r, p, m, n, v: n * m,
+          [(p, m, n, 1) for p in (2, 5) for m in (1, 3) for n in (1, 6)]),
          ("slimpipe", slimpipe, lambda r, p, m, n, v: min(n * m, n + 2 * (p - 1 - r)),
           [(p, m, n, 1) for p in (2, 3, 8) for m in (1, 2, 3) for n in (p, p + 1, 3 * p)]),
          ("slimpipe_interleaved", slimpipe, lambda r, p, m, n, v: min(n * m * v, n * v + 2 * (p - 1 - r)),

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Judges SlimPipe at the sizes and with the options of its specification: gradients and losses against one rank, executed."""
+"""Judges SlimPipe by execution, at the sizes and with the options of its specification: gradients against one rank."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: slimpipe.py PP_COMPILE FOLDER [--quick]
 # SIZES: ranks, slices, microbatches, chunks a rank, layers a stage; rule G with idle ranks that help never, at the
-# ends, always, rule P, no exchange; keys early or late, the vocabulary cut or whole; sends strict (rendezvous) or buffered. All of
-# them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule, the rest in turn. Then odd
-# sizes: slices of unequal length, fewer slices or microbatches than ranks, one rank alone; some of the stashes in host memory.
+# ends, always, rule P, no exchange; keys early or late, the vocabulary cut or whole; sends strict (rendezvous) or
+# buffered. All of them in f64, on a llama with four query heads for one of keys. --quick: every size with every rule,
+# the rest in turn. Then odd sizes: slices of unequal length, fewer slices or microbatches than ranks, one rank alone;
+# some of the stashes in host memory.
 import itertools, os, sys
 import harness
 from gradients import TOLERANCE, Runner, difference
 
-SIZES = ((2, 2, 2, 1, 1), (2, 4, 2, 1, 2), (4, 4, 2, 1, 1), (4, 8, 2, 1, 1), (4, 8, 2, 2, 1), (2, 4, 3, 2, 1), (3, 6, 1, 1, 1), (3, 9, 2, 1, 1))
+SIZES = ((2, 2, 2, 1, 1), (2, 4, 2, 1, 2), (4, 4, 2, 1, 1), (4, 8, 2, 1, 1), (4, 8, 2, 2, 1), (2, 4, 3, 2, 1),
+         (3, 6, 1, 1, 1), (3, 9, 2, 1, 1))
 RULES = (dict(exchange="false"), *(dict(exchange="true", rule="greedy", idle=idle) for idle in ("off", "tail", "all")),
          dict(exchange="true", rule="pairs", idle="tail"))
 ODD = ((4, 2, 1, 1, 1), (4, 3, 2, 1, 1), (2, 5, 1, 1, 1), (1, 4, 2, 2, 1))
@@ -21,7 +23,8 @@ SENDS = (("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered
 def cases(quick):
     """A size, options, and the ways to send."""
     for (i, size), (j, rule) in itertools.product(enumerate(SIZES), enumerate(RULES)):
-        rest = [dict(early=early, vocabulary=cut) for early in ("true", "false")[:1 + (j > 0)] for cut in ("true", "false")]
+        rest = [dict(early=early, vocabulary=cut) for early in ("true", "false")[:1 + (j > 0)]
+                for cut in ("true", "false")]
         for k, options in enumerate(rest):
             if not quick:
                 yield size, rule | options, SENDS
@@ -40,14 +43,16 @@ def main():
                      layers=p * v * depth, sequence=3 * n + ((p, n, m, v, depth) in ODD))
         key = tuple(model.values())
         if key not in references:
-            references[key] = runner.run(runner.compile(schedule="single", ranks=1, **model), 1, "threads", "rendezvous", 2)
+            references[key] = runner.run(runner.compile(schedule="single", ranks=1, **model), 1, "threads",
+                                         "rendezvous", 2)
         program = runner.compile(schedule="slimpipe_interleaved", ranks=p, slices=n, chunks=v, **model, **options)
         for transport, sends in ways:
             gradients, losses, _ = runner.run(program, p, transport, sends, 2)
             worst, where = difference(gradients, references[key][0])
             drift = max(abs(a - b) / abs(b) for a, b in zip(losses, references[key][1]))
             tally.check(worst <= TOLERANCE["f64"] and drift <= TOLERANCE["f64"],
-                        f"p = {p}, n = {n}, m = {m}, v = {v}, {depth} a stage, {' '.join(f'{k}={x}' for k, x in options.items())}, "
+                        f"p = {p}, n = {n}, m = {m}, v = {v}, {depth} a stage, "
+                        f"{' '.join(f'{k}={x}' for k, x in options.items())}, "
                         f"{transport} {sends}: gradients {worst:.1e} ({where}), losses {drift:.1e}")
         runner.clean(program)
     return tally.close()

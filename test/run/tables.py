@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds the order of units, when each starts, and every message of HelixPipe against the tables of its specification."""
+"""Holds the order of units, their starts, and every message of HelixPipe against the tables of its specification."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: tables.py PP_COMPILE FOLDER
-# A table: `r0 F:`, `r0 B:` the units of a rank in order; `r0:` units with their starts; `forward:`, `backward:` messages
-# as tag(layer, offset): from->to. `x+y` are two units that follow each other. The head is no unit of the tables: its
-# loss runs between two of them.
+# A table: `r0 F:`, `r0 B:` the units of a rank in order; `r0:` units with their starts; `forward:`, `backward:`
+# messages as tag(layer, offset): from->to. `x+y` are two units that follow each other. The head is no unit of the
+# tables: its loss runs between two of them.
 import json, os, re, sys
 import harness
 

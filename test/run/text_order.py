@@ -11,7 +11,8 @@ import os, re, shutil, sys
 import harness
 from gradients import Runner, SMALL
 
-NAMES = ("1f1b 1f1b_recompute 1f1b_vocabulary bpipe dualpipe_v fsdp gpipe_offload hanayo helixpipe interleaved megatron "
+NAMES = ("1f1b 1f1b_recompute 1f1b_vocabulary bpipe dualpipe_v fsdp gpipe_offload hanayo helixpipe interleaved "
+         "megatron "
          "slimpipe tawpipe terapipe v_half weipipe_naive weipipe_prefetch wzb1 wzb2 zb_h2 zb_v zero1 zero2").split()
 MORE = {"helixpipe": {"folds": 2}, "slimpipe": {"exchange": "true"}, "tawpipe": {"prefetch": "false"}}
 # Where the blocks of the ranks go.

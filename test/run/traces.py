@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Compares traces: the planned one and that of a run have the same units, messages, arrows and lines, ready for a viewer."""
+"""Compares traces: the planned one and that of a run have the same units, messages, arrows and lines."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: traces.py PP_COMPILE FOLDER
 import json, os, re, sys
 import harness
 
-SIZES = dict(ranks=4, microbatches=4, layers=8, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=16, microbatch=1)
-CASES = ("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}), ("tawpipe", "threads", {}), ("interleaved", "threads", {}), ("zb_h1", "streams/3", {})
+SIZES = dict(ranks=4, microbatches=4, layers=8, hidden=16, heads=2, kv_heads=2, ffn=32, vocab=256, sequence=16,
+             microbatch=1)
+CASES = [("1f1b", "threads", {}), ("zb_v", "threads", {}), ("weipipe_interleave", "mpi", {}),
+         ("tawpipe", "threads", {}), ("interleaved", "threads", {}), ("zb_h1", "streams/3", {})]
 
 
 def read(path):
@@ -16,12 +18,14 @@ def read(path):
 
 
 def ids(events):
-    """What a planned and a measured trace must share: units, messages on their lines, ends of arrows, names of lines."""
+    """What a planned and a measured trace must share: units, messages on their lines, ends of arrows, names of
+    lines."""
     return {
         "units": sorted((e["pid"], e["tid"], e["name"]) for e in events if e["ph"] == "X" and e["cat"] in "FBIWRU"),
         "messages": sorted((e["pid"], e["tid"], e["args"]["message"], e["name"], e["cat"],
                             0 if e["cat"] == "sum" else e["args"]["bytes"])  # a sum's slot is larger than its number
-                           for e in events if e["ph"] == "X" and e["cat"] in ("send", "recv", "sum", "broadcast", "gather")),
+                           for e in events if e["ph"] == "X"
+                           and e["cat"] in ("send", "recv", "sum", "broadcast", "gather")),
         "arrows": sorted((e["ph"], e["id"], e["pid"], e["tid"], e["name"]) for e in events if e["ph"] in "sf"),
         "lines": sorted((e["pid"], e["tid"], e["name"], str(e["args"])) for e in events
                         if e["ph"] == "M" and e["tid"] <= 1 + 2 * SIZES["ranks"]),
@@ -33,7 +37,8 @@ def problems(events):
     found, lines = [], {}
     for event in events:
         if event["ph"] == "X":
-            lines.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
+            lines.setdefault((event["pid"], event["tid"]),
+                             []).append((event["ts"], event["ts"] + event["dur"], event["name"]))
     for line, slices in lines.items():
         open_ends = []
         for start, end, name in sorted(slices, key=lambda one: (one[0], -one[1])):
@@ -48,7 +53,8 @@ def problems(events):
             arrows.setdefault(event["id"], []).append(event["ph"])
             if not any(start - 0.002 <= event["ts"] <= end for start, end, _ in lines[(event["pid"], event["tid"])]):
                 found.append(f"an arrow {event} has no slice")
-    return found + [f"arrow {number} has the ends {ends}" for number, ends in arrows.items() if sorted(ends) != ["f", "s"]]
+    return found + [f"arrow {number} has the ends {ends}" for number, ends in arrows.items()
+                    if sorted(ends) != ["f", "s"]]
 
 
 def compared(compiler, defines, trace, schedule):
@@ -59,7 +65,8 @@ def compared(compiler, defines, trace, schedule):
     same = [rank["name"] for rank in plan] == [rank["name"] for rank in run]
     ordered = all(end <= start for rank in run for end, start in zip(rank["end"], rank["start"][1:]))
     events = [e for e in read(trace) if e["ph"] == "X" and e["cat"] == "step"]
-    lengths = [max(e["ts"] + e["dur"] for e in events if e["name"] == name) - min(e["ts"] for e in events if e["name"] == name)
+    lengths = [max(e["ts"] + e["dur"] for e in events if e["name"] == name) - min(e["ts"] for e in events
+                                                                                  if e["name"] == name)
                for name in ("step 2", "step 3")]
     # As much work as in the plan: so the length in milliseconds of the plan's unit of time, from either.
     unit = float(re.search("a unit is ([0-9.e+-]+) ms", data["costs"])[1])

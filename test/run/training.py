@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains for real: 200 steps on four ranks end below 2.6 nats, and a run that is stopped and resumed is the same run."""
+"""Trains for real: 200 steps on four ranks end below 2.6 nats; a run that is stopped and resumed is the same run."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: training.py PP_COMPILE FOLDER
@@ -27,12 +27,14 @@ def main():
         harness.call([*base, "--steps", "200", "--stop-at", "100", "--log", path(".half"), "--save", path(".ckpt")])
         harness.call([*base, "--resume", path(".ckpt"), "--log", path(".rest"), "--save", path(".ckpt.rest")])
         whole, half, rest = (harness.read_log(path(end)) for end in (".whole", ".half", ".rest"))
-        tally.check(whole[-1]["loss"] < 2.6, f"{schedule} over {transport}: loss {whole[0]['loss']:.3f} -> {whole[-1]['loss']:.3f}")
+        tally.check(whole[-1]["loss"] < 2.6,
+                    f"{schedule} over {transport}: loss {whole[0]['loss']:.3f} -> {whole[-1]['loss']:.3f}")
         same = [(a["step"], a["loss"], a["grad_norm"]) for a in whole] == [
             (a["step"], a["loss"], a["grad_norm"]) for a in half + rest]
         tally.check(same and len(rest) == 100, f"{schedule}: steps 101 to 200 after resuming equal the whole run's")
         for name in ("model.safetensors", "optimizer.safetensors"):
-            with open(os.path.join(path(".ckpt.whole"), name), "rb") as a, open(os.path.join(path(".ckpt.rest"), name), "rb") as b:
+            with open(os.path.join(path(".ckpt.whole"), name), "rb") as a, open(os.path.join(path(".ckpt.rest"), name),
+                                                                                "rb") as b:
                 tally.check(a.read() == b.read(), f"{schedule}: {name} is the same to the bit")
     return tally.close()
 

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Holds every turn of the weight-passing schedules against the tables of their specification: units, messages, weights held."""
+"""Holds every turn of the weight-passing schedules against their specification: units, messages, weights held."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: turn_tables.py PP_COMPILE FOLDER
-# A rank's list of --emit=comms is cut into turns: as many cells as the table has units and messages of that rank in that
-# turn. They must be the same ones, units in the same order, and messages before or after them as ORDER says. Then what
-# --emit=stats counts: messages by role, stashes, and weights and gradients at most as many as the specification's buffers;
-# and that `limit` means the same by them.
+# A rank's list of --emit=comms is cut into turns: as many cells as the table has units and messages of that rank in
+# that turn. They must be the same ones, units in the same order, and messages before or after them as ORDER says. Then
+# what --emit=stats counts: messages by role, stashes, and weights and gradients at most as many as the specification's
+# buffers; and that `limit` means the same by them.
 import collections, json, os, re, shutil, sys
 import harness
 
 SIZES = dict(hidden=4, heads=1, kv_heads=1, ffn=4, vocab=4, sequence=2, microbatch=1)
 SCHEDULES = {"naive": dict(schedule="weipipe_naive"), "interleave": dict(schedule="weipipe_interleave"),
              "wzb1": dict(schedule="wzb1"), "wzb2": dict(schedule="wzb2"), "taw": dict(schedule="tawpipe"),
-             "taw_nogwps": dict(schedule="tawpipe", ring="true"), "taw_nocco": dict(schedule="tawpipe", prefetch="false"),
+             "taw_nogwps": dict(schedule="tawpipe", ring="true"),
+             "taw_nocco": dict(schedule="tawpipe", prefetch="false"),
              "fsdp": dict(schedule="fsdp", ahead=0, hidden=16, ffn=16)}
-# Where in a turn: the ring's exchange ends it. TawPipe (section 5): messages between groups run behind the compute, then
-# the sum inside the group and the broadcast for the next turn; without CCO weights come before and gradients go after.
+# Where in a turn: the ring's exchange ends it. TawPipe (section 5): messages between groups run behind the compute,
+# then the sum inside the group and the broadcast for the next turn; without CCO weights come before and gradients go
+# after.
 RING = dict(unit=0, weight=1, grad=1)
 TAW = dict(weight=0, grad=0, unit=1, sum=2, broadcast=3)
 ORDER = collections.defaultdict(lambda: RING, taw=TAW, taw_nogwps=TAW,
@@ -79,7 +81,8 @@ def read_tables():
 
 
 def complete(name, turns):
-    """What the tables leave to the text: FSDP's collectives (section 6); a rank that needs a weight twice gets it once."""
+    """What the tables leave to the text: FSDP's collectives (section 6); a rank that needs a weight twice gets it
+    once."""
     everyone = ":".join(map(str, range(len(turns[0].units))))
     for number, turn in enumerate(turns):
         for rank, units in enumerate(turn.units if name == "fsdp" else ()):
@@ -108,7 +111,8 @@ def cut(row, rank, name, turns):
         size = len(units) + sum(messages.values())
         mine, cells = cells[:size], cells[size:]
         by_turn.append(mine)
-        if [cell for cell in mine if kind(cell) == "unit"] != units or collections.Counter(mine) != messages + collections.Counter(units):
+        if [cell for cell in mine
+            if kind(cell) == "unit"] != units or collections.Counter(mine) != messages + collections.Counter(units):
             wrong.append(f"row {number}: {mine}, expected {units} and {dict(messages)}")
         places = [ORDER[name][kind(cell)] for cell in mine]
         if places != sorted(places):
@@ -117,8 +121,8 @@ def cut(row, rank, name, turns):
 
 
 def held_wrongly(by_turn, name, rank, turns):
-    """A copy is held from its arrival to its last use or departure; the table must have it in one of the rank's slots. The
-    owner of all stages (WZB2) is left out: the tables name what it uses, not what it owns."""
+    """A copy is held from its arrival to its last use or departure; the table must have it in one of the rank's slots.
+    The owner of all stages (WZB2) is left out: the tables name what it uses, not what it owns."""
     if name == "wzb2" and rank == len(turns[0].held) - 1:
         return []
     wrong, needed = [], collections.Counter()
@@ -164,10 +168,12 @@ def check_stats(tally, title, name, stats, turns):
 
 
 def check_limits(tally, compiler, folder, name):
-    """`limit` counts what --emit=stats calls peak_values: the schedule compiles with just these limits, not with one less."""
+    """`limit` counts what --emit=stats calls peak_values: the schedule compiles with just these limits, not with one
+    less."""
     library = os.path.join(folder, "stdlib")
     values = SIZES | dict(ranks=4, microbatches=8, layers=4) | SCHEDULES[name]
-    command = [compiler, harness.TRAIN, "--emit=stats"] + [word for k, v in values.items() for word in ("-D", f"{k}={v}")]
+    command = [compiler, harness.TRAIN,
+               "--emit=stats"] + [word for k, v in values.items() for word in ("-D", f"{k}={v}")]
     ranks = json.loads(harness.call(command).stdout)["per_rank"]
     peaks = {role: max(rank["peak_values"][role] for rank in ranks) for role in ("stash", "weight", "grad")}
     for less in (None, *peaks):
@@ -181,7 +187,8 @@ def check_limits(tally, compiler, folder, name):
                 text.write(changed)
         done = harness.call(command + [f"--stdlib={library}"], expect=None)
         wanted = f"holds {less and peaks[less]} {less}"
-        tally.check(done.returncode == 0 if not less else done.returncode and wanted in done.stderr, f"{name}: limit {limits}")
+        tally.check(done.returncode == 0 if not less else done.returncode and wanted in done.stderr,
+                    f"{name}: limit {limits}")
 
 
 def main():
@@ -190,7 +197,8 @@ def main():
     tally = harness.Tally()
     for name, sizes, turns in read_tables():
         turns, owners = complete(name, turns), sizes.pop("owners", None)
-        title = f"{name} {sizes['ranks']} ranks {sizes['microbatches']} microbatches" + (f" {sizes['groups']} groups" if "groups" in sizes else "")
+        title = f"{name} {sizes['ranks']} ranks {sizes['microbatches']} microbatches" + (f" {sizes['groups']} groups"
+                                                                                         if "groups" in sizes else "")
         values = SIZES | dict(layers=sizes["ranks"]) | sizes | SCHEDULES[name]
         command = [compiler, harness.TRAIN] + [word for k, v in values.items() for word in ("-D", f"{k}={v}")]
         rows = harness.call(command + ["--emit=comms"]).stdout.splitlines()

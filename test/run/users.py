@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Judges by execution what users bring: schedules of PyTorch, task lists in any order on any map, layouts of Megatron-LM."""
+"""Judges by execution what users bring: schedules of PyTorch, task lists in any order, layouts of Megatron-LM."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: users.py PP_COMPILE FOLDER
-# Every case is compiled with the same model and data as one rank; gradients and losses must be equal, with both kinds of
-# sends. The task lists are drawn at random, with a fixed seed: any map from stages to ranks, and any order that respects
-# what the units read.
+# Every case is compiled with the same model and data as one rank; gradients and losses must be equal, with both kinds
+# of sends. The task lists are drawn at random, with a fixed seed: any map from stages to ranks, and any order that
+# respects what the units read.
 import os, random, sys
 import gradients, harness
 
 TORCH = os.path.join(harness.ROOT, "test", "translate", "torch")
 # name, ranks, microbatches, stages, which is how many layers the model has
-FILES = [("ZBVZeroBubble-2-4-comms.csv", 2, 4, 4), ("DualPipeV-2-4.csv", 2, 4, 4), ("Interleaved1F1B-3-6-comms.csv", 3, 6, 9),
-         ("LoopedBFS-2-3.csv", 2, 3, 4)]
+FILES = [("ZBVZeroBubble-2-4-comms.csv", 2, 4, 4), ("DualPipeV-2-4.csv", 2, 4, 4),
+         ("Interleaved1F1B-3-6-comms.csv", 3, 6, 9), ("LoopedBFS-2-3.csv", 2, 3, 4)]
 LISTS = [("tasks_two", 2, 4, 6), ("tasks_three", 3, 3, 3), ("tasks_four", 4, 6, 6)]
-LAYOUTS = [("E|tt,t|t|L", 4, 3, 4), ("Et*2|t|L,", 3, 4, 3), ("E|t|tt|L", 2, 4, 3)]  # layout, ranks, microbatches, layers
+LAYOUTS = [("E|tt,t|t|L", 4, 3, 4), ("Et*2|t|L,", 3, 4, 3),
+           ("E|t|tt|L", 2, 4, 3)]  # layout, ranks, microbatches, layers
 TRAIN = """# The schedule {what}, on the model that every case here trains.
 import "std/models/llama.pipe"
 import "{file}"
@@ -38,7 +39,8 @@ class Users(gradients.Runner):
 
     def csv(self, name, stages):
         translate = os.path.join(os.path.dirname(self.compiler), "pp-translate")
-        harness.call([translate, "--import-csv", os.path.join(TORCH, name), "-o", os.path.join(self.folder, name + ".pipe")])
+        harness.call([translate, "--import-csv", os.path.join(TORCH, name), "-o",
+                      os.path.join(self.folder, name + ".pipe")])
         return self.train(name.removesuffix(".csv"), name + ".pipe", "imported()", stages)
 
     def tasks(self, name, ranks, microbatches, stages, draw):
@@ -46,7 +48,8 @@ class Users(gradients.Runner):
         draw.shuffle(places)
         units = random_order(stages, microbatches, draw)
         with open(os.path.join(self.folder, name + "_list.pipe"), "w") as text:
-            text.write(f"# Tasks in a random order.\nimport \"std/task_list.pipe\"\nschedule {name}(ranks p, microbatches m) {{\n"
+            text.write(f"# Tasks in a random order.\nimport \"std/task_list.pipe\"\nschedule {name}(ranks p, "
+                       f"microbatches m) {{\n"
                        f"  stage s of {stages} at {places}[s]\n")
             for rank in range(ranks):
                 mine = [f"task({i}, \"{ty}\", {s})" for i, ty, s in units if places[s] == rank]
@@ -88,7 +91,8 @@ def main():
             program = users.csv(name, stages)
         elif "|" in name:
             program = users.train(f"layout_{number}", "std/megatron.pipe",
-                                  f'megatron(ranks = {ranks}, microbatches = {microbatches}, layout = "{name}")', stages)
+                                  f'megatron(ranks = {ranks}, microbatches = {microbatches}, layout = "{name}")',
+                                  stages)
         else:
             program = users.tasks(name, ranks, microbatches, stages, draw)
         for transport, sends in [("threads", "rendezvous"), ("mpi", "rendezvous" if number % 2 else "buffered")]:

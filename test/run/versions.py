@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Judges several updates a step and older weights: against one rank, and AdamW done here with a plain program's gradients."""
+"""Judges several updates a step and older weights: against one rank, and against an AdamW that is written here."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: versions.py PP_COMPILE FOLDER
 # 1. Trained weights, gradients and losses of each schedule equal those of one rank that uses the same versions.
-# 2. The delays themselves: gradients of W(t-1) come from a program without versions that loads W(t-1) and one batch; AdamW with
-#    the schedule of its rate, clipping and bias corrections is done here on W(t). The same for updates without old weights.
+# 2. The delays themselves: gradients of W(t-1) come from a program without versions that loads W(t-1) and one batch;
+#    AdamW with
+#    the schedule of its rate, clipping and bias corrections is done here on W(t). The same for updates without old
+#    weights.
 # 3. How updates are cut into steps changes no bit, nor does a run that is stopped and resumed.
 import math, os, shutil, sys
 import harness
@@ -64,7 +66,8 @@ def compare(tally, runner, schedule, alone, ranks, transports, steps=3, toleranc
         weights = [values_of(weights_of(run)) for run in (result, reference)]
         errors = [difference(*grads)[0], difference(*weights)[0],
                   max(abs(a["loss"] - b["loss"]) for a, b in zip(harness.read_log(result + ".jsonl"), log))]
-        tally.check(max(errors) <= tolerance, f"{schedule} {sizes} {ranks} ranks {transport}: gradients {errors[0]:.1e} "
+        tally.check(max(errors) <= tolerance,
+                    f"{schedule} {sizes} {ranks} ranks {transport}: gradients {errors[0]:.1e} "
                                               f"weights {errors[1]:.1e} losses {errors[2]:.1e}")
 
 
@@ -145,7 +148,8 @@ def same_bits(tally, runner, **sizes):
                 f"{sizes}: stopped after 3 steps and resumed is the same run to the bit")
     other = [*harness.launch(many, 2, "threads"), "--data", runner.text, "--resume", half + ".saved"]
     wrong = harness.call(other, expect=None)
-    tally.check(wrong.returncode != 0 and "cannot resume" in wrong.stderr, f"{sizes}: another number of updates is refused")
+    tally.check(wrong.returncode != 0 and "cannot resume" in wrong.stderr,
+                f"{sizes}: another number of updates is refused")
 
 
 def main():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that weights cut by the vocabulary begin and are saved as on one rank: a checkpoint does not know how it was cut."""
+"""Checks that weights cut by the vocabulary begin and are saved as on one rank: checkpoints do not know the cut."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: vocabulary.py PP_COMPILE FOLDER
@@ -29,7 +29,8 @@ def main():
             return path
 
         # A step at rate 0 leaves the first weights.
-        first = {s: harness.read_safetensors(os.path.join(run(s, "first", "--steps", "1", "--lr", "0"), "model.safetensors"))
+        first = {s: harness.read_safetensors(os.path.join(run(s, "first", "--steps", "1", "--lr", "0"),
+                                                          "model.safetensors"))
                  for s in runs}
         tally.check(first["single"] == first["1f1b_vocabulary"], f"{model}: the first weights are those of one rank")
         for begun, other in (("single", "1f1b_vocabulary"), ("1f1b_vocabulary", "single")):

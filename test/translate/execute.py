@@ -2,10 +2,10 @@
 """Has PyTorch's own runtime train with schedules that we export: our order of units, our messages, its gradients."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: execute.py PP_TRANSLATE      with an interpreter that can import torch (and numpy); two processes over gloo, no GPU
-# Not one of the tests that run by themselves, for PyTorch is large. Each schedule of the library is proved, exported with
-# its messages, read by PyTorch's strictest form (compute_comms) and run; gradients must be those of the layers one after
-# the other. With torch 2.15.0 they are, within rounding.
+# usage: execute.py PP_TRANSLATE      with an interpreter that can import torch (and numpy); two processes over gloo
+# Not one of the tests that run by themselves, for PyTorch is large. Each schedule of the library is proved, exported
+# with its messages, read by PyTorch's strictest form (compute_comms) and run; gradients must be those of the layers one
+# after the other. With torch 2.15.0 they are, within rounding.
 import os, subprocess, sys, tempfile
 
 import torch

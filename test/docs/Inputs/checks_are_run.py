@@ -1,11 +1,12 @@
-"""Checks that no expectation in a lit file is dead: every prefix is one that FileCheck reads, every error is verified."""
+"""Checks that no expectation in a lit file is dead: FileCheck reads every prefix, every error is verified."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: checks_are_run.py ROOT
 import re, sys
 from source_files import files, lines, report
 
-DIRECTIVE = re.compile(r"^\s*(?://|#)\s*([A-Z][A-Z0-9_-]*?)(?:-(?:NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?(?:\{LITERAL\})?:")
+DIRECTIVE = re.compile(r"^\s*(?://|#)\s*([A-Z][A-Z0-9_-]*?)"
+                       r"(?:-(?:NEXT|SAME|NOT|DAG|LABEL|EMPTY|COUNT-\d+))?(?:\{LITERAL\})?:")
 NOT_OURS = {"RUN", "XFAIL", "REQUIRES", "UNSUPPORTED", "END", "DEFINE", "REDEFINE", "COM", "NOTE"}
 EXPECTED = re.compile(r"expected-(error|warning|remark|note)(-re)?\s*[@{+]")
 

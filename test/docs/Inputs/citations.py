@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: citations.py ROOT
-# A link of a Markdown page is `[..](path#heading)`. Elsewhere a file is named where a word ends in `.md`, or is a path that
-# ends as our sources do. Paths begin at the root, at the naming file, or with `std/`. A `*` or `<name>` stands for any name.
-# Programs in test/ name files that they make; there only `.md` counts.
+# A link of a Markdown page is `[..](path#heading)`. Elsewhere a file is named where a word ends in `.md`, or is a path
+# that ends as our sources do. Paths begin at the root, at the naming file, or with `std/`. A `*` or `<name>` stands for
+# any name. Programs in test/ name files that they make; there only `.md` counts.
 import fnmatch, os, re, sys
 from source_files import files, lines, report
 
-TEXT = (".md", ".cpp", ".h", ".h.in", ".td", ".cu", ".py", ".sh", ".pipe", ".mlir", ".test", ".txt", ".cmake", ".ebnf", ".c", ".html")
-NAMED = re.compile(r"(?<![\w/.$%{}'+~-])((?:[\w.*<>-]+/)*[\w*<>-]+\.(?:md|cpp|h|td|cu|py|sh|pipe|ebnf|cmake))(?![\w/.]*\w)")
+TEXT = (".md", ".cpp", ".h", ".h.in", ".td", ".cu", ".py", ".sh", ".pipe", ".mlir", ".test", ".txt", ".cmake", ".ebnf",
+        ".c", ".html")
+NAMED = re.compile(r"(?<![\w/.$%{}'+~-])((?:[\w.*<>-]+/)*[\w*<>-]+\."
+                   r"(?:md|cpp|h|td|cu|py|sh|pipe|ebnf|cmake))(?![\w/.]*\w)")
 # Of LLVM, what a build writes, or what a reader of a page writes.
 ELSEWHERE = re.compile(r"(mlir|llvm|build|share|FOLDER)/|runtime/Commit\.h")
 
@@ -30,7 +32,8 @@ def links(root, path, text):
             to = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
             if not os.path.exists(os.path.join(root, to)):
                 yield f"{path}:{number}: the link `{target}` leads nowhere"
-            elif anchor and anchor not in {heading(line.lstrip("#")) for line in lines(root, to) if line.startswith("#")}:
+            elif anchor and anchor not in {heading(line.lstrip("#")) for line in lines(root, to)
+                                           if line.startswith("#")}:
                 yield f"{path}:{number}: `{to}` has no heading `{anchor}`"
 
 

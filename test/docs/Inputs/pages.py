@@ -1,11 +1,12 @@
-"""Runs every command of the Markdown pages and compiles every program in them; what a page shows must be what is printed."""
+"""Runs every command of the Markdown pages, compiles their programs, and compares what they show with the output."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: pages.py ROOT FOLDER [PAGE..], with pp-compile in PATH. Without a PAGE it judges all pages that people write.
 #
 # The word after ``` says what a block is:
 #   console        lines that begin with `$ ` are run, and go on in lines that begin with `> `; the others are what they
-#                  print. A line `[..]` stands for any lines, `[..]` inside a line for any text. A command succeeds, unless what is shown has an error.
+#                  print. A line `[..]` stands for any lines, `[..]` inside a line for any text. A command succeeds,
+#                  unless what is shown has an error.
 #   pipe [FILE]    a program; it compiles. With a FILE the page's commands find it under that name.
 #   pipe FILE refused
 #                  a program that the page shows an error of.
@@ -34,7 +35,8 @@ class Page:
         for name in ("examples", "stdlib", "bench", "test", "tools"):
             if os.path.exists(os.path.join(root, name)):
                 os.symlink(os.path.abspath(os.path.join(root, name)), os.path.join(self.folder, name))
-        os.symlink(os.path.dirname(os.path.realpath(shutil.which("pp-compile"))), os.path.join(self.folder, "build", "bin"))
+        os.symlink(os.path.dirname(os.path.realpath(shutil.which("pp-compile"))),
+                   os.path.join(self.folder, "build", "bin"))
 
     def wrong(self, number, text):
         self.problems.append(f"{self.path}:{number}: {text}")
@@ -68,7 +70,8 @@ class Page:
         elif kind == "" and all(re.match(r"tools/\w+\.sh( |$)", line) for line in text):
             self.not_here(number, text)
         elif kind != "text":
-            self.wrong(number, f"expected a block `console`, `pipe`, `text` or `sh` with one of {', '.join(ELSEWHERE)}; "
+            self.wrong(number, f"expected a block `console`, `pipe`, `text` or `sh` with one of "
+                               f"{', '.join(ELSEWHERE)}; "
                                f"got `{' '.join(words)}`")
 
     def console(self, number, text):
@@ -84,14 +87,15 @@ class Page:
         if re.match(r"(\w+=\S+ )*mpirun ", command) and not shutil.which("mpirun"):
             return
         self.judged += 1
-        done = subprocess.run(["bash", "-c", command], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=300)
+        done = subprocess.run(["bash", "-c", command], cwd=self.folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=300)
         printed = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
         refused = any(" error: " in line or line.startswith("error: ") for line in shown)
         if (done.returncode != 0) != refused:
             self.wrong(number, f"`{command}` ended with {done.returncode}:\n{done.stdout}")
         elif not re.fullmatch("".join(map(pattern, shown)), "".join(line + "\n" for line in printed)):
-            line = next((line for line in shown if not re.search("^" + pattern(line), "\n".join(printed) + "\n", re.M)), None)
+            line = next((line for line in shown if not re.search("^" + pattern(line), "\n".join(printed) + "\n", re.M)),
+                        None)
             what = f"not this line: {line}" if line is not None else "these lines in another order, or more"
             self.wrong(number, f"`{command}` printed {what}\n" + "\n".join(printed[:60]))
 
@@ -103,14 +107,16 @@ class Page:
         kind, name = next((one for one in found if one[0] == "train"), found[-1])
         file = words[0] if words else name + ".pipe"
         if not words:
-            text = {"train": [], "schedule": ['import "std/models/llama.pipe"'], "model": ['import "std/1f1b.pipe"']}[kind] + text
+            text = {"train": [], "schedule": ['import "std/models/llama.pipe"'],
+                    "model": ['import "std/1f1b.pipe"']}[kind] + text
         with open(os.path.join(self.folder, file), "w", encoding="utf-8") as out:
             out.write("\n".join(text) + "\n")
         options = WHOLE.get(kind, ["--schedule", name]) + (SIZES if kind != "train" else [])
         done = subprocess.run(["pp-compile", file, *options, "--emit=ranks", "-o", os.devnull], cwd=self.folder,
                               capture_output=True, text=True)
         if (done.returncode != 0) != (words[1:] == ["refused"]):
-            self.wrong(number, f"{kind} `{name}` " + (f"is refused:\n{done.stderr}" if done.returncode else "is not refused"))
+            self.wrong(number, f"{kind} `{name}` "
+                       + (f"is refused:\n{done.stderr}" if done.returncode else "is not refused"))
 
     def not_here(self, number, text):
         if subprocess.run(["bash", "-n"], input="\n".join(text), text=True, stderr=subprocess.DEVNULL).returncode:
@@ -118,7 +124,8 @@ class Page:
         for at, line in enumerate(text):
             words = re.findall(r"[^\s\"']+", re.split(r"(?:^|\s)#", line)[0])
             for word in words:
-                if re.match(r"(tools|bench|test|examples|stdlib)/", word) and not os.path.exists(os.path.join(self.root, word)):
+                if re.match(r"(tools|bench|test|examples|stdlib)/",
+                            word) and not os.path.exists(os.path.join(self.root, word)):
                     self.wrong(number + at + 1, f"`{word}` does not exist")
             tool = os.path.basename(words[0]) if words else ""
             for word in words if tool in ("pp-compile", "pp-translate") else ():
@@ -134,7 +141,8 @@ def pattern(line):
 
 def options_of(tool, known={}):
     if tool not in known:
-        known[tool] = set(re.findall(r"--[\w-]+", subprocess.run([tool, "--help"], capture_output=True, text=True).stdout))
+        known[tool] = set(re.findall(r"--[\w-]+", subprocess.run([tool, "--help"], capture_output=True,
+                                                                 text=True).stdout))
     return known[tool]
 
 
@@ -142,7 +150,8 @@ def main():
     root, folder, *paths = sys.argv[1:]
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-    paths = paths or [path for path in files(root) if path.endswith(".md") and not lines(root, path)[0].startswith("<!-- Written by")]
+    paths = paths or [path for path in files(root) if path.endswith(".md")
+                      and not lines(root, path)[0].startswith("<!-- Written by")]
     problems, judged = [], 0
     for path in paths:
         page = Page(root, folder, path)

@@ -1,4 +1,4 @@
-"""Prints Chakra execution traces as text, and checks that they can be executed: no cycle, every send has its receive."""
+"""Prints Chakra execution traces as text, and checks that they can run: no cycle, and every send has its receive."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: chakra.py PREFIX RANKS
@@ -86,7 +86,8 @@ def execute(ranks):
     partners = {end: its for its in ends.values() for end in its}
     left = {(rank, number) for rank, nodes in enumerate(ranks) for number in nodes}
     while left:
-        free = {(rank, number) for rank, number in left if all((rank, dep) in done for dep in ranks[rank][number]["deps"])}
+        free = {(rank, number) for rank, number in left
+                if all((rank, dep) in done for dep in ranks[rank][number]["deps"])}
         go = {one for one in free if all(other in free for other in partners.get(one, [one]))}
         assert go, f"nobody can go on; {len(left)} nodes are left"
         done |= go

@@ -10,7 +10,8 @@ def main():
         text = file.read()
     of_class = dict(re.findall(r"\.([A-Z]\d+) \{ fill: (#\w+); \}", text))
     seen = {}
-    for by_class, fill, words in re.findall(r'<rect (?:class="(\w+)"|fill="(#\w+)") [^>]*width="12" height="12"/>\n<text[^>]*>([^<]*)',
+    for by_class, fill, words in re.findall(r'<rect (?:class="(\w+)"|fill="(#\w+)") [^>]*width="12" '
+                                            r'height="12"/>\n<text[^>]*>([^<]*)',
                                             text):
         color = fill or of_class[by_class]
         if color in seen:

@@ -48,9 +48,11 @@ def check(data, stats, problems):
     for number, (rank, said) in enumerate(zip(data["ranks"], stats["per_rank"], strict=True)):
         work = [i for i, phase in enumerate(rank["phase"]) if phase != "U"]
         expect(f"rank {number}: units", len(work), said["units"])
-        expect(f"rank {number}: busy", sum(rank["end"][i] - rank["start"][i] for i in work) / data["ticks"], said["busy"])
+        expect(f"rank {number}: busy", sum(rank["end"][i] - rank["start"][i] for i in work) / data["ticks"],
+               said["busy"])
         expect(f"rank {number}: peak", rank["peak"], said["peak_at"]["total"])
-        columns = {len(rank[name]) for name in ("name", "label", "phase", "piece", "start", "end", "task", "reads", "writes", "waits")}
+        columns = {len(rank[name]) for name in ("name", "label", "phase", "piece", "start", "end", "task", "reads",
+                                                "writes", "waits")}
         if len(columns) != 1:
             problems.append(f"rank {number}: columns of {columns} entries")
         for cause, entry in enumerate(data["causes"]):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: roundtrip.py FOLDER SCRATCH
-# Every CSV of the folder is imported, and compiled up to the proofs by the export; rows are compared cell by cell, without
-# what a schedule does not say: idle time, and the cells of sharding, reduction and waiting for sends.
+# Every CSV of the folder is imported, and compiled up to the proofs by the export; rows are compared cell by cell,
+# without what a schedule does not say: idle time, and the cells of sharding, reduction and waiting for sends.
 import os, re, subprocess, sys
 
 LEFT_OUT = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD|WAIT_REDUCE_GRAD|WAIT_SEND_[FB]\d+)|")
@@ -19,7 +19,8 @@ def call(*command):
 
 def main(folder, scratch):
     os.makedirs(scratch, exist_ok=True)
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("1F1B-"))  # not those that PyTorch refuses
+    names = sorted(name for name in os.listdir(folder)
+                   if not name.startswith("1F1B-"))  # not those that PyTorch refuses
     for name in names:
         pipe = os.path.join(scratch, name + ".pipe")
         call("--import-csv", os.path.join(folder, name), "-o", pipe)
