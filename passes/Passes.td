@@ -97,8 +97,9 @@ def VerifyLimits : PpPass<"verify-limits"> {
 def VerifyOps : PpPass<"verify-ops"> {
   let summary = "every op is well formed: operands come first, types and attributes fit each other";
   let description = [{
-    What MLIR does after every pass, `pp-compile` does once for the step and once for the planned programs of the ranks: a
-    pass over a million units costs less than such a check. `task .. ties [7]` on three operands ~~> error at the task.
+    What MLIR does after every pass, `pp-compile` does once for the step and once for the planned programs of the ranks:
+    a pass over a million units costs less than such a check. `task .. ties [7]` on three operands ~~> error at the
+    task.
   }];
 }
 

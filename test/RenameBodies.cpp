@@ -1,8 +1,9 @@
 // pp-rename-bodies: pp-opt that can exchange the names of all derived functions, to show that nothing reads them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// `--pp-all-renamed=seed=7` is the whole pipeline with that pass behind derive-tasks, and again behind complete-step, which
-// makes some functions more. Every function gets the name of another one: who reads a name takes one body for another.
+// `--pp-all-renamed=seed=7` is the whole pipeline with that pass behind derive-tasks, and again behind complete-step,
+// which makes some functions more. Every function gets the name of another one: who reads a name takes one body for
+// another.
 #include "analysis/BodyTable.h"
 #include "mlir/Pass/PassRegistry.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"

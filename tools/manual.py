@@ -4,7 +4,7 @@
 #
 # usage: manual.py SHARE PROGRAM..     writes below the folder SHARE, where they are installed
 # What --help is understood to be: a heading ends in a colon at the start of a line; below it stand options,
-# `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which is kept as it is.
+# `  --name=<value>   - what it does`, their values, `    =exe   - an executable`, and other text, which stays as it is.
 import os, re, subprocess, sys
 from dataclasses import dataclass, field
 
@@ -60,15 +60,20 @@ def roff(text):
 
 
 def manual(name, version, sections):
-    overview = next((line.removeprefix("OVERVIEW: ") for line in sections[""] if line.startswith("OVERVIEW")), name + ": a tool of pp")
-    usage = next((line.removeprefix("USAGE: ") for line in sections[""] if line.startswith("USAGE")), name + " [options]")
+    overview = next((line.removeprefix("OVERVIEW: ") for line in sections[""] if line.startswith("OVERVIEW")),
+                    name + ": a tool of pp")
+    usage = next((line.removeprefix("USAGE: ") for line in sections[""] if line.startswith("USAGE")),
+                 name + " [options]")
     what = overview.split(": ", 1)[-1]
-    lines = [f'.TH {name.upper()} 1 "" "pp {version.split()[1]}"', ".SH NAME", roff(f"{name} - {what}").replace(r" \- ", r" \- ", 1), ".SH SYNOPSIS", roff(usage)]
+    lines = [f'.TH {name.upper()} 1 "" "pp {version.split()[1]}"', ".SH NAME",
+             roff(f"{name} - {what}").replace(r" \- ", r" \- ", 1), ".SH SYNOPSIS", roff(usage)]
     for heading, entries in sections.items():
-        entries = [entry for entry in entries if isinstance(entry, Option) or not entry.startswith(("OVERVIEW", "USAGE"))]
+        entries = [entry for entry in entries if isinstance(entry, Option)
+                   or not entry.startswith(("OVERVIEW", "USAGE"))]
         if not any(entries):
             continue
-        lines.append(".SH " + ("EXIT STATUS" if heading == "exit codes" else roff(heading.upper()) if heading else "DESCRIPTION"))
+        lines.append(".SH " + ("EXIT STATUS" if heading == "exit codes" else roff(heading.upper()) if heading
+                               else "DESCRIPTION"))
         for entry in entries:
             if isinstance(entry, str):
                 lines += [roff(entry), ".br"] if entry else [".PP"]
@@ -84,7 +89,8 @@ def manual(name, version, sections):
 
 def bash(name, options):
     function = "_" + name.replace("-", "_")
-    cases = [f"    {option.name}) words='{' '.join(value for value, _ in option.values)}' ;;" for option in options if option.values]
+    cases = [f"    {option.name}) words='{' '.join(value for value, _ in option.values)}' ;;" for option in options
+             if option.values]
     names = " ".join(option.name + ("=" if option.value.startswith("=") or option.values else "") for option in options)
     return f"""# How bash completes the command line of {name}.
 {function}() {{
@@ -119,9 +125,11 @@ def zsh(name, options):
         takes = option.value.startswith("=") or option.values
         action = f"({' '.join(value for value, _ in option.values)})" if option.values else "_files"
         lines.append(f"  '{option.name}{'=' if takes else ''}[{quoted(option.text)}]"
-                     + (f":{quoted(option.value.strip(' =<>')) or 'value'}:{action}'" if takes or option.value else "'"))
+                     + (f":{quoted(option.value.strip(' =<>')) or 'value'}:{action}'" if takes or option.value
+                        else "'"))
     joined = " \\\n".join(lines)
-    return f"#compdef {name}\n# How zsh completes the command line of {name}.\n_arguments \\\n{joined} \\\n  '*:file:_files'\n"
+    return (f"#compdef {name}\n# How zsh completes the command line of {name}.\n"
+            f"_arguments \\\n{joined} \\\n  '*:file:_files'\n")
 
 
 def main():

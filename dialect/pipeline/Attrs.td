@@ -51,7 +51,8 @@ def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move"
   I32EnumAttrCase<"broadcast", 3>, I32EnumAttrCase<"reduce", 4>, I32EnumAttrCase<"all_gather", 5>,
   I32EnumAttrCase<"reduce_scatter", 6>]>;
 
-def Pipeline_BodyVariant : Pipeline_I32Enum<"BodyVariant", "which of the bodies of a phase; those from `norm` on are of U", [
+def Pipeline_BodyVariant : Pipeline_I32Enum<"BodyVariant",
+                                            "which of the bodies of a phase; those from `norm` on are of U", [
   I32EnumAttrCase<"plain", 0>, I32EnumAttrCase<"light", 1>, I32EnumAttrCase<"act", 2>, I32EnumAttrCase<"first", 3>,
   I32EnumAttrCase<"norm", 4>, I32EnumAttrCase<"norm_first", 5>, I32EnumAttrCase<"zero", 6>, I32EnumAttrCase<"sum", 7>,
   I32EnumAttrCase<"sum_keys", 8>, I32EnumAttrCase<"tie_out", 9>, I32EnumAttrCase<"tie_in", 10>,
@@ -129,8 +130,8 @@ def Pipeline_WeightAttr : Pipeline_Attr<"Weight", "weight"> {
 def Pipeline_KeysAttr : Pipeline_Attr<"Keys", "keys"> {
   let summary = "slices of keys that one rank attends at once for a unit";
   let description = [{
-    `slices` ascend. `home`: the keys were made on the rank that attends them. They do not travel, nor do their gradients.
-    Printed as `#pipeline.keys<[0, 1] home>`.
+    `slices` ascend. `home`: the keys were made on the rank that attends them. They do not travel, nor do their
+    gradients. Printed as `#pipeline.keys<[0, 1] home>`.
   }];
   let parameters = (ins ArrayRefParameter<"int64_t">:$slices, "bool":$home);
   let hasCustomAssemblyFormat = 1;

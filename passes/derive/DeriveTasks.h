@@ -102,8 +102,9 @@ public:
   mlir::func::FuncOp function;
 };
 
-/// Writes the function of this identity: the ops of the values' block that lead from the inputs to the results, nothing
-/// else. Input groups that nothing reads are left out. Sets the attributes by which later passes know it and its groups.
+/// Writes the function of this identity: the ops of the values' block that lead from the inputs to the results,
+/// nothing else. Input groups that nothing reads are left out. Sets the attributes by which later passes know it and
+/// its groups.
 mlir::LogicalResult writeBody(mlir::ModuleOp module, mlir::Location loc, pipeline::BodyAttr identity,
                               llvm::ArrayRef<Group> inputs, llvm::ArrayRef<Group> results);
 

@@ -3,7 +3,7 @@
 #ifndef PP_RUNTIME_CUDA_GEMM_H
 #define PP_RUNTIME_CUDA_GEMM_H
 
-#include "runtime/gemm/GemmShape.h"
+#include "runtime/kernels/GemmShape.h"
 #include <cstdlib>
 #include <memory>
 #include <string_view>

@@ -7,8 +7,8 @@
 // message writes a mark to the host when it is done, and a step that is overdue names the first without one, and what
 // the other ranks of this machine wait for. NCCL does not compare what meets either: a channel's members do at start.
 // Sums are NCCL's: the same in every run on a machine, and not in the order of ranks.
+#include "runtime/Emitted.h"
 #include "runtime/device/BesideMpi.h"
-#include "runtime/files/Weights.h"
 #include "runtime/transport/Presence.h"
 #include <algorithm>
 #include <chrono>

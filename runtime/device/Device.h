@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The trainer touches the arena through this alone: what it writes before a step and reads after it is a copy.
-#ifndef PP_RUNTIME_DEVICE_H
-#define PP_RUNTIME_DEVICE_H
+#ifndef PP_RUNTIME_DEVICE_DEVICE_H
+#define PP_RUNTIME_DEVICE_DEVICE_H
 
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
@@ -38,4 +38,4 @@ public:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_DEVICE_H
+#endif // PP_RUNTIME_DEVICE_DEVICE_H

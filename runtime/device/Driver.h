@@ -1,4 +1,4 @@
-// What a device does when asked, later: memory, streams, events, copies, sums, and a graph of them; implemented by CUDA.
+// What a device does when asked, later: memory, streams, events, copies, sums, and a graph of them; CUDA does it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The rules are CUDA's. What is asked of one stream happens in order; a wait holds a stream up until what the event

@@ -11,7 +11,7 @@
 
 namespace pp {
 
-class Emitted; // runtime/files/Weights.h
+class Emitted; // runtime/Emitted.h
 
 /// The ranks of this process, which share a device and begin and end each step together. With `graph` the first step
 /// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and from

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Always inlined: loops of several ISAs use them, and none may get another's code from the linker.
-#ifndef PP_RUNTIME_HALF_H
-#define PP_RUNTIME_HALF_H
+#ifndef PP_RUNTIME_FILES_HALF_H
+#define PP_RUNTIME_FILES_HALF_H
 
 #include <bit>
 #include <cstdint>
@@ -39,4 +39,4 @@ namespace pp {
 
 } // namespace pp
 
-#endif // PP_RUNTIME_HALF_H
+#endif // PP_RUNTIME_FILES_HALF_H

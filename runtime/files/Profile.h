@@ -11,8 +11,8 @@
 //                "arrival": 4e-6}]}
 // `post` is that of an end which is not the last to post, `last_post` that of the last; `arrival` is from the end of
 // the last post to when an end that already waited goes on. Seconds; absent where nothing was seen.
-#ifndef PP_RUNTIME_PROFILE_H
-#define PP_RUNTIME_PROFILE_H
+#ifndef PP_RUNTIME_FILES_PROFILE_H
+#define PP_RUNTIME_FILES_PROFILE_H
 
 #include "runtime/files/Trace.h"
 
@@ -27,4 +27,4 @@ Status writeProfile(const std::string &path, const Program &program, std::string
 
 } // namespace pp
 
-#endif // PP_RUNTIME_PROFILE_H
+#endif // PP_RUNTIME_FILES_PROFILE_H

@@ -1,7 +1,7 @@
 // Random numbers that depend only on what they are for: a seed, a name and a place, never on who asks or when.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_RANDOM_H
-#define PP_RUNTIME_RANDOM_H
+#ifndef PP_RUNTIME_FILES_RANDOM_H
+#define PP_RUNTIME_FILES_RANDOM_H
 
 #include <cmath>
 #include <cstdint>
@@ -42,4 +42,4 @@ namespace pp {
 
 } // namespace pp
 
-#endif // PP_RUNTIME_RANDOM_H
+#endif // PP_RUNTIME_FILES_RANDOM_H

@@ -1,7 +1,7 @@
 // Named tensors in safetensors files: read with every claim of the header checked, written all or nothing.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_SAFETENSORS_H
-#define PP_RUNTIME_SAFETENSORS_H
+#ifndef PP_RUNTIME_FILES_SAFETENSORS_H
+#define PP_RUNTIME_FILES_SAFETENSORS_H
 
 #include "runtime/Program.h"
 #include <cstdio>
@@ -77,4 +77,4 @@ Status syncFolder(const std::string &path);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_SAFETENSORS_H
+#endif // PP_RUNTIME_FILES_SAFETENSORS_H

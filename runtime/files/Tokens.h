@@ -1,7 +1,7 @@
 // The training text as a stream of tokens, and the same batch for a step whatever the schedule and the ranks.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_TOKENS_H
-#define PP_RUNTIME_TOKENS_H
+#ifndef PP_RUNTIME_FILES_TOKENS_H
+#define PP_RUNTIME_FILES_TOKENS_H
 
 #include "runtime/Status.h"
 #include <cstdint>
@@ -48,4 +48,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_TOKENS_H
+#endif // PP_RUNTIME_FILES_TOKENS_H

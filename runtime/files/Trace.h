@@ -1,7 +1,7 @@
 // Where the time of a step goes on one rank: sums for every run, single events for --trace.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_TRACE_H
-#define PP_RUNTIME_TRACE_H
+#ifndef PP_RUNTIME_FILES_TRACE_H
+#define PP_RUNTIME_FILES_TRACE_H
 
 #include "runtime/Program.h"
 #include <ctime>
@@ -112,4 +112,4 @@ Status writeTrace(const std::string &path, const Program &program, const std::ve
 
 } // namespace pp
 
-#endif // PP_RUNTIME_TRACE_H
+#endif // PP_RUNTIME_FILES_TRACE_H

@@ -3,10 +3,10 @@
 #ifndef PP_RUNTIME_KERNELS_LOOPS_H
 #define PP_RUNTIME_KERNELS_LOOPS_H
 
-#include "runtime/gemm/DoubleGemm.h"
 #include "runtime/kernels/BlockedBackward.h"
 #include "runtime/kernels/BlockedForward.h"
 #include "runtime/kernels/CrossEntropy.h"
+#include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
 #include "runtime/kernels/MergeAttention.h"
 #include "runtime/kernels/PlainAttention.h"

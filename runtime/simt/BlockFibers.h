@@ -4,8 +4,8 @@
 // One fiber runs at a time and runs on until it waits: for its warp (shuffles, matrix products) or for its block. A
 // barrier that is missing shows, because the first thread reads before the others have written; with PP_SIMT_ORDER=down
 // the last one is first. A barrier that not all threads reach ends the program with a message.
-#ifndef PP_RUNTIME_CUDA_BLOCKFIBERS_H
-#define PP_RUNTIME_CUDA_BLOCKFIBERS_H
+#ifndef PP_RUNTIME_SIMT_BLOCKFIBERS_H
+#define PP_RUNTIME_SIMT_BLOCKFIBERS_H
 
 #include <cstddef>
 #include <cstdint>
@@ -52,4 +52,4 @@ void simtWaitCopies(int groupsLeft);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_BLOCKFIBERS_H
+#endif // PP_RUNTIME_SIMT_BLOCKFIBERS_H

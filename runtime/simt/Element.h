@@ -1,7 +1,7 @@
 // Elements in packs of 16 bytes, arithmetic in f32 or f64, and sums over a warp and a block in a fixed order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_CUDA_ELEMENT_H
-#define PP_RUNTIME_CUDA_ELEMENT_H
+#ifndef PP_RUNTIME_SIMT_ELEMENT_H
+#define PP_RUNTIME_SIMT_ELEMENT_H
 
 #include "runtime/simt/Simt.h"
 
@@ -114,4 +114,4 @@ template <class A, int N> PP_DEVICE void blockSum(A (&values)[N], A *shared) {
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_ELEMENT_H
+#endif // PP_RUNTIME_SIMT_ELEMENT_H

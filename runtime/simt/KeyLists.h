@@ -1,7 +1,7 @@
 // Chunks of keys as kernels take them: a list by value, and the walk over their tiles that a run of queries sees.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_CUDA_KEYLISTS_H
-#define PP_RUNTIME_CUDA_KEYLISTS_H
+#ifndef PP_RUNTIME_SIMT_KEYLISTS_H
+#define PP_RUNTIME_SIMT_KEYLISTS_H
 
 #include "runtime/simt/Launch.h"
 
@@ -78,4 +78,4 @@ AttentionCall attentionCall(const PreparedOp &op, const void *kv, void *dkv, int
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_KEYLISTS_H
+#endif // PP_RUNTIME_SIMT_KEYLISTS_H

@@ -1,7 +1,7 @@
 // How an op's body puts kernels on the rank's stream, and what the ops of a rank share on the device.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_CUDA_LAUNCH_H
-#define PP_RUNTIME_CUDA_LAUNCH_H
+#ifndef PP_RUNTIME_SIMT_LAUNCH_H
+#define PP_RUNTIME_SIMT_LAUNCH_H
 
 #include "runtime/Rank.h"
 #include "runtime/kernels/Op.h"
@@ -98,4 +98,4 @@ int64_t crossEntropyScratch(const PreparedOp &op);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_LAUNCH_H
+#endif // PP_RUNTIME_SIMT_LAUNCH_H

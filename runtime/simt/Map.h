@@ -1,7 +1,7 @@
 // Runs a functor over the packs of flat arrays: `at<W>(i)` computes elements i to i + W.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_CUDA_MAP_H
-#define PP_RUNTIME_CUDA_MAP_H
+#ifndef PP_RUNTIME_SIMT_MAP_H
+#define PP_RUNTIME_SIMT_MAP_H
 
 #include "runtime/simt/Launch.h"
 
@@ -36,4 +36,4 @@ template <class E> pp_status_t clear(const PreparedOp &op, E *y, int64_t n) {
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_MAP_H
+#endif // PP_RUNTIME_SIMT_MAP_H

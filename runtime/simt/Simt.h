@@ -4,8 +4,8 @@
 // Fragments of the tensor cores' 16x8x16 product (lane = 4 g + t; PTX, "matrix fragments for mma.m16n8k16"):
 //   a: rows g, g+8, columns 2t, 2t+1 | the same rows, columns 2t+8, 2t+9      b: rows 2t, 2t+1 | 2t+8, 2t+9, column g
 //   c: row g, columns 2t, 2t+1 | row g+8, the same columns
-#ifndef PP_RUNTIME_CUDA_SIMT_H
-#define PP_RUNTIME_CUDA_SIMT_H
+#ifndef PP_RUNTIME_SIMT_SIMT_H
+#define PP_RUNTIME_SIMT_SIMT_H
 
 #include <cmath>
 #include <cstdint>
@@ -189,4 +189,4 @@ template <int GroupsLeft> void waitCopies() { simtWaitCopies(GroupsLeft); }
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_SIMT_H
+#endif // PP_RUNTIME_SIMT_SIMT_H

@@ -1,7 +1,7 @@
 // The one kernel that messages need: sums of several arrays, added in the order of their ranks.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_CUDA_SUM_H
-#define PP_RUNTIME_CUDA_SUM_H
+#ifndef PP_RUNTIME_SIMT_SUM_H
+#define PP_RUNTIME_SIMT_SUM_H
 
 #include "runtime/device/Driver.h"
 #include <cuda_runtime.h>
@@ -15,4 +15,4 @@ constexpr int mostSummands = 128;
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_SUM_H
+#endif // PP_RUNTIME_SIMT_SUM_H

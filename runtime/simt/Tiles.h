@@ -3,8 +3,8 @@
 //
 // Rows of D elements lie D + 8 apart: 16 bytes more, an odd number of 16-byte banks, so that the eight rows of an 8x8
 // matrix never share one. Columns from d on, and rows from the last on, are zeros.
-#ifndef PP_RUNTIME_CUDA_TILES_H
-#define PP_RUNTIME_CUDA_TILES_H
+#ifndef PP_RUNTIME_SIMT_TILES_H
+#define PP_RUNTIME_SIMT_TILES_H
 
 #include "runtime/simt/KeyLists.h"
 
@@ -117,4 +117,4 @@ template <class E> PP_DEVICE void putPair(E *row, int column, int d, float x, fl
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CUDA_TILES_H
+#endif // PP_RUNTIME_SIMT_TILES_H

@@ -1,7 +1,7 @@
 // Sums of what the members of a group have, in the members' order: the same bits from every transport and in every run.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_GROUPSUMS_H
-#define PP_RUNTIME_GROUPSUMS_H
+#ifndef PP_RUNTIME_TRANSPORT_GROUPSUMS_H
+#define PP_RUNTIME_TRANSPORT_GROUPSUMS_H
 
 #include "runtime/Kernels.h"
 #include "runtime/files/Half.h"
@@ -45,4 +45,4 @@ inline void sumMembers(Type type, std::span<const void *const> sources, void *ou
 
 } // namespace pp
 
-#endif // PP_RUNTIME_GROUPSUMS_H
+#endif // PP_RUNTIME_TRANSPORT_GROUPSUMS_H

@@ -4,8 +4,8 @@
 // One mutex guards who has posted what; copies and sums run outside it, between two posted messages that nobody else
 // may touch. A rank that waits is counted; when every rank that has not ended waits, nothing can move any more, and the
 // rank that closed the ring reports where each one stands.
-#ifndef PP_RUNTIME_MEETING_H
-#define PP_RUNTIME_MEETING_H
+#ifndef PP_RUNTIME_TRANSPORT_MEETING_H
+#define PP_RUNTIME_TRANSPORT_MEETING_H
 
 #include "runtime/transport/Transport.h"
 #include <atomic>
@@ -106,4 +106,4 @@ public:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_MEETING_H
+#endif // PP_RUNTIME_TRANSPORT_MEETING_H

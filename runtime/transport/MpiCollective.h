@@ -14,8 +14,8 @@
 // MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
 // collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and
 // complete of theirs.
-#ifndef PP_RUNTIME_MPICOLLECTIVE_H
-#define PP_RUNTIME_MPICOLLECTIVE_H
+#ifndef PP_RUNTIME_TRANSPORT_MPICOLLECTIVE_H
+#define PP_RUNTIME_TRANSPORT_MPICOLLECTIVE_H
 
 // The C interface alone: the C++ bindings of mpi.h would need their own library.
 #define OMPI_SKIP_MPICXX 1
@@ -81,4 +81,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_MPICOLLECTIVE_H
+#endif // PP_RUNTIME_TRANSPORT_MPICOLLECTIVE_H

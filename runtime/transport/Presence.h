@@ -3,8 +3,8 @@
 //
 // The processes of one machine share a small table. If one dies without a message, mpirun sends SIGTERM to the others,
 // and a rank that waits looks at the table by itself: the first to see it prints.
-#ifndef PP_RUNTIME_PRESENCE_H
-#define PP_RUNTIME_PRESENCE_H
+#ifndef PP_RUNTIME_TRANSPORT_PRESENCE_H
+#define PP_RUNTIME_TRANSPORT_PRESENCE_H
 
 #include <cstdint>
 #include <string>
@@ -43,4 +43,4 @@ void markFailed();
 
 } // namespace pp
 
-#endif // PP_RUNTIME_PRESENCE_H
+#endif // PP_RUNTIME_TRANSPORT_PRESENCE_H

@@ -4,8 +4,8 @@
 // Two kinds: `mpi` (one rank a process) and `threads` (all ranks in one process). Both take the messages of a directed
 // channel in the order they are posted, sum in rank order so that every member holds the same bits, and look at a
 // deadline while they wait. The calls below the line are collective and serve the time between steps.
-#ifndef PP_RUNTIME_TRANSPORT_H
-#define PP_RUNTIME_TRANSPORT_H
+#ifndef PP_RUNTIME_TRANSPORT_TRANSPORT_H
+#define PP_RUNTIME_TRANSPORT_TRANSPORT_H
 
 #include "runtime/Program.h"
 #include "runtime/Rank.h"
@@ -108,4 +108,4 @@ void finishMpi();
 
 } // namespace pp
 
-#endif // PP_RUNTIME_TRANSPORT_H
+#endif // PP_RUNTIME_TRANSPORT_TRANSPORT_H

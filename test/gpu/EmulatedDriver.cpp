@@ -281,8 +281,8 @@ Status EmulatedDriver::afterStep(pp_rank_t &rank) {
 
 std::string_view linkedTarget() { return "cpu"; }
 
-/// PP_EMULATE=SEED[:K] in the environment asks for the emulated device, with wait number K left out. Without it programs
-/// run as users' programs do.
+/// PP_EMULATE=SEED[:K] in the environment asks for the emulated device, with wait number K left out. Without it a
+/// program runs as users run it.
 Status openDriver(const Options &options, int32_t, std::unique_ptr<Driver> &made) {
   const char *asked = getenv("PP_EMULATE");
   if (!asked)

@@ -1,7 +1,7 @@
 // Whole runs of programs made by hand, under mpirun and in one process: gradients, checkpoints, files and faults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Trainer.h"
 #include "runtime/files/SafeTensors.h"
+#include "runtime/trainer/Trainer.h"
 #include "runtime/transport/MpiCollective.h"
 #include <chrono>
 #include <cmath>

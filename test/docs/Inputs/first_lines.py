@@ -6,7 +6,8 @@ import re, sys
 from source_files import files, lines, report
 
 MARKS = {".cpp": "// ", ".h": "// ", ".h.in": "// ", ".td": "// ", ".mlir": "// ", ".py": '"""', ".cfg.py": "# ",
-         ".py.in": "# ", ".sh": "# ", ".cmake": "# ", "CMakeLists.txt": "# ", ".pipe": "# ", ".test": "# ", ".ebnf": "(* "}
+         ".py.in": "# ", ".sh": "# ", ".cmake": "# ", "CMakeLists.txt": "# ", ".pipe": "# ", ".test": "# ",
+         ".ebnf": "(* "}
 LICENSED = (".cpp", ".h", ".h.in", ".td", ".py")
 
 
@@ -32,7 +33,8 @@ def problem(path, text, end):
     # In a .pipe file a drawing or a command may follow a colon, and a second sentence may begin on the same line.
     if not (said.endswith(".") or end == ".pipe" and (said.endswith(":") or ". " in said)):
         return f"expected a sentence with a full stop, got `.. {said[-60:]}`"
-    if end in LICENSED and not any("SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception" in line for line in text[:60]):
+    if end in LICENSED and not any("SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception" in line
+                                   for line in text[:60]):
         return "expected an SPDX line"
     return None
 

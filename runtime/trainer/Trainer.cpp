@@ -1,6 +1,6 @@
 // Runs one rank: inputs of the step, the emitted step, the loss of all ranks; files and terminal between steps.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Trainer.h"
+#include "runtime/trainer/Trainer.h"
 #include "runtime/files/Profile.h"
 #include <algorithm>
 #include <cerrno>

@@ -8,8 +8,8 @@
 // oneDNN's bf16 pays only with AMX; below it, it is slower than its f32. With AVX512-BF16 the product is our own. Else
 // bf16 is a storage format: the operands are widened into scratch, multiplied in f32, and the result is rounded once.
 // f16 always works like that: this oneDNN has no product of f16 for CPUs.
-#include "runtime/gemm/Gemm.h"
-#include "runtime/gemm/Bf16Gemm.h"
+#include "runtime/cpu/Gemm.h"
+#include "runtime/cpu/Bf16Gemm.h"
 #include <algorithm>
 #include <cblas.h>
 #include <climits>

@@ -1,29 +1,14 @@
 // What the arena holds by name: first weights, weights from a file, and every tensor's bytes in a file's layout.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_WEIGHTS_H
-#define PP_RUNTIME_WEIGHTS_H
+#ifndef PP_RUNTIME_TRAINER_WEIGHTS_H
+#define PP_RUNTIME_TRAINER_WEIGHTS_H
 
+#include "runtime/Emitted.h"
 #include "runtime/device/Device.h"
 #include "runtime/files/SafeTensors.h"
 #include "runtime/transport/Transport.h"
-#include <map>
-#include <mutex>
 
 namespace pp {
-
-/// The emitted program: its own text, and the ranks' texts, each read when first asked for.
-class Emitted {
-public:
-  Status open();
-  [[nodiscard]] const Program &program() const { return whole; }
-  /// The rank's program; stays valid.
-  Status rank(int32_t number, const RankProgram *&out);
-
-private:
-  Program whole;
-  std::mutex mutex; // ranks may be threads
-  std::map<int32_t, RankProgram> ranks;
-};
 
 /// One rank's memory and its way to the others.
 struct RankMemory {
@@ -55,4 +40,4 @@ Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::st
 
 } // namespace pp
 
-#endif // PP_RUNTIME_WEIGHTS_H
+#endif // PP_RUNTIME_TRAINER_WEIGHTS_H

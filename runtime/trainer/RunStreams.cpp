@@ -1,7 +1,7 @@
 // Runs all ranks of a program on one device: each rank's trainer is a fiber of this thread.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Run.h"
 #include "runtime/device/StreamDevice.h"
+#include "runtime/trainer/Run.h"
 
 namespace pp {
 

@@ -4,10 +4,10 @@
 // model.safetensors holds the weights under their Hugging Face names and layouts; optimizer.safetensors `<weight>.m`,
 // `<weight>.v` and, for 16 bits, `<weight>.master` in the same layouts; state.json the step, the loss scale and what
 // must not change. All go by name, so another schedule or number of ranks of the same model can resume.
-#ifndef PP_RUNTIME_CHECKPOINT_H
-#define PP_RUNTIME_CHECKPOINT_H
+#ifndef PP_RUNTIME_TRAINER_CHECKPOINT_H
+#define PP_RUNTIME_TRAINER_CHECKPOINT_H
 
-#include "runtime/files/Weights.h"
+#include "runtime/trainer/Weights.h"
 
 namespace pp {
 
@@ -42,4 +42,4 @@ Status loadCheckpoint(RankMemory &memory, const std::string &folder, const RunSt
 
 } // namespace pp
 
-#endif // PP_RUNTIME_CHECKPOINT_H
+#endif // PP_RUNTIME_TRAINER_CHECKPOINT_H

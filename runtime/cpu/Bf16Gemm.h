@@ -1,9 +1,9 @@
 // Products of bf16 on CPUs with AVX512-BF16, by our own kernel: oneDNN's 2.6 takes longer for them than for f32.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_KERNELS_BF16GEMM_H
-#define PP_RUNTIME_KERNELS_BF16GEMM_H
+#ifndef PP_RUNTIME_CPU_BF16GEMM_H
+#define PP_RUNTIME_CPU_BF16GEMM_H
 
-#include "runtime/gemm/GemmShape.h"
+#include "runtime/kernels/GemmShape.h"
 
 namespace pp {
 
@@ -23,4 +23,4 @@ inline void bf16Gemm(const GemmShape &, const void *, const void *, const void *
 
 } // namespace pp
 
-#endif // PP_RUNTIME_KERNELS_BF16GEMM_H
+#endif // PP_RUNTIME_CPU_BF16GEMM_H

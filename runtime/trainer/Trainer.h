@@ -1,13 +1,13 @@
 // The training run of one rank: all made ready, then step after step, then what was learnt about time and memory.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_TRAINER_H
-#define PP_RUNTIME_TRAINER_H
+#ifndef PP_RUNTIME_TRAINER_TRAINER_H
+#define PP_RUNTIME_TRAINER_TRAINER_H
 
 #include "runtime/Kernels.h"
 #include "runtime/Options.h"
-#include "runtime/files/Checkpoint.h"
 #include "runtime/files/Tokens.h"
 #include "runtime/files/Trace.h"
+#include "runtime/trainer/Checkpoint.h"
 
 namespace pp {
 
@@ -80,4 +80,4 @@ private:
 
 } // namespace pp
 
-#endif // PP_RUNTIME_TRAINER_H
+#endif // PP_RUNTIME_TRAINER_TRAINER_H

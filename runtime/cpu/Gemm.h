@@ -1,9 +1,9 @@
 // One prepared product: of oneDNN or OpenBLAS, or of bf16 by ourselves.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_KERNELS_GEMM_H
-#define PP_RUNTIME_KERNELS_GEMM_H
+#ifndef PP_RUNTIME_CPU_GEMM_H
+#define PP_RUNTIME_CPU_GEMM_H
 
-#include "runtime/gemm/GemmShape.h"
+#include "runtime/kernels/GemmShape.h"
 #include <memory>
 
 namespace pp {
@@ -30,4 +30,4 @@ pp_status_t runLinearDw(const PreparedOp &op, void *const *arguments);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_KERNELS_GEMM_H
+#endif // PP_RUNTIME_CPU_GEMM_H

@@ -1,10 +1,10 @@
 // The ways to run the ranks of a program: threads, fibers that share a device, or processes under mpirun.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_RUNTIME_RUN_H
-#define PP_RUNTIME_RUN_H
+#ifndef PP_RUNTIME_TRAINER_RUN_H
+#define PP_RUNTIME_TRAINER_RUN_H
 
-#include "runtime/Trainer.h"
 #include "runtime/device/Driver.h"
+#include "runtime/trainer/Trainer.h"
 
 namespace pp {
 
@@ -20,4 +20,4 @@ int runMpi(Emitted &emitted, const Options &options);
 
 } // namespace pp
 
-#endif // PP_RUNTIME_RUN_H
+#endif // PP_RUNTIME_TRAINER_RUN_H

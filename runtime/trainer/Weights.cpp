@@ -1,6 +1,6 @@
 // Fills and reads the named tensors of the arena: seeds, files, transposition and rounding in one place.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/files/Weights.h"
+#include "runtime/trainer/Weights.h"
 #include "runtime/Options.h"
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
@@ -82,30 +82,6 @@ void storeElement(char *at, Type type, double value) {
     put(float(value));
   else
     put(type == Type::F16 ? roundToF16(float(value)) : roundToBf16(float(value)));
-}
-
-Status Emitted::open() {
-  PP_TRY(readProgram(pp_program_json, whole));
-  if (whole.ranks != pp_rank_count)
-    return internal("the emitted program says ", whole.ranks, " ranks, its table has ", pp_rank_count);
-  return {};
-}
-
-Status Emitted::rank(int32_t number, const RankProgram *&out) {
-  std::lock_guard lock(mutex);
-  auto found = ranks.find(number);
-  if (found == ranks.end()) {
-    const pp_rank_entry_t &entry = pp_rank_table[number];
-    if (!entry.json || !entry.step)
-      return invalid("this executable does not hold rank ", number, "; link the objects of all ", whole.ranks,
-                     " ranks");
-    RankProgram read;
-    read.rank = number;
-    PP_TRY(readRankProgram(entry.json, whole, read));
-    found = ranks.emplace(number, std::move(read)).first;
-  }
-  out = &found->second;
-  return {};
 }
 
 Status initWeights(RankMemory &memory, uint64_t seed) {

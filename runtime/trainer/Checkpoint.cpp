@@ -1,6 +1,6 @@
 // Gathers tensors by name on rank 0, writes checkpoints all or nothing, and reads them back.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/files/Checkpoint.h"
+#include "runtime/trainer/Checkpoint.h"
 #include <algorithm>
 #include <cerrno>
 #include <cstring>

@@ -1,7 +1,7 @@
 // The main of every emitted program: understands the command line, starts the ranks, and says once what went wrong.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Run.h"
 #include "runtime/Version.h"
+#include "runtime/trainer/Run.h"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -9,7 +9,7 @@
 // together, else it is packed too. Sums over k are made in blocks of `depth`: a block's tile stays in registers, and
 // between blocks it lies in f32, in c itself or (c in bf16) in scratch, so c is rounded once. Each element of c is
 // summed in an order that depends on k alone: not on m, n, or how columns are dealt out to threads.
-#include "runtime/gemm/Bf16Gemm.h"
+#include "runtime/cpu/Bf16Gemm.h"
 #include <algorithm>
 #include <immintrin.h>
 

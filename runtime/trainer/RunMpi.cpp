@@ -1,7 +1,7 @@
 // Runs this process as one rank under mpirun: on this CPU, or on a device of this machine.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/Run.h"
 #include "runtime/device/StreamDevice.h"
+#include "runtime/trainer/Run.h"
 #include <cstdlib>
 
 namespace pp {

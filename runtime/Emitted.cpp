@@ -1,0 +1,32 @@
+// Reads the descriptions that the compiler put beside the code of a program.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Emitted.h"
+#include "runtime/Pp.h"
+
+namespace pp {
+
+Status Emitted::open() {
+  PP_TRY(readProgram(pp_program_json, whole));
+  if (whole.ranks != pp_rank_count)
+    return internal("the emitted program says ", whole.ranks, " ranks, its table has ", pp_rank_count);
+  return {};
+}
+
+Status Emitted::rank(int32_t number, const RankProgram *&out) {
+  std::lock_guard lock(mutex);
+  auto found = ranks.find(number);
+  if (found == ranks.end()) {
+    const pp_rank_entry_t &entry = pp_rank_table[number];
+    if (!entry.json || !entry.step)
+      return invalid("this executable does not hold rank ", number, "; link the objects of all ", whole.ranks,
+                     " ranks");
+    RankProgram read;
+    read.rank = number;
+    PP_TRY(readRankProgram(entry.json, whole, read));
+    found = ranks.emplace(number, std::move(read)).first;
+  }
+  out = &found->second;
+  return {};
+}
+
+} // namespace pp

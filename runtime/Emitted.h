@@ -1,0 +1,28 @@
+// The emitted program that this executable holds: its description, and that of each rank, read when first asked for.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_EMITTED_H
+#define PP_RUNTIME_EMITTED_H
+
+#include "runtime/Program.h"
+#include <map>
+#include <mutex>
+
+namespace pp {
+
+/// The emitted program: its own text, and the ranks' texts, each read when first asked for.
+class Emitted {
+public:
+  Status open();
+  [[nodiscard]] const Program &program() const { return whole; }
+  /// The rank's program; stays valid.
+  Status rank(int32_t number, const RankProgram *&out);
+
+private:
+  Program whole;
+  std::mutex mutex; // ranks may be threads
+  std::map<int32_t, RankProgram> ranks;
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_EMITTED_H
