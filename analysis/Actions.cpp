@@ -1,9 +1,9 @@
 // Reads the actions of a schedule: what each unit and transfer waits for, and what it brings about.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Actions.h"
-#include "analysis/Costs.h"
 #include "analysis/Keys.h"
 #include "analysis/Vocabulary.h"
+#include "analysis/costs/Costs.h"
 
 using namespace mlir;
 using namespace pp;

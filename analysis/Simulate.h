@@ -3,8 +3,8 @@
 #ifndef PP_PASSES_SIMULATE_H
 #define PP_PASSES_SIMULATE_H
 
-#include "analysis/Costs.h"
 #include "analysis/Messages.h"
+#include "analysis/costs/Costs.h"
 
 namespace pp {
 

@@ -8,8 +8,8 @@
 // value and its `wait`: every member sees the same order, and the projection cannot deadlock (docs/proofs.md 6). Moves
 // of weights that share a rank keep their order. Waits stay where they are. An earlier arrival holds its memory longer:
 // a distance that breaks a `limit` of the schedule, or the memory of a rank, is not taken.
-#include "analysis/Costs.h"
 #include "analysis/Simulate.h"
+#include "analysis/costs/Costs.h"
 #include "passes/Passes.h"
 #include <cmath>
 

@@ -8,7 +8,7 @@
 // later, and with zero buffering the message begins when it does. A receive costs memory from its post on and nothing
 // else, so it stands as long before its `complete` as the longest unit takes (HelixPipe's rule, docs/schedules.md:
 // after the task before of the same fold, one task ahead). What comes from one rank stays in its order.
-#include "analysis/Costs.h"
+#include "analysis/costs/Costs.h"
 #include "passes/Passes.h"
 
 using namespace mlir;

@@ -16,7 +16,7 @@
 // What a rank does follows from those ops of the step that stand on it, in their order. So ranks are projected beside
 // each other, and the ops of each lie together in memory.
 #include "analysis/Actions.h"
-#include "analysis/Costs.h"
+#include "analysis/costs/Costs.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
 #include "passes/project/PlanBodies.h"

@@ -6,7 +6,7 @@
 // device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
 // the ranks of the node share.
 #include "analysis/Actions.h"
-#include "analysis/Costs.h"
+#include "analysis/costs/Costs.h"
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
 

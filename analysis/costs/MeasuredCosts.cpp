@@ -3,8 +3,8 @@
 //
 // runtime/files/Profile.h says what the file holds. Here a rank's own thread moves the bytes: between threads whoever
 // posts last copies, so that a post takes the rank's time; under MPI a message is there some time after its last post.
-#include "analysis/Costs.h"
 #include "analysis/Fingerprint.h"
+#include "analysis/costs/Costs.h"
 #include "mlir/Support/FileUtilities.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/JSON.h"

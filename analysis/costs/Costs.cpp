@@ -1,6 +1,6 @@
 // Prices tasks and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "analysis/Costs.h"
+#include "analysis/costs/Costs.h"
 #include "analysis/Exchange.h"
 #include "dialect/nn/Nn.h"
 #include "llvm/ADT/SetVector.h"
