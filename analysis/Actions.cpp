@@ -158,7 +158,7 @@ bool pp::updatesTogether(ProgramOp program, const Pieces &pieces) {
 }
 
 namespace {
-/// What an action's tokens depend on in the others.
+/// What an action's conditions depend on in the others.
 struct Others {
   Others(ProgramOp program, const Pieces &pieces)
       : keys(program, pieces.all()), updates(updatesOf(program)),
@@ -187,51 +187,51 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
   Phase phase = op.getUnit().getPhase();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
   action.duration = std::max(action.duration, times.of(op.getUnit()));
-  auto need = [&](Token::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
+  auto need = [&](Condition::Kind kind, int64_t of, int64_t k) { action.needs.push_back({kind, of, mb, k, -1}); };
   if (phase == Phase::F) {
     for (int64_t before : piecesBefore(pieces, piece))
-      need(Token::Forward, before, slice);
+      need(Condition::Forward, before, slice);
     for (int64_t k = 0; others.keys.reads(piece) && k < slice; ++k)
-      need(Token::Forward, piece - 1, k);
+      need(Condition::Forward, piece - 1, k);
     if (slice > 0 && others.keys.chains(piece))
-      need(Token::Forward, piece, slice - 1);
+      need(Condition::Forward, piece, slice - 1);
   } else if (phase != Phase::U) {
-    need(phase == Phase::W ? Token::Backward : Token::Forward, piece, slice);
+    need(phase == Phase::W ? Condition::Backward : Condition::Forward, piece, slice);
   }
   if (phase == Phase::B || phase == Phase::I) {
     if (others.remade.contains(coord))
-      need(Token::Again, piece, slice);
+      need(Condition::Again, piece, slice);
     for (int64_t after : piecesAfter(pieces, piece))
-      need(Token::Backward, after, slice);
+      need(Condition::Backward, after, slice);
     for (int64_t shard : groupOf(pieces, piece)) // whose statistics it reads
       if (shard != piece)
-        need(Token::Forward, shard, slice);
+        need(Condition::Forward, shard, slice);
     int64_t slices = op->getParentOfType<ProgramOp>().getSlices();
     for (int64_t k = slice + 1; others.keys.makes(piece) && k < slices; ++k)
-      need(Token::Backward, piece + 1, k);
+      need(Condition::Backward, piece + 1, k);
     if (slice >= 0 && slice + 1 < slices && others.keys.chains(piece))
-      need(Token::Backward, piece, slice + 1);
+      need(Condition::Backward, piece, slice + 1);
   }
   if (phase != Phase::W && phase != Phase::U && pieces.mayHaveWeights(piece))
     for (int64_t rank : op.getRanks())
-      action.needs.push_back({Token::Weight, piece, -1, -1, rank});
+      action.needs.push_back({Condition::Weight, piece, -1, -1, rank});
   auto program = others.updates > 1 ? op->getParentOfType<ProgramOp>() : ProgramOp();
   if (program && pieces.mayHaveWeights(piece)) {
     int64_t version = versionOf(program, op, coord);
     if (version > 0 && phase != Phase::W && phase != Phase::U)
-      action.needs.push_back({Token::Gradient, others.together ? -1 : piece, version - 1, -1, -1});
+      action.needs.push_back({Condition::Gradient, others.together ? -1 : piece, version - 1, -1, -1});
     if (phase == Phase::B || phase == Phase::W)
       action.adds.push_back({piece, updateOf(program, mb)});
   }
   if (phase == Phase::F)
-    action.makes.push_back({Token::Forward, piece, mb, slice, -1});
+    action.makes.push_back({Condition::Forward, piece, mb, slice, -1});
   for (int64_t rank : op.getRanks())
     if (phase == Phase::F && !others.brought.empty() && others.brought.contains({coord, rank}))
-      action.makes.push_back({Token::Stash, piece, mb, slice, rank});
+      action.makes.push_back({Condition::Stash, piece, mb, slice, rank});
   if (phase == Phase::R)
-    action.makes.push_back({Token::Again, piece, mb, slice, -1});
+    action.makes.push_back({Condition::Again, piece, mb, slice, -1});
   if (phase == Phase::B || phase == Phase::I)
-    action.makes.push_back({Token::Backward, piece, mb, slice, -1});
+    action.makes.push_back({Condition::Backward, piece, mb, slice, -1});
   action.anchors.append(op.getRanks().begin(), op.getRanks().end());
 }
 
@@ -240,12 +240,12 @@ static void readAhead(AttendOp op, const Pieces &pieces, const UnitTimes &times,
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = pieces.find(coord), mb = coord.getMicrobatch(), slice = coord.getSlice();
   bool isForward = op.getUnit().getPhase() == Phase::F;
-  action.needs.push_back({Token::Forward, isForward ? piece - 1 : piece, mb, slice, -1});
+  action.needs.push_back({Condition::Forward, isForward ? piece - 1 : piece, mb, slice, -1});
   if (!isForward)
     for (int64_t after : piecesAfter(pieces, piece))
-      action.needs.push_back({Token::Backward, after, mb, slice, -1});
+      action.needs.push_back({Condition::Backward, after, mb, slice, -1});
   for (int64_t k : isForward ? op.getSlices() : ArrayRef<int64_t>())
-    action.needs.push_back({Token::Forward, piece - 1, mb, k, -1});
+    action.needs.push_back({Condition::Forward, piece - 1, mb, k, -1});
   action.duration =
       times.of(op.getUnit()) * static_cast<double>(op.getSlices().size()) / static_cast<double>(slice + 1);
 }
@@ -258,28 +258,28 @@ static void readTransfer(TransferOp op, const Pieces &pieces, const Others &othe
     if (op.getFrom())
       for (int64_t rank : op.getFromAttr().getRanks())
         action.needs.push_back(
-            {op.getFrom()->getLayout() == Layout::shard ? Token::Shard : Token::Weight, piece, -1, -1, rank});
+            {op.getFrom()->getLayout() == Layout::shard ? Condition::Shard : Condition::Weight, piece, -1, -1, rank});
     for (int64_t rank : op.getTo().getRanks())
-      action.makes.push_back({Token::Weight, piece, -1, -1, rank});
+      action.makes.push_back({Condition::Weight, piece, -1, -1, rank});
     break;
   case Role::kv:
     action.needs.push_back(
-        {Token::Forward, piece - others.keys.reads(piece), coord.getMicrobatch(), coord.getSlice(), -1});
+        {Condition::Forward, piece - others.keys.reads(piece), coord.getMicrobatch(), coord.getSlice(), -1});
     break;
   case Role::stash:
-    action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    action.needs.push_back({Condition::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     if (int64_t from = op.getFrom()->getRanks().front();
         op.getFrom()->getLayout() == Layout::full && others.brought.contains({coord, from}))
-      action.needs.push_back({Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), from});
+      action.needs.push_back({Condition::Stash, piece, coord.getMicrobatch(), coord.getSlice(), from});
     if (op.getTo().getLayout() == Layout::full)
       action.makes.push_back(
-          {Token::Stash, piece, coord.getMicrobatch(), coord.getSlice(), op.getTo().getRanks().front()});
+          {Condition::Stash, piece, coord.getMicrobatch(), coord.getSlice(), op.getTo().getRanks().front()});
     break;
   case Role::act:
-    action.needs.push_back({Token::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    action.needs.push_back({Condition::Forward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     break;
   case Role::dact:
-    action.needs.push_back({Token::Backward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
+    action.needs.push_back({Condition::Backward, piece, coord.getMicrobatch(), coord.getSlice(), -1});
     break;
   default: // a gradient share may be empty; stash and others are made on the spot
     break;

@@ -78,7 +78,7 @@ bool updatesTogether(pipeline::ProgramOp program, const Pieces &pieces);
 bool readsNorm(pipeline::ProgramOp program);
 
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
-struct Token {
+struct Condition {
   /// Again: R has run. Stash: a move brought it to this rank, or its F ran there. Gradient: the whole gradient of the
   /// piece, or, of piece -1, of all pieces, for the update that `microbatch` numbers.
   enum Kind : int64_t { Forward, Backward, Weight, Shard, Again, Stash, Gradient } kind;
@@ -90,7 +90,7 @@ struct Token {
 struct Action {
   mlir::Operation *op;
   llvm::SmallVector<int64_t, 2> anchors; ///< the ranks in whose lists it stands
-  llvm::SmallVector<Token, 3> needs, makes;
+  llvm::SmallVector<Condition, 3> needs, makes;
   /// Where a step has several updates: piece and update of the gradients that it adds to.
   llvm::SmallVector<std::pair<int64_t, int64_t>, 1> adds;
   double duration = 0; ///< of its longest unit; transfers 0
@@ -108,14 +108,15 @@ std::string withLoops(mlir::Operation *op);
 
 } // namespace pp
 
-template <> struct llvm::DenseMapInfo<pp::Token> {
+template <> struct llvm::DenseMapInfo<pp::Condition> {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
-  static pp::Token getEmptyKey() { return {pp::Token::Forward, -2, 0, 0, 0}; }
-  static pp::Token getTombstoneKey() { return {pp::Token::Forward, -3, 0, 0, 0}; }
-  static unsigned getHashValue(const pp::Token &token) {
-    return llvm::hash_combine(int64_t(token.kind), token.piece, token.microbatch, token.slice, token.rank);
+  static pp::Condition getEmptyKey() { return {pp::Condition::Forward, -2, 0, 0, 0}; }
+  static pp::Condition getTombstoneKey() { return {pp::Condition::Forward, -3, 0, 0, 0}; }
+  static unsigned getHashValue(const pp::Condition &condition) {
+    return llvm::hash_combine(int64_t(condition.kind), condition.piece, condition.microbatch, condition.slice,
+                              condition.rank);
   }
-  static bool isEqual(const pp::Token &a, const pp::Token &b) { return a.key() == b.key(); }
+  static bool isEqual(const pp::Condition &a, const pp::Condition &b) { return a.key() == b.key(); }
 };
 
 #endif // PP_PASSES_ACTIONS_H

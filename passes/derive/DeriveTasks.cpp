@@ -181,23 +181,24 @@ LogicalResult PieceTable::readSharers() {
 }
 
 void PieceTable::readPhases() {
-  llvm::StringMap<unsigned> phases;
+  Pieces pieces(program); // in the order of the entries
+  auto modelOf = [&](CoordAttr coord) {
+    int64_t piece = pieces.find(coord);
+    return piece < 0 ? nullptr : &entries[piece].model;
+  };
   program.walk([&](UnitOp unit) {
-    phases[unit.getUnit().getCoord().pieceName()] |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
+    if (PieceModel *model = modelOf(unit.getUnit().getCoord()))
+      model->phases |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
   });
-  for (Entry &entry : entries)
-    entry.model.phases = phases.lookup(entry.op.getSymName());
   Exchanges exchanges(program);
   for (auto &[unit, cut] : exchanges.allAhead())
-    for (Entry &entry : entries)
-      if (entry.op.getSymName() == unit.getCoord().pieceName())
-        PieceModel::add(entry.model.aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
+    if (PieceModel *model = modelOf(unit.getCoord()))
+      PieceModel::add(model->aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
   for (auto together : program.getBody().getOps<TogetherOp>())
     for (CutUnit unit : exchanges.of(together)) {
       CoordAttr coord = unit.op.getUnit().getCoord();
-      auto entry = llvm::find_if(entries, [&](Entry &entry) { return entry.op.getSymName() == coord.pieceName(); });
-      if (entry != entries.end())
-        PieceModel::add(entry->model.cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
+      if (PieceModel *model = modelOf(coord))
+        PieceModel::add(model->cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
     }
 }
 

@@ -59,8 +59,8 @@ private:
   std::vector<int64_t> turns, byTurn; // of an action among those that start together, and the action of a turn
   std::vector<double> clocks, earliest;
   DenseMap<std::pair<int64_t, int64_t>, int64_t> lacking; // piece, or -1, and update -> gradients that are to come
-  DenseMap<Token, double> made;                           // token -> when
-  DenseMap<Token, SmallVector<int64_t, 1>> waiting;       // token -> actions that lack it
+  DenseMap<Condition, double> made;                       // condition -> when
+  DenseMap<Condition, SmallVector<int64_t, 1>> waiting;   // condition -> actions that lack it
   using Entry = std::pair<double, int64_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> ready;
 
@@ -72,7 +72,7 @@ private:
     earliest.assign(actions.size(), 0);
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       for (int64_t rank : pieces.homes(piece))
-        made[{pieces.homesAreShards(piece) ? Token::Shard : Token::Weight, piece, -1, -1, rank}] = 0;
+        made[{pieces.homesAreShards(piece) ? Condition::Shard : Condition::Weight, piece, -1, -1, rank}] = 0;
     for (const Action &action : actions)
       for (auto [piece, update] : action.adds) {
         ++lacking[{piece, update}];
@@ -82,9 +82,9 @@ private:
       for (int64_t rank : action.anchors)
         lists[rank].push_back(i);
       unmet[i] = action.anchors.size();
-      for (const Token &token : action.needs)
-        if (!made.count(token)) {
-          waiting[token].push_back(i);
+      for (const Condition &condition : action.needs)
+        if (!made.count(condition)) {
+          waiting[condition].push_back(i);
           ++unmet[i];
         }
     }
@@ -125,12 +125,12 @@ private:
   void finish(int64_t number, double time) {
     const Action &action = actions[number];
     double end = time + action.duration;
-    for (const Token &token : action.makes)
-      give(token, end);
+    for (const Condition &condition : action.makes)
+      give(condition, end);
     for (auto [piece, update] : action.adds)
       for (int64_t of : {piece, int64_t(-1)})
         if (--lacking[{of, update}] == 0)
-          give({Token::Gradient, of, update, -1, -1}, end);
+          give({Condition::Gradient, of, update, -1, -1}, end);
     for (int64_t rank : action.anchors) {
       clocks[rank] = end;
       if (++heads[rank] < lists[rank].size())
@@ -138,10 +138,10 @@ private:
     }
   }
 
-  void give(const Token &token, double end) {
-    if (!made.try_emplace(token, end).second)
+  void give(const Condition &condition, double end) {
+    if (!made.try_emplace(condition, end).second)
       return;
-    auto it = waiting.find(token);
+    auto it = waiting.find(condition);
     if (it == waiting.end())
       return;
     SmallVector<int64_t, 1> waiters = std::move(it->second);
@@ -156,10 +156,10 @@ private:
     return llvm::all_of(actions[number].anchors, [&](int64_t rank) { return lists[rank][heads[rank]] == number; });
   }
 
-  const Token *lacks(int64_t number) const {
-    for (const Token &token : actions[number].needs)
-      if (!made.count(token))
-        return &token;
+  const Condition *lacks(int64_t number) const {
+    for (const Condition &condition : actions[number].needs)
+      if (!made.count(condition))
+        return &condition;
     return nullptr;
   }
 
@@ -178,36 +178,38 @@ private:
     return "the `together` of " + first;
   }
 
-  static bool isWeight(const Token &token) { return token.kind == Token::Weight || token.kind == Token::Shard; }
+  static bool isWeight(const Condition &condition) {
+    return condition.kind == Condition::Weight || condition.kind == Condition::Shard;
+  }
 
-  static bool isPlaced(const Token &token) {
-    return isWeight(token) || token.kind == Token::Stash || token.kind == Token::Gradient;
+  static bool isPlaced(const Condition &condition) {
+    return isWeight(condition) || condition.kind == Condition::Stash || condition.kind == Condition::Gradient;
   }
 
   /// The first move that brings this stash to this rank.
-  TransferOp bringer(const Token &token) {
-    CoordAttr coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice);
+  TransferOp bringer(const Condition &condition) {
+    CoordAttr coord = pieces.op(condition.piece).getCoord().with(condition.microbatch, condition.slice);
     TransferOp found;
     program.walk([&](TransferOp other) {
       ThingAttr thing = other.getThing();
       if (!found && thing.getRole() == Role::stash && thing.getCoord() == coord &&
-          other.getTo().getLayout() == Layout::full && other.getTo().getRanks().front() == token.rank)
+          other.getTo().getLayout() == Layout::full && other.getTo().getRanks().front() == condition.rank)
         found = other;
     });
     return found;
   }
 
-  /// The unit that would make this token, if there is one.
-  UnitOp maker(const Token &token) {
+  /// The unit that would make this condition, if there is one.
+  UnitOp maker(const Condition &condition) {
     UnitOp found;
     program.walk([&](UnitOp unit) {
       CoordAttr coord = unit.getUnit().getCoord();
       Phase phase = unit.getUnit().getPhase();
-      bool makes = token.kind == Token::Forward ? phase == Phase::F
-                   : token.kind == Token::Again ? phase == Phase::R
-                                                : phase == Phase::B || phase == Phase::I;
-      if (!isPlaced(token) && makes && pieces.find(coord) == token.piece && coord.getMicrobatch() == token.microbatch &&
-          coord.getSlice() == token.slice)
+      bool makes = condition.kind == Condition::Forward ? phase == Phase::F
+                   : condition.kind == Condition::Again ? phase == Phase::R
+                                                        : phase == Phase::B || phase == Phase::I;
+      if (!isPlaced(condition) && makes && pieces.find(coord) == condition.piece &&
+          coord.getMicrobatch() == condition.microbatch && coord.getSlice() == condition.slice)
         found = unit;
     });
     return found;
@@ -217,7 +219,7 @@ private:
   std::string whereWeightIs(int64_t piece) {
     SmallVector<int64_t> ranks;
     for (auto &entry : made)
-      if (entry.first.kind == Token::Weight && entry.first.piece == piece)
+      if (entry.first.kind == Condition::Weight && entry.first.piece == piece)
         ranks.push_back(entry.first.rank);
     llvm::sort(ranks);
     if (ranks.empty() && pieces.homesAreShards(piece))
@@ -229,11 +231,11 @@ private:
 
   /// True if what it lacks comes later in its own list: then no other rank is to blame.
   bool blocksItself(int64_t number) {
-    const Token *token = lacks(number);
-    if (token && token->kind == Token::Stash)
-      return llvm::any_of(bringer(*token).getAnchors(),
+    const Condition *condition = lacks(number);
+    if (condition && condition->kind == Condition::Stash)
+      return llvm::any_of(bringer(*condition).getAnchors(),
                           [&](int64_t rank) { return llvm::is_contained(actions[number].anchors, rank); });
-    UnitOp unit = token ? maker(*token) : UnitOp();
+    UnitOp unit = condition ? maker(*condition) : UnitOp();
     return unit && llvm::any_of(unit.getRanks(),
                                 [&](int64_t rank) { return llvm::is_contained(actions[number].anchors, rank); });
   }
@@ -255,19 +257,19 @@ private:
   LogicalResult reportStuck() {
     int64_t first = firstBlocked();
     Operation *op = actions[first].op;
-    const Token *token = lacks(first);
+    const Condition *condition = lacks(first);
     auto error = emitError(op->getLoc());
     error << describe(op) << " on " << placeOf(first) << " ";
-    if (!token)
+    if (!condition)
       error << "waits for its turn on another rank" << withLoops(op);
-    else if (isWeight(*token))
-      reportWeight(error, op, *token);
-    else if (token->kind == Token::Stash)
-      reportStash(error, op, *token);
-    else if (token->kind == Token::Gradient)
-      reportUpdate(error, op, *token);
+    else if (isWeight(*condition))
+      reportWeight(error, op, *condition);
+    else if (condition->kind == Condition::Stash)
+      reportStash(error, op, *condition);
+    else if (condition->kind == Condition::Gradient)
+      reportUpdate(error, op, *condition);
     else
-      reportUnit(error, op, *token);
+      reportUnit(error, op, *condition);
     if (!blocksItself(first))
       noteOthers(error, first);
     return failure();
@@ -277,56 +279,59 @@ private:
     return PlaceAttr::get(program.getContext(), actions[action].anchors, Layout::full).str();
   }
 
-  void reportWeight(InFlightDiagnostic &error, Operation *op, const Token &token) {
-    error << "needs " << (token.kind == Token::Shard ? "a shard of " : "") << "`weight(" << pieces.name(token.piece)
-          << ")`, which is not on rank " << token.rank << "; " << whereWeightIs(token.piece) << withLoops(op);
-    auto &note = error.attachNote(pieces.op(token.piece).getLoc());
-    if (pieces.homes(token.piece).empty())
+  void reportWeight(InFlightDiagnostic &error, Operation *op, const Condition &condition) {
+    error << "needs " << (condition.kind == Condition::Shard ? "a shard of " : "") << "`weight("
+          << pieces.name(condition.piece) << ")`, which is not on rank " << condition.rank << "; "
+          << whereWeightIs(condition.piece) << withLoops(op);
+    auto &note = error.attachNote(pieces.op(condition.piece).getLoc());
+    if (pieces.homes(condition.piece).empty())
       note << "declared without a place here";
     else
-      note << "placed here; " << (pieces.homesAreShards(token.piece) ? "" : "run it there, or ") << "`move weight("
-           << pieces.name(token.piece) << ")` to rank " << token.rank << " first";
+      note << "placed here; " << (pieces.homesAreShards(condition.piece) ? "" : "run it there, or ") << "`move weight("
+           << pieces.name(condition.piece) << ")` to rank " << condition.rank << " first";
   }
 
-  void reportStash(InFlightDiagnostic &error, Operation *op, const Token &token) {
-    CoordAttr coord = pieces.op(token.piece).getCoord().with(token.microbatch, token.slice);
-    error << "needs `stash(" << coord.str() << ")` on rank " << token.rank << ", and it is not there yet"
+  void reportStash(InFlightDiagnostic &error, Operation *op, const Condition &condition) {
+    CoordAttr coord = pieces.op(condition.piece).getCoord().with(condition.microbatch, condition.slice);
+    error << "needs `stash(" << coord.str() << ")` on rank " << condition.rank << ", and it is not there yet"
           << withLoops(op);
-    if (TransferOp move = bringer(token))
+    if (TransferOp move = bringer(condition))
       error.attachNote(move.getLoc()) << "it arrives there later, here" << withLoops(move);
   }
 
   /// A version of weights that no update has made yet: it lacks the gradient of the first unit that has not run.
-  void reportUpdate(InFlightDiagnostic &error, Operation *op, const Token &token) {
-    int64_t piece = token.piece;
+  void reportUpdate(InFlightDiagnostic &error, Operation *op, const Condition &condition) {
+    int64_t piece = condition.piece;
     op->walk([&](UnitOp unit) { piece = piece < 0 ? pieces.find(unit.getUnit().getCoord()) : piece; });
-    error << "needs `weight(" << pieces.name(piece) << ")` after update " << token.microbatch
+    error << "needs `weight(" << pieces.name(piece) << ")` after update " << condition.microbatch
           << ", which lacks gradients" << withLoops(op);
     for (int64_t rank = 0, ranks = lists.size(); rank < ranks; ++rank)
       for (int64_t number : ArrayRef(lists[rank]).drop_front(heads[rank]))
         for (auto [of, update] : actions[number].adds)
-          if (update == token.microbatch && (token.piece < 0 || of == token.piece)) {
+          if (update == condition.microbatch && (condition.piece < 0 || of == condition.piece)) {
             error.attachNote(actions[number].op->getLoc())
                 << describe(actions[number].op) << " adds one later, on rank " << rank << withLoops(actions[number].op);
             return;
           }
   }
 
-  void reportUnit(InFlightDiagnostic &error, Operation *op, const Token &token) {
-    UnitOp unit = maker(token);
+  void reportUnit(InFlightDiagnostic &error, Operation *op, const Condition &condition) {
+    UnitOp unit = maker(condition);
     auto waiter = dyn_cast<UnitOp>(op);
-    bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == token.piece;
-    bool isChunk = waiter && token.slice != waiter.getUnit().getCoord().getSlice();
+    bool own = waiter && pieces.find(waiter.getUnit().getCoord()) == condition.piece;
+    bool isChunk = waiter && condition.slice != waiter.getUnit().getCoord().getSlice();
     StringRef thing = own ? "stash" : "act";
-    if (token.kind == Token::Backward)
+    if (condition.kind == Condition::Backward)
       thing = "dact";
     else if (isChunk)
       thing = "kv";
-    int64_t of = isChunk ? pieces.find(waiter.getUnit().getCoord()) : token.piece; // who attends the keys
-    std::string coord = pieces.op(of).getCoord().with(token.microbatch, token.slice).str();
-    StringRef phase = token.kind == Token::Forward ? "`F`" : token.kind == Token::Again ? "`R`" : "backward";
-    if (isChunk && token.kind == Token::Backward)
-      error << "needs dkv from slice " << token.slice << ", whose backward has not run";
+    int64_t of = isChunk ? pieces.find(waiter.getUnit().getCoord()) : condition.piece; // who attends the keys
+    std::string coord = pieces.op(of).getCoord().with(condition.microbatch, condition.slice).str();
+    StringRef phase = condition.kind == Condition::Forward ? "`F`"
+                      : condition.kind == Condition::Again ? "`R`"
+                                                           : "backward";
+    if (isChunk && condition.kind == Condition::Backward)
+      error << "needs dkv from slice " << condition.slice << ", whose backward has not run";
     else if (auto transfer = dyn_cast<TransferOp>(op))
       error << "needs `" << transfer.getThing().str() << "`, and its " << phase << " has not run";
     else
@@ -348,10 +353,10 @@ private:
       if (llvm::is_contained(told, op->getLoc()))
         continue;
       told.push_back(op->getLoc());
-      const Token *token = lacks(head);
+      const Condition *condition = lacks(head);
       auto &note = error.attachNote(op->getLoc());
       note << "rank " << rank << " waits at " << describe(op);
-      if (UnitOp unit = token ? maker(*token) : UnitOp()) {
+      if (UnitOp unit = condition ? maker(*condition) : UnitOp()) {
         int64_t other = unit.getRanks().front();
         Operation *before = actions[lists[other][heads[other]]].op;
         note << " for `" << unit.getUnit().str() << "`";

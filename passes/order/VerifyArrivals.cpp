@@ -54,7 +54,7 @@ public:
     std::map<int64_t, std::vector<Question>> byRank; // by a rank in whose list the first of the two stands
     for (auto &[where, list] : events)
       ask(where.first, where.second, list, byRank);
-    numberTokens();
+    numberConditions();
     for (auto &[rank, questions] : byRank)
       if (failed(answer(rank, questions)))
         return failure();
@@ -66,7 +66,7 @@ private:
   Pieces pieces;
   std::vector<Action> actions;
   std::map<std::pair<int64_t, int64_t>, std::vector<Event>> events; // by piece and rank, in the order of the actions
-  DenseMap<Token, int64_t> makers;                                  // how many actions make it
+  DenseMap<Condition, int64_t> makers;                              // how many actions make it
 
   static bool isGrad(TransferOp op) { return op.getThing().getRole() == Role::grad; }
 
@@ -122,34 +122,34 @@ private:
     }
   }
 
-  void numberTokens() {
+  void numberConditions() {
     for (const Action &action : actions)
-      for (const Token &token : action.makes)
-        ++makers[token];
+      for (const Condition &condition : action.makes)
+        ++makers[condition];
     for (int64_t piece = 0; piece < pieces.size(); ++piece) // from the start
       for (int64_t rank : pieces.homes(piece))
-        ++makers[{pieces.homesAreShards(piece) ? Token::Shard : Token::Weight, piece, -1, -1, rank}];
+        ++makers[{pieces.homesAreShards(piece) ? Condition::Shard : Condition::Weight, piece, -1, -1, rank}];
   }
 
   /// Finds for every action how far the list of this rank must have come before it, and answers from that.
   LogicalResult answer(int64_t rank, ArrayRef<Question> questions) {
     std::vector<int64_t> place(actions.size(), -1), before(actions.size(), -1), reached(program.getRanks(), -1);
-    DenseMap<Token, int64_t> made; // by only one action: of others nobody knows which it is
+    DenseMap<Condition, int64_t> made; // by only one action: of others nobody knows which it is
     int64_t count = 0;
     for (auto [i, action] : llvm::enumerate(actions)) {
       int64_t &most = before[i];
       for (int64_t anchor : action.anchors)
         most = std::max(most, reached[anchor]);
-      for (const Token &token : action.needs)
-        if (auto it = made.find(token); it != made.end())
+      for (const Condition &condition : action.needs)
+        if (auto it = made.find(condition); it != made.end())
           most = std::max(most, it->second);
       if (llvm::is_contained(action.anchors, rank))
         most = place[i] = count++;
       for (int64_t anchor : action.anchors)
         reached[anchor] = most;
-      for (const Token &token : action.makes)
-        if (makers.lookup(token) == 1)
-          made[token] = most;
+      for (const Condition &condition : action.makes)
+        if (makers.lookup(condition) == 1)
+          made[condition] = most;
     }
     for (const Question &question : questions)
       if (before[question.second.action] < place[question.first.action])
