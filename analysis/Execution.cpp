@@ -39,26 +39,36 @@ static std::tuple<int64_t, int64_t, int64_t, const void *> pathOf(int64_t rank, 
 }
 
 Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
-  using Ordinal = std::tuple<int64_t, int64_t, int64_t, const void *, int64_t>; // of a path, the k-th
-  llvm::DenseMap<Ordinal, int64_t> numbers;
+  /// What goes one way in order: its messages, and how many one rank has posted so far of each side.
+  struct Path {
+    std::vector<int64_t> messages;
+    int64_t rank = -1, posted[2] = {0, 0};
+  };
+  std::vector<Path> paths;
+  llvm::DenseMap<std::tuple<int64_t, int64_t, int64_t, const void *>, size_t> numbers;
   for (auto rank : program.getOps<RankOp>()) {
     int64_t self = lists.size();
     auto &list = lists.emplace_back();
-    llvm::DenseMap<Ordinal, int64_t> counts; // the last tells sends from receives
     llvm::DenseMap<Operation *, Step> posts;
     for (Operation &op : rank.getBody().front()) {
       if (auto post = dyn_cast<PostOp>(op)) {
-        auto path = pathOf(self, post);
-        int64_t side = post.isCollective() ? -1 : static_cast<int64_t>(post.getKind()); // whatever kind: one lane
-        int64_t k = counts[std::tuple_cat(path, std::tuple(side))]++;
-        auto [it, added] = numbers.try_emplace(std::tuple_cat(path, std::tuple(k)), messages.size());
-        if (added)
-          messages.emplace_back();
-        auto &ends = messages[it->second].ends;
+        size_t number = numbers.try_emplace(pathOf(self, post), paths.size()).first->second;
+        if (number == paths.size())
+          paths.emplace_back();
+        Path &path = paths[number];
+        if (std::exchange(path.rank, self) != self)
+          path.posted[0] = path.posted[1] = 0;
         bool send = post.getKind() == PostKind::send;
-        ends.insert(send ? ends.begin() : ends.end(), {self, post, enqueue(self, post, it->second)});
+        size_t k = path.posted[post.getKind() == PostKind::receive]++; // collectives of whatever kind: one lane
+        if (k == path.messages.size()) {
+          path.messages.push_back(messages.size());
+          messages.emplace_back();
+        }
+        int64_t message = path.messages[k];
+        auto &ends = messages[message].ends;
+        ends.insert(send ? ends.begin() : ends.end(), {self, post, enqueue(self, post, message)});
         int64_t end = send ? 0 : post.getKind() == PostKind::receive ? 1 : ends.size() - 1;
-        list.push_back(posts[post] = {post, it->second, end});
+        list.push_back(posts[post] = {post, message, end});
       } else if (auto complete = dyn_cast<CompleteOp>(op)) {
         Step step = posts.lookup(complete.getRequest().getDefiningOp());
         list.push_back({complete, step.message, step.end});

@@ -44,8 +44,10 @@ UnitIdAttr GradientShares::updateUnit(int64_t piece) const {
 //===-- Shares of one rank --------------------------------------------------------------------------------------===//
 
 void GradientShares::set(int64_t piece, int64_t rank, Share share, CoordAttr unit) {
-  share.contributions.set(contributionOf(unit));
-  terms[{piece, rank}] = {std::move(share)};
+  share.contributions.set(contributionOf(unit)); // a bit for every microbatch: shares are moved, not copied
+  SmallVector<Share, 1> &held = terms[{piece, rank}];
+  held.clear();
+  held.push_back(std::move(share));
 }
 
 Share GradientShares::take(int64_t piece, int64_t rank, Location loc) {
@@ -54,7 +56,7 @@ Share GradientShares::take(int64_t piece, int64_t rank, Location loc) {
     return emptyShare();
   SmallVector<Share, 1> all = std::move(it->second);
   terms.erase(it);
-  Share sum = all.front();
+  Share sum = std::move(all.front());
   sum.value = step.waitFor(sum.value, loc);
   for (Share &term : llvm::drop_begin(all)) {
     Value arrived = step.waitFor(term.value, loc);
@@ -75,7 +77,7 @@ void GradientShares::sumUp(int64_t piece, int64_t rank, Location loc) {
   if (it == terms.end() || it->second.size() < 2)
     return;
   Share sum = take(piece, rank, loc);
-  terms[{piece, rank}] = {sum};
+  terms[{piece, rank}].push_back(std::move(sum));
 }
 
 Value GradientShares::createZero(int64_t piece, int64_t rank, Location loc) {

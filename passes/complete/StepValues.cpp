@@ -48,7 +48,7 @@ Role StepValues::roleOf(StringRef kind) {
 //===-- Values --------------------------------------------------------------------------------------------------===//
 
 void StepValues::set(const ValueKey &key, Value value) {
-  numCuts = std::max(numCuts, key.cut + 1);
+  numCuts = std::max<int64_t>(numCuts, key.cut + 1);
   values[key] = value;
 }
 
@@ -101,8 +101,9 @@ Value StepValues::createJoin(Role role, TupleType payload, PlaceAttr place, Valu
 }
 
 TaskOp StepValues::createTask(const TaskBody &body, UnitIdAttr unit, int64_t rank, ValueRange inputs, Location loc) {
-  SmallVector<Type> types;
-  for (const BodyGroups::Group &group : body.groups.results)
+  auto [it, isNew] = resultTypes.try_emplace({&body, rank});
+  SmallVector<Type> &types = it->second;
+  for (const BodyGroups::Group &group : isNew ? ArrayRef(body.groups.results) : ArrayRef<BodyGroups::Group>())
     types.push_back(typeOn(roleOf(group.kind()), group.payload, rank));
   return builder.create<TaskOp>(loc, types, body.name(), unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs);
 }

@@ -13,17 +13,21 @@ namespace pp {
 
 /// Where a value of the step is: which thing, or part of it, on which rank.
 struct ValueKey {
-  enum Part : int64_t {
+  enum Part : uint8_t {
     whole,
     light, ///< of a stash: what F saves of it where R makes the rest
     own    ///< of weights and gradients: what the rank updates, its shard or all
   };
   pipeline::ThingAttr thing;
-  int64_t rank;
-  Part part = whole;
-  int64_t cut = -1;  ///< of a unit that is cut at its attentions: the attention or step
-  bool host = false; ///< in the rank's host memory
+  int32_t rank;
+  int32_t cut : 29; ///< of a unit that is cut at its attentions: the attention or step, else -1
+  Part part : 2;
+  bool host : 1; ///< in the rank's host memory
+
+  ValueKey(pipeline::ThingAttr thing, int64_t rank, Part part = whole, int64_t cut = -1, bool host = false)
+      : thing(thing), rank(rank), cut(cut), part(part), host(host) {}
 };
+static_assert(sizeof(ValueKey) == 16, "there are several for each unit of a step");
 
 class StepValues {
 public:
@@ -72,6 +76,7 @@ public:
 private:
   mlir::Operation *lastInput = nullptr;
   llvm::DenseMap<ValueKey, mlir::Value> values;
+  llvm::DenseMap<std::pair<const TaskBody *, int64_t>, llvm::SmallVector<mlir::Type>> resultTypes; ///< by rank
   int64_t numCuts = 0;
 };
 
@@ -82,7 +87,8 @@ template <> struct llvm::DenseMapInfo<pp::ValueKey> {
   static pp::ValueKey getEmptyKey() { return {Things::getEmptyKey(), 0}; }
   static pp::ValueKey getTombstoneKey() { return {Things::getTombstoneKey(), 0}; }
   static unsigned getHashValue(const pp::ValueKey &key) {
-    return llvm::hash_combine(Things::getHashValue(key.thing), key.rank, key.part, key.cut, key.host);
+    return llvm::hash_combine(Things::getHashValue(key.thing), key.rank,
+                              int64_t(key.cut) * 8 + key.part * 2 + key.host);
   }
   static bool isEqual(const pp::ValueKey &a, const pp::ValueKey &b) {
     return a.thing == b.thing && a.rank == b.rank && a.part == b.part && a.cut == b.cut && a.host == b.host;

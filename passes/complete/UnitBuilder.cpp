@@ -81,12 +81,10 @@ FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group)
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
   StringRef kind = group.kind();
-  ThingAttr stash = step.thing(Role::stash, piece, coord);
   auto get = [&](const ValueKey &key) { return step.get(key, op.getLoc()); };
-  if (kind == "stash")
-    return get({stash, rank, ValueKey::whole, group.chunk()});
-  if (kind == "kept")
-    return get({stash, rank, ValueKey::light, group.chunk()});
+  if (kind == "stash" || kind == "kept")
+    return get({step.thing(Role::stash, piece, coord), rank, kind == "stash" ? ValueKey::whole : ValueKey::light,
+                group.chunk()});
   if (kind == "pending")
     return get({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.chunk()});
   if (kind == "part" || kind == "dpart")
@@ -190,7 +188,7 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
         step.set({made, rank, ValueKey::whole, group.attention()}, value);
     } else if (kind == "grad" && body.identity.endsUnit()) {
       share.value = value;
-      gradients.set(piece, rank, share, coord);
+      gradients.set(piece, rank, std::move(share), coord);
     } else if (kind == "loss") {
       step.output(step.thing(Role::stat, piece, coord), value, op.getLoc());
     }
@@ -246,5 +244,5 @@ LogicalResult UnitBuilder::build(UnitOp op) {
     setShare(task, *body, *step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice()));
   if (versions.areUsed() && phase != Phase::W)
     task->setAttr("pipeline.version", step.builder.getI64IntegerAttr(versionOf(step.program, op, coord)));
-  return success(succeeded(recordResults(op, *body, task, share)) && succeeded(finishUpdate(op)));
+  return success(succeeded(recordResults(op, *body, task, std::move(share))) && succeeded(finishUpdate(op)));
 }

@@ -29,8 +29,7 @@ struct Life {
 class Lives {
 public:
   Lives(ProgramOp program, const BodyTable &bodies) : pieces(program), bodies(bodies) {
-    number(program);
-    for (auto join : program.getOps<JoinOp>()) // a shard is no weight and no gradient: it is not counted
+    for (JoinOp join : number(program)) // a shard is no weight and no gradient: it is not counted
       if (cast<ValType>(join.getValue().getType()).getLayout() == Layout::shard)
         for (Value value : join.getValues())
           for (; value && shards.insert(value).second; value = storageOf(value)) {
@@ -62,7 +61,9 @@ private:
   DenseMap<Value, std::pair<ValType, int64_t>> storage; // value -> index of the life it continues
   DenseMap<std::pair<Attribute, int64_t>, std::pair<int64_t, Operation *>> forwards;
 
-  void number(ProgramOp program) {
+  /// Numbers the ops; returns the joins among them.
+  SmallVector<JoinOp> number(ProgramOp program) {
+    SmallVector<JoinOp> joins;
     int64_t next = 1, group = -1, groupPosition = 0;
     for (Operation &op : program.getBody().front()) {
       auto move = dyn_cast<MoveOp>(op);
@@ -76,9 +77,12 @@ private:
             groups[rank].push_back(groupPosition);
         continue;
       }
+      if (auto join = dyn_cast<JoinOp>(op))
+        joins.push_back(join);
       positions[&op] = next++;
     }
     end = next;
+    return joins;
   }
 
   /// The value whose memory this one took over; null: it has its own.

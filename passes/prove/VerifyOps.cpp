@@ -1,5 +1,6 @@
 // Checks that every op of the module is well formed: once a level, where MLIR would do so after every pass.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "mlir/IR/Threading.h"
 #include "mlir/IR/Verifier.h"
 #include "passes/Passes.h"
 
@@ -8,12 +9,34 @@ namespace pp {
 #include "passes/Passes.h.inc"
 } // namespace pp
 
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
 namespace {
+
+/// A program of ranks by its ranks, beside each other: none reads what stands in another one.
+LogicalResult verifyProgram(ProgramOp program) {
+  auto ranks = program.getOps<RankOp>();
+  if (ranks.empty())
+    return verify(program);
+  SmallVector<Operation *> parts;
+  for (Operation &op : program.getBody().front())
+    parts.push_back(&op);
+  return success(
+      succeeded(failableParallelForEach(program.getContext(), parts, [](Operation *part) { return verify(part); })) &&
+      succeeded(verify(program, /*verifyRecursively=*/false)));
+}
 
 struct VerifyOps : public pp::impl::VerifyOpsBase<VerifyOps> {
   void runOnOperation() override {
     markAllAnalysesPreserved();
-    if (failed(mlir::verify(getOperation())))
+    for (Operation &op : *getOperation().getBody()) {
+      auto program = dyn_cast<ProgramOp>(op);
+      if (failed(program ? verifyProgram(program) : verify(&op)))
+        return signalPassFailure();
+    }
+    if (failed(verify(getOperation(), /*verifyRecursively=*/false)))
       signalPassFailure();
   }
 };
