@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
 #include "analysis/Messages.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassManager.h"

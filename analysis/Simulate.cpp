@@ -8,7 +8,7 @@
 // that of its lane.
 #include "analysis/Simulate.h"
 #include "analysis/Actions.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 #include <cmath>
 #include <map>
 #include <queue>

@@ -1,95 +1,12 @@
 // Writes what a simulated run of the rank programs comes to, as JSON: time and its causes, memory, traffic.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Exchange.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/RankLives.h"
 #include "report/Report.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
-
-namespace {
-
-/// Values of a role alive at once on a rank: as `limit` counts them, until they are used or sent for the last time, or
-/// as slots, which messages on their way occupy until they are complete.
-class AliveCounter {
-public:
-  AliveCounter(RankOp rank) : lives(slotLives(rank)) {
-    llvm::DenseMap<int64_t, int64_t> groups; // moves of one `together` share a position
-    int64_t next = 0;
-    for (Operation &op : rank.getBody().front()) {
-      int64_t position = next++;
-      if (auto post = dyn_cast<PostOp>(op)) {
-        if (post.getShard()) // a shard is no value of its own
-          shards.insert(post.getShard().getDefiningOp());
-        if (post.getGroup())
-          position = groups.insert({*post.getGroup(), position}).first->second;
-      }
-      positions.push_back(position);
-      if (!isa<CompleteOp>(op))
-        for (Value slot : op.getOperands())
-          uses[slot.getDefiningOp()].push_back(next - 1);
-    }
-  }
-
-  int64_t count(Role role, bool slots) const {
-    SmallVector<Segment> alive;
-    for (const SlotLife &life : lives)
-      if (SlotOp(life.op).getRole() == role && !shards.contains(life.op))
-        for (Segment segment : life.segments)
-          alive.push_back(slots ? segment : used(life.op, segment));
-    return mostAlive(alive);
-  }
-
-private:
-  std::vector<SlotLife> lives;
-  std::vector<int64_t> positions;
-  llvm::DenseMap<Operation *, SmallVector<int64_t>> uses; ///< by slot: tasks and posts
-  llvm::DenseSet<Operation *> shards;
-
-  Segment used(Operation *slot, Segment segment) const {
-    Segment alive = {positions[segment.first], positions[segment.first]};
-    auto it = uses.find(slot);
-    for (int64_t use : it == uses.end() ? ArrayRef<int64_t>() : ArrayRef<int64_t>(it->second))
-      if (segment.first <= use && use <= segment.last)
-        alive.last = positions[use];
-    return alive;
-  }
-};
-
-} // namespace
-
-static int64_t countStashes(RankOp rank, const BodyTable &bodies) {
-  llvm::DenseSet<CoordAttr> alive;
-  size_t most = 0;
-  auto isStash = [](Value slot) { return slot.getDefiningOp<SlotOp>().getRole() == Role::stash; };
-  // To the host and back: the stash is on the device until it is sent, and from when it is received.
-  auto isHere = [](PostOp post) {
-    return post.getThing().getRole() == Role::stash && !post.getSlot().getDefiningOp<SlotOp>().getHost();
-  };
-  for (Operation &op : rank.getBody().front()) {
-    if (auto complete = dyn_cast<CompleteOp>(op))
-      if (auto post = complete.getRequest().getDefiningOp<PostOp>(); post.getKind() == PostKind::send && isHere(post))
-        alive.erase(post.getThing().getCoord());
-    if (auto post = dyn_cast<PostOp>(op); post && post.getKind() == PostKind::receive && isHere(post))
-      alive.insert(post.getThing().getCoord());
-    most = std::max<size_t>(most, alive.size());
-    auto launch = dyn_cast<LaunchOp>(op);
-    if (!launch)
-      continue;
-    Phase phase = launch.getUnit().getPhase();
-    BodyAttr body = bodies.of(launch);
-    if (isPart(body))
-      continue;
-    bool keeps = !isLight(body) || llvm::any_of(launch.getResults(), isStash);
-    if (phase == Phase::R || (phase == Phase::F && keeps))
-      alive.insert(launch.getUnit().getCoord());
-    else if ((phase == Phase::B || phase == Phase::W) && endsUnit(body))
-      alive.erase(launch.getUnit().getCoord());
-    most = std::max<size_t>(most, alive.size());
-  }
-  return most;
-}
 
 /// Until the makespan: idle time by cause, and what completes the step in between.
 static void printIdle(const RankTimeline &rank, double makespan, llvm::json::OStream &json) {
@@ -183,7 +100,7 @@ static void printTraffic(RankOp rank, const BodyTable &bodies, llvm::json::OStre
 
 static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &timeline, llvm::json::OStream &json) {
   const RankTimeline &record = timeline.ranks[rank.getRank()];
-  AliveCounter alive(rank);
+  RankLives lives(rank, bodies);
   json.objectBegin();
   json.attribute("rank", static_cast<int64_t>(rank.getRank()));
   json.attribute("busy", record.busy);
@@ -198,9 +115,9 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
   for (bool slots : {false, true})
     json.attributeObject(slots ? "peak_slots" : "peak_values", [&] {
       if (!slots)
-        json.attribute("stash", countStashes(rank, bodies));
+        json.attribute("stash", lives.mostStashes());
       for (Role role : {Role::weight, Role::grad, Role::act, Role::dact})
-        json.attribute(stringifyRole(role), alive.count(role, slots));
+        json.attribute(stringifyRole(role), slots ? lives.mostSlots(role) : lives.mostValues(role));
     });
   printTraffic(rank, bodies, json);
   json.objectEnd();

@@ -3,7 +3,7 @@
 #ifndef PP_PASSES_SLOTLAYOUT_H
 #define PP_PASSES_SLOTLAYOUT_H
 
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 
 namespace pp {
 

@@ -5,7 +5,7 @@
 // computed here anew from the lives of the slots (docs/proofs.md 8).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 #include "passes/Passes.h"
 
 namespace pp {

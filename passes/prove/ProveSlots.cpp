@@ -5,7 +5,7 @@
 // is completed, once.
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
 #include "passes/project/PlanBodies.h"

@@ -1,7 +1,7 @@
 // Reads rank programs as lowering does: the same places of values, the same texts for the runtime, but no code.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/fuzz/Load.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 #include "dialect/nn/Nn.h"
 #include "lowering/Describe.h"
 #include "passes/project/PlanBodies.h"

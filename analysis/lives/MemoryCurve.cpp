@@ -1,7 +1,7 @@
 // Turns the lives of a rank's slots into bytes by role over time.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Simulate.h"
-#include "analysis/SlotLives.h"
+#include "analysis/lives/SlotLives.h"
 
 using namespace mlir;
 using namespace pp;

@@ -5,8 +5,7 @@
 // that travels is reused between the last use of the old version and the arrival of the new one.
 //
 // Tensors that launches make for each other alone may lie apart: then a hole need not be as large as a whole stash.
-#include "analysis/SlotLives.h"
-#include <numeric>
+#include "analysis/lives/SlotLives.h"
 
 using namespace mlir;
 using namespace pp;
@@ -159,19 +158,6 @@ private:
 
 } // namespace
 
-int64_t pp::mostAlive(ArrayRef<Segment> segments) {
-  SmallVector<std::pair<int64_t, int64_t>> changes;
-  for (Segment segment : segments) {
-    changes.push_back({segment.first, 1});
-    changes.push_back({segment.last + 1, -1});
-  }
-  llvm::sort(changes);
-  int64_t alive = 0, most = 0;
-  for (auto [position, change] : changes)
-    most = std::max(most, alive += change);
-  return most;
-}
-
 bool pp::meet(const SlotLife &a, const SlotLife &b) {
   for (Segment x : a.segments)
     for (Segment y : b.segments)
@@ -195,46 +181,23 @@ std::vector<SlotLife> pp::slotLives(RankOp rank, bool host, bool apart) {
 }
 
 Peak pp::peakOf(RankOp rank, ArrayRef<SlotLife> lives) {
-  Peak peak;
-  int64_t length = 0;
-  for (const SlotLife &life : lives)
-    length = std::max(length, life.segments.back().last + 2);
-  std::vector<int64_t> total(length, 0);
-  SmallVector<std::pair<Role, std::vector<int64_t>>> byRole; // few, in order of their first slot
-  auto sumsOf = [&](Role role) -> std::vector<int64_t> & {
-    auto *it = llvm::find_if(byRole, [&](auto &entry) { return entry.first == role; });
-    return it != byRole.end() ? it->second : byRole.emplace_back(role, std::vector<int64_t>(length, 0)).second;
-  };
+  AliveSum total;
+  llvm::MapVector<StringRef, AliveSum> byRole;
   for (const SlotLife &life : lives) {
-    SlotOp slot = life.op;
-    std::vector<int64_t> &role = sumsOf(slot.getRole());
+    AliveSum &role = byRole[stringifyRole(SlotOp(life.op).getRole())];
     for (Segment segment : life.segments)
-      for (std::vector<int64_t> *sums : {&total, &role}) {
-        (*sums)[segment.first] += life.bytes;
-        (*sums)[segment.last + 1] -= life.bytes;
-      }
+      for (AliveSum *sum : {&total, &role})
+        sum->add(segment, life.bytes);
   }
-  auto largest = [](std::vector<int64_t> &sums, int64_t &where) {
-    int64_t now = 0, most = 0;
-    for (auto [i, change] : llvm::enumerate(sums)) {
-      now += change;
-      if (now > most) {
-        most = now;
-        where = i;
-      }
-    }
-    return most;
-  };
-  int64_t where = 0, ignored = 0;
-  peak.bytes = largest(total, where);
-  Block &body = rank.getBody().front();
-  auto op = body.begin();
-  for (int64_t i = 0; i < where && op != body.end(); ++i)
-    ++op;
-  peak.where = op == body.end() ? nullptr : &*op;
-  for (auto &[role, sums] : byRole) {
-    peak.there[stringifyRole(role)] = std::accumulate(sums.begin(), sums.begin() + where + 1, int64_t(0));
-    peak.byRole[stringifyRole(role)] = largest(sums, ignored);
+  Most most = total.most();
+  Peak peak;
+  peak.bytes = most.sum;
+  for (auto [position, op] : llvm::enumerate(rank.getBody().front()))
+    if (static_cast<int64_t>(position) == most.where)
+      peak.where = &op;
+  for (auto &[role, sum] : byRole) {
+    peak.there[role] = sum.at(most.where);
+    peak.byRole[role] = sum.most().sum;
   }
   return peak;
 }

@@ -1,26 +1,18 @@
 // When each slot of a rank program holds something: the segments between what writes it and its last reader.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_PASSES_SLOTLIVES_H
-#define PP_PASSES_SLOTLIVES_H
+#ifndef PP_ANALYSIS_SLOTLIVES_H
+#define PP_ANALYSIS_SLOTLIVES_H
 
-#include "dialect/pipeline/Pipeline.h"
+#include "analysis/lives/Lifetimes.h"
 #include "llvm/ADT/MapVector.h"
 
 namespace pp {
-
-/// Positions in the rank's list, both ends included.
-struct Segment {
-  int64_t first, last;
-};
 
 /// A tensor of a slot, or, where its number is -1, all of them in one run.
 struct SlotTensor {
   pipeline::SlotOp slot;
   int64_t tensor = -1;
 };
-
-/// The largest number of segments that share a position.
-int64_t mostAlive(llvm::ArrayRef<Segment> segments);
 
 struct SlotLife {
   pipeline::SlotOp op;
@@ -55,4 +47,4 @@ std::string describeInstant(mlir::Operation *op);
 
 } // namespace pp
 
-#endif // PP_PASSES_SLOTLIVES_H
+#endif // PP_ANALYSIS_SLOTLIVES_H
