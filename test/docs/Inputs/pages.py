@@ -87,8 +87,11 @@ class Page:
         if re.match(r"(\w+=\S+ )*mpirun ", command) and not shutil.which("mpirun"):
             return
         self.judged += 1
-        done = subprocess.run(["bash", "-c", command], cwd=self.folder, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=300)
+        try:
+            done = subprocess.run(["bash", "-c", command], cwd=self.folder, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=300)
+        except subprocess.TimeoutExpired:
+            return self.wrong(number, f"`{command}` takes more than 300 s")
         printed = [line.rstrip() for line in done.stdout.rstrip().splitlines()]
         refused = any(" error: " in line or line.startswith("error: ") for line in shown)
         if (done.returncode != 0) != refused:
