@@ -24,7 +24,7 @@ using namespace pp::pipeline;
 
 namespace {
 
-SmallVector<int64_t> membersOf(MoveOp move) {
+SmallVector<int64_t> ranksAtBothEnds(MoveOp move) {
   SmallVector<int64_t> members(cast<ValType>(move.getValue().getType()).getRanks());
   llvm::append_range(members, move.getTarget().getRanks());
   llvm::sort(members);
@@ -58,14 +58,14 @@ struct Hoist {
       return true;
     if (auto other = dyn_cast<MoveOp>(op))
       return movesWeight(other) &&
-             llvm::any_of(membersOf(other), [&](int64_t rank) { return llvm::is_contained(members, rank); });
+             llvm::any_of(ranksAtBothEnds(other), [&](int64_t rank) { return llvm::is_contained(members, rank); });
     auto task = dyn_cast<TaskOp>(op);
     return isa<InputOp, PieceOp>(op) || (task && llvm::is_contained(members, task.getRanks().front()) &&
                                          passed[task.getRanks().front()]++ >= distance);
   }
 
   void hoist(MoveOp move) {
-    SmallVector<int64_t> members = membersOf(move);
+    SmallVector<int64_t> members = ranksAtBothEnds(move);
     DenseMap<int64_t, int64_t> passed;
     Operation *target = nullptr; // only a task of its own ranks is worth passing
     for (Operation *op = move->getPrevNode(); op && !stops(op, move, members, passed); op = op->getPrevNode())
