@@ -82,6 +82,37 @@ Status readSeed(const std::string &value, Options &options) {
   return {};
 }
 
+Status readNames(const std::string &value, Options &options) {
+  std::istringstream all(value);
+  for (std::string name; std::getline(all, name, ',');)
+    if (name.empty())
+      return invalid("`--allow-unused` expects names with commas between them, got `", value, "`");
+    else
+      options.allowUnused.push_back(name);
+  return options.allowUnused.empty() ? invalid("`--allow-unused` expects the name of a tensor, got nothing") : Status();
+}
+
+Status readSaveType(const std::string &value, Options &options) {
+  for (auto [name, type] : {std::pair("f32", Type::F32), {"bf16", Type::Bf16}, {"f16", Type::F16}})
+    if (value == name)
+      options.saveType = type;
+  return options.saveType ? Status() : invalid("`--save-type` expects `f32`, `bf16` or `f16`, got `", value, "`");
+}
+
+Status readShardSize(const std::string &value, Options &options) {
+  size_t digits = std::min(value.find_first_not_of("0123456789"), value.size());
+  int64_t unit = 0;
+  for (auto [name, bytes] : {std::pair("", int64_t(1)), {"KB", 1000}, {"MB", 1000000}, {"GB", 1000000000}})
+    if (value.substr(digits) == name)
+      unit = bytes;
+  int64_t count = 0;
+  auto [end, error] = std::from_chars(value.data(), value.data() + digits, count);
+  if (unit == 0 || error != std::errc() || count < 1 || count > INT64_MAX / unit)
+    return invalid("`--shard-size` expects a number of bytes, as 5GB, 200MB or 4096, got `", value, "`");
+  options.shardBytes = count * unit;
+  return {};
+}
+
 const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
       pathOption("data", "FILE|random",
@@ -96,12 +127,21 @@ const std::vector<OptionSpec> &allOptions() {
       {"lr", "X", "peak learning rate",
        [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},
       {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},
-      pathOption("load", "FILE", "start from the weights of a .safetensors file", &Options::load),
+      pathOption("load", "FILE|DIR",
+                 "start from the weights of a .safetensors file, or of a folder with a published model",
+                 &Options::load),
+      {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model", readNames},
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
       {"save-every", "N", "write a checkpoint after every N steps, too",
        [](const std::string &value, Options &options) {
          return readWhole("save-every", value, 1, 1000000000, options.saveEvery);
        }},
+      {"save-type", "TYPE", "f32, bf16 or f16: of saved weights (as in the folder that was read; else as the program)",
+       readSaveType},
+      {"shard-size", "SIZE",
+       "at most so many bytes of weights in a file, as 200MB (5GB); the files of a folder that was\n"
+       "read are kept as they are",
+       readShardSize},
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
       pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr and steps come from it",
                  &Options::resume),
@@ -164,6 +204,14 @@ Status checkTogether(const Options &options) {
     return invalid("`--load` and `--resume` both say where to start; give one");
   if (options.saveEvery && options.save.empty())
     return invalid("`--save-every` needs `--save DIR`");
+  if (options.saveType && options.save.empty())
+    return invalid("`--save-type` needs `--save DIR`");
+  if (options.shardBytes && options.save.empty())
+    return invalid("`--shard-size` needs `--save DIR`");
+  if (options.shardBytes && !options.resume.empty())
+    return invalid("`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
+  if (!options.allowUnused.empty() && options.load.empty())
+    return invalid("`--allow-unused` needs `--load`");
   if (options.inProcess && options.carrier != Carrier::Unsaid && options.carrier != Carrier::Threads)
     return invalid("`--in-process` is `--transport threads`; give one");
   if (options.carrier == Carrier::Nccl && options.transport.sends != Sends::Plain)
@@ -190,6 +238,21 @@ Status checkFiles(const Options &options) {
     if (!path->empty())
       known.push_back({name, *path});
   }
+  return {};
+}
+
+/// A save replaces its folder, and on the way `<folder>.tmp`: no weights that are read may lie there. A run that
+/// resumes may replace its own checkpoint.
+Status checkSaved(const Options &options) {
+  namespace fs = std::filesystem;
+  std::string folder = options.save;
+  while (folder.size() > 1 && folder.ends_with('/'))
+    folder.pop_back();
+  std::error_code none;
+  for (const std::string &read : {options.load, fs::path(options.load).parent_path().string(), options.resume})
+    for (const std::string &replaced : {folder, folder + ".tmp"})
+      if (!read.empty() && !(read == options.resume && replaced == folder) && fs::equivalent(read, replaced, none))
+        return invalid("`--save ", options.save, "` would replace `", replaced, "`, whose weights are read");
   return {};
 }
 
@@ -246,6 +309,7 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
   PP_TRY(checkAlone(seen));
   PP_TRY(checkTogether(options));
   PP_TRY(checkFiles(options));
+  PP_TRY(checkSaved(options));
   options.inProcess |= options.carrier == Carrier::Threads;
   return {};
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace pp {
 
@@ -20,6 +21,9 @@ struct Options {
   std::optional<double> lr;
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;
+  std::vector<std::string> allowUnused; ///< tensors of `load` that need not be weights of the model
+  std::optional<Type> saveType;         ///< of saved weights
+  std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights
   TransportOptions transport;
   Carrier carrier = Carrier::Unsaid;
   bool noGraph = false; ///< devices with streams: every step is asked for call by call

@@ -8,6 +8,8 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,6 +58,27 @@ std::string shapeText(const std::vector<int64_t> &shape) {
 const char *fileType(Type type) {
   static constexpr const char *names[] = {"F32", "BF16", "F64", "F16"}; // in the order of Type
   return names[size_t(type)];
+}
+
+std::optional<Type> typeOfFile(const std::string &type) {
+  for (Type each : {Type::F64, Type::F32, Type::F16, Type::Bf16})
+    if (type == fileType(each))
+      return each;
+  return {};
+}
+
+nlohmann::json parseJson(std::string_view body) {
+  using nlohmann::json;
+  std::vector<std::set<std::string>> keys; // of the objects that are open
+  return json::parse(body, [&keys](int, json::parse_event_t event, json &value) {
+    if (event == json::parse_event_t::object_start)
+      keys.emplace_back();
+    if (event == json::parse_event_t::object_end)
+      keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw std::invalid_argument(text("`", value.get<std::string>(), "` is there twice"));
+    return true;
+  });
 }
 
 SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
@@ -109,7 +132,7 @@ Status SafeTensors::open(const std::string &path) {
 
 Status SafeTensors::parse(const char *header, size_t headerBytes, int64_t dataBytes) {
   try {
-    auto root = nlohmann::json::parse(header, header + headerBytes);
+    auto root = parseJson({header, headerBytes});
     for (auto &[key, value] : root.items()) {
       if (key == "__metadata__") {
         remarks = value.get<std::map<std::string, std::string>>();

@@ -6,7 +6,10 @@
 #include "runtime/Program.h"
 #include <cstdio>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pp {
@@ -25,6 +28,10 @@ struct FileTensor {
 [[nodiscard]] std::string shapeText(const std::vector<int64_t> &shape);
 /// F32, BF16, F16, F64.
 [[nodiscard]] const char *fileType(Type type);
+/// Nothing for types that hold no reals, or that the runtime does not compute with.
+[[nodiscard]] std::optional<Type> typeOfFile(const std::string &type);
+/// Parses JSON. Throws, also if an object has a key twice.
+[[nodiscard]] nlohmann::json parseJson(std::string_view body);
 
 class SafeTensors {
 public:

@@ -1,121 +1,39 @@
-// Gathers tensors by name on rank 0, writes checkpoints all or nothing, and reads them back.
+// Writes checkpoints all or nothing, in the files of the model that was read, and reads them back.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Checkpoint.h"
+#include "runtime/files/Folder.h"
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sys/statvfs.h>
-#include <tuple>
 #include <unistd.h>
 
-namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 namespace pp {
 namespace {
 
-const char *const modelFile = "model.safetensors";
-const char *const optimizerFile = "optimizer.safetensors";
-const char *const stateFile = "state.json";
-
-/// A tensor of one rank under its name in the file.
-struct Held {
-  std::string name;
-  TensorSpec tensor;
-  int32_t rank = 0;
+/// A tensor of a checkpoint: gathered from its pieces, or copied from the files that were read.
+struct OutTensor {
+  FileTensor entry;
+  const Pieces *pieces = nullptr;
+  FilePlace from;
 };
 
-/// What a rank hands in for a kind. The layout of state is that of its weight, which `transposed` knows by name.
-void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
-             std::vector<Held> &out) {
-  if (kind == TensorKind::Weights)
-    for (const WeightSpec &weight : program.weights)
-      if (weight.save)
-        out.push_back({weight.name, weight, program.rank});
-  if (kind == TensorKind::Grads)
-    for (const TensorSpec &grad : program.grads)
-      out.push_back({grad.name, grad, program.rank});
-  if (kind == TensorKind::State)
-    for (const StateSpec &state : program.state) {
-      Held held{state.name + "." + state.kind, state, program.rank};
-      if (auto found = transposed.find(state.name); found != transposed.end())
-        held.tensor.transposed = found->second;
-      out.push_back(held);
-    }
-}
+/// A file of tensors of a checkpoint.
+struct OutFile {
+  std::string name;
+  std::vector<OutTensor> tensors;
+};
 
-/// Layouts of all weights; a rank's state may belong to a weight that begins the step elsewhere.
-Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
-    for (const WeightSpec &weight : program->weights)
-      out[weight.name] = weight.transposed;
-  }
-  return {};
-}
-
-/// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out
-/// what a rank before this one has.
-Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
-  std::set<std::pair<std::string, int64_t>> seen;
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
-    std::set<std::pair<std::string, int64_t>> here;
-    for (const StateSpec &state : program->state)
-      here.insert({state.name + "." + state.kind, state.begin});
-    std::erase_if(out,
-                  [&](const Held &held) { return held.rank == rank && seen.contains({held.name, held.tensor.begin}); });
-    seen.merge(here);
-  }
-  return {};
-}
-
-/// What the ranks hand in, or this rank; with `copies` all that it has.
-Status plan(RankMemory &memory, TensorKind kind, bool everyRank, std::vector<Held> &out, bool copies = false) {
-  std::map<std::string, bool> transposed;
-  if (kind == TensorKind::State)
-    PP_TRY(layouts(memory, transposed));
-  if (everyRank) {
-    for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-      const RankProgram *program = nullptr;
-      PP_TRY(memory.emitted.rank(rank, program));
-      collect(*program, kind, transposed, out);
-    }
-  } else {
-    collect(memory.program, kind, transposed, out);
-  }
-  if (kind == TensorKind::State && !copies)
-    PP_TRY(leaveCopies(memory, out));
-  std::sort(out.begin(), out.end(), [](const Held &a, const Held &b) {
-    return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
-  });
-  if (kind == TensorKind::State && !copies) // old versions of a weight that two pieces of one rank share
-    out.erase(std::unique(out.begin(), out.end(),
-                          [](const Held &a, const Held &b) {
-                            return a.rank == b.rank && a.name == b.name && a.tensor.begin == b.tensor.begin;
-                          }),
-              out.end());
-  // Each tensor once, or its shards one after the other, or side by side.
-  auto end = [](const TensorSpec &shard) { return shard.begin + (shard.run < 0 ? shard.elements() : shard.run); };
-  auto whole = [](const TensorSpec &shard) { return shard.run < 0 ? shard.wholeElements() : shard.stride; };
-  for (size_t i = 0; everyRank && i < out.size(); ++i) {
-    bool continues = i > 0 && out[i].name == out[i - 1].name;
-    int64_t reached = continues ? end(out[i - 1].tensor) : 0;
-    if (out[i].tensor.begin < reached)
-      return internal("ranks ", out[i - 1].rank, " and ", out[i].rank, " both hand in `", out[i].name, "`");
-    bool ends = i + 1 == out.size() || out[i + 1].name != out[i].name;
-    if (out[i].tensor.begin > reached || (ends && end(out[i].tensor) < whole(out[i].tensor)))
-      return internal("no rank hands in all of `", out[i].name, "`");
-  }
-  return {};
-}
+struct Plan {
+  std::map<std::string, Pieces> weights, state;
+  std::vector<OutFile> files;     ///< of the weights
+  std::vector<std::string> names; ///< of all files
+  std::string index;              ///< the text of the index, if there is one
+};
 
 std::string trimmed(std::string folder) {
   while (folder.size() > 1 && folder.ends_with('/'))
@@ -123,7 +41,118 @@ std::string trimmed(std::string folder) {
   return folder;
 }
 
-std::string errorOf(const std::error_code &error) { return error.message(); }
+int64_t bytesOf(const OutTensor &tensor) {
+  std::optional<Type> type = typeOfFile(tensor.entry.type);
+  return type && tensor.pieces ? tensor.entry.elements() * int64_t(elementBytes(*type))
+                               : tensor.from.tensor->end - tensor.from.tensor->begin;
+}
+
+/// Whether every number of `narrow` is one of `wide`.
+bool holds(Type wide, Type narrow) {
+  return wide == narrow || wide == Type::F64 || (wide == Type::F32 && elementBytes(narrow) == 2);
+}
+
+/// Where the values of a weight come from. A file of another type than the run's gets them from the master, rounded
+/// once; what such a file cannot hold stands in the optimizer's file as well, for the run that resumes.
+Status piecesFor(Plan &plan, const std::string &weight, Type stored, const Pieces *&out) {
+  auto found = plan.weights.find(weight);
+  if (found == plan.weights.end())
+    return internal("no rank hands in `", weight, "`");
+  out = &found->second;
+  Type own = out->front().tensor.type;
+  if (stored == own)
+    return {};
+  const std::string master = weight + ".master";
+  if (!plan.state.contains(master) && !holds(stored, own))
+    plan.state[master] = found->second;
+  if (auto wider = plan.state.find(master); wider != plan.state.end())
+    out = &wider->second;
+  return {};
+}
+
+/// The files of the origin, with new values for what are weights.
+Status planAsRead(Plan &plan, const WeightLayout &layout) {
+  std::map<std::string, std::string> weightOf = layout.match->copies;
+  for (const auto &[weight, place] : layout.match->weights)
+    weightOf[place.tensor->name] = weight;
+  for (const auto &file : layout.origin->files()) {
+    OutFile out{fileName(file->path()), {}};
+    for (const auto &[name, tensor] : file->tensors()) {
+      OutTensor &each = out.tensors.emplace_back(OutTensor{tensor, nullptr, {file.get(), &tensor}});
+      auto weight = weightOf.find(name);
+      if (weight == weightOf.end())
+        continue;
+      if (layout.type)
+        each.entry.type = fileType(*layout.type);
+      PP_TRY(piecesFor(plan, weight->second, *typeOfFile(each.entry.type), each.pieces));
+    }
+    std::stable_sort(out.tensors.begin(), out.tensors.end(),
+                     [](const OutTensor &a, const OutTensor &b) { return a.entry.begin < b.entry.begin; });
+    plan.files.push_back(std::move(out));
+  }
+  return {};
+}
+
+/// The weights in the order of their names, in as many files as they need.
+Status planAfresh(Plan &plan, const WeightLayout &layout) {
+  int64_t room = 0;
+  for (const auto &[name, pieces] : plan.weights) {
+    const TensorSpec &tensor = pieces.front().tensor;
+    Type type = layout.type.value_or(tensor.type);
+    OutTensor each{{name, fileType(type), fileShape(tensor)}, nullptr, {}};
+    PP_TRY(piecesFor(plan, name, type, each.pieces));
+    if (plan.files.empty() || bytesOf(each) > room) {
+      plan.files.emplace_back();
+      room = layout.shardBytes;
+    }
+    room -= bytesOf(each);
+    plan.files.back().tensors.push_back(std::move(each));
+  }
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    char name[64];
+    snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, plan.files.size());
+    plan.files[i].name = plan.files.size() == 1 ? WeightFiles::singleName : name;
+  }
+  return {};
+}
+
+/// The index as it was read; its bytes are counted again where the types are others.
+std::string indexOf(const Plan &plan, const WeightLayout &layout) {
+  int64_t bytes = 0, elements = 0;
+  std::map<std::string, std::string> fileOf;
+  for (const OutFile &file : plan.files)
+    for (const OutTensor &tensor : file.tensors) {
+      bytes += bytesOf(tensor);
+      elements += tensor.entry.elements();
+      fileOf[tensor.entry.name] = file.name;
+    }
+  if (layout.origin) {
+    if (!layout.type || layout.origin->index().empty())
+      return layout.origin->index();
+    auto root = ordered_json::parse(layout.origin->index());
+    if (root.contains("metadata") && root["metadata"].is_object())
+      root["metadata"]["total_size"] = bytes;
+    return root.dump(2) + "\n";
+  }
+  if (plan.files.size() == 1)
+    return {};
+  ordered_json root = {{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}}, {"weight_map", fileOf}};
+  return root.dump(2) + "\n";
+}
+
+Status makePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
+  PP_TRY(piecesOf(memory, TensorKind::Weights, plan.weights));
+  PP_TRY(piecesOf(memory, TensorKind::State, plan.state));
+  PP_TRY(layout.origin ? planAsRead(plan, layout) : planAfresh(plan, layout));
+  plan.index = indexOf(plan, layout);
+  for (const OutFile &file : plan.files)
+    plan.names.push_back(file.name);
+  if (!plan.index.empty())
+    plan.names.push_back(WeightFiles::indexName);
+  plan.names.push_back(optimizerFile);
+  plan.names.push_back(stateFile);
+  return {};
+}
 
 ordered_json programFacts(const Program &program) {
   ordered_json facts = {{"model", program.model},
@@ -137,7 +166,8 @@ ordered_json programFacts(const Program &program) {
   return facts;
 }
 
-Status writeState(const Program &program, const std::string &path, const RunState &state) {
+Status writeState(const Program &program, const std::string &path, const RunState &state,
+                  const std::vector<std::string> &files) {
   ordered_json root = {{"format", 1},
                        {"step", state.step},
                        {"steps", state.steps},
@@ -148,138 +178,110 @@ Status writeState(const Program &program, const std::string &path, const RunStat
                        {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
   if (program.scalesLoss())
     root["loss_scale"] = {{"now", state.lossScale}, {"good_steps", state.goodSteps}, {"skipped_steps", state.skipped}};
-  std::string body = root.dump(2) + "\n";
-  FILE *file = fopen(path.c_str(), "wb");
-  if (!file)
-    return refused("cannot write `", path, "`: ", strerror(errno));
-  bool written =
-      fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 && fsync(fileno(file)) == 0;
-  int error = errno;
-  fclose(file);
-  return written ? Status() : refused("cannot write `", path, "`: ", strerror(error));
+  if (!state.origin.empty())
+    root["origin"] = state.origin;
+  root["files"] = files;
+  return writeText(path, root.dump(2) + "\n");
 }
 
-/// The elements in place, each rounded once.
-void multiply(Type type, std::vector<char> &elements, double factor) {
-  for (size_t i = 0; i * elementBytes(type) < elements.size(); ++i) {
-    char *at = elements.data() + i * elementBytes(type);
-    storeElement(at, type, factor * SafeTensors::readerOf(fileType(type))(at, 0));
+/// Gathers the tensors of a file, one at a time, and writes them. Collective.
+Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &out,
+                 const std::map<std::string, std::string> &metadata, int64_t &vanished) {
+  bool writer = memory.program.rank == 0;
+  std::vector<FileTensor> entries;
+  for (const OutTensor &tensor : out.tensors)
+    entries.push_back(tensor.entry);
+  SafeTensorsWriter file;
+  if (writer)
+    PP_TRY(file.open(folder + "/" + out.name, entries, metadata));
+  std::vector<char> values, converted;
+  for (const OutTensor &tensor : out.tensors) {
+    if (!tensor.pieces) {
+      if (writer)
+        PP_TRY(file.write(tensor.from.file->data(*tensor.from.tensor), size_t(bytesOf(tensor))));
+      continue;
+    }
+    PP_TRY(gather(memory, *tensor.pieces, values));
+    if (!writer)
+      continue;
+    Type own = tensor.pieces->front().tensor.type, stored = *typeOfFile(tensor.entry.type);
+    if (own != stored) {
+      converted.resize(size_t(bytesOf(tensor)));
+      PP_TRY(convert(tensor.entry.name, SafeTensors::readerOf(fileType(own)), values.data(), tensor.entry.elements(),
+                     stored, converted.data(), vanished));
+      values.swap(converted);
+    }
+    PP_TRY(file.write(values.data(), values.size()));
   }
+  return writer ? file.finish() : Status();
 }
 
-/// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
-Status replaceFolder(const std::string &fresh, const std::string &folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error)) {
-    if (rename(fresh.c_str(), folder.c_str()) != 0)
-      return refused("cannot rename `", fresh, "` to `", folder, "`: ", strerror(errno));
-  } else if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(fresh, error);
-  } else { // a file system that cannot exchange: keep the old one beside until the new one is there
-    std::string old = folder + ".old";
-    fs::remove_all(old, error);
-    if (rename(folder.c_str(), old.c_str()) != 0 || rename(fresh.c_str(), folder.c_str()) != 0)
-      return refused("cannot replace `", folder, "`: ", strerror(errno));
-    fs::remove_all(old, error);
+/// What rank 0 alone writes, state.json first: it says what is ours if the save does not come to its end.
+Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
+                   Plan &plan) {
+  std::vector<std::string> beside, tooLarge;
+  if (layout.origin)
+    PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
+  plan.names.insert(plan.names.end(), beside.begin(), beside.end());
+  PP_TRY(writeState(memory.emitted.program(), fresh + "/" + stateFile, state, plan.names));
+  for (const std::string &name : beside) {
+    std::string body;
+    PP_TRY(readText(layout.origin->path() + "/" + name, body));
+    if (name == "config.json" && layout.type)
+      body = withDtype(body, *layout.type == Type::F32   ? "float32"
+                             : *layout.type == Type::F16 ? "float16"
+                                                         : "bfloat16");
+    PP_TRY(writeText(fresh + "/" + name, body));
   }
-  return syncFolder(fs::path(folder).parent_path().string());
+  return plan.index.empty() ? Status() : writeText(fresh + "/" + WeightFiles::indexName, plan.index);
 }
 
-/// A folder that exists is replaced only if it is a checkpoint or empty.
-Status checkReplaceable(const std::string &folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error))
-    return {};
-  if (!fs::is_directory(folder, error))
-    return invalid("cannot save to `", folder, "`: it is not a folder");
-  if (folder == "." || folder == ".." || folder == "/")
-    return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder; name a new one");
-  for (const auto &entry : fs::directory_iterator(folder, error)) {
-    std::string name = entry.path().filename().string();
-    std::string whole =
-        name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
-    if (whole != modelFile && whole != optimizerFile && whole != stateFile)
-      return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and `", name,
-                     "` there is not part of a checkpoint; name a new one");
+Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
+                int64_t &vanished) {
+  Plan plan;
+  PP_TRY(makePlan(memory, layout, plan));
+  if (memory.program.rank == 0)
+    PP_TRY(writeOthers(memory, fresh, state, layout, plan));
+  // Shards of a model that was read are as others write them; only our own say of which step they are.
+  std::map<std::string, std::string> plain = {{"format", "pt"}}, ours = plain;
+  ours["step"] = std::to_string(state.step);
+  for (const OutFile &file : plan.files)
+    PP_TRY(writeFile(memory, fresh, file, state.origin.empty() ? ours : plain, vanished));
+  OutFile optimizer{optimizerFile, {}};
+  for (const auto &[name, pieces] : plan.state) {
+    const TensorSpec &tensor = pieces.front().tensor;
+    optimizer.tensors.push_back({{name, fileType(tensor.type), fileShape(tensor)}, &pieces, {}});
   }
-  return error ? refused("cannot save to `", folder, "`: ", errorOf(error)) : Status();
-}
-
-/// Makes an empty folder `<folder>.tmp`.
-Status makeFresh(const std::string &folder, std::string &fresh) {
-  fresh = folder + ".tmp";
-  PP_TRY(checkReplaceable(fresh));
-  std::error_code error;
-  fs::remove_all(fresh, error);
-  if (!fs::create_directory(fresh, error))
-    return refused("cannot save to `", folder, "`: cannot make `", fresh,
-                   "`: ", error ? errorOf(error) : "it is there and cannot be removed");
-  return {};
+  return writeFile(memory, fresh, optimizer, ours, vanished);
 }
 
 } // namespace
 
-Status writeTensors(RankMemory &memory, TensorKind kind, const std::string &path,
-                    std::map<std::string, std::string> metadata, double factor) {
-  bool writer = memory.program.rank == 0;
-  std::vector<Held> held;
-  PP_TRY(plan(memory, kind, writer, held));
-  if (!writer) {
-    std::vector<char> mine;
-    for (const Held &each : held) {
-      mine.resize(size_t(each.tensor.bytes()));
-      PP_TRY(memory.device.download(each.tensor.offset, mine.data(), mine.size()));
-      PP_TRY(memory.transport.send(0, mine.data(), mine.size()));
-    }
-    return {};
-  }
-  metadata["format"] = "pt";
-  std::vector<FileTensor> entries;
-  for (const Held &each : held)
-    if (each.tensor.begin == 0)
-      entries.push_back({each.name, fileType(each.tensor.type), fileShape(each.tensor)});
-  SafeTensorsWriter file;
-  PP_TRY(file.open(path, entries, metadata));
-  std::vector<char> whole, shard, buffer;
-  for (size_t i = 0; i < held.size(); ++i) {
-    const TensorSpec &tensor = held[i].tensor;
-    size_t size = elementBytes(tensor.type);
-    whole.resize(size_t(tensor.wholeElements()) * size);
-    shard.resize(size_t(tensor.bytes()));
-    if (held[i].rank == memory.program.rank)
-      PP_TRY(memory.device.download(tensor.offset, shard.data(), shard.size()));
-    else
-      PP_TRY(memory.transport.receive(held[i].rank, shard.data(), shard.size()));
-    int64_t run = tensor.run < 0 ? tensor.elements() : tensor.run;
-    for (int64_t at = 0; at < tensor.elements(); at += run)
-      memcpy(whole.data() + size_t(tensor.place(at)) * size, shard.data() + size_t(at) * size, size_t(run) * size);
-    if (i + 1 < held.size() && held[i + 1].name == held[i].name) // more of its shards come
-      continue;
-    buffer.resize(whole.size());
-    toFileLayout(tensor, whole.data(), buffer.data());
-    if (factor != 1)
-      multiply(tensor.type, buffer, factor);
-    PP_TRY(file.write(buffer.data(), buffer.size()));
-  }
-  return file.finish();
-}
-
-Status checkFolder(RankMemory &memory, const std::string &path) {
+Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, std::string &remark) {
   std::string folder = trimmed(path), fresh;
   PP_TRY(checkReplaceable(folder));
   PP_TRY(makeFresh(folder, fresh));
   struct statvfs room;
   bool known = statvfs(fresh.c_str(), &room) == 0;
   std::error_code error;
-  fs::remove(fresh, error);
-  std::vector<Held> held;
-  PP_TRY(plan(memory, TensorKind::Weights, true, held));
-  std::vector<Held> state;
-  PP_TRY(plan(memory, TensorKind::State, true, state));
-  held.insert(held.end(), state.begin(), state.end());
+  std::filesystem::remove(fresh, error);
+  Plan plan;
+  PP_TRY(makePlan(memory, layout, plan));
   uint64_t needed = 1 << 20;
-  for (const Held &each : held)
-    needed += uint64_t(each.tensor.bytes());
+  for (const OutFile &file : plan.files)
+    for (const OutTensor &tensor : file.tensors)
+      needed += uint64_t(bytesOf(tensor));
+  for (const auto &[name, pieces] : plan.state)
+    for (const Held &piece : pieces)
+      needed += uint64_t(piece.tensor.bytes());
+  std::vector<std::string> beside, tooLarge;
+  if (layout.origin)
+    PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
+  for (const std::string &name : beside)
+    needed += std::filesystem::file_size(layout.origin->path() + "/" + name, error);
+  if (!tooLarge.empty())
+    remark =
+        text("`", layout.origin->path(), "/", tooLarge[0], "` has more than 64 MB and is not copied to `", folder, "`");
   if (known && uint64_t(room.f_bavail) * room.f_frsize < needed)
     return refused("cannot save to `", folder, "`: a checkpoint needs ", needed, " bytes, ",
                    uint64_t(room.f_bavail) * room.f_frsize, " are free");
@@ -288,7 +290,7 @@ Status checkFolder(RankMemory &memory, const std::string &path) {
 
 Status checkFile(const std::string &option, const std::string &path) {
   std::error_code error;
-  bool existed = fs::exists(path, error);
+  bool existed = std::filesystem::exists(path, error);
   FILE *file = fopen(path.c_str(), "ab");
   if (!file)
     return refused("cannot write `", path, "` of --", option, ": ", strerror(errno));
@@ -298,37 +300,33 @@ Status checkFile(const std::string &option, const std::string &path) {
   return {};
 }
 
-Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state) {
+Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
+                      int64_t &vanished) {
   std::string folder = trimmed(path), fresh = folder + ".tmp";
   bool writer = memory.program.rank == 0;
   if (writer) {
     PP_TRY(checkReplaceable(folder));
     PP_TRY(makeFresh(folder, fresh));
   }
-  std::map<std::string, std::string> metadata = {{"step", std::to_string(state.step)}};
-  Status status = writeTensors(memory, TensorKind::Weights, fresh + "/" + modelFile, metadata);
-  if (status.ok())
-    status = writeTensors(memory, TensorKind::State, fresh + "/" + optimizerFile, metadata);
-  if (writer && status.ok())
-    status = writeState(memory.emitted.program(), fresh + "/" + stateFile, state);
+  Status status = writeAll(memory, fresh, state, layout, vanished);
   if (writer && status.ok())
     status = syncFolder(fresh);
   if (writer && status.ok())
     status = replaceFolder(fresh, folder);
   if (writer && !status.ok()) {
     std::error_code error;
-    fs::remove_all(fresh, error);
+    std::filesystem::remove_all(fresh, error);
   }
   return status;
 }
 
 Status readRunState(const Program &program, const std::string &folder, RunState &state) {
   std::string path = trimmed(folder) + "/" + stateFile;
-  std::ifstream file(path);
-  if (!file)
-    return refused("cannot resume from `", folder, "`: cannot read `", path, "`: ", strerror(errno));
+  std::string body;
+  if (Status read = readText(path, body); !read.ok())
+    return {read.code(), text("cannot resume from `", folder, "`: ", read.message())};
   try {
-    auto root = nlohmann::json::parse(file);
+    auto root = nlohmann::json::parse(body);
     if (root.at("format") != 1)
       return invalid("`", path, "` has format ", root.at("format").dump(), "; this program reads format 1");
     if (auto updates = root.at("program").value("updates_per_step", int64_t(1)); updates != program.updates)
@@ -343,6 +341,7 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.steps = root.at("steps").get<int64_t>();
     state.seed = root.at("seed").get<uint64_t>();
     state.lr = root.at("lr").get<double>();
+    state.origin = root.value("origin", std::string());
     if (!program.scalesLoss())
       return {};
     const auto &scale = root.at("loss_scale");
@@ -355,23 +354,39 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
   return {};
 }
 
-Status loadCheckpoint(RankMemory &memory, const std::string &path, const RunState &state) {
-  std::string folder = trimmed(path), remark;
-  SafeTensors model, optimizer;
-  PP_TRY(model.open(folder + "/" + modelFile));
+Status loadCheckpoint(RankMemory &memory, const std::string &path, const WeightFiles &files, const WeightMatch &match,
+                      const RunState &state) {
+  std::string folder = trimmed(path);
+  SafeTensors optimizer;
   PP_TRY(optimizer.open(folder + "/" + optimizerFile));
-  for (const SafeTensors *file : {&model, &optimizer}) {
+  std::vector<const SafeTensors *> marked = {&optimizer};
+  if (state.origin.empty())
+    for (const auto &file : files.files())
+      marked.insert(marked.end() - 1, file.get());
+  for (const SafeTensors *file : marked) {
     auto found = file->metadata().find("step");
     if (found == file->metadata().end() || found->second != std::to_string(state.step))
       return invalid("`", file->path(), "` does not belong to step ", state.step, " of `", folder, "/", stateFile, "`");
   }
-  PP_TRY(loadWeights(memory, model, remark));
-  std::vector<Held> held;
-  PP_TRY(plan(memory, TensorKind::State, false, held, true));
+  auto stored = [&](const std::string &name) {
+    auto found = optimizer.tensors().find(name);
+    return found == optimizer.tensors().end() ? FilePlace() : FilePlace{&optimizer, &found->second};
+  };
+  // A weight whose file has another type than the run is read from its master, if there is one.
+  WeightMatch exact = match;
+  for (const WeightSpec &weight : memory.program.weights)
+    if (FilePlace &place = exact.weights.at(weight.name), master = stored(weight.name + ".master");
+        master && place.tensor->type != fileType(weight.type))
+      place = master;
+  int64_t vanished = 0;
+  PP_TRY(loadWeights(memory, exact, vanished));
+  Pieces held;
+  PP_TRY(ownState(memory, held));
   for (const Held &each : held) {
-    if (!optimizer.tensors().contains(each.name))
+    FilePlace place = stored(each.name);
+    if (!place)
       return invalid("`", optimizer.path(), "` lacks `", each.name, "`");
-    PP_TRY(fromFile(each.tensor, optimizer, each.name, memory.device));
+    PP_TRY(fromFile(each.tensor, place, memory.device, vanished));
   }
   return {};
 }

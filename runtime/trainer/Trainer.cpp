@@ -81,6 +81,7 @@ Status Trainer::makeReady() {
   PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
   if (!options.source.empty())
     PP_TRY(source.open(options.source, whole.sequence, whole.vocab, ~state.seed, speaks()));
+  PP_TRY(openWeights());
   PP_TRY(device.allocate(*program));
   if (speaks())
     PP_TRY(checkOutputs());
@@ -100,6 +101,11 @@ Status Trainer::makeReady() {
     size_t perStep = program->units.size() + 2 * program->messages.size() + 1;
     trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
   }
+  if (speaks() && !options.log.empty()) { // last: a run that cannot begin leaves an older log as it is
+    log = fopen(options.log.c_str(), options.resume.empty() ? "wb" : "ab");
+    if (!log)
+      return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
+  }
   return {};
 }
 
@@ -113,8 +119,8 @@ Status Trainer::resolveState() {
     if (options.seed && *options.seed != state.seed)
       return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it out");
     if (options.steps && *options.steps != state.steps && whole.optimizer.decaySteps == 0)
-      remark = text("the resumed run's learning rate decayed towards step ", state.steps, ", this one's towards ",
-                    *options.steps);
+      remarks.push_back(text("the resumed run's learning rate decayed towards step ", state.steps,
+                             ", this one's towards ", *options.steps));
   }
   state.seed = options.seed.value_or(state.seed);
   state.lr = options.lr.value_or(state.lr);
@@ -136,25 +142,45 @@ Status Trainer::checkOutputs() {
                               {"profile", &options.profile}})
     if (!path->empty())
       PP_TRY(checkFile(option, *path));
-  if (!options.save.empty())
-    PP_TRY(checkFolder(view, options.save));
-  if (!options.log.empty()) {
-    log = fopen(options.log.c_str(), options.resume.empty() ? "wb" : "ab");
-    if (!log)
-      return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
-  }
+  if (options.save.empty())
+    return {};
+  std::string remark;
+  PP_TRY(checkFolder(view, options.save, layout(), remark));
+  if (!remark.empty())
+    remarks.push_back(remark);
   return {};
+}
+
+/// Finds every weight in the files that are read, before anything is written.
+Status Trainer::openWeights() {
+  const std::string &path = options.resume.empty() ? options.load : options.resume;
+  if (path.empty())
+    return {};
+  PP_TRY(files.open(path));
+  if (options.resume.empty() && files.isFolder())
+    state.origin = files.path();
+  if (options.shardBytes && files.isFolder())
+    return invalid("`--shard-size` has no effect: the files of `", path, "` are kept");
+  RankMemory view = memory();
+  return matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match);
+}
+
+WeightLayout Trainer::layout() const {
+  WeightLayout out;
+  if (files.isFolder()) {
+    out.origin = &files;
+    out.match = &match;
+  }
+  out.type = options.saveType;
+  out.shardBytes = options.shardBytes.value_or(out.shardBytes);
+  return out;
 }
 
 Status Trainer::fillArena() {
   RankMemory view = memory();
   if (!options.resume.empty())
-    return loadCheckpoint(view, options.resume, state);
-  if (options.load.empty())
-    return initWeights(view, state.seed);
-  SafeTensors file;
-  PP_TRY(file.open(options.load));
-  return loadWeights(view, file, remark);
+    return loadCheckpoint(view, options.resume, files, match, state);
+  return options.load.empty() ? initWeights(view, state.seed) : loadWeights(view, match, vanished);
 }
 
 Status Trainer::train() {
@@ -165,12 +191,16 @@ Status Trainer::train() {
     PP_TRY(report(step, summary));
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
-      PP_TRY(writeTensors(view, TensorKind::Grads, options.grads, {}, 1 / summary.lossScale));
+      PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
     bool last = step == lastStep;
     if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0))) {
       RunState done = state;
       done.step = step;
-      PP_TRY(saveCheckpoint(view, options.save, done));
+      int64_t lost = 0;
+      PP_TRY(saveCheckpoint(view, options.save, done, layout(), lost));
+      if (speaks() && lost > 0)
+        printf("remark: %lld values are too small for f16, and `%s` has 0 for them\n", static_cast<long long>(lost),
+               options.save.c_str());
     }
     if (step == state.step + 1 && !last)
       trace.clearSums(); // the first step touches every page
@@ -311,9 +341,14 @@ Status Trainer::report(int64_t step, const Summary &summary) {
 }
 
 Status Trainer::printHeader() {
-  std::vector<double> peaks(whole.ranks);
+  std::vector<double> peaks(whole.ranks + 1);
   peaks[rank.rank] = double(program->plannedPeak());
+  peaks[whole.ranks] = double(vanished);
   PP_TRY(transport.sum(peaks));
+  if (peaks.back() > 0)
+    remarks.push_back(
+        text(peaks.back(), " values of `", files.path(), "` are too small for f16; the run begins with 0"));
+  peaks.pop_back();
   if (!speaks())
     return {};
   printf("%s, schedule %s, %d %s over %s, %s, %lld parameters\n", whole.model.c_str(), whole.schedule.c_str(),
@@ -333,7 +368,7 @@ Status Trainer::printHeader() {
            double(tokens.windows()) / double(whole.sequencesPerStep()));
   if (source.windows() > 0)
     printf("source: %lld tokens\n", static_cast<long long>(source.count()));
-  if (!remark.empty())
+  for (const std::string &remark : remarks)
     printf("remark: %s\n", remark.c_str());
   fflush(stdout);
   return {};

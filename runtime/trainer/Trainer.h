@@ -42,6 +42,7 @@ private:
   Status makeReady();
   Status checkOutputs();
   Status resolveState();
+  Status openWeights();
   Status fillArena();
   Status train();
   Status fillInputs(int64_t step);
@@ -55,6 +56,8 @@ private:
   /// All ranks hear whether one of them failed; from here on they end in order.
   Status settle(Status mine);
   Status printHeader();
+  /// How weights are saved: as in the folder that was read, if there was one.
+  [[nodiscard]] WeightLayout layout() const;
   [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, device}; }
   [[nodiscard]] bool speaks() const { return rank.rank == 0; }
 
@@ -75,7 +78,10 @@ private:
   std::vector<double> sums;            ///< losses by microbatch, then each rank's norm
   FILE *log = nullptr;
   bool together = false, mine = false;
-  std::string remark;
+  std::vector<std::string> remarks;
+  WeightFiles files; ///< what --load or --resume names
+  WeightMatch match;
+  int64_t vanished = 0; ///< values of the first weights that f16 holds as 0
 };
 
 } // namespace pp

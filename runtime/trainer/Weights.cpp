@@ -5,7 +5,7 @@
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -44,32 +44,71 @@ Status findWeight(RankMemory &memory, const std::string &name, const WeightSpec 
   return internal("no rank holds the weight `", name, "` whose state rank ", memory.program.rank, " has");
 }
 
-/// The name under which a file has the tensor: with or without what Hugging Face puts before the names.
-std::string nameInFile(const std::string &name, const SafeTensors &file) {
-  static const std::array<std::string, 2> prefixes = {"model.", "transformer."};
-  if (file.tensors().contains(name))
-    return name;
-  for (const std::string &prefix : prefixes) {
-    if (file.tensors().contains(prefix + name))
-      return prefix + name;
-    if (name.starts_with(prefix) && file.tensors().contains(name.substr(prefix.size())))
-      return name.substr(prefix.size());
+/// Where the files have the tensor: with or without what Hugging Face puts before the names.
+FilePlace placeOf(const std::string &name, const WeightFiles &files) {
+  if (FilePlace place = files.find(name))
+    return place;
+  for (const std::string prefix : {"model.", "transformer."}) {
+    if (FilePlace place = files.find(prefix + name))
+      return place;
+    if (name.starts_with(prefix))
+      if (FilePlace place = files.find(name.substr(prefix.size())))
+        return place;
   }
   return {};
 }
 
-Status missing(const std::vector<std::string> &names, const SafeTensors &file) {
+bool isTokenTable(const std::string &name) {
+  for (const char *end : {"embed_tokens.weight", "wte.weight", "embed_in.weight"})
+    if (name == end || name.ends_with(std::string(".") + end))
+      return true;
+  return false;
+}
+
+bool isOutputLayer(const std::string &name) { return name == "lm_head.weight" || name == "embed_out.weight"; }
+
+/// Constants that published models store beside their weights.
+bool isBuffer(const std::string &name) {
+  for (const char *end :
+       {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias"})
+    if (name.ends_with(end))
+      return true;
+  return false;
+}
+
+std::string listOf(const std::vector<std::string> &names) {
   std::string list;
   for (size_t i = 0; i < names.size() && i < 4; ++i)
     list += text(i ? ", `" : "`", names[i], "`");
-  if (names.size() > 4)
-    list += text(" and ", names.size() - 4, " more");
+  return names.size() > 4 ? text(list, " and ", names.size() - 4, " more") : list;
+}
+
+Status missing(const std::vector<std::string> &names, const WeightFiles &files) {
   std::vector<std::string> had;
-  for (const auto &[name, tensor] : file.tensors())
+  for (const auto &[name, place] : files.tensors())
     had.push_back(name);
   auto nearest = nearestName(names[0], had);
-  return invalid("`", file.path(), "` lacks ", list, " of this model; it has ", had.size(), " tensors",
+  return invalid("`", files.path(), "` lacks ", listOf(names), " of this model; it has ", had.size(), " tensors",
                  nearest ? ", the nearest name is `" + *nearest + "`" : std::string());
+}
+
+bool haveSameValues(FilePlace a, FilePlace b) {
+  if (a.tensor->shape != b.tensor->shape || a.tensor->type != b.tensor->type)
+    return false;
+  return memcmp(a.file->data(*a.tensor), b.file->data(*b.tensor), size_t(a.tensor->end - a.tensor->begin)) == 0;
+}
+
+/// An output layer in the files of a model that has none of its own: its output layer is the token table.
+Status matchOutput(const std::string &output, FilePlace place, bool compare, WeightMatch &match) {
+  for (const auto &[name, table] : match.weights) {
+    if (!isTokenTable(name) || table.tensor == place.tensor)
+      continue;
+    if (compare && !haveSameValues(table, place))
+      return invalid("`", place.file->path(), "`: `", output, "` differs from `", table.tensor->name,
+                     "`, and this model's output layer is its token table (`tie_word_embeddings`)");
+    match.copies[output] = name;
+  }
+  return {};
 }
 
 } // namespace
@@ -112,45 +151,99 @@ void toFileLayout(const TensorSpec &tensor, const char *from, char *out) {
       memcpy(out, from + (row * tensor.shape[1] + column) * int64_t(size), size);
 }
 
-Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, Device &device) {
-  const FileTensor &entry = file.tensors().at(fileName);
-  SafeTensors::Reader read = SafeTensors::readerOf(entry.type);
-  if (!read)
-    return invalid("`", file.path(), "`: `", fileName, "` has type ", entry.type, ", expected F32, BF16, F16 or F64");
+Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
+               int64_t &vanished) {
+  const double tooLarge = type == Type::F16    ? 65520 // half way from the largest number to the next
+                          : type == Type::Bf16 ? 0x1.ffp127
+                                               : 0x1.ffffffp127; // of f32
+  size_t size = elementBytes(type);
+  for (int64_t i = 0; i < count; ++i, out += size) {
+    double value = read(from, i), magnitude = std::abs(elementBytes(type) == 2 ? double(float(value)) : value);
+    if (type != Type::F64 && magnitude >= tooLarge && std::isfinite(value))
+      return invalid("`", name, "` has the value ", value, ", which is too large for ", fileType(type));
+    vanished += type == Type::F16 && value != 0 && magnitude <= 0x1p-25;
+    storeElement(out, type, value);
+  }
+  return {};
+}
+
+Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64_t &vanished) {
+  const FileTensor &entry = *place.tensor;
+  const std::string name = text(place.file->path(), "`: `", entry.name);
+  std::optional<Type> type = typeOfFile(entry.type);
+  if (!type)
+    return invalid("`", name, "` has type ", entry.type, ", expected F32, BF16, F16 or F64");
   std::vector<int64_t> expected = fileShape(tensor);
   if (entry.shape != expected)
-    return invalid("`", file.path(), "`: `", fileName, "` has shape ", shapeText(entry.shape), ", this model expects ",
-                   shapeText(expected));
-  const char *data = file.data(entry);
-  std::vector<char> values(size_t(tensor.bytes()));
-  for (int64_t i = 0, count = tensor.elements(); i < count; ++i) {
+    return invalid("`", name, "` has shape ", shapeText(entry.shape), ", this model expects ", shapeText(expected));
+  // The elements in our order, then in our type; bits stay as they are where the types are the same.
+  const char *data = place.file->data(entry);
+  size_t size = elementBytes(*type);
+  int64_t count = tensor.elements();
+  std::vector<char> ours(size_t(count) * size);
+  int64_t run = tensor.transposed ? 1 : tensor.run < 0 ? count : tensor.run;
+  for (int64_t i = 0; i < count; i += run) {
     int64_t element = tensor.place(i);
     if (tensor.transposed)
       element = element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1];
-    storeElement(values.data() + i * int64_t(elementBytes(tensor.type)), tensor.type, read(data, element));
+    memcpy(ours.data() + size_t(i) * size, data + size_t(element) * size, size_t(std::min(run, count - i)) * size);
   }
-  return device.upload(tensor.offset, values.data(), values.size());
+  if (*type != tensor.type) {
+    std::vector<char> values(size_t(tensor.bytes()));
+    PP_TRY(convert(name, SafeTensors::readerOf(entry.type), ours.data(), count, tensor.type, values.data(), vanished));
+    ours = std::move(values);
+  }
+  return device.upload(tensor.offset, ours.data(), ours.size());
 }
 
-Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &remark) {
-  // Rank 0 holds the whole model's names against the file, so that one message tells all that is missing.
-  bool first = memory.program.rank == 0;
-  std::set<std::string> lacking, unused;
-  for (const auto &[name, tensor] : file.tensors())
-    unused.insert(name);
-  for (int32_t rank = 0; rank < (first ? memory.emitted.program().ranks : 1); ++rank) {
+Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
+                    WeightMatch &match) {
+  std::set<std::string> names, lacking, unused;
+  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
     const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(first ? rank : memory.program.rank, program));
+    PP_TRY(memory.emitted.rank(rank, program));
     for (const WeightSpec &weight : program->weights)
-      if (std::string found = nameInFile(weight.name, file); found.empty())
-        lacking.insert(weight.name);
-      else
-        unused.erase(found);
+      names.insert(weight.name);
+  }
+  bool hasOutput = std::any_of(names.begin(), names.end(), isOutputLayer);
+  for (const auto &[name, place] : files.tensors())
+    unused.insert(name);
+  for (const std::string &name : names) {
+    FilePlace place = placeOf(name, files);
+    if (!place && !hasOutput && isTokenTable(name)) // the file may have a tied table under its other name
+      for (const char *output : {"lm_head.weight", "embed_out.weight"})
+        place = place ? place : files.find(output);
+    if (!place)
+      lacking.insert(name);
+    else if (unused.erase(place.tensor->name))
+      match.weights[name] = place;
+    else
+      return invalid("`", place.file->path(), "`: `", place.tensor->name, "` would be two weights of this model, `",
+                     name, "` is one of them");
   }
   if (!lacking.empty())
-    return missing({lacking.begin(), lacking.end()}, file);
+    return missing({lacking.begin(), lacking.end()}, files);
+  std::vector<std::string> wrong;
+  for (const std::string &name : unused) {
+    if (!hasOutput && isOutputLayer(name))
+      PP_TRY(matchOutput(name, files.find(name), memory.program.rank == 0, match));
+    bool isAllowed = !allowed || std::find(allowed->begin(), allowed->end(), name) != allowed->end();
+    if (!isAllowed && !isBuffer(name) && !match.copies.contains(name))
+      wrong.push_back(name);
+  }
+  for (const std::string &name : allowed ? *allowed : std::vector<std::string>())
+    if (!unused.contains(name))
+      return invalid("`--allow-unused ", name, "`: `", files.path(),
+                     "` has no such tensor that this model does not use");
+  if (!wrong.empty())
+    return invalid("`", files.find(wrong[0]).file->path(), "` has ", listOf(wrong),
+                   ", which this model does not use; `--allow-unused NAME,..` says that nothing is wrong");
+  return {};
+}
+
+Status loadWeights(RankMemory &memory, const WeightMatch &match, int64_t &vanished) {
   for (const WeightSpec &weight : memory.program.weights)
-    PP_TRY(fromFile(weight, file, nameInFile(weight.name, file), memory.device));
+    PP_TRY(fromFile(weight, match.weights.at(weight.name), memory.device, vanished));
   for (const StateSpec &state : memory.program.state) {
     if (!state.isWeight())
       continue;
@@ -158,11 +251,8 @@ Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &rem
     PP_TRY(findWeight(memory, state.name, weight));
     TensorSpec place = state;
     place.transposed = weight->transposed;
-    PP_TRY(fromFile(place, file, nameInFile(state.name, file), memory.device));
+    PP_TRY(fromFile(place, match.weights.at(state.name), memory.device, vanished));
   }
-  if (first && !unused.empty())
-    remark = text("`", file.path(), "` has ", unused.size(), unused.size() == 1 ? " tensor" : " tensors",
-                  " that this model does not use, such as `", *unused.begin(), "`");
   return {};
 }
 

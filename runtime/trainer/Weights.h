@@ -5,7 +5,7 @@
 
 #include "runtime/Emitted.h"
 #include "runtime/device/Device.h"
-#include "runtime/files/SafeTensors.h"
+#include "runtime/files/WeightFiles.h"
 #include "runtime/transport/Transport.h"
 
 namespace pp {
@@ -22,18 +22,31 @@ struct RankMemory {
 /// a program of 16 bits get the f32 value that the weight is rounded from.
 Status initWeights(RankMemory &memory, uint64_t seed);
 
-/// Reads every weight of this rank from `file`, masters too. A name may carry or lack `model.` or `transformer.`;
-/// on rank 0
-/// `remark` says which tensors of the file no rank uses, if any.
-Status loadWeights(RankMemory &memory, const SafeTensors &file, std::string &remark);
+/// What the tensors of files are to the model: each tensor is a weight, a copy of one, or none of the model's.
+struct WeightMatch {
+  std::map<std::string, FilePlace> weights;  ///< by the names of the model
+  std::map<std::string, std::string> copies; ///< a tensor of the files -> the weight whose values it repeats
+};
+
+/// Finds the tensor of every weight of all ranks. A name may carry or lack `model.` or `transformer.`. A tensor that is
+/// no weight is an error, unless it is in `allowed` (null: all are), a buffer of a published model, or an output layer
+/// that repeats the token table to which the model's is tied.
+Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
+                    WeightMatch &match);
+/// Reads every weight of this rank, masters too. `vanished`: values that were too small for f16 and became 0.
+Status loadWeights(RankMemory &memory, const WeightMatch &match, int64_t &vanished);
 
 /// Stores a value that was computed in f64; 16 bits go through f32, which is what their master holds.
 void storeElement(char *at, Type type, double value);
+/// Stores the values in the type; a finite one beyond its range is an error that names the tensor and the value.
+/// `vanished` counts those that become 0.
+Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
+               int64_t &vanished);
 
 /// Copies a whole tensor at `from` into the file's layout.
 void toFileLayout(const TensorSpec &tensor, const char *from, char *out);
 /// Reads from the file what of a tensor lies in the arena.
-Status fromFile(const TensorSpec &tensor, const SafeTensors &file, const std::string &fileName, Device &device);
+Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64_t &vanished);
 
 /// The shape a file has for a tensor.
 [[nodiscard]] std::vector<int64_t> fileShape(const TensorSpec &tensor);

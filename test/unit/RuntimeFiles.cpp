@@ -1,10 +1,12 @@
 // What the trainer reads: its options, token files and tensors in files, right ones and every wrong kind.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Options.h"
+#include "runtime/files/Folder.h"
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
 #include "runtime/files/SafeTensors.h"
 #include "runtime/files/Tokens.h"
+#include "runtime/trainer/Weights.h"
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -78,6 +80,15 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
   EXPECT_EQ(refusal({"--sends", "fast"}), "`--sends` expects `buffered` or `rendezvous`, got `fast`");
   EXPECT_EQ(refusal({"--load", "a", "--resume", "b"}), "`--load` and `--resume` both say where to start; give one");
   EXPECT_EQ(refusal({"--save-every", "3"}), "`--save-every` needs `--save DIR`");
+  EXPECT_EQ(refusal({"--save-type", "f64"}), "`--save-type` expects `f32`, `bf16` or `f16`, got `f64`");
+  EXPECT_EQ(refusal({"--save-type", "f32"}), "`--save-type` needs `--save DIR`");
+  for (std::string wrong : {"", "0", "5gb", "GB", "-1", "99999999999GB"})
+    EXPECT_EQ(refusal({"--save=a", "--shard-size", wrong.c_str()}),
+              "`--shard-size` expects a number of bytes, as 5GB, 200MB or 4096, got `" + wrong + "`");
+  EXPECT_EQ(refusal({"--save=a", "--shard-size=1", "--resume=b"}),
+            "`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
+  EXPECT_EQ(refusal({"--allow-unused", "a,,b"}), "`--allow-unused` expects names with commas between them, got `a,,b`");
+  EXPECT_EQ(refusal({"--allow-unused", "a"}), "`--allow-unused` needs `--load`");
 }
 
 TEST(RuntimeOptions, RefusesWhatHasNoEffect) {
@@ -254,6 +265,17 @@ TEST_F(RuntimeFiles, TensorsComeBack) {
   EXPECT_EQ(SafeTensors::readerOf("I64"), nullptr);
 }
 
+TEST_F(RuntimeFiles, TheTypeInAConfigIsExchangedAlone) {
+  EXPECT_EQ(withDtype("{\"a\": \"dtype\", \"dtype\":\"float32\"}", "bfloat16"),
+            "{\"a\": \"dtype\", \"dtype\":\"bfloat16\"}");
+  EXPECT_EQ(withDtype("{\n  \"torch_dtype\": null ,\n  \"b\": [\"dtype\", {\"dtype\": 1}]\n}\n", "float16"),
+            "{\n  \"torch_dtype\": \"float16\" ,\n  \"b\": [\"dtype\", {\"dtype\": 1}]\n}\n");
+  EXPECT_EQ(withDtype("{\"x\\\"dtype\": 3, \"dtype\": {\"y\": [1, 2]}, \"z\": 1}", "float32"),
+            "{\"x\\\"dtype\": 3, \"dtype\": \"float32\", \"z\": 1}");
+  EXPECT_EQ(withDtype("{}", "float32"), "{}");
+  EXPECT_EQ(withDtype("{\"dtype\"", "float32"), "{\"dtype\"");
+}
+
 TEST_F(RuntimeFiles, AFileNotFinishedLeavesNothing) {
   std::string path = folder / "m.safetensors";
   {
@@ -277,6 +299,9 @@ TEST_F(RuntimeFiles, CorruptTensorsAreRefused) {
             "`m` is truncated: its header has 100 bytes, the file 42 after the length");
   EXPECT_TRUE(refused(fileOf("{\"a\":", "")).starts_with("the header of `m` is corrupt: "));
   EXPECT_TRUE(refused(fileOf("{\"a\":3}", "")).starts_with("the header of `m` is corrupt: "));
+  std::string one = "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}";
+  EXPECT_EQ(refused(fileOf("{" + one + "," + one + "}", std::string(4, 0))),
+            "the header of `m` is corrupt: `a` is there twice");
   std::string good = entry("\"shape\":[2,2],\"data_offsets\":[0,16]");
   EXPECT_EQ(refused(fileOf(good, std::string(16, 0))), "");
   EXPECT_EQ(refused(fileOf(good, std::string(12, 0))),
@@ -293,6 +318,63 @@ TEST_F(RuntimeFiles, CorruptTensorsAreRefused) {
                     "\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}";
   EXPECT_EQ(refused(fileOf(two, std::string(12, 0))),
             "`m` is corrupt: `b` begins at byte 4 of the data, inside the tensor before it, which ends at 8");
+}
+
+/// One value of a type in another, as bits; `vanished` says whether it became 0.
+template <typename Bits, typename From> Bits converted(const char *type, From value, Type to, int64_t &vanished) {
+  Bits bits = 0;
+  vanished = 0;
+  Status status = convert("x", SafeTensors::readerOf(type), reinterpret_cast<const char *>(&value), 1, to,
+                          reinterpret_cast<char *>(&bits), vanished);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return bits;
+}
+template <typename From> std::string unconverted(const char *type, From value, Type to) {
+  uint64_t bits = 0;
+  int64_t vanished = 0;
+  return convert("f`: `x", SafeTensors::readerOf(type), reinterpret_cast<const char *>(&value), 1, to,
+                 reinterpret_cast<char *>(&bits), vanished)
+      .message();
+}
+
+TEST(RuntimeNumbers, ConversionsRoundOnceAtTheirBorders) {
+  int64_t vanished = 0;
+  // F16 -> BF16: the largest number of f16 rounds up; the smallest is exact.
+  EXPECT_EQ((converted<uint16_t>("F16", uint16_t(0x7bff), Type::Bf16, vanished)), 0x4780); // 65504 -> 65536
+  EXPECT_EQ((converted<uint16_t>("F16", uint16_t(0x0001), Type::Bf16, vanished)), 0x3380); // 2^-24
+  // BF16 -> F16: 65280 is the last that fits; 2^-24 stays, and 2^-25, half way to 0, goes to even.
+  EXPECT_EQ((converted<uint16_t>("BF16", uint16_t(0x477f), Type::F16, vanished)), 0x7bf8);
+  EXPECT_EQ(unconverted("BF16", uint16_t(0x4780), Type::F16),
+            "`f`: `x` has the value 65536, which is too large for F16");
+  EXPECT_EQ(unconverted("BF16", uint16_t(0xc780), Type::F16),
+            "`f`: `x` has the value -65536, which is too large for F16");
+  EXPECT_EQ((converted<uint16_t>("BF16", uint16_t(0x3380), Type::F16, vanished)), 0x0001);
+  EXPECT_EQ(vanished, 0);
+  EXPECT_EQ((converted<uint16_t>("BF16", uint16_t(0x3301), Type::F16, vanished)), 0x0001); // beyond half way
+  EXPECT_EQ(vanished, 0);
+  EXPECT_EQ((converted<uint16_t>("BF16", uint16_t(0x3300), Type::F16, vanished)), 0x0000);
+  EXPECT_EQ(vanished, 1);
+  EXPECT_EQ((converted<uint16_t>("F64", 1e-300, Type::F16, vanished)), 0x0000);
+  EXPECT_EQ(vanished, 1);
+  EXPECT_EQ((converted<uint16_t>("F64", 0.0, Type::F16, vanished)), 0x0000);
+  EXPECT_EQ(vanished, 0);
+  // F32 -> F16: 65520 is half way to what would be 65536.
+  EXPECT_EQ((converted<uint16_t>("F32", std::nextafter(65520.0f, 0.0f), Type::F16, vanished)), 0x7bff);
+  EXPECT_EQ(unconverted("F32", 65520.0f, Type::F16), "`f`: `x` has the value 65520, which is too large for F16");
+  // F32 -> BF16: half way beyond the largest number.
+  EXPECT_EQ((converted<uint16_t>("F32", 0x1.fefffep127f, Type::Bf16, vanished)), 0x7f7f);
+  EXPECT_NE(unconverted("F32", 0x1.ffp127f, Type::Bf16), "");
+  // F64 -> F32: ties to even, and the end of the range.
+  EXPECT_EQ((converted<uint32_t>("F64", 1 + 0x1p-24, Type::F32, vanished)), 0x3f800000u);
+  EXPECT_EQ((converted<uint32_t>("F64", 1 + 0x3p-24, Type::F32, vanished)), 0x3f800002u);
+  EXPECT_EQ((converted<uint32_t>("F64", 0x1.fffffefffffffp127, Type::F32, vanished)), 0x7f7fffffu);
+  EXPECT_NE(unconverted("F64", 0x1.ffffffp127, Type::F32), "");
+  // To wider types everything is exact; what is infinite or no number stays so.
+  EXPECT_EQ((converted<uint32_t>("BF16", uint16_t(0xc001), Type::F32, vanished)), 0xc0010000u);
+  EXPECT_EQ((converted<uint32_t>("F16", uint16_t(0x8001), Type::F32, vanished)), 0xb3800000u);
+  EXPECT_EQ((converted<uint64_t>("F32", -0x1p-149f, Type::F64, vanished)), std::bit_cast<uint64_t>(-0x1p-149));
+  EXPECT_EQ((converted<uint16_t>("F32", INFINITY, Type::F16, vanished)), 0x7c00);
+  EXPECT_TRUE(std::isnan(fromBf16(converted<uint16_t>("F64", double(NAN), Type::Bf16, vanished))));
 }
 
 TEST(RuntimeNumbers, Bf16RoundsToEven) {

@@ -1,0 +1,163 @@
+// Looks after the folder of a checkpoint: refuses to replace what is not ours, exchanges, and finds what is copied.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/Folder.h"
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <unistd.h>
+
+namespace pp {
+namespace {
+
+constexpr uintmax_t maxCopiedBytes = 64 << 20;
+
+/// What a checkpoint in the folder consists of: as its state.json says, which is the first file that is written.
+std::set<std::string> filesOfOurs(const std::string &folder) {
+  std::set<std::string> names = {WeightFiles::singleName, optimizerFile, stateFile};
+  std::string body;
+  if (!readText(folder + "/" + stateFile, body).ok())
+    return names;
+  auto root = nlohmann::json::parse(body, nullptr, false);
+  if (root.is_object() && root.contains("format") && root.contains("files") && root["files"].is_array())
+    for (const auto &name : root["files"])
+      if (name.is_string())
+        names.insert(name.get<std::string>());
+  return names;
+}
+
+bool hasWeights(const std::string &name) {
+  for (const char *end : {".safetensors", ".index.json", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5",
+                          ".msgpack", ".ot", ".npz"})
+    if (name.ends_with(end))
+      return true;
+  return false;
+}
+
+} // namespace
+
+Status checkReplaceable(const std::string &folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error))
+    return {};
+  if (!std::filesystem::is_directory(folder, error))
+    return invalid("cannot save to `", folder, "`: it is not a folder");
+  if (folder == "." || folder == ".." || folder == "/")
+    return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder; name a new one");
+  std::error_code ignored;
+  const std::set<std::string> ours = filesOfOurs(folder);
+  for (const auto &entry : std::filesystem::directory_iterator(folder, error)) {
+    std::string name = entry.path().filename().string();
+    std::string whole =
+        name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
+    if (!ours.contains(whole) || entry.is_directory(ignored))
+      return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and `", name,
+                     "` there is not part of a checkpoint; name a new one");
+  }
+  return error ? refused("cannot save to `", folder, "`: ", error.message()) : Status();
+}
+
+Status makeFresh(const std::string &folder, std::string &fresh) {
+  fresh = folder + ".tmp";
+  PP_TRY(checkReplaceable(fresh));
+  std::error_code error;
+  std::filesystem::remove_all(fresh, error);
+  if (!std::filesystem::create_directory(fresh, error))
+    return refused("cannot save to `", folder, "`: cannot make `", fresh,
+                   "`: ", error ? error.message() : "it is there and cannot be removed");
+  return {};
+}
+
+Status replaceFolder(const std::string &fresh, const std::string &folder) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder, error)) {
+    if (rename(fresh.c_str(), folder.c_str()) != 0)
+      return refused("cannot rename `", fresh, "` to `", folder, "`: ", strerror(errno));
+  } else if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
+    std::filesystem::remove_all(fresh, error);
+  } else { // a file system that cannot exchange: keep the old one beside until the new one is there
+    std::string old = folder + ".old";
+    PP_TRY(checkReplaceable(old));
+    std::filesystem::remove_all(old, error);
+    if (rename(folder.c_str(), old.c_str()) != 0 || rename(fresh.c_str(), folder.c_str()) != 0)
+      return refused("cannot replace `", folder, "`: ", strerror(errno));
+    std::filesystem::remove_all(old, error);
+  }
+  return syncFolder(std::filesystem::path(folder).parent_path().string());
+}
+
+Status writeText(const std::string &path, const std::string &body) {
+  FILE *file = fopen(path.c_str(), "wb");
+  if (!file)
+    return refused("cannot write `", path, "`: ", strerror(errno));
+  bool written =
+      fwrite(body.data(), 1, body.size(), file) == body.size() && fflush(file) == 0 && fsync(fileno(file)) == 0;
+  int error = errno;
+  fclose(file);
+  return written ? Status() : refused("cannot write `", path, "`: ", strerror(error));
+}
+
+Status readText(const std::string &path, std::string &body) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return refused("cannot read `", path, "`: ", strerror(errno));
+  body.assign(std::istreambuf_iterator<char>(file), {});
+  return file.bad() ? refused("cannot read `", path, "`") : Status();
+}
+
+Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
+  std::error_code error, ignored;
+  for (const auto &entry : std::filesystem::directory_iterator(model.path(), error)) {
+    std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file(ignored) || hasWeights(name) || name.ends_with(".py") || name.ends_with(".tmp") ||
+        name == stateFile)
+      continue;
+    (entry.file_size(ignored) > maxCopiedBytes ? tooLarge : names).push_back(name);
+  }
+  if (error)
+    return refused("cannot read `", model.path(), "`: ", error.message());
+  std::sort(names.begin(), names.end());
+  std::sort(tooLarge.begin(), tooLarge.end());
+  return {};
+}
+
+/// Walks the text once. A string at depth 1 is a key if a colon follows; the value ends before the next comma or brace.
+std::string withDtype(const std::string &config, const std::string &dtype) {
+  std::string out, key;
+  size_t value = 0; // where the value of a key that is looked for begins in `out`; 0: none does
+  int depth = 0;
+  for (size_t i = 0; i < config.size(); ++i) {
+    char c = config[i];
+    if (c == '"') {
+      size_t end = i + 1;
+      while (end < config.size() && config[end] != '"')
+        end += config[end] == '\\' ? 2 : 1;
+      std::string word = config.substr(i, end + 1 - i);
+      if (depth == 1 && !value)
+        key = word;
+      out += word;
+      i = end;
+      continue;
+    }
+    if (value && depth == 1 && (c == ',' || c == '}')) {
+      size_t begin = out.find_first_not_of(" \t\r\n", value), last = out.find_last_not_of(" \t\r\n");
+      if (begin <= last)
+        out.replace(begin, last + 1 - begin, "\"" + dtype + "\"");
+      value = 0;
+    }
+    depth += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    out += c;
+    if (depth == 1 && c == ':' && (key == "\"dtype\"" || key == "\"torch_dtype\""))
+      value = out.size();
+    if (depth == 1 && (c == ',' || c == ':'))
+      key.clear();
+  }
+  return out;
+}
+
+} // namespace pp

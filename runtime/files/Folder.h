@@ -1,0 +1,34 @@
+// The folder of a checkpoint on disk: whether it may be replaced, the exchange, and the files beside the weights.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_FOLDER_H
+#define PP_RUNTIME_FOLDER_H
+
+#include "runtime/files/WeightFiles.h"
+
+namespace pp {
+
+inline constexpr const char *optimizerFile = "optimizer.safetensors";
+inline constexpr const char *stateFile = "state.json";
+
+/// Refuses a folder that exists unless all in it is ours: what its `state.json` lists as `files`, and what a save that
+/// was killed left.
+Status checkReplaceable(const std::string &folder);
+/// Makes an empty folder `<folder>.tmp`.
+Status makeFresh(const std::string &folder, std::string &fresh);
+/// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
+Status replaceFolder(const std::string &fresh, const std::string &folder);
+
+/// Writes the file and waits until it is on the disk.
+Status writeText(const std::string &path, const std::string &body);
+/// Reads a file; `path` names it in errors.
+Status readText(const std::string &path, std::string &body);
+
+/// What a folder with a model has beside its weights: config.json, the tokenizer's files and the like, but no code and
+/// no weights of other formats. `tooLarge` gets the files that are too large to be such.
+Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge);
+/// The text of a config.json whose `dtype` and `torch_dtype`, where it has them, are this one. No other byte changes.
+[[nodiscard]] std::string withDtype(const std::string &config, const std::string &dtype);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_FOLDER_H

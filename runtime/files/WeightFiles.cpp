@@ -1,0 +1,99 @@
+// Opens the files of a published model and holds them against their index, so that each tensor has one place.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/WeightFiles.h"
+#include "runtime/files/Folder.h"
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace fs = std::filesystem;
+
+namespace pp {
+namespace {
+
+/// Reads `weight_map`: the name of a tensor -> the name of a file beside the index.
+Status readIndex(const std::string &path, std::string &body, std::map<std::string, std::string> &fileOf) {
+  PP_TRY(readText(path, body));
+  try {
+    fileOf = parseJson(body).at("weight_map").get<std::map<std::string, std::string>>();
+  } catch (const std::exception &error) {
+    return invalid("`", path, "` is corrupt: ", error.what());
+  }
+  for (const auto &[tensor, its] : fileOf)
+    if (its.empty() || its == ".." || its.find('/') != std::string::npos || !its.ends_with(".safetensors"))
+      return invalid("`", path, "`: `", tensor, "` is said to be in `", its,
+                     "`, which is no name of a safetensors file in this folder");
+  if (fileOf.empty())
+    return invalid("`", path, "` names no tensor");
+  return {};
+}
+
+} // namespace
+
+std::string fileName(const std::string &path) { return fs::path(path).filename().string(); }
+
+FilePlace WeightFiles::find(const std::string &tensor) const {
+  auto found = places.find(tensor);
+  return found == places.end() ? FilePlace() : found->second;
+}
+
+Status WeightFiles::open(const std::string &path) {
+  name = path;
+  while (name.size() > 1 && name.ends_with('/'))
+    name.pop_back();
+  std::error_code error;
+  folder = fs::is_directory(name, error);
+  return folder ? openFolder() : openShard(name);
+}
+
+Status WeightFiles::openShard(const std::string &path) {
+  auto file = std::make_unique<SafeTensors>();
+  PP_TRY(file->open(path));
+  for (const auto &[tensor, entry] : file->tensors()) {
+    auto [place, fresh] = places.try_emplace(tensor, FilePlace{file.get(), &entry});
+    if (!fresh)
+      return invalid("`", tensor, "` is in `", place->second.file->path(), "` and in `", path, "`");
+  }
+  shards.push_back(std::move(file));
+  return {};
+}
+
+Status WeightFiles::openFolder() {
+  const std::string indexPath = name + "/" + indexName, single = name + "/" + singleName;
+  std::error_code error;
+  if (!fs::exists(indexPath, error)) {
+    if (fs::exists(single, error))
+      return openShard(single);
+    if (fs::exists(name + "/pytorch_model.bin", error) || fs::exists(name + "/pytorch_model.bin.index.json", error))
+      return invalid("`", name, "` has its weights in pytorch_model.bin, which is not read; convert them: python3 -c ",
+                     "'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"", name,
+                     "\").save_pretrained(\"", name, "\")'");
+    return invalid("`", name, "` has neither ", singleName, " nor ", indexName);
+  }
+  std::map<std::string, std::string> fileOf;
+  PP_TRY(readIndex(indexPath, indexText, fileOf));
+  std::set<std::string> names;
+  for (const auto &[tensor, file] : fileOf)
+    names.insert(file);
+  if (!names.contains(singleName) && fs::exists(single, error))
+    return invalid("`", name, "` has two models: ", singleName, ", and the files that ", indexName, " names");
+  for (const std::string &file : names) {
+    if (!fs::exists(name + "/" + file, error))
+      return invalid("`", indexPath, "` names `", file, "`, which is not in the folder");
+    PP_TRY(openShard(name + "/" + file));
+  }
+  return checkIndex(fileOf);
+}
+
+Status WeightFiles::checkIndex(const std::map<std::string, std::string> &fileOf) const {
+  const std::string path = name + "/" + indexName;
+  for (const auto &[tensor, file] : fileOf)
+    if (FilePlace place = find(tensor); !place || fileName(place.file->path()) != file)
+      return invalid("`", path, "`: `", tensor, "` is said to be in `", file, "`, which has no such tensor");
+  for (const auto &[tensor, place] : places)
+    if (!fileOf.contains(tensor))
+      return invalid("`", path, "` does not name `", tensor, "`, which is in `", fileName(place.file->path()), "`");
+  return {};
+}
+
+} // namespace pp

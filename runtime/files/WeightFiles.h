@@ -1,0 +1,53 @@
+// The tensors of a published model: one safetensors file, or a folder with one file or with an index and its shards.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_WEIGHTFILES_H
+#define PP_RUNTIME_WEIGHTFILES_H
+
+#include "runtime/files/SafeTensors.h"
+#include <memory>
+
+namespace pp {
+
+/// Where a tensor lies.
+struct FilePlace {
+  const SafeTensors *file = nullptr;
+  const FileTensor *tensor = nullptr;
+  explicit operator bool() const { return tensor != nullptr; }
+};
+
+class WeightFiles {
+public:
+  static constexpr const char *singleName = "model.safetensors";
+  static constexpr const char *indexName = "model.safetensors.index.json";
+
+  /// Opens a file, or what a folder has: the files that its index names, or `model.safetensors`. Every tensor is in one
+  /// file and, if there is an index, in the one that the index says.
+  Status open(const std::string &path);
+
+  [[nodiscard]] const std::string &path() const { return name; }
+  /// Whether this is a folder, and not a file.
+  [[nodiscard]] bool isFolder() const { return folder; }
+  /// The text of the index; empty if there is none.
+  [[nodiscard]] const std::string &index() const { return indexText; }
+  /// The files in the order of their names.
+  [[nodiscard]] const std::vector<std::unique_ptr<SafeTensors>> &files() const { return shards; }
+  [[nodiscard]] const std::map<std::string, FilePlace> &tensors() const { return places; }
+  [[nodiscard]] FilePlace find(const std::string &tensor) const;
+
+private:
+  Status openFolder();
+  Status openShard(const std::string &path);
+  Status checkIndex(const std::map<std::string, std::string> &fileOf) const;
+
+  std::string name, indexText;
+  bool folder = false;
+  std::vector<std::unique_ptr<SafeTensors>> shards;
+  std::map<std::string, FilePlace> places;
+};
+
+/// The last part of a path.
+[[nodiscard]] std::string fileName(const std::string &path);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_WEIGHTFILES_H

@@ -1,0 +1,166 @@
+// Plans which rank hands in which piece of a tensor, and brings the pieces together on rank 0.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/trainer/Gather.h"
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <tuple>
+
+namespace pp {
+namespace {
+
+/// What a rank hands in for a kind. The layout of state is that of its weight, which `transposed` knows by name.
+void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
+             std::vector<Held> &out) {
+  if (kind == TensorKind::Weights)
+    for (const WeightSpec &weight : program.weights)
+      if (weight.save)
+        out.push_back({weight.name, weight, program.rank});
+  if (kind == TensorKind::Grads)
+    for (const TensorSpec &grad : program.grads)
+      out.push_back({grad.name, grad, program.rank});
+  if (kind == TensorKind::State)
+    for (const StateSpec &state : program.state) {
+      Held held{state.name + "." + state.kind, state, program.rank};
+      if (auto found = transposed.find(state.name); found != transposed.end())
+        held.tensor.transposed = found->second;
+      out.push_back(held);
+    }
+}
+
+/// Layouts of all weights; a rank's state may belong to a weight that begins the step elsewhere.
+Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
+  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
+    const RankProgram *program = nullptr;
+    PP_TRY(memory.emitted.rank(rank, program));
+    for (const WeightSpec &weight : program->weights)
+      out[weight.name] = weight.transposed;
+  }
+  return {};
+}
+
+/// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out
+/// what a rank before this one has.
+Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
+    const RankProgram *program = nullptr;
+    PP_TRY(memory.emitted.rank(rank, program));
+    std::set<std::pair<std::string, int64_t>> here;
+    for (const StateSpec &state : program->state)
+      here.insert({state.name + "." + state.kind, state.begin});
+    std::erase_if(out,
+                  [&](const Held &held) { return held.rank == rank && seen.contains({held.name, held.tensor.begin}); });
+    seen.merge(here);
+  }
+  return {};
+}
+
+/// Each tensor once, or its shards one after the other, or side by side.
+Status checkWhole(const Pieces &pieces) {
+  auto end = [](const TensorSpec &shard) { return shard.begin + (shard.run < 0 ? shard.elements() : shard.run); };
+  int64_t reached = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TensorSpec &shard = pieces[i].tensor;
+    if (shard.begin < reached)
+      return internal("ranks ", pieces[std::max<size_t>(i, 1) - 1].rank, " and ", pieces[i].rank, " both hand in `",
+                      pieces[i].name, "`");
+    if (shard.begin > reached)
+      return internal("no rank hands in all of `", pieces[i].name, "`");
+    reached = end(shard);
+  }
+  const TensorSpec &last = pieces.back().tensor;
+  if (reached < (last.run < 0 ? last.wholeElements() : last.stride))
+    return internal("no rank hands in all of `", pieces.back().name, "`");
+  return {};
+}
+
+} // namespace
+
+Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Pieces> &out) {
+  std::map<std::string, bool> transposed;
+  if (kind == TensorKind::State)
+    PP_TRY(layouts(memory, transposed));
+  Pieces held;
+  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
+    const RankProgram *program = nullptr;
+    PP_TRY(memory.emitted.rank(rank, program));
+    collect(*program, kind, transposed, held);
+  }
+  if (kind == TensorKind::State)
+    PP_TRY(leaveCopies(memory, held));
+  std::sort(held.begin(), held.end(), [](const Held &a, const Held &b) {
+    return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
+  });
+  if (kind == TensorKind::State) // old versions of a weight that two pieces of one rank share
+    held.erase(std::unique(held.begin(), held.end(),
+                           [](const Held &a, const Held &b) {
+                             return a.rank == b.rank && a.name == b.name && a.tensor.begin == b.tensor.begin;
+                           }),
+               held.end());
+  for (Held &each : held)
+    out[each.name].push_back(std::move(each));
+  for (const auto &[name, pieces] : out)
+    PP_TRY(checkWhole(pieces));
+  return {};
+}
+
+Status ownState(RankMemory &memory, Pieces &out) {
+  std::map<std::string, bool> transposed;
+  PP_TRY(layouts(memory, transposed));
+  collect(memory.program, TensorKind::State, transposed, out);
+  return {};
+}
+
+Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) {
+  bool writer = memory.program.rank == 0;
+  std::vector<char> whole, shard;
+  for (const Held &piece : pieces) {
+    const TensorSpec &tensor = piece.tensor;
+    bool mine = piece.rank == memory.program.rank;
+    size_t size = elementBytes(tensor.type);
+    if (mine || writer)
+      shard.resize(size_t(tensor.bytes()));
+    if (mine)
+      PP_TRY(memory.device.download(tensor.offset, shard.data(), shard.size()));
+    if (mine && !writer)
+      PP_TRY(memory.transport.send(0, shard.data(), shard.size()));
+    if (!writer)
+      continue;
+    if (!mine)
+      PP_TRY(memory.transport.receive(piece.rank, shard.data(), shard.size()));
+    whole.resize(size_t(tensor.wholeElements()) * size);
+    int64_t run = tensor.run < 0 ? tensor.elements() : tensor.run;
+    for (int64_t at = 0; at < tensor.elements(); at += run)
+      memcpy(whole.data() + size_t(tensor.place(at)) * size, shard.data() + size_t(at) * size, size_t(run) * size);
+  }
+  out.resize(whole.size());
+  if (writer)
+    toFileLayout(pieces.front().tensor, whole.data(), out.data());
+  return {};
+}
+
+Status writeGradients(RankMemory &memory, const std::string &path, double factor) {
+  std::map<std::string, Pieces> tensors;
+  PP_TRY(piecesOf(memory, TensorKind::Grads, tensors));
+  bool writer = memory.program.rank == 0;
+  std::vector<FileTensor> entries;
+  for (const auto &[name, pieces] : tensors)
+    entries.push_back({name, fileType(pieces.front().tensor.type), fileShape(pieces.front().tensor)});
+  SafeTensorsWriter file;
+  if (writer)
+    PP_TRY(file.open(path, entries, {{"format", "pt"}}));
+  std::vector<char> values;
+  for (const auto &[name, pieces] : tensors) {
+    PP_TRY(gather(memory, pieces, values));
+    if (!writer)
+      continue;
+    Type type = pieces.front().tensor.type;
+    for (size_t at = 0; factor != 1 && at < values.size(); at += elementBytes(type))
+      storeElement(values.data() + at, type, factor * SafeTensors::readerOf(fileType(type))(values.data() + at, 0));
+    PP_TRY(file.write(values.data(), values.size()));
+  }
+  return writer ? file.finish() : Status();
+}
+
+} // namespace pp

@@ -1,0 +1,36 @@
+// Gathers named tensors, one at a time, from the ranks that hold their pieces to rank 0, which writes them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_TRAINER_GATHER_H
+#define PP_RUNTIME_TRAINER_GATHER_H
+
+#include "runtime/trainer/Weights.h"
+
+namespace pp {
+
+enum class TensorKind : uint8_t { Weights, State, Grads };
+
+/// A tensor of one rank, or the piece of it that the rank has, under its name in the file.
+struct Held {
+  std::string name;
+  TensorSpec tensor;
+  int32_t rank = 0;
+};
+
+/// The pieces of a tensor in the order in which they lie in it.
+using Pieces = std::vector<Held>;
+
+/// The pieces of all tensors of a kind, by the tensor's name: all ranks know who hands in what. The state of a weight
+/// is `<weight>.<kind>`. Each piece is there once.
+Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Pieces> &out);
+/// This rank's own pieces of the optimizer's state, with copies that other ranks have, too.
+Status ownState(RankMemory &memory, Pieces &out);
+
+/// Collective: rank 0 gets the whole tensor in the file's layout.
+Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out);
+
+/// Writes all gradients, multiplied by `factor`. Collective.
+Status writeGradients(RankMemory &memory, const std::string &path, double factor);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_TRAINER_GATHER_H
