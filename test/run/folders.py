@@ -1,21 +1,34 @@
 #!/usr/bin/env python3
-"""Folders of published models: read in shards and four types, trained, written back as they were; wrong ones are refused."""
+"""Folders of published models: read in shards and four types, trained, written back; wrong ones are refused."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: folders.py PP_COMPILE FOLDER
 import json, os, random, shutil, struct, subprocess, sys
 import harness
 
-SIZES = dict(schedule="1f1b", ranks=2, microbatches=4, layers=2, hidden=16, heads=2, ffn=24, vocab=256, context=32,
-             sequence=16, microbatch=1)
-CONFIG = b'{\n  "torch_dtype" : "float32",\n\t"inner": {"dtype": "float32", "x": "a\\"b,}"},\n  "dtype":"float32"\n}\n'
+SIZES = dict(
+    schedule="1f1b",
+    ranks=2,
+    microbatches=4,
+    layers=2,
+    hidden=16,
+    heads=2,
+    ffn=24,
+    vocab=256,
+    context=32,
+    sequence=16,
+    microbatch=1,
+)
+CONFIG = (
+    b'{\n  "torch_dtype" : "float32",\n\t"inner": {"dtype": "float32", "x": "a\\"b,}"},\n  "dtype":"float32"\n}\n'
+)
 CODES = {"F32": "f", "F64": "d", "F16": "e"}
 
 
 def pack(kind, values):
     if kind == "BF16":  # the upper halves of f32; the values have no lower ones
         raw = struct.pack(f"<{len(values)}f", *values)
-        return b"".join(raw[i + 2:i + 4] for i in range(0, len(raw), 4))
+        return b"".join(raw[i + 2 : i + 4] for i in range(0, len(raw), 4))
     return struct.pack(f"<{len(values)}{CODES[kind]}", *values)
 
 
@@ -36,12 +49,18 @@ def read_shard(path):
     with open(path, "rb") as file:
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8])
-    return {name: (entry["dtype"], entry["shape"], data[8 + length:][slice(*entry["data_offsets"])])
-            for name, entry in json.loads(data[8:8 + length]).items() if name != "__metadata__"}
+    return {
+        name: (entry["dtype"], entry["shape"], data[8 + length :][slice(*entry["data_offsets"])])
+        for name, entry in json.loads(data[8 : 8 + length]).items()
+        if name != "__metadata__"
+    }
 
 
 def write_index(folder, shards):
-    index = {"metadata": {"total_size": 1}, "weight_map": {t[0]: name for name, tensors in shards.items() for t in tensors}}
+    index = {
+        "metadata": {"total_size": 1},
+        "weight_map": {t[0]: name for name, tensors in shards.items() for t in tensors},
+    }
     with open(os.path.join(folder, "model.safetensors.index.json"), "w") as file:
         file.write(json.dumps(index, indent=1) + "\n\n")
 
@@ -53,9 +72,15 @@ def write_folder(folder, shards, index=True):
         write_shard(os.path.join(folder, name), tensors)
     if index:
         write_index(folder, shards)
-    for name, body in (("config.json", CONFIG), ("tokenizer.json", bytes(range(256))), ("vocab.txt", b"a\r\nb"),
-                       ("pytorch_model.bin", b"old"), ("modeling.py", b"pass"), ("other.safetensors", b"no model"),
-                       ("onnx/model.onnx", b"")):
+    for name, body in (
+        ("config.json", CONFIG),
+        ("tokenizer.json", bytes(range(256))),
+        ("vocab.txt", b"a\r\nb"),
+        ("pytorch_model.bin", b"old"),
+        ("modeling.py", b"pass"),
+        ("other.safetensors", b"no model"),
+        ("onnx/model.onnx", b""),
+    ):
         with open(os.path.join(folder, name), "wb") as file:
             file.write(body)
 
@@ -81,7 +106,9 @@ class Folders:
         return harness.compile_train(self.compiler, self.path(name), SIZES | values)
 
     def run(self, program, *words, expect=0, transport="threads"):
-        return harness.call([*harness.launch(program, 2, transport), "--data", self.text, *words], expect=expect, timeout=60)
+        return harness.call(
+            [*harness.launch(program, 2, transport), "--data", self.text, *words], expect=expect, timeout=60
+        )
 
     def tensors(self, program, rename=lambda name: name):
         """What the program's weights are called, with values of all the bits that the type and an f32 hold."""
@@ -91,25 +118,42 @@ class Folders:
             count = shape[0] * (shape[1] if len(shape) > 1 else 1)
             kind = list(bits)[i % 4]
             half = 2 ** (bits[kind] - 1)
-            made.append((rename(name), kind, shape, pack(kind, [self.random.randrange(-half, half) / half / 8 for _ in range(count)])))
+            made.append(
+                (
+                    rename(name),
+                    kind,
+                    shape,
+                    pack(kind, [self.random.randrange(-half, half) / half / 8 for _ in range(count)]),
+                )
+            )
         self.random.shuffle(made)
         return made
 
     def same(self, what, a, b, but=()):
         a, b = files(a), files(b)
         wrong = [name for name in a if name not in but and a[name] != b.get(name)]
-        self.tally.check(not wrong and a.keys() - set(but) == b.keys() - set(but),
-                         f"{what}: {len(a)} files are equal to the byte" + (f", but {wrong or a.keys() ^ b.keys()}" if wrong or a.keys() ^ b.keys() else ""))
+        self.tally.check(
+            not wrong and a.keys() - set(but) == b.keys() - set(but),
+            f"{what}: {len(a)} files are equal to the byte"
+            + (f", but {wrong or a.keys() ^ b.keys()}" if wrong or a.keys() ^ b.keys() else ""),
+        )
 
     def as_read(self):
         """With a rate of 0 a folder comes back as it was, whatever the precision of the run."""
-        programs = {f"{precision} {schedule}": self.compile(f"llama.{precision}.{schedule}", schedule=schedule, precision=precision)
-                    for precision, schedule in (("f32", "1f1b"), ("bf16", "1f1b"), ("bf16", "fsdp"))}
+        programs = {
+            f"{precision} {schedule}": self.compile(
+                f"llama.{precision}.{schedule}", schedule=schedule, precision=precision
+            )
+            for precision, schedule in (("f32", "1f1b"), ("bf16", "1f1b"), ("bf16", "fsdp"))
+        }
         self.llama, self.bf16 = programs["f32 1f1b"], programs["bf16 1f1b"]
         made = self.tensors(self.llama)
         buffer = ("model.layers.0.self_attn.rotary_emb.inv_freq", "F32", [2], pack("F32", [1, 0.5]))
-        self.shards = {"model-00001-of-00003.safetensors": made[:5], "model-00002-of-00003.safetensors": made[5:9] + [buffer],
-                       "model-00003-of-00003.safetensors": made[9:]}
+        self.shards = {
+            "model-00001-of-00003.safetensors": made[:5],
+            "model-00002-of-00003.safetensors": made[5:9] + [buffer],
+            "model-00003-of-00003.safetensors": made[9:],
+        }
         write_folder(self.path("model"), self.shards)
         ours = ("onnx", "pytorch_model.bin", "modeling.py", "other.safetensors")
         for name in ours[1:]:
@@ -122,12 +166,27 @@ class Folders:
         for precision, program in programs.items():
             for transport in ("threads", "mpi"):
                 out = self.path("out")
-                self.run(program, "--steps", "1", "--lr", "0", "--load", self.path("model"), "--save", out, transport=transport)
+                self.run(
+                    program,
+                    "--steps",
+                    "1",
+                    "--lr",
+                    "0",
+                    "--load",
+                    self.path("model"),
+                    "--save",
+                    out,
+                    transport=transport,
+                )
                 after = files(out)
                 own = {"optimizer.safetensors", "state.json"}
-                self.tally.check(after.keys() == before.keys() | own and all(after[name] == before[name] for name in before),
-                                 f"{precision} over {transport}: the folder comes back, {sorted(after)}")
-                self.tally.check(set(json.loads(after["state.json"])["files"]) == after.keys(), "state.json lists them all")
+                self.tally.check(
+                    after.keys() == before.keys() | own and all(after[name] == before[name] for name in before),
+                    f"{precision} over {transport}: the folder comes back, {sorted(after)}",
+                )
+                self.tally.check(
+                    set(json.loads(after["state.json"])["files"]) == after.keys(), "state.json lists them all"
+                )
 
     def resumed(self):
         """A weight whose file has fewer bits than the run goes on from the bits that the run had."""
@@ -140,18 +199,42 @@ class Folders:
             self.run(program, "--resume", self.path("half"), "--save", self.path("half"))
             self.same("resumed in place", self.path("whole"), self.path("half"))
         trained = read_shard(self.path("whole", "model-00001-of-00003.safetensors"))
-        self.tally.check(all(trained[name][:2] == (kind, shape) and trained[name][2] != raw
-                             for name, kind, shape, raw in self.shards["model-00001-of-00003.safetensors"]),
-                         "types and shapes stay, values change")
+        self.tally.check(
+            all(
+                trained[name][:2] == (kind, shape) and trained[name][2] != raw
+                for name, kind, shape, raw in self.shards["model-00001-of-00003.safetensors"]
+            ),
+            "types and shapes stay, values change",
+        )
 
     def types(self):
-        self.run(self.llama, "--steps", "1", "--lr", "0", "--load", self.path("model"), "--save", self.path("half16"),
-                 "--save-type", "bf16")
-        kinds = [kind for name in self.shards for tensor, (kind, _, _) in read_shard(self.path("half16", name)).items()
-                 if not tensor.endswith("inv_freq")]
+        self.run(
+            self.llama,
+            "--steps",
+            "1",
+            "--lr",
+            "0",
+            "--load",
+            self.path("model"),
+            "--save",
+            self.path("half16"),
+            "--save-type",
+            "bf16",
+        )
+        kinds = [
+            kind
+            for name in self.shards
+            for tensor, (kind, _, _) in read_shard(self.path("half16", name)).items()
+            if not tensor.endswith("inv_freq")
+        ]
         self.tally.check(set(kinds) == {"BF16"}, "--save-type bf16: all weights are")
-        self.tally.check(files(self.path("half16"))["config.json"] == CONFIG.replace(b'"torch_dtype" : "float32"', b'"torch_dtype" : "bfloat16"')
-                         .replace(b'"dtype":"float32"\n', b'"dtype":"bfloat16"\n'), "--save-type bf16: config.json says it, and is else the same")
+        self.tally.check(
+            files(self.path("half16"))["config.json"]
+            == CONFIG.replace(b'"torch_dtype" : "float32"', b'"torch_dtype" : "bfloat16"').replace(
+                b'"dtype":"float32"\n', b'"dtype":"bfloat16"\n'
+            ),
+            "--save-type bf16: config.json says it, and is else the same",
+        )
         self.run(self.llama, "--steps", "1", "--lr", "0", "--load", self.path("half16"), "--save", self.path("again"))
         self.same("read back", self.path("half16"), self.path("again"), but=("state.json", "optimizer.safetensors"))
 
@@ -164,15 +247,24 @@ class Folders:
         whole, found = read_shard(self.path("one", "model.safetensors")), {}
         for name in sorted(set(index["weight_map"].values())):
             shard = read_shard(self.path("many", name))
-            self.tally.check(len(shard) == 1 or sum(len(raw) for *_, raw in shard.values()) <= 5000, f"{name}: at most 5000 bytes")
-            self.tally.check(all(index["weight_map"][tensor] == name for tensor in shard), f"{name}: as the index says")
+            self.tally.check(
+                len(shard) == 1 or sum(len(raw) for *_, raw in shard.values()) <= 5000, f"{name}: at most 5000 bytes"
+            )
+            self.tally.check(
+                all(index["weight_map"][tensor] == name for tensor in shard), f"{name}: as the index says"
+            )
             found |= shard
         size = sum(len(raw) for *_, raw in whole.values())
-        self.tally.check(found == whole and index["metadata"] == {"total_parameters": size // 4, "total_size": size},
-                         f"{len(set(index['weight_map'].values()))} shards hold the {len(whole)} tensors of one file")
+        self.tally.check(
+            found == whole and index["metadata"] == {"total_parameters": size // 4, "total_size": size},
+            f"{len(set(index['weight_map'].values()))} shards hold the {len(whole)} tensors of one file",
+        )
         self.run(self.llama, "--resume", self.path("many"), "--steps", "2", "--save", self.path("many2"))
         self.run(self.llama, "--resume", self.path("one"), "--steps", "2", "--save", self.path("one2"))
-        self.tally.check(set(os.listdir(self.path("many2"))) == set(os.listdir(self.path("many"))), "a resumed run keeps the shards")
+        self.tally.check(
+            set(os.listdir(self.path("many2"))) == set(os.listdir(self.path("many"))),
+            "a resumed run keeps the shards",
+        )
         joined = {}
         for name in set(index["weight_map"].values()):
             joined |= read_shard(self.path("many2", name))
@@ -183,38 +275,60 @@ class Folders:
         gpt2 = self.compile("gpt2", model="gpt2")
         made = self.tensors(gpt2, rename=lambda name: "transformer." + name)
         table = next(tensor for tensor in made if tensor[0] == "transformer.wte.weight")
-        buffers = [("transformer.h.0.attn.bias", "U8", [1, 1, 2, 2], bytes([1, 0, 1, 1])),
-                   ("transformer.h.0.attn.masked_bias", "F32", [], pack("F32", [-1e4]))]
+        buffers = [
+            ("transformer.h.0.attn.bias", "U8", [1, 1, 2, 2], bytes([1, 0, 1, 1])),
+            ("transformer.h.0.attn.masked_bias", "F32", [], pack("F32", [-1e4])),
+        ]
         train = ["--steps", "2", "--load", self.path("tied"), "--save", self.path("tied.out")]
         single = "model.safetensors"
         write_folder(self.path("tied"), {single: made + buffers + [("lm_head.weight", *table[1:])]}, index=False)
         self.run(gpt2, *train)
         out = read_shard(self.path("tied.out", single))
-        self.tally.check(list(out) == list(read_shard(self.path("tied", single))), "tied: the same tensors in the same order")
-        self.tally.check(out["lm_head.weight"] == out["transformer.wte.weight"] != table[1:], "tied: the output layer is the new table")
+        self.tally.check(
+            list(out) == list(read_shard(self.path("tied", single))), "tied: the same tensors in the same order"
+        )
+        self.tally.check(
+            out["lm_head.weight"] == out["transformer.wte.weight"] != table[1:],
+            "tied: the output layer is the new table",
+        )
         self.tally.check(all(out[name][2] == raw for name, _, _, raw in buffers), "tied: buffers are copied")
         rest = [tensor for tensor in made if tensor is not table]
         write_folder(self.path("tied"), {single: rest + [("lm_head.weight", *table[1:])]}, index=False)
         self.run(gpt2, *train)
-        self.tally.check(read_shard(self.path("tied.out", single))["lm_head.weight"] == out["lm_head.weight"],
-                         "tied: an output layer alone is the table")
+        self.tally.check(
+            read_shard(self.path("tied.out", single))["lm_head.weight"] == out["lm_head.weight"],
+            "tied: an output layer alone is the table",
+        )
         other = ("lm_head.weight", *table[1:3], table[3][2:] + table[3][:2])
         write_folder(self.path("tied"), {single: made + [other]}, index=False)
-        self.refused("an output layer that differs from the table", gpt2, "tied", single, "lm_head.weight", "differs from `transformer.wte.weight`")
+        self.refused(
+            "an output layer that differs from the table",
+            gpt2,
+            "tied",
+            single,
+            "lm_head.weight",
+            "differs from `transformer.wte.weight`",
+        )
 
     def refused(self, what, program, folder, *words, more=()):
         """One sentence with all the words, and nothing is written."""
         out, log = self.path("none"), self.path("none.log")
-        done = self.run(program, "--steps", "1", "--load", self.path(folder), "--save", out, "--log", log, *more, expect=None)
+        done = self.run(
+            program, "--steps", "1", "--load", self.path(folder), "--save", out, "--log", log, *more, expect=None
+        )
         said = done.stderr.strip().splitlines()
         left = [path for path in (out, out + ".tmp", log) if os.path.exists(path)]
-        self.tally.check(done.returncode == 1 and len(said) == 1 and all(word in said[0] for word in words) and not left,
-                         f"{what}: {said} {left or ''}")
+        self.tally.check(
+            done.returncode == 1 and len(said) == 1 and all(word in said[0] for word in words) and not left,
+            f"{what}: {said} {left or ''}",
+        )
 
     def bad(self):
         one, two, three = self.shards
-        first = lambda change: {name: [change(*t) if name == two and i == 0 else t for i, t in enumerate(tensors)]
-                                for name, tensors in self.shards.items()}
+        first = lambda change: {
+            name: [change(*t) if name == two and i == 0 else t for i, t in enumerate(tensors)]
+            for name, tensors in self.shards.items()
+        }
         victim = self.shards[two][0][0]
         kind, shape, raw = self.shards[two][0][1:]
 
@@ -232,6 +346,7 @@ class Folders:
             def change():
                 with open(self.path("bad", "model.safetensors.index.json"), "w") as file:
                     file.write(text)
+
             return change
 
         def repeat():
@@ -239,41 +354,130 @@ class Folders:
                 data = file.read()
             (length,) = struct.unpack("<Q", data[:8])
             entry = json.dumps({"dtype": kind, "shape": shape, "data_offsets": [0, len(raw)]})
-            text = data[8:8 + length].rstrip()[:-1] + f',"{victim}":{entry}}}'.encode()
+            text = data[8 : 8 + length].rstrip()[:-1] + f',"{victim}":{entry}}}'.encode()
             with open(self.path("bad", two), "wb") as file:
-                file.write(struct.pack("<Q", len(text)) + text + data[8 + length:])
+                file.write(struct.pack("<Q", len(text)) + text + data[8 + length :])
 
-        case("a missing tensor", {name: tensors[name == two:] for name, tensors in self.shards.items()}, "bad` lacks", victim)
-        case("a wrong shape", first(lambda n, k, s, r: (n, k, [len(r) // {"F64": 8, "F32": 4}.get(k, 2)] + [1] * len(s), r)), two, victim, "has shape")
+        case(
+            "a missing tensor",
+            {name: tensors[name == two :] for name, tensors in self.shards.items()},
+            "bad` lacks",
+            victim,
+        )
+        case(
+            "a wrong shape",
+            first(lambda n, k, s, r: (n, k, [len(r) // {"F64": 8, "F32": 4}.get(k, 2)] + [1] * len(s), r)),
+            two,
+            victim,
+            "has shape",
+        )
         case("an unknown type", first(lambda n, k, s, r: (n, "F12", s, r)), two, victim, "unknown type F12")
-        case("a type of no reals", first(lambda n, k, s, r: (n, "I64", s, bytes(len(r) * 8 // {"F64": 8, "F32": 4}.get(k, 2)))), two, victim, "I64")
+        case(
+            "a type of no reals",
+            first(lambda n, k, s, r: (n, "I64", s, bytes(len(r) * 8 // {"F64": 8, "F32": 4}.get(k, 2)))),
+            two,
+            victim,
+            "I64",
+        )
         case("a truncated shard", self.shards, two, "truncated", damage=cut)
-        case("a missing shard", self.shards, two, "not in the folder", damage=lambda: os.remove(self.path("bad", two)))
-        case("a name in two shards", {name: tensors + ([self.shards[two][0]] if name == three else []) for name, tensors in self.shards.items()},
-             two, three, victim)
+        case(
+            "a missing shard", self.shards, two, "not in the folder", damage=lambda: os.remove(self.path("bad", two))
+        )
+        case(
+            "a name in two shards",
+            {
+                name: tensors + ([self.shards[two][0]] if name == three else [])
+                for name, tensors in self.shards.items()
+            },
+            two,
+            three,
+            victim,
+        )
         case("a name twice in a shard", self.shards, two, victim, "twice", damage=repeat)
-        moved = {name: [t for t in tensors if t[0] != victim] + ([self.shards[two][0]] if name == one else []) for name, tensors in self.shards.items()}
-        case("an index that names the wrong shard", self.shards, "index.json", victim, one, "no such tensor", index=moved)
-        case("an index that lacks a tensor", self.shards, "index.json", victim, two, "does not name",
-             index={name: [t for t in tensors if t[0] != victim] for name, tensors in self.shards.items()})
-        case("an index that leaves the folder", self.shards, "index.json", "../model/" + two, index={"../model/" + two: self.shards[two]})
+        moved = {
+            name: [t for t in tensors if t[0] != victim] + ([self.shards[two][0]] if name == one else [])
+            for name, tensors in self.shards.items()
+        }
+        case(
+            "an index that names the wrong shard",
+            self.shards,
+            "index.json",
+            victim,
+            one,
+            "no such tensor",
+            index=moved,
+        )
+        case(
+            "an index that lacks a tensor",
+            self.shards,
+            "index.json",
+            victim,
+            two,
+            "does not name",
+            index={name: [t for t in tensors if t[0] != victim] for name, tensors in self.shards.items()},
+        )
+        case(
+            "an index that leaves the folder",
+            self.shards,
+            "index.json",
+            "../model/" + two,
+            index={"../model/" + two: self.shards[two]},
+        )
         case("an index that is no JSON", self.shards, "index.json", "corrupt", damage=say("{"))
         case("an index without a map", self.shards, "index.json", "weight_map", damage=say("{}"))
-        case("an index with a name twice", self.shards, "index.json", victim, "twice",
-             damage=say(json.dumps({"weight_map": {"a": one}}).replace('"a"', f'"{victim}": "{two}", "{victim}"')))
+        case(
+            "an index with a name twice",
+            self.shards,
+            "index.json",
+            victim,
+            "twice",
+            damage=say(json.dumps({"weight_map": {"a": one}}).replace('"a"', f'"{victim}": "{two}", "{victim}"')),
+        )
         bias = ("model.layers.0.self_attn.q_proj.bias", "F32", [1], bytes(4))
         many = self.shards | {two: self.shards[two] + [bias]}
         case("a tensor that is no weight", many, two, bias[0], "does not use")
-        case("a name that is not unused", many, "--allow-unused", victim, more=("--allow-unused", f"{bias[0]},{victim}"))
+        case(
+            "a name that is not unused",
+            many,
+            "--allow-unused",
+            victim,
+            more=("--allow-unused", f"{bias[0]},{victim}"),
+        )
         write_folder(self.path("bad"), many)
-        self.run(self.llama, "--steps", "1", "--load", self.path("bad"), "--save", self.path("allowed"), "--allow-unused", bias[0])
-        self.tally.check(read_shard(self.path("allowed", two))[bias[0]] == ("F32", [1], bytes(4)), "an allowed tensor is copied")
-        case("two models", self.shards, "two models", damage=lambda: write_shard(self.path("bad", "model.safetensors"), [bias]))
-        case("a folder with pytorch_model.bin alone", {}, "bad", "pytorch_model.bin", "save_pretrained", damage=lambda: os.remove(self.path("bad", "model.safetensors.index.json")))
+        self.run(
+            self.llama,
+            "--steps",
+            "1",
+            "--load",
+            self.path("bad"),
+            "--save",
+            self.path("allowed"),
+            "--allow-unused",
+            bias[0],
+        )
+        self.tally.check(
+            read_shard(self.path("allowed", two))[bias[0]] == ("F32", [1], bytes(4)), "an allowed tensor is copied"
+        )
+        case(
+            "two models",
+            self.shards,
+            "two models",
+            damage=lambda: write_shard(self.path("bad", "model.safetensors"), [bias]),
+        )
+        case(
+            "a folder with pytorch_model.bin alone",
+            {},
+            "bad",
+            "pytorch_model.bin",
+            "save_pretrained",
+            damage=lambda: os.remove(self.path("bad", "model.safetensors.index.json")),
+        )
 
     def replaced(self):
         """Only a folder that is all ours is replaced, and never the one that is read."""
-        save = lambda out, *more, expect=0: self.run(self.llama, "--steps", "1", "--load", self.path("model"), "--save", out, *more, expect=expect)
+        save = lambda out, *more, expect=0: self.run(
+            self.llama, "--steps", "1", "--load", self.path("model"), "--save", out, *more, expect=expect
+        )
         out = self.path("replaced")
         save(out)
         save(out)
@@ -283,11 +487,23 @@ class Folders:
         with open(os.path.join(out, "mine.txt"), "w") as file:
             file.write("mine")
         before = files(out)
-        self.tally.check("`mine.txt`" in save(out, expect=1).stderr and files(out) == before, "a folder with a file of others stays")
+        self.tally.check(
+            "`mine.txt`" in save(out, expect=1).stderr and files(out) == before,
+            "a folder with a file of others stays",
+        )
         before = files(self.path("half16"))
         for read in ("half16", "half16/model-00001-of-00003.safetensors"):
             for given in ("half16", "half16/", "./half16"):
-                done = self.run(self.llama, "--steps", "1", "--load", self.path(read), "--save", os.path.join(self.folder, given), expect=1)
+                done = self.run(
+                    self.llama,
+                    "--steps",
+                    "1",
+                    "--load",
+                    self.path(read),
+                    "--save",
+                    os.path.join(self.folder, given),
+                    expect=1,
+                )
                 self.tally.check("would" in done.stderr, f"--load {read} --save {given}: {done.stderr.strip()}")
         self.tally.check(files(self.path("half16")) == before, "the folder that is read stays")
 
