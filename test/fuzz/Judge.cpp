@@ -5,6 +5,7 @@
 #include "dialect/nn/Nn.h"
 #include "frontend/Frontend.h"
 #include "mlir/IR/Diagnostics.h"
+#include "mlir/IR/Verifier.h"
 #include "mlir/Pass/PassManager.h"
 #include "mlir/Pass/PassRegistry.h"
 #include "passes/Passes.h"
@@ -279,6 +280,12 @@ Verdict Judge::prove(ModuleOp module) {
     }
     return success();
   });
+  // A mutant may be no program at all. The pipeline has verify-ops before the proofs, which take well-formed ops as given.
+  if (failed(verify(module))) {
+    verdict.proved = false;
+    verdict.proof = "ops";
+    return verdict;
+  }
   for (const std::string &proof : proofs) {
     PassManager manager(&context);
     if (succeeded(parsePassPipeline(proof, manager)) && succeeded(manager.run(module)))
