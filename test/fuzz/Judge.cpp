@@ -280,7 +280,7 @@ Verdict Judge::prove(ModuleOp module) {
     }
     return success();
   });
-  // A mutant may be no program at all. The pipeline has verify-ops before the proofs, which take well-formed ops as given.
+  // A mutant may be no program at all. The pipeline has verify-ops before the proofs, for they expect well-formed ops.
   if (failed(verify(module))) {
     verdict.proved = false;
     verdict.proof = "ops";
