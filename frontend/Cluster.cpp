@@ -4,11 +4,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::success;
 
 namespace {
 /// A number that a cluster may give: alone (`memory 80e9`, no label) or by its label (`inside bandwidth = 200e9`).

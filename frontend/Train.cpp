@@ -8,11 +8,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::success;
 
 namespace {
 /// Evaluates arguments and defaults; the defaults of a schedule may speak of the model's layers and of the cluster.

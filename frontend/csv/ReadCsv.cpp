@@ -11,10 +11,6 @@
 using namespace llvm;
 using namespace pp;
 using namespace pp::pipeline;
-using mlir::failed;
-using mlir::failure;
-using mlir::LogicalResult;
-using mlir::success;
 
 namespace {
 

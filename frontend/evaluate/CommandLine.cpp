@@ -5,9 +5,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
 
 CommandLine::CommandLine(Source &source, const FrontendOptions &options) : source(source) {
   std::string text;

@@ -5,12 +5,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::succeeded;
-using mlir::success;
 
 //===-- Names ---------------------------------------------------------------------------------------------------===//
 

@@ -4,11 +4,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::success;
 
 const Parameter *Callee::find(StringRef text) const {
   for (const Parameter &parameter : parameters)

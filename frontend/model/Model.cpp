@@ -9,12 +9,7 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
 using mlir::RankedTensorType;
-using mlir::success;
 
 //===-- The language's ops --------------------------------------------------------------------------------------===//
 

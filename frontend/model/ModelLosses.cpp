@@ -9,9 +9,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failure;
-using mlir::LogicalResult;
-using mlir::success;
 
 void ModelLosses::clear() {
   losses.clear();

@@ -8,11 +8,6 @@
 
 using namespace llvm;
 using namespace pp;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::success;
 
 int64_t ModelOutline::layersBefore(unsigned part) const {
   return count_if(kindOf, [&](unsigned kind) {

@@ -5,12 +5,7 @@
 using namespace llvm;
 using namespace pp;
 using namespace pp::pipeline;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
 using mlir::IntegerAttr;
-using mlir::LogicalResult;
-using mlir::success;
 
 /// As many versions back a unit may ask for: each is one more copy of the weights.
 static constexpr int64_t kMostVersions = 64;

@@ -5,11 +5,6 @@
 using namespace llvm;
 using namespace pp;
 using namespace pp::pipeline;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::success;
 
 LogicalResult Elaborator::move(const MoveStatement *statement, Scope &scope) {
   FailureOr<PlaceAttr> from = PlaceAttr(), to = failure();

@@ -7,11 +7,6 @@
 using namespace llvm;
 using namespace pp;
 using namespace pp::pipeline;
-using mlir::failed;
-using mlir::failure;
-using mlir::FailureOr;
-using mlir::LogicalResult;
-using mlir::success;
 
 std::string Elaborator::Family::str(int64_t index) const {
   if (name.empty())
