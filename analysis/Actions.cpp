@@ -82,7 +82,7 @@ int64_t Pieces::primary(int64_t piece) const {
   };
   auto isSame = [&](Attribute a, Attribute b, int64_t other) {
     return cast<WeightAttr>(a).getName() == cast<WeightAttr>(b).getName() &&
-           op(piece)->getAttr("first") == op(other)->getAttr("first");
+           op(piece).getVocabularyAttr() == op(other).getVocabularyAttr();
   };
   for (Attribute mine : weightsOf(piece))
     for (int64_t other = 0; cast<WeightAttr>(mine).getTied() && other < piece; ++other)
@@ -107,7 +107,7 @@ std::string pp::withLoops(Operation *op) {
 SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
   auto attr = program.getTrain().getAs<IntegerAttr>("sequence");
   int64_t sequence = attr ? attr.getInt() : 0, slices = std::max<int64_t>(program.getSlices(), 1);
-  auto given = program->getAttrOfType<DenseI64ArrayAttr>("slice_lengths");
+  auto given = program.getSliceLengthsAttr();
   SmallVector<int64_t> starts = {0};
   for (int64_t k = 0; k < slices; ++k) {
     int64_t equal = sequence / slices + (k < sequence % slices);
@@ -116,24 +116,14 @@ SmallVector<int64_t> pp::sliceStarts(ProgramOp program) {
   return starts;
 }
 
-int64_t pp::updatesOf(ProgramOp program) {
-  auto count = program->getAttrOfType<IntegerAttr>("updates");
-  return count ? count.getInt() : 1;
-}
-
 int64_t pp::updateOf(ProgramOp program, int64_t microbatch) {
-  return microbatch < 0 ? 0 : microbatch / (static_cast<int64_t>(program.getMicrobatches()) / updatesOf(program));
-}
-
-int64_t pp::versionOf(ProgramOp program, Operation *op, CoordAttr coord) {
-  auto version = op->getAttrOfType<IntegerAttr>(isa<UnitOp>(op) ? "version" : "pipeline.version");
-  return version ? version.getInt() : updateOf(program, coord.getMicrobatch());
+  return microbatch < 0 ? 0 : microbatch / (static_cast<int64_t>(program.getMicrobatches()) / program.countUpdates());
 }
 
 bool pp::hasVersions(ProgramOp program) {
-  bool found = updatesOf(program) > 1;
+  bool found = program.countUpdates() > 1;
   program.walk([&](UnitOp unit) {
-    found |= unit->hasAttr("version");
+    found |= unit.getVersion().has_value();
     return found ? WalkResult::interrupt() : WalkResult::advance();
   });
   return found;
@@ -161,7 +151,7 @@ namespace {
 /// What an action's conditions depend on in the others.
 struct Others {
   Others(ProgramOp program, const Pieces &pieces)
-      : keys(program, pieces.all()), updates(updatesOf(program)),
+      : keys(program, pieces.all()), updates(program.countUpdates()),
         together(updates > 1 && updatesTogether(program, pieces)) {
     program.walk([&](UnitOp unit) {
       if (unit.getUnit().getPhase() == Phase::R)
@@ -217,7 +207,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
       action.needs.push_back({Condition::Weight, piece, -1, -1, rank});
   auto program = others.updates > 1 ? op->getParentOfType<ProgramOp>() : ProgramOp();
   if (program && pieces.mayHaveWeights(piece)) {
-    int64_t version = versionOf(program, op, coord);
+    int64_t version = versionOf(program, op);
     if (version > 0 && phase != Phase::W && phase != Phase::U)
       action.needs.push_back({Condition::Gradient, others.together ? -1 : piece, version - 1, -1, -1});
     if (phase == Phase::B || phase == Phase::W)

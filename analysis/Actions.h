@@ -58,15 +58,15 @@ private:
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
 };
 
-/// How often a step updates its weights: the microbatches are as many runs of equal length (`updates u`).
-int64_t updatesOf(pipeline::ProgramOp program);
-
 /// The update that the gradient of this microbatch is part of.
 int64_t updateOf(pipeline::ProgramOp program, int64_t microbatch);
 
 /// Which version of the weights a unit, a task or a launch reads: 0 is there when the step begins, each update makes
 /// the next, those below 0 are of earlier steps. If the schedule says nothing, all updates before its own are in it.
-int64_t versionOf(pipeline::ProgramOp program, mlir::Operation *op, pipeline::CoordAttr coord);
+template <typename Op> int64_t versionOf(pipeline::ProgramOp program, Op op) {
+  std::optional<uint64_t> version = op.getVersion();
+  return version ? static_cast<int64_t>(*version) : updateOf(program, op.getUnit().getCoord().getMicrobatch());
+}
 
 /// Whether units of the program read other weights than those that are there when the step begins.
 bool hasVersions(pipeline::ProgramOp program);

@@ -9,7 +9,7 @@
 namespace pp {
 
 /// Of a derived function: its identity, a `#pipeline.body`.
-inline constexpr llvm::StringLiteral kBodyAttr = "pipeline.body";
+using pipeline::kBodyAttr;
 
 /// The identity of this function; null if nothing derived it.
 inline pipeline::BodyAttr identityOf(mlir::func::FuncOp function) {

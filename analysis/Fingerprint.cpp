@@ -78,8 +78,7 @@ json::Object pp::fingerprintOf(ProgramOp program) {
   made["ranks"] = static_cast<int64_t>(program.getRanks());
   made["microbatches"] = static_cast<int64_t>(program.getMicrobatches());
   made["slices"] = static_cast<int64_t>(program.getSlices());
-  auto target = program->getAttrOfType<StringAttr>("pipeline.target");
-  made["target"] = target ? target.getValue() : "cpu";
+  made["target"] = program.getTarget().value_or("cpu");
   if (program.getOps<RankOp>().empty())
     return made; // not projected yet
   Hash units, messages;

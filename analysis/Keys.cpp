@@ -20,7 +20,7 @@ static SmallVector<unsigned, 2> keyPlaces(func::FuncOp part) {
       return {};
     unsigned place = 0;
     for (unsigned i = 0; i <= argument.getArgNumber(); ++i) {
-      bool flows = llvm::none_of(ArrayRef<StringRef>{"nn.weight", "nn.data", "nn.stats"},
+      bool flows = llvm::none_of(ArrayRef<StringRef>{nn::kWeightAttr, nn::kDataAttr, nn::kStatsAttr},
                                  [&](StringRef kind) { return part.getArgAttr(i, kind) != nullptr; });
       if (!flows && i == argument.getArgNumber())
         return {};
@@ -42,7 +42,7 @@ struct PartKeys {
 static PartKeys readPart(func::FuncOp part) {
   if (!part || part.empty())
     return {};
-  auto isWeight = [&](unsigned i) { return part.getArgAttr(i, "nn.weight") != nullptr; };
+  auto isWeight = [&](unsigned i) { return part.getArgAttr(i, nn::kWeightAttr) != nullptr; };
   return {keyPlaces(part), !part.getOps<nn::AttentionOp>().empty(),
           llvm::any_of(llvm::seq(part.getNumArguments()), isWeight)};
 }

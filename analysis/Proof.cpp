@@ -35,14 +35,14 @@ void pp::recordProof(ProgramOp program, StringRef name, ArrayRef<Fact> facts) {
         fact.isNumber ? Attribute(builder.getI64IntegerAttr(fact.count)) : builder.getStringAttr(fact.text);
     entries.push_back(builder.getNamedAttr(fact.name, value));
   }
-  NamedAttrList proofs(program->getAttrOfType<DictionaryAttr>("proof"));
+  NamedAttrList proofs(program.getProofAttr());
   proofs.set(name, builder.getDictionaryAttr(entries));
-  program->setAttr("proof", proofs.getDictionary(program.getContext()));
+  program.setProofAttr(proofs.getDictionary(program.getContext()));
 }
 
 void pp::dropProofs(ModuleOp module) {
   for (auto program : module.getOps<ProgramOp>())
-    program->removeAttr("proof");
+    program.removeProofAttr();
 }
 
 FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module) {
@@ -52,7 +52,7 @@ FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module)
   auto programs = module.getOps<ProgramOp>();
   if (!llvm::hasSingleElement(programs))
     return module.emitError() << "expected one `pipeline.program`, got " << llvm::range_size(programs);
-  auto recorded = (*programs.begin())->getAttrOfType<DictionaryAttr>("proof");
+  auto recorded = (*programs.begin()).getProofAttr();
   for (auto [name, claim] : kClaims)
     if (!recorded || !recorded.contains(name))
       return (*programs.begin())->emitError() << "`prove-" << name << "` did not run; this is a fault of pp-compile";
@@ -139,7 +139,7 @@ static Proof::Rank readMemory(RankOp rank) {
 Proof::Proof(ProgramOp program, const PassTimes &times)
     : program(program.getSymName()), ranks(program.getRanks()), microbatches(program.getMicrobatches()),
       slices(program.getSlices()), subject(describe(program)), passSeconds(times.total) {
-  auto recorded = program->getAttrOfType<DictionaryAttr>("proof");
+  auto recorded = program.getProofAttr();
   for (auto [name, claim] : kClaims) {
     auto entries = recorded ? recorded.getAs<DictionaryAttr>(name) : DictionaryAttr();
     if (!entries)

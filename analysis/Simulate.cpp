@@ -118,10 +118,7 @@ private:
 
 } // namespace
 
-static std::optional<int64_t> jointOf(LaunchOp op) {
-  auto joint = op ? op->getAttrOfType<IntegerAttr>("pipeline.joint") : IntegerAttr();
-  return joint ? std::optional(joint.getInt()) : std::nullopt;
-}
+static std::optional<int64_t> jointOf(LaunchOp op) { return op ? op.getJoint() : std::nullopt; }
 
 Engine::Engine(ProgramOp program, const Messages &numbers, const CostModel &costs, int64_t steps, Manner manner)
     : numbers(numbers), costs(costs), steps(steps), overlap(manner.overlap), flights(steps * numbers.size(), -1) {

@@ -1,9 +1,9 @@
 // Parts that are cut by the vocabulary: pieces on single ranks, and how they hang together with the pieces around them.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// The shards of a part are pieces next to each other, numbered by their coordinate, with the attributes `shards` (how
-// many), `first` (row or column of the vocabulary) and `whole` (type of the weight that is cut). All of them read what
-// the piece before makes; what they make, activations and gradients of activations, is added up for who reads it.
+// The shards of a part are pieces next to each other, numbered by their coordinate, with a `vocabulary` attribute. All
+// of them read what the piece before makes; what they make, activations and gradients of activations, is added up for
+// who reads it.
 #ifndef PP_PASSES_VOCABULARY_H
 #define PP_PASSES_VOCABULARY_H
 
@@ -14,8 +14,7 @@ namespace pp {
 
 /// Over how many pieces the part that this is a shard of is cut; 0 if it is whole.
 inline int64_t vocabularyShards(pipeline::PieceOp piece) {
-  auto shards = piece->getAttrOfType<mlir::IntegerAttr>("shards");
-  return shards ? shards.getInt() : 0;
+  return piece.getVocabulary() ? piece.getVocabulary()->getShards() : 0;
 }
 inline int64_t vocabularyShards(const Pieces &pieces, int64_t piece) { return vocabularyShards(pieces.op(piece)); }
 

@@ -582,9 +582,9 @@ private:
                                                        train ? train->name.text : schedule->name.text, sizes.ranks,
                                                        sizes.microbatches, sizes.slices, trainAttr(outline.layers));
     if (cluster)
-      program->setAttr("cluster", clusterOutline.attribute);
+      program.setClusterAttr(clusterOutline.attribute);
     if (!lengths->empty())
-      program->setAttr("slice_lengths", builder.getDenseI64ArrayAttr(*lengths));
+      program.setSliceLengths(*lengths);
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
     elaborator.globals.bindings = evaluator.globals.bindings;
     bool recomputes = train && !options.aloneMicrobatches;

@@ -1,7 +1,7 @@
 // Lowers task bodies: every nn op becomes one call of its kernel on addresses that plan-bodies chose.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: func @s0.F(%x, %w) { %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}  return %y }
+// Before: func @s0.F(%x, %w) { %y = nn.linear %x, %w {pipeline.buffers = array<i64: 2, 0>}  return %y }
 // After:  i32 @s0.F(rank, p0, p1, p2, scratch) { s = pp_linear(rank, 0, p0, p1, null, p2); if (s) return s; return 0 }
 #include "lowering/Bodies.h"
 #include "dialect/nn/Nn.h"
@@ -92,8 +92,7 @@ LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
     return function.emitOpError() << "has no `" << kScratchAttr << "`; plan-bodies gives it one";
   body.groups = std::move(*groups);
   body.scratch = scratch.getInt();
-  if (auto flops = function->getAttrOfType<FloatAttr>("pipeline.flops"))
-    body.flops = flops.getValueAsDouble();
+  body.flops = flopsOf(function);
 
   body.apart.resize(body.groups.pointers.size()); // checkLaunch says what is wrong if the launch has another number
   body.begins = {0};
@@ -114,13 +113,10 @@ LogicalResult Bodies::lower(func::FuncOp function, Body &body) {
 }
 
 static LogicalResult placeResults(Operation &op, Bodies::Places &places) {
-  auto buffers = op.getAttrOfType<ArrayAttr>(kBuffersAttr);
-  if (!buffers || buffers.size() != op.getNumResults())
+  if (!op.hasAttr(kBuffersAttr))
     return op.emitOpError() << "has no `" << kBuffersAttr << "` for its results; plan-bodies gives it one";
-  for (auto [result, attr] : llvm::zip(op.getResults(), buffers)) {
-    auto pair = cast<ArrayAttr>(attr);
-    places[result] = {cast<IntegerAttr>(pair[0]).getInt(), cast<IntegerAttr>(pair[1]).getInt()};
-  }
+  for (OpResult result : op.getResults())
+    places[result] = bufferOf(result);
   return success();
 }
 

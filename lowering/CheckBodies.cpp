@@ -1,8 +1,8 @@
 // Walks the nn ops of a task body and the calls of the lowered one side by side.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   %y = nn.linear %x, %w {pp.buffers = [[2, 0]]}     pp_linear(rank, 0, p0, p1, null, p2)     ops[0] = linear, dims ..
-// What lies where is read from `pp.buffers` and the body's groups; a place must have room for its tensor.
+//   %y = nn.linear %x, %w {pipeline.buffers = ..: 2, 0}   pp_linear(rank, 0, p0, p1, null, p2)   ops[0] = linear, ..
+// What lies where is read from `pipeline.buffers` and the body's groups; a place must have room for its tensor.
 #include "lowering/CheckBodies.h"
 #include "dialect/nn/Nn.h"
 #include "passes/project/PlanBodies.h"
@@ -70,12 +70,12 @@ private:
   }
 
   LogicalResult placeResults(Operation &op) {
-    auto buffers = op.getAttrOfType<ArrayAttr>(kBuffersAttr);
-    if (!buffers || buffers.size() != op.getNumResults())
+    if (!op.hasAttr(kBuffersAttr))
       return differs(&op, "`" + op.getName().getStringRef() + "`", "a place for each result", "none");
     auto scratch = body->getAttrOfType<IntegerAttr>(kScratchAttr);
-    for (auto [result, attr] : llvm::zip(op.getResults(), buffers.getAsRange<ArrayAttr>())) {
-      Place place = {cast<IntegerAttr>(attr[0]).getInt(), cast<IntegerAttr>(attr[1]).getInt(), bytesOf(result)};
+    for (OpResult result : op.getResults()) {
+      auto [pointer, offset] = bufferOf(result);
+      Place place = {pointer, offset, bytesOf(result)};
       bool exists = place.pointer >= -1 && place.pointer < static_cast<int64_t>(groups.pointers.size());
       int64_t size = !exists || !scratch ? -1
                      : place.pointer < 0 ? scratch.getInt()

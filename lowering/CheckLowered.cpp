@@ -144,8 +144,7 @@ private:
     if (failed(take(launch, where, "pp_begin_unit", {unit})) ||
         failed(checkCall(launch, where, body, apart, addresses)) || failed(take(launch, where, "pp_end_unit", {unit})))
       return failure();
-    auto flops = body->getAttrOfType<FloatAttr>("pipeline.flops");
-    return text.checkUnit(launch, units++, flops ? flops.getValueAsDouble() : 0);
+    return text.checkUnit(launch, units++, flopsOf(body));
   }
 
   /// The call of the body itself; the body is compared at its first one.

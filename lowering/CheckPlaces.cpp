@@ -157,10 +157,8 @@ private:
   }
 
   LogicalResult check(Operation &op) {
-    for (auto [result, attr] : llvm::zip(op.getResults(), op.getAttrOfType<ArrayAttr>(kBuffersAttr))) {
-      auto pair = cast<ArrayAttr>(attr);
-      places[result] = memoryOf({cast<IntegerAttr>(pair[0]).getInt(), cast<IntegerAttr>(pair[1]).getInt()});
-    }
+    for (OpResult result : op.getResults())
+      places[result] = memoryOf(bufferOf(result));
     if (op.hasTrait<nn::View>())
       return success();
     for (Value operand : op.getOperands())

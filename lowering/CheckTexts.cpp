@@ -126,7 +126,7 @@ struct TextCheck::State {
     return compare(loc, "entry " + Twine(index) + " of `" + table + "`", expected, exists ? &(*list)[index] : nullptr);
   }
 
-  LogicalResult compareWeights(SlotOp slot, StringRef kind);
+  LogicalResult compareWeights(SlotOp slot, BindingKind kind);
 };
 
 TextCheck::TextCheck(RankOp rank, StringRef text) : state(std::make_unique<State>(rank, text)) {}
@@ -143,7 +143,7 @@ LogicalResult TextCheck::checkHead() {
     expected["arena_bytes"] = (arena + 4095) / 4096 * 4096 + host;
     expected["host_bytes"] = host;
   }
-  if (auto peak = rank->getAttrOfType<DictionaryAttr>("peak"))
+  if (auto peak = rank.getPeakAttr())
     expected["peak"] = inWords(peak);
   JsonValue head = state->text;
   for (const char *table : {"ops", "units", "messages", "weights", "state", "grads", "inputs", "losses", "norm"})
@@ -232,27 +232,26 @@ LogicalResult TextCheck::finish() {
 //===-- Slots ---------------------------------------------------------------------------------------------------===//
 
 LogicalResult TextCheck::checkSlot(SlotOp slot) {
-  DictionaryAttr binding = slot.getBindingAttr();
+  BindingAttr binding = slot.getBindingAttr();
   if (!binding)
     return success();
-  StringRef kind = binding.getAs<StringAttr>("kind").getValue();
-  if (kind == "weight" || kind == "previous" || kind == "opt" || kind == "grad")
+  BindingKind kind = binding.getKind();
+  if (binding.getPiece())
     return state->compareWeights(slot, kind);
   JsonValue expected = {{"offset", static_cast<int64_t>(slot.getOffset().value_or(0))}};
-  if (kind == "norm") {
+  if (kind == BindingKind::norm) {
     ++state->entries["norm"];
     return state->compare(slot.getLoc(), "`norm`", expected, state->find("norm"));
   }
-  auto microbatch = binding.getAs<IntegerAttr>("microbatch");
-  expected["microbatch"] = microbatch ? microbatch.getInt() : -1;
+  expected["microbatch"] = binding.getMicrobatch();
   auto tensor = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
-  if (kind == "loss") {
+  if (kind == BindingKind::loss) {
     expected["type"] = nameOfType(tensor.getElementType());
     return state->compareNext(slot.getLoc(), "losses", expected);
   }
-  expected["kind"] = kind.str();
-  if (auto first = binding.getAs<IntegerAttr>("first"))
-    expected.update({{"first", first.getInt()}, {"length", tensor.getDimSize(1)}});
+  expected["kind"] = stringifyBindingKind(kind).str();
+  if (binding.getFirst() >= 0)
+    expected.update({{"first", binding.getFirst()}, {"length", tensor.getDimSize(1)}});
   return state->compareNext(slot.getLoc(), "inputs", expected);
 }
 
@@ -261,11 +260,11 @@ static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementR
   JsonValue part = JsonValue::object();
   if (isShard)
     part = {{"begin", range.begin}, {"count", range.count}};
-  auto type = piece->getAttrOfType<TypeAttr>("whole");
-  if (!type)
+  VocabularyAttr vocabulary = piece.getVocabularyAttr();
+  if (!vocabulary)
     return part;
-  ArrayRef<int64_t> whole = cast<RankedTensorType>(type.getValue()).getShape(), here = weight.getType().getShape();
-  int64_t first = piece->getAttrOfType<IntegerAttr>("first").getInt(), count = weight.getType().getNumElements();
+  ArrayRef<int64_t> whole = vocabulary.getWhole().getShape(), here = weight.getType().getShape();
+  int64_t first = vocabulary.getFirst(), count = weight.getType().getNumElements();
   part["shape"] = numbers(whole);
   part["count"] = count;
   if (whole.drop_front() == here.drop_front()) { // some of its rows
@@ -277,63 +276,64 @@ static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementR
 }
 
 /// The entries of the tensors of a weight, previous, opt or grad slot, in the order of its payload.
-LogicalResult TextCheck::State::compareWeights(SlotOp slot, StringRef kind) {
-  DictionaryAttr binding = slot.getBindingAttr();
-  auto name = binding.getAs<FlatSymbolRefAttr>("piece");
-  PieceOp piece = name ? named.lookup(name.getValue()) : PieceOp();
+LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
+  BindingAttr binding = slot.getBindingAttr();
+  PieceOp piece = named.lookup(binding.getPiece().getValue());
   if (!piece || !piece.getWeightsAttr())
     return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "a piece with weights",
                             "none");
   auto weights = llvm::to_vector(piece.getWeightsAttr().getAsRange<WeightAttr>());
-  auto shard = binding.getAs<IntegerAttr>("shard");
+  int64_t shard = binding.getShard();
   SmallVector<Type> types;
   for (WeightAttr weight : weights)
     types.push_back(weight.getType());
-  int64_t shards = shard && piece.getOwner() ? static_cast<int64_t>(piece.getOwner()->getRanks().size()) : 1;
+  int64_t shards = shard >= 0 && piece.getOwner() ? static_cast<int64_t>(piece.getOwner()->getRanks().size()) : 1;
   PayloadCut cut = cutPayload(types, shards, pieces.apart(pieces.find(piece.getCoord())));
   TupleType payload = slot.getSlot().getType().getPayload();
   SmallVector<int64_t> offsets = slot.tensorOffsets();
   size_t next = 0;
-  auto save = binding.getAs<BoolAttr>("save");
-  auto back = binding.getAs<IntegerAttr>("back");
-  std::string previous = ("previous" + (back && back.getInt() > 1 ? Twine(back.getInt()) : Twine())).str();
-  bool isWeight = kind == "weight" || kind == "previous", isState = kind == "opt" || kind == "previous";
-  for (ElementRange range : cut.shards[shard ? shard.getInt() : 0]) {
+  int64_t back = binding.getBack();
+  std::string previous = ("previous" + (back > 1 ? Twine(back) : Twine())).str();
+  bool isOld = kind == BindingKind::previous, isWeight = kind == BindingKind::weight || isOld,
+       isState = kind == BindingKind::opt || isOld;
+  for (ElementRange range : cut.shards[std::max<int64_t>(shard, 0)]) {
     WeightAttr weight = weights[range.tensor];
     bool isWide = weight.getType().getElementTypeBitWidth() > 16;
     SmallVector<StringRef> parts = {""};
-    if (kind == "opt")
+    if (kind == BindingKind::opt)
       parts = weight.getTied() ? SmallVector<StringRef>() : SmallVector<StringRef>{"m", "v"};
-    if (kind == "opt" && !weight.getTied() && !isWide)
+    if (kind == BindingKind::opt && !weight.getTied() && !isWide)
       parts.push_back("master");
-    if (kind == "previous")
+    if (isOld)
       parts = {previous};
     for (StringRef part : parts) {
       if (next == payload.size())
         return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "more tensors",
                                 Twine(payload.size()));
       auto type = cast<RankedTensorType>(payload.getType(next));
-      int64_t offset = offsets[next++], elements = shard ? range.count : weight.getType().getNumElements();
+      int64_t offset = offsets[next++], elements = shard >= 0 ? range.count : weight.getType().getNumElements();
       if (type.getNumElements() != elements || (isWeight && type.getElementType() != weight.getType().getElementType()))
         return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",
                                 Twine(elements) + " elements",
                                 Twine(type.getNumElements()) + " of another shape or type");
-      if (kind == "grad" && weight.getTied())
+      if (kind == BindingKind::grad && weight.getTied())
         continue; // its owner has the sum
       JsonValue expected = {{"name", weight.getName().str()},
                             {"shape", numbers(weight.getType().getShape())},
                             {"type", nameOfType(type.getElementType())},
                             {"offset", offset}};
-      expected.update(partOf(piece, weight, bool(shard), range));
+      expected.update(partOf(piece, weight, shard >= 0, range));
       if (isState)
         expected["kind"] = part.str();
       else
-        expected["transposed"] = weight.getTransposed();
-      if (kind == "weight") {
-        expected["init"] = {{"kind", weight.getInit().str()}, {"deviation", weight.getDeviation().getValueAsDouble()}};
-        expected.update({{"save", save && save.getValue() && !weight.getTied()}, {"tied", weight.getTied()}});
+        expected["transposed"] = weight.getDeclared().getTransposed();
+      if (kind == BindingKind::weight) {
+        nn::WeightAttr declared = weight.getDeclared();
+        expected["init"] = {{"kind", nn::stringifyInit(declared.getInit()).str()},
+                            {"deviation", declared.getDeviation().getValueAsDouble()}};
+        expected.update({{"save", binding.getSave() && !weight.getTied()}, {"tied", weight.getTied()}});
       }
-      StringRef table = kind == "weight" ? "weights" : isState ? "state" : "grads";
+      StringRef table = kind == BindingKind::weight ? "weights" : isState ? "state" : "grads";
       if (failed(compareNext(slot.getLoc(), table, expected)))
         return failure();
     }
@@ -352,10 +352,10 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
-  if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
-    expected["target"] = target.str();
-  if (auto updates = program->getAttrOfType<IntegerAttr>("updates"))
-    expected["updates"] = updates.getInt();
+  if (auto target = program.getTarget())
+    expected["target"] = target->str();
+  if (program.countUpdates() > 1)
+    expected["updates"] = program.countUpdates();
   int64_t parameters = 0, microbatches = static_cast<int64_t>(program.getMicrobatches());
   for (auto piece : program.getOps<PieceOp>())
     for (Attribute each : piece.getWeights().value_or(ArrayAttr::get(program.getContext(), {})))
@@ -366,13 +366,12 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   SymbolTable symbols(module);
   program.walk([&](LaunchOp launch) {
     auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
-    auto count = body ? body->getAttrOfType<FloatAttr>("pipeline.flops") : FloatAttr();
-    if (count && launch.getUnit().getPhase() != Phase::R)
-      flops += count.getValueAsDouble();
+    if (body && launch.getUnit().getPhase() != Phase::R)
+      flops += flopsOf(body);
   });
   for (auto rank : program.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>())
-      if (slot.getBinding() && slot.getBinding()->get("kind") == StringAttr::get(program.getContext(), "source"))
+      if (slot.getBinding() && slot.getBinding()->getKind() == BindingKind::source)
         expected["reads_source"] = true;
   auto numberOf = [&](StringRef key) {
     auto value = train.getAs<IntegerAttr>(key);

@@ -51,7 +51,7 @@ RankText::RankText(RankOp rank) : tables(std::make_unique<Tables>()) {
   tables->head["arena_bytes"] = host ? hostBegin(rank) + host : static_cast<int64_t>(rank.getArenaBytes().value_or(0));
   if (host)
     tables->head["host_bytes"] = host;
-  if (auto peak = rank->getAttrOfType<DictionaryAttr>("peak"))
+  if (auto peak = rank.getPeakAttr())
     tables->head["peak"] = toJson(peak);
 }
 
@@ -123,25 +123,22 @@ static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset)
 
 static Json weightJson(WeightAttr weight, int64_t offset, bool save) {
   Json json = tensorJson(weight, weight.getType(), offset);
-  json["transposed"] = weight.getTransposed();
-  json["init"] = {{"kind", weight.getInit().str()}, {"deviation", weight.getDeviation().getValueAsDouble()}};
+  nn::WeightAttr declared = weight.getDeclared();
+  json["transposed"] = declared.getTransposed();
+  json["init"] = {{"kind", nn::stringifyInit(declared.getInit()).str()},
+                  {"deviation", declared.getDeviation().getValueAsDouble()}};
   json["save"] = save && !weight.getTied();
   json["tied"] = weight.getTied();
   return json;
 }
 
-/// The piece that the slot is bound to; null and an error if there is none or it has no weights.
-static PieceOp boundPiece(SlotOp slot, ProgramOp program) {
-  auto name = slot.getBindingAttr().getAs<FlatSymbolRefAttr>("piece");
-  if (!name)
-    return slot.emitOpError("has a binding without a piece"), nullptr;
-  for (auto piece : program.getOps<PieceOp>())
-    if (piece.getSymName() == name.getValue()) {
-      if (piece.getWeightsAttr())
-        return piece;
-      break;
-    }
-  slot.emitOpError() << "is bound to piece `" << name.getValue() << "`, which is not there or has no weights";
+/// The piece that the slot is bound to; null and an error if it has no weights.
+static PieceOp boundPiece(SlotOp slot, const Pieces &pieces) {
+  FlatSymbolRefAttr name = slot.getBinding()->getPiece();
+  for (PieceOp piece : pieces.all())
+    if (piece.getSymName() == name.getValue() && piece.getWeightsAttr())
+      return piece;
+  slot.emitOpError() << "is bound to piece `" << name.getValue() << "`, which has no weights";
   return nullptr;
 }
 
@@ -165,20 +162,20 @@ struct Bound {
 
   Bound(SlotOp slot, const Pieces &pieces, PieceOp piece)
       : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {
-    if (auto type = piece->getAttrOfType<TypeAttr>("whole")) {
-      whole = cast<RankedTensorType>(type.getValue());
-      first = piece->getAttrOfType<IntegerAttr>("first").getInt();
+    if (VocabularyAttr vocabulary = piece.getVocabularyAttr()) {
+      whole = vocabulary.getWhole();
+      first = vocabulary.getFirst();
     }
-    auto shard = slot.getBindingAttr().getAs<IntegerAttr>("shard");
+    int64_t shard = slot.getBinding()->getShard();
+    isShard = shard >= 0;
     ArrayAttr weights = piece.getWeightsAttr();
     int64_t shards = piece.getOwner() ? piece.getOwner()->getRanks().size() : 1;
     SmallVector<Type> types;
     for (auto weight : weights.getAsRange<WeightAttr>())
       types.push_back(weight.getType());
-    PayloadCut cut = cutPayload(types, shard ? shards : 1, pieces.apart(pieces.find(piece.getCoord())));
-    for (ElementRange range : cut.shards[shard ? shard.getInt() : 0])
+    PayloadCut cut = cutPayload(types, isShard ? shards : 1, pieces.apart(pieces.find(piece.getCoord())));
+    for (ElementRange range : cut.shards[isShard ? shard : 0])
       tensors.push_back({cast<WeightAttr>(weights[range.tensor]), range});
-    isShard = bool(shard);
   }
 
   /// The next tensor of the payload; null and an error if the payload has no more or it has another shape.
@@ -222,11 +219,11 @@ struct Bound {
 } // namespace
 
 static LogicalResult addWeights(Bound bound, Json &list) {
-  auto save = bound.slot.getBindingAttr().getAs<BoolAttr>("save");
+  bool save = bound.slot.getBinding()->getSave();
   for (auto [weight, range] : bound.tensors) {
     if (!bound.take(weight, range))
       return failure();
-    list.push_back(bound.describe(weightJson(weight, bound.offset(), save && save.getValue()), weight, range));
+    list.push_back(bound.describe(weightJson(weight, bound.offset(), save), weight, range));
   }
   return bound.finish();
 }
@@ -249,7 +246,7 @@ static LogicalResult addState(Bound bound, Json &list) {
 
 /// Older versions of the weights, which units of the next step read; of shared ones too, for each has a copy.
 static LogicalResult addPrevious(Bound bound, Json &list) {
-  int64_t back = bound.slot.getBindingAttr().getAs<IntegerAttr>("back").getInt();
+  int64_t back = bound.slot.getBinding()->getBack();
   for (auto [weight, range] : bound.tensors) {
     RankedTensorType type = bound.take(weight, range);
     if (!type)
@@ -269,50 +266,51 @@ static LogicalResult addGrads(Bound bound, Json &list) {
     if (weight.getTied()) // its share is summed on the owner; what stays here is no whole gradient
       continue;
     Json json = tensorJson(weight, type, bound.offset());
-    json["transposed"] = weight.getTransposed();
+    json["transposed"] = weight.getDeclared().getTransposed();
     list.push_back(bound.describe(std::move(json), weight, range));
   }
   return bound.finish();
 }
 
-LogicalResult RankText::addSlot(SlotOp slot, ProgramOp program) {
-  DictionaryAttr binding = slot.getBindingAttr();
+LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
+  BindingAttr binding = slot.getBindingAttr();
   if (!binding)
     return success();
-  auto kindAttr = binding.getAs<StringAttr>("kind");
-  StringRef kind = kindAttr ? kindAttr.getValue() : "";
-  auto number = binding.getAs<IntegerAttr>("microbatch");
-  int64_t microbatch = number ? number.getInt() : -1, offset = static_cast<int64_t>(*slot.getOffset());
-  if (kind == "weight" || kind == "previous" || kind == "opt" || kind == "grad") {
-    PieceOp piece = boundPiece(slot, program);
+  if (binding.isOfPiece()) {
+    PieceOp piece = boundPiece(slot, pieces);
     if (!piece)
       return failure();
-    Bound bound(slot, Pieces(program), piece);
-    if (kind == "weight")
+    Bound bound(slot, pieces, piece);
+    switch (binding.getKind()) {
+    case BindingKind::weight:
       return addWeights(bound, tables->weights);
-    if (kind == "opt")
+    case BindingKind::opt:
       return addState(bound, tables->state);
-    if (kind == "previous")
+    case BindingKind::previous:
       return addPrevious(bound, tables->state);
-    return addGrads(bound, tables->grads);
-  }
-  if (kind == "tokens" || kind == "targets" || kind == "source") {
-    Json input = {{"kind", kind.str()}, {"microbatch", microbatch}, {"offset", offset}};
-    if (auto first = binding.getAs<IntegerAttr>("first")) { // a slice of the sequences
-      input["first"] = first.getInt();
-      input["length"] = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0)).getDimSize(1);
+    default:
+      return addGrads(bound, tables->grads);
     }
-    tables->inputs.push_back(std::move(input));
-  } else if (kind == "loss") {
-    auto type = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
-    tables->losses.push_back(
-        {{"microbatch", microbatch}, {"offset", offset}, {"type", typeName(type.getElementType())}});
-  } else if (kind == "norm") {
-    tables->norm = {{"offset", offset}};
-  } else {
-    return slot.emitOpError() << "has a binding of kind `" << kind
-                              << "`; expected weight, previous, opt, grad, tokens, targets, source, loss or norm";
   }
+  int64_t offset = static_cast<int64_t>(*slot.getOffset());
+  if (binding.getKind() == BindingKind::norm) {
+    tables->norm = {{"offset", offset}};
+    return success();
+  }
+  auto type = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
+  if (binding.getKind() == BindingKind::loss) {
+    tables->losses.push_back(
+        {{"microbatch", binding.getMicrobatch()}, {"offset", offset}, {"type", typeName(type.getElementType())}});
+    return success();
+  }
+  Json input = {{"kind", stringifyBindingKind(binding.getKind()).str()},
+                {"microbatch", binding.getMicrobatch()},
+                {"offset", offset}};
+  if (binding.getSlice() >= 0) {
+    input["first"] = binding.getFirst();
+    input["length"] = type.getDimSize(1);
+  }
+  tables->inputs.push_back(std::move(input));
   return success();
 }
 
@@ -340,8 +338,7 @@ static double stepFlops(ProgramOp program) {
     for (auto launch : rank.getOps<LaunchOp>())
       if (launch.getUnit().getPhase() != Phase::R)
         if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))
-          if (auto flops = body->getAttrOfType<FloatAttr>("pipeline.flops"))
-            sum += flops.getValueAsDouble();
+          sum += flopsOf(body);
   return sum;
 }
 
@@ -349,9 +346,8 @@ static double stepFlops(ProgramOp program) {
 static bool readsSource(ProgramOp program) {
   return program
       .walk([](SlotOp slot) {
-        DictionaryAttr binding = slot.getBindingAttr();
-        auto kind = binding ? binding.getAs<StringAttr>("kind") : StringAttr();
-        return kind && kind == "source" ? WalkResult::interrupt() : WalkResult::advance();
+        bool isSource = slot.getBinding() && slot.getBinding()->getKind() == BindingKind::source;
+        return isSource ? WalkResult::interrupt() : WalkResult::advance();
       })
       .wasInterrupted();
 }
@@ -371,14 +367,14 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   if (!json["batch"].is_number_integer() || !json["sequence"].is_number_integer())
     return program.emitOpError("expected integers for `batch` and `sequence` in its `train` attribute");
 
-  int64_t updates = updatesOf(program);
+  int64_t updates = program.countUpdates();
   if (updates > 1)
     json["updates"] = updates;
-  if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr)) {
-    if (updates > 1 && target.getValue() == "cuda")
+  if (auto target = program.getTarget()) {
+    if (updates > 1 && *target == "cuda")
       return emitError(program.getLoc()) << "a step with " << updates
                                          << " updates is for --target=cpu; on a GPU it is not supported yet";
-    json["target"] = target.str();
+    json["target"] = target->str();
   }
   int64_t parameters = 0;
   for (auto piece : program.getOps<PieceOp>())

@@ -9,6 +9,8 @@
 
 namespace pp {
 
+class Pieces;
+
 /// Where a rank's host memory begins in its block of memory: behind the arena, on a page of its own.
 int64_t hostBegin(pipeline::RankOp rank);
 
@@ -35,7 +37,7 @@ public:
   int32_t addUnit(pipeline::LaunchOp launch, double flops);
   int32_t addMessage(pipeline::PostOp post);
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.
-  mlir::LogicalResult addSlot(pipeline::SlotOp slot, pipeline::ProgramOp program);
+  mlir::LogicalResult addSlot(pipeline::SlotOp slot, const Pieces &pieces);
   /// The whole text; the tables are spent.
   std::string take();
 

@@ -55,8 +55,8 @@ static std::string readText(StringRef path) {
 
 StringRef pp::programTarget(ModuleOp module) {
   for (auto program : module.getOps<pipeline::ProgramOp>())
-    if (auto target = program->getAttrOfType<StringAttr>(kTargetAttr))
-      return target;
+    if (auto target = program.getTarget())
+      return *target;
   return "cpu";
 }
 

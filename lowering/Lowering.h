@@ -20,8 +20,7 @@ namespace pp {
 
 class ProvedModule;
 
-/// The attribute of a program that says what it runs on, and what that is: `cuda`, or absent and `cpu`.
-inline constexpr llvm::StringLiteral kTargetAttr = "pipeline.target";
+/// What a program runs on: `cpu` or `cuda`.
 llvm::StringRef programTarget(mlir::ModuleOp module);
 
 /// What this compiler can link programs for: `cpu`, and `cuda` where it was built beside the toolkit.

@@ -4,6 +4,7 @@
 // Before: launch @s0.F #unit(%a, %w) -> (%b) scratch %t;  %r = post send #thing %b;  complete %r
 // After:  pp_begin_unit(rank, 0); s0.F(rank, arena + 0, arena + 64, arena + 128, arena + 192); pp_end_unit(rank, 0);
 //         pp_post_send(rank, 0, arena + 128); pp_complete(rank, 0), each followed by `return if the status is not 0`.
+#include "analysis/Actions.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "lowering/Bodies.h"
 #include "lowering/Calls.h"
@@ -35,7 +36,7 @@ namespace {
 class RankLowering {
 public:
   RankLowering(RankOp rank, ProgramOp program)
-      : rank(rank), program(program), calls(rank.getLoc()), text(rank), bodies(calls, text),
+      : rank(rank), pieces(program), calls(rank.getLoc()), text(rank), bodies(calls, text),
         symbols(program->getParentOfType<ModuleOp>()) {}
 
   FailureOr<OwningOpRef<ModuleOp>> run();
@@ -53,7 +54,7 @@ private:
   void addStep();
 
   RankOp rank;
-  ProgramOp program;
+  Pieces pieces;
   CallModule calls;
   RankText text;
   Bodies bodies;
@@ -146,7 +147,7 @@ LogicalResult RankLowering::lower(Operation &op) {
       return slot.emitOpError("has no offset; plan-slots gives it one");
     offsets[slot.getSlot()] =
         static_cast<int64_t>(*slot.getOffset()) + (slot.getHost() ? hostBegin(slot->getParentOfType<RankOp>()) : 0);
-    return text.addSlot(slot, program);
+    return text.addSlot(slot, pieces);
   }
   if (auto launch = dyn_cast<LaunchOp>(op))
     return lower(launch);

@@ -8,6 +8,7 @@
 #include "dialect/pipeline/Pipeline.h"
 #include "mlir/Pass/Pass.h"
 #include "mlir/Pass/PassManager.h"
+#include "passes/Levels.h"
 
 namespace pp {
 

@@ -5,9 +5,13 @@
 
 include "mlir/Pass/PassBase.td"
 
-class PpPass<string name> : Pass<"pp-" # name, "::mlir::ModuleOp">;
+/// A pass on programs of one level of the pipeline dialect; it refuses others with a sentence (passes/Levels.h).
+class PpPass<string name, string level>
+    : PassBase<"pp-" # name, "::pp::LevelPass<::pp::pipeline::Level::" # level # ">">;
+/// A pass on task functions or on all ops, whatever the level of the programs.
+class PpModulePass<string name> : PassBase<"pp-" # name, "::mlir::OperationPass<::mlir::ModuleOp>">;
 
-def DeriveTasks : PpPass<"derive-tasks"> {
+def DeriveTasks : PpPass<"derive-tasks", "actions"> {
   let summary = "differentiate the model's parts into one function per piece and phase";
   let description = [{
     `@pre`, `@qkv`, .. ~~> `@s0.F`, `@s0.B`, `@s0.B.first`, `@s0.U`, .. with the exact set of values each needs saved
@@ -16,7 +20,7 @@ def DeriveTasks : PpPass<"derive-tasks"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
-def SplitVocabulary : PpPass<"split-vocabulary"> {
+def SplitVocabulary : PpPass<"split-vocabulary", "actions"> {
   let summary = "a part at `shard(ranks)` becomes a piece for every rank, cut by the vocabulary";
   let description = [{
     `piece @head at [0, 1] shard; unit F(head, 0) on [0, 1]` ~~> `piece @head0 at [0] {first = 0, ..}; piece @head1 at
@@ -26,12 +30,12 @@ def SplitVocabulary : PpPass<"split-vocabulary"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
-def VerifyUnits : PpPass<"verify-units"> {
+def VerifyUnits : PpPass<"verify-units", "actions"> {
   let summary = "every unit of the step exactly once: one F, and one B or one I and one W";
   let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];
 }
 
-def FuseUnits : PpPass<"fuse-units"> {
+def FuseUnits : PpPass<"fuse-units", "actions"> {
   let summary = "an I and the W right after it become B, where no message stands between them";
   let description = [{
     `unit I(0, 3); unit W(0, 3)` ~~> `unit B(0, 3)`, if the backward of the piece before runs on the same rank, or there
@@ -39,7 +43,7 @@ def FuseUnits : PpPass<"fuse-units"> {
   }];
 }
 
-def FuseEpilogues : PpPass<"fuse-epilogues"> {
+def FuseEpilogues : PpModulePass<"fuse-epilogues"> {
   let summary = "a product and the gelu, its derivative or the bias gradient beside it become one op";
   let description = [{
     `%u = nn.linear ..; %y = nn.gelu %u` ~~> `%u, %y = nn.linear_gelu ..`. In the same way `linear_dx` joins `gelu_bwd`,
@@ -49,7 +53,7 @@ def FuseEpilogues : PpPass<"fuse-epilogues"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
-def LinearizeActions : PpPass<"linearize-actions"> {
+def LinearizeActions : PpPass<"linearize-actions", "actions"> {
   let summary = "merge the ranks' lists into one order in which every input is there";
   let description = [{
     `on 0 { F F B B } on 1 { F B F B }` ~~> `F(0, 0) F(1, 0) F(0, 1) ..`: of the actions that may go, the pass takes
@@ -58,7 +62,7 @@ def LinearizeActions : PpPass<"linearize-actions"> {
   }];
 }
 
-def VerifyArrivals : PpPass<"verify-arrivals"> {
+def VerifyArrivals : PpPass<"verify-arrivals", "actions"> {
   let summary = "what a rank holds of a gradient when it leaves follows from the schedule";
   let description = [{
     `on 0 { move grad(2) to 1 } on 1 { move grad(2) to 2 }` ~~> error: order of arrival of `grad(2)` on rank 1 is not
@@ -66,7 +70,7 @@ def VerifyArrivals : PpPass<"verify-arrivals"> {
   }];
 }
 
-def CompleteStep : PpPass<"complete-step"> {
+def CompleteStep : PpPass<"complete-step", "actions"> {
   let summary = "the step in SSA: tasks on placed values, inferred moves, reductions, updates, weight returns";
   let description = [{
     `unit F(0, 0) on [0]; unit F(1, 0) on [1]` ~~> `%a = task @s0.F ..; %f = move act(0, 0) %a; %b = wait %f; task
@@ -74,7 +78,7 @@ def CompleteStep : PpPass<"complete-step"> {
   }];
 }
 
-def HoistMoves : PpPass<"hoist-moves"> {
+def HoistMoves : PpPass<"hoist-moves", "step"> {
   let summary = "weights leave earlier, as far as the simulator says that the step gains by it";
   let description = [{
     `task F(0, 0); move weight(1); wait; task F(1, 0)` ~~> `move weight(1); task F(0, 0); wait; task F(1, 0)`. All moves
@@ -89,12 +93,12 @@ def HoistMoves : PpPass<"hoist-moves"> {
   ];
 }
 
-def VerifyLimits : PpPass<"verify-limits"> {
+def VerifyLimits : PpPass<"verify-limits", "step"> {
   let summary = "the schedule's own memory claims (`limit`) hold on every rank";
   let description = [{ `limit stash 2 on [0]` ~~> error: rank 0 holds 3 stashes at once; the limit is 2. }];
 }
 
-def VerifyOps : PpPass<"verify-ops"> {
+def VerifyOps : PpModulePass<"verify-ops"> {
   let summary = "every op is well formed: operands come first, types and attributes fit each other";
   let description = [{
     What MLIR does after every pass, `pp-compile` does once for the step and once for the planned programs of the ranks:
@@ -103,16 +107,16 @@ def VerifyOps : PpPass<"verify-ops"> {
   }];
 }
 
-def PlanBodies : PpPass<"plan-bodies"> {
+def PlanBodies : PpModulePass<"plan-bodies"> {
   let summary = "give every value inside a task function a place in its slots or its scratch memory";
   let description = [{
-    `%1 = nn.linear ..` ~~> the same with `pp.buffers`, and `pipeline.scratch_bytes` on the function. Of an I also
+    `%1 = nn.linear ..` ~~> the same with `pipeline.buffers`, and `pipeline.scratch_bytes` on the function. Of an I also
     `pipeline.handed`: what waits for W and lies where a tensor of the stash lay, because it is that tensor or nobody
     reads that one any more.
   }];
 }
 
-def ProjectRanks : PpPass<"project-ranks"> {
+def ProjectRanks : PpPass<"project-ranks", "step"> {
   let summary = "one program per rank: launches, posts and completes, in the step's order";
   let description = [{
     `%f = move %a; %b = wait %f` ~~> on the sender `post send`, on the receiver `post receive` at the same place of the
@@ -120,7 +124,7 @@ def ProjectRanks : PpPass<"project-ranks"> {
   }];
 }
 
-def PlanSlots : PpPass<"plan-slots"> {
+def PlanSlots : PpPass<"plan-slots", "ranks"> {
   let summary = "give every slot an offset in its rank's arena; two live slots never overlap";
   let description = [{
     `slot act ..` ~~> `slot act .. offset 4096`, and `arena` on the rank. Where a plan of whole slots is more than a
@@ -129,7 +133,7 @@ def PlanSlots : PpPass<"plan-slots"> {
   }];
 }
 
-def ProveUnits : PpPass<"prove-units"> {
+def ProveUnits : PpPass<"prove-units", "ranks"> {
   let summary = "the ranks together launch every unit of the step exactly once";
   let description = [{
     `launch F(0, 1)` on rank 0 and on rank 1 ~~> error with both places. verify-units checks the schedule; this pass
@@ -137,12 +141,12 @@ def ProveUnits : PpPass<"prove-units"> {
   }];
 }
 
-def ProveChannels : PpPass<"prove-channels"> {
+def ProveChannels : PpPass<"prove-channels", "ranks"> {
   let summary = "on every channel the k-th send is the k-th receive";
   let description = [{ `post send act(0, 1) .. / post receive act(0, 0) ..` ~~> error with both places. }];
 }
 
-def ProveProgress : PpPass<"prove-progress"> {
+def ProveProgress : PpPass<"prove-progress", "ranks"> {
   let summary = "no deadlock with zero buffering: the rank programs' waits have no cycle";
   let description = [{
     a cycle of waits between ranks ~~> error that tells it, rank by rank, and which post would remove it. `channels`
@@ -158,7 +162,7 @@ def ProveProgress : PpPass<"prove-progress"> {
   ];
 }
 
-def ProveValues : PpPass<"prove-values"> {
+def ProveValues : PpPass<"prove-values", "ranks"> {
   let summary = "every unit reads what it needs, every gradient has each microbatch once when it is used";
   let description = [{
     Executes the rank programs with labels for values: `launch B(1, 2)` on a slot that holds `act(0, 1)` ~~> error with
@@ -166,12 +170,12 @@ def ProveValues : PpPass<"prove-values"> {
   }];
 }
 
-def ProveSlots : PpPass<"prove-slots"> {
+def ProveSlots : PpPass<"prove-slots", "ranks"> {
   let summary = "no live slot overlaps another, nothing is touched in flight";
   let description = [{ checks the plan of plan-slots with a sweep of its own over the finished rank programs. }];
 }
 
-def ProveMemory : PpPass<"prove-memory"> {
+def ProveMemory : PpPass<"prove-memory", "ranks"> {
   let summary = "no rank allocates more bytes than its limit";
   let description = [{
     `rank 0 arena 4096` with a limit of 2048 ~~> error: the rank, the instant, its largest roles, the limit that would

@@ -103,7 +103,7 @@ Message RankWriter::begin(StringRef name, NodeType type) {
 
 void RankWriter::launch(RankOp rank, LaunchOp op, const Span &span) {
   auto body = symbols.lookup<func::FuncOp>(op.getCallee());
-  auto flops = body ? body->getAttrOfType<FloatAttr>("pipeline.flops") : FloatAttr();
+  double flops = body ? flopsOf(body) : 0;
   uint64_t bytes = 0;
   for (ValueRange slots : {ValueRange(op.getInputs()), ValueRange(op.getResults())})
     for (Value slot : slots)
@@ -112,7 +112,7 @@ void RankWriter::launch(RankOp rank, LaunchOp op, const Span &span) {
   node.number(StartMicros, std::llround(span.start * perTime));
   node.number(DurationMicros, std::llround((span.end - span.start) * perTime));
   node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
-  node.text(Attribute, attribute("num_ops", Int64, flops ? std::llround(flops.getValueAsDouble()) : 0).str());
+  node.text(Attribute, attribute("num_ops", Int64, int64_t(std::llround(flops))).str());
   node.text(Attribute, attribute("tensor_size", Uint64, bytes).str());
   node.text(Attribute, attribute("task", op.getCallee()).str());
   frame(node, *os);

@@ -108,7 +108,7 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
   json.attribute("span", record.last - record.first);
   printIdle(record, timeline.makespan, json);
   json.attributeObject("peak_bytes", [&] {
-    for (NamedAttribute entry : rank->getAttrOfType<DictionaryAttr>("peak"))
+    for (NamedAttribute entry : rank.getPeakAttr())
       json.attribute(entry.getName().getValue(), cast<IntegerAttr>(entry.getValue()).getInt());
   });
   printPeak(record, json);

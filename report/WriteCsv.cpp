@@ -181,12 +181,12 @@ private:
 
   /// The units of one `together` are one cell, at the place of the first.
   static std::string unitCell(LaunchOp launch) {
-    auto joint = launch->getAttr("pipeline.joint");
+    auto joint = launch.getJointAttr();
     if (!joint)
       return launch.getUnit().cell();
     std::string cell;
     for (auto member : cast<RankOp>(launch->getParentOp()).getOps<LaunchOp>()) {
-      if (member->getAttr("pipeline.joint") != joint)
+      if (member.getJointAttr() != joint)
         continue;
       if (cell.empty() && member != launch)
         return "";

@@ -80,9 +80,9 @@ static double countParameters(ModuleOp module, int64_t layers) {
   double count = 0;
   for (auto function : module.getOps<func::FuncOp>())
     for (unsigned i = 0; i < function.getNumArguments(); ++i)
-      if (function.getArgAttr(i, "nn.weight"))
+      if (function.getArgAttr(i, nn::kWeightAttr))
         count += double(cast<ShapedType>(function.getArgument(i).getType()).getNumElements()) *
-                 (function->hasAttr("nn.per_layer") ? layers : 1);
+                 (function->hasAttr(nn::kPerLayerAttr) ? layers : 1);
   return count;
 }
 

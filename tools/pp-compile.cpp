@@ -131,7 +131,7 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
     std::optional<pp::ProvedModule> proved;
     if (module && target != "cpu")
       for (auto program : module->getOps<pp::pipeline::ProgramOp>())
-        program->setAttr(pp::kTargetAttr, StringAttr::get(&context, target));
+        program.setTarget(StringRef(target));
     bool done = module && succeeded(checkRequest(*module, *manager, isPipe)) &&
                 succeeded(runPasses(*module, *proofs, times, proved)) && succeeded(write(*module, proved, times, os));
     // The process ends soon. To take a million ops apart one by one would only cost time.

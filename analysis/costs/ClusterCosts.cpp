@@ -109,7 +109,7 @@ private:
 } // namespace
 
 std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program) {
-  auto cluster = program->getAttrOfType<DictionaryAttr>("cluster");
+  auto cluster = program.getClusterAttr();
   if (!cluster) {
     program.emitError("costs by cluster need one: `cluster NAME` in `train`, or --cluster=NAME");
     return nullptr;

@@ -56,7 +56,7 @@ Ring pp::ringOf(PostKind kind, size_t members) {
 }
 
 std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
-  if (choice == "cluster" || (choice.empty() && program->hasAttr("cluster")))
+  if (choice == "cluster" || (choice.empty() && program.getCluster()))
     return makeClusterCosts(program);
   if (choice == "units" || choice.empty())
     return std::make_unique<UnitCosts>();
@@ -68,10 +68,7 @@ std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
 }
 
 /// The part of its unit that a launch does: all, if the unit is not cut at its attentions.
-static double shareOf(LaunchOp launch) {
-  auto share = launch->getAttrOfType<FloatAttr>("pipeline.share");
-  return share ? share.getValueAsDouble() : 1;
-}
+static double shareOf(LaunchOp launch) { return launch.getShare() ? launch.getShare()->convertToDouble() : 1; }
 
 double UnitCosts::of(int64_t, LaunchOp launch) const {
   switch (launch.getUnit().getPhase()) {
@@ -98,7 +95,7 @@ static StringAttr nameOfPart(Attribute entry) { return cast<StringAttr>(cast<Arr
 /// Where kinds of layers have names, parts of several kinds have one name.
 static StringAttr partOfKind(ProgramOp program, StringAttr name) {
   auto function = program->getParentOfType<ModuleOp>().lookupSymbol<func::FuncOp>(name.getValue());
-  return function ? function->getAttrOfType<StringAttr>("nn.part") : StringAttr();
+  return function ? function->getAttrOfType<StringAttr>(nn::kPartAttr) : StringAttr();
 }
 
 static bool hasAttention(ProgramOp program, StringAttr part) {
@@ -107,7 +104,7 @@ static bool hasAttention(ProgramOp program, StringAttr part) {
 }
 
 UnitTimes::UnitTimes(ProgramOp program) : bodies(program->getParentOfType<ModuleOp>()) {
-  auto costs = program->getAttrOfType<DictionaryAttr>("costs");
+  auto costs = program.getCostsAttr();
   byPart = costs != nullptr;
   for (auto piece : program.getOps<PieceOp>()) {
     Cost &cost = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
@@ -237,6 +234,6 @@ LogicalResult pp::setPartCosts(ProgramOp program, StringRef costs) {
                                        << "`; add them, or `rest=0`";
   if (most == 0)
     return emitError(program.getLoc()) << "`" << costs << "` says that nothing takes any time";
-  program->setAttr("costs", parts.getDictionary(program.getContext()));
+  program.setCostsAttr(parts.getDictionary(program.getContext()));
   return success();
 }

@@ -98,14 +98,8 @@ private:
     }
   }
 
-  static bool isKindOf(SlotOp slot, std::initializer_list<StringRef> kinds) {
-    DictionaryAttr binding = slot.getBindingAttr(); // few slots have one
-    return binding && llvm::is_contained(kinds, cast<StringAttr>(binding.get("kind")).getValue());
-  }
-  static bool livesFromStart(SlotOp slot) {
-    return isKindOf(slot, {"weight", "previous", "opt", "tokens", "targets", "source"});
-  }
-  static bool livesToEnd(SlotOp slot) { return isKindOf(slot, {"weight", "previous", "opt", "grad", "loss", "norm"}); }
+  static bool livesFromStart(SlotOp slot) { return slot.getBinding() && slot.getBinding()->isThereBefore(); }
+  static bool livesToEnd(SlotOp slot) { return slot.getBinding() && slot.getBinding()->isThereAfter(); }
 
   SlotLife &lifeOf(Value value, int64_t position) {
     auto [it, added] = numbers.try_emplace(value, lives.size());

@@ -24,10 +24,8 @@ LogicalResult EmbeddingOp::differentiate(Gradients &gradients) {
   if (!dx)
     return success();
   uint64_t vocab = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
-  auto table = gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx, gradients.get(getTable()), vocab);
-  for (StringRef rows : {"first", "whole"}) // of a table that is cut
-    if (Attribute value = (*this)->getAttr(rows))
-      table->setAttr(rows, value);
+  auto table = gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx, gradients.get(getTable()), vocab,
+                                                       getFirstAttr(), getWholeAttr());
   gradients.set(getTable(), table);
   return success();
 }

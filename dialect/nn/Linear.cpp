@@ -12,10 +12,10 @@ static RankedTensorType rowsOfTable(Value tokens, Value table) {
 }
 
 /// A table that is cut has rows from `first` on of a vocabulary of `whole`; tokens of others give zeros.
-static Dims tableDims(Operation *op, Value tokens, Value x, int64_t rows) {
-  Dims dims = {elementsOf(tokens), widthOf(x), rows};
-  if (auto first = op->getAttrOfType<IntegerAttr>("first"))
-    dims.append({first.getInt(), op->getAttrOfType<IntegerAttr>("whole").getInt()});
+template <typename Op> static Dims tableDims(Op op, Value x, int64_t rows) {
+  Dims dims = {elementsOf(op.getTokens()), widthOf(x), rows};
+  if (op.getFirst())
+    dims.append({static_cast<int64_t>(*op.getFirst()), static_cast<int64_t>(op.getWhole().value_or(rows))});
   return dims;
 }
 
@@ -29,7 +29,7 @@ INFER(EmbeddingOp) {
   return success();
 }
 
-Dims EmbeddingOp::dims() { return tableDims(*this, getTokens(), getX(), tensorOf(getTable()).getDimSize(0)); }
+Dims EmbeddingOp::dims() { return tableDims(*this, getX(), tensorOf(getTable()).getDimSize(0)); }
 double EmbeddingOp::flops() { return 0; }
 
 INFER(EmbeddingDwOp) {
@@ -41,7 +41,7 @@ INFER(EmbeddingDwOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
-Dims EmbeddingDwOp::dims() { return tableDims(*this, getTokens(), getDx(), getVocab()); }
+Dims EmbeddingDwOp::dims() { return tableDims(*this, getDx(), getVocab()); }
 double EmbeddingDwOp::flops() { return elementsOf(getDx()); }
 Flags EmbeddingDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 

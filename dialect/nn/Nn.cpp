@@ -13,6 +13,7 @@ using namespace pp::nn;
 #include "dialect/NnOps.cpp.inc"
 
 void NnDialect::initialize() {
+  registerAttributes();
   addOperations<
 #define GET_OP_LIST
 #include "dialect/NnOps.cpp.inc"

@@ -14,6 +14,14 @@
 
 namespace pp::nn {
 
+/// Attributes of a part of a model and of its arguments: see the dialect's description.
+inline constexpr llvm::StringLiteral kWeightAttr = "nn.weight";
+inline constexpr llvm::StringLiteral kDataAttr = "nn.data";
+inline constexpr llvm::StringLiteral kStatsAttr = "nn.stats";
+inline constexpr llvm::StringLiteral kPerLayerAttr = "nn.per_layer";
+inline constexpr llvm::StringLiteral kPartAttr = "nn.part";
+inline constexpr llvm::StringLiteral kLayersAttr = "nn.layers";
+
 /// Result number `result` and operand number `operand` are one buffer.
 struct Tie {
   unsigned result, operand;
@@ -63,7 +71,10 @@ llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);
 } // namespace pp::nn
 
 #include "dialect/NnDialect.h.inc"
+#include "dialect/NnEnums.h.inc"
 #include "dialect/NnInterfaces.h.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialect/NnAttrs.h.inc"
 #define GET_OP_CLASSES
 #include "dialect/NnOps.h.inc"
 

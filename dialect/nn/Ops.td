@@ -3,21 +3,9 @@
 #ifndef PP_DIALECT_NNOPS_TD
 #define PP_DIALECT_NNOPS_TD
 
-include "mlir/IR/OpBase.td"
+include "dialect/nn/Attrs.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
-
-def Nn_Dialect : Dialect {
-  let name = "nn";
-  let cppNamespace = "::pp::nn";
-  let summary = "what a task computes: tensors in, tensors out, no memory";
-  let description = [{
-    Forward ops are what a model is written in; backward and update ops mirror the kernels of `runtime/Pp.h` one to one.
-    All are pure. An op that adds to a tensor in place takes it as `acc`, tied to its result: both are one buffer.
-    Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
-  }];
-  let usePropertiesForAttributes = 0;
-}
 
 //===-- Interfaces ----------------------------------------------------------------------------------------------===//
 
@@ -122,7 +110,11 @@ def EmbeddingOp : Nn_ForwardOp<"embedding"> {
   let summary = "rows of a table, one for each token";
   let signature = "embedding(tokens, table)";
   let formula = "x[b, t] = table[tokens[b, t]]";
-  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table);
+  let description = [{
+    Of a table that is cut by the vocabulary: it has rows from `first` on of `whole`; tokens of other rows give zeros.
+  }];
+  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, OptionalAttr<I64Attr>:$first,
+                       OptionalAttr<I64Attr>:$whole);
   let results = (outs Nn_Tensor:$x);
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
@@ -274,7 +266,9 @@ def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {
 
 def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["flags"], [Nn_WeightGradient]> {
   let summary = "gradient of an embedding's table of `vocab` rows";
-  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$vocab);
+  let description = [{ `first` and `whole` are those of the embedding. }];
+  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$vocab,
+                       OptionalAttr<I64Attr>:$first, OptionalAttr<I64Attr>:$whole);
   let results = (outs Nn_Tensor:$dtable);
   let assemblyFormat = "$tokens `,` $dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

@@ -146,6 +146,119 @@ void ThingAttr::print(AsmPrinter &printer) const {
   printer << ">";
 }
 
+//===-- Weights -------------------------------------------------------------------------------------------------===//
+
+// <"h.0.w" : tensor<4x4xf32> tied declared <"w" as "h.{l}.w" normal 2.0e-2>>
+void pp::pipeline::WeightAttr::print(AsmPrinter &printer) const {
+  printer << "<" << getName() << " : " << getType() << (getTied() ? " tied" : "") << " declared ";
+  getDeclared().print(printer);
+  printer << ">";
+}
+
+Attribute pp::pipeline::WeightAttr::parse(AsmParser &parser, Type) {
+  std::string name;
+  RankedTensorType type;
+  if (parser.parseLess() || parser.parseString(&name) || parser.parseColonType(type))
+    return {};
+  bool tied = succeeded(parser.parseOptionalKeyword("tied"));
+  if (parser.parseKeyword("declared"))
+    return {};
+  auto declared = llvm::dyn_cast_or_null<pp::nn::WeightAttr>(pp::nn::WeightAttr::parse(parser, {}));
+  if (!declared || parser.parseGreater())
+    return {};
+  return get(parser.getContext(), StringAttr::get(parser.getContext(), name), type, tied, declared);
+}
+
+//===-- Bindings and shards -------------------------------------------------------------------------------------===//
+
+bool BindingAttr::isThereBefore() const {
+  BindingKind kind = getKind();
+  return kind != BindingKind::grad && kind != BindingKind::loss && kind != BindingKind::norm;
+}
+
+bool BindingAttr::isThereAfter() const {
+  BindingKind kind = getKind();
+  return kind != BindingKind::tokens && kind != BindingKind::targets && kind != BindingKind::source;
+}
+
+LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, BindingKind kind,
+                                  FlatSymbolRefAttr piece, int64_t shard, bool save, int64_t back, int64_t microbatch,
+                                  int64_t slice, int64_t first) {
+  StringRef name = stringifyBindingKind(kind);
+  bool isOfMicrobatch = !isOfPiece(kind) && kind != BindingKind::norm;
+  if (isOfPiece(kind) != bool(piece))
+    return emitError() << "`" << name << "` is bound to " << (piece ? "a piece; expected none" : "no piece");
+  if (isOfMicrobatch != (microbatch >= 0))
+    return emitError() << "`" << name << "` is bound to " << (isOfMicrobatch ? "no microbatch" : "a microbatch");
+  if (shard < -1 || (shard >= 0 && !piece))
+    return emitError() << "`" << name << "` is bound to shard " << shard << "; expected a shard of a piece";
+  if (save && kind != BindingKind::weight)
+    return emitError() << "`" << name << "` is not saved; weights are";
+  if (back < 0 || (back > 0) != (kind == BindingKind::previous))
+    return emitError() << "`" << name << "` goes back " << back
+                       << " versions; expected 1 or more for `previous`, and 0 for "
+                       << "others";
+  if ((slice >= 0) != (first >= 0) || (slice >= 0 && (!isOfMicrobatch || kind == BindingKind::loss)))
+    return emitError() << "`" << name << "` is bound to slice " << slice << " from token " << first
+                       << "; expected both or none, and both for data only";
+  return success();
+}
+
+// <weight @s0 shard 1 save>  <previous @s0 back 2>  <tokens mb 3 slice 1 first 64>  <norm>
+void BindingAttr::print(AsmPrinter &printer) const {
+  printer << "<" << stringifyBindingKind(getKind());
+  if (getPiece())
+    printer << " " << getPiece();
+  auto number = [&](StringRef word, int64_t value, int64_t none) {
+    if (value != none)
+      printer << " " << word << " " << value;
+  };
+  number("shard", getShard(), -1);
+  number("back", getBack(), 0);
+  if (getSave())
+    printer << " save";
+  number("mb", getMicrobatch(), -1);
+  number("slice", getSlice(), -1);
+  number("first", getFirst(), -1);
+  printer << ">";
+}
+
+Attribute BindingAttr::parse(AsmParser &parser, Type) {
+  StringRef keyword;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseLess() || parser.parseKeyword(&keyword))
+    return {};
+  std::optional<BindingKind> kind = symbolizeBindingKind(keyword);
+  if (!kind)
+    return parser.emitError(loc, "expected what a slot is bound to, got `") << keyword << "`", Attribute();
+  FlatSymbolRefAttr piece;
+  OptionalParseResult named = parser.parseOptionalAttribute(piece);
+  if (named.has_value() && failed(*named))
+    return {};
+  int64_t shard = -1, back = 0, microbatch = -1, slice = -1, first = -1;
+  auto number = [&](StringRef word, int64_t &value) {
+    return success(failed(parser.parseOptionalKeyword(word)) || succeeded(parser.parseInteger(value)));
+  };
+  if (failed(number("shard", shard)) || failed(number("back", back)))
+    return {};
+  bool save = succeeded(parser.parseOptionalKeyword("save"));
+  if (failed(number("mb", microbatch)) || failed(number("slice", slice)) || failed(number("first", first)) ||
+      parser.parseGreater())
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(emitError, parser.getContext(), *kind, piece, shard, save, back, microbatch, slice, first);
+}
+
+LogicalResult VocabularyAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, int64_t first,
+                                     RankedTensorType whole, int64_t shards) {
+  if (shards < 1)
+    return emitError() << "a part cut in " << shards << " shards; expected 1 or more";
+  if (!whole.hasStaticShape() || whole.getRank() == 0 || first < 0 || first >= *llvm::max_element(whole.getShape()))
+    return emitError() << "a shard that begins with number " << first << " of " << whole
+                       << "; expected a row or a column of it";
+  return success();
+}
+
 //===-- Places and placed types ---------------------------------------------------------------------------------===//
 
 std::string PlaceAttr::str() const {

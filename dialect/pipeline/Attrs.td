@@ -20,7 +20,8 @@ def Pipeline_Dialect : Dialect {
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;
-  let dependentDialects = ["::mlir::func::FuncDialect"];
+  let dependentDialects = ["::mlir::func::FuncDialect", "::pp::nn::NnDialect"];
+  let hasOperationAttrVerify = 1;
 }
 
 class Pipeline_I32Enum<string name, string summary, list<I32EnumAttrCase> cases> : I32EnumAttr<name, summary, cases> {
@@ -45,6 +46,11 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
   I32EnumAttrCase<"all_gather", 3>, I32EnumAttrCase<"reduce_scatter", 4>, I32EnumAttrCase<"all_reduce", 5>,
   I32EnumAttrCase<"all_to_all", 6>, I32EnumAttrCase<"scatter", 7>, I32EnumAttrCase<"gather", 8>,
   I32EnumAttrCase<"to_host", 9>, I32EnumAttrCase<"from_host", 10>]>;
+
+def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer finds in a slot", [
+  I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
+  I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
+  I32EnumAttrCase<"loss", 7>, I32EnumAttrCase<"norm", 8>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
   I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>,
@@ -116,15 +122,66 @@ def Pipeline_PlaceAttr : Pipeline_Attr<"Place", "place"> {
 }
 
 def Pipeline_WeightAttr : Pipeline_Attr<"Weight", "weight"> {
-  let summary = "one weight tensor of a piece: its name in checkpoints, its type here, its start value";
+  let summary = "one weight tensor of a piece: its name in checkpoints, its type here, and how the model declares it";
   let description = [{
-    `name` is the checkpoint's; `transposed`: the checkpoint stores [out, in] where we hold [in, out].
-    `init` is `normal`, `zero` or `one`; `deviation` is normal's. `tied`: another piece owns and updates this tensor,
-    this piece holds a copy and hands its gradient share over.
+    `tied`: another piece owns and updates this tensor, this piece holds a copy and hands its gradient share over.
+    `#pipeline.weight<"h.0.w" : tensor<4x4xf32> tied declared <"w" as "h.{l}.w" normal 2.0e-2>>`.
   }];
-  let parameters = (ins "::mlir::StringAttr":$name, "::mlir::RankedTensorType":$type, "bool":$transposed,
-                        "::mlir::StringAttr":$init, "::mlir::FloatAttr":$deviation, "bool":$tied);
-  let assemblyFormat = "`<` struct(params) `>`";
+  let parameters = (ins "::mlir::StringAttr":$name, "::mlir::RankedTensorType":$type, "bool":$tied,
+                        "::pp::nn::WeightAttr":$declared);
+  let hasCustomAssemblyFormat = 1;
+}
+
+def Pipeline_WeightArrayAttr : TypedArrayAttrBase<Pipeline_WeightAttr, "weights of a piece">;
+
+def Pipeline_VocabularyAttr : Pipeline_Attr<"Vocabulary", "vocabulary"> {
+  let summary = "which shard of a part that is cut by the vocabulary a piece is";
+  let description = [{
+    One of `shards`; its rows or columns of the weight that is cut, which has the type `whole`, begin with number
+    `first`: `#pipeline.vocabulary<first 128 of tensor<256x64xf32> in 2 shards>`.
+  }];
+  let parameters = (ins "int64_t":$first, "::mlir::RankedTensorType":$whole, "int64_t":$shards);
+  let assemblyFormat = "`<` `first` $first `of` $whole `in` $shards `shards` `>`";
+  let genVerifyDecl = 1;
+}
+
+def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
+  let summary = "what the trainer finds in a slot before or after the step";
+  let description = [{
+    Of a piece: its weights (`save`: this copy goes into checkpoints), weights of earlier steps (`back` versions ago),
+    the optimizer state, gradients; `shard` is the number of the shard that lies here, if the piece is cut over ranks.
+    Of a microbatch: tokens, targets, the source of an encoder, the loss; with slices also the slice and its first
+    token. The norm of all gradients. `<weight @s0 shard 1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first
+    64>`, `<norm>`.
+  }];
+  let parameters = (ins "::pp::pipeline::BindingKind":$kind,
+                        OptionalParameter<"::mlir::FlatSymbolRefAttr">:$piece,
+                        DefaultValuedParameter<"int64_t", "-1">:$shard,
+                        DefaultValuedParameter<"bool", "false">:$save, DefaultValuedParameter<"int64_t", "0">:$back,
+                        DefaultValuedParameter<"int64_t", "-1">:$microbatch,
+                        DefaultValuedParameter<"int64_t", "-1">:$slice, DefaultValuedParameter<"int64_t", "-1">:$first);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let builders = [
+    AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind), [{
+      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, -1, -1, -1);
+    }]>,
+    AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind, "::mlir::FlatSymbolRefAttr":$piece, "int64_t":$shard,
+                     CArg<"bool", "false">:$save, CArg<"int64_t", "0">:$back), [{
+      return $_get($_ctxt, kind, piece, shard, save, back, -1, -1, -1);
+    }]>,
+    AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind, "int64_t":$microbatch, CArg<"int64_t", "-1">:$slice,
+                     CArg<"int64_t", "-1">:$first), [{
+      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, microbatch, slice, first);
+    }]>];
+  let extraClassDeclaration = [{
+    /// Whether it is bound to the weights of a piece, or what goes with them.
+    static bool isOfPiece(BindingKind kind) { return kind <= BindingKind::grad; }
+    bool isOfPiece() const { return isOfPiece(getKind()); }
+    /// Whether it is there when the step begins; whether it must be there when it ends.
+    bool isThereBefore() const;
+    bool isThereAfter() const;
+  }];
 }
 
 def Pipeline_KeysAttr : Pipeline_Attr<"Keys", "keys"> {

@@ -10,6 +10,16 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 
 class Pipeline_Op<string mnemonic, list<Trait> traits = []> : Op<Pipeline_Dialect, mnemonic, traits>;
 
+/// An op of one level: a program has ops of one level only, and a pass refuses a program of another level than its own.
+class Pipeline_Level<string trait> : NativeOpTrait<trait> { let cppNamespace = "::pp::pipeline"; }
+class Pipeline_ActionOp<string mnemonic, list<Trait> traits = [ParentOneOf<["ProgramOp", "TogetherOp"]>]>
+    : Pipeline_Op<mnemonic, !listconcat([Pipeline_Level<"OfActions">], traits)>;
+class Pipeline_StepOp<string mnemonic, list<Trait> traits = []>
+    : Pipeline_Op<mnemonic, !listconcat([Pipeline_Level<"OfStep">, HasParent<"ProgramOp">], traits)>;
+/// An op inside the program of a rank.
+class Pipeline_RankOp<string mnemonic, list<Trait> traits = []>
+    : Pipeline_Op<mnemonic, !listconcat([HasParent<"RankOp">], traits)>;
+
 /// Results print with names that say what they are: `%f_s2_m3_act`, `%weight_s0_r1`.
 def Named : DeclareOpInterfaceMethods<OpAsmOpInterface, ["getAsmResultNames"]>;
 
@@ -19,11 +29,30 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
   let summary = "one training step of a schedule, at one of the three levels";
   let description = [{
     `train` holds what the trainer needs and the compiler does not: {model, schedule, batch, sequence, vocab, precision,
-    gradients, optimizer = {..}}. `slices` is 0 where the schedule has no slices.
+    gradients, optimizer = {..}}. `slices` is 0 where the schedule has no slices; `slice_lengths` are their tokens,
+    where they are not equal. `updates` (1 if absent) is how often a step updates its weights. `target` is `cpu` (if
+    absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
+    `between` and others. `costs` has the time of each part of the model. `proof` has what was proved, a dictionary for
+    each proof. All ops of the program are of one level, and each names only ranks, microbatches, slices and pieces that
+    it has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
-                       DictionaryAttr:$train);
+                       DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,
+                       OptionalAttr<DenseI64ArrayAttr>:$slice_lengths, OptionalAttr<StrAttr>:$target,
+                       OptionalAttr<DictionaryAttr>:$cluster, OptionalAttr<DictionaryAttr>:$costs,
+                       OptionalAttr<DictionaryAttr>:$proof);
   let regions = (region SizedRegion<1>:$body);
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::llvm::StringRef":$name, "int64_t":$ranks, "int64_t":$microbatches,
+                                 "int64_t":$slices, "::mlir::DictionaryAttr":$train)>];
+  let hasVerifier = 1;
+  let hasRegionVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The level of its ops; none if it has pieces and limits only, which every level has.
+    std::optional<Level> getLevel();
+    /// How often a step updates its weights.
+    int64_t countUpdates() { return getUpdates().value_or(1); }
+  }];
   let assemblyFormat = [{
     $sym_name `ranks` $ranks `microbatches` $microbatches `slices` $slices attr-dict-with-keyword $body
   }];
@@ -37,29 +66,44 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
     begins and again when it ends; `owner` holds the optimizer state and runs U. Pieces stand in model order.
     `recompute` names the model parts that R runs again; absent, R runs all of the piece.
     `weights` and `bodies` are filled in by derive-tasks. Pieces with equal `bodies` are of one class and share their
-    functions: those whose `#pipeline.body` names that class.
+    functions: those whose `#pipeline.body` names that class. `vocabulary`: it is a shard of a part that is cut by the
+    vocabulary; the shards are pieces next to each other, numbered by their coordinates. All
+    of them read what the piece before makes; what they make is added up for who reads it.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
                        OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,
-                       OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<ArrayAttr>:$recompute,
-                       OptionalAttr<ArrayAttr>:$weights,
-                       OptionalAttr<StrAttr>:$bodies);
+                       OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<StrArrayAttr>:$recompute,
+                       OptionalAttr<Pipeline_WeightArrayAttr>:$weights, OptionalAttr<StrAttr>:$bodies,
+                       OptionalAttr<Pipeline_VocabularyAttr>:$vocabulary);
   let assemblyFormat = [{
     $sym_name $coord `parts` $parts (`at` $at^)? (`homes` $homes^)? (`owner` $owner^)? (`recompute` $recompute^)?
-    (`bodies` $bodies^)? attr-dict
+    (`bodies` $bodies^)? (`vocabulary` $vocabulary^)? attr-dict
   }];
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::pp::pipeline::CoordAttr":$coord, "::mlir::ArrayAttr":$parts,
+                                 "::pp::pipeline::PlaceAttr":$at, "::pp::pipeline::PlaceAttr":$homes,
+                                 "::pp::pipeline::PlaceAttr":$owner)>];
+  let hasVerifier = 1;
 }
 
 //===-- Level 1: the actions of the schedule --------------------------------------------------------------------===//
 
-def UnitOp : Pipeline_Op<"unit"> {
+def UnitOp : Pipeline_ActionOp<"unit"> {
   let summary = "a unit of work, emitted by the schedule";
-  let description = [{ Anchored on the ranks it runs on: units and transfers anchored on one rank keep their order. }];
-  let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks);
-  let assemblyFormat = "$unit `on` $ranks attr-dict";
+  let description = [{
+    Anchored on the ranks it runs on: units and transfers anchored on one rank keep their order. `version` is that of
+    the weights it reads: 0 is there when the step begins, each update makes the next, those below 0 are of earlier
+    steps. If absent, all updates before its own are in it.
+  }];
+  let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks, OptionalAttr<I64Attr>:$version);
+  let assemblyFormat = "$unit `on` $ranks (`version` $version^)? attr-dict";
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::pp::pipeline::UnitIdAttr":$unit, "::llvm::ArrayRef<int64_t>":$ranks,
+                                 CArg<"::mlir::IntegerAttr", "{}">:$version)>];
+  let hasVerifier = 1;
 }
 
-def TransferOp : Pipeline_Op<"transfer"> {
+def TransferOp : Pipeline_ActionOp<"transfer"> {
   let summary = "a thing changes place, emitted by the schedule";
   let description = [{
     `from` absent: all ranks that hold a share (grad). `anchors` are the ranks in whose order this action stands.
@@ -67,36 +111,44 @@ def TransferOp : Pipeline_Op<"transfer"> {
   let arguments = (ins Pipeline_ThingAttr:$thing, OptionalAttr<Pipeline_PlaceAttr>:$from, Pipeline_PlaceAttr:$to,
                        DenseI64ArrayAttr:$anchors);
   let assemblyFormat = "$thing (`from` $from^)? `to` $to `anchors` $anchors attr-dict";
+  let hasVerifier = 1;
 }
 
-def TogetherOp : Pipeline_Op<"together", [NoTerminator, SingleBlock]> {
+def TogetherOp : Pipeline_ActionOp<"together", [HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
   let summary = "actions that go as one: transfers posted as one group, all reads before all writes";
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat = "attr-dict-with-keyword $body";
 }
 
-def AttendOp : Pipeline_Op<"attend"> {
-  let summary = "in the attentions of a unit of the same `together`, these slices of keys are attended on this rank";
+def AttendOp : Pipeline_ActionOp<"attend"> {
+  let summary = "in the attentions of a unit, these slices of keys are attended on this rank";
+  let description = [{
+    Inside a `together` another rank than that of the unit attends them, while the unit runs; the unit stands in the
+    same `together`. Outside, the unit's own rank attends them ahead of the unit, which stands later.
+  }];
   let arguments = (ins Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$slices, I64Attr:$rank);
   let assemblyFormat = "$unit `over` $slices `on` $rank attr-dict";
+  let hasVerifier = 1;
 }
 
-def LimitOp : Pipeline_Op<"limit"> {
+def LimitOp : Pipeline_Op<"limit", [HasParent<"ProgramOp">]> {
   let summary = "at most this many values of a role alive at once on each of the ranks";
   let arguments = (ins Pipeline_Role:$role, I64Attr:$count, DenseI64ArrayAttr:$ranks);
   let assemblyFormat = "$role $count `on` $ranks attr-dict";
+  let hasVerifier = 1;
 }
 
 //===-- Level 2: the step in one global order -------------------------------------------------------------------===//
 
-def InputOp : Pipeline_Op<"input", [Named]> {
+def InputOp : Pipeline_StepOp<"input", [Named]> {
   let summary = "a value that is there when the step begins: weights, optimizer state, tokens, targets";
   let arguments = (ins Pipeline_ThingAttr:$thing, OptionalAttr<StrAttr>:$data);
   let results = (outs Pipeline_ValType:$value);
   let assemblyFormat = "$thing ($data^)? `:` type($value) attr-dict";
+  let hasVerifier = 1;
 }
 
-def OutputOp : Pipeline_Op<"output"> {
+def OutputOp : Pipeline_StepOp<"output"> {
   let summary = "a value that must be there when the step ends, where `input` of the same thing and rank had it";
   let description = [{
     For a weight or optimizer state: the new version, in the slot of the input. For a grad: the sum that U used, kept
@@ -104,24 +156,29 @@ def OutputOp : Pipeline_Op<"output"> {
   }];
   let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value);
   let assemblyFormat = "$thing $value `:` type($value) attr-dict";
+  let hasVerifier = 1;
 }
 
-def TaskOp : Pipeline_Op<"task", [Named]> {
+def TaskOp : Pipeline_StepOp<"task", [Named]> {
   let summary = "one unit: calls its body on values that live on its ranks";
   let description = [{
     `callee` is a function whose `pipeline.inputs` and `pipeline.results` group its tensors into the payloads of the
-    operands and results. `ties[i]` is the operand whose slot result i takes over (in place), -1 for none.
+    operands and results. `ties[i]` is the operand whose slot result i takes over (in place), -1 for none. `version`: of
+    the weights it reads, as that of `unit`. `joint`: the number of the `together` in which its unit stands. `share`:
+    the part of its unit that this task does, if it does not do all of it.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, DenseI64ArrayAttr:$ranks,
-                       DenseI64ArrayAttr:$ties, Variadic<Pipeline_ValType>:$inputs);
+                       DenseI64ArrayAttr:$ties, Variadic<Pipeline_ValType>:$inputs, OptionalAttr<I64Attr>:$version,
+                       OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share);
   let results = (outs Variadic<Pipeline_ValType>:$results);
   let assemblyFormat = [{
-    $callee $unit `on` $ranks `(` $inputs `)` `ties` $ties attr-dict `:` functional-type($inputs, $results)
+    $callee $unit `on` $ranks `(` $inputs `)` `ties` $ties (`version` $version^)? (`joint` $joint^)? (`share` $share^)?
+    attr-dict `:` functional-type($inputs, $results)
   }];
   let hasVerifier = 1;
 }
 
-def MoveOp : Pipeline_Op<"move", [Named]> {
+def MoveOp : Pipeline_StepOp<"move", [Named]> {
   let summary = "a value changes its placement; the verb is read off the two types";
   let description = [{
     Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`.
@@ -137,7 +194,7 @@ def MoveOp : Pipeline_Op<"move", [Named]> {
   }];
 }
 
-def WaitOp : Pipeline_Op<"wait", [Named]> {
+def WaitOp : Pipeline_StepOp<"wait", [Named]> {
   let summary = "the value of a move, there from here on";
   let description = [{
     Of what comes to several ranks each may wait for its own copy, or its own shard: the value then is on that rank
@@ -149,7 +206,7 @@ def WaitOp : Pipeline_Op<"wait", [Named]> {
   let hasVerifier = 1;
 }
 
-def JoinOp : Pipeline_Op<"join"> {
+def JoinOp : Pipeline_StepOp<"join"> {
   let summary = "values on single ranks seen as one value of the group: its shards or its partial sums";
   let arguments = (ins Variadic<Pipeline_ValType>:$values);
   let results = (outs Pipeline_ValType:$value);
@@ -157,7 +214,7 @@ def JoinOp : Pipeline_Op<"join"> {
   let hasVerifier = 1;
 }
 
-def SplitOp : Pipeline_Op<"split"> {
+def SplitOp : Pipeline_StepOp<"split"> {
   let summary = "what one rank holds of a group's value; the inverse of `join`";
   let arguments = (ins Pipeline_ValType:$value);
   let results = (outs Pipeline_ValType:$own);
@@ -167,25 +224,29 @@ def SplitOp : Pipeline_Op<"split"> {
 
 //===-- Level 3: the programs of the ranks ----------------------------------------------------------------------===//
 
-def RankOp : Pipeline_Op<"rank", [HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
+def RankOp : Pipeline_Op<"rank", [Pipeline_Level<"OfRanks">, HasParent<"ProgramOp">, NoTerminator, SingleBlock]> {
   let summary = "the program of one rank: slots, launches, posts, completes, in order";
-  let arguments = (ins I64Attr:$rank, OptionalAttr<I64Attr>:$arena_bytes, OptionalAttr<I64Attr>:$host_bytes);
+  let description = [{ `peak` has the bytes of each role at the instant at which most bytes are live, and sums. }];
+  let arguments = (ins I64Attr:$rank, OptionalAttr<I64Attr>:$arena_bytes, OptionalAttr<I64Attr>:$host_bytes,
+                       OptionalAttr<DictionaryAttr>:$peak);
   let regions = (region SizedRegion<1>:$body);
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "int64_t":$rank)>];
+  let hasVerifier = 1;
   let assemblyFormat = "$rank (`arena` $arena_bytes^)? (`host` $host_bytes^)? attr-dict-with-keyword $body";
 }
 
-def SlotOp : Pipeline_Op<"slot", [Named]> {
+def SlotOp : Pipeline_RankOp<"slot", [Named]> {
   let summary = "a place in the rank's arena, or in its host memory";
   let description = [{
-    `binding` says what the trainer finds in it before or after the step: {kind = "weight" | "opt" | "grad", piece,
-    save}, {kind = "tokens" | "targets" | "source" | "loss", microbatch, slice, first} (the last two where there are
-    slices: its number and first token), {kind = "norm"}; absent for what lives inside the step. `offset` is given by
-    plan-slots. `label` names the value in messages. `host`: it lies in the rank's second arena, where only messages of
-    the rank to itself go. `places`, instead of `offset`: its tensors lie apart, each at an offset of its own; bodies
-    get an address for each, but no message can take it.
+    `binding` says what the trainer finds in it before or after the step; absent for what lives inside the step.
+    `offset` is given by plan-slots. `label` names the value in messages. `host`: it lies in the rank's second arena,
+    where only messages of the rank to itself go. `places`, instead of `offset`: its tensors lie apart, each at an
+    offset of its own; bodies get an address for each, but no message can take it.
   }];
   let arguments = (ins Pipeline_Role:$role, StrAttr:$label, OptionalAttr<I64Attr>:$offset,
-                       OptionalAttr<DenseI64ArrayAttr>:$places, OptionalAttr<DictionaryAttr>:$binding, UnitAttr:$host);
+                       OptionalAttr<DenseI64ArrayAttr>:$places, OptionalAttr<Pipeline_BindingAttr>:$binding,
+                       UnitAttr:$host);
   let results = (outs Pipeline_SlotType:$slot);
   let assemblyFormat = [{
     $role $label (`host` $host^)? (`offset` $offset^)? (`places` $places^)? (`binding` $binding^)? attr-dict
@@ -198,20 +259,22 @@ def SlotOp : Pipeline_Op<"slot", [Named]> {
   }];
 }
 
-def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
+def LaunchOp : Pipeline_RankOp<"launch", [AttrSizedOperandSegments]> {
   let summary = "runs a task body on slots";
   let description = [{
     `inputs` are the slots of the body's input groups, `results` those of its result groups that are not tied to an
-    input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. Launches and tasks of the
-    units of one `together` share the number `pipeline.joint`. `handed` is the body's `pipeline.handed`: tensors of
+    input; `scratch` is memory for this launch alone, of the body's `pipeline.scratch_bytes`. `version`, `joint` and
+    `share` are those of its `task`. `handed` is the body's `pipeline.handed`: tensors of
     results that lie where tensors of inputs lay, which are gone with this launch; four numbers for each: slot and
     tensor of the one, slot and tensor of the other, slots counted over inputs and results.
   }];
   let arguments = (ins FlatSymbolRefAttr:$callee, Pipeline_UnitAttr:$unit, Variadic<Pipeline_SlotType>:$inputs,
                        Variadic<Pipeline_SlotType>:$results, Optional<Pipeline_SlotType>:$scratch,
-                       OptionalAttr<DenseI64ArrayAttr>:$handed);
+                       OptionalAttr<DenseI64ArrayAttr>:$handed, OptionalAttr<I64Attr>:$version,
+                       OptionalAttr<I64Attr>:$joint, OptionalAttr<F64Attr>:$share);
   let assemblyFormat = [{
-    $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? (`handed` $handed^)? attr-dict
+    $callee $unit `(` $inputs `)` `->` `(` $results `)` (`scratch` $scratch^)? (`handed` $handed^)?
+    (`version` $version^)? (`joint` $joint^)? (`share` $share^)? attr-dict
     `:` functional-type($inputs, $results) (`scratch` type($scratch)^)?
   }];
   let hasVerifier = 1;
@@ -221,7 +284,7 @@ def LaunchOp : Pipeline_Op<"launch", [AttrSizedOperandSegments]> {
   }];
 }
 
-def PostOp : Pipeline_Op<"post"> {
+def PostOp : Pipeline_RankOp<"post"> {
   let summary = "one rank's side of a message; does not block";
   let description = [{
     `channel` orders messages between two ranks: the k-th send on a channel meets the k-th receive. A message of a rank
@@ -259,7 +322,7 @@ def PostOp : Pipeline_Op<"post"> {
   }];
 }
 
-def CompleteOp : Pipeline_Op<"complete"> {
+def CompleteOp : Pipeline_RankOp<"complete"> {
   let summary = "blocks until the message is done; its slot may be written (send) or read (receive) from here on";
   let arguments = (ins Pipeline_RequestType:$request);
   let assemblyFormat = "$request attr-dict";

@@ -1,6 +1,6 @@
 // Verifiers, names of results and locations of the `pipeline` dialect.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/pipeline/Pipeline.h"
+#include "dialect/pipeline/Ranges.h"
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/IR/OpImplementation.h"
@@ -97,7 +97,31 @@ static LogicalResult verifyOnRanks(Operation *op, TypeRange types, ArrayRef<int6
   return success();
 }
 
+static LogicalResult verifyPlaced(Operation *op, Type type) {
+  auto value = cast<ValType>(type);
+  if (value.getRanks().empty())
+    return op->emitOpError() << "has a value on no rank";
+  return verifyRanks(op, cast<ProgramOp>(op->getParentOp()), value.getRanks());
+}
+
+LogicalResult InputOp::verify() {
+  if (getData().has_value() != (getThing().getRole() == Role::data))
+    return emitOpError() << "is `" << getThing().str()
+                         << "`; expected the name of the data for `data`, and for no other";
+  auto kind = symbolizeBindingKind(getData().value_or("tokens"));
+  if (kind != BindingKind::tokens && kind != BindingKind::targets && kind != BindingKind::source)
+    return emitOpError() << "is `" << *getData() << "`; expected tokens, targets or source";
+  return verifyPlaced(*this, getValue().getType());
+}
+
+LogicalResult OutputOp::verify() { return verifyPlaced(*this, getValue().getType()); }
+
 LogicalResult TaskOp::verify() {
+  auto program = cast<ProgramOp>((*this)->getParentOp());
+  if (getRanks().empty())
+    return emitOpError("runs on no rank");
+  if (failed(verifyRanks(*this, program, getRanks())) || failed(verifyUnit(*this, program, getUnit())))
+    return failure();
   if (getTies().size() != getNumResults())
     return emitOpError() << "has " << getNumResults() << " results and " << getTies().size() << " ties";
   for (auto [i, tie] : llvm::enumerate(getTies())) {
@@ -145,7 +169,7 @@ LogicalResult MoveOp::verify() {
   if (!getVerb())
     return emitOpError() << "has no verb from " << from.getPlace().str() << " (" << stringifyLayout(from.getLayout())
                          << ") to " << to.getPlace().str() << " (" << stringifyLayout(to.getLayout()) << ")";
-  return success();
+  return verifyPlaced(*this, to);
 }
 
 LogicalResult WaitOp::verify() {
@@ -175,6 +199,56 @@ LogicalResult pp::pipeline::SplitOp::verify() {
   if (own.getRanks().size() != 1 || !llvm::is_contained(group.getRanks(), own.getRanks().front()))
     return emitOpError() << "takes what " << own.getPlace().str() << " holds of a value on " << group.getPlace().str();
   return success();
+}
+
+//===-- Attributes of task functions ----------------------------------------------------------------------------===//
+
+double pp::pipeline::flopsOf(func::FuncOp body) {
+  auto flops = body->getAttrOfType<FloatAttr>(kFlopsAttr);
+  return flops ? flops.getValueAsDouble() : 0;
+}
+
+std::pair<int64_t, int64_t> pp::pipeline::bufferOf(OpResult result) {
+  auto buffers = result.getOwner()->getAttrOfType<DenseI64ArrayAttr>(kBuffersAttr);
+  return {buffers[2 * result.getResultNumber()], buffers[2 * result.getResultNumber() + 1]};
+}
+
+/// [name, number of tensors] for each group of tensors.
+static bool areGroups(Attribute attr) {
+  auto list = dyn_cast<ArrayAttr>(attr);
+  return list && llvm::all_of(list, [](Attribute entry) {
+           auto pair = dyn_cast<ArrayAttr>(entry);
+           auto count = pair && pair.size() == 2 ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
+           return count && isa<StringAttr>(pair[0]) && count.getInt() >= 0;
+         });
+}
+
+LogicalResult PipelineDialect::verifyOperationAttribute(Operation *op, NamedAttribute named) {
+  StringRef name = named.getName();
+  Attribute value = named.getValue();
+  auto refuse = [&](StringRef expected) {
+    return op->emitOpError() << "expected " << expected << " in `" << name << "`, got " << value;
+  };
+  if (name == kBuffersAttr) {
+    auto places = dyn_cast<DenseI64ArrayAttr>(value);
+    return places && places.size() == 2 * op->getNumResults() ? success()
+                                                              : refuse("a pointer and an offset for each result");
+  }
+  if (!isa<func::FuncOp>(op))
+    return op->emitOpError() << "has `" << name << "`, an attribute of task functions";
+  if (name == kBodyAttr)
+    return isa<BodyAttr>(value) ? success() : refuse("`#pipeline.body<..>`");
+  if (name == kInputsAttr || name == kResultsAttr)
+    return areGroups(value) ? success() : refuse("[name, number of tensors] for each group");
+  if (name == kTiesAttr || name == kHandedAttr)
+    return isa<DenseI64ArrayAttr>(value) ? success() : refuse("numbers");
+  if (name == kFlopsAttr)
+    return isa<FloatAttr>(value) ? success() : refuse("a floating-point number");
+  if (name == kScratchAttr) {
+    auto bytes = dyn_cast<IntegerAttr>(value);
+    return bytes && bytes.getInt() >= 0 ? success() : refuse("bytes, 0 or more,");
+  }
+  return op->emitOpError() << "has `" << name << "`, which is no attribute of this dialect";
 }
 
 //===-- Locations -----------------------------------------------------------------------------------------------===//

@@ -3,6 +3,7 @@
 #ifndef PP_DIALECT_PIPELINE_H
 #define PP_DIALECT_PIPELINE_H
 
+#include "dialect/nn/Nn.h"
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinTypes.h"
@@ -11,6 +12,18 @@
 #include "mlir/IR/SymbolTable.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 #include <optional>
+
+namespace pp::pipeline {
+
+/// The levels of a program, in the order in which it goes through them.
+enum class Level { actions, step, ranks };
+
+/// Mark the ops of one level; pieces and limits belong to every level.
+template <typename ConcreteOp> class OfActions : public mlir::OpTrait::TraitBase<ConcreteOp, OfActions> {};
+template <typename ConcreteOp> class OfStep : public mlir::OpTrait::TraitBase<ConcreteOp, OfStep> {};
+template <typename ConcreteOp> class OfRanks : public mlir::OpTrait::TraitBase<ConcreteOp, OfRanks> {};
+
+} // namespace pp::pipeline
 
 #include "dialect/PipelineDialect.h.inc"
 #include "dialect/PipelineEnums.h.inc"
@@ -22,6 +35,30 @@
 #include "dialect/PipelineOps.h.inc"
 
 namespace pp::pipeline {
+
+/// The level that an op of a program's body belongs to; none for pieces and limits.
+std::optional<Level> levelOf(mlir::Operation *op);
+/// `actions`, `the step` or `programs of ranks`.
+llvm::StringRef describe(Level level);
+
+/// What a derived function computes: its identity, a `#pipeline.body`.
+inline constexpr llvm::StringLiteral kBodyAttr = "pipeline.body";
+/// Attributes of a task function: its tensors grouped into payloads, [name, number of tensors] for each; for each group
+/// of results the group of inputs whose slot it takes over, or -1; floating-point operations; bytes of scratch memory.
+inline constexpr llvm::StringLiteral kInputsAttr = "pipeline.inputs";
+inline constexpr llvm::StringLiteral kResultsAttr = "pipeline.results";
+inline constexpr llvm::StringLiteral kTiesAttr = "pipeline.ties";
+inline constexpr llvm::StringLiteral kFlopsAttr = "pipeline.flops";
+inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
+/// Which tensors of its results lie where tensors of its inputs lay, as LaunchOp has it, by pointers of the signature.
+inline constexpr llvm::StringLiteral kHandedAttr = "pipeline.handed";
+/// Of an op of a task function: pointer of the signature and byte offset for each result. -1 is the scratch memory.
+inline constexpr llvm::StringLiteral kBuffersAttr = "pipeline.buffers";
+
+/// Where a result of an op of a task function lies, as kBuffersAttr of the op says.
+std::pair<int64_t, int64_t> bufferOf(mlir::OpResult result);
+/// What kFlopsAttr says, 0 if it is absent.
+double flopsOf(mlir::func::FuncOp body);
 
 /// Every tensor of a payload begins at a multiple of this many bytes.
 inline constexpr int64_t kAlignment = 64;

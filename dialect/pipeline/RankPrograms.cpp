@@ -1,10 +1,26 @@
 // Verifiers and queries of the programs of the ranks: slots, launches, posts.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/pipeline/Pipeline.h"
+#include "dialect/pipeline/Ranges.h"
 
 using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
+
+static ProgramOp programOf(Operation *op) { return cast<ProgramOp>(op->getParentOp()->getParentOp()); }
+
+LogicalResult RankOp::verify() {
+  if (failed(verifyRanks(*this, cast<ProgramOp>((*this)->getParentOp()), ArrayRef(static_cast<int64_t>(getRank())))))
+    return failure();
+  for (auto [what, bytes] : {std::pair("arena", getArenaBytes()), std::pair("host memory", getHostBytes())})
+    if (bytes && static_cast<int64_t>(*bytes) < 0)
+      return emitOpError() << "has " << what << " of " << static_cast<int64_t>(*bytes) << " bytes; expected 0 or more";
+  if (DictionaryAttr peak = getPeakAttr())
+    for (NamedAttribute entry : peak)
+      if (!isa<IntegerAttr>(entry.getValue()))
+        return emitOpError() << "expected bytes for `" << entry.getName().strref() << "` of `peak`, got "
+                             << entry.getValue();
+  return success();
+}
 
 SmallVector<int64_t> SlotOp::tensorOffsets() {
   if (auto places = getPlaces())
@@ -32,6 +48,8 @@ SmallVector<Value> LaunchOp::slots() {
 }
 
 LogicalResult LaunchOp::verify() {
+  if (failed(verifyUnit(*this, programOf(*this), getUnit())))
+    return failure();
   ArrayRef<int64_t> handed = getHanded().value_or(ArrayRef<int64_t>());
   SmallVector<Value> all = slots();
   auto bytesOf = [&](int64_t slot, int64_t tensor) {
@@ -129,6 +147,11 @@ static LogicalResult verifyCuts(PostOp post) {
 }
 
 LogicalResult PostOp::verify() {
+  if (getPeers().empty() || (!isCollective() && getPeers().size() != 1))
+    return emitOpError() << "has " << getPeers().size() << " peers; expected "
+                         << (isCollective() ? "the members of a group" : "one");
+  if (failed(verifyRanks(*this, programOf(*this), getPeers())))
+    return failure();
   for (Value slot : (*this)->getOperands())
     if (auto op = slot.getDefiningOp<SlotOp>(); op && op.getPlaces())
       return emitOpError("takes a slot whose tensors lie apart; a message goes from one run of bytes to another");

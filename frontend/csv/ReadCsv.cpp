@@ -184,8 +184,7 @@ private:
   void createStage(int64_t stage, const CsvAction &cell) {
     CoordAttr name = coord(stage, -1);
     PlaceAttr at = place(ranks[stage]);
-    builder.create<PieceOp>(source.location(cell.at), name.pieceName(), name, builder.getArrayAttr({}), at, at, at,
-                            mlir::ArrayAttr(), mlir::ArrayAttr(), mlir::StringAttr());
+    builder.create<PieceOp>(source.location(cell.at), name, builder.getArrayAttr({}), at, at, at);
   }
 
   void createLists() {

@@ -222,7 +222,7 @@ private:
     return success();
   }
 
-  FailureOr<mlir::DictionaryAttr> attributesOf(const Weight &weight) {
+  FailureOr<nn::WeightAttr> declarationOf(const Weight &weight) {
     const WeightDeclaration &declared = *weight.declared;
     auto init = initOf(declared);
     if (failed(init))
@@ -249,12 +249,10 @@ private:
       if (failed(checkName(weight, name)))
         return failure();
     }
-    return builder.getDictionaryAttr({builder.getNamedAttr("name", builder.getStringAttr(declared.name.text)),
-                                      builder.getNamedAttr("init", builder.getStringAttr(init->first)),
-                                      builder.getNamedAttr("deviation", builder.getF64FloatAttr(init->second)),
-                                      builder.getNamedAttr("as", builder.getStringAttr(name)),
-                                      builder.getNamedAttr("transposed", builder.getBoolAttr(transposed)),
-                                      builder.getNamedAttr("shared", builder.getBoolAttr(weight.part.empty()))});
+    return nn::WeightAttr::get(builder.getContext(), builder.getStringAttr(declared.name.text),
+                               builder.getStringAttr(name), *nn::symbolizeInit(init->first),
+                               builder.getF64FloatAttr(init->second), transposed,
+                               /*shared=*/weight.part.empty());
   }
 
   //===-- Parts -------------------------------------------------------------------------------------------------===//
@@ -299,17 +297,17 @@ private:
       types.push_back(data ? dataType : inputs.front());
       inputs = inputs.drop_front(!data);
       attributes.push_back(
-          data ? builder.getDictionaryAttr(builder.getNamedAttr("nn.data", builder.getStringAttr(name.text)))
+          data ? builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr(name.text)))
                : builder.getDictionaryAttr({}));
       names.push_back(name);
     }
     for (const Weight &weight : weightsOf(part)) {
       FailureOr<RankedTensorType> type = typeOf(*weight.declared);
-      FailureOr<mlir::DictionaryAttr> said = failed(type) ? FailureOr<mlir::DictionaryAttr>() : attributesOf(weight);
+      FailureOr<nn::WeightAttr> said = failed(type) ? FailureOr<nn::WeightAttr>() : declarationOf(weight);
       if (failed(type) || failed(said))
         return failure();
       types.push_back(*type);
-      attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr("nn.weight", *said)));
+      attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kWeightAttr, *said)));
       names.push_back(weight.declared->name);
     }
     return buildFunction(number, names, types, attributes);
@@ -352,15 +350,15 @@ private:
 
   /// A kind with a name says which part the function is, and of which layers.
   void markLayers(mlir::func::FuncOp function, const ModelPart &part) {
-    function->setAttr("nn.per_layer", builder.getUnitAttr());
+    function->setAttr(nn::kPerLayerAttr, builder.getUnitAttr());
     if (model.kinds[*part.kind].text.empty())
       return;
     SmallVector<int64_t> layers;
     for (auto [layer, kind] : enumerate(outline.kindOf))
       if (kind == *part.kind)
         layers.push_back(layer);
-    function->setAttr("nn.part", builder.getStringAttr(part.name.text));
-    function->setAttr("nn.layers", builder.getDenseI64ArrayAttr(layers));
+    function->setAttr(nn::kPartAttr, builder.getStringAttr(part.name.text));
+    function->setAttr(nn::kLayersAttr, builder.getDenseI64ArrayAttr(layers));
   }
 
   LogicalResult let(const ModelPart::Definition &definition) {

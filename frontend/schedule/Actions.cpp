@@ -348,7 +348,7 @@ LogicalResult Elaborator::updates(const UpdatesStatement *statement, Scope &scop
   updatesAt = statement->at;
   updateCount = *count;
   if (updateCount > 1)
-    program->getParentOp()->setAttr("updates", builder.getI64IntegerAttr(updateCount));
+    cast<ProgramOp>(program->getParentOp()).setUpdates(updateCount);
   return success();
 }
 
@@ -397,9 +397,7 @@ LogicalResult Elaborator::emitUnit(const UnitStatement *statement, Phase phase, 
   mlir::Location where = location(at);
   mlir::MLIRContext *context = builder.getContext();
   auto emit = [&](Phase which) {
-    auto unit = builder.create<UnitOp>(where, UnitIdAttr::get(context, which, coord), ranks);
-    if (*version)
-      unit->setAttr("version", *version);
+    builder.create<UnitOp>(where, UnitIdAttr::get(context, which, coord), ranks, *version);
   };
   if (again) {
     mlir::OpBuilder::InsertionGuard guard(builder);

@@ -486,12 +486,11 @@ void Elaborator::emitPieces() {
   for (unsigned number : order) {
     const Piece &piece = pieces[number];
     SmallVector<mlir::Attribute> parts = entriesOf(number);
-    mlir::ArrayAttr again;
-    if (!piece.recomputed && !piece.again.empty())
-      again = recomputedOf(piece);
     auto coord = CoordAttr::get(context, builder.getStringAttr(piece.name.part), piece.name.index, -1, -1);
-    builder.create<PieceOp>(piece.location, coord.pieceName(), coord, builder.getArrayAttr(parts), piece.at,
-                            piece.homes, piece.owner, again, mlir::ArrayAttr(), mlir::StringAttr());
+    auto op =
+        builder.create<PieceOp>(piece.location, coord, builder.getArrayAttr(parts), piece.at, piece.homes, piece.owner);
+    if (!piece.recomputed && !piece.again.empty())
+      op.setRecomputeAttr(recomputedOf(piece));
   }
 }
 

@@ -94,7 +94,7 @@ private:
 };
 
 struct CompleteStep : public pp::impl::CompleteStepBase<CompleteStep> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(StepBuilder(getOperation(), program).build()))
         return signalPassFailure();

@@ -7,7 +7,7 @@ using namespace pp;
 using namespace pp::pipeline;
 
 GradientShares::GradientShares(StepValues &step, const StepOutline &outline)
-    : step(step), outline(outline), numUpdates(updatesOf(step.program)) {}
+    : step(step), outline(outline), numUpdates(step.program.countUpdates()) {}
 
 int64_t GradientShares::slices() const {
   ProgramOp program = step.program;

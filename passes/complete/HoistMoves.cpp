@@ -84,7 +84,7 @@ struct Hoist {
 struct HoistMoves : public pp::impl::HoistMovesBase<HoistMoves> {
   using HoistMovesBase::HoistMovesBase;
 
-  void runOnOperation() override {
+  void runOnPrograms() override {
     auto [chosen, share] = choose();
     for (auto program : getOperation().getOps<ProgramOp>()) {
       Hoist hoist{chosen};

@@ -105,7 +105,8 @@ TaskOp StepValues::createTask(const TaskBody &body, UnitIdAttr unit, int64_t ran
   SmallVector<Type> &types = it->second;
   for (const BodyGroups::Group &group : isNew ? ArrayRef(body.groups.results) : ArrayRef<BodyGroups::Group>())
     types.push_back(typeOn(roleOf(group.kind()), group.payload, rank));
-  return builder.create<TaskOp>(loc, types, body.name(), unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs);
+  return builder.create<TaskOp>(loc, types, body.name(), unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs,
+                                IntegerAttr(), IntegerAttr(), FloatAttr());
 }
 
 void StepValues::output(ThingAttr thing, Value value, Location loc) { builder.create<OutputOp>(loc, thing, value); }

@@ -27,11 +27,11 @@ const TaskBody *UnitBuilder::bodyOf(UnitOp op, bool continues) {
   return special ? special : step.bodies.find(piece, phase, variant, slice);
 }
 
-void UnitBuilder::setJoint(TaskOp task) { task->setAttr("pipeline.joint", step.builder.getI64IntegerAttr(joints)); }
+void UnitBuilder::setJoint(TaskOp task) { task.setJoint(joints); }
 
 void UnitBuilder::setShare(TaskOp task, const TaskBody &body, const TaskBody &whole) {
   if (double all = whole.flops(); all > 0)
-    task->setAttr("pipeline.share", step.builder.getF64FloatAttr(body.flops() / all));
+    task.setShareAttr(step.builder.getF64FloatAttr(body.flops() / all));
 }
 
 //===-- Inputs --------------------------------------------------------------------------------------------------===//
@@ -243,6 +243,6 @@ LogicalResult UnitBuilder::build(UnitOp op) {
   if (outline.exchanges.ahead(op.getUnit()))
     setShare(task, *body, *step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice()));
   if (versions.areUsed() && phase != Phase::W)
-    task->setAttr("pipeline.version", step.builder.getI64IntegerAttr(versionOf(step.program, op, coord)));
+    task.setVersion(versionOf(step.program, op));
   return success(succeeded(recordResults(op, *body, task, std::move(share))) && succeeded(finishUpdate(op)));
 }

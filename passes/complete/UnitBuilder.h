@@ -25,7 +25,7 @@ public:
   /// That the unit's input is elsewhere, and why.
   mlir::LogicalResult reportAbsent(pipeline::UnitOp op, pipeline::ThingAttr thing, int64_t rank) const;
 
-  /// The tasks of one `together` have its number as `pipeline.joint`.
+  /// The tasks of one `together` have its number as `joint`.
   void beginJoint() { ++joints; }
   void setJoint(pipeline::TaskOp task);
   /// Papers count in units: a body of a unit that is cut takes its share of them.

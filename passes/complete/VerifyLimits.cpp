@@ -17,7 +17,7 @@ using namespace pp::pipeline;
 namespace {
 
 struct VerifyLimits : public pp::impl::VerifyLimitsBase<VerifyLimits> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>()) {
       auto limits = llvm::to_vector(program.getOps<LimitOp>());

@@ -27,7 +27,7 @@ WeightVersions::WeightVersions(StepValues &step, const GradientShares &gradients
 void WeightVersions::readUnit(UnitOp op) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
-  int64_t piece = step.pieces.find(coord), version = versionOf(step.program, op, coord);
+  int64_t piece = step.pieces.find(coord), version = versionOf(step.program, op);
   if (!step.pieces.hasWeights(piece))
     return;
   if (phase != Phase::W) {
@@ -49,7 +49,7 @@ void WeightVersions::createInputs(int64_t piece) {
 }
 
 FailureOr<Value> WeightVersions::get(UnitOp op, int64_t piece, int64_t rank) {
-  int64_t version = versionOf(step.program, op, op.getUnit().getCoord());
+  int64_t version = versionOf(step.program, op);
   if (rank != step.pieces.owner(piece)) // whoever reads it reports that it is not there
     return Value();
   --readers[{piece, version}];

@@ -189,9 +189,9 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, BodyAttr identity, Ar
     end->insertOperands(end->getNumOperands(), group.values);
 
   function->setAttr(kBodyAttr, identity);
-  function->setAttr("pipeline.inputs", groupNames(builder, shape.inputs));
-  function->setAttr("pipeline.results", groupNames(builder, shape.results));
-  function->setAttr("pipeline.ties", builder.getDenseI64ArrayAttr(shape.ties));
-  function->setAttr("pipeline.flops", builder.getF64FloatAttr(flopsOf(*block)));
+  function->setAttr(pipeline::kInputsAttr, groupNames(builder, shape.inputs));
+  function->setAttr(pipeline::kResultsAttr, groupNames(builder, shape.results));
+  function->setAttr(pipeline::kTiesAttr, builder.getDenseI64ArrayAttr(shape.ties));
+  function->setAttr(pipeline::kFlopsAttr, builder.getF64FloatAttr(flopsOf(*block)));
   return success();
 }

@@ -30,12 +30,12 @@ PieceGraph::PieceGraph(ModuleOp module, const PieceModel &piece, const SequenceS
 
 /// The argument's value if it is data or a weight; null for an activation.
 Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use) {
-  if (part.getArgAttr(number, "nn.weight"))
+  if (part.getArgAttr(number, nn::kWeightAttr))
     return weights[use.weights[weightsSeen++]];
-  if (part.getArgAttr(number, "nn.stats"))
+  if (part.getArgAttr(number, nn::kStatsAttr))
     return stats.emplace_back(
         scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)}).front());
-  auto data = part.getArgAttrOfType<StringAttr>(number, "nn.data");
+  auto data = part.getArgAttrOfType<StringAttr>(number, nn::kDataAttr);
   if (!data)
     return {};
   SmallVector<Value> &values = data == "tokens" ? tokens : data == "targets" ? targets : source;
@@ -51,7 +51,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   IRMapping mapping;
   for (auto [i, argument] : llvm::enumerate(part.getArguments())) {
     Value value = argumentOf(part, i, weightsSeen, use);
-    bool isWeight = part.getArgAttr(i, "nn.weight") != nullptr;
+    bool isWeight = part.getArgAttr(i, nn::kWeightAttr) != nullptr;
     Type type = isWeight ? argument.getType() : slice.typeIn(argument.getType(), slice.number);
     if (!value && begins) {
       value = scratch.addArguments({type}).front();

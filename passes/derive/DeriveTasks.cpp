@@ -32,7 +32,7 @@ private:
   LogicalResult readPiece(PieceOp op, unsigned number);
   LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
                          llvm::StringMap<unsigned> &known);
-  WeightAttr weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied);
+  WeightAttr weightOf(nn::WeightAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied);
   LogicalResult readSharers();
   void readPhases();
   void readKeys();
@@ -59,14 +59,9 @@ static StringRef stringOf(DictionaryAttr dictionary, StringRef name) {
   return value ? value.getValue() : StringRef();
 }
 
-static bool isSet(DictionaryAttr dictionary, StringRef name) {
-  auto value = dictionary.getAs<BoolAttr>(name);
-  return value && value.getValue();
-}
-
 /// The text with every `{l}` replaced by the layer, and every `{k}` by its number among the layers of its kind.
 static std::string withLayer(StringRef text, func::FuncOp part, int64_t layer) {
-  auto layers = part->getAttrOfType<DenseI64ArrayAttr>("nn.layers");
+  auto layers = part->getAttrOfType<DenseI64ArrayAttr>(nn::kLayersAttr);
   int64_t ofKind = layers ? llvm::count_if(layers.asArrayRef(), [&](int64_t other) { return other < layer; }) : layer;
   std::string result;
   for (size_t at; (at = std::min(text.find("{l}"), text.find("{k}"))) != StringRef::npos;
@@ -75,19 +70,15 @@ static std::string withLayer(StringRef text, func::FuncOp part, int64_t layer) {
   return result + text.str();
 }
 
-WeightAttr PieceTable::weightOf(DictionaryAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied) {
-  Builder builder(module.getContext());
-  std::string name = withLayer(stringOf(declared, "as"), part, layer);
+WeightAttr PieceTable::weightOf(nn::WeightAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied) {
+  std::string name = withLayer(declared.getAs().getValue(), part, layer);
   if (name.empty()) {
-    name = stringOf(declared, "name").str();
-    if (!isSet(declared, "shared"))
+    name = declared.getName().str();
+    if (!declared.getShared())
       name = part.getName().str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
   }
-  auto deviation = declared.getAs<FloatAttr>("deviation");
-  StringRef init = stringOf(declared, "init");
-  return WeightAttr::get(module.getContext(), builder.getStringAttr(name), cast<RankedTensorType>(type),
-                         isSet(declared, "transposed"), builder.getStringAttr(init.empty() ? "normal" : init),
-                         deviation ? deviation : builder.getF64FloatAttr(0.0), tied);
+  return WeightAttr::get(module.getContext(), StringAttr::get(module.getContext(), name), cast<RankedTensorType>(type),
+                         tied, declared);
 }
 
 LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
@@ -102,15 +93,15 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
     entry.key += use.again ? "again " : "kept ";
   }
   for (auto [i, type] : llvm::enumerate(function.getArgumentTypes())) {
-    auto declared = function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight");
+    auto declared = function.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr);
     if (!declared)
       continue;
-    bool shared = isSet(declared, "shared");
-    std::string id = stringOf(declared, "name").str();
+    bool shared = declared.getShared();
+    std::string id = declared.getName().str();
     if (!shared)
       id = (name + "/" + Twine(layer) + "/" + id).str();
-    else if (auto first = entry.op->getAttrOfType<IntegerAttr>("first")) // rows or columns of the vocabulary
-      id += "/" + std::to_string(first.getInt());
+    else if (VocabularyAttr shard = entry.op.getVocabularyAttr()) // rows or columns of it
+      id += "/" + std::to_string(shard.getFirst());
     auto [it, isNew] = known.try_emplace(id, entry.model.weights.size());
     if (isNew) {
       int64_t primary = shared ? owners.try_emplace(id, number).first->second : number;
@@ -181,24 +172,21 @@ LogicalResult PieceTable::readSharers() {
 }
 
 void PieceTable::readPhases() {
-  Pieces pieces(program); // in the order of the entries
-  auto modelOf = [&](CoordAttr coord) {
-    int64_t piece = pieces.find(coord);
-    return piece < 0 ? nullptr : &entries[piece].model;
-  };
+  Pieces pieces(program);
   program.walk([&](UnitOp unit) {
-    if (PieceModel *model = modelOf(unit.getUnit().getCoord()))
-      model->phases |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
+    Entry &entry = entries[pieces.find(unit.getUnit().getCoord())];
+    entry.model.phases |= 1u << static_cast<unsigned>(unit.getUnit().getPhase());
   });
   Exchanges exchanges(program);
-  for (auto &[unit, cut] : exchanges.allAhead())
-    if (PieceModel *model = modelOf(unit.getCoord()))
-      PieceModel::add(model->aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
+  for (auto &[unit, cut] : exchanges.allAhead()) {
+    Entry &entry = entries[pieces.find(unit.getCoord())];
+    PieceModel::add(entry.model.aheads, {unit.getPhase(), unit.getCoord().getSlice(), cut.plan});
+  }
   for (auto together : program.getBody().getOps<TogetherOp>())
     for (CutUnit unit : exchanges.of(together)) {
       CoordAttr coord = unit.op.getUnit().getCoord();
-      if (PieceModel *model = modelOf(coord))
-        PieceModel::add(model->cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
+      Entry &entry = entries[pieces.find(coord)];
+      PieceModel::add(entry.model.cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
     }
 }
 
@@ -296,7 +284,7 @@ LogicalResult PieceTable::derive() {
     }
     model.readsNorm = readsNorm(program);
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
-    model.lossScale = lossScale(model, program.getMicrobatches() / updatesOf(program));
+    model.lossScale = lossScale(model, program.getMicrobatches() / program.countUpdates());
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))
         return failure();

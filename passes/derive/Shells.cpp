@@ -13,7 +13,7 @@ namespace pp {
 namespace {
 
 struct DeriveTasks : public pp::impl::DeriveTasksBase<DeriveTasks> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     if (failed(pp::deriveTasks(getOperation())))
       signalPassFailure();
   }

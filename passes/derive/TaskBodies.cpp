@@ -8,10 +8,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-double TaskBody::flops() const {
-  auto flops = func::FuncOp(function)->getAttrOfType<FloatAttr>("pipeline.flops");
-  return flops ? flops.getValueAsDouble() : 0;
-}
+double TaskBody::flops() const { return flopsOf(function); }
 
 const BodyGroups::Group *TaskBody::input(StringRef name) const {
   auto it = llvm::find_if(groups.inputs, [&](const BodyGroups::Group &group) { return group.name == name; });
@@ -77,10 +74,10 @@ const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<StringRef> inputs, 
   }
   inner.create<func::ReturnOp>(module.getLoc(), made);
   function->setAttr(kBodyAttr, identity);
-  function->setAttr("pipeline.inputs", inner.getArrayAttr(llvm::map_to_vector(inputs, group)));
-  function->setAttr("pipeline.results", inner.getArrayAttr({group(result)}));
-  function->setAttr("pipeline.ties", inner.getDenseI64ArrayAttr({tie}));
-  function->setAttr("pipeline.flops", inner.getF64FloatAttr(0));
+  function->setAttr(kInputsAttr, inner.getArrayAttr(llvm::map_to_vector(inputs, group)));
+  function->setAttr(kResultsAttr, inner.getArrayAttr({group(result)}));
+  function->setAttr(kTiesAttr, inner.getDenseI64ArrayAttr({tie}));
+  function->setAttr(kFlopsAttr, inner.getF64FloatAttr(0));
   body = std::make_unique<TaskBody>(TaskBody{function, identity, *BodyGroups::get(function)});
   return *body;
 }

@@ -79,7 +79,7 @@ private:
 };
 
 struct FuseUnits : public pp::impl::FuseUnitsBase<FuseUnits> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       Fuser(program).run();
   }

@@ -369,7 +369,7 @@ private:
 };
 
 struct LinearizeActions : public pp::impl::LinearizeActionsBase<LinearizeActions> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(Merger(program).run()))
         return signalPassFailure();

@@ -55,7 +55,7 @@ private:
   ProgramOp program;
   OpBuilder builder;
   std::vector<CutPart> parts;
-  llvm::StringMap<unsigned> numbers; ///< of parts, by the piece's name
+  llvm::DenseMap<CoordAttr, unsigned> numbers; ///< of parts, by the coordinates of the piece
 
   static std::string describe(PieceOp piece) {
     return (piece.getCoord().isStage() ? "stage " : "`") + piece.getCoord().str() +
@@ -85,33 +85,28 @@ private:
     if (core->vocabulary() < static_cast<int64_t>(part.ranks.size()))
       return fail("is cut over " + Twine(part.ranks.size()) + " ranks; the vocabulary has " +
                   Twine(core->vocabulary()) + " rows");
-    numbers[piece.getSymName()] = parts.size();
+    numbers[piece.getCoord()] = parts.size();
     parts.push_back(std::move(part));
     return success();
   }
 
-  static StringRef stringOf(DictionaryAttr dictionary, StringRef name) {
-    auto value = dictionary ? dictionary.getAs<StringAttr>(name) : StringAttr();
-    return value ? value.getValue() : StringRef();
-  }
-
   /// A weight of several parts is cut alike in all of them.
   LogicalResult checkSharing(CutPart &part) {
-    DictionaryAttr declared = part.core.weight();
-    auto shared = declared.getAs<BoolAttr>("shared");
-    if (!shared || !shared.getValue())
+    nn::WeightAttr declared = part.core.weight();
+    if (!declared.getShared())
       return success();
     for (auto piece : program.getOps<PieceOp>()) {
-      auto cut = numbers.find(piece.getSymName());
+      auto cut = numbers.find(piece.getCoord());
       bool isCutAlike = cut != numbers.end() && parts[cut->second].ranks == part.ranks &&
                         parts[cut->second].core.weight() == declared && parts[cut->second].core.rows == part.core.rows;
       for (Attribute entry : piece.getParts()) {
         auto function = module.lookupSymbol<func::FuncOp>(cast<StringAttr>(cast<ArrayAttr>(entry)[0]));
         for (unsigned i = 0; function && !isCutAlike && i < function.getNumArguments(); ++i)
-          if (function.getArgAttrOfType<DictionaryAttr>(i, "nn.weight") == declared) {
+          if (function.getArgAttr(i, nn::kWeightAttr) == declared) {
             auto error = emitError(part.piece.getLoc())
-                         << describe(part.piece) << " is cut over ranks, and its weight `" << stringOf(declared, "name")
-                         << "` is also that of " << describe(piece) << ", which is not cut in the same way";
+                         << describe(part.piece) << " is cut over ranks, and its weight `"
+                         << declared.getName().strref() << "` is also that of " << describe(piece)
+                         << ", which is not cut in the same way";
             error.attachNote(piece.getLoc()) << "placed here";
             return error;
           }
@@ -127,7 +122,7 @@ private:
     auto previous = dyn_cast_or_null<PieceOp>(part.piece->getPrevNode());
     PieceOp neighbour = part.core.embedding ? next : previous;
     std::string rest = (part.core.function.getName() + (part.core.embedding ? ".after" : ".before")).str();
-    if (!neighbour || vocabularyShards(neighbour) || numbers.contains(neighbour.getSymName()))
+    if (!neighbour || vocabularyShards(neighbour) || numbers.contains(neighbour.getCoord()))
       return emitError(part.piece.getLoc())
              << describe(part.piece) << " is cut over ranks, and there is no whole piece "
              << (part.core.embedding ? "behind" : "before") << " it";
@@ -145,11 +140,10 @@ private:
       auto at = PlaceAttr::get(module.getContext(), {rank}, Layout::full);
       auto entry = builder.getArrayAttr({builder.getStringAttr(name), builder.getI64IntegerAttr(-1)});
       builder.setInsertionPoint(part.piece);
-      auto shard = builder.create<PieceOp>(part.piece.getLoc(), coord.pieceName(), coord, builder.getArrayAttr({entry}),
-                                           at, at, at, ArrayAttr(), ArrayAttr(), StringAttr());
-      shard->setAttr("shards", builder.getI64IntegerAttr(part.ranks.size()));
-      shard->setAttr("first", builder.getI64IntegerAttr(part.core.firstOf(k, part.ranks.size())));
-      shard->setAttr("whole", TypeAttr::get(part.core.table.getType()));
+      auto shard = builder.create<PieceOp>(part.piece.getLoc(), coord, builder.getArrayAttr({entry}), at, at, at);
+      shard.setVocabularyAttr(VocabularyAttr::get(module.getContext(), part.core.firstOf(k, part.ranks.size()),
+                                                  cast<RankedTensorType>(part.core.table.getType()),
+                                                  part.ranks.size()));
     }
     part.piece.erase();
     return success();
@@ -165,14 +159,14 @@ private:
     });
     for (Operation *action : actions) {
       if (auto transfer = dyn_cast<TransferOp>(action)) {
-        if (numbers.contains(transfer.getThing().getCoord().pieceName()))
+        if (numbers.contains(transfer.getThing().getCoord().with(-1, -1)))
           return emitError(transfer.getLoc())
                  << "`move " << transfer.getThing().str() << "`: a part that is cut by the vocabulary stays where it is"
                  << withLoops(transfer);
         continue;
       }
       auto unit = cast<UnitOp>(action);
-      auto it = numbers.find(unit.getUnit().getCoord().pieceName());
+      auto it = numbers.find(unit.getUnit().getCoord().with(-1, -1));
       if (it != numbers.end() && failed(splitUnit(unit, parts[it->second])))
         return failure();
     }
@@ -196,7 +190,7 @@ private:
       auto shard = CoordAttr::get(module.getContext(), coord.getPart(), found - part.ranks.begin(),
                                   coord.getMicrobatch(), coord.getSlice());
       builder.create<UnitOp>(unit.getLoc(), UnitIdAttr::get(module.getContext(), unit.getUnit().getPhase(), shard),
-                             ArrayRef<int64_t>(rank));
+                             ArrayRef<int64_t>(rank), unit.getVersionAttr());
     }
     unit.erase();
     return success();
@@ -204,7 +198,7 @@ private:
 };
 
 struct SplitVocabulary : public pp::impl::SplitVocabularyBase<SplitVocabulary> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(Splitter(getOperation(), program).run()))
         return signalPassFailure();

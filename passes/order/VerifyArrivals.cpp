@@ -187,7 +187,7 @@ private:
 };
 
 struct VerifyArrivals : public pp::impl::VerifyArrivalsBase<VerifyArrivals> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(Arrivals(program).verify()))

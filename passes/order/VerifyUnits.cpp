@@ -30,7 +30,7 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
   /// By piece, and by rank where each updates its copy or shard; else the rank is -1.
   llvm::MapVector<std::pair<int64_t, int64_t>, UnitOp> updates;
 
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(verify(program)))
@@ -45,9 +45,8 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
       return cells[(piece * microbatches + mb) * slices + std::max<int64_t>(slice, 0)];
     };
     updates.clear();
-    WalkResult walk = program.walk([&](UnitOp op) {
-      return failed(record(op, pieces, program, cell)) ? WalkResult::interrupt() : WalkResult::advance();
-    });
+    WalkResult walk = program.walk(
+        [&](UnitOp op) { return failed(record(op, pieces, cell)) ? WalkResult::interrupt() : WalkResult::advance(); });
     if (walk.wasInterrupted() || (hasVersions(program) && failed(verifyVersions(program, pieces))) ||
         failed(verifyUpdates(program, pieces)) || failed(verifyAttends(program)))
       return failure();
@@ -60,25 +59,12 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     return success();
   }
 
-  template <typename CellOf> LogicalResult record(UnitOp op, const Pieces &pieces, ProgramOp program, CellOf cell) {
+  template <typename CellOf> LogicalResult record(UnitOp op, const Pieces &pieces, CellOf cell) {
     CoordAttr coord = op.getUnit().getCoord();
     int64_t piece = pieces.find(coord);
-    if (piece < 0)
-      return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` names a piece that this schedule does not have";
-    for (int64_t rank : op.getRanks())
-      if (rank < 0 || rank >= static_cast<int64_t>(program.getRanks()))
-        return emitError(op.getLoc()) << "rank " << rank << " does not exist; this schedule has " << program.getRanks()
-                                      << " ranks, 0 to " << program.getRanks() - 1 << withLoops(op);
     Phase phase = op.getUnit().getPhase();
     if (phase == Phase::U)
       return recordUpdate(op, pieces, piece);
-    if (coord.getMicrobatch() < 0 || coord.getMicrobatch() >= static_cast<int64_t>(program.getMicrobatches()))
-      return emitError(op.getLoc()) << "microbatch " << coord.getMicrobatch() << " does not exist; this schedule has "
-                                    << program.getMicrobatches() << " microbatches, 0 to "
-                                    << program.getMicrobatches() - 1 << withLoops(op);
-    int64_t slices = program.getSlices();
-    if (coord.getSlice() >= slices || (coord.getSlice() < 0) != (slices == 0))
-      return reportSlice(op, slices);
     UnitOp &first = cell(piece, coord.getMicrobatch(), coord.getSlice())[phase];
     if (first) {
       auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` runs twice" << withLoops(op);
@@ -247,19 +233,6 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
     return success();
   }
 
-  static LogicalResult reportSlice(UnitOp op, int64_t slices) {
-    int64_t slice = op.getUnit().getCoord().getSlice();
-    if (slice < 0)
-      return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` names no slice; this schedule has " << slices
-                                    << " slices, 0 to " << slices - 1 << withLoops(op);
-    auto error = emitError(op.getLoc()) << "slice " << slice << " does not exist; this schedule has ";
-    if (slices == 0)
-      error << "no slices";
-    else
-      error << slices << " slices, 0 to " << slices - 1;
-    return error << withLoops(op);
-  }
-
   LogicalResult verifyCell(const Pieces &pieces, CoordAttr coord, Cell &cell) {
     PieceOp piece = pieces.op(pieces.find(coord));
     std::string at = "(" + coord.str() + ")";
@@ -301,9 +274,9 @@ struct VerifyUnits : public pp::impl::VerifyUnitsBase<VerifyUnits> {
   /// A gradient is one of the weights that the forward used.
   static LogicalResult verifyVersion(UnitOp forward, ArrayRef<UnitOp> others) {
     auto program = forward->getParentOfType<ProgramOp>();
-    int64_t version = versionOf(program, forward, forward.getUnit().getCoord());
+    int64_t version = versionOf(program, forward);
     for (UnitOp other : others) {
-      int64_t its = other ? versionOf(program, other, other.getUnit().getCoord()) : version;
+      int64_t its = other ? versionOf(program, other) : version;
       if (its == version)
         continue;
       auto error = emitError(other.getLoc())

@@ -9,7 +9,7 @@ using namespace pp;
 static bool isWeight(Value value) {
   auto argument = dyn_cast<BlockArgument>(value);
   return argument &&
-         cast<func::FuncOp>(argument.getOwner()->getParentOp()).getArgAttr(argument.getArgNumber(), "nn.weight");
+         cast<func::FuncOp>(argument.getOwner()->getParentOp()).getArgAttr(argument.getArgNumber(), nn::kWeightAttr);
 }
 
 std::optional<VocabularyPart> VocabularyPart::find(func::FuncOp function) {
@@ -32,8 +32,8 @@ std::optional<VocabularyPart> VocabularyPart::find(func::FuncOp function) {
   return std::nullopt;
 }
 
-DictionaryAttr VocabularyPart::weight() {
-  return function.getArgAttrOfType<DictionaryAttr>(table.getArgNumber(), "nn.weight");
+nn::WeightAttr VocabularyPart::weight() {
+  return function.getArgAttrOfType<nn::WeightAttr>(table.getArgNumber(), nn::kWeightAttr);
 }
 
 //===-- Functions -----------------------------------------------------------------------------------------------===//
@@ -63,7 +63,7 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
     cut.insert(linear.getW().getDefiningOp());
   auto isValue = [&](BlockArgument argument) {
     unsigned number = argument.getArgNumber();
-    return !function.getArgAttr(number, "nn.weight") && !function.getArgAttr(number, "nn.data");
+    return !function.getArgAttr(number, nn::kWeightAttr) && !function.getArgAttr(number, nn::kDataAttr);
   };
   bool drops = linear && llvm::count_if(function.getArguments(), isValue) > 1; // values that end here
   if (!drops && llvm::all_of(function.front(), [&](Operation &op) { return cut.contains(&op); }))
@@ -95,16 +95,15 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   auto whole = cast<RankedTensorType>(table.getType());
   SmallVector<int64_t> shape(whole.getShape());
   shape[rows ? 0 : 1] = count;
-  auto declared = builder.getNamedAttr("nn.weight", weight());
+  auto declared = builder.getNamedAttr(nn::kWeightAttr, weight());
   auto dataOf = [&](Value value) {
     return addArgument(made, value.getType(), function.getArgAttrDict(cast<BlockArgument>(value).getArgNumber()));
   };
   if (embedding) {
     Value tokens = dataOf(embedding.getTokens());
     Value own = addArgument(made, whole.clone(shape), builder.getDictionaryAttr(declared));
-    auto lookup = builder.create<nn::EmbeddingOp>(loc, embedding.getX().getType(), tokens, own);
-    lookup->setAttr("first", builder.getI64IntegerAttr(begins));
-    lookup->setAttr("whole", builder.getI64IntegerAttr(vocab));
+    auto lookup = builder.create<nn::EmbeddingOp>(loc, embedding.getX().getType(), tokens, own,
+                                                  builder.getI64IntegerAttr(begins), builder.getI64IntegerAttr(vocab));
     return end(builder, made, lookup.getX());
   }
   Value x = addArgument(made, linear.getX().getType()), targets = dataOf(loss.getTargets());
@@ -117,7 +116,7 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   Value z = builder.create<nn::LinearOp>(loc, whole.clone(logits), x, own, Value(), rows);
   auto mine = builder.create<nn::CrossEntropyStatsOp>(loc, statsType, z, targets, begins, vocab);
   SmallVector<Value> all;
-  auto stats = builder.getDictionaryAttr(builder.getNamedAttr("nn.stats", builder.getUnitAttr()));
+  auto stats = builder.getDictionaryAttr(builder.getNamedAttr(nn::kStatsAttr, builder.getUnitAttr()));
   for (int64_t i = 0; i < shards; ++i) {
     Value other = addArgument(made, statsType, stats);
     all.push_back(i == k ? mine.getStats() : other);

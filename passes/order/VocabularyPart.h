@@ -22,7 +22,7 @@ struct VocabularyPart {
   static std::optional<VocabularyPart> find(mlir::func::FuncOp function);
   int64_t vocabulary() const { return mlir::cast<mlir::RankedTensorType>(table.getType()).getDimSize(rows ? 0 : 1); }
   /// How the weight is declared.
-  mlir::DictionaryAttr weight();
+  nn::WeightAttr weight();
   /// The first row or column of the k-th shard.
   int64_t firstOf(int64_t k, int64_t shards) const { return k * vocabulary() / shards; }
 

@@ -42,10 +42,10 @@ static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange typ
 
 FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
   BodyGroups groups;
-  if (failed(readGroups(body, "pipeline.inputs", body.getArgumentTypes(), groups.inputs)) ||
-      failed(readGroups(body, "pipeline.results", body.getResultTypes(), groups.results)))
+  if (failed(readGroups(body, kInputsAttr, body.getArgumentTypes(), groups.inputs)) ||
+      failed(readGroups(body, kResultsAttr, body.getResultTypes(), groups.results)))
     return failure();
-  auto ties = body->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties");
+  auto ties = body->getAttrOfType<DenseI64ArrayAttr>(kTiesAttr);
   if (!ties || ties.size() != static_cast<int64_t>(groups.results.size()))
     return body.emitOpError() << "expected `pipeline.ties` with " << groups.results.size() << " entries";
   groups.ties = llvm::to_vector(ties.asArrayRef());

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: %a = nn.linear %x, %w   %b = nn.gelu %a   %c = nn.linear %b, %v   return %c
-// After:  %a {pp.buffers = [[-1, 0]]}, %b {[[-1, 65536]]}, %c {[[3, 0]]} and `pipeline.scratch_bytes = 131072`
+// After:  %a {pipeline.buffers = array<i64: -1, 0>}, %b {..: -1, 65536}, %c {..: 3, 0}, `pipeline.scratch_bytes`
 //
 // What is returned is written straight where its result group lies; a value in the slot of an input (ties) stays there.
 // The rest is coloured: first fit by offset, once in order of birth and once by size, the smaller of the two.
@@ -208,13 +208,13 @@ void BodyPlan::write() {
   ArrayRef<int64_t> begins = other < scratch ? bySize : byBirth;
   Builder builder(body.getContext());
   for (Operation &op : body.front().without_terminator()) {
-    SmallVector<Attribute> places;
+    SmallVector<int64_t> places;
     for (Value result : op.getResults()) {
       unsigned i = index.lookup(result);
       Place place = buffers[i].place.value_or(Place(-1, begins[i]));
-      places.push_back(builder.getI64ArrayAttr({place.first, place.second + offsets.lookup(result)}));
+      places.append({place.first, place.second + offsets.lookup(result)});
     }
-    op.setAttr(kBuffersAttr, builder.getArrayAttr(places));
+    op.setAttr(kBuffersAttr, builder.getDenseI64ArrayAttr(places));
   }
   body->setAttr(kScratchAttr, builder.getI64IntegerAttr(std::min(scratch, other)));
   if (!handed.empty())

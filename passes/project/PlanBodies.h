@@ -3,20 +3,13 @@
 #ifndef PP_PASSES_PLANBODIES_H
 #define PP_PASSES_PLANBODIES_H
 
+#include "dialect/pipeline/Pipeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/ADT/DenseMap.h"
 #include <string>
 
 namespace pp {
-
-/// Per op of a body: an array with one `[pointer, byte offset]` per result. `pointer` counts the groups of
-/// BodyGroups::pointers; -1 is the scratch memory.
-inline constexpr llvm::StringLiteral kBuffersAttr = "pp.buffers";
-inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
-/// Of a body: which tensors of its results lie where tensors of its inputs lay (LaunchOp), by pointers of the
-/// signature.
-inline constexpr llvm::StringLiteral kHandedAttr = "pipeline.handed";
 
 /// How a body's tensors are grouped into payloads: its `pipeline.inputs`, `pipeline.results` and `pipeline.ties`.
 struct BodyGroups {
@@ -44,10 +37,10 @@ struct BodyGroups {
   static mlir::FailureOr<BodyGroups> get(mlir::func::FuncOp body);
   /// Where the arguments lie: pointer of the signature and byte offset.
   llvm::DenseMap<mlir::Value, std::pair<int64_t, int64_t>> argumentPlaces(mlir::func::FuncOp body) const;
-  static bool isBody(mlir::func::FuncOp function) { return function->hasAttr("pipeline.inputs"); }
+  static bool isBody(mlir::func::FuncOp function) { return function->hasAttr(pipeline::kInputsAttr); }
 };
 
-/// Gives every op result of every task body a place (`pp.buffers`) and every body its `pipeline.scratch_bytes`.
+/// Gives every op result of every task body a place (`pipeline.buffers`) and every body its `pipeline.scratch_bytes`.
 mlir::LogicalResult planBodies(mlir::ModuleOp module);
 
 } // namespace pp

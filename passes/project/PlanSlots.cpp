@@ -195,7 +195,7 @@ Plan planArena(RankOp rank, bool host, int64_t work) {
 }
 
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>()) {
       int64_t work = std::min<int64_t>(kRankWork, kProgramWork / std::max<int64_t>(program.getRanks(), 1));
       parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()),
@@ -225,7 +225,7 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
     if (host.layout.bytes > 0)
       entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(host.layout.bytes)));
     entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(plan.peak.bytes)));
-    rank->setAttr("peak", builder.getDictionaryAttr(entries));
+    rank.setPeakAttr(builder.getDictionaryAttr(entries));
   }
 };
 

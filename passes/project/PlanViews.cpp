@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: %a = nn.rows %x {start = 8, ..}   %u = nn.linear %a, %w   %y = nn.join_rows %t, %u      %x at 0, %y at 4096
-// After:  %a {pp.buffers = [[0, 256]]}      %u {[[-1, 4352]]}       %y {[[-1, 4096]]}             of 32 bytes a row
+// After:  %a at [0, 256]                    %u at [-1, 4352]        %y at [-1, 4096]              of 32 bytes a row
 //
 // One buffer then holds values beside each other; it lives from the first run that is written to the last that is read.
 #include "dialect/nn/Nn.h"

@@ -134,60 +134,50 @@ private:
 
   //===-- Slots -------------------------------------------------------------------------------------------------===//
 
-  Value createSlot(Role role, StringRef label, TupleType payload, Location loc, DictionaryAttr binding = {},
+  Value createSlot(Role role, StringRef label, TupleType payload, Location loc, BindingAttr binding = {},
                    bool host = false) {
     auto type = SlotType::get(program.getContext(), payload);
     return builder.create<SlotOp>(loc, type, role, label, IntegerAttr(), DenseI64ArrayAttr(), binding, host);
   }
 
-  DictionaryAttr binding(StringRef kind, ArrayRef<NamedAttribute> more) {
-    SmallVector<NamedAttribute> entries(more);
-    entries.push_back(builder.getNamedAttr("kind", builder.getStringAttr(kind)));
-    return builder.getDictionaryAttr(entries);
-  }
+  FlatSymbolRefAttr symbolOf(int64_t piece) { return FlatSymbolRefAttr::get(pieces.op(piece).getSymNameAttr()); }
 
-  NamedAttribute entry(StringRef name, int64_t number) {
-    return builder.getNamedAttr(name, builder.getI64IntegerAttr(number));
-  }
-
-  NamedAttribute pieceEntry(CoordAttr coord) {
-    return builder.getNamedAttr("piece", FlatSymbolRefAttr::get(program.getContext(), coord.pieceName()));
-  }
-
-  /// Which shard of a piece that is cut the rank has.
-  void addShard(int64_t piece, SmallVectorImpl<NamedAttribute> &entries) {
+  /// Which shard of a piece the rank has; -1 if the piece is not cut over ranks.
+  int64_t shardOf(int64_t piece) {
     SmallVector<int64_t> shards(pieces.shards(piece));
     llvm::sort(shards);
-    if (!shards.empty())
-      entries.push_back(
-          builder.getNamedAttr("shard", builder.getI64IntegerAttr(llvm::find(shards, rank) - shards.begin())));
+    return shards.empty() ? -1 : llvm::find(shards, rank) - shards.begin();
+  }
+
+  BindingAttr bindingOf(InputOp input) {
+    ThingAttr thing = input.getThing();
+    CoordAttr coord = thing.getCoord();
+    MLIRContext *context = program.getContext();
+    if (thing.getRole() == Role::data) {
+      int64_t slice = coord.getSlice();
+      return BindingAttr::get(context, *symbolizeBindingKind(*input.getData()), coord.getMicrobatch(), slice,
+                              slice < 0 ? -1 : sliceStarts(program)[slice]);
+    }
+    std::optional<BindingKind> kind = symbolizeBindingKind(stringifyRole(thing.getRole()));
+    if (!kind) // nothing that the trainer finds
+      return {};
+    int64_t piece = pieces.find(coord);
+    bool isShard = pieces.isSharded(piece) && (thing.getRole() == Role::opt || pieces.homesAreShards(piece));
+    int64_t shard = isShard ? shardOf(piece) : -1;
+    if (kind != BindingKind::weight)
+      return BindingAttr::get(context, *kind, symbolOf(piece), shard);
+    // What units of the next step read that go back further than its beginning.
+    if (coord.getMicrobatch() > 0)
+      return BindingAttr::get(context, BindingKind::previous, symbolOf(piece), shard, /*save=*/false,
+                              coord.getMicrobatch());
+    return BindingAttr::get(context, BindingKind::weight, symbolOf(piece), shard,
+                            /*save=*/isShard || pieces.homes(piece).front() == rank);
   }
 
   Value createInput(InputOp input) {
     ThingAttr thing = input.getThing();
-    DictionaryAttr bound;
-    if (thing.getRole() == Role::data) {
-      int64_t slice = thing.getCoord().getSlice();
-      SmallVector<NamedAttribute> entries = {entry("microbatch", thing.getCoord().getMicrobatch())};
-      if (slice >= 0)
-        entries.append({entry("slice", slice), entry("first", sliceStarts(program)[slice])});
-      bound = binding(*input.getData(), entries);
-    } else {
-      int64_t piece = pieces.find(thing.getCoord());
-      bool isShard = pieces.isSharded(piece) && (thing.getRole() == Role::opt || pieces.homesAreShards(piece));
-      bool save = thing.getRole() == Role::opt || isShard || pieces.homes(piece).front() == rank;
-      SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord()),
-                                             builder.getNamedAttr("save", builder.getBoolAttr(save))};
-      if (isShard)
-        addShard(piece, entries);
-      // What units of the next step read that go back further than its beginning.
-      int64_t back = thing.getRole() == Role::weight ? thing.getCoord().getMicrobatch() : -1;
-      if (back > 0)
-        entries.push_back(entry("back", back));
-      bound = binding(back > 0 ? "previous" : stringifyRole(thing.getRole()), entries);
-    }
     ValType type = typeOf(input.getValue());
-    Value slot = createSlot(type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bound);
+    Value slot = createSlot(type.getRole(), thing.str(), type.getPayload(), input.getLoc(), bindingOf(input));
     slots[input.getValue()] = slot;
     return slot;
   }
@@ -276,11 +266,8 @@ private:
       results.push_back(slot);
     }
     Value scratch = callee.scratch ? createSlot(Role::temporary, "scratch", callee.scratch, task.getLoc()) : Value();
-    auto launch = builder.create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch,
-                                           callee.handed);
-    for (StringRef name : {"pipeline.joint", "pipeline.share", "pipeline.version"})
-      if (Attribute attr = task->getAttr(name))
-        launch->setAttr(name, attr);
+    builder.create<LaunchOp>(task.getLoc(), task.getCallee(), task.getUnit(), inputs, results, scratch, callee.handed,
+                             task.getVersionAttr(), task.getJointAttr(), task.getShareAttr());
     double time = step.times.of(task);
     for (Posted &one : posted)
       one.time += time;
@@ -427,14 +414,15 @@ private:
   void projectOutput(OutputOp output) {
     ThingAttr thing = output.getThing();
     auto slot = slots.lookup(output.getValue()).getDefiningOp<SlotOp>();
+    MLIRContext *context = program.getContext();
     if (thing.getRole() == Role::grad) {
-      SmallVector<NamedAttribute> entries = {pieceEntry(thing.getCoord())};
-      addShard(pieces.find(thing.getCoord()), entries);
-      slot.setBindingAttr(binding("grad", entries));
-    } else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm")
-      slot.setBindingAttr(binding("norm", {}));
-    else if (thing.getRole() == Role::stat)
-      slot.setBindingAttr(binding("loss", entry("microbatch", thing.getCoord().getMicrobatch())));
+      int64_t piece = pieces.find(thing.getCoord());
+      slot.setBindingAttr(BindingAttr::get(context, BindingKind::grad, symbolOf(piece), shardOf(piece)));
+    } else if (thing.getRole() == Role::stat && thing.getCoord().getPart() == "norm") {
+      slot.setBindingAttr(BindingAttr::get(context, BindingKind::norm));
+    } else if (thing.getRole() == Role::stat) {
+      slot.setBindingAttr(BindingAttr::get(context, BindingKind::loss, thing.getCoord().getMicrobatch()));
+    }
   }
 };
 
@@ -444,7 +432,7 @@ LogicalResult Step::readCallee(TaskOp task) {
   if (callees.contains(task.getCalleeAttr()))
     return success();
   auto function = symbols.lookup<func::FuncOp>(task.getCallee());
-  auto bytes = function ? function->getAttrOfType<IntegerAttr>("pipeline.scratch_bytes") : IntegerAttr();
+  auto bytes = function ? function->getAttrOfType<IntegerAttr>(kScratchAttr) : IntegerAttr();
   if (!bytes)
     return task.emitOpError() << "calls `" << task.getCallee() << "`, whose memory is not planned";
   Callee &callee = callees[task.getCalleeAttr()];
@@ -452,7 +440,7 @@ LogicalResult Step::readCallee(TaskOp task) {
   if (bytes.getInt() > 0)
     callee.scratch = TupleType::get(context, {RankedTensorType::get({bytes.getInt()}, IntegerType::get(context, 8))});
   callee.slice.resize(task.getNumResults());
-  if (auto groups = function->getAttrOfType<ArrayAttr>("pipeline.results"))
+  if (auto groups = function->getAttrOfType<ArrayAttr>(kResultsAttr))
     for (auto [entry, slice] : llvm::zip(groups, callee.slice)) {
       BodyGroups::Group group;
       group.name = cast<StringAttr>(cast<ArrayAttr>(entry)[0]).str();
@@ -531,7 +519,7 @@ LogicalResult projectRanks(ModuleOp module, ProgramOp program) {
   OpBuilder builder = OpBuilder::atBlockEnd(&program.getBody().front());
   SmallVector<RankOp> ranks;
   for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
-    ranks.push_back(builder.create<RankOp>(program.getLoc(), rank, IntegerAttr(), IntegerAttr()));
+    ranks.push_back(builder.create<RankOp>(program.getLoc(), rank));
     ranks.back().getBody().emplaceBlock();
   }
   parallelForEach(program.getContext(), ranks, [&](RankOp rank) { Projector(step, rank).run(); });
@@ -540,7 +528,7 @@ LogicalResult projectRanks(ModuleOp module, ProgramOp program) {
 }
 
 struct ProjectRanks : public pp::impl::ProjectRanksBase<ProjectRanks> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(projectRanks(getOperation(), program)))
         return signalPassFailure();

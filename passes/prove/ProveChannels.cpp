@@ -18,7 +18,7 @@ using namespace pp::pipeline;
 namespace {
 
 struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(prove(program)))

@@ -22,7 +22,7 @@ namespace {
 struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
   using ProveMemoryBase::ProveMemoryBase;
 
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(prove(program)))
@@ -31,7 +31,7 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
 
   /// The option's limit, else what the cluster says a rank has; -1 where nobody says anything.
   int64_t limitOf(ProgramOp program) const {
-    auto cluster = program->getAttrOfType<DictionaryAttr>("cluster");
+    auto cluster = program.getClusterAttr();
     if (limit >= 0 || !cluster)
       return limit;
     if (auto bytes = cluster.getAs<FloatAttr>("memory"))

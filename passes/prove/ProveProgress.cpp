@@ -21,7 +21,7 @@ namespace {
 struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
   using ProveProgressBase::ProveProgressBase;
 
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(prove(program)))

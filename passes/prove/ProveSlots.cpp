@@ -163,11 +163,11 @@ private:
 };
 
 struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     Written written;
     for (auto function : getOperation().getOps<func::FuncOp>())
-      written[function.getName()] = {function->getAttrOfType<DenseI64ArrayAttr>("pipeline.ties"),
+      written[function.getName()] = {function->getAttrOfType<DenseI64ArrayAttr>(kTiesAttr),
                                      function->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr)};
     for (auto program : getOperation().getOps<ProgramOp>()) {
       std::atomic<int64_t> slots = 0, segments = 0;

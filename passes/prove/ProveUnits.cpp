@@ -33,7 +33,7 @@ public:
         cells(pieces.size() * program.getMicrobatches() * slices), updates(pieces.size()) {
     for (int64_t piece = 0; piece < pieces.size(); ++piece)
       updates[piece].resize(std::max<size_t>({1, pieces.shards(piece).size(), pieces.owners(piece).size()}) *
-                            updatesOf(program));
+                            program.countUpdates());
   }
 
   LogicalResult prove() {
@@ -61,7 +61,7 @@ private:
   /// No task updates these weights: of several updates, of copies or of shards the one of this number.
   LogicalResult reportUpdate(int64_t piece, int64_t number) const {
     auto error = emitError(pieces.op(piece).getLoc());
-    if (updatesOf(program) > 1)
+    if (ProgramOp(program).countUpdates() > 1)
       error << "no rank runs update " << number << " of ";
     else if (pieces.isReplicated(piece))
       error << "rank " << pieces.owners(piece)[number] << " does not update ";
@@ -132,7 +132,7 @@ private:
     size_t shard = 0;
     if (body && body.getShard() >= 0)
       shard = body.getShard();
-    else if (updatesOf(program) > 1)
+    else if (program.countUpdates() > 1)
       shard = launch.getUnit().getCoord().getMicrobatch();
     else if (pieces.isReplicated(piece))
       shard = llvm::find(pieces.owners(piece), rankOf(launch)) - pieces.owners(piece).begin();
@@ -165,8 +165,8 @@ private:
 
   /// A unit, its backward and what makes its stash again read one and the same version of the weights.
   LogicalResult proveVersion(LaunchOp forward, LaunchOp other) {
-    int64_t version = versionOf(program, forward, forward.getUnit().getCoord());
-    int64_t its = versionOf(program, other, other.getUnit().getCoord());
+    int64_t version = versionOf(program, forward);
+    int64_t its = versionOf(program, other);
     if (its == version)
       return success();
     auto error = emitError(other.getLoc())
@@ -236,7 +236,7 @@ private:
 };
 
 struct ProveUnits : public pp::impl::ProveUnitsBase<ProveUnits> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(Units(program, getAnalysis<BodyTable>()).prove()))

@@ -41,8 +41,7 @@ public:
       : module(module), program(program), values(program, bodies) {}
 
   LogicalResult prove() {
-    if (failed(begin()))
-      return failure();
+    begin();
     Execution execution(program);
     execution.run(*this);
     if (failed(result))
@@ -116,47 +115,38 @@ private:
 
   //===-- The ends of a step ------------------------------------------------------------------------------------===//
 
-  LogicalResult begin() {
+  void begin() {
     llvm::DenseMap<Attribute, int64_t> numbers;
     for (int64_t piece = 0; piece < values.pieces.size(); ++piece)
       numbers[FlatSymbolRefAttr::get(values.pieces.op(piece).getSymNameAttr())] = piece;
     for (auto rank : program.getOps<RankOp>())
       for (auto slot : rank.getOps<SlotOp>())
-        if (DictionaryAttr binding = slot.getBindingAttr())
-          if (failed(bind(slot, binding, numbers)))
-            return failure();
-    return success();
+        if (BindingAttr binding = slot.getBindingAttr())
+          bind(slot, binding, numbers);
   }
 
-  LogicalResult bind(SlotOp slot, DictionaryAttr binding, const llvm::DenseMap<Attribute, int64_t> &numbers) {
+  void bind(SlotOp slot, BindingAttr binding, const llvm::DenseMap<Attribute, int64_t> &numbers) {
     struct Kind {
-      StringLiteral name;
+      BindingKind kind;
       What what;
       bool before, after;
     };
-    static constexpr Kind kinds[] = {{"weight", What::weight, true, true},    {"previous", What::weight, true, true},
-                                     {"opt", What::opt, true, true},          {"tokens", What::tokens, true, false},
-                                     {"targets", What::targets, true, false}, {"grad", What::grad, false, true},
-                                     {"norm", What::norm, false, true},       {"loss", What::loss, false, true},
-                                     {"source", What::source, true, false}};
-    StringRef name = cast<StringAttr>(binding.get("kind")).getValue();
-    auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.name == name; });
-    if (kind == std::end(kinds))
-      return emitError(slot.getLoc()) << "no rule says what a slot bound to `" << name << "` holds";
+    static constexpr Kind kinds[] = {
+        {BindingKind::weight, What::weight, true, true},    {BindingKind::previous, What::weight, true, true},
+        {BindingKind::opt, What::opt, true, true},          {BindingKind::tokens, What::tokens, true, false},
+        {BindingKind::targets, What::targets, true, false}, {BindingKind::grad, What::grad, false, true},
+        {BindingKind::norm, What::norm, false, true},       {BindingKind::loss, What::loss, false, true},
+        {BindingKind::source, What::source, true, false}};
+    auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.kind == binding.getKind(); });
     Label label;
     label.what = kind->what;
-    if (Attribute piece = binding.get("piece"))
-      label.piece = numbers.lookup(piece);
-    if (auto microbatch = binding.getAs<IntegerAttr>("microbatch"))
-      label.microbatch = microbatch.getInt();
-    if (auto slice = binding.getAs<IntegerAttr>("slice"))
-      label.slice = slice.getInt();
-    if (auto shard = binding.getAs<IntegerAttr>("shard"))
-      label.shard = shard.getInt();
-    if (auto back = binding.getAs<IntegerAttr>("back")) {
-      label.version = -back.getInt();
-      keepsOld = true;
-    }
+    if (binding.getPiece())
+      label.piece = numbers.lookup(binding.getPiece());
+    label.microbatch = binding.getMicrobatch();
+    label.slice = binding.getSlice();
+    label.shard = binding.getShard();
+    label.version = -binding.getBack();
+    keepsOld |= binding.getBack() > 0;
     if (kind->before)
       values.of(slot).label = label;
     if (kind->before && kind->after)
@@ -165,7 +155,6 @@ private:
       label.version = values.updates - 1;
     if (kind->after)
       outputs.push_back({slot, label});
-    return success();
   }
 
   LogicalResult end() {
@@ -214,8 +203,7 @@ private:
     }
     bool isUpdate = launch.getUnit().getPhase() == Phase::U;
     int64_t update = isUpdate ? std::max<int64_t>(coord.getMicrobatch(), 0) : updateOf(program, coord.getMicrobatch());
-    Unit unit{it->second, values.pieces.find(coord), coord, update,
-              isUpdate ? update : versionOf(program, launch, coord)};
+    Unit unit{it->second, values.pieces.find(coord), coord, update, isUpdate ? update : versionOf(program, launch)};
     size_t reads = unit.body.inputs.size(), writes = llvm::count(unit.body.ties, -1);
     if (reads != launch.getInputs().size() || writes != launch.getResults().size())
       return emitError(launch.getLoc()) << "`@" << launch.getCallee() << "` reads " << reads << " slots and writes "
@@ -581,7 +569,7 @@ private:
 };
 
 struct ProveValues : public pp::impl::ProveValuesBase<ProveValues> {
-  void runOnOperation() override {
+  void runOnPrograms() override {
     markAllAnalysesPreserved();
     for (auto program : getOperation().getOps<ProgramOp>())
       if (failed(ValueProof(getOperation(), program, getAnalysis<BodyTable>()).prove()))

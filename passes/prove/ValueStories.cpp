@@ -38,7 +38,7 @@ std::string Values::subject(Operation *op) const {
 //===-- What the program looks like -----------------------------------------------------------------------------===//
 
 Values::Values(ProgramOp program, const BodyTable &bodies)
-    : program(program), bodies(bodies), pieces(program), sharers(pieces.size()), updates(updatesOf(program)) {
+    : program(program), bodies(bodies), pieces(program), sharers(pieces.size()), updates(program.countUpdates()) {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);

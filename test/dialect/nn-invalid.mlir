@@ -375,3 +375,41 @@ func.func @too_many_columns(%z: tensor<1x8x2147483648xbf16>, %t: tensor<1x8xi32>
   %l = nn.cross_entropy %z, %t : (tensor<1x8x2147483648xbf16>, tensor<1x8xi32>) -> tensor<1xf32>
   return
 }
+
+// -----
+
+// How a weight is declared: by name, with a deviation where it begins as normal numbers ..
+// expected-error@+1 {{expected a weight with a name}}
+func.func private @part(%w: tensor<2xf32> {nn.weight = #nn.weight<"">})
+
+// -----
+
+// expected-error@+1 {{`w` begins as `normal` with deviation -5.000000e-01; expected 0 or more for `normal`, and 0 for others}}
+func.func private @part(%w: tensor<2xf32> {nn.weight = #nn.weight<"w" normal -0.5>})
+
+// -----
+
+// .. and by an attribute of that type.
+// expected-error@+1 {{expected `#nn.weight<..>` in `nn.weight`, got {name = "w"}}}
+func.func private @part(%w: tensor<2xf32> {nn.weight = {name = "w"}})
+
+// -----
+
+// What else a part of a model and its arguments may carry.
+// expected-error@+1 {{expected tokens, targets or source in `nn.data`, got "images"}}
+func.func private @part(%x: tensor<2xi32> {nn.data = "images"})
+
+// -----
+
+// expected-error@+1 {{has an argument with `nn.mood`, which is no attribute of this dialect}}
+func.func private @part(%x: tensor<2xi32> {nn.mood})
+
+// -----
+
+// expected-error@+1 {{expected numbers of layers in `nn.layers`, got [0, 2]}}
+func.func private @part(%x: tensor<2xf32>) attributes {nn.layers = [0, 2]}
+
+// -----
+
+// expected-error@+1 {{has `nn.mood`, which is no attribute of this dialect}}
+func.func private @part(%x: tensor<2xf32>) attributes {nn.mood}

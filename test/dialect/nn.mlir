@@ -2,6 +2,18 @@
 // RUN: pp-opt %s | pp-opt | FileCheck %s
 
 // What a model is written in.
+// How a part declares its weights; what is not said is not printed.
+// CHECK-LABEL: func.func private @part
+// CHECK-SAME: {nn.weight = #nn.weight<"w" as "h.{l}.w" normal 2.000000e-02 transposed>}
+// CHECK-SAME: {nn.weight = #nn.weight<"gain" one>}, %{{.*}} {nn.weight = #nn.weight<"wte" as "wte" normal 0.000000e+00 shared>}
+// CHECK-SAME: {nn.data = "tokens"}
+// CHECK-SAME: attributes {nn.layers = array<i64: 0, 2>, nn.part = "part", nn.per_layer}
+func.func private @part(%w: tensor<4x4xf32> {nn.weight = #nn.weight<"w" as "h.{l}.w" normal 0.02 transposed>},
+    %gain: tensor<4xf32> {nn.weight = #nn.weight<"gain" one>}, %wte: tensor<8x4xf32> {nn.weight = #nn.weight<"wte" as "wte" shared>},
+    %tokens: tensor<1x8xi32> {nn.data = "tokens"}) attributes {nn.per_layer, nn.part = "part", nn.layers = array<i64: 0, 2>} {
+  return
+}
+
 // CHECK-LABEL: func.func @forward
 func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: tensor<8x16xf32>, %w: tensor<16x32xf32>,
                    %b: tensor<32xf32>, %g: tensor<16xf32>) {

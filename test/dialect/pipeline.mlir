@@ -19,15 +19,18 @@ func.func private @e() attributes {pipeline.body = #pipeline.body<"attn" I slice
 // CHECK: #pipeline.body<"s0" F slice 3 rest 1 keys [0]>
 func.func private @f() attributes {pipeline.body = #pipeline.body<"s0" F slice 3 rest 1 keys [0]>}
 // CHECK: #pipeline.cut<step 0 of 3>, {{.*}}#pipeline.keys<[0, 2] home>
-func.func private @g() attributes {pipeline.cut = #pipeline.cut<step 0 of 3>, pipeline.keys = #pipeline.keys<[0, 2] home>}
+func.func private @g() attributes {cut = #pipeline.cut<step 0 of 3>, keys = #pipeline.keys<[0, 2] home>}
 
 // Numbers, and what the trainer needs, on the program.
 // CHECK: pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {model = "m"}} {
 pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {model = "m"}} {
   // A stage with all its places: the weights wait on two ranks, a third place owns them.
-  // CHECK-NEXT: pipeline.piece @s0 <stage 0> parts {{\[}}["embed", -1], ["pre", 0]] at <[0]> homes <[0, 1]> owner <[1]> bodies "s0" {weights = [#pipeline.weight<name = "w", type = tensor<2x4xf32>, transposed = true, init = "normal", deviation = 2.000000e-02 : f64, tied = false>]}
+  // CHECK-NEXT: pipeline.piece @s0 <stage 0> parts {{\[}}["embed", -1], ["pre", 0]] at <[0]> homes <[0, 1]> owner <[1]> bodies "s0" {weights = [#pipeline.weight<"w" : tensor<2x4xf32> declared <"w" normal 2.000000e-02 transposed>>]}
   pipeline.piece @s0 <stage 0> parts [["embed", -1], ["pre", 0]] at <[0]> homes <[0, 1]> owner <[1]> bodies "s0" {
-    weights = [#pipeline.weight<name = "w", type = !x, transposed = true, init = "normal", deviation = 0.02 : f64, tied = false>]}
+    weights = [#pipeline.weight<"w" : !x declared <"w" normal 0.02 transposed>>]}
+  // A shard of a part that is cut by the vocabulary.
+  // CHECK-NEXT: pipeline.piece @embed0 <part "embed" 0> parts {{\[\[}}"embed.0", -1]] at <[1]> vocabulary <first 0 of tensor<8x4xf32> in 1 shards>
+  pipeline.piece @embed0 <part "embed" 0> parts [["embed.0", -1]] at <[1]> vocabulary <first 0 of tensor<8x4xf32> in 1 shards>
   // A part that each layer has once, in shards; a part that exists once, without a place.
   // CHECK-NEXT: pipeline.piece @attn3 <part "attn" 3> parts {{\[}}["attn", 3]] at <[0, 1] shard>
   pipeline.piece @attn3 <part "attn" 3> parts [["attn", 3]] at <[0, 1] shard>
@@ -42,14 +45,19 @@ pipeline.program @actions ranks 2 microbatches 3 slices 4 attributes {train = {m
   pipeline.unit <F stage 0 mb 2 slice 3> on [0]
   // CHECK-NEXT: pipeline.unit <B part "attn" 3 mb 1 slice 0> on [0, 1]
   pipeline.unit <B part "attn" 3 mb 1 slice 0> on [0, 1]
-  // CHECK-NEXT: pipeline.unit <I part "head" mb 1> on [1]
-  pipeline.unit <I part "head" mb 1> on [1]
-  // CHECK-NEXT: pipeline.unit <W part "head" mb 1> on [1]
-  pipeline.unit <W part "head" mb 1> on [1]
+  // CHECK-NEXT: pipeline.unit <I part "head" mb 1 slice 0> on [1]
+  pipeline.unit <I part "head" mb 1 slice 0> on [1]
+  // CHECK-NEXT: pipeline.unit <W part "head" mb 1 slice 0> on [1]
+  pipeline.unit <W part "head" mb 1 slice 0> on [1]
   // CHECK-NEXT: pipeline.unit <R stage 0 mb 2 slice 3> on [0]
   pipeline.unit <R stage 0 mb 2 slice 3> on [0]
   // CHECK-NEXT: pipeline.unit <U stage 0> on [1]
   pipeline.unit <U stage 0> on [1]
+  // One that reads the weights of the step before.
+  // CHECK-NEXT: pipeline.unit <F stage 0 mb 0 slice 0> on [0] version -1
+  pipeline.unit <F stage 0 mb 0 slice 0> on [0] version -1
+  // CHECK-NEXT: pipeline.attend <F stage 0 mb 2 slice 3> over [0, 1] on 1
+  pipeline.attend <F stage 0 mb 2 slice 3> over [0, 1] on 1
 
   // CHECK-NEXT: pipeline.transfer <weight stage 0> from <[0]> to <[1]> anchors [0, 1]
   pipeline.transfer <weight stage 0> from <[0]> to <[1]> anchors [0, 1]
@@ -95,6 +103,9 @@ pipeline.program @step ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   %f = pipeline.move <act stage 0 mb 0> %a group 7 : !a0 -> <!a1>
   // CHECK-NEXT: %act_s0_m0 = pipeline.wait %moving_act_s0_m0 : <!r1_act> -> !r1_act
   %b = pipeline.wait %f : <!a1> -> !a1
+  // A part of a unit of the third joint, with older weights.
+  // CHECK-NEXT: pipeline.task @s0.F <F stage 0 mb 0> on [0]() ties [] version 0 joint 2 share 5.000000e-01 : () -> ()
+  pipeline.task @s0.F <F stage 0 mb 0> on [0] () ties [] version 0 joint 2 share 0.5 : () -> ()
   // CHECK-NEXT: %grad_s0_r1 = pipeline.input <grad stage 0> : !r1_grad
   %i = pipeline.input <grad stage 0> : !g1
   // Two shares as one value of partial sums, its sum on both, and what rank 1 holds of it.
@@ -116,10 +127,11 @@ pipeline.program @step ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 // The programs of the ranks.
 // CHECK: pipeline.program @ranks
 pipeline.program @ranks ranks 2 microbatches 1 slices 0 attributes {train = {}} {
-  // CHECK-NEXT: pipeline.rank 0 arena 4096 {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+  // CHECK: pipeline.rank 0 arena 4096 {
   pipeline.rank 0 arena 4096 {
-    // CHECK-NEXT: %[[W:.*]] = pipeline.slot weight "weight(0)" offset 64 binding {kind = "weight", piece = @s0, save = true} : <tuple<tensor<2x4xf32>>>
-    %w = pipeline.slot weight "weight(0)" offset 64 binding {kind = "weight", piece = @s0, save = true} : !slot
+    // CHECK-NEXT: %[[W:.*]] = pipeline.slot weight "weight(0)" offset 64 binding <weight @s0 save> : <tuple<tensor<2x4xf32>>>
+    %w = pipeline.slot weight "weight(0)" offset 64 binding <weight @s0 save> : !slot
     // CHECK-NEXT: %[[A:.*]] = pipeline.slot act "act(0, 0)" : <tuple<tensor<2x4xf32>>>
     %a = pipeline.slot act "act(0, 0)" : !slot
     // CHECK-NEXT: %[[S:.*]] = pipeline.slot temporary "scratch" offset 1024 : <tuple<tensor<64xi8>>>
@@ -129,6 +141,15 @@ pipeline.program @ranks ranks 2 microbatches 1 slices 0 attributes {train = {}} 
     // A body may have no result of its own, and no scratch.
     // CHECK-NEXT: pipeline.launch @s0.U <U stage 0>(%[[W]]) -> () : (!pipeline.slot<tuple<tensor<2x4xf32>>>) -> ()
     pipeline.launch @s0.U <U stage 0>(%w) -> () : (!slot) -> ()
+    // CHECK-NEXT: pipeline.launch @s0.B <B stage 0 mb 0>(%[[W]]) -> () version 0 joint 2 share 5.000000e-01 :
+    pipeline.launch @s0.B <B stage 0 mb 0>(%w) -> () version 0 joint 2 share 0.5 : (!slot) -> ()
+    // Whatever the trainer finds in a slot.
+    // CHECK-NEXT: pipeline.slot weight "v" binding <previous @s0 shard 1 back 2>
+    %v = pipeline.slot weight "v" binding <previous @s0 shard 1 back 2> : !slot
+    // CHECK-NEXT: pipeline.slot data "t" binding <tokens mb 0 slice 1 first 4>
+    %t = pipeline.slot data "t" binding <tokens mb 0 slice 1 first 4> : !slot
+    // CHECK-NEXT: pipeline.slot stat "n" binding <norm>
+    %n = pipeline.slot stat "n" binding <norm> : !slot
     // CHECK-NEXT: %[[P:.*]] = pipeline.post send <act stage 0 mb 0> %[[A]] with [1] channel 1 group 2 : <tuple<tensor<2x4xf32>>>
     %p = pipeline.post send <act stage 0 mb 0> %a with [1] channel 1 group 2 : !slot
     // CHECK-NEXT: %[[Q:.*]] = pipeline.post all_reduce <stat part "norm"> %[[A]] with [0, 1] : <tuple<tensor<2x4xf32>>>

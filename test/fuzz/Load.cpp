@@ -1,6 +1,7 @@
 // Reads rank programs as lowering does: the same places of values, the same texts for the runtime, but no code.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/fuzz/Load.h"
+#include "analysis/Actions.h"
 #include "analysis/lives/SlotLives.h"
 #include "dialect/nn/Nn.h"
 #include "lowering/Describe.h"
@@ -47,10 +48,8 @@ const BodyCode *Loader::body(func::FuncOp function) {
   for (TupleType payload : groups->pointers)
     begins.push_back(begins.back() + int32_t(payload.size()));
   for (Operation &op : function.front().without_terminator()) {
-    for (auto [result, attr] : llvm::zip(op.getResults(), op.getAttrOfType<ArrayAttr>(kBuffersAttr))) {
-      auto pair = cast<ArrayAttr>(attr);
-      places[result] = {cast<IntegerAttr>(pair[0]).getInt(), cast<IntegerAttr>(pair[1]).getInt()};
-    }
+    for (OpResult result : op.getResults())
+      places[result] = bufferOf(result);
     auto kernel = dyn_cast<nn::Kernel>(op);
     if (!kernel) // a view
       continue;
@@ -235,12 +234,13 @@ bool Loader::loadRank(RankOp rank, ProgramOp program, const Program &whole, Rank
   SymbolTable symbols(program->getParentOfType<ModuleOp>());
   Reader reader{rank, code, why, llvm::DenseMap<mlir::Value, int64_t>(), llvm::DenseMap<mlir::Value, int32_t>()};
   RankText text(rank);
+  Pieces pieces(program);
   code.tables.arenaBytes = int64_t(rank.getArenaBytes().value_or(0));
   std::vector<size_t> stepAt;
   for (Operation &op : rank.getBody().front()) {
     bool fine = true;
     if (auto slot = dyn_cast<SlotOp>(op)) {
-      fine = reader.addSlot(slot) && succeeded(text.addSlot(slot, program));
+      fine = reader.addSlot(slot) && succeeded(text.addSlot(slot, pieces));
     } else if (auto launch = dyn_cast<LaunchOp>(op)) {
       auto function = symbols.lookup<func::FuncOp>(launch.getCallee());
       fine = reader.addLaunch(launch, function, body(function));

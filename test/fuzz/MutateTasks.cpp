@@ -199,14 +199,14 @@ public:
 
   /// The trainer finds another piece or microbatch where the program has this one.
   bool rebind() {
-    auto kind = [](SlotOp op) { return op.getBindingAttr() ? op.getBindingAttr().get("kind") : Attribute(); };
+    auto kind = [](SlotOp op) { return op.getBinding() ? std::optional(op.getBinding()->getKind()) : std::nullopt; };
     SlotOp a = draw<SlotOp>([&](SlotOp op) { return bool(kind(op)); });
     SlotOp b = draw<SlotOp>([&](SlotOp op) {
       return a && op != a && kind(op) == kind(a) && op.getSlot().getType() == a.getSlot().getType();
     });
     if (!b || a.getBindingAttr() == b.getBindingAttr())
       return false;
-    DictionaryAttr mine = a.getBindingAttr();
+    BindingAttr mine = a.getBindingAttr();
     a.setBindingAttr(b.getBindingAttr());
     b.setBindingAttr(mine);
     return true;
@@ -273,7 +273,8 @@ private:
       return false;
     OpBuilder builder(launch);
     builder.create<LaunchOp>(launch.getLoc(), changed.getSymName(), launch.getUnit(), inputs, results,
-                             launch.getScratch(), changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr));
+                             launch.getScratch(), changed->getAttrOfType<DenseI64ArrayAttr>(kHandedAttr),
+                             launch.getVersionAttr(), launch.getJointAttr(), launch.getShareAttr());
     launch.erase();
     return true;
   }

@@ -20,6 +20,7 @@ func.func private @narrow(%t: !x) -> !x attributes {
 }
 
 pipeline.program @large ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 6442450944 {
     // The last static index, the first that is none, 600 MiB, the last one below 2 GiB, 4 GiB, 5 GiB.
     %a = pipeline.slot act "a" offset 268435392 : !sx

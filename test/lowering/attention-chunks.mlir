@@ -73,6 +73,7 @@ func.func private @c(%q: !q, %lse: !l, %k: !k, %v: !k) -> (!q, !k, !k) attribute
 // OPS-NEXT: "params":[],
 // OPS-NEXT: "flags":["accumulate_kv"]
 pipeline.program @one ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 4096 {
     %q = pipeline.slot act "q" offset 0 : !sq
     %k0 = pipeline.slot kv "k0" offset 256 : !sk

@@ -16,9 +16,9 @@ func.func private @s0.F(%x: !x) -> !x attributes {
 
 pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["pre", 0]] {weights = [
-    #pipeline.weight<name = "a.w", type = !w, transposed = true, init = "normal", deviation = 2.0e-2 : f64, tied = false>,
-    #pipeline.weight<name = "a.t", type = !w, transposed = false, init = "normal", deviation = 0.0 : f64, tied = true>,
-    #pipeline.weight<name = "a.v", type = !v, transposed = false, init = "one", deviation = 0.0 : f64, tied = false>]}
+    #pipeline.weight<"a.w" : !w declared <"a.w" normal 2.0e-2 transposed>>,
+    #pipeline.weight<"a.t" : !w tied declared <"a.t">>,
+    #pipeline.weight<"a.v" : !v declared <"a.v" one>>]}
   // CHECK: {"rank":0,"arena_bytes":65536,"peak":{"act":256,"live":4096},"ops":
   pipeline.rank 0 arena 65536 attributes {peak = {act = 256, live = 4096}} {
     // Kernels as runtime/Pp.h lists them; two equal calls share an entry.
@@ -38,7 +38,7 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     pipeline.complete %p
     %q = pipeline.post receive <dact stage 0 mb 3> %x with [1] channel 2 : !pipeline.slot<tuple<!x>>
     pipeline.complete %q
-    %n = pipeline.slot stat "norm" offset 9024 binding {kind = "norm"} : !pipeline.slot<tuple<tensor<1xf64>>>
+    %n = pipeline.slot stat "norm" offset 9024 binding <norm> : !pipeline.slot<tuple<tensor<1xf64>>>
     %r = pipeline.post all_reduce <stat part "norm"> %n with [0, 1] channel 4 : !pipeline.slot<tuple<tensor<1xf64>>>
     pipeline.complete %r
     // A slot of a payload gives one entry for each tensor, at its offset; a tied copy is never the one that is saved.
@@ -48,7 +48,7 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     // CHECK-NEXT: "type":"bf16","offset":128,"transposed":false,"init":{"kind":"normal","deviation":0.0},"save":false,"tied":true},
     // CHECK-SAME: {"name":"a.v","shape":[5],
     // CHECK-NEXT: "type":"bf16","offset":256,{{.*}}"save":true,"tied":false}],
-    %w = pipeline.slot weight "w" offset 0 binding {kind = "weight", piece = @s0, save = true}
+    %w = pipeline.slot weight "w" offset 0 binding <weight @s0 save>
         : !pipeline.slot<tuple<!w, !w, !v>>
     // State and gradients lie with the owner: none for the tied tensor, though its gradient's place is in the payload.
     // CHECK-NEXT: "state":[{"name":"a.w","shape":[8,8],
@@ -58,16 +58,16 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     // CHECK-NEXT: "type":"f32","offset":1792,"kind":"m"},{{.*}}
     // CHECK-NEXT: "type":"f32","offset":1856,"kind":"v"},{{.*}}
     // CHECK-NEXT: "type":"f32","offset":1920,"kind":"master"}],
-    %o = pipeline.slot opt "o" offset 1024 binding {kind = "opt", piece = @s0} : !pipeline.slot<tuple<!m, !m, !m, !n, !n, !n>>
+    %o = pipeline.slot opt "o" offset 1024 binding <opt @s0> : !pipeline.slot<tuple<!m, !m, !m, !n, !n, !n>>
     // CHECK-NEXT: "grads":[{"name":"a.w","shape":[8,8],
     // CHECK-NEXT: "type":"f32","offset":2048,"transposed":true},{"name":"a.v","shape":[5],
     // CHECK-NEXT: "type":"f32","offset":2560,"transposed":false}],
-    %g = pipeline.slot grad "g" offset 2048 binding {kind = "grad", piece = @s0} : !pipeline.slot<tuple<!m, !m, !n>>
+    %g = pipeline.slot grad "g" offset 2048 binding <grad @s0> : !pipeline.slot<tuple<!m, !m, !n>>
     // CHECK-NEXT: "inputs":[{"kind":"tokens","microbatch":3,"offset":8704},{"kind":"targets","microbatch":3,"offset":8768}],
-    %i = pipeline.slot data "i" offset 8704 binding {kind = "tokens", microbatch = 3} : !pipeline.slot<tuple<tensor<2x4xi32>>>
-    %t = pipeline.slot data "t" offset 8768 binding {kind = "targets", microbatch = 3} : !pipeline.slot<tuple<tensor<2x4xi32>>>
+    %i = pipeline.slot data "i" offset 8704 binding <tokens mb 3> : !pipeline.slot<tuple<tensor<2x4xi32>>>
+    %t = pipeline.slot data "t" offset 8768 binding <targets mb 3> : !pipeline.slot<tuple<tensor<2x4xi32>>>
     // CHECK-NEXT: "losses":[{"microbatch":3,"offset":8832,"type":"f32"}],
     // CHECK-NEXT: "norm":{"offset":9024}}\00"
-    %l = pipeline.slot stat "l" offset 8832 binding {kind = "loss", microbatch = 3} : !pipeline.slot<tuple<tensor<1xf32>>>
+    %l = pipeline.slot stat "l" offset 8832 binding <loss mb 3> : !pipeline.slot<tuple<tensor<1xf32>>>
   }
 }

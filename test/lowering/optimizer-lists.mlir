@@ -50,6 +50,7 @@ func.func private @n(%g: !g, %h: !h, %n: !n) -> !n attributes {
 // OPS-NEXT: "params":[],
 // OPS-NEXT: "flags":["accumulate"]
 pipeline.program @one ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 8192 {
     %w = pipeline.slot weight "w" offset 0 : !sw
     %g = pipeline.slot grad "g" offset 1024 : !sg

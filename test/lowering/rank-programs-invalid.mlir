@@ -13,6 +13,7 @@ func.func private @s0.F(%w: !w) -> (!w, !w) attributes {
   return %b, %c : !w, !w
 }
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %x = pipeline.slot act "x" offset 0 : !pipeline.slot<tuple<!w>>
     %y = pipeline.slot act "y" offset 256 : !pipeline.slot<tuple<!w, !w>>
@@ -47,6 +48,7 @@ func.func private @s0.F(%w: !w) -> !w attributes {
 }
 // A launch hands over exactly the groups of its body.
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %x = pipeline.slot act "x" offset 0 : !s
     // expected-error@below {{'pipeline.launch' op hands 1 slots to `@s0.F`, which takes 2}}
@@ -66,6 +68,7 @@ func.func private @s0.F(%w: !w) -> !w attributes {
   return %b : !w
 }
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %x = pipeline.slot act "x" offset 0 : !s
     %y = pipeline.slot act "y" offset 256 : !v
@@ -87,6 +90,7 @@ func.func private @s0.F(%w: !w) -> !w attributes {
 }
 // A body's scratch memory is the launch's to give.
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %x = pipeline.slot act "x" offset 0 : !s
     %y = pipeline.slot act "y" offset 256 : !s
@@ -103,10 +107,10 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // A binding and its piece describe the same tensors.
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["pre", 0]] {weights = [
-    #pipeline.weight<name = "w", type = tensor<8x4xf32>, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>]}
+    #pipeline.weight<"w" : tensor<8x4xf32> declared <"w" zero>>]}
   pipeline.rank 0 {
     // expected-error@below {{'pipeline.slot' op holds 'tensor<8x8xf32>' where `w` has 'tensor<8x4xf32>'}}
-    %x = pipeline.slot weight "x" offset 0 binding {kind = "weight", piece = @s0, save = true} : !s
+    %x = pipeline.slot weight "x" offset 0 binding <weight @s0 save> : !s
   }
 }
 
@@ -115,19 +119,9 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 !s = !pipeline.slot<tuple<tensor<8x8xf32>>>
 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s7 <stage 7> parts [["pre", 0]]
   pipeline.rank 0 {
-    // expected-error@below {{'pipeline.slot' op is bound to piece `s7`, which is not there or has no weights}}
-    %x = pipeline.slot weight "x" offset 0 binding {kind = "weight", piece = @s7, save = true} : !s
-  }
-}
-
-// -----
-
-!s = !pipeline.slot<tuple<tensor<8x8xf32>>>
-
-pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
-  pipeline.rank 0 {
-    // expected-error@below {{'pipeline.slot' op has a binding of kind `wieght`; expected weight, previous, opt, grad, tokens, targets, source, loss or norm}}
-    %x = pipeline.slot weight "x" offset 0 binding {kind = "wieght"} : !s
+    // expected-error@below {{'pipeline.slot' op is bound to piece `s7`, which has no weights}}
+    %x = pipeline.slot weight "x" offset 0 binding <weight @s7 save> : !s
   }
 }

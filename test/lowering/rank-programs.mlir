@@ -39,6 +39,8 @@ func.func private @s1.W(%x: !x, %g: !w) -> !w attributes {
 }
 
 pipeline.program @two ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   // A rank holds its own bodies only.
   // RANK0-NOT:   @s1.W
   // RANK0-LABEL: define internal i32 @pp_step_0_link_0(ptr %0, ptr %1)

@@ -1,7 +1,7 @@
 // What a schedule moves itself: weights stay values, a gradient share leaves whole and is added where it arrives.
 // RUN: pp-opt %s --pp-derive-tasks --pp-complete-step | FileCheck %s
 
-func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = {name = "w"}}) -> tensor<1xf32> {
+func.func private @all(%t: tensor<1x8xi32> {nn.data = "tokens"}, %y: tensor<1x8xi32> {nn.data = "targets"}, %w: tensor<32x16xf32> {nn.weight = #nn.weight<"w">}) -> tensor<1xf32> {
   %0 = nn.embedding %t, %w : (tensor<1x8xi32>, tensor<32x16xf32>) -> tensor<1x8x16xf32>
   %1 = nn.linear %0, %w {transposed = true} : (tensor<1x8x16xf32>, tensor<32x16xf32>) -> tensor<1x8x32xf32>
   %2 = nn.cross_entropy %1, %y : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>

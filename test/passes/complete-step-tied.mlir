@@ -3,11 +3,11 @@
 
 !x = tensor<1x8x16xf32>
 !wte = tensor<32x16xf32>
-func.func private @first(%t: tensor<1x8xi32> {nn.data = "tokens"}, %w: !wte {nn.weight = {name = "wte", as = "wte", shared = true}}) -> !x {
+func.func private @first(%t: tensor<1x8xi32> {nn.data = "tokens"}, %w: !wte {nn.weight = #nn.weight<"wte" as "wte" shared>}) -> !x {
   %0 = nn.embedding %t, %w : (tensor<1x8xi32>, !wte) -> !x
   return %0 : !x
 }
-func.func private @last(%x: !x, %t: tensor<1x8xi32> {nn.data = "targets"}, %w: !wte {nn.weight = {name = "wte", as = "wte", shared = true}}) -> tensor<1xf32> {
+func.func private @last(%x: !x, %t: tensor<1x8xi32> {nn.data = "targets"}, %w: !wte {nn.weight = #nn.weight<"wte" as "wte" shared>}) -> tensor<1xf32> {
   %0 = nn.linear %x, %w {transposed = true} : (!x, !wte) -> tensor<1x8x32xf32>
   %1 = nn.cross_entropy %0, %t : (tensor<1x8x32xf32>, tensor<1x8xi32>) -> tensor<1xf32>
   return %1 : tensor<1xf32>

@@ -7,7 +7,7 @@
 !w = tensor<16x16xbf16>
 
 // The second slice of a sequence: the first one's keys arrive, its own are made here.
-func.func private @second(%x: !x, %k0: !x, %v0: !x, %wk: !w {nn.weight = {name = "wk"}}) -> !x {
+func.func private @second(%x: !x, %k0: !x, %v0: !x, %wk: !w {nn.weight = #nn.weight<"wk">}) -> !x {
   %k1 = nn.linear %x, %wk : (!x, !w) -> !x
   %q = nn.rope %x {heads = 4 : i64, offset = 8 : i64} : (!x) -> !x
   %v1 = nn.gelu %x : (!x) -> !x
@@ -68,7 +68,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 }
 
 // Two shards of the vocabulary: dz of each from the statistics of both, and one loss.
-func.func private @head(%x: !y, %e0: tensor<16x12xf32> {nn.weight = {name = "e0"}}, %e1: tensor<16x12xf32> {nn.weight = {name = "e1"}},
+func.func private @head(%x: !y, %e0: tensor<16x12xf32> {nn.weight = #nn.weight<"e0">}, %e1: tensor<16x12xf32> {nn.weight = #nn.weight<"e1">},
     %t: tensor<1x8xi32> {nn.data = "targets"}) -> tensor<1xf32> {
   %z0 = nn.linear %x, %e0 : (!y, tensor<16x12xf32>) -> tensor<1x8x12xf32>
   %z1 = nn.linear %x, %e1 : (!y, tensor<16x12xf32>) -> tensor<1x8x12xf32>

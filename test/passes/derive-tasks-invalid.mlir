@@ -85,7 +85,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
-func.func private @a(%x: tensor<1x8x16xf32>, %w: tensor<16x8xf32> {nn.weight = {name = "w"}}) -> tensor<1x8x16xf32> {
+func.func private @a(%x: tensor<1x8x16xf32>, %w: tensor<16x8xf32> {nn.weight = #nn.weight<"w">}) -> tensor<1x8x16xf32> {
   // expected-error@+1 {{`transpose` may stand only where `linear` reads its weight}}
   %t = nn.transpose %w : (tensor<16x8xf32>) -> tensor<8x16xf32>
   %u = nn.gelu %t : (tensor<8x16xf32>) -> tensor<8x16xf32>
@@ -109,7 +109,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
-func.func private @a(%x: tensor<1x8xi32>, %y: tensor<1x8x16xf32>, %w: tensor<4x16xf32> {nn.weight = {name = "w"}}) -> tensor<1x8x16xf32> {
+func.func private @a(%x: tensor<1x8xi32>, %y: tensor<1x8x16xf32>, %w: tensor<4x16xf32> {nn.weight = #nn.weight<"w">}) -> tensor<1x8x16xf32> {
   %e = nn.embedding %x, %w : (tensor<1x8xi32>, tensor<4x16xf32>) -> tensor<1x8x16xf32>
   return %e : tensor<1x8x16xf32>
 }
@@ -121,11 +121,11 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
-func.func private @a(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = {name = "g", shared = true}}) -> tensor<1x8x16xf32> {
+func.func private @a(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = #nn.weight<"g" shared>}) -> tensor<1x8x16xf32> {
   %n, %r = nn.rmsnorm %x, %w : (tensor<1x8x16xf32>, tensor<16xf32>) -> (tensor<1x8x16xf32>, tensor<1x8xf32>)
   return %n : tensor<1x8x16xf32>
 }
-func.func private @b(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = {name = "h", shared = true}}) -> tensor<1x8x16xf32> {
+func.func private @b(%x: tensor<1x8x16xf32>, %w: tensor<16xf32> {nn.weight = #nn.weight<"h" shared>}) -> tensor<1x8x16xf32> {
   %n, %r = nn.rmsnorm %x, %w : (tensor<1x8x16xf32>, tensor<16xf32>) -> (tensor<1x8x16xf32>, tensor<1x8xf32>)
   return %n : tensor<1x8x16xf32>
 }

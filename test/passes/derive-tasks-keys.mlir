@@ -4,7 +4,7 @@
 !x = tensor<1x8x16xbf16>
 !w = tensor<16x16xbf16>
 
-func.func private @qkv(%x: !x, %wk: !w {nn.weight = {name = "wk"}}) -> (!x, !x, !x) {
+func.func private @qkv(%x: !x, %wk: !w {nn.weight = #nn.weight<"wk">}) -> (!x, !x, !x) {
   %k = nn.linear %x, %wk : (!x, !w) -> !x
   %r = nn.rope %k {heads = 4 : i64} : (!x) -> !x
   %v = nn.gelu %x : (!x) -> !x

@@ -6,8 +6,8 @@
 !w = tensor<16xf32>
 !row = tensor<1x16xf32>
 
-func.func private @post(%x: !x, %g: !w {nn.weight = {name = "g"}}, %w1: tensor<16x32xf32> {nn.weight = {name = "w1"}},
-    %w2: tensor<32x16xf32> {nn.weight = {name = "w2"}}) -> !x {
+func.func private @post(%x: !x, %g: !w {nn.weight = #nn.weight<"g">}, %w1: tensor<16x32xf32> {nn.weight = #nn.weight<"w1">},
+    %w2: tensor<32x16xf32> {nn.weight = #nn.weight<"w2">}) -> !x {
   %n, %r = nn.rmsnorm %x, %g : (!x, !w) -> (!x, !row)
   %u = nn.linear %n, %w1 : (!x, tensor<16x32xf32>) -> !u
   %h = nn.gelu %u : (!u) -> !u

@@ -6,11 +6,11 @@
 !w = tensor<16xf32>
 !row = tensor<1x8xf32>
 
-func.func private @pre(%x: !x, %g: !w {nn.weight = {name = "g1"}}, %b: !w {nn.weight = {name = "b1"}}) -> (!x, !x) {
+func.func private @pre(%x: !x, %g: !w {nn.weight = #nn.weight<"g1">}, %b: !w {nn.weight = #nn.weight<"b1">}) -> (!x, !x) {
   %a, %m, %r = nn.layernorm %x, %g, %b : (!x, !w, !w) -> (!x, !row, !row)
   return %a, %x : !x, !x
 }
-func.func private @qkv(%a: !x, %x: !x, %w: tensor<16x48xf32> {nn.weight = {name = "wqkv"}}) -> (!x, !x, !x, !x) {
+func.func private @qkv(%a: !x, %x: !x, %w: tensor<16x48xf32> {nn.weight = #nn.weight<"wqkv">}) -> (!x, !x, !x, !x) {
   %qkv = nn.linear %a, %w : (!x, tensor<16x48xf32>) -> tensor<1x8x48xf32>
   %q, %k, %v = nn.split %qkv {parts = 3 : i64} : (tensor<1x8x48xf32>) -> (!x, !x, !x)
   return %q, %k, %v, %x : !x, !x, !x, !x
@@ -19,9 +19,9 @@ func.func private @attn(%q: !x, %k: !x, %v: !x, %x: !x) -> (!x, !x) {
   %o, %lse = nn.attention %q, %k, %v {heads = 2 : i64, causal = true} : (!x, !x, !x) -> (!x, tensor<1x2x8xf32>)
   return %o, %x : !x, !x
 }
-func.func private @post(%o: !x, %x: !x, %wo: tensor<16x16xf32> {nn.weight = {name = "wo"}},
-    %g: !w {nn.weight = {name = "g2"}}, %b: !w {nn.weight = {name = "b2"}},
-    %w1: tensor<16x32xf32> {nn.weight = {name = "w1"}}, %w2: tensor<32x16xf32> {nn.weight = {name = "w2"}}) -> !x {
+func.func private @post(%o: !x, %x: !x, %wo: tensor<16x16xf32> {nn.weight = #nn.weight<"wo">},
+    %g: !w {nn.weight = #nn.weight<"g2">}, %b: !w {nn.weight = #nn.weight<"b2">},
+    %w1: tensor<16x32xf32> {nn.weight = #nn.weight<"w1">}, %w2: tensor<32x16xf32> {nn.weight = #nn.weight<"w2">}) -> !x {
   %p = nn.linear %o, %wo : (!x, tensor<16x16xf32>) -> !x
   %y = nn.add %x, %p : (!x, !x) -> !x
   %n, %m, %r = nn.layernorm %y, %g, %b : (!x, !w, !w) -> (!x, !row, !row)

@@ -4,7 +4,7 @@
 !x = tensor<1x8x16xf32>
 !w = tensor<16x16xf32>
 
-func.func private @pre(%x: !x, %g: tensor<16xf32> {nn.weight = {name = "g"}}) -> (!x, !x) {
+func.func private @pre(%x: !x, %g: tensor<16xf32> {nn.weight = #nn.weight<"g">}) -> (!x, !x) {
   %a, %r = nn.rmsnorm %x, %g : (!x, tensor<16xf32>) -> (!x, tensor<1x8xf32>)
   return %a, %x : !x, !x
 }
@@ -12,7 +12,7 @@ func.func private @attn(%q: !x, %x: !x) -> (!x, !x) {
   %o, %lse = nn.attention %q, %q, %q {heads = 2 : i64, causal = true} : (!x, !x, !x) -> (!x, tensor<1x2x8xf32>)
   return %o, %x : !x, !x
 }
-func.func private @post(%o: !x, %x: !x, %w1: !w {nn.weight = {name = "w1"}}, %w2: !w {nn.weight = {name = "w2"}}) -> !x {
+func.func private @post(%o: !x, %x: !x, %w1: !w {nn.weight = #nn.weight<"w1">}, %w2: !w {nn.weight = #nn.weight<"w2">}) -> !x {
   %u = nn.linear %o, %w1 : (!x, !w) -> !x
   %g = nn.gelu %u : (!x) -> !x
   %d = nn.linear %g, %w2 : (!x, !w) -> !x

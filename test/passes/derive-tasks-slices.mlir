@@ -4,14 +4,14 @@
 !x = tensor<1x8x16xbf16>
 !w = tensor<16x16xbf16>
 
-func.func private @embed(%t: tensor<1x8xi32> {nn.data = "tokens"}, %e: !w {nn.weight = {name = "e"}},
-    %p: tensor<8x16xbf16> {nn.weight = {name = "p"}}) -> !x {
+func.func private @embed(%t: tensor<1x8xi32> {nn.data = "tokens"}, %e: !w {nn.weight = #nn.weight<"e">},
+    %p: tensor<8x16xbf16> {nn.weight = #nn.weight<"p">}) -> !x {
   %a = nn.embedding %t, %e : (tensor<1x8xi32>, !w) -> !x
   %b = nn.positions %t, %p : (tensor<1x8xi32>, tensor<8x16xbf16>) -> !x
   %c = nn.add %a, %b : (!x, !x) -> !x
   return %c : !x
 }
-func.func private @attn(%x: !x, %wk: !w {nn.weight = {name = "wk"}}) -> !x {
+func.func private @attn(%x: !x, %wk: !w {nn.weight = #nn.weight<"wk">}) -> !x {
   %k = nn.linear %x, %wk : (!x, !w) -> !x
   %r = nn.rope %k {heads = 4 : i64} : (!x) -> !x
   %v = nn.gelu %x : (!x) -> !x

@@ -6,11 +6,11 @@
 !w = tensor<16xf32>
 !row = tensor<1x8xf32>
 
-func.func private @layer(%x: !x, %g1: !w {nn.weight = {name = "g1"}}, %b1: !w {nn.weight = {name = "b1"}},
-    %wqkv: tensor<16x48xf32> {nn.weight = {name = "wqkv"}}, %bqkv: tensor<48xf32> {nn.weight = {name = "bqkv"}},
-    %wo: tensor<16x16xf32> {nn.weight = {name = "wo"}}, %g2: !w {nn.weight = {name = "g2"}},
-    %b2: !w {nn.weight = {name = "b2"}}, %w1: tensor<16x32xf32> {nn.weight = {name = "w1"}},
-    %w2: tensor<32x16xf32> {nn.weight = {name = "w2"}}) -> !x {
+func.func private @layer(%x: !x, %g1: !w {nn.weight = #nn.weight<"g1">}, %b1: !w {nn.weight = #nn.weight<"b1">},
+    %wqkv: tensor<16x48xf32> {nn.weight = #nn.weight<"wqkv">}, %bqkv: tensor<48xf32> {nn.weight = #nn.weight<"bqkv">},
+    %wo: tensor<16x16xf32> {nn.weight = #nn.weight<"wo">}, %g2: !w {nn.weight = #nn.weight<"g2">},
+    %b2: !w {nn.weight = #nn.weight<"b2">}, %w1: tensor<16x32xf32> {nn.weight = #nn.weight<"w1">},
+    %w2: tensor<32x16xf32> {nn.weight = #nn.weight<"w2">}) -> !x {
   %a, %m1, %r1 = nn.layernorm %x, %g1, %b1 : (!x, !w, !w) -> (!x, !row, !row)
   %qkv = nn.linear %a, %wqkv bias %bqkv : (!x, tensor<16x48xf32>, tensor<48xf32>) -> tensor<1x8x48xf32>
   %q, %k, %v = nn.split %qkv {parts = 3 : i64} : (tensor<1x8x48xf32>) -> (!x, !x, !x)

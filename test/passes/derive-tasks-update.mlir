@@ -7,15 +7,15 @@
 !t = tensor<1x8xi32>
 !table = tensor<32x16xbf16>
 
-func.func private @embed(%tokens: !t {nn.data = "tokens"}, %p: tensor<8x16xbf16> {nn.weight = {name = "wpe"}},
-    %wte: !table {nn.weight = {name = "wte", as = "wte", shared = true}}) -> !x {
+func.func private @embed(%tokens: !t {nn.data = "tokens"}, %p: tensor<8x16xbf16> {nn.weight = #nn.weight<"wpe">},
+    %wte: !table {nn.weight = #nn.weight<"wte" as "wte" shared>}) -> !x {
   %0 = nn.embedding %tokens, %wte : (!t, !table) -> !x
   %1 = nn.positions %tokens, %p : (!t, tensor<8x16xbf16>) -> !x
   %2 = nn.add %0, %1 : (!x, !x) -> !x
   return %2 : !x
 }
-func.func private @head(%x: !x, %targets: !t {nn.data = "targets"}, %g: tensor<16xbf16> {nn.weight = {name = "g"}},
-    %wte: !table {nn.weight = {name = "wte", as = "wte", shared = true}}) -> tensor<1xf32> {
+func.func private @head(%x: !x, %targets: !t {nn.data = "targets"}, %g: tensor<16xbf16> {nn.weight = #nn.weight<"g">},
+    %wte: !table {nn.weight = #nn.weight<"wte" as "wte" shared>}) -> tensor<1xf32> {
   %n, %r = nn.rmsnorm %x, %g : (!x, tensor<16xbf16>) -> (!x, tensor<1x8xf32>)
   %w = nn.transpose %wte : (!table) -> tensor<16x32xbf16>
   %z = nn.linear %n, %w : (!x, tensor<16x32xbf16>) -> tensor<1x8x32xbf16>
@@ -23,8 +23,8 @@ func.func private @head(%x: !x, %targets: !t {nn.data = "targets"}, %g: tensor<1
   return %loss : tensor<1xf32>
 }
 
-// CHECK: pipeline.piece @s0 {{.*}}name = "wte", {{.*}}tied = false
-// CHECK: pipeline.piece @s1 {{.*}}name = "wte", {{.*}}tied = true
+// CHECK: pipeline.piece @s0 {{.*}}<"wte" : tensor<32x16x{{b?}}f16> declared
+// CHECK: pipeline.piece @s1 {{.*}}<"wte" : tensor<32x16x{{b?}}f16> tied declared
 pipeline.program @p ranks 2 microbatches 4 slices 0 attributes {train = {optimizer = {clip = 1.0}}} {
   pipeline.piece @s0 <stage 0> parts [["embed", -1]]
   pipeline.piece @s1 <stage 1> parts [["head", -1]]

@@ -7,9 +7,9 @@
 !row = tensor<1x8xf32>
 !square = tensor<16x16xf32>
 
-func.func private @attn(%x: !x, %g: tensor<16xf32> {nn.weight = {name = "g", init = "one", as = "layers.{l}.norm"}},
-    %wq: !square {nn.weight = {name = "wq", init = "normal", deviation = 0.02 : f64, as = "layers.{l}.q", transposed = true}},
-    %wk: tensor<16x8xf32> {nn.weight = {name = "wk"}}, %wv: tensor<16x8xf32> {nn.weight = {name = "wv"}}) -> (!x, !x) {
+func.func private @attn(%x: !x, %g: tensor<16xf32> {nn.weight = #nn.weight<"g" as "layers.{l}.norm" one>},
+    %wq: !square {nn.weight = #nn.weight<"wq" as "layers.{l}.q" normal 0.02 transposed>},
+    %wk: tensor<16x8xf32> {nn.weight = #nn.weight<"wk">}, %wv: tensor<16x8xf32> {nn.weight = #nn.weight<"wv">}) -> (!x, !x) {
   %a, %r = nn.rmsnorm %x, %g : (!x, tensor<16xf32>) -> (!x, !row)
   %q = nn.linear %a, %wq : (!x, !square) -> !x
   %k = nn.linear %a, %wk : (!x, tensor<16x8xf32>) -> !kv
@@ -19,9 +19,9 @@ func.func private @attn(%x: !x, %g: tensor<16xf32> {nn.weight = {name = "g", ini
   %o, %lse = nn.attention %qr, %kr, %v {heads = 4 : i64, kv_heads = 2 : i64, causal = true} : (!x, !kv, !kv) -> (!x, tensor<1x4x8xf32>)
   return %o, %x : !x, !x
 }
-func.func private @mlp(%o: !x, %x: !x, %wo: !square {nn.weight = {name = "wo"}}, %g: tensor<16xf32> {nn.weight = {name = "g"}},
-    %wg: tensor<16x24xf32> {nn.weight = {name = "gate"}}, %wu: tensor<16x24xf32> {nn.weight = {name = "up"}},
-    %wd: tensor<24x16xf32> {nn.weight = {name = "down"}}) -> !x {
+func.func private @mlp(%o: !x, %x: !x, %wo: !square {nn.weight = #nn.weight<"wo">}, %g: tensor<16xf32> {nn.weight = #nn.weight<"g">},
+    %wg: tensor<16x24xf32> {nn.weight = #nn.weight<"gate">}, %wu: tensor<16x24xf32> {nn.weight = #nn.weight<"up">},
+    %wd: tensor<24x16xf32> {nn.weight = #nn.weight<"down">}) -> !x {
   %p = nn.linear %o, %wo : (!x, !square) -> !x
   %y = nn.add %x, %p : (!x, !x) -> !x
   %n, %r = nn.rmsnorm %y, %g : (!x, tensor<16xf32>) -> (!x, !row)
@@ -35,10 +35,10 @@ func.func private @mlp(%o: !x, %x: !x, %wo: !square {nn.weight = {name = "wo"}},
 
 // The second piece shares the bodies of the first; its weights carry its own layer's names.
 // CHECK: pipeline.piece @s0 {{.*}} bodies "s0"
-// CHECK-SAME: name = "layers.0.norm", type = tensor<16xf32>, transposed = false, init = "one"
-// CHECK-SAME: name = "layers.0.q", type = tensor<16x16xf32>, transposed = true, init = "normal", deviation = 2.000000e-02
-// CHECK-SAME: name = "attn.0.wk"
-// CHECK: pipeline.piece @s1 {{.*}} bodies "s0"{{.*}}name = "layers.1.norm"
+// CHECK-SAME: <"layers.0.norm" : tensor<16xf32> declared <"g"{{.*}} one>
+// CHECK-SAME: <"layers.0.q" : tensor<16x16xf32> declared <"wq"{{.*}} normal 2.000000e-02 transposed>
+// CHECK-SAME: <"attn.0.wk" :
+// CHECK: pipeline.piece @s1 {{.*}} bodies "s0"{{.*}}<"layers.1.norm" :
 pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["attn", 0], ["mlp", 0]]
   pipeline.piece @s1 <stage 1> parts [["attn", 1], ["mlp", 1]]

@@ -10,15 +10,15 @@
 // CHECK-SAME: pipeline.scratch_bytes = 256
 func.func private @results(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
     pipeline.results = [["act", 1], ["stash", 2]], pipeline.ties = array<i64: -1, -1>} {
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}3, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 3, 0>}
   %a = nn.linear %x, %w : (!x, !w) -> !x
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %g = nn.gelu %a : (!x) -> !x
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}3, 256]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 3, 256>}
   %b = nn.linear %g, %w : (!x, !w) -> !x
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %c = nn.linear %b, %w : (!x, !w) -> !x
-  // CHECK: nn.add {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.add {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %d = nn.add %c, %x : (!x, !x) -> !x
   return %d, %a, %b : !x, !x, !x
 }
@@ -28,13 +28,13 @@ func.func private @results(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.
 // CHECK-SAME: pipeline.scratch_bytes = 512
 func.func private @reuse(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
     pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %a = nn.linear %x, %w : (!x, !w) -> !x
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 256]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 256>}
   %b = nn.gelu %a : (!x) -> !x
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %c = nn.linear %b, %w : (!x, !w) -> !x
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %d = nn.gelu %c : (!x) -> !x
   return %d : !x
 }
@@ -44,11 +44,11 @@ func.func private @reuse(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["
 // CHECK-SAME: pipeline.scratch_bytes = 256
 func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
     pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
-  // CHECK: nn.add {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.add {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %a = nn.add %x, %x : (!x, !x) -> !x
-  // CHECK: nn.add {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.add {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %b = nn.add %a, %x : (!x, !x) -> !x
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %c = nn.linear %b, %w : (!x, !w) -> !x
   return %c : !x
 }
@@ -58,9 +58,9 @@ func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = 
 // CHECK-SAME: pipeline.scratch_bytes = 0
 func.func private @tied(%x: !x, %dy: !x, %g: !w) -> !w attributes {pipeline.inputs = [["act", 1], ["dact", 1], ["grad", 1]],
     pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 2>} {
-  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %a = nn.linear_dw %x, %dy into %g : (!x, !x, !w) -> !w
-  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %b = nn.linear_dw %dy, %x into %a : (!x, !x, !w) -> !w
   return %b : !w
 }
@@ -70,9 +70,9 @@ func.func private @tied(%x: !x, %dy: !x, %g: !w) -> !w attributes {pipeline.inpu
 // CHECK-SAME: pipeline.scratch_bytes = 0
 func.func private @first(%x: !x, %dy: !x) -> !w attributes {pipeline.inputs = [["act", 1], ["dact", 1]],
     pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>} {
-  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %a = nn.linear_dw %x, %dy : (!x, !x) -> !w
-  // CHECK: nn.linear_dw {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %b = nn.linear_dw %dy, %x into %a : (!x, !x, !w) -> !w
   return %b : !w
 }
@@ -81,10 +81,10 @@ func.func private @first(%x: !x, %dy: !x) -> !w attributes {pipeline.inputs = [[
 // CHECK-LABEL: func.func private @copied
 func.func private @copied(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
     pipeline.results = [["act", 1], ["stash", 2]], pipeline.ties = array<i64: -1, -1>} {
-  // CHECK: %[[Y:.*]] = nn.linear {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: %[[Y:.*]] = nn.linear {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %y = nn.linear %x, %w : (!x, !w) -> !x
-  // CHECK: %[[A:.*]] = nn.copy %arg0 {pp.buffers = {{\[\[}}3, 0]]}
-  // CHECK: %[[B:.*]] = nn.copy %[[Y]] {pp.buffers = {{\[\[}}3, 256]]}
+  // CHECK: %[[A:.*]] = nn.copy %arg0 {pipeline.buffers = array<i64: 3, 0>}
+  // CHECK: %[[B:.*]] = nn.copy %[[Y]] {pipeline.buffers = array<i64: 3, 256>}
   // CHECK: return %[[Y]], %[[A]], %[[B]]
   return %y, %x, %y : !x, !x, !x
 }
@@ -94,7 +94,7 @@ func.func private @copied(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.i
 // CHECK-SAME: pipeline.scratch_bytes = 128
 func.func private @unread(%x: !x, %g: tensor<8xf32>, %b: tensor<8xf32>) -> !x attributes {
     pipeline.inputs = [["act", 1], ["weight", 2]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
-  // CHECK: nn.layernorm {{.*}} {pp.buffers = {{\[\[}}2, 0], [-1, 0], [-1, 64]]}
+  // CHECK: nn.layernorm {{.*}} {pipeline.buffers = array<i64: 2, 0, -1, 0, -1, 64>}
   %y, %mean, %rstd = nn.layernorm %x, %g, %b
       : (!x, tensor<8xf32>, tensor<8xf32>) -> (!x, tensor<2x4xf32>, tensor<2x4xf32>)
   return %y : !x
@@ -102,7 +102,7 @@ func.func private @unread(%x: !x, %g: tensor<8xf32>, %b: tensor<8xf32>) -> !x at
 
 // A function that is no task body is left alone.
 // CHECK-LABEL: func.func private @part
-// CHECK-NOT: pp.buffers
+// CHECK-NOT: pipeline.buffers
 func.func private @part(%x: !x, %w: !w) -> !x {
   %a = nn.linear %x, %w : (!x, !w) -> !x
   return %a : !x
@@ -116,10 +116,10 @@ func.func private @hands(%u: !x, %o: !x, %w: !w, %dy: !x) -> (!x, !x, !x, !x) at
     pipeline.inputs = [["stash", 2], ["weight", 1], ["dact", 1]], pipeline.results = [["dact", 1], ["pending", 3]],
     pipeline.ties = array<i64: -1, -1>} {
   // CHECK-NOT: nn.copy
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}4, 256]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: 4, 256>}
   %g = nn.gelu %u : (!x) -> !x
   %h = nn.add %u, %dy : (!x, !x) -> !x
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}4, 512]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 4, 512>}
   %k = nn.linear %h, %w : (!x, !w) -> !x
   %e = nn.linear %k, %w : (!x, !w) -> !x
   // CHECK: return %{{.*}}, %arg1, %{{.*}}, %{{.*}} :
@@ -157,21 +157,21 @@ func.func private @hands_nothing(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes
 // CHECK-SAME: pipeline.scratch_bytes = 768
 func.func private @rows(%x: !long, %w: !w) -> !long attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
     pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
-  // CHECK: nn.rows {{.*}} {count = 8 : i64, pp.buffers = {{\[\[}}0, 0]], start = 0 : i64}
+  // CHECK: nn.rows {{.*}} {count = 8 : i64, pipeline.buffers = array<i64: 0, 0>, start = 0 : i64}
   %a = nn.rows %x {start = 0 : i64, count = 8 : i64} : (!long) -> !run
-  // CHECK: nn.rows {{.*}} {count = 8 : i64, pp.buffers = {{\[\[}}0, 256]], start = 8 : i64}
+  // CHECK: nn.rows {{.*}} {count = 8 : i64, pipeline.buffers = array<i64: 0, 256>, start = 8 : i64}
   %b = nn.rows %x {start = 8 : i64, count = 8 : i64} : (!long) -> !run
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %u = nn.linear %a, %w : (!run, !w) -> !run
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 256]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 256>}
   %c = nn.gelu %u : (!run) -> !run
-  // CHECK: nn.linear {{.*}} {pp.buffers = {{\[\[}}-1, 0]]}
+  // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %v = nn.linear %b, %w : (!run, !w) -> !run
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}-1, 512]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 512>}
   %d = nn.gelu %v : (!run) -> !run
-  // CHECK: nn.join_rows {{.*}} pp.buffers = {{\[\[}}-1, 256]]
+  // CHECK: nn.join_rows {{.*}} pipeline.buffers = array<i64: -1, 256>
   %h = nn.join_rows %c, %d {batch = 2 : i64} : (!run, !run) -> !long
-  // CHECK: nn.gelu {{.*}} {pp.buffers = {{\[\[}}2, 0]]}
+  // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %y = nn.gelu %h : (!long) -> !long
   return %y : !long
 }
@@ -181,13 +181,13 @@ func.func private @rows(%x: !long, %w: !w) -> !long attributes {pipeline.inputs 
 // CHECK-SAME: pipeline.scratch_bytes = 0
 func.func private @copied_rows(%x: !run, %y: !long) -> (!long, !run) attributes {pipeline.inputs = [["act", 2]],
     pipeline.results = [["act", 2]], pipeline.ties = array<i64: -1>} {
-  // CHECK: %[[ROWS:.*]] = nn.rows %{{.*}} pp.buffers = {{\[\[}}0, 256]]
+  // CHECK: %[[ROWS:.*]] = nn.rows %{{.*}} pipeline.buffers = array<i64: 0, 256>
   %r = nn.rows %y {start = 0 : i64, count = 8 : i64} : (!long) -> !run
-  // CHECK: %[[A:.*]] = nn.copy %{{.*}} {pp.buffers = {{\[\[}}1, 0]]}
-  // CHECK: %[[B:.*]] = nn.copy %[[ROWS]] {pp.buffers = {{\[\[}}1, 256]]}
+  // CHECK: %[[A:.*]] = nn.copy %{{.*}} {pipeline.buffers = array<i64: 1, 0>}
+  // CHECK: %[[B:.*]] = nn.copy %[[ROWS]] {pipeline.buffers = array<i64: 1, 256>}
   // CHECK: %[[J:.*]] = nn.join_rows %[[A]], %[[B]]
   %j = nn.join_rows %x, %r {batch = 2 : i64} : (!run, !run) -> !long
-  // CHECK: %[[C:.*]] = nn.copy %[[ROWS]] {pp.buffers = {{\[\[}}1, 512]]}
+  // CHECK: %[[C:.*]] = nn.copy %[[ROWS]] {pipeline.buffers = array<i64: 1, 512>}
   // CHECK: return %[[J]], %[[C]]
   return %j, %r : !long, !run
 }

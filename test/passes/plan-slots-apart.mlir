@@ -8,7 +8,8 @@
 // it would need each two of the three side by side, which cannot be, and 320 bytes. So the tensors of one lie apart.
 // CHECK-LABEL: pipeline.program @apart
 // CHECK: pipeline.rank 0 arena 256 attributes {peak = {{.*}}live = 256 : i64
-pipeline.program @apart ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @apart ranks 1 microbatches 4 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
@@ -32,7 +33,8 @@ pipeline.program @apart ranks 1 microbatches 1 slices 0 attributes {train = {}} 
 // One that is sent stays in one run; here another order of the others makes room for it.
 // CHECK-LABEL: pipeline.program @sent
 // CHECK: pipeline.rank 0 arena 256
-pipeline.program @sent ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @sent ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
@@ -52,6 +54,7 @@ pipeline.program @sent ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // CHECK-LABEL: pipeline.program @handed
 // CHECK: pipeline.rank 0 arena 192 attributes {peak = {{.*}}live = 192 : i64
 pipeline.program @handed ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     // CHECK: pipeline.slot stash "stash" places [0, 64]
     %s = pipeline.slot stash "stash" : !two

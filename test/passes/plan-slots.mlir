@@ -8,6 +8,9 @@
 // CHECK-LABEL: pipeline.program @chain
 // CHECK: pipeline.rank 0 arena 128 attributes {peak = {act = 128 : i64, live = 128 : i64, total = 128 : i64}}
 pipeline.program @chain ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
+  pipeline.piece @s2 <stage 2> parts [["s2", 0]]
   pipeline.rank 0 {
     // CHECK: pipeline.slot act "a" offset 0
     %a = pipeline.slot act "a" : !s
@@ -24,7 +27,8 @@ pipeline.program @chain ranks 1 microbatches 1 slices 0 attributes {train = {}} 
 // A slot that is sent is in use until the send is complete, one that is received from the post on.
 // CHECK-LABEL: pipeline.program @flights
 // CHECK: pipeline.rank 0 arena 192
-pipeline.program @flights ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @flights ranks 2 microbatches 4 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     // CHECK: pipeline.slot act "sent" offset 0
     %a = pipeline.slot act "sent" : !s
@@ -48,10 +52,12 @@ pipeline.program @flights ranks 1 microbatches 1 slices 0 attributes {train = {}
 // The home of a weight that travels: after its last use its memory serves the stash, until the new version comes.
 // CHECK-LABEL: pipeline.program @home
 // CHECK: pipeline.rank 0 arena 128 attributes {peak = {{.*}}live = 128 : i64
-pipeline.program @home ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @home ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.rank 0 {
     // CHECK: pipeline.slot weight "weight(0)" offset 0
-    %w = pipeline.slot weight "weight(0)" binding {kind = "weight", piece = @s0, save = true} : !big
+    %w = pipeline.slot weight "weight(0)" binding <weight @s0 save> : !big
     // CHECK: pipeline.slot stash "guest" offset 0
     %g = pipeline.slot stash "guest" : !big
     pipeline.launch @f <F stage 0 mb 0>(%w) -> () : (!big) -> ()
@@ -66,14 +72,15 @@ pipeline.program @home ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // used in the middle. Data may go after its last reader.
 // CHECK-LABEL: pipeline.program @bound
 // CHECK: pipeline.rank 0 arena 192
-pipeline.program @bound ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @bound ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     // CHECK: pipeline.slot opt "opt" offset 0
-    %o = pipeline.slot opt "opt" binding {kind = "opt", piece = @s0, save = true} : !s
+    %o = pipeline.slot opt "opt" binding <opt @s0> : !s
     // CHECK: pipeline.slot data "tokens" offset 64
-    %t = pipeline.slot data "tokens" binding {kind = "tokens", microbatch = 0 : i64} : !s
+    %t = pipeline.slot data "tokens" binding <tokens mb 0> : !s
     // CHECK: pipeline.slot stat "loss" offset 128
-    %l = pipeline.slot stat "loss" binding {kind = "loss", microbatch = 0 : i64} : !s
+    %l = pipeline.slot stat "loss" binding <loss mb 0> : !s
     // CHECK: pipeline.slot act "a" offset 64
     %a = pipeline.slot act "a" : !s
     pipeline.launch @f <F stage 0 mb 0>(%t) -> (%l) : (!s) -> !s
@@ -86,6 +93,7 @@ pipeline.program @bound ranks 1 microbatches 1 slices 0 attributes {train = {}} 
 // CHECK-LABEL: pipeline.program @scratch
 // CHECK: pipeline.rank 0 arena 192
 pipeline.program @scratch ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %a = pipeline.slot act "a" : !s
     // CHECK: pipeline.slot temporary "t0" offset 64
@@ -100,7 +108,8 @@ pipeline.program @scratch ranks 1 microbatches 1 slices 0 attributes {train = {}
 // Two slots that are written anew, one after the other, share a place; what lives beside the first lies apart from it.
 // CHECK-LABEL: pipeline.program @anew
 // CHECK: pipeline.rank 0 arena 128
-pipeline.program @anew ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @anew ranks 1 microbatches 9 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     // CHECK: pipeline.slot act "early" offset 0
     %a = pipeline.slot act "early" : !s

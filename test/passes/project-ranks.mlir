@@ -23,8 +23,8 @@ pipeline.program @message ranks 2 microbatches 2 slices 0 attributes {train = {}
 }
 // What the trainer fills is bound; a weight is saved from its first home.
 // CHECK:      pipeline.rank 0 {
-// CHECK-NEXT:   %[[W:.*]] = pipeline.slot weight "weight(0)" binding {kind = "weight", piece = @s0, save = true}
-// CHECK-NEXT:   %[[T:.*]] = pipeline.slot data "data(tokens, 0)" binding {kind = "tokens", microbatch = 0 : i64}
+// CHECK-NEXT:   %[[W:.*]] = pipeline.slot weight "weight(0)" binding <weight @s0 save>
+// CHECK-NEXT:   %[[T:.*]] = pipeline.slot data "data(tokens, 0)" binding <tokens mb 0>
 // CHECK-NEXT:   %[[A:.*]] = pipeline.slot act "act(0, 0)"
 // CHECK-NEXT:   pipeline.launch @make <F stage 0 mb 0>(%[[T]], %[[W]]) -> (%[[A]])
 // The channel is the sender's number times the ranks plus the receiver's.
@@ -47,6 +47,7 @@ pipeline.program @message ranks 2 microbatches 2 slices 0 attributes {train = {}
 // A result tied to an input is its slot; before it is written, what is being sent from it must have left.
 // CHECK-LABEL: pipeline.program @tied
 pipeline.program @tied ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.piece @s0 <stage 0> parts [["a", -1]] at <[0]>
   %w = pipeline.input <weight stage 0> : !w0
   %f = pipeline.move <weight stage 0> %w : !w0 -> <!w1>
@@ -82,9 +83,9 @@ pipeline.program @home ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.output <weight stage 0> %d : !w1
 }
 // CHECK:      pipeline.rank 0 {
-// CHECK-NEXT:   pipeline.slot weight "weight(0)" binding {kind = "weight", piece = @s0, save = true}
+// CHECK-NEXT:   pipeline.slot weight "weight(0)" binding <weight @s0 save>
 // CHECK:      pipeline.rank 1 {
-// CHECK-NEXT:   %[[C:.*]] = pipeline.slot weight "weight(0)" binding {kind = "weight", piece = @s0, save = false}
+// CHECK-NEXT:   %[[C:.*]] = pipeline.slot weight "weight(0)" binding <weight @s0>
 // CHECK-NEXT:   %[[R:.*]] = pipeline.post receive <weight stage 0> %[[C]] with [0] channel 1
 // CHECK-NEXT:   pipeline.complete %[[R]]
 // CHECK-NEXT: }
@@ -96,6 +97,7 @@ pipeline.program @home ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !all = !pipeline.val<stat, tuple<tensor<1xf64>>, [0, 1]>
 // CHECK-LABEL: pipeline.program @sum
 pipeline.program @sum ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.piece @s0 <stage 0> parts [["a", -1]] at <[0]>
   %a = pipeline.task @make <U stage 0> on [0]() ties [-1] : () -> !n0
   %b = pipeline.task @make <U stage 1> on [1]() ties [-1] : () -> !n1
@@ -107,7 +109,7 @@ pipeline.program @sum ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.task @make <U stage 0> on [0](%x) ties [] : (!n0) -> ()
 }
 // CHECK:      pipeline.rank 0 {
-// CHECK-NEXT:   %[[N:.*]] = pipeline.slot stat "stat(0)" binding {kind = "norm"}
+// CHECK-NEXT:   %[[N:.*]] = pipeline.slot stat "stat(0)" binding <norm>
 // CHECK-NEXT:   pipeline.launch @make <U stage 0>() -> (%[[N]])
 // CHECK-NEXT:   %[[P:.*]] = pipeline.post all_reduce <stat part "norm"> %[[N]] with [0, 1] channel 4
 // CHECK-NEXT:   pipeline.complete %[[P]]

@@ -7,10 +7,11 @@
 // Weights of 128 bytes and stashes of 64 live through B(0, 0), which makes a gradient of 128 and needs scratch: 448. Of
 // the four roles the smallest is not told.
 pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {cluster = {memory = 400 : i64}, train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   // expected-note@+2 {{most of it is weight 128 B, stash 128 B, grad 128 B}}
   // expected-note@+1 {{the smallest limit that passes is 448 (`--memory-limit=448`)}}
   pipeline.rank 0 arena 448 {
-    %w = pipeline.slot weight "weight(0)" offset 0 binding {kind = "weight", piece = @s0, save = true} : !two
+    %w = pipeline.slot weight "weight(0)" offset 0 binding <weight @s0 save> : !two
     %s0 = pipeline.slot stash "stash(0, 0)" offset 128 : !one
     %s1 = pipeline.slot stash "stash(0, 1)" offset 192 : !one
     %g = pipeline.slot grad "grad(0)" offset 256 : !two
@@ -29,6 +30,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {cluster = {memor
 
 // The plan left a gap; what is alive at once would fit.
 pipeline.program @gap ranks 1 microbatches 1 slices 0 attributes {cluster = {memory = 200 : i64}, train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   // expected-note@+2 {{most of it is act 64 B}}
   // expected-note@+1 {{the smallest limit that passes is 256 (`--memory-limit=256`); the values that are alive at once would fit, with 64 bytes (64 B); the gaps of the plan do not}}
   pipeline.rank 0 arena 256 {

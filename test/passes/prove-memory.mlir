@@ -11,6 +11,7 @@
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {cluster = {memory = 4.0e2 : f64}, train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "act(0, 0)" offset 0 : !s
     pipeline.launch @s0.F <F stage 0 mb 0>() -> (%a) : () -> (!s)

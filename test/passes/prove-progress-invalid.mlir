@@ -95,6 +95,7 @@ pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
 
 // Nobody waits in turn: rank 1 has ended without the message that rank 0 waits for.
 pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 {
     %a = pipeline.slot act "a" : !s
     // expected-error@+1 {{rank 0 waits for `act(0, 0)` from rank 1, which never sends it}}
@@ -140,6 +141,8 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 // What a send sends is computed after the wait, and the receive's slot is read before it: no post can stand earlier.
 // The units say since when they wait.
 pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.rank 0 {
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s

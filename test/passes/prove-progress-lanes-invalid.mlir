@@ -7,6 +7,8 @@
 // 1F1B with two microbatches, receives posted just before they are needed. Rank 0 has act(0, 1) before dact(1, 0), rank
 // 1 the other way round: with one lane for each rank neither can go. No rank is at fault alone; the lanes are.
 pipeline.program @just_in_time ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.rank 0 {
     %a0 = pipeline.slot act "a0" : !s
     %a1 = pipeline.slot act "a1" : !s

@@ -7,6 +7,7 @@ func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<
   pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 {
     %s = pipeline.slot stash "stash" places [0, 64] : !two
     %p = pipeline.slot stash "pending" places [128, 192] : !two
@@ -24,6 +25,7 @@ func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<
   pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 {
     // expected-note@+1 {{`stash` is here}}
     %s = pipeline.slot stash "stash" places [0, 64] : !two
@@ -44,6 +46,7 @@ func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<
   pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 {
     %s = pipeline.slot stash "stash" offset 0 : !two
     %p = pipeline.slot stash "pending" offset 128 : !two
@@ -58,7 +61,8 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // Tensors that lie apart overlap each other's neighbours like slots do.
 !two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
-pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 {
     // expected-note@+1 {{`stash` is here}}
     %s = pipeline.slot stash "stash" places [0, 128] : !two

@@ -5,7 +5,8 @@
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // Two live slots at one place.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 128 {
     // expected-note@+1 {{`a` is here}}
     %a = pipeline.slot act "a" offset 0 : !s
@@ -22,7 +23,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // The last bytes of the lower one are the first of the upper.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 {
     // expected-note@+1 {{`a` is here}}
     %a = pipeline.slot act "a" offset 0 : !big
@@ -39,7 +41,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // And the other way round.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 {
     // expected-note@+1 {{`a` is here}}
     %a = pipeline.slot act "a" offset 64 : !s
@@ -57,6 +60,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // A slot that sticks out of the arena.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     // expected-error@+1 {{`a` ends at byte 128 of an arena of 64}}
     %a = pipeline.slot act "a" offset 0 : !big
@@ -71,9 +75,10 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // The optimizer state is there although nothing has touched it yet.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     // expected-note@+1 {{`opt` is here}}
-    %o = pipeline.slot opt "opt" offset 0 binding {kind = "opt", piece = @s0, save = true} : !s
+    %o = pipeline.slot opt "opt" offset 0 binding <opt @s0> : !s
     // expected-error@+1 {{`a` overlaps `opt` on rank 0 at position 2}}
     %a = pipeline.slot act "a" offset 0 : !s
     pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
@@ -87,7 +92,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // Written while it is being sent.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
@@ -106,6 +112,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // Read before it has arrived.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     // expected-note@+1 {{posted here}}
@@ -123,6 +130,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // Received over what is still being sent.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
@@ -159,7 +167,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // Sent to two ranks, one of which has got it: it may still not be written.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
@@ -179,7 +188,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // Added to in place while it is being sent: the body writes the slot of its tied input.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %g = pipeline.slot grad "g" offset 0 : !s
     pipeline.launch @first <B stage 0 mb 0>() -> (%g) : () -> !s
@@ -200,6 +210,7 @@ func.func private @add(tensor<16xf32>) -> tensor<16xf32> attributes {
 
 // Scratch memory over a slot that is being received.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     // expected-note@+1 {{posted here}}
@@ -216,7 +227,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !big = !pipeline.slot<tuple<tensor<32xf32>>>
 
 // A slot of no bytes at the same place hides nothing.
-pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 2 microbatches 3 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     // expected-note@+1 {{`a` is here}}
     %a = pipeline.slot act "a" offset 0 : !s
@@ -235,6 +247,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // A message that is still under way when the step ends.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
@@ -249,6 +262,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // A request that is gone when it is waited for a second time.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 {
     %a = pipeline.slot act "a" offset 0 : !s
     pipeline.launch @f <F stage 0 mb 0>() -> (%a) : () -> !s
@@ -265,7 +279,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 
 // Host memory is an arena of its own: two slots there may not meet either; those of the device do not count.
-pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 64 host 64 {
     %a = pipeline.slot stash "a" offset 0 : !s
     // expected-note@+1 {{`b` is here}}
@@ -290,6 +305,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // And it has an end of its own.
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 256 host 64 {
     %a = pipeline.slot stash "a" offset 0 : !s
     // expected-error@+1 {{`b` ends at byte 128 of an arena of 64}}

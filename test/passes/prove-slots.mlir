@@ -7,7 +7,8 @@ func.func private @add(tensor<16xf32>) -> tensor<16xf32> attributes {
   pipeline.inputs = [["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
 
 // CHECK: pipeline.program @p
-pipeline.program @p ranks 3 microbatches 2 slices 0 attributes {train = {}} {
+pipeline.program @p ranks 3 microbatches 4 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 128 {
     %a = pipeline.slot grad "a" offset 0 : !s
     %b = pipeline.slot grad "b" offset 64 : !s

@@ -1,7 +1,7 @@
 // Every unit once: split backwards, a part without weights, recomputation as often as it likes.
 // RUN: pp-opt %s --pp-prove-units | FileCheck %s
 
-#w = #pipeline.weight<name = "w", type = tensor<4xf32>, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#w = #pipeline.weight<"w" : tensor<4xf32> declared <"w" zero>>
 
 func.func private @s0.norm.first() attributes {pipeline.body = #pipeline.body<"s0" U norm_first>}
 func.func private @s0.copy() attributes {pipeline.body = #pipeline.body<"s0" U copy>}

@@ -3,7 +3,7 @@
 
 !t = tensor<4xf32>
 !s = !pipeline.slot<tuple<!t>>
-#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#w = #pipeline.weight<"w" : !t declared <"w" zero>>
 
 func.func private @s0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W first>,
@@ -26,10 +26,10 @@ func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
 pipeline.program @update_before_backward ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
-    %u = pipeline.slot data "u" binding {kind = "tokens", microbatch = 1} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
+    %u = pipeline.slot data "u" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
     // expected-error@+1 {{`U(0)` on rank 0 lacks the gradient of microbatch 1}}
@@ -43,9 +43,9 @@ pipeline.program @update_before_backward ranks 1 microbatches 2 slices 0 attribu
 pipeline.program @share_left ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
     // expected-note@+2 {{`move grad(0) from 1 to 0` before would bring it}}
@@ -53,7 +53,7 @@ pipeline.program @share_left ranks 2 microbatches 2 slices 0 attributes {train =
     pipeline.launch @s0.U <U stage 0>(%w, %g, %o) -> () : (!s, !s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     // expected-note@+1 {{a share with it is left on rank 1, which was last added to here, by `W(0, 1)` on rank 1}}
     pipeline.launch @s0.W.first <W stage 0 mb 1>(%t) -> (%g) : (!s) -> !s
@@ -64,9 +64,9 @@ pipeline.program @share_left ranks 2 microbatches 2 slices 0 attributes {train =
 pipeline.program @share_not_added ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %h = pipeline.slot grad "h" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -77,7 +77,7 @@ pipeline.program @share_not_added ranks 2 microbatches 2 slices 0 attributes {tr
     pipeline.launch @s0.U <U stage 0>(%w, %g, %o) -> () : (!s, !s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 1>(%t) -> (%g) : (!s) -> !s
     %0 = pipeline.post send <grad stage 0> %g with [0] : !s
@@ -89,7 +89,7 @@ pipeline.program @share_not_added ranks 2 microbatches 2 slices 0 attributes {tr
 pipeline.program @added_twice ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %h = pipeline.slot grad "h" : !s
     %i = pipeline.slot grad "i" : !s
@@ -105,7 +105,7 @@ pipeline.program @added_twice ranks 2 microbatches 2 slices 0 attributes {train 
     pipeline.launch @s0.sum <U stage 0>(%g, %i) -> () : (!s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 1>(%t) -> (%g) : (!s) -> !s
     %0 = pipeline.post send <grad stage 0> %g with [0] : !s
@@ -131,8 +131,8 @@ pipeline.program @kept_after_sending ranks 2 microbatches 2 slices 0 attributes 
     pipeline.launch @s0.sum <U stage 0>(%h, %i) -> () : (!s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
-    %u = pipeline.slot data "u" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
+    %u = pipeline.slot data "u" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
     %0 = pipeline.post send <grad stage 0> %g with [0] : !s
@@ -147,8 +147,8 @@ pipeline.program @kept_after_sending ranks 2 microbatches 2 slices 0 attributes 
 pipeline.program @begun_anew ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
-    %u = pipeline.slot data "u" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
+    %u = pipeline.slot data "u" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     // expected-note@+1 {{`grad(0)` was last added to here, by `W(0, 0)` on rank 0}}
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -161,7 +161,7 @@ pipeline.program @begun_anew ranks 1 microbatches 2 slices 0 attributes {train =
 pipeline.program @received_over ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     // expected-note@+1 {{`grad(0)` was last added to here, by `W(0, 0)` on rank 0}}
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -181,9 +181,9 @@ pipeline.program @received_over ranks 2 microbatches 1 slices 0 attributes {trai
 pipeline.program @half_for_the_trainer ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     // expected-error@+1 {{when the step ends, `grad(0)` on rank 0 lacks microbatch 1}}
-    %g = pipeline.slot grad "g" binding {kind = "grad", piece = @s0} : !s
+    %g = pipeline.slot grad "g" binding <grad @s0> : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
   }
 }

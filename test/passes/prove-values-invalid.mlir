@@ -3,8 +3,8 @@
 
 !t = tensor<4xf32>
 !s = !pipeline.slot<tuple<!t>>
-#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
-#w1 = #pipeline.weight<name = "w1", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#w = #pipeline.weight<"w" : !t declared <"w" zero>>
+#w1 = #pipeline.weight<"w1" : !t declared <"w1" zero>>
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
@@ -45,14 +45,14 @@ pipeline.program @unwritten ranks 2 microbatches 1 slices 0 attributes {train = 
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     // expected-note@+1 {{`act(0, 0)` is made here, by `F(0, 0)` on rank 0, and has not come to rank 1}}
     pipeline.launch @s0.F <F stage 0 mb 0>(%w) -> (%a, %k) : (!s) -> (!s, !s)
   }
   pipeline.rank 1 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
+    %w = pipeline.slot weight "w" binding <weight @s1> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     // expected-error@+1 {{`F(1, 0)` on rank 1 reads `act(0, 0)` from a slot that nothing has written}}
@@ -65,7 +65,7 @@ pipeline.program @wrong_microbatch ranks 2 microbatches 2 slices 0 attributes {t
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
     %k = pipeline.slot stash "k" : !s
@@ -77,7 +77,7 @@ pipeline.program @wrong_microbatch ranks 2 microbatches 2 slices 0 attributes {t
     pipeline.complete %1
   }
   pipeline.rank 1 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
+    %w = pipeline.slot weight "w" binding <weight @s1> : !s
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
     %k = pipeline.slot stash "k" : !s
@@ -97,8 +97,8 @@ pipeline.program @overwritten ranks 1 microbatches 2 slices 0 attributes {train 
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[0]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
     %k = pipeline.slot stash "k" : !s
@@ -120,7 +120,7 @@ pipeline.program @on_its_way ranks 2 microbatches 1 slices 0 attributes {train =
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     pipeline.launch @s0.F <F stage 0 mb 0>(%w) -> (%a, %k) : (!s) -> (!s, !s)
@@ -128,7 +128,7 @@ pipeline.program @on_its_way ranks 2 microbatches 1 slices 0 attributes {train =
     pipeline.complete %0
   }
   pipeline.rank 1 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
+    %w = pipeline.slot weight "w" binding <weight @s1> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     // expected-note@+1 {{its receive is posted here, and is complete only after the read}}
@@ -140,14 +140,14 @@ pipeline.program @on_its_way ranks 2 microbatches 1 slices 0 attributes {train =
 }
 
 // Another stage's weights: both lie on the rank.
-pipeline.program @wrong_weight ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @wrong_weight ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
     // expected-note@+1 {{`weight(1)` is there when the step begins}}
-    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s1} : !s
+    %v = pipeline.slot weight "v" binding <weight @s1> : !s
     // expected-note@+1 {{`weight(0)` is in another slot of rank 0: it is there when the step begins}}
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     // expected-error@+1 {{`F(0, 0)` on rank 0 reads `weight(1)` where it needs `weight(0)`}}
@@ -160,7 +160,7 @@ pipeline.program @wrong_tokens ranks 1 microbatches 2 slices 0 attributes {train
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
     // expected-note@+1 {{`data(tokens, 1)` is there when the step begins}}
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     // expected-error@+1 {{`W(0, 0)` on rank 0 reads `data(tokens, 1)` where it needs `data(tokens, 0)`}}
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -171,9 +171,9 @@ pipeline.program @wrong_tokens ranks 1 microbatches 2 slices 0 attributes {train
 pipeline.program @early_update ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %k = pipeline.slot stash "k" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -189,7 +189,7 @@ pipeline.program @early_copy ranks 1 microbatches 1 slices 0 attributes {train =
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
     // expected-note@+1 {{the old one is there when the step begins}}
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %v = pipeline.slot weight "v" : !s
     // expected-error@+1 {{`copy` of `U(0)` on rank 0 reads `weight(0)`, which should be updated by now}}
     pipeline.launch @s0.copy <U stage 0>(%w) -> (%v) : (!s) -> !s
@@ -200,9 +200,9 @@ pipeline.program @early_copy ranks 1 microbatches 1 slices 0 attributes {train =
 pipeline.program @stale_home ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
     // expected-note@+1 {{the new one on rank 0 was made here, by `U(0)` on rank 0}}
@@ -210,23 +210,23 @@ pipeline.program @stale_home ranks 2 microbatches 1 slices 0 attributes {train =
   }
   pipeline.rank 1 {
     // expected-error@+1 {{when the step ends, rank 1 still holds `weight(0)` as the step found it, and the next step reads it}}
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
   }
 }
 
 // A step that ends with another weight where its own should be.
-pipeline.program @exchanged ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @exchanged ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
     // expected-error@+1 {{when the step ends, rank 0 holds `weight(1)` where `weight(0)` after its update belongs}}
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     // expected-note@+1 {{`weight(1)` came to rank 0 here, from rank 1}}
     %0 = pipeline.post receive <weight stage 1> %w with [1] : !s
     pipeline.complete %0
   }
   pipeline.rank 1 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
+    %w = pipeline.slot weight "w" binding <weight @s1> : !s
     %0 = pipeline.post send <weight stage 1> %w with [0] : !s
     pipeline.complete %0
   }
@@ -237,7 +237,7 @@ pipeline.program @no_update ranks 1 microbatches 1 slices 0 attributes {train = 
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
     // expected-error@+1 {{when the step ends, rank 0 still holds `opt(0)` as the step found it, and the next step reads it}}
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
   }
 }
 
@@ -250,7 +250,7 @@ func.func private @odd.F(!t) attributes {
 pipeline.program @no_body_rule ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     // expected-error@+1 {{no rule says what `@s0.X` reads and makes}}
     pipeline.launch @s0.X <F stage 0 mb 0>(%w) -> () : (!s) -> ()
   }
@@ -260,27 +260,18 @@ pipeline.program @no_body_rule ranks 1 microbatches 1 slices 0 attributes {train
 pipeline.program @no_group_rule ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     // expected-error@+1 {{no rule says what group `mood` of `@odd.F` holds}}
     pipeline.launch @odd.F <F stage 0 mb 0>(%w) -> () : (!s) -> ()
   }
 }
 
-// A binding of no kind that is known.
-pipeline.program @no_binding_rule ranks 1 microbatches 1 slices 0 attributes {train = {}} {
-  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
-  pipeline.rank 0 {
-    // expected-error@+1 {{no rule says what a slot bound to `mood` holds}}
-    %w = pipeline.slot weight "w" binding {kind = "mood"} : !s
-  }
-}
-
 // Another stage's body, and the body of another phase.
-pipeline.program @wrong_body ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @wrong_body ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %k = pipeline.slot stash "k" : !s
     // expected-error@+1 {{`F(1, 0)` on rank 0 runs `@s0.R`, which is not its body}}
     pipeline.launch @s0.R <F stage 1 mb 0>(%w) -> (%k) : (!s) -> !s
@@ -289,7 +280,7 @@ pipeline.program @wrong_body ranks 1 microbatches 1 slices 0 attributes {train =
 pipeline.program @wrong_phase ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %k = pipeline.slot stash "k" : !s
     // expected-error@+1 {{`F(0, 0)` on rank 0 runs `@s0.R`, which is not its body}}
     pipeline.launch @s0.R <F stage 0 mb 0>(%w) -> (%k) : (!s) -> !s

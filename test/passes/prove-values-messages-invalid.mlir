@@ -3,7 +3,7 @@
 
 !t = tensor<4xf32>
 !s = !pipeline.slot<tuple<!t>>
-#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#w = #pipeline.weight<"w" : !t declared <"w" zero>>
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
@@ -13,7 +13,7 @@ func.func private @s0.F(!t) -> (!t, !t) attributes {
 pipeline.program @wrong_send ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     // expected-note@+1 {{`act(0, 0)` was made here, by `F(0, 0)` on rank 0}}
@@ -31,7 +31,7 @@ pipeline.program @wrong_send ranks 2 microbatches 2 slices 0 attributes {train =
 pipeline.program @early_send ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     // expected-error@+1 {{rank 0 sends `act(0, 0)` before anything has written it}}
@@ -48,7 +48,7 @@ pipeline.program @early_send ranks 2 microbatches 1 slices 0 attributes {train =
 pipeline.program @early_relay ranks 3 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %0 = pipeline.post send <weight stage 0> %w with [1] : !s
   }
   pipeline.rank 1 {
@@ -80,18 +80,18 @@ pipeline.program @stuck ranks 2 microbatches 1 slices 0 attributes {train = {}} 
 // A gather of two shards where one rank gives the other's.
 !half = !pipeline.slot<tuple<tensor<32xf32>>>
 !whole = !pipeline.slot<tuple<tensor<64xf32>>>
-#v = #pipeline.weight<name = "v", type = tensor<64xf32>, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#v = #pipeline.weight<"v" : tensor<64xf32> declared <"v" zero>>
 pipeline.program @wrong_shard ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] homes <[0, 1] shard> owner <[0, 1] shard> bodies "s0" {weights = [#v]}
   pipeline.rank 0 {
-    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s0, shard = 0} : !half
+    %v = pipeline.slot weight "v" binding <weight @s0 shard 0> : !half
     %w = pipeline.slot weight "w" : !whole
     %0 = pipeline.post all_gather <weight stage 0> %w shard %v with [0, 1] cuts [0, 128, 256] : !whole shard !half
     pipeline.complete %0
   }
   pipeline.rank 1 {
     // expected-note@+1 {{shard 0 of `weight(0)` is there when the step begins}}
-    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s0, shard = 0} : !half
+    %v = pipeline.slot weight "v" binding <weight @s0 shard 0> : !half
     %w = pipeline.slot weight "w" : !whole
     // expected-error@+1 {{rank 1 gives shard 0 of `weight(0)` to the gather of `weight(0)`}}
     %0 = pipeline.post all_gather <weight stage 0> %w shard %v with [0, 1] cuts [0, 128, 256] : !whole shard !half

@@ -3,8 +3,8 @@
 
 !t = tensor<4xf32>
 !s = !pipeline.slot<tuple<!t>>
-#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
-#w1 = #pipeline.weight<name = "w1", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
+#w = #pipeline.weight<"w" : !t declared <"w" zero>>
+#w1 = #pipeline.weight<"w1" : !t declared <"w1" zero>>
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
@@ -51,8 +51,8 @@ pipeline.program @own_norm ranks 2 microbatches 1 slices 0 attributes {train = {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "clip" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @clip.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -61,7 +61,7 @@ pipeline.program @own_norm ranks 2 microbatches 1 slices 0 attributes {train = {
     pipeline.launch @clip.U <U stage 0>(%w, %g, %n) -> () : (!s, !s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -74,8 +74,8 @@ pipeline.program @own_norm ranks 2 microbatches 1 slices 0 attributes {train = {
 pipeline.program @early_norm ranks 1 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
-    %u = pipeline.slot data "u" binding {kind = "tokens", microbatch = 1} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
+    %u = pipeline.slot data "u" binding <tokens mb 1> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -90,7 +90,7 @@ pipeline.program @early_norm ranks 1 microbatches 2 slices 0 attributes {train =
 pipeline.program @norm_twice ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -106,7 +106,7 @@ pipeline.program @summed_twice ranks 2 microbatches 1 slices 0 attributes {train
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -118,7 +118,7 @@ pipeline.program @summed_twice ranks 2 microbatches 1 slices 0 attributes {train
     pipeline.complete %1
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -137,7 +137,7 @@ pipeline.program @mixed_sum ranks 2 microbatches 1 slices 0 attributes {train = 
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %n = pipeline.slot grad "n" : !s
     // expected-note@+1 {{`grad(0)` was last added to here, by `W(0, 0)` on rank 0}}
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%n) : (!s) -> !s
@@ -146,7 +146,7 @@ pipeline.program @mixed_sum ranks 2 microbatches 1 slices 0 attributes {train = 
     pipeline.complete %0
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %n = pipeline.slot stat "n" : !s
     pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -177,9 +177,9 @@ pipeline.program @wrong_loss ranks 2 microbatches 1 slices 0 attributes {train =
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     %g = pipeline.slot grad "g" : !s
@@ -190,11 +190,11 @@ pipeline.program @wrong_loss ranks 2 microbatches 1 slices 0 attributes {train =
     pipeline.launch @s0.U <U stage 0>(%w, %g, %o) -> () : (!s, !s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %a = pipeline.slot act "a" : !s
     %d = pipeline.slot dact "d" : !s
     // expected-error@+1 {{when the step ends, rank 1 holds the loss of microbatch 0 where the loss of microbatch 1 belongs}}
-    %l = pipeline.slot stat "l" binding {kind = "loss", microbatch = 1} : !s
+    %l = pipeline.slot stat "l" binding <loss mb 1> : !s
     %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] : !s
     pipeline.complete %0
     // expected-note@+1 {{the loss of microbatch 0 was made here, by `B(1, 0)` on rank 1}}
@@ -208,9 +208,9 @@ pipeline.program @no_loss ranks 2 microbatches 1 slices 0 attributes {train = {}
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %a = pipeline.slot act "a" : !s
     %k = pipeline.slot stash "k" : !s
     %g = pipeline.slot grad "g" : !s
@@ -221,7 +221,7 @@ pipeline.program @no_loss ranks 2 microbatches 1 slices 0 attributes {train = {}
     pipeline.launch @s0.U <U stage 0>(%w, %g, %o) -> () : (!s, !s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %a = pipeline.slot act "a" : !s
     %d = pipeline.slot dact "d" : !s
     %l = pipeline.slot stat "l" : !s
@@ -236,6 +236,6 @@ pipeline.program @unwritten_loss ranks 1 microbatches 1 slices 0 attributes {tra
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.rank 0 {
     // expected-error@+1 {{when the step ends, nothing has written the loss of microbatch 0 on rank 0 for the trainer}}
-    %l = pipeline.slot stat "l" binding {kind = "loss", microbatch = 0} : !s
+    %l = pipeline.slot stat "l" binding <loss mb 0> : !s
   }
 }

@@ -3,9 +3,9 @@
 
 !t = tensor<4xf32>
 !s = !pipeline.slot<tuple<!t>>
-#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
-#w1 = #pipeline.weight<name = "w1", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
-#tied = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = true>
+#w = #pipeline.weight<"w" : !t declared <"w" zero>>
+#w1 = #pipeline.weight<"w1" : !t declared <"w1" zero>>
+#tied = #pipeline.weight<"w" : !t tied declared <"w" zero>>
 
 func.func private @s0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W first>,
@@ -36,9 +36,9 @@ pipeline.program @share_kept ranks 2 microbatches 1 slices 0 attributes {train =
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1, #tied]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s0} : !s
-    %t = pipeline.slot data "t" binding {kind = "tokens", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %o = pipeline.slot opt "o" binding <opt @s0> : !s
+    %t = pipeline.slot data "t" binding <tokens mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     pipeline.launch @s0.W.first <W stage 0 mb 0>(%t) -> (%g) : (!s) -> !s
     // expected-note@+2 {{`move grad(1) from 1 to 0` before would bring it}}
@@ -46,7 +46,7 @@ pipeline.program @share_kept ranks 2 microbatches 1 slices 0 attributes {train =
     pipeline.launch @s0.U <U stage 0>(%w, %g, %o) -> () : (!s, !s, !s) -> ()
   }
   pipeline.rank 1 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %h = pipeline.slot grad "h" : !s
     pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -56,11 +56,11 @@ pipeline.program @share_kept ranks 2 microbatches 1 slices 0 attributes {train =
 }
 
 // Taken out too early: the second microbatch is not in it.
-pipeline.program @early_share ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+pipeline.program @early_share ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1, #tied]}
   pipeline.rank 0 {
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %h = pipeline.slot grad "h" : !s
     pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s
@@ -70,12 +70,12 @@ pipeline.program @early_share ranks 1 microbatches 2 slices 0 attributes {train 
 }
 
 // The copy gets the values from before the update.
-pipeline.program @not_fresh ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @not_fresh ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1, #tied]}
   pipeline.rank 0 {
     // expected-note@+1 {{the old one is there when the step begins}}
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %f = pipeline.slot weight "f" : !s
     // expected-error@+1 {{`tie.fresh.0` of `U(0)` on rank 0 reads `weight(0)`, which should be updated by now}}
     pipeline.launch @s0.tie.fresh.0 <U stage 0>(%w) -> (%f) : (!s) -> !s
@@ -83,12 +83,12 @@ pipeline.program @not_fresh ranks 1 microbatches 1 slices 0 attributes {train = 
 }
 
 // And updates itself with nothing.
-pipeline.program @no_fresh ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+pipeline.program @no_fresh ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1, #tied]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
-    %t = pipeline.slot data "t" binding {kind = "targets", microbatch = 0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s1> : !s
+    %t = pipeline.slot data "t" binding <targets mb 0> : !s
     %g = pipeline.slot grad "g" : !s
     %f = pipeline.slot weight "f" : !s
     pipeline.launch @s1.W.first <W stage 1 mb 0>(%t) -> (%g) : (!s) -> !s

@@ -3,9 +3,9 @@
 
 !t = tensor<4xf32>
 !s = !pipeline.slot<tuple<!t>>
-#w = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
-#w1 = #pipeline.weight<name = "w1", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = false>
-#tied = #pipeline.weight<name = "w", type = !t, transposed = false, init = "zero", deviation = 0.0 : f64, tied = true>
+#w = #pipeline.weight<"w" : !t declared <"w" zero>>
+#w1 = #pipeline.weight<"w1" : !t declared <"w1" zero>>
+#tied = #pipeline.weight<"w" : !t tied declared <"w" zero>>
 
 func.func private @s0.F(!t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
@@ -88,9 +88,9 @@ pipeline.program @step ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> homes <[1, 0]> owner <[1]> bodies "s0" {weights = [#w]}
   pipeline.piece @s1 <stage 1> parts [["b", 0]] at <[1]> bodies "s1" {weights = [#w1, #tied]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
-    %t0 = pipeline.slot data "t0" binding {kind = "tokens", microbatch = 0} : !s
-    %t1 = pipeline.slot data "t1" binding {kind = "tokens", microbatch = 1} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
+    %t0 = pipeline.slot data "t0" binding <tokens mb 0> : !s
+    %t1 = pipeline.slot data "t1" binding <tokens mb 1> : !s
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
     %k = pipeline.slot stash "k" : !s
@@ -120,12 +120,12 @@ pipeline.program @step ranks 2 microbatches 2 slices 0 attributes {train = {}} {
     pipeline.complete %6
   }
   pipeline.rank 1 {
-    %v = pipeline.slot weight "v" binding {kind = "weight", piece = @s0} : !s
-    %p = pipeline.slot opt "p" binding {kind = "opt", piece = @s0} : !s
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s1} : !s
-    %o = pipeline.slot opt "o" binding {kind = "opt", piece = @s1} : !s
-    %t0 = pipeline.slot data "t0" binding {kind = "targets", microbatch = 0} : !s
-    %t1 = pipeline.slot data "t1" binding {kind = "targets", microbatch = 1} : !s
+    %v = pipeline.slot weight "v" binding <weight @s0> : !s
+    %p = pipeline.slot opt "p" binding <opt @s0> : !s
+    %w = pipeline.slot weight "w" binding <weight @s1> : !s
+    %o = pipeline.slot opt "o" binding <opt @s1> : !s
+    %t0 = pipeline.slot data "t0" binding <targets mb 0> : !s
+    %t1 = pipeline.slot data "t1" binding <targets mb 1> : !s
     %a = pipeline.slot act "a" : !s
     %b = pipeline.slot act "b" : !s
     %k = pipeline.slot stash "k" : !s
@@ -133,15 +133,15 @@ pipeline.program @step ranks 2 microbatches 2 slices 0 attributes {train = {}} {
     %d = pipeline.slot dact "d" : !s
     %e = pipeline.slot dact "e" : !s
     %q = pipeline.slot stash "q" : !s
-    %g = pipeline.slot grad "g" binding {kind = "grad", piece = @s1} : !s
-    %h = pipeline.slot grad "h" binding {kind = "grad", piece = @s0} : !s
+    %g = pipeline.slot grad "g" binding <grad @s1> : !s
+    %h = pipeline.slot grad "h" binding <grad @s0> : !s
     %i = pipeline.slot grad "i" : !s
     %j = pipeline.slot grad "j" : !s
     %x = pipeline.slot grad "x" : !s
-    %n = pipeline.slot stat "n" binding {kind = "norm"} : !s
+    %n = pipeline.slot stat "n" binding <norm> : !s
     %f = pipeline.slot weight "f" : !s
-    %l0 = pipeline.slot stat "l0" binding {kind = "loss", microbatch = 0} : !s
-    %l1 = pipeline.slot stat "l1" binding {kind = "loss", microbatch = 1} : !s
+    %l0 = pipeline.slot stat "l0" binding <loss mb 0> : !s
+    %l1 = pipeline.slot stat "l1" binding <loss mb 1> : !s
     %0 = pipeline.post receive <act stage 0 mb 0> %a with [0] : !s
     pipeline.complete %0
     pipeline.launch @s1.F <F stage 1 mb 0>(%a, %w) -> (%k) : (!s, !s) -> !s
@@ -182,7 +182,7 @@ pipeline.program @step ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 pipeline.program @travelling ranks 2 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] homes <[0]> owner <[0]> bodies "r0" {weights = [#w]}
   pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding {kind = "weight", piece = @s0} : !s
+    %w = pipeline.slot weight "w" binding <weight @s0> : !s
     %p = pipeline.slot stash "p" : !s
     %v = pipeline.slot weight "v" : !s
     %k = pipeline.slot stash "k" : !s

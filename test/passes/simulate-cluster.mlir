@@ -72,6 +72,9 @@ pipeline.program @four ranks 4 microbatches 2 slices 0 attributes {train = {}, c
     device = {f32 = 1024.0 : f64, bandwidth = 1536.0 : f64, launch = 0.5 : f64},
     efficiency = {gemm = 0.5 : f64, bandwidth = 0.5 : f64}, inside = {bandwidth = 256.0 : f64, latency = 0.125 : f64},
     between = {bandwidth = 64.0 : f64, latency = 0.25 : f64}}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
+  pipeline.piece @s2 <stage 2> parts [["s2", 0]]
   pipeline.rank 0 arena 1024 attributes {peak = {}} {
     %x = pipeline.slot act "x" offset 0 : !sx
     %w = pipeline.slot weight "w" offset 256 : !sx

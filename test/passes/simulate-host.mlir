@@ -34,6 +34,7 @@ pipeline.program @one ranks 1 microbatches 4 slices 0 attributes {train = {}, cl
     name = "c", ranks_per_node = 1 : i64, memory = 1000000 : i64,
     device = {f32 = 1024.0 : f64, bandwidth = 1536.0 : f64, launch = 0.5 : f64},
     host = {bandwidth = 64.0 : f64, latency = 0.5 : f64}}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.rank 0 arena 1024 host 512 attributes {peak = {}} {
     %w = pipeline.slot weight "w" offset 0 : !sx
     %a = pipeline.slot stash "a" offset 256 : !sx

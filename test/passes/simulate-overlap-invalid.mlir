@@ -19,6 +19,8 @@ pipeline.program @stuck ranks 2 microbatches 2 slices 0 attributes {train = {}, 
     name = "c", ranks_per_node = 1 : i64, memory = 1000000 : i64,
     device = {f32 = 1024.0 : f64, bandwidth = 1536.0 : f64, launch = 0.5 : f64},
     efficiency = {gemm = 0.5 : f64, bandwidth = 0.5 : f64}, between = {bandwidth = 64.0 : f64, latency = 0.25 : f64}}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   pipeline.rank 0 arena 1024 attributes {peak = {}} {
     %x = pipeline.slot act "x" offset 0 : !sx
     %w = pipeline.slot weight "w" offset 256 : !sx

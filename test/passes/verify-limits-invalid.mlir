@@ -8,6 +8,8 @@
 
 // What leaves and what comes in one `together` are there at the same time.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   // expected-error@+1 {{rank 1 holds 2 weights at once; the limit is 1}}
   pipeline.limit weight 1 on [1]
   %a = pipeline.input <weight stage 0> : !w0
@@ -29,6 +31,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // A message takes room from its post on, not from its wait.
 pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   // expected-error@+1 {{rank 1 holds 2 grads at once; the limit is 1}}
   pipeline.limit grad 1 on [1]
   %g = pipeline.task @s0.B.first <B stage 0 mb 0> on [1]() ties [-1] : () -> !g1
@@ -44,6 +47,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
 
 // With a backward in halves a stash stays until W.
 pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   // expected-error@+1 {{rank 0 holds 2 stashes at once; the limit is 1}}
   pipeline.limit stash 1 on [0]
   pipeline.task @s0.F <F stage 0 mb 0> on [0]() ties [] : () -> ()
@@ -62,6 +66,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 !s0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0]>
 func.func private @s0.F.light() -> tensor<4xf32> attributes {pipeline.body = #pipeline.body<"s0" F light>}
 pipeline.program @partly ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   // expected-error@+1 {{rank 0 holds 2 stashes at once; the limit is 1}}
   pipeline.limit stash 1 on [0]
   %k = pipeline.task @s0.F.light <F stage 0 mb 0> on [0]() ties [-1] : () -> !s0

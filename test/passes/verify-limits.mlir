@@ -9,6 +9,8 @@
 // The weights of three stages come to rank 1 one after the other: each has been used when the next is sent.
 // CHECK: pipeline.program @visitors
 pipeline.program @visitors ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.piece @s1 <stage 1> parts [["s1", 0]]
   // CHECK: pipeline.limit weight 1 on [1]
   pipeline.limit weight 1 on [1]
   pipeline.limit weight 2 on [0]
@@ -25,6 +27,7 @@ pipeline.program @visitors ranks 2 microbatches 1 slices 0 attributes {train = {
 // A gradient that is added to in place is one gradient.
 // CHECK: pipeline.program @sum
 pipeline.program @sum ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.limit grad 1 on [0]
   pipeline.limit stash 1 on [0]
   pipeline.task @s0.F <F stage 0 mb 0> on [0]() ties [] : () -> ()
@@ -40,6 +43,7 @@ pipeline.program @sum ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 func.func private @s0.F.light() attributes {pipeline.body = #pipeline.body<"s0" F light>}
 // CHECK: pipeline.program @forgotten
 pipeline.program @forgotten ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.limit stash 1 on [0]
   pipeline.task @s0.F.light <F stage 0 mb 0> on [0]() ties [] : () -> ()
   pipeline.task @s0.F.light <F stage 0 mb 1> on [0]() ties [] : () -> ()
@@ -53,6 +57,7 @@ pipeline.program @forgotten ranks 1 microbatches 2 slices 0 attributes {train = 
 !h0 = !pipeline.val<stash, tuple<tensor<4xf32>>, [0] host>
 // CHECK: pipeline.program @offloaded
 pipeline.program @offloaded ranks 1 microbatches 3 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
   pipeline.limit stash 2 on [0]
   %a = pipeline.task @s0.F <F stage 0 mb 0> on [0]() ties [-1] : () -> !s0
   %fa = pipeline.move <stash stage 0 mb 0> %a : !s0 -> <!h0>

@@ -370,9 +370,7 @@ std::vector<std::pair<Operation *, Operation *>> pairsAlive(func::FuncOp body) {
   std::vector<Operation *> made;
   std::vector<std::pair<Operation *, Operation *>> pairs;
   for (Operation &op : body.front().without_terminator()) {
-    auto buffers = op.getAttrOfType<ArrayAttr>("pp.buffers");
-    if (op.getNumResults() != 1 || op.hasTrait<nn::View>() ||
-        cast<IntegerAttr>(cast<ArrayAttr>(buffers[0])[0]).getInt() != -1)
+    if (op.getNumResults() != 1 || op.hasTrait<nn::View>() || bufferOf(op.getResult(0)).first != -1)
       continue;
     for (Operation *before : made)
       if (llvm::any_of(before->getUsers(), [&](Operation *user) { return op.isBeforeInBlock(user); }))
@@ -396,17 +394,17 @@ TEST_P(LoweredPrograms, ValuesInEachOthersPlaceAreFound) {
       auto pairs = pairsAlive(body);
       for (size_t i : sample(pairs.size(), 3)) {
         auto [first, second] = pairs[i];
-        Attribute kept = second->getAttr("pp.buffers");
-        if (kept == first->getAttr("pp.buffers"))
+        Attribute kept = second->getAttr(kBuffersAttr);
+        if (kept == first->getAttr(kBuffersAttr))
           continue; // the second is made in place of the first, which only views read
-        second->setAttr("pp.buffers", first->getAttr("pp.buffers"));
+        second->setAttr(kBuffersAttr, first->getAttr(kBuffersAttr));
         llvm::LLVMContext context;
         std::unique_ptr<llvm::Module> lowered;
         std::string error = errorOf(proved.context.get(), [&] {
           return lowerRank(*proved.module, static_cast<int64_t>(rank.getRank()), context, lowered);
         });
         EXPECT_TRUE(StringRef(error).contains("this is a fault of pp-compile")) << body.getSymName().str() << error;
-        second->setAttr("pp.buffers", kept);
+        second->setAttr(kBuffersAttr, kept);
         ++made;
       }
     }

@@ -23,6 +23,7 @@ std::string errorOf(StringRef rank) {
   });
   std::string text = ("!s = !pipeline.slot<tuple<tensor<16xf32>>>\n"
                       "pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {\n"
+                      "  pipeline.piece @s0 <stage 0> parts [[\"a\", 0]]\n"
                       "  pipeline.rank 0 {\n"
                       "  }\n"
                       "  pipeline.rank 1 {\n    %a = pipeline.slot stash \"a\" : !s\n" +

@@ -1,0 +1,101 @@
+// How the declaration of a weight is printed, parsed and verified; what parts of a model and their arguments may carry.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Nn.h"
+#include "mlir/IR/DialectImplementation.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+#include "dialect/NnEnums.cpp.inc"
+#define GET_ATTRDEF_CLASSES
+#include "dialect/NnAttrs.cpp.inc"
+
+void NnDialect::registerAttributes() {
+  addAttributes<
+#define GET_ATTRDEF_LIST
+#include "dialect/NnAttrs.cpp.inc"
+      >();
+}
+
+// <"w" as "h.{l}.w" normal 2.0e-2 transposed shared>
+void WeightAttr::print(AsmPrinter &printer) const {
+  printer << "<" << getName();
+  if (!getAs().empty())
+    printer << " as " << getAs();
+  printer << " " << stringifyInit(getInit());
+  if (getInit() == Init::normal) {
+    printer << " ";
+    printer.printAttributeWithoutType(getDeviation());
+  }
+  printer << (getTransposed() ? " transposed" : "") << (getShared() ? " shared" : "") << ">";
+}
+
+Attribute WeightAttr::parse(AsmParser &parser, Type) {
+  MLIRContext *context = parser.getContext();
+  SMLoc loc = parser.getCurrentLocation();
+  std::string name, as;
+  Init init = Init::normal;
+  double deviation = 0;
+  if (parser.parseLess() || parser.parseString(&name))
+    return {};
+  if (succeeded(parser.parseOptionalKeyword("as")) && parser.parseString(&as))
+    return {};
+  if (succeeded(parser.parseOptionalKeyword("zero")))
+    init = Init::zero;
+  else if (succeeded(parser.parseOptionalKeyword("one")))
+    init = Init::one;
+  else if (succeeded(parser.parseOptionalKeyword("normal")) && parser.parseFloat(deviation))
+    return {};
+  bool transposed = succeeded(parser.parseOptionalKeyword("transposed"));
+  bool shared = succeeded(parser.parseOptionalKeyword("shared"));
+  if (parser.parseGreater())
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(emitError, context, StringAttr::get(context, name), StringAttr::get(context, as), init,
+                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared);
+}
+
+LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, StringAttr name, StringAttr,
+                                 Init init, FloatAttr deviation, bool, bool) {
+  if (name.empty())
+    return emitError() << "expected a weight with a name";
+  double given = deviation.getValueAsDouble();
+  if (!(given >= 0) || (given > 0 && init != Init::normal))
+    return emitError() << "`" << name.getValue() << "` begins as `" << stringifyInit(init) << "` with deviation "
+                       << given << "; expected 0 or more for `normal`, and 0 for others";
+  return success();
+}
+
+static LogicalResult refuse(Operation *op, NamedAttribute named, StringRef expected) {
+  return op->emitOpError() << "expected " << expected << " in `" << named.getName().strref() << "`, got "
+                           << named.getValue();
+}
+
+LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute named) {
+  StringRef name = named.getName();
+  if (!isa<FunctionOpInterface>(op))
+    return op->emitOpError() << "has `" << name << "`, an attribute of the parts of a model";
+  if (name == kPerLayerAttr)
+    return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
+  if (name == kPartAttr)
+    return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a part");
+  if (name == kLayersAttr)
+    return isa<DenseI64ArrayAttr>(named.getValue()) ? success() : refuse(op, named, "numbers of layers");
+  return op->emitOpError() << "has `" << name << "`, which is no attribute of this dialect";
+}
+
+LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsigned, NamedAttribute named) {
+  StringRef name = named.getName();
+  if (name == kWeightAttr)
+    return isa<WeightAttr>(named.getValue()) ? success() : refuse(op, named, "`#nn.weight<..>`");
+  if (name == kDataAttr) {
+    auto data = dyn_cast<StringAttr>(named.getValue());
+    bool isKnown = data && (data == "tokens" || data == "targets" || data == "source");
+    return isKnown ? success() : refuse(op, named, "tokens, targets or source");
+  }
+  if (name == kStatsAttr)
+    return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
+  return op->emitOpError() << "has an argument with `" << name << "`, which is no attribute of this dialect";
+}

@@ -1,0 +1,51 @@
+// Attributes of the `nn` dialect: how a model declares a weight.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NNATTRS_TD
+#define PP_DIALECT_NNATTRS_TD
+
+include "mlir/IR/AttrTypeBase.td"
+include "mlir/IR/EnumAttr.td"
+include "mlir/IR/OpBase.td"
+
+def Nn_Dialect : Dialect {
+  let name = "nn";
+  let cppNamespace = "::pp::nn";
+  let summary = "what a task computes: tensors in, tensors out, no memory";
+  let description = [{
+    Forward ops are what a model is written in; backward and update ops mirror the kernels of `runtime/Pp.h` one to one.
+    All are pure. An op that adds to a tensor in place takes it as `acc`, tied to its result: both are one buffer.
+    Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
+    A function of the dialect is a part of a model. Its arguments are values, or data (`nn.data`: tokens, targets or
+    source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.per_layer`: it stands for
+    a layer of each piece that names it; where layers are of several kinds, `nn.part` is the name of the part that it is
+    a kind of, and `nn.layers` are its layers.
+  }];
+  let usePropertiesForAttributes = 0;
+  let hasOperationAttrVerify = 1;
+  let hasRegionArgAttrVerify = 1;
+  let useDefaultAttributePrinterParser = 1;
+  let extraClassDeclaration = [{ void registerAttributes(); }];
+}
+
+def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
+  I32EnumAttrCase<"normal", 0>, I32EnumAttrCase<"zero", 1>, I32EnumAttrCase<"one", 2>]> {
+  let cppNamespace = "::pp::nn";
+}
+
+def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
+  let mnemonic = "weight";
+  let summary = "how a model declares a weight";
+  let description = [{
+    `name` is the model's; `as` that of checkpoints, with `{l}` for the layer and `{k}` for its number among the layers
+    of its kind; if it is empty the name is made of part, layer and `name`. `deviation` is that of `normal`.
+    `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
+    `#nn.weight<"w" as "h.{l}.w" normal 2.0e-2 transposed>`, `#nn.weight<"gain" one>`, `#nn.weight<"wte" as "wte"
+    shared>`.
+  }];
+  let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
+                        "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+}
+
+#endif // PP_DIALECT_NNATTRS_TD

@@ -1,0 +1,18 @@
+// What the verifiers of the dialect share: an op names only ranks, microbatches and slices that its program has.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_PIPELINERANGES_H
+#define PP_DIALECT_PIPELINERANGES_H
+
+#include "dialect/pipeline/Pipeline.h"
+
+namespace pp::pipeline {
+
+/// One error at the op if the number is not one of `count` from 0 on.
+mlir::LogicalResult verifyNumber(mlir::Operation *op, llvm::StringRef what, int64_t number, int64_t count);
+mlir::LogicalResult verifyRanks(mlir::Operation *op, ProgramOp program, llvm::ArrayRef<int64_t> ranks);
+/// A unit names a microbatch and, in a schedule with slices, a slice; an update may name no microbatch.
+mlir::LogicalResult verifyUnit(mlir::Operation *op, ProgramOp program, UnitIdAttr unit);
+
+} // namespace pp::pipeline
+
+#endif // PP_DIALECT_PIPELINERANGES_H

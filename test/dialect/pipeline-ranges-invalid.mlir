@@ -1,0 +1,550 @@
+// What the verifiers of programs, pieces, actions and ranks refuse: numbers that do not exist, and ops of another level.
+// RUN: pp-opt %s --split-input-file --verify-diagnostics
+
+// A program has ranks and microbatches ..
+// expected-error@+1 {{has 0 ranks; expected at least 1}}
+pipeline.program @p ranks 0 microbatches 1 slices 0 attributes {train = {}} {
+}
+
+// -----
+
+// expected-error@+1 {{has 0 microbatches; expected at least 1}}
+pipeline.program @p ranks 1 microbatches 0 slices 0 attributes {train = {}} {
+}
+
+// -----
+
+// expected-error@+1 {{has -1 slices; expected at least 0}}
+pipeline.program @p ranks 1 microbatches 1 slices -1 attributes {train = {}} {
+}
+
+// -----
+
+// .. its updates have equally many of them ..
+// expected-error@+1 {{has 2 updates; expected a divisor of its 3 microbatches}}
+pipeline.program @p ranks 1 microbatches 3 slices 0 attributes {train = {}, updates = 2 : i64} {
+}
+
+// -----
+
+// .. and every slice has a length.
+// expected-error@+1 {{has 2 slice lengths for its 3 slices}}
+pipeline.program @p ranks 1 microbatches 1 slices 3 attributes {train = {}, slice_lengths = array<i64: 4, 4>} {
+}
+
+// -----
+
+// expected-error@+1 {{has the target `tpu`; expected `cpu` or `cuda`}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, target = "tpu"} {
+}
+
+// -----
+
+// expected-error@+1 {{expected floating-point numbers in `costs`, one for each part}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, costs = {pre = "long"}} {
+}
+
+// -----
+
+// expected-error@+1 {{expected numbers, names, and dictionaries of numbers in `cluster`}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, cluster = {device = {f32 = "fast"}}} {
+}
+
+// -----
+
+// expected-error@+1 {{expected a dictionary of numbers and words for each entry of `proof`}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, proof = {slots = true}} {
+}
+
+// -----
+
+// A program is at one level.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-note@+1 {{`pipeline.unit` belongs to actions}}
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{`pipeline.rank` belongs to programs of ranks; expected ops of one level in `@p`}}
+  pipeline.rank 0 {
+  }
+}
+
+// -----
+
+// Ops of a rank stand in its program, actions do not.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{expects parent op 'pipeline.rank'}}
+  %s = pipeline.slot act "a" : !pipeline.slot<tuple<tensor<2xf32>>>
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{expects parent op to be one of 'pipeline.program, pipeline.together'}}
+    pipeline.unit <F stage 0 mb 0> on [0]
+  }
+}
+
+// -----
+
+// A piece has no microbatch, and is there once.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{has a microbatch or a slice; expected the coordinates of a piece alone}}
+  pipeline.piece @s0 <stage 0 mb 0> parts [["a", 0]]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-note@+1 {{first here}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+  // expected-error@+1 {{is declared twice}}
+  pipeline.piece @again <stage 0> parts [["a", 1]]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{is stage -3; stages count from 0}}
+  pipeline.piece @s <stage -3> parts [["a", 0]]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{expected [part, layer] in its parts, got ["a"]}}
+  pipeline.piece @s0 <stage 0> parts [["a"]]
+}
+
+// -----
+
+// Its places are ranks of the program.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{rank 2 does not exist; this schedule has 2 ranks, 0 to 1}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> homes <[0, 2]>
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{expected ranks in `owner`, got none}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] owner <[]>
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{'weights' failed to satisfy constraint: weights of a piece}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] {weights = ["w"]}
+}
+
+// -----
+
+// The shards of a part stand next to each other.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @head0 <part "head" 0> parts [["head.0", -1]] at <[0]> vocabulary <first 0 of tensor<8x4xf32> in 2 shards>
+  // expected-error@-1 {{is shard 0 of 2 of its part; expected all of them next to each other, from 0 on}}
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{a shard that begins with number 9 of 'tensor<8x4xf32>'; expected a row or a column of it}}
+  pipeline.piece @head0 <part "head" 0> parts [["head.0", -1]] at <[0]> vocabulary <first 9 of tensor<8x4xf32> in 1 shards>
+}
+
+// -----
+
+// A unit runs somewhere, on ranks, microbatches, slices and pieces of its schedule.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{`F(0, 0)` runs on no rank}}
+  pipeline.unit <F stage 0 mb 0> on []
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{rank -1 does not exist; this schedule has 2 ranks, 0 to 1}}
+  pipeline.unit <F stage 0 mb 0> on [-1]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 4 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.together {
+    // expected-error@+1 {{microbatch -1 does not exist; this schedule has 4 microbatches, 0 to 3}}
+    pipeline.unit <F stage 0> on [0]
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{slice 2 does not exist; this schedule has 2 slices, 0 to 1}}
+  pipeline.unit <F stage 0 mb 0 slice 2> on [0]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{`B(0, 0)` names no slice; this schedule has 2 slices, 0 to 1}}
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.together {
+    // expected-error@+1 {{`F(attn(2), 0)` names a piece that this schedule does not have}}
+    pipeline.unit <F part "attn" 2 mb 0> on [0]
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 4 slices 0 attributes {train = {}, updates = 2 : i64} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{version 2 does not exist; the last one that a unit may read is 1}}
+  pipeline.unit <F stage 0 mb 0> on [0] version 2
+}
+
+// -----
+
+// So does a transfer.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{`act(1, 0)` names a piece that this schedule does not have}}
+  pipeline.transfer <act stage 1 mb 0> from <[0]> to <[1]> anchors [0]
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{microbatch 1 does not exist; this schedule has 1 microbatch, number 0}}
+  pipeline.transfer <act stage 0 mb 1> from <[0]> to <[1]> anchors [0]
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{slice 0 does not exist; this schedule has no slices}}
+  pipeline.transfer <kv stage 0 mb 0 slice 0> from <[0]> to <[1]> anchors [0]
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{expected ranks in `to`, got none}}
+  pipeline.transfer <act stage 0 mb 0> from <[0]> to <[]> anchors [0]
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{rank 5 does not exist}}
+  pipeline.transfer <act stage 0 mb 0> from <[0]> to <[1]> anchors [5]
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{`stash(0, 0)` moves from nowhere; a stash moves from one place to another}}
+  pipeline.transfer <stash stage 0 mb 0> to <[0] host> anchors [0]
+}
+
+// -----
+
+// Keys are attended in slices that exist.
+pipeline.program @p ranks 2 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{slice 2 does not exist; this schedule has 2 slices, 0 to 1}}
+  pipeline.attend <F stage 0 mb 0 slice 1> over [0, 2] on 1
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{`F(0, 0, 1)` gets no slices attended here}}
+  pipeline.attend <F stage 0 mb 0 slice 1> over [] on 1
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{rank 2 does not exist}}
+  pipeline.attend <F stage 0 mb 0 slice 1> over [0] on 2
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{rank 2 does not exist}}
+  pipeline.limit stash 4 on [0, 2]
+}
+
+// -----
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{a limit of -1 values; expected 0 or more}}
+  pipeline.limit stash -1 on [0]
+}
+
+// -----
+
+// The step: inputs of pieces that are there, on ranks that exist.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{`weight(3)` names a piece that this schedule does not have}}
+  %w = pipeline.input <weight stage 3> : !pipeline.val<weight, tuple<tensor<2xf32>>, [0]>
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{rank 1 does not exist}}
+  %w = pipeline.input <weight stage 0> : !pipeline.val<weight, tuple<tensor<2xf32>>, [1]>
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{is `data(tokens, 0)`; expected the name of the data for `data`, and for no other}}
+  %t = pipeline.input <data part "tokens" mb 0> : !pipeline.val<data, tuple<tensor<2xi32>>, [0]>
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{runs on no rank}}
+  pipeline.task @f <F stage 0 mb 0> on [] () ties [] : () -> ()
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  // expected-error@+1 {{microbatch 7 does not exist}}
+  pipeline.task @f <F stage 0 mb 7> on [0] () ties [] : () -> ()
+}
+
+// -----
+
+// Programs of ranks that exist, one for each.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{rank 1 does not exist; this schedule has 1 rank, number 0}}
+  pipeline.rank 1 {
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-note@+1 {{the first is here}}
+  pipeline.rank 0 {
+  }
+  // expected-error@+1 {{is a second program of rank 0}}
+  pipeline.rank 0 {
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{has arena of -64 bytes; expected 0 or more}}
+  pipeline.rank 0 arena -64 {
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  // expected-error@+1 {{expected bytes for `act` of `peak`, got "many"}}
+  pipeline.rank 0 attributes {peak = {act = "many"}} {
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`F(0, 0)` names a piece that this schedule does not have}}
+    pipeline.launch @f <F stage 0 mb 0>() -> () : () -> ()
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.rank 0 {
+    // expected-error@+1 {{microbatch 2 does not exist; this schedule has 2 microbatches, 0 to 1}}
+    pipeline.launch @f <F stage 0 mb 2>() -> () : () -> ()
+  }
+}
+
+// -----
+
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]>
+  pipeline.rank 0 {
+    // expected-error@+1 {{slice 2 does not exist; this schedule has 2 slices, 0 to 1}}
+    pipeline.launch @f <F stage 0 mb 0 slice 2>() -> () : () -> ()
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+// A message goes to one rank that exists.
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    // expected-error@+1 {{rank 2 does not exist}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [2] : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    // expected-error@+1 {{has 0 peers; expected one}}
+    %0 = pipeline.post send <act stage 0 mb 0> %a with [] : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+// What a slot is bound to.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{expected what a slot is bound to, got `wieght`}}
+    %w = pipeline.slot weight "w" binding <wieght @s0> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{is bound to @s7, which is no piece of its program}}
+    %w = pipeline.slot weight "w" binding <weight @s7> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`weight` is bound to no piece}}
+    %w = pipeline.slot weight "w" binding <weight> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`loss` is bound to no microbatch}}
+    %w = pipeline.slot stat "l" binding <loss> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`grad` is not saved; weights are}}
+    %g = pipeline.slot grad "g" binding <grad @s0 save> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xf32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`previous` goes back 0 versions; expected 1 or more for `previous`, and 0 for others}}
+    %w = pipeline.slot weight "w" binding <previous @s0> : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<2xi32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{`tokens` is bound to slice 1 from token -1; expected both or none, and both for data only}}
+    %t = pipeline.slot data "t" binding <tokens mb 0 slice 1> : !s
+  }
+}
+
+// -----
+
+// Attributes of task functions.
+// expected-error@+1 {{expected [name, number of tensors] for each group in `pipeline.inputs`, got ["act"]}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.inputs = ["act"]}
+
+// -----
+
+// expected-error@+1 {{expected numbers in `pipeline.ties`, got [-1]}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.ties = [-1]}
+
+// -----
+
+// expected-error@+1 {{expected a floating-point number in `pipeline.flops`, got "many"}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.flops = "many"}
+
+// -----
+
+// expected-error@+1 {{expected bytes, 0 or more, in `pipeline.scratch_bytes`, got -1}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.scratch_bytes = -1 : i64}
+
+// -----
+
+// expected-error@+1 {{expected `#pipeline.body<..>` in `pipeline.body`, got "s0.F"}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.body = "s0.F"}
+
+// -----
+
+// expected-error@+1 {{has `pipeline.mood`, which is no attribute of this dialect}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.mood = 1 : i64}
+
+// -----
+
+func.func private @f(%x: tensor<2xf32>) -> tensor<2xf32> {
+  // expected-error@+1 {{expected a pointer and an offset for each result in `pipeline.buffers`, got array<i64: 1>}}
+  %y = nn.copy %x {pipeline.buffers = array<i64: 1>} : (tensor<2xf32>) -> tensor<2xf32>
+  return %y : tensor<2xf32>
+}
