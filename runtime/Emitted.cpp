@@ -29,4 +29,11 @@ Status Emitted::rank(int32_t number, const RankProgram *&out) {
   return {};
 }
 
+Status Emitted::all(std::vector<const RankProgram *> &out) {
+  out.resize(whole.ranks);
+  for (int32_t number = 0; number < whole.ranks; ++number)
+    PP_TRY(rank(number, out[number]));
+  return {};
+}
+
 } // namespace pp

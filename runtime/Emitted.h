@@ -16,6 +16,8 @@ public:
   [[nodiscard]] const Program &program() const { return whole; }
   /// The rank's program; stays valid.
   Status rank(int32_t number, const RankProgram *&out);
+  /// The programs of all ranks, in order; they stay valid.
+  Status all(std::vector<const RankProgram *> &out);
 
 private:
   Program whole;

@@ -1,6 +1,7 @@
 // Parses the trainer's command line strictly: every option once, every value in its range, the nearest name offered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Options.h"
+#include "runtime/files/Folder.h"
 #include "runtime/files/Tokens.h"
 #include <algorithm>
 #include <charconv>
@@ -245,9 +246,7 @@ Status checkFiles(const Options &options) {
 /// resumes may replace its own checkpoint.
 Status checkSaved(const Options &options) {
   namespace fs = std::filesystem;
-  std::string folder = options.save;
-  while (folder.size() > 1 && folder.ends_with('/'))
-    folder.pop_back();
+  std::string folder = withoutEndSlash(options.save);
   std::error_code none;
   for (const std::string &read : {options.load, fs::path(options.load).parent_path().string(), options.resume})
     for (const std::string &replaced : {folder, folder + ".tmp"})

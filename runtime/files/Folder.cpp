@@ -41,6 +41,12 @@ bool hasWeights(const std::string &name) {
 
 } // namespace
 
+std::string withoutEndSlash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/'))
+    path.pop_back();
+  return path;
+}
+
 Status checkReplaceable(const std::string &folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error))

@@ -10,6 +10,9 @@ namespace pp {
 inline constexpr const char *optimizerFile = "optimizer.safetensors";
 inline constexpr const char *stateFile = "state.json";
 
+/// A path without the slashes at its end.
+[[nodiscard]] std::string withoutEndSlash(std::string path);
+
 /// Refuses a folder that exists unless all in it is ours: what its `state.json` lists as `files`, and what a save that
 /// was killed left.
 Status checkReplaceable(const std::string &folder);

@@ -38,9 +38,7 @@ FilePlace WeightFiles::find(const std::string &tensor) const {
 }
 
 Status WeightFiles::open(const std::string &path) {
-  name = path;
-  while (name.size() > 1 && name.ends_with('/'))
-    name.pop_back();
+  name = withoutEndSlash(path);
   std::error_code error;
   folder = fs::is_directory(name, error);
   return folder ? openFolder() : openShard(name);

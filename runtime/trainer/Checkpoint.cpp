@@ -35,12 +35,6 @@ struct Plan {
   std::string index;              ///< the text of the index, if there is one
 };
 
-std::string trimmed(std::string folder) {
-  while (folder.size() > 1 && folder.ends_with('/'))
-    folder.pop_back();
-  return folder;
-}
-
 int64_t bytesOf(const OutTensor &tensor) {
   std::optional<Type> type = typeOfFile(tensor.entry.type);
   return type && tensor.pieces ? tensor.entry.elements() * int64_t(elementBytes(*type))
@@ -258,7 +252,7 @@ Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &st
 } // namespace
 
 Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, std::string &remark) {
-  std::string folder = trimmed(path), fresh;
+  std::string folder = withoutEndSlash(path), fresh;
   PP_TRY(checkReplaceable(folder));
   PP_TRY(makeFresh(folder, fresh));
   struct statvfs room;
@@ -280,8 +274,8 @@ Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayo
   for (const std::string &name : beside)
     needed += std::filesystem::file_size(layout.origin->path() + "/" + name, error);
   if (!tooLarge.empty())
-    remark =
-        text("`", layout.origin->path(), "/", tooLarge[0], "` has more than 64 MB and is not copied to `", folder, "`");
+    remark = text("`", layout.origin->path(), "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder,
+                  "`");
   if (known && uint64_t(room.f_bavail) * room.f_frsize < needed)
     return refused("cannot save to `", folder, "`: a checkpoint needs ", needed, " bytes, ",
                    uint64_t(room.f_bavail) * room.f_frsize, " are free");
@@ -302,7 +296,7 @@ Status checkFile(const std::string &option, const std::string &path) {
 
 Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
                       int64_t &vanished) {
-  std::string folder = trimmed(path), fresh = folder + ".tmp";
+  std::string folder = withoutEndSlash(path), fresh = folder + ".tmp";
   bool writer = memory.program.rank == 0;
   if (writer) {
     PP_TRY(checkReplaceable(folder));
@@ -321,7 +315,7 @@ Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunStat
 }
 
 Status readRunState(const Program &program, const std::string &folder, RunState &state) {
-  std::string path = trimmed(folder) + "/" + stateFile;
+  std::string path = withoutEndSlash(folder) + "/" + stateFile;
   std::string body;
   if (Status read = readText(path, body); !read.ok())
     return {read.code(), text("cannot resume from `", folder, "`: ", read.message())};
@@ -356,7 +350,7 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
 
 Status loadCheckpoint(RankMemory &memory, const std::string &path, const WeightFiles &files, const WeightMatch &match,
                       const RunState &state) {
-  std::string folder = trimmed(path);
+  std::string folder = withoutEndSlash(path);
   SafeTensors optimizer;
   PP_TRY(optimizer.open(folder + "/" + optimizerFile));
   std::vector<const SafeTensors *> marked = {&optimizer};

@@ -30,12 +30,11 @@ void collect(const RankProgram &program, TensorKind kind, const std::map<std::st
 
 /// Layouts of all weights; a rank's state may belong to a weight that begins the step elsewhere.
 Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
+  std::vector<const RankProgram *> programs;
+  PP_TRY(memory.emitted.all(programs));
+  for (const RankProgram *program : programs)
     for (const WeightSpec &weight : program->weights)
       out[weight.name] = weight.transposed;
-  }
   return {};
 }
 
@@ -43,14 +42,15 @@ Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
 /// what a rank before this one has.
 Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
   std::set<std::pair<std::string, int64_t>> seen;
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
+  std::vector<const RankProgram *> programs;
+  PP_TRY(memory.emitted.all(programs));
+  for (const RankProgram *program : programs) {
     std::set<std::pair<std::string, int64_t>> here;
     for (const StateSpec &state : program->state)
       here.insert({state.name + "." + state.kind, state.begin});
-    std::erase_if(out,
-                  [&](const Held &held) { return held.rank == rank && seen.contains({held.name, held.tensor.begin}); });
+    std::erase_if(out, [&](const Held &held) {
+      return held.rank == program->rank && seen.contains({held.name, held.tensor.begin});
+    });
     seen.merge(here);
   }
   return {};
@@ -81,12 +81,11 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
   std::map<std::string, bool> transposed;
   if (kind == TensorKind::State)
     PP_TRY(layouts(memory, transposed));
+  std::vector<const RankProgram *> programs;
+  PP_TRY(memory.emitted.all(programs));
   Pieces held;
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
+  for (const RankProgram *program : programs)
     collect(*program, kind, transposed, held);
-  }
   if (kind == TensorKind::State)
     PP_TRY(leaveCopies(memory, held));
   std::sort(held.begin(), held.end(), [](const Held &a, const Held &b) {

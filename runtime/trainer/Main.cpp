@@ -40,13 +40,12 @@ Status printInfo(Emitted &emitted) {
   if (std::string attention = Kernels::attention(); !attention.empty())
     printf("attention   %s\n", attention.c_str());
   printf("rank  planned peak B    arena B   units  messages  weights      ops\n");
-  for (int32_t rank = 0; rank < program.ranks; ++rank) {
-    const RankProgram *its = nullptr;
-    PP_TRY(emitted.rank(rank, its));
-    printf("%4d %15lld %10lld %7zu %9zu %8zu %8zu\n", rank, static_cast<long long>(its->plannedPeak()),
+  std::vector<const RankProgram *> programs;
+  PP_TRY(emitted.all(programs));
+  for (const RankProgram *its : programs)
+    printf("%4d %15lld %10lld %7zu %9zu %8zu %8zu\n", its->rank, static_cast<long long>(its->plannedPeak()),
            static_cast<long long>(its->arenaBytes), its->units.size(), its->messages.size(), its->weights.size(),
            its->ops.size());
-  }
   return {};
 }
 

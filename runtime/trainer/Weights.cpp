@@ -35,12 +35,11 @@ Status findWeight(RankMemory &memory, const std::string &name, const WeightSpec 
   };
   if (search(memory.program))
     return {};
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
+  std::vector<const RankProgram *> programs;
+  PP_TRY(memory.emitted.all(programs));
+  for (const RankProgram *program : programs)
     if (search(*program))
       return {};
-  }
   return internal("no rank holds the weight `", name, "` whose state rank ", memory.program.rank, " has");
 }
 
@@ -199,12 +198,11 @@ Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64
 Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
                     WeightMatch &match) {
   std::set<std::string> names, lacking, unused;
-  for (int32_t rank = 0; rank < memory.emitted.program().ranks; ++rank) {
-    const RankProgram *program = nullptr;
-    PP_TRY(memory.emitted.rank(rank, program));
+  std::vector<const RankProgram *> programs;
+  PP_TRY(memory.emitted.all(programs));
+  for (const RankProgram *program : programs)
     for (const WeightSpec &weight : program->weights)
       names.insert(weight.name);
-  }
   bool hasOutput = std::any_of(names.begin(), names.end(), isOutputLayer);
   for (const auto &[name, place] : files.tensors())
     unused.insert(name);
