@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
 #include "frontend/Cluster.h"
+#include "frontend/Settings.h"
 #include "frontend/evaluate/Parameters.h"
 #include "frontend/model/Model.h"
 #include "frontend/schedule/Elaborator.h"
@@ -43,38 +44,6 @@ private:
   }
 };
 
-struct Setting {
-  /// What it may be, in the order of `kRanges`.
-  enum Range { Size, Count, AtLeast0, Above0, Below1, Share };
-  StringRef name;
-  double value;
-  Range range;
-  bool scalesLoss = false; ///< for precision f16 alone
-  SMLoc at = {};           ///< where it is given
-
-  bool isInt() const { return range == Size || range == Count; }
-  bool takes(double number) const {
-    switch (range) {
-    case Size:
-    case Count:
-      return number >= (range == Size) && number <= INT32_MAX;
-    case AtLeast0:
-      return number >= 0;
-    case Above0:
-      return number > 0;
-    default:
-      return number >= 0 && (number < 1 || (number == 1 && range == Share));
-    }
-  }
-};
-
-constexpr const char *kRanges[] = {"an int of at least 1",
-                                   "an int of at least 0",
-                                   "a number of at least 0",
-                                   "a number above 0",
-                                   "a number of at least 0 and below 1",
-                                   "a number from 0 to 1"};
-
 class TrainBinder {
 public:
   TrainBinder(Source &source, const Declarations &declared, const FrontendOptions &options, CommandLine &commandLine,
@@ -106,8 +75,11 @@ public:
     evaluator.scope = &scheduleScope;
     if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
       return failure();
-    if (failed(readSettings("data", dataSettings)) || failed(readSettings("mlp", mlpSettings)) ||
-        failed(readSettings("optimizer", optimizerSettings)) || failed(readPrecisions()) || failed(checkLossScale()) ||
+    for (auto [option, _] : settings.all())
+      if (failed(readSettings(option)))
+        return failure();
+    if (failed(readPrecisions()) ||
+        (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))) ||
         (options.aloneMicrobatches && failed(runAlone())))
       return failure();
     return elaborate(*outline);
@@ -290,7 +262,7 @@ private:
       return failure();
     scheduleScope.bindings.clear();
     scheduleScope.bind(schedule->parameters.front().name, Value(options.aloneMicrobatches));
-    mlpSettings[0].value = 1;
+    settings.mlp[0].value = 1;
     return success();
   }
 
@@ -314,9 +286,9 @@ private:
     for (const Callee &callee : callees())
       if (callee.kind == owner)
         return callee.find(name) ? success() : noParameter(given, callee);
-    for (auto [option, settings] : settingsOf())
+    for (auto [option, _] : settings.all())
       if (owner == option)
-        return checkSetting(given.at, owner, name, settings);
+        return settings.check(evaluator, given.at, owner, name);
     if (owner == "cluster")
       return evaluator.fail(given.at, "this program names no cluster");
     if (owner == "train")
@@ -354,8 +326,8 @@ private:
       for (const Callee &other : callees())
         if (other.kind != callee.kind)
           addAll(other);
-      for (auto [option, settings] : settingsOf())
-        for (const Setting &setting : settings)
+      for (auto [option, its] : settings.all())
+        for (const Setting &setting : its)
           add(option, setting.name);
     }
     StringRef nearest = nearestName(given.parameter, names);
@@ -378,22 +350,7 @@ private:
 
   //===-- data, optimizer, precision ----------------------------------------------------------------------------===//
 
-  /// The options that are settings by name, and these.
-  std::array<std::pair<StringRef, ArrayRef<Setting>>, 3> settingsOf() {
-    return {{{"data", dataSettings}, {"mlp", mlpSettings}, {"optimizer", optimizerSettings}}};
-  }
-
-  LogicalResult checkSetting(SMLoc at, StringRef option, StringRef name, ArrayRef<Setting> settings) {
-    SmallVector<StringRef> names;
-    for (const Setting &setting : settings)
-      names.push_back(setting.name);
-    if (is_contained(names, name))
-      return success();
-    return evaluator.fail(at, "`" + option + "` has no option `" + name + "`" + didYouMean(name, names), at,
-                          thereAre(names));
-  }
-
-  LogicalResult readSettings(StringRef option, MutableArrayRef<Setting> settings) {
+  LogicalResult readSettings(StringRef option) {
     const Option *written = find(option);
     if (train && !written && option == "data")
       return evaluator.fail(train->name.at, "train `" + train->name.text +
@@ -418,30 +375,13 @@ private:
         if (first.text == label.text)
           return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
       FailureOr<Value> number = evaluator.evaluate(value, trainScope);
-      if (failed(number) || failed(checkSetting(label.at, option, label.text, settings)) ||
-          failed(set(originOf(value, trainScope), label.text, *number, settings)))
+      if (failed(number) || failed(settings.check(evaluator, label.at, option, label.text)) ||
+          failed(settings.set(evaluator, originOf(value, trainScope), option, label.text, *number)))
         return failure();
     }
     for (const Override &given : overrides)
-      if (given.owner == option && failed(set(given.valueAt, given.parameter, given.value, settings)))
+      if (given.owner == option && failed(settings.set(evaluator, given.valueAt, option, given.parameter, given.value)))
         return failure();
-    return success();
-  }
-
-  LogicalResult set(SMLoc at, StringRef name, const Value &value, MutableArrayRef<Setting> settings) {
-    Setting &setting = *find_if(settings, [&](const Setting &one) { return one.name == name; });
-    setting.at = at;
-    std::optional<double> number;
-    if (auto *count = value.asInt())
-      number = *count;
-    else if (auto *exact = value.asNumber(); exact && !setting.isInt())
-      number = *exact;
-    if (number && setting.isInt() && *number > INT32_MAX)
-      return evaluator.fail(at, "`" + name + "` is at most " + Twine(INT32_MAX) + ", got " + value.text());
-    if (!number || !setting.takes(*number))
-      return evaluator.fail(at,
-                            Twine("expected ") + kRanges[setting.range] + " for `" + name + "`, got " + value.text());
-    setting.value = *number;
     return success();
   }
 
@@ -481,32 +421,11 @@ private:
                               (precision == sums ? "" : precision + " or ") + sums + ", got " + gradients);
   }
 
-  LogicalResult checkLossScale() {
-    for (const Setting &setting : optimizerSettings) {
-      if (!setting.scalesLoss || !setting.at.isValid())
-        continue;
-      if (precision != "f16" && options.precision.empty())
-        return evaluator.fail(setting.at,
-                              "`" + setting.name + "` is for `precision f16`; this program has " + precision);
-    }
-    return success();
-  }
-
   //===-- The module --------------------------------------------------------------------------------------------===//
 
   int64_t intOf(Scope &scope, StringRef name) {
     Binding *found = scope.find(source.intern(name));
     return found && found->value.asInt() ? *found->value.asInt() : 0;
-  }
-
-  mlir::DictionaryAttr dictionaryOf(ArrayRef<Setting> settings) {
-    SmallVector<mlir::NamedAttribute> made;
-    for (const Setting &setting : settings)
-      if (!setting.scalesLoss || precision == "f16")
-        made.push_back(builder.getNamedAttr(setting.name,
-                                            setting.isInt() ? mlir::Attribute(builder.getI64IntegerAttr(setting.value))
-                                                            : builder.getF64FloatAttr(setting.value)));
-    return builder.getDictionaryAttr(made);
   }
 
   mlir::DictionaryAttr trainAttr(int64_t layers) {
@@ -516,18 +435,19 @@ private:
     auto count = [&](StringRef name, int64_t value) {
       return builder.getNamedAttr(name, builder.getI64IntegerAttr(value));
     };
-    SmallVector<mlir::NamedAttribute> made = {string("name", train ? train->name.text : schedule->name.text),
-                                              string("model", model->name.text),
-                                              string("schedule", schedule->name.text),
-                                              count("layers", layers),
-                                              count("batch", dataSettings[0].value),
-                                              count("sequence", dataSettings[1].value),
-                                              count("vocab", intOf(modelScope, "vocab")),
-                                              string("precision", precision),
-                                              string("gradients", gradients),
-                                              builder.getNamedAttr("optimizer", dictionaryOf(optimizerSettings))};
-    if (mlpSettings[0].value > 1)
-      made.push_back(builder.getNamedAttr("mlp", dictionaryOf(mlpSettings)));
+    SmallVector<mlir::NamedAttribute> made = {
+        string("name", train ? train->name.text : schedule->name.text),
+        string("model", model->name.text),
+        string("schedule", schedule->name.text),
+        count("layers", layers),
+        count("batch", settings.data[0].value),
+        count("sequence", settings.data[1].value),
+        count("vocab", intOf(modelScope, "vocab")),
+        string("precision", precision),
+        string("gradients", gradients),
+        builder.getNamedAttr("optimizer", settings.dictionaryOf("optimizer", precision, builder))};
+    if (settings.mlp[0].value > 1)
+      made.push_back(builder.getNamedAttr("mlp", settings.dictionaryOf("mlp", precision, builder)));
     return builder.getDictionaryAttr(made);
   }
 
@@ -541,10 +461,10 @@ private:
         continue;
       for (const Value &length : *bound->value.asList())
         total += lengths.emplace_back(*length.asInt());
-      if (total != int64_t(dataSettings[1].value))
+      if (total != int64_t(settings.data[1].value))
         return evaluator.fail(parameter.name.at, "the slices " + bound->value.text() + " hold " + Twine(total) +
                                                      " tokens; a sequence has " +
-                                                     Twine(int64_t(dataSettings[1].value)));
+                                                     Twine(int64_t(settings.data[1].value)));
       bound->value = Value(int64_t(lengths.size()));
     }
     return lengths;
@@ -558,7 +478,7 @@ private:
                        .Case("bf16", builder.getBF16Type())
                        .Case("f16", builder.getF16Type())
                        .Default(builder.getF32Type());
-    BatchShape shape{int64_t(dataSettings[0].value), int64_t(dataSettings[1].value), element};
+    BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element};
     builder.setInsertionPointToEnd(module.getBody());
     if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
       return failure();
@@ -610,19 +530,7 @@ private:
   SMLoc clusterAt; ///< where it is chosen
   ClusterOutline clusterOutline;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
-  Setting dataSettings[2] = {{"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}};
-  Setting mlpSettings[1] = {{"chunks", 1, Setting::Size}};
-  Setting optimizerSettings[11] = {{"lr", 1e-3, Setting::AtLeast0},
-                                   {"beta1", 0.9, Setting::Below1},
-                                   {"beta2", 0.95, Setting::Below1},
-                                   {"epsilon", 1e-8, Setting::Above0},
-                                   {"weight_decay", 0.1, Setting::AtLeast0},
-                                   {"clip", 1.0, Setting::AtLeast0},
-                                   {"warmup", 0, Setting::Count},
-                                   {"decay_steps", 0, Setting::Count},
-                                   {"min_lr", 0.1, Setting::Share},
-                                   {"loss_scale", 65536, Setting::Above0, true},
-                                   {"scale_window", 2000, Setting::Count, true}};
+  Settings settings;
   StringRef precision = "f32", gradients = "f32";
 };
 } // namespace

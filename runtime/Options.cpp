@@ -148,6 +148,12 @@ const std::vector<OptionSpec> &allOptions() {
                  &Options::resume),
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
       pathOption("log", "FILE", "write one JSON line for each step", &Options::log),
+      pathOption("tensorboard", "DIR", "write loss, rate, norm and speed of each step for TensorBoard",
+                 &Options::tensorboard),
+      {"peak-flops", "X", "FLOP/s of a rank at best, as 989e12: the run says which share of them it uses",
+       [](const std::string &value, Options &options) {
+         return readReal("peak-flops", value, 1, 1e18, options.peakFlops.emplace());
+       }},
       pathOption("trace", "FILE", "write what every rank did and when, in Chrome's trace format", &Options::trace),
       pathOption("profile", "FILE", "write the times of tasks and messages, for pp-compile --costs", &Options::profile),
       {"sends", "KIND",

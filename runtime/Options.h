@@ -15,10 +15,12 @@ namespace pp {
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
-  std::string data, source, load, save, resume, grads, log, trace, profile; ///< paths; empty: not asked for
+  std::string data, source, load, save, resume, grads, log, trace, profile,
+      tensorboard;               ///< paths; empty: not asked for
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
   std::optional<double> lr;
+  std::optional<double> peakFlops; ///< FLOP/s of a rank at best
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;
   std::vector<std::string> allowUnused; ///< tensors of `load` that need not be weights of the model

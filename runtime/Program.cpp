@@ -187,6 +187,15 @@ void readOps(const json &root, RankProgram &rank) {
                           entry.value("flops", 0.0)});
 }
 
+OptimizerSpec::Rate rateOf(const std::string &name) {
+  using Rate = OptimizerSpec::Rate;
+  for (auto [known, rate] :
+       {std::pair("cosine", Rate::Cosine), {"linear", Rate::Linear}, {"constant", Rate::Constant}, {"wsd", Rate::Wsd}})
+    if (name == known)
+      return rate;
+  throw Unfit(text("the rate `", name, "` is not one of cosine, linear, constant, wsd"));
+}
+
 void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
   optimizer.lr = entry.value("lr", optimizer.lr);
   optimizer.beta1 = entry.value("beta1", optimizer.beta1);
@@ -197,6 +206,11 @@ void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
   optimizer.warmup = entry.value("warmup", optimizer.warmup);
   optimizer.decaySteps = entry.value("decay_steps", optimizer.decaySteps);
   optimizer.minLr = entry.value("min_lr", optimizer.minLr);
+  optimizer.decay = entry.value("decay", optimizer.decay);
+  optimizer.lag = entry.value("lag", optimizer.lag);
+  optimizer.rate = rateOf(entry.value("schedule", "cosine"));
+  if (optimizer.rate == OptimizerSpec::Rate::Wsd && optimizer.decay < 1)
+    throw Unfit(text("a rate that is `wsd` falls in ", optimizer.decay, " steps"));
   optimizer.lossScale = entry.value("loss_scale", optimizer.lossScale);
   optimizer.scaleWindow = entry.value("scale_window", optimizer.scaleWindow);
   if (!(optimizer.lossScale > 0) || optimizer.scaleWindow < 0)

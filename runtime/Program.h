@@ -7,7 +7,9 @@
 //    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f16" | "f64", "parameters": 123456,
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
-//                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1, "loss_scale": 65536.0, "scale_window": 2000}}
+//                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
+//                  "schedule": "cosine" | "linear" | "constant" | "wsd", "decay": 0, "lag": 0 | 1,
+//                  "loss_scale": 65536.0, "scale_window": 2000}}
 //   (decay_steps 0: the run's --steps; min_lr is a share of lr; clip 0: no clipping; the last two for f16 alone: the
 //   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
@@ -197,7 +199,12 @@ struct RankProgram {
 
 struct OptimizerSpec {
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0, clip = 0;
+  /// How the learning rate changes; runtime/trainer/Rate.h has the formulas.
+  enum class Rate : uint8_t { Cosine, Linear, Constant, Wsd };
+  Rate rate = Rate::Cosine;
   int64_t warmup = 0, decaySteps = 0;
+  int64_t decay = 0;       ///< steps in which the rate of `wsd` falls
+  int64_t lag = 0;         ///< 1: the first step counts as number 0, as in transformers
   double minLr = 0.1;      ///< a share of lr
   double lossScale = 1;    ///< the first one
   int64_t scaleWindow = 0; ///< good steps before it doubles; 0: it stays

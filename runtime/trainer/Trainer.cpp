@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Trainer.h"
 #include "runtime/files/Profile.h"
+#include "runtime/trainer/Rate.h"
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 namespace pp {
 namespace {
@@ -14,36 +14,15 @@ namespace {
 constexpr size_t maxTraceEvents = size_t(1) << 20;
 constexpr int64_t defaultSteps = 20;
 
-/// A number as JSON has it: as many digits as bring it back exactly.
-std::string exact(double value) {
-  char out[32];
-  snprintf(out, sizeof out, "%.17g", value);
-  return out;
-}
-
 } // namespace
 
-double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int64_t last) {
-  if (step <= optimizer.warmup)
-    return lr * double(step) / double(optimizer.warmup);
-  int64_t decay = optimizer.decaySteps > 0 ? optimizer.decaySteps : last;
-  if (decay <= optimizer.warmup)
-    return lr;
-  double progress = std::min(1.0, double(step - optimizer.warmup) / double(decay - optimizer.warmup));
-  return lr * (optimizer.minLr + (1 - optimizer.minLr) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
-}
-
 Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t number)
-    : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()) {
+    : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
+      runLog(whole, options) {
   rank.rank = number;
   rank.ranks = whole.ranks;
   rank.transport = &transport;
   rank.trace = &trace;
-}
-
-Trainer::~Trainer() {
-  if (log)
-    fclose(log);
 }
 
 Outcome Trainer::run() {
@@ -101,12 +80,7 @@ Status Trainer::makeReady() {
     size_t perStep = program->units.size() + 2 * program->messages.size() + 1;
     trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
   }
-  if (speaks() && !options.log.empty()) { // last: a run that cannot begin leaves an older log as it is
-    log = fopen(options.log.c_str(), options.resume.empty() ? "wb" : "ab");
-    if (!log)
-      return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
-  }
-  return {};
+  return speaks() ? runLog.open() : Status(); // last: a run that cannot begin leaves an older log as it is
 }
 
 /// Where the run starts and ends: what the command line says, else the checkpoint, else the program.
@@ -186,9 +160,10 @@ Status Trainer::fillArena() {
 Status Trainer::train() {
   PP_TRY(printHeader());
   for (int64_t step = state.step + 1; step <= lastStep; ++step) {
-    Summary summary;
+    StepSummary summary;
     PP_TRY(trainStep(step, summary));
-    PP_TRY(report(step, summary));
+    if (speaks())
+      PP_TRY(runLog.say(step, state.steps, lastStep, summary));
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
       PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
@@ -208,7 +183,7 @@ Status Trainer::train() {
   return {};
 }
 
-Status Trainer::trainStep(int64_t step, Summary &summary) {
+Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   double start = transport.now();
   transport.markStep(step);
   PP_TRY(fillInputs(step));
@@ -254,7 +229,7 @@ Status Trainer::trainStep(int64_t step, Summary &summary) {
 }
 
 /// All ranks know the norm, so all choose the next step's scale alike.
-Status Trainer::adaptScale(int64_t step, Summary &summary) {
+Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
   bool adapts = whole.optimizer.scaleWindow > 0;
   summary.skipped = !std::isfinite(summary.norm);
   if (summary.skipped) {
@@ -287,7 +262,7 @@ Status Trainer::fillInputs(int64_t step) {
 }
 
 /// Each loss lives on one rank; adding zeros moves it to all, and the microbatches are then added in their order.
-Status Trainer::summarize(Summary &summary) {
+Status Trainer::summarize(StepSummary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
   for (const LossSpec &loss : program->losses) {
     double wide = 0;
@@ -309,34 +284,6 @@ Status Trainer::summarize(Summary &summary) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
       summary.hasNorm = true;
     }
-  return {};
-}
-
-Status Trainer::report(int64_t step, const Summary &summary) {
-  if (!speaks())
-    return {};
-  double tokensPerSecond = whole.tokensPerStep / summary.seconds, flops = whole.flopsPerStep / summary.seconds;
-  char norm[32] = "-";
-  if (summary.hasNorm)
-    snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
-  std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale, summary.skipped ? ", skipped" : "") : "";
-  printf("step %*lld/%lld  loss %.5f  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s\n",
-         int(std::to_string(state.steps).size()), static_cast<long long>(step), static_cast<long long>(state.steps),
-         summary.loss, norm, summary.lr, scale.c_str(), tokensPerSecond, flops * 1e-9);
-  fflush(stdout);
-  if (!log)
-    return {};
-  std::string line =
-      text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss),
-           ", \"grad_norm\": ", summary.hasNorm && std::isfinite(summary.norm) ? exact(summary.norm) : "null",
-           ", \"lr\": ", exact(summary.lr),
-           whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),
-                                     ", \"skipped\": ", summary.skipped ? "true" : "false")
-                              : "",
-           ", \"tokens_per_s\": ", exact(tokensPerSecond), ", \"flop_per_s\": ", exact(flops),
-           ", \"seconds\": ", exact(summary.seconds), "}\n");
-  if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
-    return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
   return {};
 }
 

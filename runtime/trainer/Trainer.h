@@ -8,6 +8,7 @@
 #include "runtime/files/Tokens.h"
 #include "runtime/files/Trace.h"
 #include "runtime/trainer/Checkpoint.h"
+#include "runtime/trainer/RunLog.h"
 
 namespace pp {
 
@@ -19,13 +20,9 @@ struct Outcome {
   bool mine = false;
 };
 
-/// The learning rate of step `step` (1 is the first): linear warm-up, then a cosine down to minLr * lr at `last`.
-[[nodiscard]] double learningRate(const OptimizerSpec &optimizer, double lr, int64_t step, int64_t last);
-
 class Trainer {
 public:
   Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t rank);
-  ~Trainer();
   Trainer(const Trainer &) = delete;
   Trainer &operator=(const Trainer &) = delete;
 
@@ -33,12 +30,6 @@ public:
   Outcome run();
 
 private:
-  /// What a step says to people.
-  struct Summary {
-    double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
-    bool hasNorm = false, skipped = false;
-  };
-
   Status makeReady();
   Status checkOutputs();
   Status resolveState();
@@ -46,10 +37,9 @@ private:
   Status fillArena();
   Status train();
   Status fillInputs(int64_t step);
-  Status trainStep(int64_t step, Summary &summary);
-  Status summarize(Summary &summary);
-  Status adaptScale(int64_t step, Summary &summary);
-  Status report(int64_t step, const Summary &summary);
+  Status trainStep(int64_t step, StepSummary &summary);
+  Status summarize(StepSummary &summary);
+  Status adaptScale(int64_t step, StepSummary &summary);
   Status finish();
   Status finishTrace();
   Status gatherTraces(std::vector<RankTrace> &traces);
@@ -66,6 +56,7 @@ private:
   Transport &transport;
   Device &device;
   const Program &whole;
+  RunLog runLog;
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
@@ -76,7 +67,6 @@ private:
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
   std::vector<double> sums;            ///< losses by microbatch, then each rank's norm
-  FILE *log = nullptr;
   bool together = false, mine = false;
   std::vector<std::string> remarks;
   WeightFiles files; ///< what --load or --resume names

@@ -1,7 +1,7 @@
 // Whole runs of programs made by hand, under mpirun and in one process: gradients, checkpoints, files and faults.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/SafeTensors.h"
-#include "runtime/trainer/Trainer.h"
+#include "runtime/trainer/Rate.h"
 #include "runtime/transport/MpiCollective.h"
 #include <chrono>
 #include <cmath>
@@ -400,6 +400,35 @@ TEST(RuntimeRate, WarmsUpAndDecays) {
   optimizer.warmup = 0;
   optimizer.decaySteps = 0;
   EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 5, 5), 0.1);
+}
+
+TEST(RuntimeRate, FallsInOtherWays) {
+  OptimizerSpec optimizer;
+  optimizer.warmup = 4;
+  optimizer.minLr = 0;
+  optimizer.rate = OptimizerSpec::Rate::Linear;
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 1, 24), 0.5);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 4, 24), 2);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 9, 24), 1.5);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 24, 24), 0);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 30, 24), 0);
+  optimizer.lag = 1; // step 1 is number 0, as transformers counts
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 1, 24), 0);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 5, 24), 2);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 10, 24), 1.5);
+  optimizer.rate = OptimizerSpec::Rate::Constant;
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 2, 24), 0.5);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 2, 500, 24), 2);
+  optimizer.rate = OptimizerSpec::Rate::Wsd;
+  optimizer.lag = 0;
+  optimizer.minLr = 0.2;
+  optimizer.decay = 10;
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 1, 30), 0.2 + 0.8 / 4);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 4, 30), 1);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 20, 30), 1);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 25, 30), 0.6);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 30, 30), 0.2);
+  EXPECT_DOUBLE_EQ(learningRate(optimizer, 1, 99, 30), 0.2);
 }
 
 } // namespace

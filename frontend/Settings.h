@@ -1,0 +1,67 @@
+// The options of a `train` that are written `name = value`: of `data`, `mlp` and `optimizer`, with what each may be.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_SETTINGS_H
+#define PP_FRONTEND_SETTINGS_H
+
+#include "frontend/evaluate/Evaluator.h"
+#include "mlir/IR/Builders.h"
+
+namespace pp {
+
+struct Setting {
+  /// What it may be, in the order of the table in Settings.cpp.
+  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Word };
+  StringRef name;
+  double value; ///< of a word its number in `words`
+  Range range;
+  bool scalesLoss = false; ///< for precision f16 alone
+  llvm::ArrayRef<StringRef> words = {};
+  SMLoc at = {}; ///< where it is given
+
+  bool isInt() const { return range == Size || range == Count || range == Bit; }
+};
+
+/// How the learning rate changes; the runtime has the formulas (runtime/trainer/Rate.h).
+inline constexpr StringRef kRates[] = {"cosine", "linear", "constant", "wsd"};
+
+class Settings {
+public:
+  Setting data[2] = {{"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}};
+  Setting mlp[1] = {{"chunks", 1, Setting::Size}};
+  Setting optimizer[14] = {{"lr", 1e-3, Setting::AtLeast0},
+                           {"beta1", 0.9, Setting::Below1},
+                           {"beta2", 0.95, Setting::Below1},
+                           {"epsilon", 1e-8, Setting::Above0},
+                           {"weight_decay", 0.1, Setting::AtLeast0},
+                           {"clip", 1.0, Setting::AtLeast0},
+                           {"warmup", 0, Setting::Count},
+                           {"decay_steps", 0, Setting::Count},
+                           {"min_lr", 0.1, Setting::Share},
+                           {"schedule", 0, Setting::Word, false, kRates},
+                           {"decay", 0, Setting::Count},
+                           {"lag", 0, Setting::Bit},
+                           {"loss_scale", 65536, Setting::Above0, true},
+                           {"scale_window", 2000, Setting::Count, true}};
+
+  /// By the name of their option.
+  std::array<std::pair<StringRef, llvm::MutableArrayRef<Setting>>, 3> all() {
+    return {{{"data", data}, {"mlp", mlp}, {"optimizer", optimizer}}};
+  }
+  llvm::MutableArrayRef<Setting> of(StringRef option);
+
+  /// That `option` has a setting of this name.
+  mlir::LogicalResult check(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name);
+  /// Takes a value that was given at `at`, if it is in range.
+  mlir::LogicalResult set(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name, const Value &value);
+  /// That what is given of the optimizer has an effect with this precision and this rate.
+  mlir::LogicalResult checkOptimizer(Evaluator &evaluator, StringRef precision);
+
+  mlir::DictionaryAttr dictionaryOf(StringRef option, StringRef precision, mlir::Builder &builder);
+
+private:
+  Setting &find(llvm::MutableArrayRef<Setting> settings, StringRef name);
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_SETTINGS_H

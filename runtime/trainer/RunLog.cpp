@@ -1,0 +1,111 @@
+// Writes what each step did: to the terminal, as a JSON line, and for TensorBoard.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/trainer/RunLog.h"
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+namespace pp {
+namespace {
+
+constexpr size_t recentSteps = 20;
+constexpr double largestExponent = 700; ///< e to it is a double
+
+/// A number as JSON has it: as many digits as bring it back exactly.
+std::string exact(double value) {
+  char out[32];
+  snprintf(out, sizeof out, "%.17g", value);
+  return out;
+}
+
+std::string exactOrNull(bool known, double value) { return known && std::isfinite(value) ? exact(value) : "null"; }
+
+double perplexity(double loss) { return std::exp(std::min(loss, largestExponent)); }
+
+/// `42 s`, `12 min`, `3.5 h`: of a time that is only guessed.
+std::string roughly(double seconds) {
+  char out[32];
+  if (seconds < 100)
+    snprintf(out, sizeof out, "%.0f s", seconds);
+  else if (seconds < 6000)
+    snprintf(out, sizeof out, "%.0f min", seconds / 60);
+  else
+    snprintf(out, sizeof out, "%.1f h", seconds / 3600);
+  return out;
+}
+
+} // namespace
+
+RunLog::~RunLog() {
+  if (log)
+    fclose(log);
+}
+
+Status RunLog::open() {
+  if (!options.log.empty()) {
+    log = fopen(options.log.c_str(), options.resume.empty() ? "wb" : "ab");
+    if (!log)
+      return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
+  }
+  return options.tensorboard.empty() ? Status() : events.open(options.tensorboard);
+}
+
+double RunLog::share(double seconds) const {
+  return options.peakFlops ? whole.flopsPerStep / (seconds * double(whole.ranks) * *options.peakFlops) : -1;
+}
+
+Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary &summary) {
+  if (recent.size() == recentSteps || (!recent.empty() && step == second)) // the first step touches every page
+    recent.pop_front();
+  recent.push_back(summary.seconds);
+  second = second ? second : step + 1;
+  std::vector<double> sorted(recent.begin(), recent.end());
+  std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
+  double left = sorted[sorted.size() / 2] * double(last - step);
+  print(step, steps, left, summary);
+  if (log)
+    PP_TRY(writeLine(step, left, summary));
+  if (!events.isOpen())
+    return {};
+  std::vector<std::pair<std::string, double>> values = {{"train/loss", summary.loss}, {"train/lr", summary.lr}};
+  if (summary.hasNorm)
+    values.push_back({"train/grad_norm", summary.norm});
+  values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
+  return events.add(step, values);
+}
+
+void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &summary) const {
+  char norm[32] = "-", peak[32] = "";
+  if (summary.hasNorm)
+    snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
+  if (options.peakFlops)
+    snprintf(peak, sizeof peak, "  %.1f %% of peak", 100 * share(summary.seconds));
+  std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale, summary.skipped ? ", skipped" : "") : "";
+  constexpr double worthSaying = 10;
+  std::string rest = left >= worthSaying ? "  " + roughly(left) + " left" : "";
+  printf("step %*lld/%lld  loss %.5f  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
+         int(std::to_string(steps).size()), static_cast<long long>(step), static_cast<long long>(steps), summary.loss,
+         norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
+         whole.flopsPerStep / summary.seconds * 1e-9, peak, rest.c_str());
+  fflush(stdout);
+}
+
+Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) {
+  std::string line =
+      text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
+           ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
+           whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),
+                                     ", \"skipped\": ", summary.skipped ? "true" : "false")
+                              : "",
+           ", \"tokens\": ", exact(whole.tokensPerStep),
+           ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
+           ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
+           ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
+           ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left), "}\n");
+  if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
+    return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
+  return {};
+}
+
+} // namespace pp

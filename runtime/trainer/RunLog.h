@@ -1,0 +1,47 @@
+// What a run says of its steps: a line on the terminal, a JSON line in a file, an event for TensorBoard.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_RUNLOG_H
+#define PP_RUNTIME_RUNLOG_H
+
+#include "runtime/Options.h"
+#include "runtime/Program.h"
+#include "runtime/files/EventFile.h"
+#include <deque>
+
+namespace pp {
+
+/// What one step did.
+struct StepSummary {
+  double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
+  bool hasNorm = false, skipped = false;
+};
+
+class RunLog {
+public:
+  RunLog(const Program &whole, const Options &options) : whole(whole), options(options) {}
+  ~RunLog();
+  RunLog(const RunLog &) = delete;
+  RunLog &operator=(const RunLog &) = delete;
+
+  /// Makes the files that the command line asks for. A resumed run appends to its log and begins a new event file.
+  Status open();
+  /// Says what step `step` of `steps` did; the run ends after `last`.
+  Status say(int64_t step, int64_t steps, int64_t last, const StepSummary &summary);
+
+private:
+  /// Which share of their peak FLOP/s all ranks have used; negative: the peak is not known.
+  [[nodiscard]] double share(double seconds) const;
+  void print(int64_t step, int64_t steps, double left, const StepSummary &summary) const;
+  Status writeLine(int64_t step, double left, const StepSummary &summary);
+
+  const Program &whole;
+  const Options &options;
+  FILE *log = nullptr;
+  EventFile events;
+  std::deque<double> recent; ///< seconds of the last steps; the run's first one leaves when there is a second
+  int64_t second = 0;        ///< number of the run's second step
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_RUNLOG_H
