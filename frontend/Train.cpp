@@ -438,6 +438,7 @@ private:
     SmallVector<mlir::NamedAttribute> made = {
         string("name", train ? train->name.text : schedule->name.text),
         string("model", model->name.text),
+        string("function", hashOfParts(module)),
         string("schedule", schedule->name.text),
         count("layers", layers),
         count("batch", settings.data[0].value),

@@ -93,6 +93,16 @@ Status readNames(const std::string &value, Options &options) {
   return options.allowUnused.empty() ? invalid("`--allow-unused` expects the name of a tensor, got nothing") : Status();
 }
 
+Status readChanged(const std::string &value, Options &options) {
+  std::istringstream all(value);
+  for (std::string name; std::getline(all, name, ',');)
+    if (name != "data" && name != "optimizer")
+      return invalid("`--changed` expects `data`, `optimizer` or both with a comma, got `", value, "`");
+    else
+      options.changed.push_back(name);
+  return options.changed.empty() ? invalid("`--changed` expects `data` or `optimizer`, got nothing") : Status();
+}
+
 Status readSaveType(const std::string &value, Options &options) {
   for (auto [name, type] : {std::pair("f32", Type::F32), {"bf16", Type::Bf16}, {"f16", Type::F16}})
     if (value == name)
@@ -125,6 +135,9 @@ const std::vector<OptionSpec> &allOptions() {
                  "the tokens before those of the decoder",
                  &Options::source),
       wholeOption("steps", "train up to step N (20); the learning rate decays until then", 1, &Options::steps),
+      wholeOption("epochs", "instead of --steps: as many steps as it takes to read the data N times", 1,
+                  &Options::epochs),
+      switchOption("shuffle", "read the sequences of the data in another order in each epoch", &Options::shuffle),
       {"lr", "X", "peak learning rate",
        [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},
       {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},
@@ -146,6 +159,7 @@ const std::vector<OptionSpec> &allOptions() {
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
       pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr and steps come from it",
                  &Options::resume),
+      {"changed", "NAME,..", "what may differ from the run that is resumed: data, optimizer", readChanged},
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
       pathOption("log", "FILE", "write one JSON line for each step", &Options::log),
       pathOption("tensorboard", "DIR", "write loss, rate, norm and speed of each step for TensorBoard",
@@ -217,6 +231,12 @@ Status checkTogether(const Options &options) {
     return invalid("`--shard-size` needs `--save DIR`");
   if (options.shardBytes && !options.resume.empty())
     return invalid("`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
+  if (options.steps && options.epochs)
+    return invalid("`--steps` and `--epochs` both say where to end; give one");
+  if (!options.changed.empty() && options.resume.empty())
+    return invalid("`--changed` needs `--resume`");
+  if (options.data == "random" && (options.epochs || options.shuffle))
+    return invalid("`", options.epochs ? "--epochs" : "--shuffle", "` has no effect: random tokens have no end");
   if (!options.allowUnused.empty() && options.load.empty())
     return invalid("`--allow-unused` needs `--load`");
   if (options.inProcess && options.carrier != Carrier::Unsaid && options.carrier != Carrier::Threads)

@@ -20,7 +20,10 @@ struct Options {
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
   std::optional<double> lr;
-  std::optional<double> peakFlops; ///< FLOP/s of a rank at best
+  std::optional<int64_t> epochs; ///< instead of steps
+  bool shuffle = false;
+  std::vector<std::string> changed; ///< what may differ from the resumed run: `data`, `optimizer`
+  std::optional<double> peakFlops;  ///< FLOP/s of a rank at best
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;
   std::vector<std::string> allowUnused; ///< tensors of `load` that need not be weights of the model

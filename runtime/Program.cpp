@@ -189,9 +189,8 @@ void readOps(const json &root, RankProgram &rank) {
 
 OptimizerSpec::Rate rateOf(const std::string &name) {
   using Rate = OptimizerSpec::Rate;
-  for (auto [known, rate] :
-       {std::pair("cosine", Rate::Cosine), {"linear", Rate::Linear}, {"constant", Rate::Constant}, {"wsd", Rate::Wsd}})
-    if (name == known)
+  for (Rate rate : {Rate::Cosine, Rate::Linear, Rate::Constant, Rate::Wsd})
+    if (name == nameOf(rate))
       return rate;
   throw Unfit(text("the rate `", name, "` is not one of cosine, linear, constant, wsd"));
 }
@@ -221,6 +220,7 @@ void readProgramRoot(const json &root, Program &program) {
   program.name = root.value("name", std::string());
   program.model = root.value("model", std::string());
   program.schedule = root.value("schedule", std::string());
+  program.function = root.value("function", std::string());
   program.target = root.value("target", std::string("cpu"));
   if (auto made = root.find("fingerprint"); made != root.end())
     program.fingerprint = made->dump();
@@ -375,6 +375,11 @@ Status readRankProgram(std::string_view json, const Program &program, RankProgra
     return internal("the emitted description of rank ", rank.rank, " is not readable: ", error.what());
   }
   return {};
+}
+
+const char *nameOf(OptimizerSpec::Rate rate) {
+  constexpr const char *names[] = {"cosine", "linear", "constant", "wsd"};
+  return names[size_t(rate)];
 }
 
 } // namespace pp

@@ -210,9 +210,12 @@ struct OptimizerSpec {
   int64_t scaleWindow = 0; ///< good steps before it doubles; 0: it stays
 };
 
+[[nodiscard]] const char *nameOf(OptimizerSpec::Rate rate);
+
 /// What pp_program_json says.
 struct Program {
   std::string name, model, schedule, precision;
+  std::string function;           ///< a hash of what the model computes; empty: not known
   std::string target = "cpu";     ///< what it was compiled for
   std::string fingerprint = "{}"; ///< JSON: what profiles and traces say that they were made from
   int32_t ranks = 1;

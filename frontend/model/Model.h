@@ -21,6 +21,10 @@ mlir::LogicalResult buildModel(Source &source, Evaluator &evaluator, const Model
 /// Part names, the number of layers and the kind of each, for the schedule.
 mlir::FailureOr<ModelOutline> outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
 
+/// A hash of what the parts of the module's model compute: their ops and attributes, but no sizes, which weights have.
+/// Two models with equal weights and unlike heads, rotary bases or activations differ in it.
+std::string hashOfParts(mlir::ModuleOp module);
+
 } // namespace pp
 
 #endif // PP_FRONTEND_MODEL_H

@@ -1,7 +1,8 @@
 // Maps a text or a token file and walks it in order, with every size and every token checked before the first step.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Tokens.h"
-#include "runtime/files/Random.h"
+#include "runtime/files/SafeTensors.h"
+#include "runtime/files/Shuffle.h"
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -43,6 +44,8 @@ std::string binaryKind(std::string_view body) {
 
 std::string tokenPath(const std::string &data) { return widthSaid(data) ? data.substr(4) : data; }
 
+Tokens::Tokens() = default;
+
 Tokens::~Tokens() {
   if (mapping)
     munmap(mapping, mappedBytes);
@@ -55,6 +58,21 @@ Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, ui
   if ((random = data == "random"))
     return {};
   std::string path = tokenPath(data);
+  if (std::string index = path + ".idx"; !widthSaid(data) && access(index.c_str(), F_OK) == 0) {
+    PP_TRY(readMegatron(path));
+  } else {
+    PP_TRY(readFormat(path, widthSaid(data)));
+  }
+  if (tokens < sequence + 1)
+    return invalid("data `", path, "` has ", tokens, " tokens; one sequence of ", sequence, " needs ", sequence + 1);
+  for (int64_t i = 0; check && i < tokens; ++i)
+    if (at(i) < 0 || at(i) >= vocab)
+      return invalid("token ", i, " of `", path, "` is ", at(i), "; the model's vocabulary has ", vocab, ", 0 to ",
+                     vocab - 1);
+  return {};
+}
+
+Status Tokens::map(const std::string &path) {
   int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0)
     return refused("cannot read data `", path, "`: ", strerror(errno));
@@ -73,26 +91,85 @@ Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, ui
   close(file);
   if (mappedBytes > 0 && !mapping)
     return refused("cannot map data `", path, "`: ", strerror(error));
-  return readFormat(path, widthSaid(data), check);
+  first = static_cast<const char *>(mapping);
+  return {};
 }
 
-Status Tokens::readFormat(const std::string &path, int64_t tokenBytes, bool check) {
-  first = static_cast<const char *>(mapping);
-  if (tokenBytes) {
-    if (int64_t(mappedBytes) % tokenBytes != 0)
-      return invalid("`", path, "` has ", mappedBytes, " bytes, which is no multiple of the ", tokenBytes,
-                     " bytes of a token");
-    width = tokenBytes;
-    tokens = int64_t(mappedBytes) / width;
-  } else {
-    PP_TRY(readHeader(path));
+Status Tokens::readFormat(const std::string &path, int64_t tokenBytes) {
+  if (!tokenBytes && path.ends_with(".safetensors"))
+    return readDataset(path);
+  PP_TRY(map(path));
+  if (!tokenBytes)
+    return readHeader(path);
+  if (int64_t(mappedBytes) % tokenBytes != 0)
+    return invalid("`", path, "` has ", mappedBytes, " bytes, which is no multiple of the ", tokenBytes,
+                   " bytes of a token");
+  width = tokenBytes;
+  tokens = int64_t(mappedBytes) / width;
+  return {};
+}
+
+Status Tokens::readDataset(const std::string &path) {
+  dataset = std::make_unique<SafeTensors>();
+  PP_TRY(dataset->open(path));
+  for (const auto &[name, tensor] : dataset->tensors())
+    if (name != "tokens")
+      return invalid("data `", path, "` has `", name, "`; a program can read `tokens` only");
+  auto found = dataset->tensors().find("tokens");
+  if (found == dataset->tensors().end() || found->second.shape.size() != 1)
+    return invalid("data `", path, "` has no `tokens` of one dimension");
+  const FileTensor &tensor = found->second;
+  if (tensor.type != "I32" && tensor.type != "U32" && tensor.type != "U16")
+    return invalid("`tokens` of `", path, "` are ", tensor.type, "; expected I32, U32 or U16");
+  width = tensor.type == "U16" ? 2 : 4;
+  tokens = tensor.elements();
+  first = dataset->data(tensor);
+  return {};
+}
+
+/// PREFIX.idx: "MMIDIDX", two zeros, u64 version 1, u8 type of tokens, u64 sequences, u64 marks; i32 lengths of the
+/// sequences, i64 offsets of the sequences, i64 marks, which say with which sequences documents begin (NVIDIA's
+/// Megatron-LM, IndexedDataset).
+Status Tokens::readMegatron(const std::string &prefix) {
+  const std::string index = prefix + ".idx";
+  constexpr int64_t headBytes = 34;
+  PP_TRY(map(index));
+  const char *bytes = first;
+  const int64_t size = int64_t(mappedBytes);
+  if (size < headBytes || std::string_view(bytes, 9) != std::string_view("MMIDIDX\0\0", 9))
+    return invalid("`", index, "` is no index of a Megatron dataset");
+  auto number = [&](int64_t place) {
+    int64_t out = 0;
+    memcpy(&out, bytes + place, sizeof out);
+    return out;
+  };
+  constexpr int64_t widths[] = {0, 1, 0, 2, 4, 8, 0, 0, 2}; // by the code of the type; the others have no tokens
+  const auto code = size_t(uint8_t(bytes[17]));
+  if (number(9) != 1 || code >= std::size(widths) || widths[code] == 0)
+    return invalid("`", index, "` has version ", number(9), " and tokens of type ", code,
+                   "; this program reads version 1 and the types 1, 3, 4, 5 and 8");
+  const int64_t sequences = number(18), marks = number(26);
+  if (sequences < 0 || sequences > size || marks < 0 || marks > size || size < headBytes + 12 * sequences + 8 * marks)
+    return invalid("`", index, "` is truncated: it has ", size, " bytes for ", sequences, " sequences and ", marks,
+                   " marks of documents");
+  int64_t counted = 0;
+  for (int64_t i = 0; i < sequences; ++i) {
+    int32_t length = 0;
+    memcpy(&length, bytes + headBytes + 4 * i, sizeof length);
+    int64_t offset = number(headBytes + 4 * sequences + 8 * i);
+    if (length < 0 || offset != counted * widths[code])
+      return invalid("sequence ", i, " of `", index, "` has ", length, " tokens from byte ", offset,
+                     " on; expected byte ", counted * widths[code], ", right behind the sequence before");
+    counted += length;
   }
-  if (tokens < sequence + 1)
-    return invalid("data `", path, "` has ", tokens, " tokens; one sequence of ", sequence, " needs ", sequence + 1);
-  for (int64_t i = 0; check && i < tokens; ++i)
-    if (at(i) >= vocab)
-      return invalid("token ", i, " of `", path, "` is ", at(i), "; the model's vocabulary has ", vocab, ", 0 to ",
-                     vocab - 1);
+  munmap(mapping, mappedBytes);
+  mapping = nullptr;
+  PP_TRY(map(prefix + ".bin"));
+  width = widths[code];
+  tokens = counted;
+  if (counted * width > int64_t(mappedBytes))
+    return invalid("`", prefix, ".bin` is truncated: `", index, "` says ", counted, " tokens of ", width,
+                   " bytes, the file has ", mappedBytes, " bytes");
   return {};
 }
 
@@ -126,23 +203,41 @@ Status Tokens::readHeader(const std::string &path) {
 }
 
 int64_t Tokens::at(int64_t position) const {
-  uint32_t token = 0; // as everywhere in the runtime's files, the machine is little endian
+  uint64_t token = 0; // as everywhere in the runtime's files, the machine is little endian
   memcpy(&token, first + position * width, size_t(width));
-  return token;
+  return int64_t(token);
 }
 
-void Tokens::read(int64_t n, bool targets, int32_t *out, int64_t from, int64_t count) const {
+void Tokens::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count) const {
   count = count < 0 ? sequence - from : count;
-  from += targets;
+  from += what == What::Targets;
   if (random) {
+    n -= what == What::Before;
     uint64_t begin = uint64_t(n) * uint64_t(sequence + 1) + uint64_t(from);
     for (int64_t i = 0; i < count; ++i)
       out[i] = int32_t(hashOf(seed, begin + uint64_t(i)) % uint64_t(vocab));
     return;
   }
-  int64_t start = (n + windows()) % windows() * sequence + from;
+  int64_t window = n % windows();
+  if (order)
+    window = shuffled(*order, n / windows(), window, windows());
+  if (what == What::Before)
+    window = (window + windows() - 1) % windows();
+  int64_t start = window * sequence + from;
   for (int64_t i = 0; i < count; ++i)
     out[i] = int32_t(at(start + i));
+}
+
+std::string Tokens::fingerprint() const {
+  if (random)
+    return "random";
+  const auto bytes = size_t(tokens * width), sample = std::min(bytes, sampleBytes);
+  uint64_t hash = keyOf(uint64_t(tokens), {first, sample});
+  hash = keyOf(hash, {first + bytes - sample, sample});
+  char out[64];
+  snprintf(out, sizeof out, "%lld tokens, %016llx", static_cast<long long>(tokens),
+           static_cast<unsigned long long>(hash));
+  return out;
 }
 
 } // namespace pp

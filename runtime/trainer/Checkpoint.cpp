@@ -157,7 +157,19 @@ ordered_json programFacts(const Program &program) {
                         {"parameters", program.parameters}};
   if (program.updates > 1)
     facts["updates_per_step"] = program.updates;
+  if (!program.function.empty())
+    facts["function"] = program.function;
   return facts;
+}
+
+/// What decides how a step changes the weights, apart from the peak rate.
+ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
+  return {{"beta1", optimizer.beta1},     {"beta2", optimizer.beta2},
+          {"epsilon", optimizer.epsilon}, {"weight_decay", optimizer.weightDecay},
+          {"clip", optimizer.clip},       {"schedule", nameOf(optimizer.rate)},
+          {"warmup", optimizer.warmup},   {"decay_steps", optimizer.decaySteps},
+          {"min_lr", optimizer.minLr},    {"decay", optimizer.decay},
+          {"lag", optimizer.lag}};
 }
 
 Status writeState(const Program &program, const std::string &path, const RunState &state,
@@ -167,6 +179,8 @@ Status writeState(const Program &program, const std::string &path, const RunStat
                        {"steps", state.steps},
                        {"seed", state.seed},
                        {"lr", state.lr},
+                       {"data", {{"fingerprint", state.data}, {"shuffle", state.shuffle}}},
+                       {"optimizer", optimizerFacts(program.optimizer)},
                        {"sequences", state.step * program.sequencesPerStep()},
                        {"program", programFacts(program)},
                        {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
@@ -314,7 +328,8 @@ Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunStat
   return status;
 }
 
-Status readRunState(const Program &program, const std::string &folder, RunState &state) {
+Status readRunState(const Program &program, const std::string &folder, RunState &state,
+                    std::vector<std::string> &changes) {
   std::string path = withoutEndSlash(folder) + "/" + stateFile;
   std::string body;
   if (Status read = readText(path, body); !read.ok())
@@ -328,7 +343,11 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
                      " updates a step, this program has ", program.updates);
     const ordered_json mine = programFacts(program);
     for (auto &[key, value] : mine.items())
-      if (auto theirs = root.at("program").at(key); theirs != value)
+      if (auto theirs = root.at("program").value(key, value); theirs != value && key == "function")
+        return invalid("cannot resume from `", folder,
+                       "`: the model of that run computes something else with weights of "
+                       "these sizes; heads, rotary base, epsilon, activation or window differ");
+      else if (theirs != value)
         return invalid("cannot resume from `", folder, "`: it was made with ", key, " ", theirs.dump(),
                        ", this program has ", value.dump());
     state.step = root.at("step").get<int64_t>();
@@ -336,6 +355,12 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.seed = root.at("seed").get<uint64_t>();
     state.lr = root.at("lr").get<double>();
     state.origin = root.value("origin", std::string());
+    state.data = root.value("/data/fingerprint"_json_pointer, std::string());
+    state.shuffle = root.value("/data/shuffle"_json_pointer, false);
+    const ordered_json optimizer = optimizerFacts(program.optimizer);
+    for (auto &[key, value] : optimizer.items())
+      if (auto was = root.value("optimizer", optimizer).at(key); was != value)
+        changes.push_back(text(key, " was ", was.dump(), " and is ", value.dump()));
     if (!program.scalesLoss())
       return {};
     const auto &scale = root.at("loss_scale");

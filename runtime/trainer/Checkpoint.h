@@ -22,7 +22,9 @@ struct RunState {
   // Of a program that scales its loss:
   double lossScale = 1;
   int64_t goodSteps = 0, skipped = 0; ///< since the scale changed last; of all steps done
-  std::string origin;                 ///< the folder whose weights the run began with, if there was one
+  bool shuffle = false;
+  std::string data;   ///< its fingerprint
+  std::string origin; ///< the folder whose weights the run began with, if there was one
 };
 
 /// How the weights of a checkpoint are stored.
@@ -43,8 +45,9 @@ Status checkFile(const std::string &option, const std::string &path);
 /// were too small for f16 and became 0.
 Status saveCheckpoint(RankMemory &memory, const std::string &folder, const RunState &state, const WeightLayout &layout,
                       int64_t &vanished);
-/// Reads where the run stood and refuses a checkpoint of another program.
-Status readRunState(const Program &program, const std::string &folder, RunState &state);
+/// Reads where the run stood and refuses a checkpoint of another program. `changes` says where the optimizer differs.
+Status readRunState(const Program &program, const std::string &folder, RunState &state,
+                    std::vector<std::string> &changes);
 /// Reads this rank's weights and state; `files` and `match` are those of `folder`.
 Status loadCheckpoint(RankMemory &memory, const std::string &folder, const WeightFiles &files, const WeightMatch &match,
                       const RunState &state);

@@ -57,9 +57,7 @@ Status Trainer::makeReady() {
     return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
   if (!options.source.empty() && !whole.readsSource)
     return invalid("`--source`: this model has no encoder; it reads `--data` alone");
-  PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
-  if (!options.source.empty())
-    PP_TRY(source.open(options.source, whole.sequence, whole.vocab, ~state.seed, speaks()));
+  PP_TRY(openData());
   PP_TRY(openWeights());
   PP_TRY(device.allocate(*program));
   if (speaks())
@@ -89,7 +87,10 @@ Status Trainer::resolveState() {
   state.lossScale = whole.scalesLoss() ? whole.optimizer.lossScale : 1;
   state.steps = defaultSteps;
   if (!options.resume.empty()) {
-    PP_TRY(readRunState(whole, options.resume, state));
+    std::vector<std::string> changes;
+    PP_TRY(readRunState(whole, options.resume, state, changes));
+    for (const std::string &change : changes)
+      PP_TRY(accept("optimizer", text("the optimizer's ", change)));
     if (options.seed && *options.seed != state.seed)
       return invalid("`--seed ", *options.seed, "` differs from the resumed run's ", state.seed, "; leave it out");
     if (options.steps && *options.steps != state.steps && whole.optimizer.decaySteps == 0)
@@ -98,7 +99,12 @@ Status Trainer::resolveState() {
   }
   state.seed = options.seed.value_or(state.seed);
   state.lr = options.lr.value_or(state.lr);
-  state.steps = options.steps.value_or(state.steps);
+  return options.epochs ? Status() : endAt(options.steps.value_or(state.steps));
+}
+
+/// The last step is number `steps`, if the command line does not say an earlier one.
+Status Trainer::endAt(int64_t steps) {
+  state.steps = steps;
   if (options.stopAt && *options.stopAt > state.steps)
     return invalid("`--stop-at ", *options.stopAt, "` has no effect: the last step is ", state.steps);
   lastStep = std::min(state.steps, options.stopAt.value_or(state.steps));
@@ -106,6 +112,42 @@ Status Trainer::resolveState() {
     return invalid("nothing to do: the run in `", options.resume, "` has already done ", state.step, " of ", lastStep,
                    " steps");
   return {};
+}
+
+/// What differs from the resumed run is an error, unless the command line allows it by name.
+Status Trainer::accept(const std::string &name, const std::string &change) {
+  if (std::find(options.changed.begin(), options.changed.end(), name) == options.changed.end())
+    return invalid("`--resume ", options.resume, "`: ", change, "; with `--changed ", name,
+                   "` the run goes on with it");
+  remarks.push_back(change);
+  return {};
+}
+
+/// The tokens, where the run ends if it counts epochs, and whether they are those of the run that is resumed.
+Status Trainer::openData() {
+  PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
+  if (!options.source.empty())
+    PP_TRY(source.open(options.source, whole.sequence, whole.vocab, ~state.seed, speaks()));
+  std::string data = tokens.fingerprint() + (options.source.empty() ? "" : "; source " + source.fingerprint());
+  if (!state.data.empty() && state.data != data)
+    PP_TRY(accept("data", text("the data was ", state.data, " and is ", data)));
+  state.data = data;
+  if (options.shuffle && !options.resume.empty() && !state.shuffle)
+    PP_TRY(accept("data", "the data was read in its order and is shuffled"));
+  state.shuffle = state.shuffle || options.shuffle;
+  if (state.shuffle && source.windows() > 0 && source.windows() != tokens.windows())
+    return invalid("`--shuffle`: `--data` has ", tokens.windows(), " sequences and `--source` ", source.windows(),
+                   "; they are read in one order, so they need as many");
+  if (state.shuffle) {
+    tokens.shuffle(state.seed);
+    source.shuffle(state.seed);
+  }
+  if (!options.epochs)
+    return {};
+  const int64_t perStep = whole.sequencesPerStep();
+  if (*options.epochs > INT64_MAX / std::max<int64_t>(tokens.windows(), 1))
+    return invalid("`--epochs ", *options.epochs, "` of ", tokens.windows(), " sequences are too many");
+  return endAt((*options.epochs * tokens.windows() + perStep - 1) / perStep);
 }
 
 Status Trainer::checkOutputs() {
@@ -250,11 +292,14 @@ Status Trainer::fillInputs(int64_t step) {
   for (const InputSpec &its : program->inputs) {
     input.resize(size_t(whole.batch * its.length));
     bool encoder = its.kind == InputSpec::Kind::Source, own = encoder && !options.source.empty();
+    auto what = Tokens::What::Sequence;
+    if (encoder && !own)
+      what = Tokens::What::Before;
+    else if (its.kind == InputSpec::Kind::Targets)
+      what = Tokens::What::Targets;
     for (int64_t row = 0; row < whole.batch; ++row) {
       int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
-      (own ? source : tokens)
-          .read(encoder && !own ? number - 1 : number, its.kind == InputSpec::Kind::Targets,
-                input.data() + row * its.length, its.first, its.length);
+      (own ? source : tokens).read(number, what, input.data() + row * its.length, its.first, its.length);
     }
     PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
   }

@@ -33,6 +33,9 @@ private:
   Status makeReady();
   Status checkOutputs();
   Status resolveState();
+  Status accept(const std::string &name, const std::string &change);
+  Status openData();
+  Status endAt(int64_t steps);
   Status openWeights();
   Status fillArena();
   Status train();

@@ -1,10 +1,12 @@
 // What the trainer reads: its options, token files and tensors in files, right ones and every wrong kind.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Options.h"
+#include "runtime/files/EventFile.h"
 #include "runtime/files/Folder.h"
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
 #include "runtime/files/SafeTensors.h"
+#include "runtime/files/Shuffle.h"
 #include "runtime/files/Tokens.h"
 #include "runtime/trainer/Weights.h"
 #include <cmath>
@@ -131,13 +133,31 @@ TEST_F(RuntimeFiles, TokensOfATextWalkInOrderAndWrap) {
   ASSERT_TRUE(tokens.open(write("t.txt", "abcdefghij"), 3, 256, 1, true).ok());
   EXPECT_EQ(tokens.windows(), 3);
   int32_t out[3];
-  tokens.read(2, false, out);
+  tokens.read(2, Tokens::What::Sequence, out);
   EXPECT_EQ(std::string(out, out + 3), "ghi");
-  tokens.read(2, true, out);
+  tokens.read(2, Tokens::What::Targets, out);
   EXPECT_EQ(std::string(out, out + 3), "hij");
-  tokens.read(3, false, out);
+  tokens.read(3, Tokens::What::Sequence, out);
   EXPECT_EQ(std::string(out, out + 3), "abc");
 }
+
+TEST(RuntimeShuffle, IsABijectionOfEverySize) {
+  for (int64_t count = 1; count < 300; ++count) {
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < count; ++i)
+      seen.insert(shuffled(3, 1, i, count));
+    EXPECT_EQ(int64_t(seen.size()), count);
+    EXPECT_EQ(*seen.begin(), 0);
+    EXPECT_EQ(*seen.rbegin(), count - 1);
+  }
+  int64_t moved = 0;
+  for (int64_t i = 0; i < 1000; ++i)
+    moved += shuffled(3, 1, i, 1000) != shuffled(3, 2, i, 1000);
+  EXPECT_GT(moved, 980); // two random orders agree in about one place
+}
+
+/// The polynomial's check value, as RFC 3720 has it.
+TEST(RuntimeEventFile, ChecksByCastagnoli) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }
 
 TEST_F(RuntimeFiles, TokensOfATokenFile) {
   Tokens tokens;
@@ -145,7 +165,7 @@ TEST_F(RuntimeFiles, TokensOfATokenFile) {
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(tokens.windows(), 2);
   int32_t out[2];
-  tokens.read(0, true, out);
+  tokens.read(0, Tokens::What::Targets, out);
   EXPECT_EQ(out[0], 50256);
   EXPECT_EQ(out[1], 12);
 }
@@ -164,7 +184,7 @@ TEST_F(RuntimeFiles, TokensOf32Bits) {
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(tokens.count(), 5);
     int32_t out[2];
-    tokens.read(0, true, out);
+    tokens.read(0, Tokens::What::Targets, out);
     EXPECT_EQ(out[0], 65536);
     EXPECT_EQ(out[1], 128255);
   }
@@ -179,7 +199,7 @@ TEST_F(RuntimeFiles, TokensWithoutAHeader) {
   ASSERT_TRUE(tokens.open("u16:" + path, 2, 65536, 1, true).ok());
   EXPECT_EQ(tokens.count(), 4);
   int32_t out[2];
-  tokens.read(0, true, out);
+  tokens.read(0, Tokens::What::Targets, out);
   EXPECT_EQ(out[0], 65535);
   EXPECT_EQ(out[1], 2);
   write("t", "12345");
@@ -206,9 +226,9 @@ TEST_F(RuntimeFiles, RandomTokensAreShiftedOnesOfThemselves) {
   ASSERT_TRUE(tokens.open("random", 8, 100, 3, true).ok());
   ASSERT_TRUE(again.open("random", 8, 100, 3, true).ok());
   int32_t in[8], target[8], same[8];
-  tokens.read(17, false, in);
-  tokens.read(17, true, target);
-  again.read(17, false, same);
+  tokens.read(17, Tokens::What::Sequence, in);
+  tokens.read(17, Tokens::What::Targets, target);
+  again.read(17, Tokens::What::Sequence, same);
   for (int i = 0; i < 8; ++i) {
     EXPECT_EQ(in[i], same[i]);
     EXPECT_LT(in[i], 100);

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Reads data in every format and order: shuffled epochs against a second implementation, Megatron's files, resuming."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: data.py PP_COMPILE FOLDER
+# With a rate of 0 the loss of a step depends on its sequences alone. So the losses of a run that reads the file in its
+# order, one sequence a step, say which sequences another run has read.
+import json, os, struct, sys
+import harness
+
+SIZES = dict(model="llama", layers=1, hidden=8, heads=1, kv_heads=1, ffn=16, vocab=256, sequence=8, microbatch=1,
+             precision="f64")
+WINDOWS = 21
+MASK = (1 << 64) - 1
+
+
+def scatter(x):
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK
+    x = (x ^ x >> 27) * 0x94d049bb133111eb & MASK
+    return x ^ x >> 31
+
+
+def hash_of(key, counter):
+    return scatter((scatter((key + 0x9e3779b97f4a7c15) & MASK) + (counter + 1) * 0x9e3779b97f4a7c15) & MASK)
+
+
+def key_of(seed, name):
+    value = 0xcbf29ce484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001b3 & MASK
+    return hash_of(seed, value)
+
+
+def shuffled(seed, epoch, place, count):
+    """The rule of runtime/files/Shuffle.h."""
+    key, half = key_of(seed, f"epoch {epoch}"), max(1, ((count - 1).bit_length() + 1) // 2)
+    while True:
+        left, right = place >> half, place & (1 << half) - 1
+        for turn in range(4):
+            left, right = right, left ^ hash_of(key, (turn << 32) + right) & (1 << half) - 1
+        place = left << half | right
+        if place < count:
+            return place
+
+
+def losses(program, data, folder, *options):
+    log = os.path.join(folder, "data.jsonl")
+    harness.call([program, "--in-process", "--data", data, "--lr", "0", "--log", log, *options])
+    return [line["loss"] for line in harness.read_log(log)]
+
+
+def write(folder, name, body):
+    path = os.path.join(folder, name)
+    with open(path, "wb") as file:
+        file.write(body)
+    return path
+
+
+def compiled(compiler, folder, name, **values):
+    return harness.compile_train(compiler, os.path.join(folder, name), SIZES | values)
+
+
+def check_shuffle(compiler, folder, text):
+    one = compiled(compiler, folder, "one", schedule="single", microbatches=1)
+    inorder = losses(one, text, folder, "--steps", str(WINDOWS))
+    assert len(set(inorder)) == WINDOWS, "sequences with different losses"
+    order = [shuffled(7, epoch, i, WINDOWS) for epoch in range(3) for i in range(WINDOWS)]
+    assert sorted(order[:WINDOWS]) == list(range(WINDOWS)) and order[:WINDOWS] != order[WINDOWS:2 * WINDOWS]
+    common = ["--shuffle", "--seed", "7"]
+    got = losses(one, text, folder, *common, "--load", weights(one, text, folder), "--epochs", "3")
+    assert got == [inorder[i] for i in order], (got, order)
+    two = compiled(compiler, folder, "two", schedule="1f1b", ranks=2, microbatches=4, layers=2)
+    single = compiled(compiler, folder, "single", schedule="single", microbatches=1, layers=2)
+    alone = losses(single, text, folder, "--steps", str(WINDOWS))
+    got = losses(two, text, folder, *common, "--load", weights(single, text, folder), "--epochs", "2")
+    assert len(got) == -(-2 * WINDOWS // 4), "steps for two epochs"
+    for step, loss in enumerate(got):
+        mean = sum(alone[order[4 * step + i]] for i in range(4)) / 4
+        assert abs(loss - mean) < 1e-12, f"step {step + 1}: {loss}, expected {mean}"
+
+
+def weights(program, text, folder):
+    """The weights of seed 1, whatever the seed of the order."""
+    saved = os.path.join(folder, "weights")
+    harness.call([program, "--in-process", "--data", text, "--lr", "0", "--steps", "1", "--save", saved])
+    return os.path.join(saved, "model.safetensors")
+
+
+def megatron(folder, name, documents, code, letter, split=0, marks=None):
+    """An index and its tokens, as Megatron's IndexedDatasetBuilder writes them."""
+    width, sizes = struct.calcsize("<" + letter), [len(document) for document in documents]
+    body = b"".join(struct.pack(f"<{len(document)}{letter}", *document) for document in documents)
+    offsets = [width * sum(sizes[:i]) for i in range(len(sizes))]
+    marks = list(range(len(sizes) + 1)) if marks is None else marks
+    index = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, code, len(sizes), len(marks))
+    index += struct.pack(f"<{len(sizes)}i", *sizes) + struct.pack(f"<{len(sizes)}q", *offsets)
+    index += struct.pack(f"<{len(marks)}q", *marks)
+    write(folder, name + ".idx", index[:len(index) - split])
+    write(folder, name + ".bin", body)
+    return os.path.join(folder, name)
+
+
+def dataset(folder, name, tokens, letter, kind, more=None):
+    header = {"tokens": (kind, struct.pack(f"<{len(tokens)}{letter}", *tokens))} | (more or {})
+    entries, body = {}, b""
+    for key, (dtype, data) in header.items():
+        size = {"I32": 4, "U32": 4, "U16": 2, "U8": 1, "F32": 4}[dtype]
+        entries[key] = dict(dtype=dtype, shape=[len(data) // size], data_offsets=[len(body), len(body) + len(data)])
+        body += data
+    text = json.dumps(entries).encode()
+    return write(folder, name, struct.pack("<Q", len(text)) + text + body)
+
+
+def check_formats(compiler, folder, text):
+    with open(text, "rb") as file:
+        tokens = list(file.read())
+    one = compiled(compiler, folder, "one", schedule="single", microbatches=1)
+    expected = losses(one, text, folder, "--steps", str(WINDOWS))
+    documents = [tokens[:5], tokens[5:5], tokens[5:90], tokens[90:]]
+    for code, letter in ((1, "B"), (3, "h"), (4, "i"), (5, "q"), (8, "H")):
+        path = megatron(folder, f"mega{code}", documents, code, letter)
+        assert losses(one, path, folder, "--steps", str(WINDOWS)) == expected, f"Megatron's type {code}"
+    for kind, letter in (("I32", "i"), ("U32", "I"), ("U16", "H")):
+        path = dataset(folder, f"{kind}.safetensors", tokens, letter, kind)
+        assert losses(one, path, folder, "--steps", str(WINDOWS)) == expected, f"a dataset of {kind}"
+
+
+def check_refused(compiler, folder, text):
+    one = compiled(compiler, folder, "one", schedule="single", microbatches=1)
+    rows = [list(range(40)), list(range(40))]
+    odd = megatron(folder, "odd", rows, 4, "i")
+    with open(odd + ".idx", "r+b") as file:
+        file.seek(34 + 8 + 8)
+        file.write(struct.pack("<q", 80))
+    write(folder, "none.idx", b"MMIDIDX\0\1" + bytes(40))
+    short = megatron(folder, "short", rows, 4, "i")
+    write(folder, "short.bin", bytes(100))
+    for path, expected in (
+        (megatron(folder, "cut", rows, 4, "i", split=9), "is truncated: it has"),
+        (megatron(folder, "real", rows, 6, "f"), "tokens of type 6"), (odd, "sequence 1 of"),
+        (os.path.join(folder, "none"), "is no index of a Megatron dataset"), (short, "short.bin` is truncated"),
+        (megatron(folder, "negative", [[1, -1] * 20], 5, "q"), "is -1; the model's vocabulary"),
+        (dataset(folder, "d.safetensors", [1] * 40, "i", "I32", {"counted": ("U8", bytes(40))}), "has `counted`"),
+        (dataset(folder, "f.safetensors", [1.0] * 40, "f", "F32"), "are F32; expected I32, U32 or U16")):
+        done = harness.call([one, "--in-process", "--data", path], expect=1)
+        assert expected in done.stderr, f"{path}: {done.stderr}"
+    for options, expected in ((["--steps", "3", "--epochs", "1"], "give one"),
+                              (["--changed", "data"], "needs `--resume`"),
+                              (["--data", "random", "--shuffle"], "has no effect"),
+                              (["--data", "random", "--epochs", "2"], "has no effect")):
+        data = [] if "--data" in options else ["--data", text]
+        done = harness.call([one, "--in-process", *data, *options], expect=1)
+        assert expected in done.stderr, done.stderr
+
+
+def check_resume(compiler, folder, text):
+    """A shuffled run that stops and resumes ends in the same bits; other data, another optimizer or model do not pass
+    unseen."""
+    values = dict(schedule="1f1b", ranks=2, microbatches=4, layers=2, hidden=16, heads=2, kv_heads=2)
+    program = compiled(compiler, folder, "resumed", **values)
+    whole, part = os.path.join(folder, "whole"), os.path.join(folder, "part")
+    common = [program, "--in-process", "--data", text]
+    harness.call([*common, "--shuffle", "--epochs", "3", "--save", whole])
+    harness.call([*common, "--shuffle", "--epochs", "3", "--stop-at", "7", "--save", part])
+    middle = os.path.join(folder, "middle")
+    harness.call(["cp", "-r", part, middle])
+    harness.call([*common, "--resume", part, "--save", part])
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        with open(os.path.join(whole, name), "rb") as a, open(os.path.join(part, name), "rb") as b:
+            assert a.read() == b.read(), name
+    with open(text, "rb") as file:
+        other = write(folder, "other.txt", file.read()[:-1] + b"?")
+    done = harness.call([program, "--in-process", "--data", other, "--resume", middle], expect=1)
+    assert "the data was" in done.stderr and "--changed data" in done.stderr, done.stderr
+    done = harness.call([program, "--in-process", "--data", other, "--resume", middle, "--changed", "data"])
+    assert "remark: the data was" in done.stdout, done.stdout
+    clipped = compiled(compiler, folder, "clipped", **values, clip=0.5)
+    done = harness.call([clipped, "--in-process", "--data", text, "--resume", middle], expect=1)
+    assert "the optimizer's clip was 1.0 and is 0.5" in done.stderr, done.stderr
+    harness.call([clipped, "--in-process", "--data", text, "--resume", middle, "--changed", "optimizer"])
+    heads = compiled(compiler, folder, "heads", **(values | dict(heads=1, kv_heads=1)))
+    for more in ([], ["--changed", "data,optimizer"]):
+        done = harness.call([heads, "--in-process", "--data", text, "--resume", middle, *more], expect=1)
+        assert "computes something else" in done.stderr, done.stderr
+    moved = compiled(compiler, folder, "moved", **(values | dict(schedule="single")))
+    harness.call([moved, "--in-process", "--data", text, "--resume", middle])
+
+
+def main():
+    compiler, folder = sys.argv[1:]
+    licence = harness.write_text(folder)
+    with open(licence, "rb") as file:
+        text = write(folder, "short.txt", file.read()[9000:9000 + WINDOWS * SIZES["sequence"] + 3])
+    passed = failed = 0
+    for check in (check_shuffle, check_formats, check_refused, check_resume):
+        try:
+            check(compiler, folder, text)
+            passed += 1
+        except (AssertionError, RuntimeError) as error:
+            failed += 1
+            print(f"FAILED {check.__name__}: {error}")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
