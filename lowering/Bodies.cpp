@@ -37,8 +37,8 @@ std::pair<unsigned, int64_t> Body::argumentOf(std::pair<int64_t, int64_t> place)
     return {begins.back() + 1, offset};
   if (!apart[pointer])
     return {begins[pointer] + 1, offset};
-  SmallVector<int64_t> offsets = payloadOffsets(groups.pointers[pointer]);
-  auto tensor = llvm::upper_bound(ArrayRef(offsets).drop_back(), offset) - offsets.begin() - 1;
+  ArrayRef<int64_t> offsets = groups.offsets[pointer];
+  auto tensor = llvm::upper_bound(offsets.drop_back(), offset) - offsets.begin() - 1;
   return {begins[pointer] + 1 + tensor, offset - offsets[tensor]};
 }
 

@@ -59,13 +59,11 @@ private:
   //===-- Places ------------------------------------------------------------------------------------------------===//
 
   LogicalResult placeArguments() {
-    for (const BodyGroups::Group &group : groups.inputs) {
-      SmallVector<int64_t> offsets = payloadOffsets(group.payload);
+    for (const BodyGroups::Group &group : groups.inputs)
       for (unsigned i = 0; i < group.payload.size(); ++i) {
         Value argument = body.getArgument(group.first + i);
-        places[argument] = {group.pointer, offsets[i], bytesOf(argument)};
+        places[argument] = {group.pointer, groups.offsets[group.pointer][i], bytesOf(argument)};
       }
-    }
     return success();
   }
 
@@ -79,7 +77,7 @@ private:
       bool exists = place.pointer >= -1 && place.pointer < static_cast<int64_t>(groups.pointers.size());
       int64_t size = !exists || !scratch ? -1
                      : place.pointer < 0 ? scratch.getInt()
-                                         : payloadOffsets(groups.pointers[place.pointer]).back();
+                                         : groups.offsets[place.pointer].back();
       if (place.offset < 0 || place.offset + place.bytes > size)
         return differs(&op, "a result of `" + op.getName().getStringRef() + "`", Twine(size) + " bytes of memory",
                        "a tensor from byte " + Twine(place.offset) + " to " + Twine(place.offset + place.bytes));
@@ -97,10 +95,9 @@ private:
       return {firsts.back(), place.offset};
     if (!apart[place.pointer])
       return {firsts[place.pointer], place.offset};
-    SmallVector<int64_t> offsets = payloadOffsets(groups.pointers[place.pointer]);
-    int64_t tensor = 0; // the one that holds the place; an address for each is handed over
-    while (offsets[tensor + 1] <= place.offset)
-      ++tensor;
+    // The tensor that holds the place; an address for each is handed over.
+    ArrayRef<int64_t> offsets = groups.offsets[place.pointer];
+    int64_t tensor = llvm::upper_bound(offsets.drop_back(), place.offset) - offsets.begin() - 1;
     return {firsts[place.pointer] + tensor, place.offset - offsets[tensor]};
   }
 
@@ -259,7 +256,7 @@ private:
       for (unsigned i = 0; i < group.payload.size(); ++i) {
         Place place = places.lookup(end->getOperand(group.first + i));
         auto isAt = [&](int64_t pointer, int64_t tensor) {
-          return place.pointer == pointer && place.offset == payloadOffsets(groups.pointers[pointer])[tensor];
+          return place.pointer == pointer && place.offset == groups.offsets[pointer][tensor];
         };
         auto stay = stays.find({group.pointer, i});
         if (!isAt(group.pointer, i) && (stay == stays.end() || !isAt(stay->second.first, stay->second.second)))

@@ -109,13 +109,13 @@ private:
   Place memoryOf(Place place) {
     if (place.first < 0)
       return place;
-    SmallVector<int64_t> offsets = payloadOffsets(groups.pointers[place.first]);
-    int64_t tensor = llvm::upper_bound(ArrayRef(offsets).drop_back(), place.second) - offsets.begin() - 1;
+    ArrayRef<int64_t> offsets = groups.offsets[place.first];
+    int64_t tensor = llvm::upper_bound(offsets.drop_back(), place.second) - offsets.begin() - 1;
     auto found = handed.find({place.first, tensor});
     if (found == handed.end())
       return place;
     auto [pointer, other] = found->second;
-    return {pointer, payloadOffsets(groups.pointers[pointer])[other] + place.second - offsets[tensor]};
+    return {pointer, groups.offsets[pointer][other] + place.second - offsets[tensor]};
   }
 
   /// A value as runs of those that its views are made of.

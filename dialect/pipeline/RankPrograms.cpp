@@ -51,11 +51,13 @@ LogicalResult LaunchOp::verify() {
   if (failed(verifyUnit(*this, programOf(*this), getUnit())))
     return failure();
   ArrayRef<int64_t> handed = getHanded().value_or(ArrayRef<int64_t>());
-  SmallVector<Value> all = slots();
+  SmallVector<SmallVector<int64_t>> offsetsOf; // by slot
+  for (Value slot : handed.empty() ? SmallVector<Value>() : slots())
+    offsetsOf.push_back(payloadOffsets(cast<SlotType>(slot.getType()).getPayload()));
   auto bytesOf = [&](int64_t slot, int64_t tensor) {
-    if (slot < 0 || slot >= static_cast<int64_t>(all.size()))
+    if (slot < 0 || slot >= static_cast<int64_t>(offsetsOf.size()))
       return int64_t(-1);
-    SmallVector<int64_t> offsets = payloadOffsets(cast<SlotType>(all[slot].getType()).getPayload());
+    ArrayRef<int64_t> offsets = offsetsOf[slot];
     bool exists = tensor >= 0 && tensor + 1 < static_cast<int64_t>(offsets.size());
     return exists ? offsets[tensor + 1] - offsets[tensor] : -1;
   };

@@ -61,10 +61,6 @@ struct BodyShape {
 
   /// The argument whose memory result `i` of group `g` takes over; null: memory of its own.
   Value home(unsigned g, unsigned i) const { return ties[g] < 0 ? Value() : inputs[ties[g]].values[i]; }
-  bool isOverwritable(Value argument) const {
-    return llvm::any_of(ties,
-                        [&](int64_t tie) { return tie >= 0 && llvm::is_contained(inputs[tie].values, argument); });
-  }
 };
 } // namespace
 
@@ -75,6 +71,12 @@ static Value copyBefore(Operation *op, Value value, Value into = {}) {
 
 // What an op adds to in place is lost afterwards: a value that somebody still needs is copied first.
 static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
+  DenseSet<Value> overwritable, returned;
+  for (int64_t tie : shape.ties)
+    if (tie >= 0)
+      overwritable.insert(shape.inputs[tie].values.begin(), shape.inputs[tie].values.end());
+  for (const Group &group : shape.results)
+    returned.insert(group.values.begin(), group.values.end());
   for (Operation &op : llvm::make_early_inc_range(block)) {
     auto inPlace = dyn_cast<nn::InPlace>(op);
     if (!inPlace)
@@ -82,11 +84,9 @@ static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
     for (nn::Tie tie : inPlace.getRequiredTies()) {
       OpOperand &operand = op.getOpOperand(tie.operand);
       Value value = operand.get();
-      bool needed = isa<BlockArgument>(value) && !shape.isOverwritable(value);
+      bool needed = returned.contains(value) || (isa<BlockArgument>(value) && !overwritable.contains(value));
       for (OpOperand &use : value.getUses())
         needed |= &use != &operand && (use.getOwner() == &op || op.isBeforeInBlock(use.getOwner()));
-      for (const Group &group : shape.results)
-        needed |= llvm::is_contained(group.values, value);
       if (needed)
         operand.set(copyBefore(&op, value));
     }

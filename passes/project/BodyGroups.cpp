@@ -64,15 +64,14 @@ FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
     if (tie < 0)
       groups.pointers.push_back(group.payload);
   }
+  groups.offsets = llvm::map_to_vector(groups.pointers, payloadOffsets);
   return groups;
 }
 
 llvm::DenseMap<Value, std::pair<int64_t, int64_t>> BodyGroups::argumentPlaces(func::FuncOp body) const {
   llvm::DenseMap<Value, std::pair<int64_t, int64_t>> places;
-  for (const Group &group : inputs) {
-    SmallVector<int64_t> offsets = payloadOffsets(group.payload);
+  for (const Group &group : inputs)
     for (size_t i = 0; i < group.payload.size(); ++i)
-      places[body.getArgument(group.first + i)] = {group.pointer, offsets[i]};
-  }
+      places[body.getArgument(group.first + i)] = {group.pointer, offsets[group.pointer][i]};
   return places;
 }

@@ -17,7 +17,9 @@ struct Buffer {
   int64_t bytes;
   bool given = false;         ///< holds an argument at birth
   std::optional<Place> place; ///< none: scratch, not yet placed
-  llvm::SmallVector<mlir::Value> values;
+  int64_t values = 1;         ///< how many it holds
+  unsigned into;              ///< its own number, or that of the buffer that took it in
+  int64_t shift = 0;          ///< where in that one it begins
 };
 
 class BodyPlan {
@@ -33,7 +35,8 @@ private:
   mlir::Operation *terminator() { return body.front().getTerminator(); }
   void copyReturned();
   void number();
-  Buffer &bufferOf(mlir::Value value) { return buffers[index.lookup(value)]; }
+  std::pair<unsigned, int64_t> find(mlir::Value value);
+  Buffer &bufferOf(mlir::Value value) { return buffers[find(value).first]; }
   int64_t lastUse(mlir::Value value) const;
   void merge(mlir::Value into, mlir::Value from, int64_t offset = 0);
   mlir::LogicalResult tieRequired(mlir::Operation &op);
@@ -44,7 +47,10 @@ private:
   void write();
   // PlanViews.cpp
   static int64_t bytesOf(mlir::Value value);
-  bool isWhole(mlir::Value value) { return offsets.lookup(value) == 0 && bytesOf(value) == bufferOf(value).bytes; }
+  bool isWhole(mlir::Value value) {
+    auto [buffer, offset] = find(value);
+    return offset == 0 && bytesOf(value) == buffers[buffer].bytes;
+  }
   llvm::SmallVector<mlir::Operation *> readersOf(mlir::Value value) const;
   void copyParts();
   void mergeViews(mlir::Operation &op);
@@ -53,7 +59,7 @@ private:
     return pending && position >= pending->first && position < pending->first + pending->payload.size();
   }
   bool dies(mlir::Value value) const;
-  bool canReplace(const Buffer &old, const Buffer &made);
+  bool canReplace(mlir::Value argument, mlir::Value returned);
   void hand(mlir::Value argument, unsigned position);
   void handOn();
 
@@ -61,9 +67,10 @@ private:
   BodyGroups groups;
   llvm::DenseMap<mlir::Operation *, int64_t> numbers;
   llvm::SmallVector<Buffer> buffers;
-  llvm::DenseMap<mlir::Value, unsigned> index;  ///< of a value's buffer
-  llvm::DenseMap<mlir::Value, int64_t> offsets; ///< of a value in its buffer, if it is a part of another value
+  llvm::DenseMap<mlir::Value, unsigned> index; ///< of the buffer that was made for the value
   llvm::DenseMap<mlir::Value, Place> argumentPlaces;
+  llvm::DenseMap<Place, llvm::SmallVector<mlir::Value, 1>> argumentsAt;
+  llvm::SmallVector<Place> resultPlaces;
   const BodyGroups::Group *pending = nullptr; ///< what takes over memory of the stash; null if nothing may
   llvm::DenseSet<mlir::Value> gone;           ///< arguments whose memory is handed on
   llvm::SmallVector<int64_t> handed;

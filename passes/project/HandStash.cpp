@@ -11,6 +11,7 @@
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/project/BodyPlan.h"
+#include <set>
 
 using namespace mlir;
 using namespace pp;
@@ -37,21 +38,21 @@ void BodyPlan::hand(Value argument, unsigned position) {
   taken.insert(position);
 }
 
-/// Whether nobody reads the old value from the op on that begins the new one; but that op itself may work in place.
-bool BodyPlan::canReplace(const Buffer &old, const Buffer &made) {
-  if (old.bytes != made.bytes || old.values.size() != 1 || old.death > made.birth)
+/// Whether nobody reads the argument from the op on that begins what is returned; but that op itself may work in place.
+bool BodyPlan::canReplace(Value argument, Value returned) {
+  const Buffer &old = bufferOf(argument), &made = bufferOf(returned);
+  if (old.bytes != made.bytes || old.values != 1 || old.death > made.birth)
     return false;
   if (old.death < made.birth)
     return true;
-  for (Operation *op : old.values.front().getUsers()) {
+  for (Operation *op : argument.getUsers()) {
     auto inPlace = dyn_cast<nn::InPlace>(op);
     if (numbers.lookup(op) != made.birth)
       continue;
-    if (!inPlace || llvm::count(op->getOperands(), old.values.front()) != 1)
+    if (!inPlace || llvm::count(op->getOperands(), argument) != 1)
       return false;
     return llvm::any_of(inPlace.getAllowedTies(), [&](nn::Tie tie) {
-      return op->getOperand(tie.operand) == old.values.front() &&
-             llvm::is_contained(made.values, op->getResult(tie.result));
+      return op->getOperand(tie.operand) == argument && &bufferOf(op->getResult(tie.result)) == &made;
     });
   }
   return false;
@@ -66,13 +67,22 @@ void BodyPlan::handOn() {
       order.push_back(position);
   auto birth = [&](unsigned position) { return bufferOf(end->getOperand(position)).birth; };
   llvm::stable_sort(order, [&](unsigned a, unsigned b) { return birth(a) < birth(b); });
+  std::set<std::tuple<int64_t, int64_t, int64_t>> free; // bytes, death, and the number from the last argument on
+  int64_t last = body.getNumArguments() - 1;
+  for (BlockArgument argument : order.empty() ? ArrayRef<BlockArgument>() : body.getArguments())
+    if (dies(argument))
+      free.insert({bufferOf(argument).bytes, bufferOf(argument).death, last - argument.getArgNumber()});
   for (unsigned position : order) {
-    Value best;
-    for (Value argument : body.getArguments())
-      if (dies(argument) && canReplace(bufferOf(argument), bufferOf(end->getOperand(position))) &&
-          (!best || bufferOf(argument).death > bufferOf(best).death))
-        best = argument;
-    if (best)
-      hand(best, position);
+    Value returned = end->getOperand(position);
+    const Buffer &made = bufferOf(returned);
+    auto it = free.upper_bound({made.bytes, made.birth, last});
+    while (it != free.begin() && std::get<0>(*std::prev(it)) == made.bytes) {
+      Value argument = body.getArgument(last - std::get<2>(*--it));
+      if (!canReplace(argument, returned))
+        continue;
+      hand(argument, position);
+      free.erase(it);
+      break;
+    }
   }
 }

@@ -43,7 +43,8 @@ public:
 
 private:
   ArrayRef<SlotLife> lives;
-  int64_t bound, work, bottom = 0, room = 0; ///< `room`: the height that a search wants
+  int64_t bound, work, least;       ///< a sweep that comes down to `least` work is given up
+  int64_t bottom = 0, room = 0;     ///< `room`: the height that a search wants
   SlotLayout best, fixed;           ///< `fixed`: slots that live all the time or in several segments, at the bottom
   std::vector<int64_t> sizes, most; ///< by size: bytes, and how many live at once
   std::vector<size_t> sizeOf;       ///< by slot: the number of its size
@@ -65,7 +66,7 @@ private:
 } // namespace
 
 Improver::Improver(ArrayRef<SlotLife> lives, int64_t bound, int64_t work)
-    : lives(lives), bound(bound), work(work), sizeOf(lives.size()), around(lives.size()) {
+    : lives(lives), bound(bound), work(work), least(-work), sizeOf(lives.size()), around(lives.size()) {
   fixed.offsets.assign(lives.size(), 0);
   placeFixed();
   countSizes();
@@ -206,6 +207,10 @@ SlotLayout Improver::sweep(const Recipe &recipe) {
     if (!around[slot].empty())
       llvm::sort(taken);
     work -= static_cast<int64_t>(taken.size()) + 10;
+    if (work < least) {
+      layout.bytes = std::numeric_limits<int64_t>::max();
+      return layout;
+    }
     int64_t offset = placeFor(slot, taken, lanes[sizeOf[slot]], recipe.rule[sizeOf[slot]]);
     Range placed = {offset, offset + lives[slot].bytes, end};
     alive.insert(llvm::upper_bound(alive, placed), placed);

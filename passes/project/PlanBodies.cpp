@@ -14,6 +14,7 @@
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/project/BodyPlan.h"
+#include <map>
 
 using namespace mlir;
 using namespace pp;
@@ -21,26 +22,31 @@ using namespace pp::pipeline;
 
 //===-- Buffers -------------------------------------------------------------------------------------------------===//
 
-/// Where tensor `position` of the body's flat list of results lies.
-static Place resultPlace(const BodyGroups &groups, unsigned position) {
+/// Where each tensor of the body's flat list of results lies.
+static SmallVector<Place> placesOfResults(const BodyGroups &groups) {
+  SmallVector<Place> places;
   for (const BodyGroups::Group &group : groups.results)
-    if (position < group.first + group.payload.size())
-      return {group.pointer, payloadOffsets(group.payload)[position - group.first]};
-  llvm_unreachable("BodyGroups::get checked that groups cover all results");
+    for (int64_t offset : ArrayRef(groups.offsets[group.pointer]).drop_back())
+      places.push_back({group.pointer, offset});
+  return places;
 }
 
 // A value lies in one place only: what is returned twice, or is an argument that must appear elsewhere, is copied.
 void BodyPlan::copyReturned() {
   argumentPlaces = groups.argumentPlaces(body);
+  resultPlaces = placesOfResults(groups);
+  for (BlockArgument argument : body.getArguments())
+    argumentsAt[argumentPlaces.lookup(argument)].push_back(argument);
   Operation *end = terminator();
   OpBuilder builder(end);
   copyParts();
   llvm::DenseMap<Value, Place> seen = argumentPlaces;
   for (OpOperand &operand : end->getOpOperands()) {
-    auto [found, isNew] = seen.try_emplace(operand.get(), resultPlace(groups, operand.getOperandNumber()));
+    Place place = resultPlaces[operand.getOperandNumber()];
+    auto [found, isNew] = seen.try_emplace(operand.get(), place);
     if (isPending(operand.getOperandNumber()) && dies(operand.get()))
       hand(operand.get(), operand.getOperandNumber());
-    else if (!isNew && found->second != resultPlace(groups, operand.getOperandNumber()))
+    else if (!isNew && found->second != place)
       operand.set(builder.create<nn::CopyOp>(end->getLoc(), operand.get(), Value()).getY());
   }
 }
@@ -57,7 +63,8 @@ void BodyPlan::number() {
     numbers[&op] = static_cast<int64_t>(i);
   auto add = [&](Value value, int64_t birth) -> Buffer & {
     index[value] = buffers.size();
-    buffers.push_back({birth, std::max(birth, lastUse(value)), bytesOf(value), false, std::nullopt, {value}});
+    buffers.push_back(
+        {birth, std::max(birth, lastUse(value)), bytesOf(value), false, std::nullopt, 1, index[value], 0});
     return buffers.back();
   };
   for (BlockArgument argument : body.getArguments()) {
@@ -72,13 +79,30 @@ void BodyPlan::number() {
     mergeViews(op);
 }
 
+/// The buffer that holds the value now, and where in it the value begins. What was taken in refers to what took it in,
+/// so that a long chain of ties costs what a short one does for each of its values.
+std::pair<unsigned, int64_t> BodyPlan::find(Value value) {
+  unsigned own = index.lookup(value), root = own;
+  int64_t offset = 0;
+  for (; buffers[root].into != root; root = buffers[root].into)
+    offset += buffers[root].shift;
+  for (int64_t rest = offset; buffers[own].into != root && own != root;) { // the next search is short
+    Buffer &passed = buffers[own];
+    own = passed.into;
+    passed.into = root;
+    rest -= std::exchange(passed.shift, rest);
+  }
+  return {root, offset};
+}
+
 // `from` comes to lie `offset` bytes behind the beginning of `into`; the buffer that begins first takes the other one
 // in.
 void BodyPlan::merge(Value into, Value from, int64_t offset) {
-  int64_t shift = offsets.lookup(into) + offset - offsets.lookup(from);
+  auto [target, targetOffset] = find(into);
+  auto [source, sourceOffset] = find(from);
+  int64_t shift = targetOffset + offset - sourceOffset;
   if (shift < 0)
     return merge(from, into, -offset);
-  unsigned target = index.lookup(into), source = index.lookup(from);
   if (target == source)
     return;
   Buffer &a = buffers[target], &b = buffers[source];
@@ -88,12 +112,9 @@ void BodyPlan::merge(Value into, Value from, int64_t offset) {
   a.given |= b.given;
   if (!a.place)
     a.place = b.place;
-  for (Value value : b.values) {
-    index[value] = target;
-    offsets[value] += shift;
-  }
-  a.values.append(b.values.begin(), b.values.end());
-  b.values.clear();
+  a.values += b.values;
+  b.into = target;
+  b.shift = shift;
 }
 
 // The value in the buffer before `op` writes it must not be read later.
@@ -124,9 +145,7 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
 // A value that goes to the slot of an input whose argument is still read from the writing op on would destroy it.
 LogicalResult BodyPlan::checkOverwrite(Value written, Place place) {
   int64_t birth = bufferOf(written).birth;
-  for (auto [argument, other] : argumentPlaces) {
-    if (other != place)
-      continue;
+  for (Value argument : argumentsAt.lookup(place))
     for (Operation *user : readersOf(argument))
       if (numbers.lookup(user) >= birth) {
         Operation *writer = written.getDefiningOp();
@@ -134,14 +153,13 @@ LogicalResult BodyPlan::checkOverwrite(Value written, Place place) {
         error.attachNote(user->getLoc()) << "read here";
         return error;
       }
-  }
   return success();
 }
 
 LogicalResult BodyPlan::placeResults() {
   Operation *end = terminator();
   for (OpOperand &operand : end->getOpOperands()) {
-    Place place = resultPlace(groups, operand.getOperandNumber());
+    Place place = resultPlaces[operand.getOperandNumber()];
     Buffer &buffer = bufferOf(operand.get());
     if (taken.contains(operand.getOperandNumber()))
       continue;
@@ -163,10 +181,11 @@ void BodyPlan::tieAllowed(Operation &op) {
   int64_t now = numbers.lookup(&op), inputs = static_cast<int64_t>(groups.inputs.size());
   for (nn::Tie tie : inPlace.getAllowedTies()) {
     Value operand = op.getOperand(tie.operand), result = op.getResult(tie.result);
-    if (index.lookup(operand) == index.lookup(result))
+    unsigned own = find(operand).first;
+    if (own == find(result).first)
       continue;
     Buffer &from = bufferOf(operand), &to = bufferOf(result);
-    auto reads = llvm::count_if(op.getOperands(), [&](Value v) { return index.lookup(v) == index.lookup(operand); });
+    auto reads = llvm::count_if(op.getOperands(), [&](Value v) { return find(v).first == own; });
     bool dies = from.death == now && reads == 1 && !from.given && !from.place;
     bool begins = to.birth == now && !to.given && !(to.place && to.place->first < inputs);
     if (dies && begins && from.bytes == to.bytes && isWhole(operand) && isWhole(result))
@@ -174,30 +193,72 @@ void BodyPlan::tieAllowed(Operation &op) {
   }
 }
 
+namespace {
+
+/// Buffers that were placed, found by the ops at which they live: few live beside each other, however many there are.
+class PlacedBuffers {
+public:
+  PlacedBuffers(ArrayRef<Buffer> buffers, int64_t ops) : buffers(buffers), ops(ops + 2), nodes(2 * this->ops) {}
+
+  /// Adds it to as few nodes of the tree as cover its life.
+  void add(unsigned i) {
+    byBirth.insert({buffers[i].birth, i});
+    int64_t first = leaf(buffers[i].birth), end = leaf(buffers[i].death) + 1;
+    for (; first < end; first /= 2, end /= 2) {
+      if (first % 2)
+        nodes[first++].push_back(i);
+      if (end % 2)
+        nodes[--end].push_back(i);
+    }
+  }
+  /// Those that live at the birth of the buffer, then those that are born in its life.
+  SmallVector<unsigned> beside(unsigned i) const {
+    SmallVector<unsigned> found;
+    for (int64_t node = leaf(buffers[i].birth); node > 0; node /= 2)
+      llvm::append_range(found, nodes[node]);
+    for (auto it = byBirth.upper_bound(buffers[i].birth); it != byBirth.end() && it->first <= buffers[i].death; ++it)
+      found.push_back(it->second);
+    return found;
+  }
+
+private:
+  ArrayRef<Buffer> buffers;
+  int64_t ops; ///< from -1, where arguments begin, to the return
+  std::vector<SmallVector<unsigned, 1>> nodes;
+  std::multimap<int64_t, unsigned> byBirth;
+
+  int64_t leaf(int64_t op) const { return ops + op + 1; }
+};
+
+} // namespace
+
 int64_t BodyPlan::colour(bool bySize, SmallVectorImpl<int64_t> &offsets) {
-  SmallVector<unsigned> order, placed;
+  SmallVector<unsigned> order;
   for (auto [i, buffer] : llvm::enumerate(buffers))
-    if (!buffer.values.empty() && !buffer.place)
+    if (buffer.into == i && !buffer.place)
       order.push_back(i);
   llvm::stable_sort(order, [&](unsigned a, unsigned b) {
     return bySize ? buffers[a].bytes > buffers[b].bytes : buffers[a].birth < buffers[b].birth;
   });
   offsets.assign(buffers.size(), 0);
+  PlacedBuffers placed(buffers, numbers.size());
   int64_t total = 0;
   for (unsigned i : order) {
-    // `placed` is sorted by offset: the first gap between the buffers that live at the same time will do.
+    // The first gap between the buffers that live at the same time will do.
+    SmallVector<unsigned> beside = placed.beside(i);
+    llvm::sort(beside, [&](unsigned a, unsigned b) { return offsets[a] < offsets[b]; });
     int64_t offset = 0;
-    for (unsigned other : placed) {
-      bool together = buffers[other].birth <= buffers[i].death && buffers[i].birth <= buffers[other].death;
-      if (!together || offsets[other] + buffers[other].bytes <= offset)
+    for (unsigned other : beside) {
+      int64_t end = offsets[other] + buffers[other].bytes;
+      if (end <= offset)
         continue;
       if (offset + buffers[i].bytes <= offsets[other])
         break;
-      offset = offsets[other] + buffers[other].bytes;
+      offset = end;
     }
     offsets[i] = offset;
     total = std::max(total, offset + buffers[i].bytes);
-    placed.insert(llvm::upper_bound(placed, offset, [&](int64_t at, unsigned b) { return at < offsets[b]; }), i);
+    placed.add(i);
   }
   return total;
 }
@@ -210,9 +271,9 @@ void BodyPlan::write() {
   for (Operation &op : body.front().without_terminator()) {
     SmallVector<int64_t> places;
     for (Value result : op.getResults()) {
-      unsigned i = index.lookup(result);
+      auto [i, offset] = find(result);
       Place place = buffers[i].place.value_or(Place(-1, begins[i]));
-      places.append({place.first, place.second + offsets.lookup(result)});
+      places.append({place.first, place.second + offset});
     }
     op.setAttr(kBuffersAttr, builder.getDenseI64ArrayAttr(places));
   }

@@ -32,6 +32,7 @@ struct BodyGroups {
   llvm::SmallVector<Group> inputs, results;
   llvm::SmallVector<int64_t> ties;             ///< per result group: the input group whose slot it takes over, or -1
   llvm::SmallVector<mlir::TupleType> pointers; ///< the signature: input groups, then results that are not tied
+  llvm::SmallVector<llvm::SmallVector<int64_t>> offsets; ///< by pointer: where its tensors lie, and where they end
 
   /// Reads and checks the attributes against the function's type; reports errors at the function.
   static mlir::FailureOr<BodyGroups> get(mlir::func::FuncOp body);
