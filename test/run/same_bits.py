@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges by execution that to run parts of the model again changes no bit, with whole MLPs and with MLPs in chunks."""
+"""Judges by execution what changes no bit: to run parts of the model again, and a schedule with the same sums."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: same_bits.py PP_COMPILE FOLDER
@@ -8,10 +8,16 @@
 # weights of QKV, shares of their gradients come back in another order between units of another length, and are added up
 # in that: there the gradients of all other weights are judged, and the first loss. Chunks are other shapes: against the
 # whole MLP gradients.py judges them to rounding.
+#
+# Schedules that add up the gradients of a weight in the same order make the same bits: that decides where a run that is
+# resumed under another schedule goes on as if nothing had changed (runtime/README.md, "Data").
 import os, sys
 import harness
 from gradients import Runner
 
+CLASSES = (("single", "1f1b", "interleaved", "bpipe", "hanayo", "zb_h2", "zb_v", "v_min", "dualpipe_v", "weipipe_naive",
+            "weipipe_interleave", "wzb1"), ("gpipe", "gpipe_offload", "looped_bfs", "helixpipe"),
+           ("fsdp", "zero2"), ("slimpipe", "slimpipe_interleaved"))
 SHIPPED = ("c_attn", "q_proj", "k_proj", "v_proj")
 GROUPS = (("gpt2", "f32", "helixpipe/folds=2", SHIPPED),
           ("gpt2", "f32", "helixpipe/folds=2/ship=false", ()),
@@ -37,6 +43,12 @@ def main():
         first, second = (judged(runner.run(runner.compile(schedule=name, **sizes), 4, "threads", "rendezvous"), but)
                          for name in (kept, again))
         tally.check(first == second, f"{model} {precision} {again}: the bits of {kept}")
+    for first, *others in CLASSES:
+        sizes = dict(model="llama", precision="f32", ranks=4, microbatches=8)
+        bits = {name: runner.run(runner.compile(schedule=name, **sizes), 4, "threads", "rendezvous")
+                for name in (first, *others)}
+        for name in others:
+            tally.check(bits[name] == bits[first], f"{name}: the bits of {first}")
     return tally.close()
 
 
