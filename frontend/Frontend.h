@@ -28,6 +28,8 @@ struct FrontendOptions {
   std::string precision;
   /// For --check, if not null: gets the model's parameters that are ints.
   std::vector<std::pair<std::string, int64_t>> *modelSizes = nullptr;
+  /// For --from-hf: the folder whose weights a run of the program starts with.
+  std::string folder;
   Budget budget;
 };
 

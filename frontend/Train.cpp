@@ -447,6 +447,8 @@ private:
         string("precision", precision),
         string("gradients", gradients),
         builder.getNamedAttr("optimizer", settings.dictionaryOf("optimizer", precision, builder))};
+    if (!options.folder.empty())
+      made.push_back(string("folder", options.folder));
     if (settings.mlp[0].value > 1)
       made.push_back(builder.getNamedAttr("mlp", settings.dictionaryOf("mlp", precision, builder)));
     return builder.getDictionaryAttr(made);

@@ -349,7 +349,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
 LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
-  for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function"})
+  for (StringRef key :
+       {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function", "folder"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
   if (auto target = program.getTarget())

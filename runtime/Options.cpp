@@ -144,6 +144,8 @@ const std::vector<OptionSpec> &allOptions() {
       pathOption("load", "FILE|DIR",
                  "start from the weights of a .safetensors file, or of a folder with a published model",
                  &Options::load),
+      switchOption("init", "start from random weights, although the program was made from a published folder",
+                   &Options::init),
       {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model", readNames},
       pathOption("save", "DIR", "write a checkpoint there after the last step", &Options::save),
       {"save-every", "N", "write a checkpoint after every N steps, too",
@@ -237,8 +239,10 @@ Status checkTogether(const Options &options) {
     return invalid("`--changed` needs `--resume`");
   if (options.data == "random" && (options.epochs || options.shuffle))
     return invalid("`", options.epochs ? "--epochs" : "--shuffle", "` has no effect: random tokens have no end");
-  if (!options.allowUnused.empty() && options.load.empty())
-    return invalid("`--allow-unused` needs `--load`");
+  if (options.init && !options.load.empty())
+    return invalid("`--init` and `--load` both say where to start; give one");
+  if (options.init && !options.resume.empty())
+    return invalid("`--init` and `--resume` both say where to start; give one");
   if (options.inProcess && options.carrier != Carrier::Unsaid && options.carrier != Carrier::Threads)
     return invalid("`--in-process` is `--transport threads`; give one");
   if (options.carrier == Carrier::Nccl && options.transport.sends != Sends::Plain)
@@ -333,10 +337,19 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
     return {};
   PP_TRY(checkAlone(seen));
   PP_TRY(checkTogether(options));
-  PP_TRY(checkFiles(options));
-  PP_TRY(checkSaved(options));
   options.inProcess |= options.carrier == Carrier::Threads;
   return {};
+}
+
+Status resolveWeights(const Program &program, Options &options) {
+  if (options.init && program.folder.empty())
+    return invalid("`--init` has no effect: this program was not made from a published folder");
+  if (options.load.empty() && options.resume.empty() && !options.init)
+    options.load = program.folder;
+  if (!options.allowUnused.empty() && options.load.empty())
+    return invalid("`--allow-unused` needs `--load`");
+  PP_TRY(checkFiles(options));
+  return checkSaved(options);
 }
 
 std::string helpText(const Program &program) {

@@ -31,6 +31,7 @@ struct Options {
   std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights
   TransportOptions transport;
   Carrier carrier = Carrier::Unsaid;
+  bool init = false;    ///< begin with first values, not with the weights of the folder that was compiled
   bool noGraph = false; ///< devices with streams: every step is asked for call by call
   bool inProcess = false, help = false, info = false, version = false;
   /// Each unit's time is wanted: of a graph only the whole is known.
@@ -39,6 +40,9 @@ struct Options {
 
 /// Reads the arguments after the program's name; both `--name value` and `--name=value`.
 Status parseOptions(std::span<const char *const> arguments, Options &options);
+
+/// A program of a published folder reads its weights there, unless the command line says otherwise.
+Status resolveWeights(const Program &program, Options &options);
 
 /// The text of --help.
 [[nodiscard]] std::string helpText(const Program &program);

@@ -86,6 +86,7 @@ int32_t pp_linear_dw_bias(pp_rank_t *, int32_t op, const void *x, const void *dy
 /// h V.
 int32_t pp_embedding(pp_rank_t *, int32_t op, const int32_t *tokens, const void *table, void *x);
 /// dtable[rows,h] (+)= rows of dx summed by token; acc; without "accumulate" cleared first. dims as above.
+/// params none, or the token whose row takes no gradient.
 int32_t pp_embedding_dw(pp_rank_t *, int32_t op, const int32_t *tokens, const void *dx, void *dtable);
 /// x[b,s,h] = p[offset + t]; the tokens give only the shape. dims b s h offset context.
 int32_t pp_positions(pp_rank_t *, int32_t op, const int32_t *tokens, const void *p, void *x);
@@ -110,7 +111,8 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, c
                        void *dx, void *dg);
 
 /// y[b,s,H*d] = x with each pair (j, j + d/2) of a head turned by position * theta^(-2j/d). x == y allowed.
-/// dims b s H d offset. params theta. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative).
+/// dims b s H d offset. params theta; or the factor of cosines and sines and then for each pair the angle from one
+/// position to the next. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative).
 int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// Attention of a run of queries over a list of chunks of keys: softmax of q k^T / sqrt(d) over all of them together.

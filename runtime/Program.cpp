@@ -221,6 +221,7 @@ void readProgramRoot(const json &root, Program &program) {
   program.model = root.value("model", std::string());
   program.schedule = root.value("schedule", std::string());
   program.function = root.value("function", std::string());
+  program.folder = root.value("folder", std::string());
   program.target = root.value("target", std::string("cpu"));
   if (auto made = root.find("fingerprint"); made != root.end())
     program.fingerprint = made->dump();

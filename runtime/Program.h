@@ -5,6 +5,7 @@
 //   {"name": "quickstart", "target": "cuda" (absent: cpu),
 //    "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8, "updates": 2 (absent: 1),
 //    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f16" | "f64", "parameters": 123456,
+//    "folder": "/models/tiny" (absent: none; a run without --load begins with the weights there),
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
@@ -216,6 +217,7 @@ struct OptimizerSpec {
 struct Program {
   std::string name, model, schedule, precision;
   std::string function;           ///< a hash of what the model computes; empty: not known
+  std::string folder;             ///< its weights are the first ones; empty: none
   std::string target = "cpu";     ///< what it was compiled for
   std::string fingerprint = "{}"; ///< JSON: what profiles and traces say that they were made from
   int32_t ranks = 1;

@@ -52,7 +52,8 @@ cl::opt<Form> form(
                clEnumValN(Form::Report, "report", "one HTML page: timeline, memory, idle causes, links, proof"),
                clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
                clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
-               clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic")));
+               clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic"),
+               clEnumValN(Form::Pipe, "pipe", "the `.pipe` file that --from-hf stands for")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other units (timeline)"),
@@ -223,6 +224,16 @@ LogicalResult pp::checkOutputs(ModuleOp module, StringRef source, ArrayRef<std::
         return usage("`" + file + "` would be written over: " + why + "; name another file with -o");
   }
   return success();
+}
+
+LogicalResult pp::writeProgramText(StringRef text) {
+  if (output.empty()) {
+    llvm::outs() << text;
+    return success();
+  }
+  std::string why;
+  auto write = [&](llvm::raw_pwrite_stream &os) { return os << text, success(); };
+  return succeeded(writeOutput(output, why, write)) ? success() : refuse("cannot write `" + output + "`: " + why);
 }
 
 static LogicalResult writeObjects(const ProvedModule &proved) {

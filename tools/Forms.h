@@ -11,7 +11,23 @@ namespace pp {
 class ProvedModule;
 
 /// The forms of `--emit`.
-enum class Form { Exe, Obj, Llvm, Ranks, Pipeline, Actions, Tasks, Comms, Timeline, Svg, Report, Trace, Chakra, Stats };
+enum class Form {
+  Exe,
+  Obj,
+  Llvm,
+  Ranks,
+  Pipeline,
+  Actions,
+  Tasks,
+  Comms,
+  Timeline,
+  Svg,
+  Report,
+  Trace,
+  Chakra,
+  Stats,
+  Pipe
+};
 
 /// The headings of pp-compile's options in `--help`: what is written, how code is made, what is simulated.
 llvm::cl::OptionCategory &compileOptions();
@@ -42,6 +58,9 @@ mlir::LogicalResult checkOutputs(mlir::ModuleOp module, llvm::StringRef source, 
 /// into code.
 llvm::LogicalResult writeForm(mlir::ModuleOp module, const ProvedModule *proved, llvm::StringRef source,
                               llvm::raw_ostream &os);
+
+/// Writes a program's own text to -o, else to standard output.
+llvm::LogicalResult writeProgramText(llvm::StringRef text);
 
 /// An executable of proved rank programs.
 llvm::LogicalResult writeExecutable(const ProvedModule &proved, llvm::StringRef path);

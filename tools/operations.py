@@ -78,7 +78,8 @@ def problems_of(definitions, op):
             problems.append(f"{op['opName']}: the signature has `{name}`, the definition has not")
         elif not attribute and default or attribute and not default:
             problems.append(f"{op['opName']}: `{name}` is {'an attribute' if attribute else 'a tensor'}")
-        elif default not in ("", "..", "heads") and (declared is None or as_number(declared) != as_number(default)):
+        elif default not in ("", "..", "heads", "[]") and (
+                declared is None or as_number(declared) != as_number(default)):
             problems.append(f"{op['opName']}: the default of `{name}` is {declared}, the signature says {default}")
         elif default == ".." and declared is not None and name != "causal":
             problems.append(f"{op['opName']}: `{name}` has the default {declared}, the signature says ..")

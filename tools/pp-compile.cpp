@@ -1,5 +1,6 @@
 // pp-compile: from a `.pipe` file to an executable, or to any form in between.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/model/Family.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/AsmState.h"
 #include "mlir/Parser/Parser.h"
@@ -14,6 +15,7 @@
 #include "tools/Proofs.h"
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
+#include "llvm/Support/Path.h"
 
 using namespace mlir;
 namespace cl = llvm::cl;
@@ -21,6 +23,13 @@ namespace cl = llvm::cl;
 namespace {
 
 cl::opt<std::string> input(cl::Positional, cl::desc("FILE.pipe"), cl::cat(pp::frontendFlags()));
+cl::opt<std::string> fromFolder("from-hf",
+                                cl::desc("train the model of this folder, as Hugging Face publishes them; "
+                                         "with --schedule=std/<file>.pipe[:NAME]"),
+                                cl::value_desc("dir"), cl::cat(pp::frontendFlags()));
+cl::list<std::string> configNotes("config-note", cl::CommaSeparated, cl::value_desc("name,.."),
+                                  cl::desc("fields of the folder's config.json that change nothing that is trained"),
+                                  cl::cat(pp::frontendFlags()));
 cl::opt<std::string> target("target", cl::desc("what the program runs on: cpu (default) or cuda"), cl::init("cpu"),
                             cl::cat(pp::codeOptions()));
 cl::opt<bool> fuse("fuse",
@@ -101,7 +110,8 @@ LogicalResult write(ModuleOp module, const std::optional<pp::ProvedModule> &prov
 }
 
 /// One file, or one part of a split file.
-LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostream &os) {
+LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::FrontendOptions> options,
+                      llvm::raw_ostream &os) {
   DialectRegistry registry;
   registry.insert<func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
   MLIRContext context(registry, verifyDiagnostics ? MLIRContext::Threading::DISABLED : MLIRContext::Threading::ENABLED);
@@ -111,7 +121,6 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
   auto manager = std::make_shared<llvm::SourceMgr>();
   bool isPipe = !StringRef(input).ends_with(".mlir");
   manager->AddNewSourceBuffer(std::move(buffer), llvm::SMLoc());
-  auto options = pp::frontendOptions();
   auto proofs = pp::requestedProofs();
   if (failed(options) || failed(proofs))
     return failure();
@@ -149,10 +158,43 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, llvm::raw_ostr
   return handler.verify();
 }
 
+/// --from-hf: the folder's config.json becomes a program, which is written or compiled as a file is.
+LogicalResult compileFolder() {
+  auto options = pp::frontendOptions();
+  if (failed(options))
+    return failure();
+  if (!input.empty())
+    return pp::usage("--from-hf=" + fromFolder + " is the program; `" + input + "` is another one");
+  if (options->schedule.empty())
+    return pp::usage("--from-hf needs a schedule: --schedule=std/zb_v.pipe, or --schedule=FILE.pipe:NAME");
+  llvm::SmallString<128> path(fromFolder);
+  llvm::sys::path::append(path, "config.json");
+  std::string message;
+  std::unique_ptr<llvm::MemoryBuffer> config = openInputFile(path, &message);
+  if (!config)
+    return pp::refuse(message + "; a folder of a model has a config.json");
+  MLIRContext context;
+  context.printOpOnDiagnostic(false);
+  llvm::SourceMgr manager;
+  manager.AddNewSourceBuffer(std::move(config), llvm::SMLoc());
+  SourceMgrDiagnosticHandler handler(manager, &context);
+  pp::FolderRequest request{fromFolder, options->schedule, {configNotes.begin(), configNotes.end()}};
+  FailureOr<std::string> text = pp::writeProgramOf(request, manager, &context, *options);
+  if (failed(text))
+    return failure();
+  if (pp::requestedForm() == pp::Form::Pipe)
+    return pp::writeProgramText(*text);
+  options->schedule.clear();
+  input = fromFolder + ".pipe"; // what messages and outputs are named after
+  return compile(llvm::MemoryBuffer::getMemBufferCopy(*text, input), options, llvm::outs());
+}
+
 } // namespace
 
 static LogicalResult run() {
-  if (input.empty())
+  if (fromFolder.empty() && pp::isFormRequested() && pp::requestedForm() == pp::Form::Pipe)
+    return pp::usage("--emit=pipe writes the program that --from-hf=DIR stands for");
+  if (input.empty() && fromFolder.empty())
     return pp::usage("name the file to compile: pp-compile FILE.pipe; see --help");
   if (target != "cpu" && target != "cuda")
     return pp::usage("target `" + target + "` is not known; there are cpu and cuda");
@@ -163,12 +205,14 @@ static LogicalResult run() {
   if (pp::wantsCheck() && failed(pp::checkEffects({/*isPipe=*/true, /*hasRanks=*/false, /*proves=*/false, splitInput,
                                                    /*checks=*/true})))
     return failure();
+  if (!fromFolder.empty())
+    return compileFolder();
   std::string message;
   std::unique_ptr<llvm::MemoryBuffer> buffer = openInputFile(input, &message);
   if (!buffer)
     return pp::refuse(message);
   auto one = [&](std::unique_ptr<llvm::MemoryBuffer> part, llvm::raw_ostream &os) {
-    return compile(std::move(part), os);
+    return compile(std::move(part), pp::frontendOptions(), os);
   };
   return splitInput ? splitAndProcessBuffer(std::move(buffer), one, llvm::outs(), "# -----", "# -----")
                     : one(std::move(buffer), llvm::outs());

@@ -12,6 +12,11 @@ INFER(RopeOp) {
     return failure();
   if (a.getStyle() != "half" && a.getStyle() != "pair")
     return emitOptionalError(loc, "`rope` expects the style \"half\" or \"pair\", got \"", a.getStyle(), "\"");
+  if (auto table = a.getTable())
+    if (failed(check.equal("a table of a factor and a frequency for each pair, so of length",
+                           1 + widthOf(a.getX()) / static_cast<int64_t>(a.getHeads()) / 2, "the table's length",
+                           table->size())))
+      return failure();
   types.push_back(a.getX().getType());
   return success();
 }
@@ -21,7 +26,11 @@ Dims RopeOp::dims() {
   int64_t heads = getHeads();
   return {type.getDimSize(0), type.getDimSize(1), heads, type.getDimSize(2) / heads, static_cast<int64_t>(getOffset())};
 }
-SmallVector<double> RopeOp::params() { return {getTheta().convertToDouble()}; }
+SmallVector<double> RopeOp::params() {
+  if (std::optional<ArrayRef<double>> table = getTable())
+    return llvm::to_vector(*table);
+  return {getTheta().convertToDouble()};
+}
 double RopeOp::flops() { return 6.0 * elementsOf(getX()); }
 Flags RopeOp::flags() { return flagsOf({{"pair", getStyle() == "pair"}, {"inverse", getInverse()}}); }
 

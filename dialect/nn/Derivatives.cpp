@@ -25,7 +25,7 @@ LogicalResult EmbeddingOp::differentiate(Gradients &gradients) {
     return success();
   uint64_t vocab = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
   auto table = gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx, gradients.get(getTable()), vocab,
-                                                       getFirstAttr(), getWholeAttr());
+                                                       getFirstAttr(), getWholeAttr(), getPad());
   gradients.set(getTable(), table);
   return success();
 }
@@ -91,9 +91,9 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
     return success();
-  gradients.add(
-      getLoc(), getX(),
-      gradients.builder.create<RopeOp>(getLoc(), dy, getHeads(), getTheta(), getStyle(), getOffset(), !getInverse()));
+  gradients.add(getLoc(), getX(),
+                gradients.builder.create<RopeOp>(getLoc(), dy, getHeads(), getTheta(), getStyle(), getOffset(),
+                                                 !getInverse(), getTableAttr()));
   return success();
 }
 

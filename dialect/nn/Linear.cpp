@@ -42,6 +42,10 @@ INFER(EmbeddingDwOp) {
 }
 
 Dims EmbeddingDwOp::dims() { return tableDims(*this, getDx(), getVocab()); }
+SmallVector<double> EmbeddingDwOp::params() {
+  auto pad = static_cast<int64_t>(getPad());
+  return pad < 0 ? SmallVector<double>() : SmallVector<double>{static_cast<double>(pad)};
+}
 double EmbeddingDwOp::flops() { return elementsOf(getDx()); }
 Flags EmbeddingDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 

@@ -45,19 +45,48 @@ INFER(LayernormBwdOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
+/// A gain that the heads of x share.
+static LogicalResult checkPerHead(Check check, Value gain, Value x, int64_t heads) {
+  if (heads == 1)
+    return checkPerColumn(check, "the gain", gain, x);
+  return success(
+      succeeded(check.heads("x", widthOf(x), heads, /*even=*/false)) && succeeded(check.rank("the gain", gain, 1)) &&
+      succeeded(check.equal("the width of x's heads", widthOf(x) / heads, "the gain's width", widthOf(gain))) &&
+      succeeded(check.sameElements("x", x, "the gain", gain)));
+}
+
+/// How many heads share the gain; 1 where its width does not divide that of x.
+static int64_t headsOf(Value x, Value gain) {
+  return tensorOf(gain).getRank() == 1 && widthOf(gain) > 0 && widthOf(x) % widthOf(gain) == 0
+             ? widthOf(x) / widthOf(gain)
+             : 1;
+}
+
+/// The kernel sees each head as a row.
+static Dims rowsOfHeads(Value x, Value gain) { return {elementsOf(x) / widthOf(gain), widthOf(gain)}; }
+
 INFER(RmsnormOp) {
   Check check{"rmsnorm", loc};
+  auto heads = static_cast<int64_t>(a.getHeads());
   if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
-      failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())))
+      failed(checkPerHead(check, a.getGain(), a.getX(), heads)))
     return failure();
-  types.assign({a.getX().getType(), statistic(a.getX())});
+  RankedTensorType rstd = statistic(a.getX());
+  if (heads > 1) {
+    SmallVector<int64_t> shape(rstd.getShape());
+    shape.push_back(heads);
+    rstd = rstd.clone(shape);
+  }
+  types.assign({a.getX().getType(), rstd});
   return success();
 }
 
 INFER(RmsnormRebuildOp) {
   Check check{"rmsnorm_rebuild", loc};
-  if (failed(check.operands(a, 3, 3)) || failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
-      failed(check.equal("x's rows", rowsOf(a.getX()), "rstd's elements", elementsOf(a.getRstd()))))
+  if (failed(check.operands(a, 3, 3)) ||
+      failed(checkPerHead(check, a.getGain(), a.getX(), headsOf(a.getX(), a.getGain()))) ||
+      failed(check.equal("x's rows", elementsOf(a.getX()) / widthOf(a.getGain()), "rstd's elements",
+                         elementsOf(a.getRstd()))))
     return failure();
   types.push_back(a.getX().getType());
   return success();
@@ -66,10 +95,11 @@ INFER(RmsnormRebuildOp) {
 INFER(RmsnormBwdOp) {
   Check check{"rmsnorm_bwd", loc};
   if (failed(check.operands(a, 4, 5)) || failed(check.same("dy", a.getDy(), "x", a.getX())) ||
-      failed(checkPerColumn(check, "the gain", a.getGain(), a.getX())) ||
-      failed(check.equal("x's rows", rowsOf(a.getX()), "rstd's elements", elementsOf(a.getRstd()))))
+      failed(checkPerHead(check, a.getGain(), a.getX(), headsOf(a.getX(), a.getGain()))) ||
+      failed(check.equal("x's rows", elementsOf(a.getX()) / widthOf(a.getGain()), "rstd's elements",
+                         elementsOf(a.getRstd()))))
     return failure();
-  types.assign({a.getX().getType(), inSums(a.getX(), {widthOf(a.getX())})});
+  types.assign({a.getX().getType(), inSums(a.getX(), {widthOf(a.getGain())})});
   return check.into(a.getAcc(), types[0]);
 }
 
@@ -84,13 +114,13 @@ Dims LayernormBwdOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
 double LayernormBwdOp::flops() { return 12.0 * elementsOf(getX()); }
 Flags LayernormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 
-Dims RmsnormOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+Dims RmsnormOp::dims() { return rowsOfHeads(getX(), getGain()); }
 SmallVector<double> RmsnormOp::params() { return {getEpsilon().convertToDouble()}; }
 double RmsnormOp::flops() { return 8.0 * elementsOf(getX()); }
 
-Dims RmsnormRebuildOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+Dims RmsnormRebuildOp::dims() { return rowsOfHeads(getX(), getGain()); }
 double RmsnormRebuildOp::flops() { return 2.0 * elementsOf(getX()); }
 
-Dims RmsnormBwdOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+Dims RmsnormBwdOp::dims() { return rowsOfHeads(getX(), getGain()); }
 double RmsnormBwdOp::flops() { return 12.0 * elementsOf(getX()); }
 Flags RmsnormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }

@@ -108,13 +108,14 @@ def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 def EmbeddingOp : Nn_ForwardOp<"embedding"> {
   let summary = "rows of a table, one for each token";
-  let signature = "embedding(tokens, table)";
+  let signature = "embedding(tokens, table, pad = -1)";
   let formula = "x[b, t] = table[tokens[b, t]]";
+  let note = "the row of the token `pad` takes no gradient from here; -1: every row takes one";
   let description = [{
     Of a table that is cut by the vocabulary: it has rows from `first` on of `whole`; tokens of other rows give zeros.
   }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, OptionalAttr<I64Attr>:$first,
-                       OptionalAttr<I64Attr>:$whole);
+                       OptionalAttr<I64Attr>:$whole, DefaultValuedAttr<I64Attr, "-1">:$pad);
   let results = (outs Nn_Tensor:$x);
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
@@ -164,23 +165,28 @@ def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
 def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params"],
                             [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
   let summary = "mean square 1 over the width, times a gain; keeps 1/root";
-  let signature = "rmsnorm(x, gain, epsilon = 1e-5)";
+  let signature = "rmsnorm(x, gain, epsilon = 1e-5, heads = 1)";
   let formula = "y = x / sqrt(mean(x^2) + epsilon) * gain";
-  let note = "mean square 1 over the width, times a gain";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Epsilon:$epsilon);
+  let note = "mean square 1 over the width, times a gain; with `heads`, over the width of each head, and all heads "
+             "share one gain of that width";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Epsilon:$epsilon, DefaultValuedAttr<I64Attr, "1">:$heads);
   let results = (outs Nn_Tensor:$y, Nn_Tensor:$rstd);
   let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
 }
 
 def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
-  let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\")";
+  let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [])";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
   let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", "
-             "(2j, 2j + 1) for \"pair\"";
-  let description = [{ `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". }];
+             "(2j, 2j + 1) for \"pair\"; a `table` of rope_llama3(..) or the like replaces the frequencies of theta";
+  let description = [{
+    `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". `table` holds the factor of cosines and sines and
+    then the angle that each pair turns by from one position to the next; without it they are 1 and theta^(-2j/d).
+  }];
   let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, DefaultValuedAttr<F64Attr, "10000.0">:$theta,
-                       DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse);
+                       DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse,
+                       OptionalAttr<DenseF64ArrayAttr>:$table);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
@@ -264,11 +270,12 @@ def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {
   let assemblyFormat = "$dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["flags"], [Nn_WeightGradient]> {
-  let summary = "gradient of an embedding's table of `vocab` rows";
+def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of an embedding's table of `vocab` rows; the row of the token `pad` takes none";
   let description = [{ `first` and `whole` are those of the embedding. }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$vocab,
-                       OptionalAttr<I64Attr>:$first, OptionalAttr<I64Attr>:$whole);
+                       OptionalAttr<I64Attr>:$first, OptionalAttr<I64Attr>:$whole,
+                       DefaultValuedAttr<I64Attr, "-1">:$pad);
   let results = (outs Nn_Tensor:$dtable);
   let assemblyFormat = "$tokens `,` $dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

@@ -15,8 +15,9 @@ Binding *Scope::find(StringRef name) {
   return nullptr;
 }
 
-static constexpr const char *kBuiltins[] = {"min",    "max",      "sum",    "len",      "abs",
-                                            "sorted", "reversed", "unique", "layers_of"};
+static constexpr const char *kBuiltins[] = {"min",         "max",          "sum",         "len",       "abs",
+                                            "sorted",      "reversed",     "unique",      "layers_of", "rope_default",
+                                            "rope_linear", "rope_dynamic", "rope_llama3", "rope_yarn", "rope_longrope"};
 
 LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
   SmallVector<StringRef> names(std::begin(kBuiltins), std::end(kBuiltins));
@@ -125,6 +126,8 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
       return failure();
     values.push_back(std::move(*value));
   }
+  if (name.starts_with("rope_"))
+    return ropeTable(expr, values);
   bool folds = name == "min" || name == "max" || name == "sum";
   if (folds && (values.size() != 1 || values[0].asInt()) && name != "sum")
     values = {Value(std::move(values))};

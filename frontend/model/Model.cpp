@@ -15,7 +15,7 @@ using mlir::RankedTensorType;
 
 namespace {
 struct OpAttribute {
-  enum Kind { Count, Number, Flag, Text };
+  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers };
   const char *op, *name;
   Kind kind;
   bool required;
@@ -42,11 +42,13 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"cross_entropy", "z, targets"}};
 
 static constexpr OpAttribute kAttributes[] = {
-    {"layernorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "epsilon", OpAttribute::Number, false},
-    {"rope", "heads", OpAttribute::Count, true},          {"rope", "theta", OpAttribute::Number, false},
-    {"rope", "style", OpAttribute::Text, false},          {"attention", "heads", OpAttribute::Count, true},
-    {"attention", "kv_heads", OpAttribute::Count, false}, {"attention", "causal", OpAttribute::Flag, true},
-    {"gelu", "exact", OpAttribute::Flag, false},          {"split", "parts", OpAttribute::Count, true}};
+    {"embedding", "pad", OpAttribute::Token, false},    {"layernorm", "epsilon", OpAttribute::Number, false},
+    {"rmsnorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "heads", OpAttribute::Count, false},
+    {"rope", "heads", OpAttribute::Count, true},        {"rope", "theta", OpAttribute::Number, false},
+    {"rope", "style", OpAttribute::Text, false},        {"rope", "table", OpAttribute::Numbers, false},
+    {"attention", "heads", OpAttribute::Count, true},   {"attention", "kv_heads", OpAttribute::Count, false},
+    {"attention", "causal", OpAttribute::Flag, true},   {"attention", "window", OpAttribute::Window, false},
+    {"gelu", "exact", OpAttribute::Flag, false},        {"split", "parts", OpAttribute::Count, true}};
 
 namespace {
 using Tensors = SmallVector<mlir::Value, 3>;
@@ -66,6 +68,8 @@ public:
         builder(builder), built(model.parts.size()) {}
 
   LogicalResult build() {
+    if (failed(evaluator.run(model.requirements, parameters)) || failed(findShared()))
+      return failure();
     std::optional<ModelOutline::Step> previous;
     SmallVector<mlir::Type> types;
     for (ModelOutline::Step step : outline.steps()) {
@@ -118,24 +122,100 @@ private:
 
   //===-- Weights -----------------------------------------------------------------------------------------------===//
 
-  static bool reads(const Expr *expr, StringRef name) {
-    if (expr->kind == Expr::Variable && expr->name == name)
-      return true;
-    return any_of(expr->operands, [&](const Expr *operand) { return reads(operand, name); });
+  /// Of an expression over tensors, whether it names `name`; a branch that is not taken names nothing.
+  FailureOr<bool> reads(const Expr *expr, StringRef name) {
+    if (expr->kind == Expr::Variable)
+      return expr->name == name;
+    if (expr->kind == Expr::Conditional) {
+      FailureOr<const Expr *> taken = branch(expr);
+      return failed(taken) ? FailureOr<bool>() : reads(*taken, name);
+    }
+    for (const Expr *operand : expr->operands) {
+      FailureOr<bool> found = reads(operand, name);
+      if (failed(found) || *found)
+        return found;
+    }
+    return false;
   }
 
-  // The part's own weights in order of declaration, then the shared ones that it reads.
-  SmallVector<Weight> weightsOf(const ModelPart &part) {
-    SmallVector<Weight> weights;
-    for (const WeightDeclaration &weight : part.weights)
-      weights.push_back({&weight, part.name.text, part.kind});
+  FailureOr<bool> reads(const ModelPart &part, StringRef name) {
+    SmallVector<const Expr *> all(part.results);
+    for (const ModelPart::Definition &definition : part.definitions)
+      all.push_back(definition.value);
+    for (const Expr *expr : all) {
+      FailureOr<bool> found = reads(expr, name);
+      if (failed(found) || *found)
+        return found;
+    }
+    return false;
+  }
+
+  FailureOr<bool> holds(const Expr *condition, StringRef word) {
+    FailureOr<Value> value = evaluator.evaluate(condition, parameters);
+    if (failed(value))
+      return failure();
+    if (value->asBool())
+      return *value->asBool();
+    return evaluator.fail(condition->at,
+                          "expected true or false after `" + word + "`, got " + value->type() + " " + value->text());
+  }
+
+  FailureOr<const Expr *> branch(const Expr *conditional) {
+    FailureOr<bool> is = holds(conditional->operands[0], "if");
+    if (failed(is))
+      return failure();
+    return conditional->operands[*is ? 1 : 2];
+  }
+
+  /// Which weights of the model several parts read: one tensor, used in several places.
+  LogicalResult findShared() {
     for (const WeightDeclaration &weight : model.weights) {
-      bool used = any_of(part.results, [&](const Expr *expr) { return reads(expr, weight.name.text); }) ||
-                  any_of(part.definitions, [&](auto &definition) { return reads(definition.value, weight.name.text); });
-      if (used)
-        weights.push_back({&weight, "", std::nullopt});
+      int64_t readers = 0;
+      for (const ModelPart &part : model.parts) {
+        FailureOr<bool> found = reads(part, weight.name.text);
+        if (failed(found))
+          return failure();
+        readers += *found;
+      }
+      if (readers > 1)
+        shared.push_back(&weight);
+    }
+    return success();
+  }
+
+  /// The part's own weights in order of declaration, then those of the model that it reads, but for weights whose
+  /// condition does not hold.
+  FailureOr<SmallVector<Weight>> weightsOf(const ModelPart &part) {
+    SmallVector<Weight> weights;
+    absent.clear();
+    auto add = [&](Weight weight) -> LogicalResult {
+      const Expr *condition = weight.declared->condition;
+      FailureOr<bool> isThere = condition ? holds(condition, "if") : FailureOr<bool>(true);
+      if (failed(isThere))
+        return failure();
+      if (*isThere)
+        weights.push_back(weight);
+      else
+        absent.push_back(weight.declared);
+      return success();
+    };
+    for (const WeightDeclaration &weight : part.weights)
+      if (failed(add({&weight, part.name.text, part.kind})))
+        return failure();
+    for (const WeightDeclaration &weight : model.weights) {
+      FailureOr<bool> found = reads(part, weight.name.text);
+      if (failed(found) || (*found && failed(add({&weight, "", std::nullopt}))))
+        return failure();
     }
     return weights;
+  }
+
+  /// The declaration of a weight that is not there.
+  const WeightDeclaration *findAbsent(const Expr *expr) {
+    auto found = find_if(absent, [&](const WeightDeclaration *weight) {
+      return expr->kind == Expr::Variable && weight->name.text == expr->name;
+    });
+    return found == absent.end() ? nullptr : *found;
   }
 
   FailureOr<RankedTensorType> typeOf(const WeightDeclaration &weight) {
@@ -252,7 +332,7 @@ private:
     return nn::WeightAttr::get(builder.getContext(), builder.getStringAttr(declared.name.text),
                                builder.getStringAttr(name), *nn::symbolizeInit(init->first),
                                builder.getF64FloatAttr(init->second), transposed,
-                               /*shared=*/weight.part.empty());
+                               /*shared=*/is_contained(shared, &declared));
   }
 
   //===-- Parts -------------------------------------------------------------------------------------------------===//
@@ -301,7 +381,10 @@ private:
                : builder.getDictionaryAttr({}));
       names.push_back(name);
     }
-    for (const Weight &weight : weightsOf(part)) {
+    FailureOr<SmallVector<Weight>> weights = weightsOf(part);
+    if (failed(weights))
+      return failure();
+    for (const Weight &weight : *weights) {
       FailureOr<RankedTensorType> type = typeOf(*weight.declared);
       FailureOr<nn::WeightAttr> said = failed(type) ? FailureOr<nn::WeightAttr>() : declarationOf(weight);
       if (failed(type) || failed(said))
@@ -394,6 +477,10 @@ private:
       return call(expr);
     if (expr->kind == Expr::Multiply)
       return weighted(expr);
+    if (expr->kind == Expr::Conditional) {
+      FailureOr<const Expr *> taken = branch(expr);
+      return failed(taken) ? FailureOr<Tensors>() : tensors(*taken);
+    }
     if (expr->kind != Expr::Add)
       return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text + "`");
     FailureOr<mlir::Value> left = tensor(expr->operands[0]), right = failure();
@@ -446,6 +533,11 @@ private:
         return Tensors{value};
       names.push_back(name.text);
     }
+    if (const WeightDeclaration *weight = findAbsent(expr))
+      return evaluator.fail(expr->at,
+                            "`" + expr->name + "` is not there: it is declared if `" + weight->condition->text +
+                                "`, which is false",
+                            weight->condition->at, "the condition is here");
     if (Binding *found = parameters.find(expr->name))
       return evaluator.fail(expr->at, "expected a tensor, got " + found->value.type() + " " + found->value.text());
     return evaluator.fail(expr->at, "`" + expr->name + "` is not defined" + didYouMean(expr->name, names));
@@ -462,12 +554,15 @@ private:
       if (named.text.empty() && expr->name == "split" && i == 1)
         named = {"parts", operand->at};
       if (!named.text.empty()) {
-        FailureOr<mlir::NamedAttribute> made = attribute(expr, named, operand);
+        FailureOr<mlir::Attribute> made = attribute(expr, named, operand);
         if (failed(made))
           return failure();
-        attributes.push_back(*made);
+        if (*made)
+          attributes.push_back(builder.getNamedAttr(named.text, *made));
         continue;
       }
+      if (i >= op->operands.count(',') + 1 - op->optional && findAbsent(operand))
+        continue; // `linear(x, w, b)` without b
       FailureOr<mlir::Value> value = tensor(operand);
       if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
@@ -502,19 +597,23 @@ private:
       text += ((i + op.optional >= words.size() ? "[, " : i ? ", " : "") + word).str();
     text += std::string(op.optional, ']');
     for (const OpAttribute &known : kAttributes) {
-      static const char *const kinds[] = {"int", "number", "true|false", "string"};
+      static const char *const kinds[] = {"int", "number", "true|false", "string", "-1", "0", "[]"};
       if (known.op != op.name)
         continue;
       text += std::string(", ") + known.name + " = ";
       mlir::Attribute normal = defaults.get(known.name);
-      if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
+      if (StringRef(known.name) == "kv_heads")
+        text += "heads";
+      else if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
         text += Value(number.getValueAsDouble()).text();
       else if (auto flag = dyn_cast_or_null<mlir::BoolAttr>(normal); flag && !known.required)
         text += flag.getValue() ? "true" : "false";
+      else if (auto count = dyn_cast_or_null<mlir::IntegerAttr>(normal); count && !known.required)
+        text += std::to_string(count.getInt());
       else if (auto string = dyn_cast_or_null<mlir::StringAttr>(normal))
         text += Value(string.getValue()).text();
       else
-        text += StringRef(known.name) == "kv_heads" ? "heads" : kinds[known.kind];
+        text += kinds[known.kind];
     }
     return text + ")";
   }
@@ -530,7 +629,8 @@ private:
         expr->at, "`" + expr->name + "` is not an operation of models" + didYouMean(expr->name, names), expr->at, all);
   }
 
-  FailureOr<mlir::NamedAttribute> attribute(const Expr *call, Name label, const Expr *expr) {
+  /// Null for a value that says what an op without the option does.
+  FailureOr<mlir::Attribute> attribute(const Expr *call, Name label, const Expr *expr) {
     const OpAttribute *found = nullptr;
     SmallVector<StringRef> names;
     for (const OpAttribute &known : kAttributes) {
@@ -546,6 +646,10 @@ private:
     FailureOr<Value> value = evaluator.evaluate(expr, parameters);
     if (failed(value))
       return failure();
+    if (found->kind == OpAttribute::Numbers)
+      return numbers(label, *value, expr->at);
+    if (found->kind == OpAttribute::Window)
+      return checkWindow(label, *value, expr->at);
     mlir::Attribute made;
     if (auto *count = value->asInt(); count && found->kind == OpAttribute::Count && *count > 0)
       made = builder.getI64IntegerAttr(*count);
@@ -555,13 +659,37 @@ private:
       made = builder.getF64FloatAttr(*exact);
     else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
       made = builder.getBoolAttr(*flag);
+    else if (count && found->kind == OpAttribute::Token && *count >= -1)
+      made = builder.getI64IntegerAttr(*count);
     else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
       made = builder.getStringAttr(*text);
-    static const char *const kinds[] = {"an int of at least 1", "a number above 0", "true or false", "a string"};
+    static const char *const kinds[] = {"an int of at least 1", "a number above 0", "true or false", "a string",
+                                        "a token, or -1 for none,"};
     if (!made)
       return evaluator.fail(expr->at, "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " +
                                           value->text());
-    return builder.getNamedAttr(label.text, made);
+    return made;
+  }
+
+  FailureOr<mlir::Attribute> numbers(Name label, const Value &value, SMLoc at) {
+    SmallVector<double> all;
+    for (const Value &item : value.asList() ? *value.asList() : Value::List())
+      if (item.asInt() || item.asNumber())
+        all.push_back(item.asInt() ? double(*item.asInt()) : *item.asNumber());
+    if (!value.asList() || all.size() != value.asList()->size())
+      return evaluator.fail(at, "expected a list of numbers for `" + label.text + "`, got " + value.text());
+    return all.empty() ? mlir::Attribute() : builder.getDenseF64ArrayAttr(all);
+  }
+
+  /// A window that covers the sequence hides nothing; no kernel has a shorter one.
+  FailureOr<mlir::Attribute> checkWindow(Name label, const Value &value, SMLoc at) {
+    const int64_t *window = value.asInt();
+    if (!window || *window < 0)
+      return evaluator.fail(at, "expected an int of at least 0 for `" + label.text + "`, got " + value.text());
+    if (*window && *window < shape.sequence)
+      return evaluator.fail(at, "a window of " + Twine(*window) + " tokens is shorter than a sequence of " +
+                                    Twine(shape.sequence) + "; such windows are not supported yet");
+    return mlir::Attribute();
   }
 
   FailureOr<Tensors> create(const Expr *expr, StringRef name, mlir::ValueRange operands,
@@ -596,6 +724,8 @@ private:
   mlir::OpBuilder &builder;
   ModelLosses losses;                                // of the part that is being built
   std::vector<Built> built;                          // by part
+  SmallVector<const WeightDeclaration *> shared;     // by several parts
+  SmallVector<const WeightDeclaration *> absent;     // from the part that is being built
   SmallVector<std::pair<Weight, std::string>> named; // in checkpoints
   SmallVector<std::pair<Name, mlir::Value>> values;  // of the part that is being built
 };

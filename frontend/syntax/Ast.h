@@ -220,6 +220,7 @@ struct WeightDeclaration {
   ArrayRef<Expr *> dimensions;
   Expr *init = nullptr;
   Expr *checkpoint = nullptr; // `as "name"` or `as transpose("name")`
+  Expr *condition = nullptr;  // `if c`: where it does not hold, the weight is not there
 };
 
 struct ModelPart {
@@ -242,8 +243,28 @@ struct Model {
   ArrayRef<WeightDeclaration> weights;
   ArrayRef<ModelPart> parts; ///< in the order of the text
   ArrayRef<Name> kinds;      ///< of layers; the text is empty for `layer { .. }`
+  Block requirements;        ///< `require ..` about the parameters
   Expr *kindOf = nullptr;    ///< `layers [..]`: the kind of every layer
   SMLoc kindOfAt;
+};
+
+/// How a `config.json` of one `model_type` is read: which fields a model's parameters are made from.
+struct Family {
+  struct Field {
+    Name name;
+    Expr *absent = nullptr, *null = nullptr; ///< what it is where the file does not say; no `absent`: it must
+  };
+  struct Only {
+    Name name;
+    Expr *values;
+  };
+  Name name; ///< the `model_type`; "any": what holds for all families
+  ArrayRef<Field> fields;
+  ArrayRef<Only> only;
+  ArrayRef<Name> notes; ///< patterns of fields that change nothing
+  ArrayRef<LetStatement::Definition> definitions;
+  Block requirements;
+  Expr *call = nullptr; ///< of the model
 };
 
 /// `"label", .. call` of an option that chooses by name.
@@ -281,6 +302,7 @@ struct File {
   std::vector<const Model *> models;
   std::vector<const Train *> trains;
   std::vector<const Cluster *> clusters;
+  std::vector<const Family *> families;
 };
 
 } // namespace pp

@@ -35,6 +35,8 @@ private:
       file.trains.push_back(train());
     else if (take("cluster"))
       file.clusters.push_back(cluster());
+    else if (peek().kind == Token::Name && peek().text == "family")
+      file.families.push_back(family());
     else if (at("import"))
       fail(peek().at, "imports must stand before everything else in a file");
     else
@@ -81,9 +83,12 @@ private:
     SmallVector<WeightDeclaration> shared;
     SmallVector<ModelPart> parts;
     SmallVector<Name> kinds;
+    SmallVector<Statement *> requirements;
     while (!at("}") && !ended()) {
       if (at("weight"))
         weights(shared);
+      else if (at("require"))
+        requirements.push_back(statement());
       else if (at("layers"))
         kindOf(*node);
       else if (peek().kind == Token::Name && peek().text == "layer")
@@ -92,6 +97,7 @@ private:
         parts.push_back(part(std::nullopt));
     }
     expect("}");
+    node->requirements = keep(ArrayRef<Statement *>(requirements));
     node->kinds = keep(ArrayRef<Name>(kinds));
     node->weights = keep(ArrayRef<WeightDeclaration>(shared));
     node->parts = keep(ArrayRef<ModelPart>(parts));
@@ -122,7 +128,7 @@ private:
     ModelPart made;
     made.kind = kind;
     if (!at("part"))
-      failExpected(kind ? "`part`" : "`part`, `layer`, `layers` or `weight`");
+      failExpected(kind ? "`part`" : "`part`, `layer`, `layers`, `require` or `weight`");
     next();
     made.name = expectName();
     expect("(");
@@ -163,6 +169,8 @@ private:
         made.init = expression();
       if (takeName("as"))
         made.checkpoint = expression();
+      if (take("if"))
+        made.condition = expression();
       into.push_back(made);
     } while (take(","));
   }
@@ -172,6 +180,79 @@ private:
       return false;
     next();
     return true;
+  }
+
+  //===-- Families ----------------------------------------------------------------------------------------------===//
+
+  const Family *family() {
+    next();
+    allowsNumbers = allowsLabels = allowsWords = true;
+    auto *node = make<Family>();
+    node->name = pattern();
+    expect("{");
+    SmallVector<Family::Field> fields;
+    SmallVector<Family::Only> only;
+    SmallVector<Name> notes;
+    SmallVector<LetStatement::Definition> definitions;
+    SmallVector<Statement *> requirements;
+    while (!at("}") && !ended()) {
+      if (takeName("read"))
+        append_range(fields, list<Family::Field>([&] { return field(); }));
+      else if (takeName("only"))
+        only.push_back(onlyOf());
+      else if (takeName("note"))
+        append_range(notes, list<Name>([&] { return pattern(); }));
+      else if (take("let"))
+        definitions.push_back(definition());
+      else if (at("require"))
+        requirements.push_back(statement());
+      else if (take("model"))
+        node->call = postfix();
+      else
+        failExpected("`read`, `only`, `note`, `let`, `require` or `model`");
+    }
+    expect("}");
+    node->fields = keep(ArrayRef<Family::Field>(fields));
+    node->only = keep(ArrayRef<Family::Only>(only));
+    node->notes = keep(ArrayRef<Name>(notes));
+    node->definitions = keep(ArrayRef<LetStatement::Definition>(definitions));
+    node->requirements = keep(ArrayRef<Statement *>(requirements));
+    allowsNumbers = allowsLabels = allowsWords = false;
+    return node;
+  }
+
+  /// A name, or a string with `*` for any characters.
+  Name pattern() {
+    if (peek().kind == Token::Name)
+      return expectName();
+    SMLoc begin = peek().at;
+    return {expectString(), begin};
+  }
+
+  Family::Field field() {
+    Family::Field made;
+    made.name = expectName();
+    if (take("="))
+      made.absent = expression();
+    if (takeName("null"))
+      made.null = expression();
+    return made;
+  }
+
+  Family::Only onlyOf() {
+    Family::Only made;
+    made.name = expectName();
+    expect("in");
+    made.values = expression();
+    return made;
+  }
+
+  LetStatement::Definition definition() {
+    LetStatement::Definition made;
+    made.name = expectName();
+    expect("=");
+    made.value = expression();
+    return made;
   }
 
   //===-- Training programs -------------------------------------------------------------------------------------===//

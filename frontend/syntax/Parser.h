@@ -96,9 +96,9 @@ protected:
   Block block();
   Function *function();
   RecomputeStatement *recompute();
+  Statement *statement();
 
 private:
-  Statement *statement();
   Statement *loop();
   Statement *let();
   Statement *assignOrCall();

@@ -102,8 +102,9 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   if (embedding) {
     Value tokens = dataOf(embedding.getTokens());
     Value own = addArgument(made, whole.clone(shape), builder.getDictionaryAttr(declared));
-    auto lookup = builder.create<nn::EmbeddingOp>(loc, embedding.getX().getType(), tokens, own,
-                                                  builder.getI64IntegerAttr(begins), builder.getI64IntegerAttr(vocab));
+    auto lookup =
+        builder.create<nn::EmbeddingOp>(loc, embedding.getX().getType(), tokens, own, builder.getI64IntegerAttr(begins),
+                                        builder.getI64IntegerAttr(vocab), embedding.getPadAttr());
     return end(builder, made, lookup.getX());
   }
   Value x = addArgument(made, linear.getX().getType()), targets = dataOf(loss.getTargets());

@@ -12,27 +12,26 @@
 #include <dlfcn.h>
 #include <mutex>
 #include <new>
+#include <set>
 
 using namespace pp;
 
 namespace {
 
-/// cos and sin of position * theta^(-2j/d), [s][d/2] each, computed in f64 because f32 products of large positions are
-/// wrong by whole degrees.
+/// cos and sin of the turns of all positions and pairs, [s][d/2] each.
 struct RopeTable {
   int64_t s, d, offset;
-  double theta;
+  std::vector<double> params;
   bool wide;
   std::vector<float> narrow[2];
   std::vector<double> full[2];
 
   RopeTable(const PreparedOp &op)
-      : s(op.dims[1]), d(op.dims[3]), offset(op.dims[4]), theta(op.params[0]), wide(op.type == Type::F64) {
+      : s(op.dims[1]), d(op.dims[3]), offset(op.dims[4]), params(*op.turns), wide(op.type == Type::F64) {
     for (int64_t t = 0; t < s; ++t)
       for (int64_t j = 0; j < d / 2; ++j) {
-        double angle = double(offset + t) * std::pow(theta, -2.0 * double(j) / double(d));
-        double turn[2] = {std::cos(angle), std::sin(angle)};
-        for (int i = 0; i < 2; ++i)
+        std::array<double, 2> turn = ropeTurn(params, d, offset + t, j);
+        for (size_t i = 0; i < 2; ++i)
           if (wide)
             full[i].push_back(turn[i]);
           else
@@ -40,7 +39,7 @@ struct RopeTable {
       }
   }
   bool serves(const PreparedOp &op) const {
-    return s == op.dims[1] && d == op.dims[3] && offset == op.dims[4] && theta == op.params[0] &&
+    return s == op.dims[1] && d == op.dims[3] && offset == op.dims[4] && params == *op.turns &&
            wide == (op.type == Type::F64);
   }
   const void *data(int i) const { return wide ? static_cast<const void *>(full[i].data()) : narrow[i].data(); }
@@ -88,6 +87,7 @@ struct Kernels::State {
   std::deque<PreparedOp> parts; ///< of pairs; they stay where they are
   std::vector<std::unique_ptr<Gemm>> gemms;
   std::vector<std::unique_ptr<RopeTable>> tables;
+  std::set<std::vector<double>> turns;    ///< the params of ropes; they stay where they are
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   std::unique_ptr<char, AlignedFree> scratch;
   int64_t scratchBytes = 0, tableBytes = 0;
@@ -144,8 +144,10 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     return prepareParts(spec, op, why);
   op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
   scratchBytes = std::max(scratchBytes, isaTable().scratch(op));
-  if (op.kernel == Kernel::rope)
+  if (op.kernel == Kernel::rope) {
+    op.turns = &*turns.insert(spec.params).first;
     prepareRope(op);
+  }
   return op.body ? PP_OK : prepareLinear(op, why);
 }
 

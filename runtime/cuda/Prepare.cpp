@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <new>
+#include <set>
 #include <tuple>
 
 using namespace pp;
@@ -20,16 +21,16 @@ namespace {
 
 int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// cos, then sin, of position * theta^(-2j/d), [s][d/2] each, computed in f64 because f32 products of large positions
-/// are wrong by whole degrees.
-template <class A> std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, double theta) {
+/// cos, then sin, of the turns of all positions and pairs, [s][d/2] each.
+template <class A>
+std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vector<double> &params) {
   std::vector<char> bytes(size_t(s * d) * sizeof(A));
   A *cosines = reinterpret_cast<A *>(bytes.data()), *sines = cosines + s * d / 2;
   for (int64_t t = 0; t < s; ++t)
     for (int64_t j = 0; j < d / 2; ++j) {
-      double angle = double(offset + t) * std::pow(theta, -2.0 * double(j) / double(d));
-      cosines[t * (d / 2) + j] = A(std::cos(angle));
-      sines[t * (d / 2) + j] = A(std::sin(angle));
+      auto [cosine, sine] = ropeTurn(params, d, offset + t, j);
+      cosines[t * (d / 2) + j] = A(cosine);
+      sines[t * (d / 2) + j] = A(sine);
     }
   return bytes;
 }
@@ -138,7 +139,8 @@ struct Kernels::State {
   DeviceBlock memory; ///< scratch, scalars, failures, tables
   int64_t scratchBytes = 0, bytes = 0;
   /// Tables by what they were made of: s, d, offset, theta, f64; where each will lie.
-  std::map<std::tuple<int64_t, int64_t, int64_t, double, bool>, int64_t> tables;
+  std::set<std::vector<double>> turns; ///< the params of ropes; they stay where they are
+  std::map<std::tuple<int64_t, int64_t, int64_t, std::vector<double>, bool>, int64_t> tables;
 
   pp_status_t prepareProduct(PreparedOp &op, std::string &why);
   pp_status_t preparePair(const OpSpec &spec, PreparedOp &op, std::string &why);
@@ -194,8 +196,10 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   }
   for (auto scratch : {optimizerScratch, normsScratch, tablesScratch, crossEntropyScratch})
     scratchBytes = std::max(scratchBytes, scratch(op));
-  if (op.kernel == Kernel::rope)
-    tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], op.type == Type::F64}] = 0;
+  if (op.kernel == Kernel::rope) {
+    op.turns = &*turns.insert(spec.params).first;
+    tables[{op.dims[1], op.dims[3], op.dims[4], *op.turns, op.type == Type::F64}] = 0;
+  }
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
   return product ? prepareProduct(op, why) : PP_OK;
 }
@@ -205,7 +209,7 @@ void Kernels::State::placeOp(PreparedOp &op, char *base) {
   if (op.kernel != Kernel::rope)
     return;
   bool wide = op.type == Type::F64;
-  char *table = base + tables[{op.dims[1], op.dims[3], op.dims[4], op.params[0], wide}];
+  char *table = base + tables[{op.dims[1], op.dims[3], op.dims[4], *op.turns, wide}];
   op.cosines = table;
   op.sines = table + op.dims[1] * op.dims[3] / 2 * (wide ? 8 : 4);
 }
@@ -224,8 +228,8 @@ pp_status_t Kernels::State::placeAll(std::string &why) {
   launches.scalars = reinterpret_cast<OptimizerScalars *>(base + scalars);
   launches.failures = reinterpret_cast<int32_t *>(base + failures);
   for (const auto &[key, at] : tables) {
-    auto [s, d, offset, theta, wide] = key;
-    std::vector<char> table = wide ? ropeTable<double>(s, d, offset, theta) : ropeTable<float>(s, d, offset, theta);
+    auto [s, d, offset, params, wide] = key;
+    std::vector<char> table = wide ? ropeTable<double>(s, d, offset, params) : ropeTable<float>(s, d, offset, params);
     if (!memory.upload(size_t(at), table.data(), table.size())) {
       why = "the device refused a copy";
       return PP_IO;

@@ -66,7 +66,8 @@ Status WeightFiles::openFolder() {
       return invalid("`", name, "` has its weights in pytorch_model.bin, which is not read; convert them: python3 -c ",
                      "'from transformers import AutoModelForCausalLM as M; M.from_pretrained(\"", name,
                      "\").save_pretrained(\"", name, "\")'");
-    return invalid("`", name, "` has neither ", singleName, " nor ", indexName);
+    return invalid("`", name, "` has neither ", singleName, " nor ", indexName,
+                   "; a run without --load, of a program that was made from a folder, begins at random with --init");
   }
   std::map<std::string, std::string> fileOf;
   PP_TRY(readIndex(indexPath, indexText, fileOf));

@@ -26,7 +26,8 @@ enum OpFlag : uint32_t {
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
-/// sum_squares_all by a size and 1 (decay) or 0 for each tensor.
+/// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
+/// takes no gradient; rope may have a factor and d/2 frequencies in place of theta.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -95,7 +96,8 @@ struct PreparedOp {
   Type type;
   uint32_t flags = 0;
   int64_t dims[6] = {};
-  double params[1] = {};
+  double params[1] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
+  const std::vector<double> *turns = nullptr; ///< rope: all of its params
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves
   const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Pairs.h)

@@ -218,14 +218,14 @@ template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *a
   using A = Acc<E>;
   const int32_t *tokens = in<int32_t>(arguments[0]);
   A *table = out<A>(arguments[2]);
-  int64_t h = op.dims[1], rows = op.dims[2];
+  int64_t h = op.dims[1], rows = op.dims[2], pad = int64_t(op.params[0]);
   if (!op.has(Accumulate))
     memset(table, 0, size_t(rows * h) * sizeof(A));
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     if (tokens[t] < 0 || tokens[t] >= op.dims[4])
       return PP_INVALID;
     int64_t row = tokens[t] - op.dims[3];
-    if (row >= 0 && row < rows)
+    if (row >= 0 && row < rows && tokens[t] != pad)
       addRow<E>(in<E>(arguments[1]) + t * h, table + row * h, h);
   }
   return PP_OK;

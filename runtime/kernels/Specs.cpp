@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 using namespace pp;
@@ -82,6 +83,15 @@ bool takesChunks(Kernel kernel) {
   return kernel == Kernel::attention || kernel == Kernel::attention_bwd || takesTensors(kernel);
 }
 
+bool takesParams(const OpSpec &spec, const KernelFacts &facts) {
+  size_t count = spec.params.size();
+  if (facts.name == std::string("embedding_dw") && count == 1)
+    return true;
+  if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
+    return count == 1 + size_t(spec.dims[3]) / 2;
+  return count == facts.params;
+}
+
 bool takesRows(Kernel kernel) { return kernel == Kernel::embedding || kernel == Kernel::embedding_dw; }
 
 /// Dims that may be zero: offsets, positions and starts.
@@ -120,8 +130,12 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
             : lists               ? " and two for each chunk"
                                   : "") +
            ", got " + std::to_string(spec.dims.size());
-  if (spec.params.size() != facts.params)
-    return "expected " + counted(facts.params, "param") + ", got " + std::to_string(spec.params.size());
+  if (!takesParams(spec, facts))
+    return "expected " + counted(facts.params, "param") +
+           (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair"
+            : *kernel == Kernel::embedding_dw ? " or 1"
+                                              : "") +
+           ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)
     if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
       return "dim " + std::to_string(i) + " is " + std::to_string(spec.dims[i]);
@@ -132,6 +146,8 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)
     op.params[i] = spec.params[i];
+  if (*kernel == Kernel::embedding_dw)
+    op.params[0] = spec.params.empty() ? -1 : spec.params[0];
   for (const std::string &name : spec.flags) {
     uint32_t flag = 0;
     for (const auto &known : flagNames)
@@ -142,6 +158,13 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
     op.flags |= flag;
   }
   return checkDims(op);
+}
+
+std::array<double, 2> pp::ropeTurn(const std::vector<double> &params, int64_t d, int64_t position, int64_t j) {
+  bool isTable = params.size() > 1;
+  double frequency = isTable ? params[1 + size_t(j)] : std::pow(params[0], -2.0 * double(j) / double(d));
+  double angle = double(position) * frequency, factor = isTable ? params[0] : 1;
+  return {factor * std::cos(angle), factor * std::sin(angle)};
 }
 
 /// Elements of all tensors of a list.

@@ -4,12 +4,18 @@
 #define PP_RUNTIME_KERNELS_SPECS_H
 
 #include "runtime/kernels/Op.h"
+#include <array>
 
 namespace pp {
 
 /// Turns a spec into an op with its flags, dims, params and chunks, which stay where `chunks` holds them; empty on
 /// success, else what is wrong.
 std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks);
+
+/// cos and sin of the turn of pair j at a position. `params` are those of a rope over heads of width d: theta, or a
+/// factor of both and the frequency of each pair. Computed in f64, because f32 products of large positions are wrong by
+/// whole degrees.
+std::array<double, 2> ropeTurn(const std::vector<double> &params, int64_t d, int64_t position, int64_t j);
 
 } // namespace pp
 

@@ -113,7 +113,7 @@ __global__ void orderKernel(const int32_t *tokens, int n, int32_t *order) {
 /// Block x begins a token's run in the order, or ends at once; block y is a range of columns.
 template <class E, int W>
 __global__ void embeddingBackwardKernel(const int32_t *tokens, const int32_t *order, const E *dx, Acc<E> *table,
-                                        int64_t n, int64_t h, int64_t rows, int64_t first, int64_t whole,
+                                        int64_t n, int64_t h, int64_t rows, int64_t first, int64_t whole, int64_t pad,
                                         int32_t *failures, int32_t mark) {
   int64_t at = blockIdx.x, column = (int64_t(blockIdx.y) * blockDim.x + threadIdx.x) * W;
   int32_t token = tokens[order[at]];
@@ -122,7 +122,7 @@ __global__ void embeddingBackwardKernel(const int32_t *tokens, const int32_t *or
     return;
   }
   int64_t row = token - first;
-  if (row < 0 || row >= rows || column >= h || (at > 0 && tokens[order[at - 1]] == token))
+  if (row < 0 || row >= rows || column >= h || token == pad || (at > 0 && tokens[order[at - 1]] == token))
     return;
   auto sum = load<W>(table + row * h + column);
   for (; at < n && tokens[order[at]] == token; ++at) {
@@ -149,8 +149,8 @@ template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *a
   bool wide = h % W == 0 && aligned(arguments[1], arguments[2]);
   return launch(op, wide ? embeddingBackwardKernel<E, W> : embeddingBackwardKernel<E, 1>,
                 {n, blocksFor(h, 128 * (wide ? W : 1))}, 128, 0, tokens, static_cast<const int32_t *>(order),
-                in<E>(arguments[1]), table, n, h, op.dims[2], op.dims[3], op.dims[4], op.launches->failures,
-                op.number + 1);
+                in<E>(arguments[1]), table, n, h, op.dims[2], op.dims[3], op.dims[4], int64_t(op.params[0]),
+                op.launches->failures, op.number + 1);
 }
 
 /// Every sequence of the batch gets the same rows.

@@ -80,6 +80,8 @@ int mainOf(int argc, char **argv) {
       status = printInfo(emitted);
     return status.ok() ? 0 : say(status);
   }
+  if (status = resolveWeights(emitted.program(), options); !status.ok())
+    return speaks ? say(status) : int(status.code());
   if (!options.inProcess)
     return startMpi(emitted, options);
   std::unique_ptr<Driver> driver;

@@ -173,6 +173,33 @@ TEST(KernelsRows, Rope) {
         }
 }
 
+/// A table in place of theta: a factor of all that is turned, and an angle for each pair of its own.
+TEST(KernelsRows, RopeOfATable) {
+  for (Type type : allTypes)
+    for (bool pair : {false, true}) {
+      int64_t batch = 2, s = 5, heads = 3, d = 10, offset = 7;
+      Values table = {1.25, 1.0, 0.5, 0.01, 3.0, 0.0}, x = rounded(type, random(size_t(batch * s * heads * d), 1));
+      Values expected(x.size()), again(x.size());
+      for (size_t i = 0; i < x.size(); i += size_t(d))
+        for (size_t j = 0; j < size_t(d) / 2; ++j) {
+          double angle = double(offset + int64_t(i) / (d * heads) % s) * table[1 + j];
+          size_t a = i + (pair ? 2 * j : j), b = pair ? a + 1 : a + size_t(d) / 2;
+          expected[a] = 1.25 * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
+          expected[b] = 1.25 * (x[b] * std::cos(angle) + x[a] * std::sin(angle));
+          again[a] = 1.25 * 1.25 * x[a]; // turned back: a rotation, twice the factor
+          again[b] = 1.25 * 1.25 * x[b];
+        }
+      Array y(type, x), back(type, x.size());
+      std::vector<int64_t> dims = {batch, s, heads, d, offset};
+      OneOp("rope", type, dims, table, flags(pair, "pair"))(pp_rope, y, y);
+      expectNear(y.get(), expected, toleranceOf(type) / 2, nameOf(type));
+      std::vector<std::string> inverse = flags(pair, "pair");
+      inverse.push_back("inverse");
+      OneOp("rope", type, dims, table, inverse)(pp_rope, y, back);
+      expectNear(back.get(), again, 2 * toleranceOf(type), "turned back");
+    }
+}
+
 /// Products of turned q and k see only the distance: shifting all positions by 1000 changes nothing.
 TEST(KernelsRows, RopeShiftInvariance) {
   int64_t s = 6, d = 16;
@@ -217,6 +244,27 @@ TEST(KernelsRows, EmbeddingAndItsGradient) {
                                                                                grad);
       expectNear(grad.get(), sum, toleranceOf(acc) / 10, "dtable");
     }
+}
+
+/// The row of the padding token takes nothing, of a whole table and of shards; all other rows are as without it.
+TEST(KernelsRows, PaddingTakesNoGradient) {
+  for (Type type : allTypes)
+    for (auto [first, rows] : {std::pair<int64_t, int64_t>(0, 7), {0, 3}, {3, 4}})
+      for (int64_t pad : {0, 4, 6}) {
+        int64_t t = 40, h = 11, whole = 7;
+        Type acc = accOf(type);
+        std::vector<int32_t> tokens(static_cast<size_t>(t));
+        for (size_t i = 0; i < tokens.size(); ++i)
+          tokens[i] = int32_t(i * i % 5);
+        Array dx(type, random(size_t(t * h), 2)), all(acc, size_t(rows * h)), padded(acc, size_t(rows * h));
+        OneOp("embedding_dw", type, {t, h, rows, first, whole})(pp_embedding_dw, tokens, dx, all);
+        OneOp("embedding_dw", type, {t, h, rows, first, whole}, {double(pad)})(pp_embedding_dw, tokens, dx, padded);
+        Values expected = all.get();
+        for (int64_t j = 0; j < h; ++j)
+          if (pad >= first && pad < first + rows)
+            expected[size_t((pad - first) * h + j)] = 0;
+        expectEqual(padded.get(), expected, nameOf(type));
+      }
 }
 
 /// A shard has rows from `first` on: its tokens' rows, and zeros for all others, whose gradients it leaves alone.

@@ -48,7 +48,8 @@ protected:
 
 std::string refusal(std::vector<const char *> arguments) {
   Options options;
-  return parseOptions(arguments, options).message();
+  Status status = parseOptions(arguments, options);
+  return status.ok() ? resolveWeights(Program(), options).message() : status.message();
 }
 
 TEST(RuntimeOptions, ReadsBothForms) {
@@ -91,6 +92,9 @@ TEST(RuntimeOptions, SaysWhatIsWrong) {
             "`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
   EXPECT_EQ(refusal({"--allow-unused", "a,,b"}), "`--allow-unused` expects names with commas between them, got `a,,b`");
   EXPECT_EQ(refusal({"--allow-unused", "a"}), "`--allow-unused` needs `--load`");
+  EXPECT_EQ(refusal({"--init"}), "`--init` has no effect: this program was not made from a published folder");
+  EXPECT_EQ(refusal({"--init", "--load=a"}), "`--init` and `--load` both say where to start; give one");
+  EXPECT_EQ(refusal({"--init", "--resume=a"}), "`--init` and `--resume` both say where to start; give one");
 }
 
 TEST(RuntimeOptions, RefusesWhatHasNoEffect) {
@@ -100,6 +104,23 @@ TEST(RuntimeOptions, RefusesWhatHasNoEffect) {
   EXPECT_EQ(refusal({"--transport=nccl", "--sends=buffered"}), "`--sends` has no effect with `--transport nccl`");
   EXPECT_EQ(refusal({"--steps=3", "--stop-at=3"}), "");
   EXPECT_EQ(refusal({"--info", "--help"}), "");
+}
+
+/// A program of a published folder begins with the weights there, unless the command line says otherwise.
+TEST(RuntimeOptions, TheCompiledFolderIsTheOneThatIsRead) {
+  Program program;
+  program.folder = "published";
+  auto loaded = [&](Options options) { return resolveWeights(program, options).ok() ? options.load : "refused"; };
+  Options other, random, resumed, over;
+  other.load = "other";
+  random.init = true;
+  resumed.resume = "saved";
+  over.save = "published";
+  EXPECT_EQ(loaded({}), "published");
+  EXPECT_EQ(loaded(other), "other");
+  EXPECT_EQ(loaded(random), "");
+  EXPECT_EQ(loaded(resumed), "");
+  EXPECT_EQ(loaded(over), "refused");
 }
 
 TEST(RuntimeOptions, ReadsTheShortFormOfHelp) {

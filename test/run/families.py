@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Judges --from-hf: losses and gradients of tiny folders of every family, in f64, against numbers of transformers."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: families.py PP_COMPILE FOLDER [VARIANT..]
+# The numbers are Inputs/families.json: for each variant the loss of one step, and for each kind of weight (its name
+# without the number of the layer) the norm of the gradient and its product with a fixed direction. families_oracle.py
+# made them.
+import json, math, os, re, sys, zlib
+import harness
+
+SEQUENCE, ROWS, LAYERS = 24, 8, 4
+# It has the byte 101, `e`, which is the padding token of two variants.
+TEXT = b"Pack my box with five dozen liquor jugs; the quick brown fox jumps over the lazy dog. eee " * 8
+COMMON = dict(num_hidden_layers=LAYERS, vocab_size=256, max_position_embeddings=64)
+GPT2 = dict(model_type="gpt2", n_embd=20, n_head=2, n_layer=LAYERS, n_positions=32, vocab_size=256, resid_pdrop=0.0,
+            embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def llama_like(kind, hidden, heads, kv_heads, ffn, **more):
+    return dict(model_type=kind, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads,
+                intermediate_size=ffn) | COMMON | more
+
+
+def stretched(kind, **more):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=500.0, **more))
+
+
+VARIANTS = {
+    "llama": llama_like("llama", 20, 2, 1, 33, rms_norm_eps=1e-5, rope_theta=10000.0),
+    "llama_biases": llama_like("llama", 24, 4, 2, 41, head_dim=10, attention_bias=True, mlp_bias=True,
+                               tie_word_embeddings=True, pad_token_id=101),
+    "llama_llama3": llama_like("llama", 24, 3, 3, 21, **stretched(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
+    "llama_yarn": llama_like("llama", 32, 2, 2, 21, **stretched(
+        "yarn", factor=4.0, original_max_position_embeddings=16)),
+    "llama_linear": llama_like("llama", 16, 2, 2, 21, rope_theta=500.0,
+                               rope_scaling=dict(type="linear", factor=4.0)),
+    "llama_dynamic": llama_like("llama", 16, 2, 2, 21, max_position_embeddings=16,
+                                **stretched("dynamic", factor=2.0)),
+    "llama_longrope": llama_like("llama", 16, 2, 2, 21, **stretched(
+        "longrope", factor=4.0, original_max_position_embeddings=16, short_factor=[1.0, 1.1, 1.3, 1.6],
+        long_factor=[1.5, 2.0, 3.0, 4.5])),
+    "mistral": llama_like("mistral", 20, 2, 1, 33, head_dim=6, sliding_window=32),
+    "qwen2": llama_like("qwen2", 24, 4, 2, 43, tie_word_embeddings=True),
+    "qwen3": llama_like("qwen3", 20, 4, 2, 33, head_dim=8, tie_word_embeddings=True, pad_token_id=101),
+    "qwen3_biases": llama_like("qwen3", 20, 2, 1, 33, head_dim=8, attention_bias=True),
+    "gpt2": GPT2 | dict(n_inner=33),
+    "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, layer_norm_epsilon=1e-6),
+}
+# Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
+SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",
+             "helixpipe.pipe", "dualpipev.pipe", "fsdp.pipe")
+
+
+def noise(name, count):
+    """Numbers from -1 to 1 that depend on the name alone."""
+    state, values = zlib.crc32(name.encode()), []
+    for _ in range(count):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2 ** 64
+        values.append((state >> 40) / 2 ** 23 - 1)
+    return values
+
+
+def weight_of(name, shape):
+    middle = 1.0 if re.search(r"(norm|ln_\w+)\.weight$", name) else 0.0
+    return shape, [middle + 0.3 * value for value in noise(name, math.prod(shape))]
+
+
+def summary(gradients):
+    """By kind of weight: the norm of the gradient, and its product with a direction."""
+    kinds = {}
+    for name, (_, values) in gradients.items():
+        name = name.removeprefix("transformer.")
+        entry = kinds.setdefault(re.sub(r"\.\d+\.", ".*.", name), [0.0, 0.0])
+        entry[0] += math.fsum(value * value for value in values)
+        entry[1] += math.fsum(value * along for value, along in zip(values, noise("along " + name, len(values))))
+    return {kind: [math.sqrt(square), along] for kind, (square, along) in kinds.items()}
+
+
+class Judge:
+    def __init__(self, compiler, folder):
+        os.makedirs(folder, exist_ok=True)
+        self.compiler, self.folder, self.text = compiler, folder, os.path.join(folder, "text.txt")
+        with open(self.text, "wb") as file:
+            file.write(TEXT)
+
+    def compile(self, variant, schedule, ranks):
+        place = os.path.join(self.folder, variant)
+        os.makedirs(place, exist_ok=True)
+        with open(os.path.join(place, "config.json"), "w") as file:
+            json.dump(VARIANTS[variant] | dict(dtype="float64"), file, indent=1)
+        program = os.path.join(self.folder, f"{variant}.{ranks}")
+        ranked = ["-D", f"ranks={ranks}"] if ranks > 1 else []
+        ranked += ["-D", "slices=4"] if schedule.startswith("slimpipe") else []
+        harness.call([self.compiler, f"--from-hf={place}", f"--schedule=std/{schedule}", *ranked,
+                      "-D", f"microbatches={ROWS}", "-D", f"data.sequence={SEQUENCE}", *harness.RUNTIME, "-o", program])
+        return program
+
+    def run(self, program, *more):
+        grads, log = program + ".grads", program + ".jsonl"
+        harness.call([program, "--in-process", "--data", self.text, "--steps", "1", "--grads", grads, "--log", log,
+                      *more])
+        return harness.read_safetensors(grads), harness.read_log(log)[0]["loss"]
+
+    def write(self, variant):
+        """The folder's weights: the names and shapes are those of the program's own gradients."""
+        path = os.path.join(self.folder, variant, "model.safetensors")
+        if os.path.exists(path):
+            os.remove(path)
+        program = self.compile(variant, "single.pipe", 1)
+        shapes, _ = self.run(program, "--init")
+        harness.write_safetensors(path, {name: weight_of(name, shape) for name, (shape, _) in shapes.items()})
+        return program
+
+    def judge(self, tally, variant, schedule, expected):
+        ranks = 2 if schedule.startswith(("zb_v", "dualpipev")) else 4
+        for program, name in ((self.write(variant), "single"), (self.compile(variant, schedule, ranks), schedule)):
+            gradients, loss = self.run(program)
+            worst, where = 0.0, ""
+            ours = summary(gradients)
+            for kind in ours.keys() | expected["gradients"].keys():
+                norm, along = ours.get(kind, (math.inf, math.inf))
+                wanted, direction = expected["gradients"].get(kind, (0, 0))
+                # A gradient that is all rounding, as a key's bias without rope has it, is held against 1.
+                error = max(abs(norm - wanted), abs(along - direction)) / max(wanted, 1e-3)
+                if not error <= worst:
+                    worst, where = error, kind
+            drift = abs(loss - expected["loss"])
+            good = drift <= 1e-12 * abs(loss) and worst <= 1e-9
+            tally.check(good, f"{variant:16} {name:32} loss {drift:.1e} gradients {worst:.1e} {'' if good else where}")
+
+
+def main():
+    compiler, folder, *chosen = sys.argv[1:]
+    judge, tally = Judge(compiler, folder), harness.Tally()
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs", "families.json")) as file:
+        expected = json.load(file)
+    for number, variant in enumerate(VARIANTS):
+        if not chosen or variant in chosen:
+            judge.judge(tally, variant, SCHEDULES[number % len(SCHEDULES)], expected[variant])
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
