@@ -1,5 +1,5 @@
 # How lit runs the text tests: `.pipe` and `.mlir` files with RUN lines, our tools and LLVM's on the path.
-import os
+import os, shutil
 import lit.formats
 
 config.name = "pp-" + config.pp_suite
@@ -12,3 +12,6 @@ config.environment["PATH"] = os.pathsep.join([config.pp_tools, config.llvm_tools
 config.environment["OMPI_ALLOW_RUN_AS_ROOT"] = config.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
 config.substitutions.append(("%root", os.path.dirname(config.pp_source)))
 config.substitutions.append(("%python", "python3"))
+config.substitutions.append(("%build", os.path.dirname(config.pp_build)))
+if shutil.which("run-clang-tidy-19") and os.path.exists(os.path.dirname(config.pp_build) + "/compile_commands.json"):
+    config.available_features.add("clang-tidy")

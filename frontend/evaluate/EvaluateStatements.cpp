@@ -188,7 +188,7 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
       return failure();
     values += (values.empty() ? ", and " : ", ") + name->name.str() + " = " + value->text();
   }
-  return fail(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.data()),
+  return fail(require->at, require->reason, SMLoc::getFromPointer(require->condition->text.begin()),
               "this requires `" + require->condition->text + "`" + values);
 }
 

@@ -56,7 +56,7 @@ pp_status_t StreamDevice::run(pp_step_t step, pp_rank_t &rank) {
 }
 
 Status StepGroup::run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute) {
-  const Status others(PP_PEER, "another rank failed");
+  Status others(PP_PEER, "another rank failed");
   int64_t number = closed;
   if (number == 0) {
     lanes.push_back({compute, -1});

@@ -55,7 +55,8 @@ Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, ui
   this->sequence = sequence;
   this->vocab = vocab;
   this->seed = seed;
-  if ((random = data == "random"))
+  random = data == "random";
+  if (random)
     return {};
   std::string path = tokenPath(data);
   if (std::string index = path + ".idx"; !widthSaid(data) && access(index.c_str(), F_OK) == 0) {

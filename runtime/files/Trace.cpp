@@ -182,8 +182,8 @@ void Trace::settle() {
   for (size_t i = 0; i < pending.size(); ++i) {
     Event event = pending[i];
     if (event.kind == Kind::Unit)
-      for (size_t inside = i; inside-- > 0 && pending[inside].start >= event.start;)
-        total.units -= marks->timeOf(pending[inside].stop) - marks->timeOf(pending[inside].start);
+      for (size_t behind = i; behind > 0 && pending[behind - 1].start >= event.start; --behind)
+        total.units -= marks->timeOf(pending[behind - 1].stop) - marks->timeOf(pending[behind - 1].start);
     int64_t &sum = event.kind == Kind::Unit ? total.units : event.kind == Kind::Post ? total.posts : total.waits;
     event.start = marks->timeOf(event.start);
     event.stop = marks->timeOf(event.stop);
