@@ -10,7 +10,12 @@ using namespace pp;
 using namespace pp::pipeline;
 
 Pieces::Pieces(ProgramOp program) {
-  for (auto piece : program.getOps<PieceOp>()) {
+  for (Operation &op : program.getBody().front()) {
+    if (levelOf(&op)) // pieces stand before what there may be a million of
+      break;
+    auto piece = dyn_cast<PieceOp>(op);
+    if (!piece)
+      continue;
     numbers[{piece.getCoord().getPart(), piece.getCoord().getIndex()}] = ops.size();
     ops.push_back(piece);
     if (ArrayAttr weights = piece.getWeightsAttr())

@@ -1,6 +1,7 @@
 // Prices tasks and messages.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/costs/Costs.h"
+#include "analysis/Actions.h"
 #include "analysis/Exchange.h"
 #include "dialect/nn/Nn.h"
 #include "llvm/ADT/SetVector.h"
@@ -106,7 +107,8 @@ static bool hasAttention(ProgramOp program, StringAttr part) {
 UnitTimes::UnitTimes(ProgramOp program) : bodies(program->getParentOfType<ModuleOp>()) {
   auto costs = program.getCostsAttr();
   byPart = costs != nullptr;
-  for (auto piece : program.getOps<PieceOp>()) {
+  Pieces declared(program);
+  for (PieceOp piece : declared.all()) {
     Cost &cost = pieces[{piece.getCoord().getPart(), piece.getCoord().getIndex()}];
     if (!byPart) {
       cost.cuts = {1};

@@ -227,22 +227,28 @@ static LogicalResult verifyShards(PieceOp piece) {
 LogicalResult ProgramOp::verifyRegions() {
   KnownPieces pieces;
   llvm::DenseMap<int64_t, RankOp> ranks;
-  for (auto piece : getOps<PieceOp>()) {
-    auto [it, isNew] = pieces.byCoord.try_emplace({piece.getCoord().getPart(), piece.getCoord().getIndex()}, piece);
-    if (!isNew) {
-      auto error = piece.emitOpError() << "is declared twice";
-      error.attachNote(it->second.getLoc()) << "first here";
-      return error;
-    }
-    pieces.symbols.insert(piece.getSymNameAttr());
-    if (piece.getVocabularyAttr() && failed(verifyShards(piece)))
-      return failure();
-  }
   Operation *first = nullptr;
   for (Operation &op : getBody().front()) {
+    if (auto piece = dyn_cast<PieceOp>(op)) {
+      if (first) {
+        auto error = piece.emitOpError("stands behind what names pieces; expected all pieces before it");
+        error.attachNote(first->getLoc()) << "`" << first->getName() << "` stands here";
+        return error;
+      }
+      auto [it, isNew] = pieces.byCoord.try_emplace({piece.getCoord().getPart(), piece.getCoord().getIndex()}, piece);
+      if (!isNew) {
+        auto error = piece.emitOpError() << "is declared twice";
+        error.attachNote(it->second.getLoc()) << "first here";
+        return error;
+      }
+      pieces.symbols.insert(piece.getSymNameAttr());
+      if (piece.getVocabularyAttr() && failed(verifyShards(piece)))
+        return failure();
+      continue;
+    }
     std::optional<Level> level = levelOf(&op);
     if (!level) {
-      if (!isa<PieceOp, LimitOp>(op))
+      if (!isa<LimitOp>(op))
         return op.emitError() << "`" << op.getName() << "` does not belong in a program";
       continue;
     }

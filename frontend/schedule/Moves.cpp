@@ -38,25 +38,22 @@ LogicalResult Elaborator::moveThing(const MoveStatement *statement, const Thing 
     return success();
   if (from && failed(checkVerb(statement, thing, role, from, to)))
     return failure();
-  SmallVector<int64_t> anchors;
+  SmallSetVector<int64_t, 8> anchors;
   for (PlaceAttr place : {from, to})
-    for (int64_t r : place ? place.getRanks() : ArrayRef<int64_t>())
-      if (!is_contained(anchors, r))
-        anchors.push_back(r);
-  for (int64_t r : from ? ArrayRef<int64_t>() : piece->sharers.getArrayRef()) // the shares, wherever they are
-    if (!is_contained(anchors, r))
-      anchors.push_back(r);
+    if (place)
+      anchors.insert(place.getRanks().begin(), place.getRanks().end());
+  if (!from) // the shares, wherever they are
+    anchors.insert(piece->sharers.begin(), piece->sharers.end());
   if (role == Role::grad)
     piece->sharers.insert(to.getRanks().begin(), to.getRanks().end());
-  if (rank && from && !is_contained(anchors, *rank))
+  if (rank && from && !anchors.contains(*rank))
     return fail(statement->at,
                 "rank " + Twine(*rank) + " takes no part in this move from " + from.str() + " to " + to.str());
-  if (rank)
-    anchors = {*rank};
-  if (failed(spendFor(statement->at, anchors.size())))
+  ArrayRef<int64_t> standsOn = rank ? ArrayRef(*rank) : anchors.getArrayRef();
+  if (failed(spendFor(statement->at, standsOn.size())))
     return failure();
   builder.create<TransferOp>(location(statement->at), ThingAttr::get(builder.getContext(), role, *coord), from, to,
-                             anchors);
+                             standsOn);
   return success();
 }
 

@@ -139,22 +139,21 @@ FailureOr<PlaceAttr> Elaborator::evaluatePlace(const Place *place, Scope &scope)
     return fail(place->at, "expected a list of ranks after `shard`, got " + value->type() + " " + value->text());
   if (ranks.empty())
     return fail(place->at, "this place is an empty list of ranks");
-  SmallVector<int64_t> unique;
+  SmallSetVector<int64_t, 8> unique;
   for (const Value &item : ranks) {
     if (!item.asInt())
       return fail(place->at, "expected a rank or a list of ranks, got " + value->type() + " " + value->text());
     if (failed(checkExists(place->at, "rank", *item.asInt(), sizes.ranks)))
       return failure();
-    if (is_contained(unique, *item.asInt()))
+    if (!unique.insert(*item.asInt()))
       return fail(place->at, "rank " + Twine(*item.asInt()) + " appears twice in the place " + value->text() +
                                  "; `unique(..)` keeps one of each");
-    unique.push_back(*item.asInt());
   }
   // A shard of one rank is the whole.
   Layout layout = place->kind == Place::Host                         ? Layout::host
                   : place->kind == Place::Shard && unique.size() > 1 ? Layout::shard
                                                                      : Layout::full;
-  return PlaceAttr::get(builder.getContext(), unique, layout);
+  return PlaceAttr::get(builder.getContext(), unique.getArrayRef(), layout);
 }
 
 // What a piece takes beside itself: its queues of counted units, its location, its op.

@@ -17,6 +17,9 @@ ThingAttr StepValues::thing(Role role, int64_t piece, int64_t mb, int64_t slice)
 }
 
 ThingAttr StepValues::thing(Role role, int64_t piece, CoordAttr unit) const {
+  CoordAttr own = pieces.op(piece).getCoord();
+  if (own.getPart() == unit.getPart() && own.getIndex() == unit.getIndex()) // most often: nothing to look up
+    return ThingAttr::get(builder.getContext(), role, unit);
   return thing(role, piece, unit.getMicrobatch(), unit.getSlice());
 }
 

@@ -21,6 +21,9 @@
 #include "passes/Passes.h"
 #include "passes/project/PlanBodies.h"
 #include "llvm/ADT/SetVector.h"
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace pp {
 #define GEN_PASS_DEF_PROJECTRANKS
@@ -510,6 +513,9 @@ LogicalResult Step::read() {
 void Step::erase() {
   for (Operation *op : llvm::reverse(ops))
     op->erase();
+#ifdef __GLIBC__
+  malloc_trim(0); // for the proofs, whose tables do not fit where single ops were
+#endif
 }
 
 LogicalResult projectRanks(ModuleOp module, ProgramOp program) {

@@ -15,11 +15,9 @@ using namespace pp::pipeline;
 
 namespace {
 
-/// A program of ranks by its ranks, beside each other: none reads what stands in another one.
+/// The ops of the step, or the ranks with what stands in them, beside each other; then the program, and the order of
+/// its values.
 LogicalResult verifyProgram(ProgramOp program) {
-  auto ranks = program.getOps<RankOp>();
-  if (ranks.empty())
-    return verify(program);
   SmallVector<Operation *> parts;
   for (Operation &op : program.getBody().front())
     parts.push_back(&op);

@@ -104,6 +104,17 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
+// Pieces stand before units, so that a pass finds them without a look at every unit.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]]
+  // expected-note@+1 {{`pipeline.unit` stands here}}
+  pipeline.unit <F stage 0 mb 0> on [0]
+  // expected-error@+1 {{stands behind what names pieces; expected all pieces before it}}
+  pipeline.piece @s1 <stage 1> parts [["a", 1]]
+}
+
+// -----
+
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   // expected-error@+1 {{is stage -3; stages count from 0}}
   pipeline.piece @s <stage -3> parts [["a", 0]]
