@@ -106,9 +106,16 @@ private:
     return eachAction([&](int64_t rank, const CsvAction &action) -> LogicalResult {
       if (action.microbatch < microbatches)
         return success();
-      return source.error(action.at) << "microbatch " << action.microbatch << " does not exist: stage " << largest
-                                     << " runs " << microbatches << (microbatches == 1 ? " forward" : " forwards")
-                                     << ", of microbatches 0 to " << microbatches - 1;
+      auto error = source.error(action.at) << "microbatch " << action.microbatch << " does not exist: stage " << largest
+                                           << " runs " << microbatches << (microbatches == 1 ? " forward" : " forwards")
+                                           << ", of microbatches 0 to " << microbatches - 1;
+      const DenseSet<int64_t> &its = forwards[action.stage];
+      if (int64_t(its.size()) == microbatches && !its.contains(0) && its.contains(microbatches))
+        return noted(
+            std::move(error), firstOf[action.stage]->at,
+            "stage " + Twine(action.stage) + " counts from 1, and stage " + Twine(largest) +
+                " from 0; PyTorch's loader refuses such a table, too. Take 1 from each microbatch of this row");
+      return error;
     });
   }
 
