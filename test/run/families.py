@@ -6,7 +6,7 @@
 # The numbers are Inputs/families.json: for each variant the loss of one step, and for each kind of weight (its name
 # without the number of the layer) the norm of the gradient and its product with a fixed direction. families_oracle.py
 # made them.
-import json, math, os, re, sys, zlib
+import filecmp, json, math, os, re, shutil, sys, zlib
 import harness
 
 SEQUENCE, ROWS, LAYERS = 24, 8, 4
@@ -85,11 +85,12 @@ class Judge:
         with open(self.text, "wb") as file:
             file.write(TEXT)
 
-    def compile(self, variant, schedule, ranks):
-        place = os.path.join(self.folder, variant)
-        os.makedirs(place, exist_ok=True)
-        with open(os.path.join(place, "config.json"), "w") as file:
-            json.dump(VARIANTS[variant] | dict(dtype="float64"), file, indent=1)
+    def compile(self, variant, schedule, ranks, place=None):
+        if not place:
+            place = os.path.join(self.folder, variant)
+            os.makedirs(place, exist_ok=True)
+            with open(os.path.join(place, "config.json"), "w") as file:
+                json.dump(VARIANTS[variant] | dict(dtype="float64"), file, indent=1)
         program = os.path.join(self.folder, f"{variant}.{ranks}")
         ranked = ["-D", f"ranks={ranks}"] if ranks > 1 else []
         ranked += ["-D", "slices=4"] if schedule.startswith("slimpipe") else []
@@ -130,6 +131,18 @@ class Judge:
             good = drift <= 1e-12 * abs(loss) and worst <= 1e-9
             tally.check(good, f"{variant:16} {name:32} loss {drift:.1e} gradients {worst:.1e} {'' if good else where}")
 
+    def return_trip(self, tally, variant, schedule):
+        """What a schedule trained and saved is a folder as the one that was read, with a better model."""
+        read, saved = os.path.join(self.folder, variant), os.path.join(self.folder, variant + ".saved")
+        shutil.rmtree(saved, ignore_errors=True)
+        _, before = self.run(self.compile(variant, schedule, 2), "--lr", "1e-3", "--stop-at", "1", "--save", saved)
+        _, after = self.run(self.compile(variant, "single.pipe", 1, saved))
+        same = filecmp.cmp(os.path.join(read, "config.json"), os.path.join(saved, "config.json"), shallow=False)
+        first, second = ({name: shape for name, (shape, _) in harness.read_safetensors(
+            os.path.join(place, "model.safetensors")).items()} for place in (read, saved))
+        tally.check(same and first == second and after < before,
+                    f"{variant:16} saved by {schedule:23} loss {before:.4f}, then {after:.4f}")
+
 
 def main():
     compiler, folder, *chosen = sys.argv[1:]
@@ -139,6 +152,7 @@ def main():
     for number, variant in enumerate(VARIANTS):
         if not chosen or variant in chosen:
             judge.judge(tally, variant, SCHEDULES[number % len(SCHEDULES)], expected[variant])
+            judge.return_trip(tally, variant, "zb_v.pipe:zb_v")
     return tally.close()
 
 
