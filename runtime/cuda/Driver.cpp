@@ -55,6 +55,7 @@ public:
     busy.insert(stream);
     return checked(cudaGraphLaunch(graphs[graph], streams[stream]), "launching the step's graph");
   }
+  bool dropGraphs() override;
   Status finish(Event event) override {
     return poll([&] { return cudaEventQuery(events[event]); });
   }
@@ -86,11 +87,8 @@ private:
 
 /// What is still under way may never end (a peer has died): the process goes, and the system takes all of it back.
 CudaDriver::~CudaDriver() {
-  for (Stream stream : busy)
-    if (cudaStreamQuery(streams[stream]) != cudaSuccess)
-      return;
-  for (cudaGraphExec_t graph : graphs)
-    cudaGraphExecDestroy(graph);
+  if (!dropGraphs())
+    return;
   for (cudaEvent_t event : events)
     cudaEventDestroy(event);
   for (cudaStream_t stream : streams)
@@ -101,7 +99,20 @@ CudaDriver::~CudaDriver() {
     cudaFreeHost(block);
 }
 
+bool CudaDriver::dropGraphs() {
+  for (Stream stream : busy)
+    if (cudaStreamQuery(streams[stream]) != cudaSuccess)
+      return false;
+  for (cudaGraphExec_t graph : graphs)
+    cudaGraphExecDestroy(graph);
+  graphs.clear();
+  return true;
+}
+
 Status CudaDriver::open(int32_t local) {
+  // Streams of the host share the hardware's queues, 8 of them unless more are asked for before the first call: then a
+  // lane would wait for another one, and the proof of progress is about lanes that do not.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   int count = 0, version = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   cudaRuntimeGetVersion(&version);

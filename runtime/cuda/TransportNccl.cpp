@@ -72,6 +72,10 @@ private:
   int64_t step = 0;
 };
 
+/// Blocks of threads of a message: each spins on a multiprocessor of its own until the message is done. NCCL would take
+/// 16 to 32 of them, so that a few messages in flight leave none for the kernels that they wait for.
+constexpr int mostCtas = 4;
+
 /// The first failed call of a group; all of them may still be under way.
 void note(ncclResult_t &all, ncclResult_t one) {
   if (all == ncclSuccess || all == ncclInProgress)
@@ -88,8 +92,10 @@ Status checkOthers() {
 }
 
 /// A communicator that is idle is given back; one that is not is left to the end of the process, because ending it can
-/// hang (NVIDIA/nccl issues 549 and 1013).
+/// hang (NVIDIA/nccl issues 549 and 1013). It surely hangs as long as a graph is there that has captured an operation.
 NcclTransport::~NcclTransport() {
+  if (!driver.dropGraphs())
+    return;
   for (auto &[key, lane] : lanes)
     if (ncclResult_t state = ncclSuccess; lane.comm && ncclCommGetAsyncError(lane.comm, &state) == ncclSuccess &&
                                           state == ncclSuccess && settle(ncclCommFinalize(lane.comm), lane).ok())
@@ -180,6 +186,7 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   }
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  config.maxCTAs = mostCtas;
   ncclResult_t result = ncclCommInitRankConfig(&lane.comm, int(members.size()), id, lane.place, &config);
   PP_TRY(settle(result, lane));
   PP_TRY(driver.makeStream(lane.stream));
@@ -207,6 +214,10 @@ Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
 }
 
 Status NcclTransport::bind() {
+  // Buffers that NCCL registers with a graph can hang a run across hosts, and a communicator that is used with and
+  // without a graph at once costs time; we do neither. Who sets these two knows better.
+  setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
   void *memory = nullptr;
   PP_TRY(driver.allocate(8, space));
   PP_TRY(driver.allocate(sizeof(int32_t), one));

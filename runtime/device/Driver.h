@@ -51,6 +51,8 @@ public:
   virtual Status beginCapture(Stream origin) = 0;
   virtual Status endCapture(Stream origin, Graph &made) = 0;
   virtual Status launch(Graph graph, Stream stream) = 0;
+  /// Ends all graphs, which hold on to what they captured; false: something is still under way, and they stay.
+  virtual bool dropGraphs() = 0;
 
   /// Returns when what the event stands for, or all that was asked for, has happened; PP_PEER when it is overdue.
   virtual Status finish(Event event) = 0;

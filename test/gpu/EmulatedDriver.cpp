@@ -73,6 +73,7 @@ public:
 
   Status beginCapture(Stream origin) override;
   Status endCapture(Stream origin, Graph &made) override;
+  bool dropGraphs() override { return true; }
   Status launch(Graph graph, Stream) override {
     graphs[graph].done.clear();
     return run(graphs[graph]);

@@ -158,7 +158,9 @@ extern "C" {
 // --- The device and its memory ---------------------------------------------------------------------------------------
 
 cudaError_t cudaGetDeviceCount(int *count) {
-  const char *error = getenv("PP_FAKE_CUDA");
+  const char *error = getenv("PP_FAKE_CUDA"), *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (!queues || atoi(queues) < 32) // lanes would share a queue
+    return fail(cudaErrorInvalidValue);
   *count = error ? 0 : 8;
   return error ? fail(cudaError_t(atoi(error))) : cudaSuccess;
 }

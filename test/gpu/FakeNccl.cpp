@@ -5,6 +5,7 @@
 // done when its receive has taken all of it, never before: NCCL may buffer, and nobody may count on it. Operations of a
 // stream hold it up; those of a group go on together, and those between the same two members in order. Communicators
 // that do not block answer ncclInProgress for a while after every call, and only then put the operation on the stream.
+// A graph holds on to the communicators whose operations it captured: to destroy one before the graph hangs.
 // What does not fit (other lengths, other kinds, a second stream, a first use inside a capture) is an error.
 //   PP_FAKE_NCCL=KIND:RANK:K   on this rank (-1: on all) the K-th operation (connect*: communicator), from 0, fails:
 //     withhold (never begins)  hang (the process sleeps)  die (SIGKILL)  error (reported later)  refuse (at the call)
@@ -99,6 +100,7 @@ struct ncclComm {
   ncclResult_t error = ncclSuccess;
   std::string why;
   std::vector<std::function<void()>> launches;
+  std::shared_ptr<int> references = std::make_shared<int>(); ///< of graphs that have captured an operation
   cudaStream_t stream = nullptr;
   std::set<std::pair<int, bool>> met; ///< peers, and whether as sender
 
@@ -193,7 +195,9 @@ void launch(ncclComm_t comm, cudaStream_t stream, std::vector<Call> its, bool is
   for (const Call &call : its)
     if (pp::fakeAccesses)
       pp::fakeAccesses(stream, call.ranges);
+  auto reference = pp::fakeIsCaptured(stream) ? comm->references : nullptr;
   (void)pp::fakeEnqueue(stream, [=]() -> pp::FakeWork {
+    (void)reference;
     auto phases = std::make_shared<std::vector<Phase>>(1); // the first: sends and receives, which go on together
     for (const Call &call : its)
       for (Phase &phase : call.phases()) {
@@ -309,6 +313,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int members, ncclUniqueId 
     raise(SIGKILL);
   if (fault.meets("connect-refuse", number))
     return refuse(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0");
+  for (const char *name : {"NCCL_GRAPH_REGISTER", "NCCL_GRAPH_MIXING_SUPPORT"})
+    if (!getenv(name))
+      return refuse(ncclInvalidUsage, std::string(name) + " is left to NCCL");
+  if (config->maxCTAs < 1 || config->maxCTAs > 4)
+    return refuse(ncclInvalidUsage, "a message may take up to 32 blocks of threads");
   if (members > mostMembers || place >= members)
     return refuse(ncclInvalidArgument, "too many members");
   int file = open(id.internal, O_RDWR | O_CLOEXEC);
@@ -347,6 +356,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return comm->blocking ? ncclSuccess : ncclInProgress;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm->references.use_count() > 1)
+    sleepForever(); // NCCL waits until no graph has its operations
   munmap(comm->room, sizeof(Room));
   delete comm;
   return ncclSuccess;

@@ -55,6 +55,7 @@ public:
   }
   Status endCapture(Stream origin, Graph &made) override { return inner->endCapture(origin, made); }
   Status launch(Graph graph, Stream stream) override { return inner->launch(graph, stream); }
+  bool dropGraphs() override { return inner->dropGraphs(); }
   Status finish(Event event) override {
     known.finish(event);
     return inner->finish(event);
