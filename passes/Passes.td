@@ -122,6 +122,9 @@ def ProjectRanks : PpPass<"project-ranks", "step"> {
     `%f = move %a; %b = wait %f` ~~> on the sender `post send`, on the receiver `post receive` at the same place of the
     order and `complete` where the `wait` stands. A send completes after the launch that follows it.
   }];
+  let options = [
+    Option<"stretch", "stretch", "int64_t", "65536", "ops of the step that are projected, and then erased, at a time">,
+  ];
 }
 
 def PlanSlots : PpPass<"plan-slots", "ranks"> {

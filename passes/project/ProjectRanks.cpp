@@ -14,7 +14,8 @@
 // receive is posted as long before it is waited for (PostAhead.cpp).
 //
 // What a rank does follows from those ops of the step that stand on it, in their order. So ranks are projected beside
-// each other, and the ops of each lie together in memory.
+// each other. They take the step a stretch at a time, and the ops of a stretch are erased when nothing behind it reads
+// them: the step and the programs of the ranks are never whole in memory at the same time.
 #include "analysis/Actions.h"
 #include "analysis/costs/Costs.h"
 #include "mlir/IR/Threading.h"
@@ -68,12 +69,17 @@ public:
 
   /// Reads the step, and refuses what no program of a rank can do.
   LogicalResult read();
-  ArrayRef<Operation *> on(int64_t rank) const { return lists[rank]; }
+  /// Goes on to the next stretch of the step, of so many ops, having erased those ops before it that nothing reads any
+  /// more. False behind the last one.
+  bool advance(size_t length);
+  /// The ops of this stretch that stand on the rank.
+  ArrayRef<Operation *> on(int64_t rank) const { return stretch[rank]; }
+  /// The inputs and outputs of the whole step that stand on the rank.
+  ArrayRef<Operation *> ends(int64_t rank) const { return allEnds[rank]; }
   const Callee &callee(TaskOp task) const { return callees.find(task.getCalleeAttr())->second; }
   /// All collectives of a group are one lane: whatever their kind, its members join them in one order. Every group has
   /// a channel of its own, after those of the directed edges.
   int64_t channelOf(ArrayRef<int64_t> members) const;
-  void erase();
 
   ProgramOp program;
   Pieces pieces;
@@ -84,12 +90,15 @@ private:
   SymbolTable symbols;
   MLIRContext *context;
   std::vector<Operation *> ops;
-  std::vector<std::vector<Operation *>> lists; ///< by rank: the ops that stand on it
+  size_t begin = 0, end = 0;                              ///< of the stretch, in `ops`
+  llvm::DenseSet<Operation *> stillRead;                  ///< ops of earlier stretches
+  std::vector<std::vector<Operation *>> stretch, allEnds; ///< by rank
   DenseMap<Attribute, Callee> callees;
   DenseMap<Attribute, int64_t> lanes; ///< members of collectives -> number
 
   LogicalResult readCallee(TaskOp task);
   LogicalResult readMove(MoveOp move);
+  void leave(Operation *left);
 };
 
 /// A message that this rank has posted and not completed.
@@ -107,15 +116,22 @@ public:
       : step(step), program(step.program), pieces(step.pieces), op(op), rank(op.getRank()),
         builder(OpBuilder::atBlockEnd(&op.getBody().front())) {}
 
-  void run() {
-    for (Operation *one : step.on(rank)) // weights that come home are received where the old ones were
+  void begin() {
+    for (Operation *one : step.ends(rank)) // weights that come home are received where the old ones were
       if (auto input = dyn_cast<InputOp>(one))
         homes[input.getThing()] = createInput(input);
-    for (Operation *one : step.on(rank))
+    for (Operation *one : step.ends(rank))
       if (auto output = dyn_cast<OutputOp>(one))
         bindHome(output);
+  }
+
+  /// Projects the stretch that the step is at.
+  void run() {
     for (Operation *one : step.on(rank))
       project(one);
+  }
+
+  void finish() {
     completeWhere([](const Posted &) { return true; });
     postReceivesAhead(op, step.times, step.patience);
   }
@@ -472,71 +488,122 @@ LogicalResult Step::readMove(MoveOp move) {
 }
 
 int64_t Step::channelOf(ArrayRef<int64_t> members) const {
-  int64_t ranks = lists.size();
+  int64_t ranks = stretch.size();
   return ranks * ranks + lanes.lookup(DenseI64ArrayAttr::get(context, members));
 }
 
+/// The ranks on which the op stands.
+static llvm::SmallSetVector<int64_t, 4> ranksOf(Operation *op) {
+  llvm::SmallSetVector<int64_t, 4> ranks;
+  if (auto task = dyn_cast<TaskOp>(op)) {
+    ranks.insert(task.getRanks().front());
+  } else if (auto move = dyn_cast<MoveOp>(op)) {
+    SmallVector<int64_t> members = {rankOf(move.getValue()), move.getTarget().getRanks().front()};
+    if (isCollective(*move.getVerb()))
+      members = membersOf(move);
+    ranks.insert(members.begin(), members.end());
+  } else if (auto output = dyn_cast<OutputOp>(op)) {
+    ranks.insert(rankOf(output.getValue()));
+  } else if (isa<InputOp, pipeline::SplitOp>(op)) {
+    ranks.insert(rankOf(op->getResult(0)));
+  } else if (isa<WaitOp, JoinOp>(op)) {
+    ArrayRef<int64_t> all = typeOf(op->getResult(0)).getRanks();
+    ranks.insert(all.begin(), all.end());
+  }
+  return ranks;
+}
+
 LogicalResult Step::read() {
-  lists.resize(program.getRanks());
+  stretch.resize(program.getRanks());
+  allEnds.resize(program.getRanks());
   for (Operation &op : program.getBody().front()) {
     if (isa<PieceOp>(op))
       continue;
     ops.push_back(&op);
-    llvm::SmallSetVector<int64_t, 4> ranks;
     if (auto task = dyn_cast<TaskOp>(op)) {
       if (failed(readCallee(task)))
         return failure();
       if (times.areByPart())
         patience = std::max(patience, times.of(task));
-      ranks.insert(task.getRanks().front());
     } else if (auto move = dyn_cast<MoveOp>(op)) {
       if (failed(readMove(move)))
         return failure();
-      SmallVector<int64_t> members = {rankOf(move.getValue()), move.getTarget().getRanks().front()};
-      if (isCollective(*move.getVerb()))
-        members = membersOf(move);
-      ranks.insert(members.begin(), members.end());
-    } else if (auto output = dyn_cast<OutputOp>(op)) {
-      ranks.insert(rankOf(output.getValue()));
-    } else if (isa<InputOp, pipeline::SplitOp>(op)) {
-      ranks.insert(rankOf(op.getResult(0)));
-    } else if (isa<WaitOp, JoinOp>(op)) {
-      ArrayRef<int64_t> all = typeOf(op.getResult(0)).getRanks();
-      ranks.insert(all.begin(), all.end());
+    } else if (isa<InputOp, OutputOp>(op)) {
+      for (int64_t rank : ranksOf(&op))
+        allEnds[rank].push_back(&op);
     }
-    for (int64_t rank : ranks)
-      lists[rank].push_back(&op);
   }
   return success();
 }
 
-void Step::erase() {
-  for (Operation *op : llvm::reverse(ops))
-    op->erase();
+/// Memory that one thread has freed is of no use to the others, which allocate in arenas of their own.
+static void returnFreeMemory() {
 #ifdef __GLIBC__
-  malloc_trim(0); // for the proofs, whose tables do not fit where single ops were
+  malloc_trim(0);
 #endif
 }
 
-LogicalResult projectRanks(ModuleOp module, ProgramOp program) {
+// Sums go through the whole step as one chain. So an op lets go of what it read at once, and stays itself for as long as
+// its results are read. Only of a move later ops ask what it moved: its waits.
+void Step::leave(Operation *left) {
+  for (SmallVector<Operation *> ops = {left}; !ops.empty();) {
+    Operation *op = ops.pop_back_val();
+    bool unread = op->use_empty();
+    llvm::SmallSetVector<Operation *, 8> makers;
+    for (Value operand : unread || !isa<MoveOp>(op) ? op->getOperands() : ValueRange())
+      makers.insert(operand.getDefiningOp());
+    if (unread)
+      op->erase();
+    else if (stillRead.insert(op); !isa<MoveOp>(op))
+      op->setOperands({});
+    for (Operation *maker : makers)
+      if (maker->use_empty() && stillRead.erase(maker))
+        ops.push_back(maker);
+  }
+}
+
+bool Step::advance(size_t length) {
+  for (Operation *op : llvm::reverse(ArrayRef(ops).slice(begin, end - begin)))
+    leave(op);
+  if (ops.size() > length)
+    returnFreeMemory();
+  begin = end;
+  end = std::min(end + length, ops.size());
+  for (std::vector<Operation *> &list : stretch)
+    list.clear();
+  for (Operation *op : ArrayRef(ops).slice(begin, end - begin))
+    for (int64_t rank : ranksOf(op))
+      stretch[rank].push_back(op);
+  return begin < end;
+}
+
+LogicalResult projectRanks(ModuleOp module, ProgramOp program, size_t length) {
   Step step(module, program);
   if (failed(step.read()))
     return failure();
   OpBuilder builder = OpBuilder::atBlockEnd(&program.getBody().front());
-  SmallVector<RankOp> ranks;
+  std::vector<Projector> ranks;
   for (int64_t rank = 0; rank < static_cast<int64_t>(program.getRanks()); ++rank) {
-    ranks.push_back(builder.create<RankOp>(program.getLoc(), rank));
-    ranks.back().getBody().emplaceBlock();
+    auto op = builder.create<RankOp>(program.getLoc(), rank);
+    op.getBody().emplaceBlock();
+    ranks.emplace_back(step, op);
   }
-  parallelForEach(program.getContext(), ranks, [&](RankOp rank) { Projector(step, rank).run(); });
-  step.erase();
+  auto forEach = [&](void (Projector::*what)()) {
+    parallelForEach(program.getContext(), ranks, [&](Projector &rank) { (rank.*what)(); });
+  };
+  forEach(&Projector::begin);
+  while (step.advance(length))
+    forEach(&Projector::run);
+  forEach(&Projector::finish);
   return success();
 }
 
 struct ProjectRanks : public pp::impl::ProjectRanksBase<ProjectRanks> {
+  using ProjectRanksBase::ProjectRanksBase;
+
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(projectRanks(getOperation(), program)))
+      if (failed(projectRanks(getOperation(), program, std::max<int64_t>(stretch, 1))))
         return signalPassFailure();
   }
 };

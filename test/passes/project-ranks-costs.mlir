@@ -1,5 +1,6 @@
 // With costs of parts, a send may be on its way for as long as the longest unit: its receiver may have begun one just before.
 // RUN: pp-opt %s --pp-project-ranks | FileCheck %s
+// RUN: pp-opt %s --pp-project-ranks=stretch=1 | FileCheck %s
 
 func.func private @make() attributes {pipeline.scratch_bytes = 0 : i64}
 !a0 = !pipeline.val<act, tuple<tensor<16xf32>>, [0]>

@@ -1,5 +1,6 @@
 // The step projected on its ranks: both ends post where the move stands, the receiver completes where the wait stands.
 // RUN: pp-opt %s --pp-project-ranks | FileCheck %s
+// RUN: pp-opt %s --pp-project-ranks=stretch=1 | FileCheck %s
 
 func.func private @make() attributes {pipeline.scratch_bytes = 0 : i64}
 func.func private @use() attributes {pipeline.scratch_bytes = 192 : i64}
