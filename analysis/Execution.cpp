@@ -47,7 +47,7 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
   std::vector<Path> paths;
   llvm::DenseMap<std::tuple<int64_t, int64_t, int64_t, const void *>, size_t> numbers;
   for (auto rank : program.getOps<RankOp>()) {
-    int64_t self = lists.size();
+    int32_t self = lists.size();
     auto &list = lists.emplace_back();
     llvm::DenseMap<Operation *, Step> posts;
     for (Operation &op : rank.getBody().front()) {
@@ -64,10 +64,10 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
           path.messages.push_back(messages.size());
           messages.emplace_back();
         }
-        int64_t message = path.messages[k];
+        int32_t message = path.messages[k];
         auto &ends = messages[message].ends;
-        ends.insert(send ? ends.begin() : ends.end(), {self, post, enqueue(self, post, message)});
-        int64_t end = send ? 0 : post.getKind() == PostKind::receive ? 1 : ends.size() - 1;
+        ends.insert(send ? ends.begin() : ends.end(), End{self, enqueue(self, post, message), post});
+        int32_t end = send ? 0 : post.getKind() == PostKind::receive ? 1 : ends.size() - 1;
         list.push_back(posts[post] = {post, message, end});
       } else if (auto complete = dyn_cast<CompleteOp>(op)) {
         Step step = posts.lookup(complete.getRequest().getDefiningOp());
@@ -80,7 +80,7 @@ Execution::Execution(ProgramOp program, ChannelMap map) : map(map) {
   for (auto &list : lists) // a receive whose send is missing is alone in its message
     for (Step &step : list)
       if (step.message >= 0)
-        step.end = std::min<int64_t>(step.end, messages[step.message].ends.size() - 1);
+        step.end = std::min<int32_t>(step.end, messages[step.message].ends.size() - 1);
   next.assign(lists.size(), 0);
   ready.resize(lists.size());
   std::iota(ready.begin(), ready.end(), 0);
@@ -109,9 +109,9 @@ Execution::LaneKey Execution::laneOf(int64_t rank, PostOp post) const {
 }
 
 /// Puts the message at the end of its lane on this rank; returns the element that it is, or is one of.
-int64_t Execution::enqueue(int64_t rank, PostOp post, int64_t message) {
-  int64_t lane = laneNumbers.try_emplace(laneOf(rank, post), lanes.size()).first->second;
-  if (lane == static_cast<int64_t>(lanes.size()))
+int32_t Execution::enqueue(int32_t rank, PostOp post, int32_t message) {
+  int32_t lane = laneNumbers.try_emplace(laneOf(rank, post), lanes.size()).first->second;
+  if (lane == static_cast<int32_t>(lanes.size()))
     lanes.emplace_back();
   auto groupOf = [&](int64_t number) -> std::optional<uint64_t> {
     for (const End &end : messages[number].ends)
@@ -119,7 +119,7 @@ int64_t Execution::enqueue(int64_t rank, PostOp post, int64_t message) {
         return PostOp(end.post).getGroup();
     return std::nullopt;
   };
-  int64_t last = lanes[lane].elements.empty() ? -1 : lanes[lane].elements.back();
+  int32_t last = lanes[lane].elements.empty() ? -1 : lanes[lane].elements.back();
   bool joins = map != ChannelMap::edge && post.getGroup() && last >= 0 &&
                groupOf(elements[last].messages.back()) == post.getGroup();
   if (!joins) {

@@ -50,10 +50,11 @@ public:
 
   //===-- What is blocked, for the story of a deadlock ----------------------------------------------------------===//
 
+  // There is one of these for every message and end, so they are small.
   struct End {
-    int64_t rank;
+    int32_t rank;
+    int32_t element;
     pipeline::PostOp post;
-    int64_t element;
     bool posted = false;
   };
   /// The k-th message of a directed edge and channel, or the k-th sum of a group.
@@ -64,9 +65,9 @@ public:
   };
   /// What goes through a lane of one rank at once.
   struct Element {
-    int64_t rank, lane;
-    llvm::SmallVector<int64_t, 1> messages;
-    int64_t left = 0;     ///< messages that have not gone
+    int32_t rank, lane;
+    llvm::SmallVector<int32_t, 2> messages;
+    int32_t left = 0;     ///< messages that have not gone
     bool awaited = false; ///< the rank stands in a complete
   };
   llvm::ArrayRef<Message> allMessages() const { return messages; }
@@ -81,11 +82,11 @@ public:
 private:
   struct Step {
     mlir::Operation *op;
-    int64_t message = -1; ///< of a post and its complete
-    int64_t end = 0;      ///< which end of the message this is
+    int32_t message = -1; ///< of a post and its complete
+    int32_t end = 0;      ///< which end of the message this is
   };
   struct Lane {
-    llvm::SmallVector<int64_t, 2> elements;
+    llvm::SmallVector<int32_t, 2> elements;
     size_t head = 0;
   };
   using LaneKey = std::tuple<int64_t, int64_t, int64_t, int64_t, const void *>; // rank, from, to, channel, members
@@ -97,11 +98,11 @@ private:
   std::vector<Message> messages;
   std::vector<Element> elements;
   std::vector<Lane> lanes;
-  llvm::DenseMap<LaneKey, int64_t> laneNumbers;
+  llvm::DenseMap<LaneKey, int32_t> laneNumbers;
 
   const End &endOf(const Step &step) const { return messages[step.message].ends[step.end]; }
   LaneKey laneOf(int64_t rank, pipeline::PostOp post) const;
-  int64_t enqueue(int64_t rank, pipeline::PostOp post, int64_t message);
+  int32_t enqueue(int32_t rank, pipeline::PostOp post, int32_t message);
   void post(int64_t rank, const Step &step, ExecutionListener &listener);
   bool canGo(const Message &message) const;
   void deliver(int64_t number, ExecutionListener &listener, llvm::SmallVectorImpl<int64_t> &candidates);

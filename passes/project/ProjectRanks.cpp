@@ -565,7 +565,7 @@ void Step::leave(Operation *left) {
 bool Step::advance(size_t length) {
   for (Operation *op : llvm::reverse(ArrayRef(ops).slice(begin, end - begin)))
     leave(op);
-  if (ops.size() > length)
+  if (end > begin)
     returnFreeMemory();
   begin = end;
   end = std::min(end + length, ops.size());
@@ -577,7 +577,8 @@ bool Step::advance(size_t length) {
   return begin < end;
 }
 
-LogicalResult projectRanks(ModuleOp module, ProgramOp program, size_t length) {
+/// The tables of this function are free when it returns.
+static LogicalResult projectInStretches(ModuleOp module, ProgramOp program, size_t length) {
   Step step(module, program);
   if (failed(step.read()))
     return failure();
@@ -596,6 +597,12 @@ LogicalResult projectRanks(ModuleOp module, ProgramOp program, size_t length) {
     forEach(&Projector::run);
   forEach(&Projector::finish);
   return success();
+}
+
+LogicalResult projectRanks(ModuleOp module, ProgramOp program, size_t length) {
+  LogicalResult done = projectInStretches(module, program, length);
+  returnFreeMemory();
+  return done;
 }
 
 struct ProjectRanks : public pp::impl::ProjectRanksBase<ProjectRanks> {
