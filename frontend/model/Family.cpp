@@ -530,10 +530,20 @@ private:
     return text + line;
   }
 
+  /// Where the command line names the schedule.
+  SMLoc scheduleAt() {
+    constexpr StringLiteral option = "--schedule=";
+    unsigned buffer = source.manager.AddNewSourceBuffer(
+        MemoryBuffer::getMemBufferCopy(option.str() + request.schedule, "<command line>"), SMLoc());
+    return SMLoc::getFromPointer(source.manager.getMemoryBuffer(buffer)->getBufferStart() + option.size());
+  }
+
   /// `std/<file>.pipe:NAME`, or the only schedule of the file.
   FailureOr<std::string> scheduleName() {
     auto [path, name] = schedule();
     std::string full = StringRef(path).starts_with("std/") ? options.stdlibDir + path.substr(3) : path;
+    if (!sys::fs::exists(full))
+      return source.error(scheduleAt()) << "there is no `" << path << "`" << (full == path ? "" : " in the library");
     FailureOr<File> file = parseFile(full);
     if (failed(file))
       return failure();
@@ -545,10 +555,11 @@ private:
     if (!name.empty() && is_contained(names, name))
       return name;
     if (name.empty())
-      return source.error(SMLoc()) << "`" << path << "` has " << names.size()
-                                   << " schedules; name one with --schedule=" << path << ":NAME; " << thereAre(names);
-    return source.error(SMLoc()) << "`" << path << "` has no schedule `" << name << "`" << didYouMean(name, names)
-                                 << "; " << thereAre(names);
+      return source.error(scheduleAt()) << "`" << path << "` has " << names.size()
+                                        << " schedules; name one with --schedule=" << path << ":NAME; "
+                                        << thereAre(names);
+    return source.error(scheduleAt()) << "`" << path << "` has no schedule `" << name << "`" << didYouMean(name, names)
+                                      << "; " << thereAre(names);
   }
 
   std::pair<std::string, std::string> schedule() const {
