@@ -543,8 +543,8 @@ static void returnFreeMemory() {
 #endif
 }
 
-// Sums go through the whole step as one chain. So an op lets go of what it read at once, and stays itself for as long as
-// its results are read. Only of a move later ops ask what it moved: its waits.
+// Sums go through the whole step as one chain. So an op lets go of what it read at once, and stays itself for as long
+// as its results are read. Only of a move later ops ask what it moved: its waits.
 void Step::leave(Operation *left) {
   for (SmallVector<Operation *> ops = {left}; !ops.empty();) {
     Operation *op = ops.pop_back_val();
