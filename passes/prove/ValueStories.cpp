@@ -47,7 +47,8 @@ Values::Values(ProgramOp program, const BodyTable &bodies)
     norms.push_back(norms.back() + std::max<int64_t>(1, pieces.shards(piece).size()));
   for (auto rank : program.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>())
-      slots[slot] = {};
+      numbers.try_emplace(slot, numbers.size());
+  slots.resize(numbers.size());
   for (auto rank : program.getOps<RankOp>())
     for (auto launch : rank.getOps<LaunchOp>())
       if (BodyAttr body = bodies.of(launch); body && body.isStep())

@@ -20,8 +20,8 @@ struct SlotState {
 struct Values {
   Values(pipeline::ProgramOp program, const BodyTable &bodies);
 
-  SlotState &of(mlir::Value slot) { return slots.find(slot)->second; }
-  const SlotState &of(mlir::Value slot) const { return slots.find(slot)->second; }
+  SlotState &of(mlir::Value slot) { return slots[numbers.find(slot)->second]; }
+  const SlotState &of(mlir::Value slot) const { return slots[numbers.find(slot)->second]; }
   const Terms &termsOf(const SlotState &state) const { return terms[state.terms]; }
   /// Microbatches times slices, times the steps of units that are cut at their attentions: what every unit adds to its
   /// gradient is as many of these terms as it could have steps.
@@ -42,7 +42,8 @@ struct Values {
   const BodyTable &bodies;
   Pieces pieces;
   std::vector<llvm::SmallVector<int64_t, 1>> sharers; ///< per piece those that use its weights too
-  llvm::DenseMap<mlir::Value, SlotState> slots;
+  llvm::DenseMap<mlir::Value, uint32_t> numbers;      ///< of slots: a table of states with gaps would be twice as large
+  std::vector<SlotState> slots;
   std::vector<Terms> terms;
   int32_t steps = 1;
   int64_t updates = 1;        ///< of a step
