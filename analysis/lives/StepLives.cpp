@@ -7,13 +7,6 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// The value whose memory this one took over; null: it has its own.
-static Value storageOf(Value value) {
-  auto task = value.getDefiningOp<TaskOp>();
-  int64_t tie = task ? task.getTies()[cast<OpResult>(value).getResultNumber()] : -1;
-  return tie < 0 ? Value() : task.getInputs()[tie];
-}
-
 static bool isAwaited(MoveOp move, int64_t rank) {
   return llvm::any_of(move.getFuture().getUsers(), [&](Operation *user) {
     auto wait = dyn_cast<WaitOp>(user);
@@ -67,7 +60,7 @@ void StepLives::findShards(ProgramOp program) {
     if (cast<ValType>(join.getValue().getType()).getLayout() == Layout::shard)
       for (Value value : join.getValues())
         while (value && shards.insert(value).second)
-          value = storageOf(value);
+          value = tiedInput(value);
 }
 
 //===-- Values --------------------------------------------------------------------------------------------------===//

@@ -201,6 +201,12 @@ LogicalResult pp::pipeline::SplitOp::verify() {
   return success();
 }
 
+Value pp::pipeline::tiedInput(Value value) {
+  auto task = value.getDefiningOp<TaskOp>();
+  int64_t tie = task ? task.getTies()[cast<OpResult>(value).getResultNumber()] : -1;
+  return tie < 0 ? Value() : task.getInputs()[tie];
+}
+
 //===-- Attributes of task functions ----------------------------------------------------------------------------===//
 
 double pp::pipeline::flopsOf(func::FuncOp body) {

@@ -59,6 +59,8 @@ inline constexpr llvm::StringLiteral kBuffersAttr = "pipeline.buffers";
 std::pair<int64_t, int64_t> bufferOf(mlir::OpResult result);
 /// What kFlopsAttr says, 0 if it is absent.
 double flopsOf(mlir::func::FuncOp body);
+/// The value whose memory this one took over: an input of its task; null: it has memory of its own.
+mlir::Value tiedInput(mlir::Value value);
 
 /// Every tensor of a payload begins at a multiple of this many bytes.
 inline constexpr int64_t kAlignment = 64;

@@ -5,260 +5,20 @@
 //   families.pipe family "qwen3" { read hidden_size, .. model llama(hidden = hidden_size, ..) }
 //   program       import "std/models/llama.pipe"  train qwen3 { model llama(hidden = 1024, ..) schedule zb_v .. }
 //
-// What differs between families is said in families.pipe; here are only the two spellings of rotary positions that
-// published folders have: `rope_theta` with `rope_scaling`, and `rope_parameters`.
+// What differs between families is said in families.pipe; only rotary positions have rules of their own (RopeFields).
 #include "frontend/model/Family.h"
 #include "frontend/evaluate/Evaluator.h"
+#include "frontend/model/RopeFields.h"
 #include "frontend/syntax/Parser.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/GlobPattern.h"
-#include "llvm/Support/JSON.h"
 #include "llvm/Support/Path.h"
-#include <cmath>
 
 using namespace llvm;
 using namespace pp;
 
 namespace {
-/// The fields of a config.json, and where each stands.
-class Config {
-public:
-  explicit Config(Source &source) : source(source) {
-    StringRef text = source.manager.getMemoryBuffer(source.manager.getMainFileID())->getBuffer();
-    begin = SMLoc::getFromPointer(text.data());
-  }
-
-  LogicalResult read() {
-    StringRef text = source.manager.getMemoryBuffer(source.manager.getMainFileID())->getBuffer();
-    Expected<json::Value> parsed = json::parse(text);
-    if (!parsed)
-      return source.error(begin) << "this is no JSON: " << toString(parsed.takeError());
-    if (!parsed->getAsObject())
-      return source.error(begin) << "expected an object of fields";
-    fields = std::move(*parsed->getAsObject());
-    return findKeys(text);
-  }
-
-  const json::Value *get(StringRef name) const { return fields.get(name); }
-  SMLoc at(StringRef name) const {
-    auto found = find_if(keys, [&](const Name &key) { return key.text == name; });
-    return found == keys.end() ? begin : found->at;
-  }
-
-  SMLoc begin;
-  std::vector<Name> keys; ///< in the order of the file
-
-private:
-  /// The strings of the outermost object that a colon follows.
-  LogicalResult findKeys(StringRef text) {
-    int64_t depth = 0;
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] != '"') {
-        depth += text[i] == '{' || text[i] == '[';
-        depth -= text[i] == '}' || text[i] == ']';
-        continue;
-      }
-      size_t end = i + 1;
-      for (; text[end] != '"'; ++end)
-        end += text[end] == '\\';
-      if (depth == 1 && text.substr(end + 1).ltrim().starts_with(":"))
-        if (failed(add({source.intern(text.slice(i + 1, end)), SMLoc::getFromPointer(text.data() + i)})))
-          return failure();
-      i = end;
-    }
-    return success();
-  }
-
-  LogicalResult add(Name key) {
-    for (const Name &first : keys)
-      if (first.text == key.text) {
-        mlir::InFlightDiagnostic error = source.error(key.at) << "`" << key.text << "` stands here twice";
-        error.attachNote(source.location(first.at)) << "first here";
-        return error;
-      }
-    keys.push_back(key);
-    return success();
-  }
-
-  Source &source;
-  json::Object fields;
-};
-
-/// The fields that say how positions turn, whichever way they are spelt.
-class RopeFields {
-public:
-  RopeFields(Source &source, const Config &config) : source(source), config(config) {
-    for (StringRef name : {"rope_parameters", "rope_scaling"})
-      if (const json::Value *value = config.get(name);
-          value && value->getAsObject() && !value->getAsObject()->empty()) {
-        given = value->getAsObject();
-        givenAs = name;
-      }
-  }
-
-  static constexpr StringLiteral kNames[] = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
-                                             "original_max_position_embeddings"};
-
-  /// The call that makes the table of heads of `width`, for sequences of `sequence` tokens.
-  FailureOr<std::string> call(int64_t width, int64_t sequence) {
-    for (StringRef name : {"rope_scaling", "rope_parameters"})
-      if (const json::Value *value = config.get(name); value && !value->getAsObject() && !value->getAsNull())
-        return refuse(name, "expected an object or null for `" + name + "`");
-    StringRef type = "default";
-    for (StringRef name : {"type", "rope_type"})
-      if (const json::Value *value = get(name)) {
-        if (!value->getAsString())
-          return refuse(givenAs, "expected a string for `" + name + "`");
-        type = *value->getAsString();
-      }
-    FailureOr<double> theta = number("rope_theta", 10000), partial = 1.0;
-    if (const json::Value *outside = config.get("rope_theta"); outside && !get("rope_theta")) {
-      if (!outside->getAsNumber())
-        return refuse("rope_theta", "expected a number for `rope_theta`");
-      theta = *outside->getAsNumber();
-    }
-    if (failed(theta) || failed(partial = number("partial_rotary_factor", 1)))
-      return failure();
-    const json::Value *outside = config.get("partial_rotary_factor");
-    if (*partial != 1 || (outside && !outside->getAsNull() && outside->getAsNumber() != 1.0))
-      return refuse(outside ? "partial_rotary_factor" : givenAs,
-                    "`partial_rotary_factor` is not 1; heads are turned as a whole here");
-    std::string head = type == "su" ? "longrope" : type.str();
-    head = "rope_" + head + "(" + Value(*theta).text() + ", " + std::to_string(width);
-    using Reader = FailureOr<std::string> (RopeFields::*)(int64_t sequence);
-    Reader reader = StringSwitch<Reader>(type)
-                        .Case("default", &RopeFields::plain)
-                        .Case("linear", &RopeFields::linear)
-                        .Case("dynamic", &RopeFields::dynamic)
-                        .Case("llama3", &RopeFields::llama3)
-                        .Case("yarn", &RopeFields::yarn)
-                        .Cases("longrope", "su", &RopeFields::longrope)
-                        .Default(nullptr);
-    if (!reader)
-      return unknown(type);
-    FailureOr<std::string> rest = (this->*reader)(sequence);
-    if (failed(rest))
-      return failure();
-    return head + *rest + ")";
-  }
-
-private:
-  LogicalResult refuse(StringRef field, const Twine &message) { return source.error(config.at(field)) << message; }
-  const json::Value *get(StringRef name) const {
-    const json::Value *value = given ? given->get(name) : nullptr;
-    return value && value->getAsNull() ? nullptr : value;
-  }
-  FailureOr<double> number(StringRef name, std::optional<double> absent = std::nullopt) {
-    const json::Value *value = get(name);
-    if (value && value->getAsNumber())
-      return *value->getAsNumber();
-    if (!value && absent)
-      return *absent;
-    return refuse(givenAs, (value ? "expected a number for `" : "`" + givenAs + "` has no `") + name + "`");
-  }
-  LogicalResult unknown(StringRef type) {
-    static const StringRef known[] = {"default", "linear", "dynamic", "llama3", "yarn", "longrope"};
-    return refuse(givenAs, "rotary positions of type `" + type + "` are not known" + didYouMean(type, known) + "; " +
-                               thereAre(known));
-  }
-  /// Only the keys that the type has.
-  LogicalResult only(std::initializer_list<StringRef> names) {
-    for (const auto &[key, value] : given ? *given : json::Object()) {
-      StringRef name = key;
-      if (!is_contained(names, name) &&
-          !is_contained({"type", "rope_type", "rope_theta", "partial_rotary_factor"}, name) && !value.getAsNull())
-        return refuse(givenAs, "`" + name + "` of `" + givenAs + "` is not known for this type of rotary positions");
-    }
-    return success();
-  }
-  FailureOr<std::string> texts(std::initializer_list<FailureOr<double>> numbers) {
-    std::string text;
-    for (const FailureOr<double> &one : numbers) {
-      if (failed(one))
-        return failure();
-      text += ", " + Value(*one).text();
-    }
-    return text;
-  }
-  /// How long the sequences were that the plain positions were trained with.
-  FailureOr<double> original() {
-    for (const json::Value *value : {config.get("original_max_position_embeddings"),
-                                     get("original_max_position_embeddings"), config.get("max_position_embeddings")})
-      if (value && value->getAsNumber())
-        return *value->getAsNumber();
-    return refuse(givenAs, "`original_max_position_embeddings` is not there");
-  }
-  FailureOr<double> positions() {
-    const json::Value *value = config.get("max_position_embeddings");
-    if (value && value->getAsNumber())
-      return *value->getAsNumber();
-    return refuse(givenAs, "`max_position_embeddings` is not there; this type of rotary positions needs it");
-  }
-
-  FailureOr<std::string> plain(int64_t) { return failed(only({})) ? FailureOr<std::string>() : std::string(); }
-  FailureOr<std::string> linear(int64_t) {
-    if (failed(only({"factor"})))
-      return failure();
-    return texts({number("factor")});
-  }
-  FailureOr<std::string> dynamic(int64_t sequence) {
-    if (failed(only({"factor", "original_max_position_embeddings"})))
-      return failure();
-    return texts({number("factor"), positions(), double(sequence)});
-  }
-  FailureOr<std::string> llama3(int64_t) {
-    if (failed(only({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})))
-      return failure();
-    return texts({number("factor"), number("low_freq_factor"), number("high_freq_factor"), original()});
-  }
-  FailureOr<std::string> yarn(int64_t) {
-    if (failed(only({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
-                     "mscale", "mscale_all_dim", "truncate"})))
-      return failure();
-    if (const json::Value *value = get("truncate"); value && value->getAsBoolean() != true)
-      return refuse(givenAs, "`truncate` of `" + givenAs + "` must be true");
-    FailureOr<double> old = original(), last = positions();
-    if (failed(old) || failed(last))
-      return failure();
-    FailureOr<double> factor = number("factor", *last / *old), scale = number("mscale", 0),
-                      scaleAll = number("mscale_all_dim", 0);
-    if (failed(factor) || failed(scale) || failed(scaleAll))
-      return failure();
-    auto grown = [&](double by) { return *factor <= 1 ? 1 : 0.1 * by * std::log(*factor) + 1; };
-    double attention = *scale && *scaleAll ? grown(*scale) / grown(*scaleAll) : grown(1);
-    return texts({factor, old, number("beta_fast", 32), number("beta_slow", 1), number("attention_factor", attention)});
-  }
-  FailureOr<std::string> longrope(int64_t sequence) {
-    if (failed(only({"factor", "original_max_position_embeddings", "attention_factor", "long_factor", "short_factor"})))
-      return failure();
-    FailureOr<double> old = original(), last = positions();
-    if (failed(old) || failed(last))
-      return failure();
-    StringRef name = double(sequence) > *old ? "long_factor" : "short_factor";
-    const json::Value *list = get(name);
-    if (!list || !list->getAsArray())
-      return refuse(givenAs, "`" + givenAs + "` has no list `" + name + "`");
-    std::string divisors;
-    for (const json::Value &item : *list->getAsArray()) {
-      if (!item.getAsNumber())
-        return refuse(givenAs, "expected numbers in `" + name + "`");
-      divisors += (divisors.empty() ? "" : ", ") + Value(*item.getAsNumber()).text();
-    }
-    FailureOr<double> factor = number("factor", *last / *old);
-    if (failed(factor))
-      return failure();
-    double attention = *factor <= 1 ? 1 : std::sqrt(1 + std::log(*factor) / std::log(*old));
-    FailureOr<std::string> text = texts({number("attention_factor", attention)});
-    return failed(text) ? text : ", [" + divisors + "]" + *text;
-  }
-
-  Source &source;
-  const Config &config;
-  const json::Object *given = nullptr;
-  StringRef givenAs = "rope_theta";
-};
-
 /// Evaluates a family over the fields of one config.json.
 class FamilyReader : Evaluator {
 public:
@@ -504,9 +264,9 @@ private:
     FailureOr<int64_t> width = evaluateInt(call->operands[0], scope, "as a width");
     if (failed(width))
       return failure();
-    for (StringRef name : RopeFields::kNames)
+    for (StringRef name : kRopeFields)
       known.push_back(name);
-    return RopeFields(source, config).call(*width, sequence());
+    return ropeCall(source, config, *width, sequence());
   }
 
   FailureOr<std::string> modelCall() {
@@ -601,7 +361,7 @@ private:
 
   const FolderRequest &request;
   FrontendOptions &options;
-  Config config;
+  FolderConfig config;
   std::vector<const Family *> families;
   const Family *family = nullptr, *any = nullptr;
   Scope scope{nullptr};

@@ -290,14 +290,10 @@ LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t 
   return success();
 }
 
-/// The value whose memory this one took over, through updates in place: an input, an arrival, ..
+/// What made the memory that this value has, through updates in place: an input, an arrival, ..
 static Operation *rootOf(Value value) {
-  while (auto task = value.getDefiningOp<TaskOp>()) {
-    int64_t tie = task.getTies()[cast<OpResult>(value).getResultNumber()];
-    if (tie < 0)
-      break;
-    value = task.getInputs()[tie];
-  }
+  while (Value before = tiedInput(value))
+    value = before;
   return value.getDefiningOp();
 }
 

@@ -34,7 +34,7 @@ class Faults:
             ("a schedule that does not exist", dict(schedule="1f1c"), ["1f1c", "did you mean `1f1b`"]),
             ("a model that does not exist", dict(model="lama"), ["lama", "did you mean `llama`"]),
             ("layers that do not divide", dict(layers=6), ["6", "4"]),
-            ("heads that do not divide", dict(hidden=30), ["30"]),
+            ("heads that do not divide", dict(hidden=30), ["`hidden` must be a multiple of `heads`"]),
             ("WeiPipe with half a round", dict(schedule="weipipe_interleave", microbatches=6), ["microbatches"]),
         ):
             defines = [word for key, value in (SIZES | values).items() for word in ("-D", f"{key}={value}")]

@@ -1,0 +1,37 @@
+// The config.json of a published model: its fields, and where each stands in the file.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_FOLDERCONFIG_H
+#define PP_FRONTEND_FOLDERCONFIG_H
+
+#include "frontend/syntax/Ast.h"
+#include "frontend/syntax/Source.h"
+#include "llvm/Support/JSON.h"
+
+namespace pp {
+
+/// The fields of the main buffer of a source.
+class FolderConfig {
+public:
+  explicit FolderConfig(Source &source);
+
+  /// Parses the file; refuses what is no object of fields, and a field that stands there twice.
+  mlir::LogicalResult read();
+  const llvm::json::Value *get(llvm::StringRef name) const { return fields.get(name); }
+  /// Where the field stands; the begin of the file if it has none of this name.
+  llvm::SMLoc at(llvm::StringRef name) const;
+
+  llvm::SMLoc begin;
+  std::vector<Name> keys; ///< in the order of the file
+
+private:
+  mlir::LogicalResult findKeys();
+  mlir::LogicalResult add(Name key);
+
+  Source &source;
+  llvm::StringRef text;
+  llvm::json::Object fields;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_FOLDERCONFIG_H
