@@ -191,16 +191,10 @@ def main():
     licence = harness.write_text(folder)
     with open(licence, "rb") as file:
         text = write(folder, "short.txt", file.read()[9000:9000 + WINDOWS * SIZES["sequence"] + 3])
-    passed = failed = 0
+    tally = harness.Tally()
     for check in (check_shuffle, check_formats, check_refused, check_resume):
-        try:
-            check(compiler, folder, text)
-            passed += 1
-        except (AssertionError, RuntimeError) as error:
-            failed += 1
-            print(f"FAILED {check.__name__}: {error}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+        tally.attempt(check.__name__, check, compiler, folder, text)
+    return tally.close()
 
 
 if __name__ == "__main__":

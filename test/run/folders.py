@@ -19,6 +19,7 @@ SIZES = dict(
     sequence=16,
     microbatch=1,
 )
+STILL = ("--steps", "1", "--lr", "0")  # a step that changes no weight
 CONFIG = (
     b'{\n  "torch_dtype" : "float32",\n\t"inner": {"dtype": "float32", "x": "a\\"b,}"},\n  "dtype":"float32"\n}\n'
 )
@@ -112,7 +113,7 @@ class Folders:
 
     def tensors(self, program, rename=lambda name: name):
         """What the program's weights are called, with values of all the bits that the type and an f32 hold."""
-        self.run(program, "--steps", "1", "--lr", "0", "--save", self.path("plain"))
+        self.run(program, *STILL, "--save", self.path("plain"))
         made, bits = [], {"BF16": 8, "F64": 24, "F32": 24, "F16": 11}
         for i, (name, (_, shape, _)) in enumerate(read_shard(self.path("plain", "model.safetensors")).items()):
             count = shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -168,10 +169,7 @@ class Folders:
                 out = self.path("out")
                 self.run(
                     program,
-                    "--steps",
-                    "1",
-                    "--lr",
-                    "0",
+                    *STILL,
                     "--load",
                     self.path("model"),
                     "--save",
@@ -210,10 +208,7 @@ class Folders:
     def types(self):
         self.run(
             self.llama,
-            "--steps",
-            "1",
-            "--lr",
-            "0",
+            *STILL,
             "--load",
             self.path("model"),
             "--save",
@@ -235,7 +230,7 @@ class Folders:
             ),
             "--save-type bf16: config.json says it, and is else the same",
         )
-        self.run(self.llama, "--steps", "1", "--lr", "0", "--load", self.path("half16"), "--save", self.path("again"))
+        self.run(self.llama, *STILL, "--load", self.path("half16"), "--save", self.path("again"))
         self.same("read back", self.path("half16"), self.path("again"), but=("state.json", "optimizer.safetensors"))
 
     def sharded(self):

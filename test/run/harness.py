@@ -101,6 +101,14 @@ class Tally:
         self.passed, self.failed = self.passed + bool(good), self.failed + (not good)
         print(("ok   " if good else "FAIL ") + text, flush=True)
 
+    def attempt(self, name, check, *arguments):
+        """A check that raises where something is wrong."""
+        try:
+            check(*arguments)
+            self.check(True, name)
+        except (AssertionError, RuntimeError) as error:
+            self.check(False, f"{name}: {error}")
+
     def close(self):
         print(f"{self.passed} passed, {self.failed} failed")
         return 1 if self.failed or not self.passed else 0

@@ -154,19 +154,12 @@ def check_refused(compiler, folder, data):
 
 def main():
     compiler, folder = sys.argv[1:]
-    data, failed, passed = harness.write_text(folder), 0, 0
-    checks = [(f"rate {case}", lambda case=case: check_rate(compiler, folder, data, case)) for case in RATES]
-    checks += [("files", lambda: check_files(compiler, folder, data)),
-               ("refused", lambda: check_refused(compiler, folder, data))]
-    for name, check in checks:
-        try:
-            check()
-            passed += 1
-        except (AssertionError, RuntimeError) as error:
-            failed += 1
-            print(f"FAILED {name}: {error}")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    data, tally = harness.write_text(folder), harness.Tally()
+    for case in RATES:
+        tally.attempt(f"the rate of {case}", check_rate, compiler, folder, data, case)
+    tally.attempt("what is written of each step", check_files, compiler, folder, data)
+    tally.attempt("what is refused", check_refused, compiler, folder, data)
+    return tally.close()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 // prove-units finds units outside of the schedule by itself: it does not rely on the verifier of `launch`.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "mlir/IR/BuiltinOps.h"
-#include "mlir/Parser/Parser.h"
-#include "passes/Passes.h"
-#include <gtest/gtest.h>
+#include "test/unit/PassError.h"
 
 using namespace mlir;
 using namespace pp;
@@ -12,15 +9,6 @@ namespace {
 
 /// The first error of prove-units on one launch, of which nothing else was checked.
 std::string proveUnitsOf(StringRef unit, int64_t microbatches, int64_t slices) {
-  DialectRegistry registry;
-  registry.insert<func::FuncDialect, nn::NnDialect, pipeline::PipelineDialect>();
-  MLIRContext context(registry);
-  context.loadAllAvailableDialects();
-  std::string first;
-  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
-    if (first.empty())
-      first = diagnostic.str();
-  });
   std::string text = ("pipeline.program @p ranks 1 microbatches " + Twine(microbatches) + " slices " + Twine(slices) +
                       " attributes {train = {}} {\n"
                       "  pipeline.piece @s0 <stage 0> parts [[\"a\", 0]] at <[0]>\n"
@@ -28,13 +16,8 @@ std::string proveUnitsOf(StringRef unit, int64_t microbatches, int64_t slices) {
                       "    pipeline.launch @s0.F <" +
                       unit + ">() -> () : () -> ()\n  }\n}\n")
                          .str();
-  auto module = parseSourceString<ModuleOp>(text, ParserConfig(&context, /*verifyAfterParse=*/false));
-  if (!module)
-    return "does not parse: " + first;
-  PassManager passes(&context);
-  passes.enableVerifier(false);
-  passes.addPass(createProveUnits());
-  EXPECT_TRUE(failed(passes.run(*module)));
+  std::string first = firstErrorOf(text, createProveUnits());
+  EXPECT_FALSE(first.empty());
   return first;
 }
 

@@ -1,9 +1,6 @@
 // An op that is not well formed is found by verify-ops, though nothing checked it when it was made.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "mlir/IR/BuiltinOps.h"
-#include "mlir/Parser/Parser.h"
-#include "passes/Passes.h"
-#include <gtest/gtest.h>
+#include "test/unit/PassError.h"
 
 using namespace mlir;
 using namespace pp;
@@ -12,15 +9,6 @@ namespace {
 
 /// The first error of verify-ops on what the body of a rank says; empty if there is none.
 std::string errorOf(StringRef rank) {
-  DialectRegistry registry;
-  registry.insert<func::FuncDialect, nn::NnDialect, pipeline::PipelineDialect>();
-  MLIRContext context(registry);
-  context.loadAllAvailableDialects();
-  std::string first;
-  ScopedDiagnosticHandler handler(&context, [&](Diagnostic &diagnostic) {
-    if (first.empty())
-      first = diagnostic.str();
-  });
   std::string text = ("!s = !pipeline.slot<tuple<tensor<16xf32>>>\n"
                       "pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}} {\n"
                       "  pipeline.piece @s0 <stage 0> parts [[\"a\", 0]]\n"
@@ -29,15 +17,7 @@ std::string errorOf(StringRef rank) {
                       "  pipeline.rank 1 {\n    %a = pipeline.slot stash \"a\" : !s\n" +
                       rank + "  }\n}\n")
                          .str();
-  auto module = parseSourceString<ModuleOp>(text, ParserConfig(&context, /*verifyAfterParse=*/false));
-  if (!module)
-    return "does not parse: " + first;
-  PassManager passes(&context);
-  passes.enableVerifier(false);
-  passes.addPass(createVerifyOps());
-  bool fine = succeeded(passes.run(*module));
-  EXPECT_EQ(fine, first.empty());
-  return first;
+  return firstErrorOf(text, createVerifyOps());
 }
 
 } // namespace
