@@ -172,6 +172,17 @@ FailureOr<int64_t> Evaluator::evaluateInt(const Expr *expr, Scope &scope, const 
   return fail(expr->at, "expected an int " + what + ", got " + value->type() + " " + value->text());
 }
 
+FailureOr<double> Evaluator::evaluateNumber(const Expr *expr, Scope &scope) {
+  FailureOr<Value> value = evaluate(expr, scope);
+  if (failed(value))
+    return failure();
+  if (auto *count = value->asInt())
+    return double(*count);
+  if (auto *exact = value->asNumber())
+    return *exact;
+  return fail(expr->at, "expected a number, got " + value->type() + " " + value->text());
+}
+
 static int64_t floorDivide(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 // The result, or nullopt where it does not fit in 64 bits. The divisor is not 0.

@@ -38,6 +38,7 @@ public:
 
   mlir::FailureOr<Value> evaluate(const Expr *expr, Scope &scope);
   mlir::FailureOr<int64_t> evaluateInt(const Expr *expr, Scope &scope, const llvm::Twine &what);
+  mlir::FailureOr<double> evaluateNumber(const Expr *expr, Scope &scope);
   mlir::LogicalResult run(Block block, Scope &scope);
 
   /// File-level functions, which come last when a name is looked up.

@@ -3,72 +3,27 @@
 #include "frontend/model/Model.h"
 #include "dialect/nn/Nn.h"
 #include "frontend/model/ModelLosses.h"
+#include "frontend/model/ModelOps.h"
+#include "frontend/model/ModelWeights.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "llvm/Support/MathExtras.h"
-#include <cmath>
 
 using namespace llvm;
 using namespace pp;
 using mlir::RankedTensorType;
 
-//===-- The language's ops --------------------------------------------------------------------------------------===//
-
-namespace {
-struct OpAttribute {
-  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers };
-  const char *op, *name;
-  Kind kind;
-  bool required;
-};
-
-/// An op that models may use: the words for its operands; the last `optional` of them may be left out.
-struct ModelOp {
-  StringRef name, operands;
-  unsigned optional = 0;
-};
-} // namespace
-
-static const ModelOp kOps[] = {{"embedding", "tokens, table"},
-                               {"positions", "tokens, table"},
-                               {"linear", "x, w, bias", 1},
-                               {"transpose", "w"},
-                               {"layernorm", "x, gain, bias"},
-                               {"rmsnorm", "x, gain"},
-                               {"rope", "x"},
-                               {"attention", "q, k, v"},
-                               {"gelu", "x"},
-                               {"swiglu", "p, q"},
-                               {"split", "x"},
-                               {"cross_entropy", "z, targets"}};
-
-static constexpr OpAttribute kAttributes[] = {
-    {"embedding", "pad", OpAttribute::Token, false},    {"layernorm", "epsilon", OpAttribute::Number, false},
-    {"rmsnorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "heads", OpAttribute::Count, false},
-    {"rope", "heads", OpAttribute::Count, true},        {"rope", "theta", OpAttribute::Number, false},
-    {"rope", "style", OpAttribute::Text, false},        {"rope", "table", OpAttribute::Numbers, false},
-    {"attention", "heads", OpAttribute::Count, true},   {"attention", "kv_heads", OpAttribute::Count, false},
-    {"attention", "causal", OpAttribute::Flag, true},   {"attention", "window", OpAttribute::Window, false},
-    {"gelu", "exact", OpAttribute::Flag, false},        {"split", "parts", OpAttribute::Count, true}};
-
 namespace {
 using Tensors = SmallVector<mlir::Value, 3>;
-
-/// A weight and, once it is an argument of the function that is being built, its value.
-struct Weight {
-  const WeightDeclaration *declared;
-  StringRef part;               // empty: shared
-  std::optional<unsigned> kind; // of the layers that have it
-};
 
 class ModelBuilder {
 public:
   ModelBuilder(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters, BatchShape shape,
                const ModelOutline &outline, mlir::OpBuilder &builder)
       : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), outline(outline),
-        builder(builder), built(model.parts.size()) {}
+        builder(builder), weights(evaluator, model, parameters, shape, builder),
+        options(evaluator, parameters, shape, builder), built(model.parts.size()) {}
 
   LogicalResult build() {
-    if (failed(evaluator.run(model.requirements, parameters)) || failed(findShared()))
+    if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()))
       return failure();
     std::optional<ModelOutline::Step> previous;
     SmallVector<mlir::Type> types;
@@ -120,221 +75,6 @@ private:
     return types.empty() ? "nothing" : text;
   }
 
-  //===-- Weights -----------------------------------------------------------------------------------------------===//
-
-  /// Of an expression over tensors, whether it names `name`; a branch that is not taken names nothing.
-  FailureOr<bool> reads(const Expr *expr, StringRef name) {
-    if (expr->kind == Expr::Variable)
-      return expr->name == name;
-    if (expr->kind == Expr::Conditional) {
-      FailureOr<const Expr *> taken = branch(expr);
-      return failed(taken) ? FailureOr<bool>() : reads(*taken, name);
-    }
-    for (const Expr *operand : expr->operands) {
-      FailureOr<bool> found = reads(operand, name);
-      if (failed(found) || *found)
-        return found;
-    }
-    return false;
-  }
-
-  FailureOr<bool> reads(const ModelPart &part, StringRef name) {
-    SmallVector<const Expr *> all(part.results);
-    for (const ModelPart::Definition &definition : part.definitions)
-      all.push_back(definition.value);
-    for (const Expr *expr : all) {
-      FailureOr<bool> found = reads(expr, name);
-      if (failed(found) || *found)
-        return found;
-    }
-    return false;
-  }
-
-  FailureOr<bool> holds(const Expr *condition, StringRef word) {
-    FailureOr<Value> value = evaluator.evaluate(condition, parameters);
-    if (failed(value))
-      return failure();
-    if (value->asBool())
-      return *value->asBool();
-    return evaluator.fail(condition->at,
-                          "expected true or false after `" + word + "`, got " + value->type() + " " + value->text());
-  }
-
-  FailureOr<const Expr *> branch(const Expr *conditional) {
-    FailureOr<bool> is = holds(conditional->operands[0], "if");
-    if (failed(is))
-      return failure();
-    return conditional->operands[*is ? 1 : 2];
-  }
-
-  /// Which weights of the model several parts read: one tensor, used in several places.
-  LogicalResult findShared() {
-    for (const WeightDeclaration &weight : model.weights) {
-      int64_t readers = 0;
-      for (const ModelPart &part : model.parts) {
-        FailureOr<bool> found = reads(part, weight.name.text);
-        if (failed(found))
-          return failure();
-        readers += *found;
-      }
-      if (readers > 1)
-        shared.push_back(&weight);
-    }
-    return success();
-  }
-
-  /// The part's own weights in order of declaration, then those of the model that it reads, but for weights whose
-  /// condition does not hold.
-  FailureOr<SmallVector<Weight>> weightsOf(const ModelPart &part) {
-    SmallVector<Weight> weights;
-    absent.clear();
-    auto add = [&](Weight weight) -> LogicalResult {
-      const Expr *condition = weight.declared->condition;
-      FailureOr<bool> isThere = condition ? holds(condition, "if") : FailureOr<bool>(true);
-      if (failed(isThere))
-        return failure();
-      if (*isThere)
-        weights.push_back(weight);
-      else
-        absent.push_back(weight.declared);
-      return success();
-    };
-    for (const WeightDeclaration &weight : part.weights)
-      if (failed(add({&weight, part.name.text, part.kind})))
-        return failure();
-    for (const WeightDeclaration &weight : model.weights) {
-      FailureOr<bool> found = reads(part, weight.name.text);
-      if (failed(found) || (*found && failed(add({&weight, "", std::nullopt}))))
-        return failure();
-    }
-    return weights;
-  }
-
-  /// The declaration of a weight that is not there.
-  const WeightDeclaration *findAbsent(const Expr *expr) {
-    auto found = find_if(absent, [&](const WeightDeclaration *weight) {
-      return expr->kind == Expr::Variable && weight->name.text == expr->name;
-    });
-    return found == absent.end() ? nullptr : *found;
-  }
-
-  FailureOr<RankedTensorType> typeOf(const WeightDeclaration &weight) {
-    SmallVector<int64_t> dimensions;
-    for (const Expr *expr : weight.dimensions) {
-      FailureOr<int64_t> size = evaluator.evaluateInt(expr, parameters, "as a dimension");
-      if (failed(size))
-        return failure();
-      if (*size < 1)
-        return evaluator.fail(expr->at, "dimension `" + expr->text + "` of `" + weight.name.text +
-                                            "` must be at least 1, got " + Twine(*size));
-      dimensions.push_back(*size);
-    }
-    if (!fits(dimensions))
-      return evaluator.fail(weight.name.at, "weight `" + weight.name.text + "` " + tooLarge(dimensions));
-    return RankedTensorType::get(dimensions, shape.element);
-  }
-
-  /// Bytes, also of a whole model's worth of such tensors, are counted in 64 bits.
-  static constexpr int64_t kMostElements = int64_t(1) << 48;
-
-  static bool fits(ArrayRef<int64_t> dimensions) {
-    int64_t count = 1;
-    return none_of(dimensions, [&](int64_t size) { return MulOverflow(count, size, count) || count > kMostElements; });
-  }
-
-  static std::string tooLarge(ArrayRef<int64_t> dimensions) {
-    std::string text;
-    raw_string_ostream stream(text);
-    interleave(dimensions, stream << "is [", " x ");
-    stream << "]; a tensor has at most " << kMostElements << " elements";
-    return text;
-  }
-
-  FailureOr<double> number(const Expr *expr) {
-    FailureOr<Value> value = evaluator.evaluate(expr, parameters);
-    if (failed(value))
-      return failure();
-    if (auto *count = value->asInt())
-      return double(*count);
-    if (auto *exact = value->asNumber())
-      return *exact;
-    return evaluator.fail(expr->at, "expected a number, got " + value->type() + " " + value->text());
-  }
-
-  // `normal(d)`, `residual(d, layers)`, `one`, `zero`: name and deviation.
-  FailureOr<std::pair<StringRef, double>> initOf(const WeightDeclaration &weight) {
-    const Expr *init = weight.init;
-    if (!init)
-      return std::make_pair(StringRef("normal"), 0.02);
-    StringRef name = init->name;
-    bool isCall = init->kind == Expr::Call;
-    if (init->kind == Expr::Variable && (name == "one" || name == "zero"))
-      return std::make_pair(name, 0.0);
-    bool residual = name == "residual";
-    if (!isCall || !(residual || name == "normal"))
-      return evaluator.fail(init->at, "`" + init->text +
-                                          "` is not a start value; there are `normal(deviation)`, "
-                                          "`residual(deviation, layers)`, `one` and `zero`");
-    if (init->operands.size() != (residual ? 2 : 1))
-      return evaluator.fail(init->at, "`" + name + "` takes " + Twine(residual ? 2 : 1) +
-                                          (residual ? " values" : " value") + ", got " + Twine(init->operands.size()));
-    FailureOr<double> deviation = number(init->operands[0]);
-    FailureOr<double> layers = residual ? number(init->operands[1]) : FailureOr<double>(0.5);
-    if (failed(deviation) || failed(layers))
-      return failure();
-    if (*deviation < 0)
-      return evaluator.fail(init->operands[0]->at,
-                            "expected a deviation of at least 0 for `" + name + "`, got " + Value(*deviation).text());
-    if (*layers <= 0)
-      return evaluator.fail(init->operands[1]->at,
-                            "expected a number of layers above 0 for `residual`, got " + Value(*layers).text());
-    return std::make_pair(StringRef("normal"), *deviation / std::sqrt(2 * *layers));
-  }
-
-  /// Two weights have two names; those of layers of different kinds may have one, as the layers have different numbers.
-  LogicalResult checkName(const Weight &weight, StringRef name) {
-    for (const auto &[other, known] : named)
-      if (other.declared != weight.declared && known == name && (other.kind == weight.kind || name.contains("{k}")))
-        return evaluator.fail(weight.declared->checkpoint->at,
-                              "a second weight is called `" + name + "` in checkpoints", other.declared->checkpoint->at,
-                              "the first one is here");
-    named.push_back({weight, name.str()});
-    return success();
-  }
-
-  FailureOr<nn::WeightAttr> declarationOf(const Weight &weight) {
-    const WeightDeclaration &declared = *weight.declared;
-    auto init = initOf(declared);
-    if (failed(init))
-      return failure();
-    std::string layer = weight.kind ? ".{l}." : ".";
-    std::string name = (weight.part.empty() ? "" : weight.part.str() + layer) + declared.name.text.str();
-    bool transposed = false;
-    if (const Expr *as = declared.checkpoint) {
-      transposed = as->kind == Expr::Call && as->name == "transpose" && as->operands.size() == 1;
-      const Expr *text = transposed ? as->operands[0] : as;
-      if (text->kind != Expr::String)
-        return evaluator.fail(
-            as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" + as->text + "`");
-      if (transposed && declared.dimensions.size() != 2)
-        return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
-                                          (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
-                                          "; a transposed weight has 2");
-      StringRef number = text->name.contains("{k}") ? "{k}" : "{l}";
-      if (text->name.contains(number) != weight.kind.has_value())
-        return evaluator.fail(text->at, weight.kind
-                                            ? "this weight is in every layer; its name needs `{l}`, the layer"
-                                            : "this weight is in no layer; its name has no `" + number.str() + "`");
-      name = text->name.str();
-      if (failed(checkName(weight, name)))
-        return failure();
-    }
-    return nn::WeightAttr::get(builder.getContext(), builder.getStringAttr(declared.name.text),
-                               builder.getStringAttr(name), *nn::symbolizeInit(init->first),
-                               builder.getF64FloatAttr(init->second), transposed,
-                               /*shared=*/is_contained(shared, &declared));
-  }
-
   //===-- Parts -------------------------------------------------------------------------------------------------===//
 
   static bool isData(StringRef name) { return name == "tokens" || name == "targets" || name == "source"; }
@@ -381,12 +121,12 @@ private:
                : builder.getDictionaryAttr({}));
       names.push_back(name);
     }
-    FailureOr<SmallVector<Weight>> weights = weightsOf(part);
-    if (failed(weights))
+    FailureOr<SmallVector<ModelWeight>> read = weights.of(part);
+    if (failed(read))
       return failure();
-    for (const Weight &weight : *weights) {
-      FailureOr<RankedTensorType> type = typeOf(*weight.declared);
-      FailureOr<nn::WeightAttr> said = failed(type) ? FailureOr<nn::WeightAttr>() : declarationOf(weight);
+    for (const ModelWeight &weight : *read) {
+      FailureOr<RankedTensorType> type = weights.typeOf(*weight.declared);
+      FailureOr<nn::WeightAttr> said = failed(type) ? FailureOr<nn::WeightAttr>() : weights.attributeOf(weight);
       if (failed(type) || failed(said))
         return failure();
       types.push_back(*type);
@@ -478,7 +218,7 @@ private:
     if (expr->kind == Expr::Multiply)
       return weighted(expr);
     if (expr->kind == Expr::Conditional) {
-      FailureOr<const Expr *> taken = branch(expr);
+      FailureOr<const Expr *> taken = weights.branch(expr);
       return failed(taken) ? FailureOr<Tensors>() : tensors(*taken);
     }
     if (expr->kind != Expr::Add)
@@ -506,7 +246,7 @@ private:
     if (expr->kind == Expr::Variable)
       return any_of(values, [&](auto &value) { return value.first.text == expr->name; });
     if (expr->kind == Expr::Call)
-      return any_of(kOps, [&](const ModelOp &op) { return op.name == expr->name; });
+      return findModelOp(expr->name) != nullptr;
     return any_of(expr->operands, [&](const Expr *operand) { return isTensor(operand); });
   }
 
@@ -518,7 +258,7 @@ private:
     if (isTensor(weight) || !isTensor(loss))
       return evaluator.fail(expr->at, "expected a number times a loss, got `" + expr->text + "`");
     FailureOr<mlir::Value> value = tensor(loss);
-    FailureOr<double> factor = failed(value) ? FailureOr<double>() : number(weight);
+    FailureOr<double> factor = failed(value) ? FailureOr<double>() : evaluator.evaluateNumber(weight, parameters);
     if (failed(value) || failed(factor))
       return failure();
     if (!losses.isLoss(*value))
@@ -533,7 +273,7 @@ private:
         return Tensors{value};
       names.push_back(name.text);
     }
-    if (const WeightDeclaration *weight = findAbsent(expr))
+    if (const WeightDeclaration *weight = weights.findAbsent(expr))
       return evaluator.fail(expr->at,
                             "`" + expr->name + "` is not there: it is declared if `" + weight->condition->text +
                                 "`, which is false",
@@ -544,9 +284,9 @@ private:
   }
 
   FailureOr<Tensors> call(const Expr *expr) {
-    const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == expr->name; });
-    if (op == std::end(kOps))
-      return unknownOp(expr);
+    const ModelOp *op = findModelOp(expr->name);
+    if (!op)
+      return options.failUnknown(expr);
     SmallVector<mlir::Value> operands;
     SmallVector<mlir::NamedAttribute> attributes;
     for (auto [i, label, operand] : enumerate(expr->labels, expr->operands)) {
@@ -554,142 +294,23 @@ private:
       if (named.text.empty() && expr->name == "split" && i == 1)
         named = {"parts", operand->at};
       if (!named.text.empty()) {
-        FailureOr<mlir::Attribute> made = attribute(expr, named, operand);
+        FailureOr<mlir::Attribute> made = options.read(expr, named, operand);
         if (failed(made))
           return failure();
         if (*made)
           attributes.push_back(builder.getNamedAttr(named.text, *made));
         continue;
       }
-      if (i >= op->operands.count(',') + 1 - op->optional && findAbsent(operand))
+      if (i >= op->mostOperands() - op->optional && weights.findAbsent(operand))
         continue; // `linear(x, w, b)` without b
       FailureOr<mlir::Value> value = tensor(operand);
       if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
       operands.push_back(*value);
     }
-    size_t most = op->operands.count(',') + 1;
-    if (operands.size() + op->optional < most || operands.size() > most)
-      return evaluator.fail(expr->at, "`" + op->name + "` takes " +
-                                          (op->optional ? Twine(most - op->optional) + " or " : "") + Twine(most) +
-                                          (most == 1 ? " value" : " values") + ", got " + Twine(operands.size()) +
-                                          ": `" + signature(*op) + "`");
-    for (const OpAttribute &known : kAttributes) {
-      auto given = [&](mlir::NamedAttribute attribute) { return attribute.getName() == known.name; };
-      if (!known.required || known.op != expr->name || any_of(attributes, given))
-        continue;
-      if (StringRef(known.name) == "causal")
-        return evaluator.fail(expr->at, "`attention` needs `causal = true`, where no token sees a later one, or "
-                                        "`causal = false`, where every token sees all");
-      return evaluator.fail(expr->at, "`" + expr->name + "` needs `" + known.name + " = ..`");
-    }
-    return create(expr, expr->name, operands, attributes);
-  }
-
-  /// `linear(x, w[, bias])`; a default is that of the op's definition.
-  std::string signature(const ModelOp &op) {
-    mlir::NamedAttrList defaults;
-    mlir::OperationName(("nn." + op.name).str(), builder.getContext()).populateDefaultAttrs(defaults);
-    SmallVector<StringRef> words;
-    op.operands.split(words, ", ");
-    std::string text = (op.name + "(").str();
-    for (auto [i, word] : enumerate(words))
-      text += ((i + op.optional >= words.size() ? "[, " : i ? ", " : "") + word).str();
-    text += std::string(op.optional, ']');
-    for (const OpAttribute &known : kAttributes) {
-      static const char *const kinds[] = {"int", "number", "true|false", "string", "-1", "0", "[]"};
-      if (known.op != op.name)
-        continue;
-      text += std::string(", ") + known.name + " = ";
-      mlir::Attribute normal = defaults.get(known.name);
-      if (StringRef(known.name) == "kv_heads")
-        text += "heads";
-      else if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
-        text += Value(number.getValueAsDouble()).text();
-      else if (auto flag = dyn_cast_or_null<mlir::BoolAttr>(normal); flag && !known.required)
-        text += flag.getValue() ? "true" : "false";
-      else if (auto count = dyn_cast_or_null<mlir::IntegerAttr>(normal); count && !known.required)
-        text += std::to_string(count.getInt());
-      else if (auto string = dyn_cast_or_null<mlir::StringAttr>(normal))
-        text += Value(string.getValue()).text();
-      else
-        text += kinds[known.kind];
-    }
-    return text + ")";
-  }
-
-  LogicalResult unknownOp(const Expr *expr) {
-    SmallVector<StringRef> names;
-    std::string all = "there are `x + y`";
-    for (const ModelOp &op : kOps) {
-      names.push_back(op.name);
-      all += ", `" + signature(op) + "`";
-    }
-    return evaluator.fail(
-        expr->at, "`" + expr->name + "` is not an operation of models" + didYouMean(expr->name, names), expr->at, all);
-  }
-
-  /// Null for a value that says what an op without the option does.
-  FailureOr<mlir::Attribute> attribute(const Expr *call, Name label, const Expr *expr) {
-    const OpAttribute *found = nullptr;
-    SmallVector<StringRef> names;
-    for (const OpAttribute &known : kAttributes) {
-      if (known.op != call->name)
-        continue;
-      names.push_back(known.name);
-      if (known.name == label.text)
-        found = &known;
-    }
-    if (!found)
-      return evaluator.fail(label.at,
-                            "`" + call->name + "` has no option `" + label.text + "`" + didYouMean(label.text, names));
-    FailureOr<Value> value = evaluator.evaluate(expr, parameters);
-    if (failed(value))
+    if (failed(options.checkCount(expr, *op, operands.size())) || failed(options.checkComplete(expr, attributes)))
       return failure();
-    if (found->kind == OpAttribute::Numbers)
-      return numbers(label, *value, expr->at);
-    if (found->kind == OpAttribute::Window)
-      return checkWindow(label, *value, expr->at);
-    mlir::Attribute made;
-    if (auto *count = value->asInt(); count && found->kind == OpAttribute::Count && *count > 0)
-      made = builder.getI64IntegerAttr(*count);
-    else if (count && found->kind == OpAttribute::Number && *count > 0)
-      made = builder.getF64FloatAttr(*count);
-    else if (auto *exact = value->asNumber(); exact && found->kind == OpAttribute::Number && *exact > 0)
-      made = builder.getF64FloatAttr(*exact);
-    else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
-      made = builder.getBoolAttr(*flag);
-    else if (count && found->kind == OpAttribute::Token && *count >= -1)
-      made = builder.getI64IntegerAttr(*count);
-    else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
-      made = builder.getStringAttr(*text);
-    static const char *const kinds[] = {"an int of at least 1", "a number above 0", "true or false", "a string",
-                                        "a token, or -1 for none,"};
-    if (!made)
-      return evaluator.fail(expr->at, "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " +
-                                          value->text());
-    return made;
-  }
-
-  FailureOr<mlir::Attribute> numbers(Name label, const Value &value, SMLoc at) {
-    SmallVector<double> all;
-    for (const Value &item : value.asList() ? *value.asList() : Value::List())
-      if (item.asInt() || item.asNumber())
-        all.push_back(item.asInt() ? double(*item.asInt()) : *item.asNumber());
-    if (!value.asList() || all.size() != value.asList()->size())
-      return evaluator.fail(at, "expected a list of numbers for `" + label.text + "`, got " + value.text());
-    return all.empty() ? mlir::Attribute() : builder.getDenseF64ArrayAttr(all);
-  }
-
-  /// A window that covers the sequence hides nothing; no kernel has a shorter one.
-  FailureOr<mlir::Attribute> checkWindow(Name label, const Value &value, SMLoc at) {
-    const int64_t *window = value.asInt();
-    if (!window || *window < 0)
-      return evaluator.fail(at, "expected an int of at least 0 for `" + label.text + "`, got " + value.text());
-    if (*window && *window < shape.sequence)
-      return evaluator.fail(at, "a window of " + Twine(*window) + " tokens is shorter than a sequence of " +
-                                    Twine(shape.sequence) + "; such windows are not supported yet");
-    return mlir::Attribute();
+    return create(expr, expr->name, operands, attributes);
   }
 
   FailureOr<Tensors> create(const Expr *expr, StringRef name, mlir::ValueRange operands,
@@ -707,8 +328,9 @@ private:
     if (failed(op))
       return failure();
     for (mlir::Type type : (*op)->getResultTypes())
-      if (auto tensor = dyn_cast<RankedTensorType>(type); tensor && !fits(tensor.getShape()))
-        return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge(tensor.getShape()));
+      if (auto tensor = dyn_cast<RankedTensorType>(type))
+        if (std::string tooLarge = saysTooLarge(tensor.getShape()); !tooLarge.empty())
+          return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge);
     if (name == "cross_entropy")
       losses.add((*op)->getResult(0), expr->at);
     // What an op keeps for its backward is not seen by the model.
@@ -722,12 +344,11 @@ private:
   BatchShape shape;
   const ModelOutline &outline;
   mlir::OpBuilder &builder;
-  ModelLosses losses;                                // of the part that is being built
-  std::vector<Built> built;                          // by part
-  SmallVector<const WeightDeclaration *> shared;     // by several parts
-  SmallVector<const WeightDeclaration *> absent;     // from the part that is being built
-  SmallVector<std::pair<Weight, std::string>> named; // in checkpoints
-  SmallVector<std::pair<Name, mlir::Value>> values;  // of the part that is being built
+  ModelWeights weights;
+  ModelOptions options;
+  ModelLosses losses;                               // of the part that is being built
+  std::vector<Built> built;                         // by part
+  SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
 };
 } // namespace
 

@@ -1,0 +1,169 @@
+// Knows the ops of models: what each takes, and how its options are read from a model's text.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/model/ModelOps.h"
+
+using namespace llvm;
+using namespace pp;
+
+namespace {
+struct OpAttribute {
+  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers };
+  const char *op, *name;
+  Kind kind;
+  bool required;
+};
+} // namespace
+
+static const ModelOp kOps[] = {{"embedding", "tokens, table"},
+                               {"positions", "tokens, table"},
+                               {"linear", "x, w, bias", 1},
+                               {"transpose", "w"},
+                               {"layernorm", "x, gain, bias"},
+                               {"rmsnorm", "x, gain"},
+                               {"rope", "x"},
+                               {"attention", "q, k, v"},
+                               {"gelu", "x"},
+                               {"swiglu", "p, q"},
+                               {"split", "x"},
+                               {"cross_entropy", "z, targets"}};
+
+static constexpr OpAttribute kAttributes[] = {
+    {"embedding", "pad", OpAttribute::Token, false},    {"layernorm", "epsilon", OpAttribute::Number, false},
+    {"rmsnorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "heads", OpAttribute::Count, false},
+    {"rope", "heads", OpAttribute::Count, true},        {"rope", "theta", OpAttribute::Number, false},
+    {"rope", "style", OpAttribute::Text, false},        {"rope", "table", OpAttribute::Numbers, false},
+    {"attention", "heads", OpAttribute::Count, true},   {"attention", "kv_heads", OpAttribute::Count, false},
+    {"attention", "causal", OpAttribute::Flag, true},   {"attention", "window", OpAttribute::Window, false},
+    {"gelu", "exact", OpAttribute::Flag, false},        {"split", "parts", OpAttribute::Count, true}};
+
+const ModelOp *pp::findModelOp(StringRef name) {
+  const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
+  return op == std::end(kOps) ? nullptr : op;
+}
+
+/// `linear(x, w[, bias])`; a default is that of the op's definition.
+std::string ModelOptions::signature(const ModelOp &op) {
+  mlir::NamedAttrList defaults;
+  mlir::OperationName(("nn." + op.name).str(), builder.getContext()).populateDefaultAttrs(defaults);
+  SmallVector<StringRef> words;
+  op.operands.split(words, ", ");
+  std::string text = (op.name + "(").str();
+  for (auto [i, word] : enumerate(words))
+    text += ((i + op.optional >= words.size() ? "[, " : i ? ", " : "") + word).str();
+  text += std::string(op.optional, ']');
+  for (const OpAttribute &known : kAttributes) {
+    static const char *const kinds[] = {"int", "number", "true|false", "string", "-1", "0", "[]"};
+    if (known.op != op.name)
+      continue;
+    text += std::string(", ") + known.name + " = ";
+    mlir::Attribute normal = defaults.get(known.name);
+    if (StringRef(known.name) == "kv_heads")
+      text += "heads";
+    else if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
+      text += Value(number.getValueAsDouble()).text();
+    else if (auto flag = dyn_cast_or_null<mlir::BoolAttr>(normal); flag && !known.required)
+      text += flag.getValue() ? "true" : "false";
+    else if (auto count = dyn_cast_or_null<mlir::IntegerAttr>(normal); count && !known.required)
+      text += std::to_string(count.getInt());
+    else if (auto string = dyn_cast_or_null<mlir::StringAttr>(normal))
+      text += Value(string.getValue()).text();
+    else
+      text += kinds[known.kind];
+  }
+  return text + ")";
+}
+
+LogicalResult ModelOptions::failUnknown(const Expr *expr) {
+  SmallVector<StringRef> names;
+  std::string all = "there are `x + y`";
+  for (const ModelOp &op : kOps) {
+    names.push_back(op.name);
+    all += ", `" + signature(op) + "`";
+  }
+  return evaluator.fail(expr->at, "`" + expr->name + "` is not an operation of models" + didYouMean(expr->name, names),
+                        expr->at, all);
+}
+
+FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, const Expr *expr) {
+  const OpAttribute *found = nullptr;
+  SmallVector<StringRef> names;
+  for (const OpAttribute &known : kAttributes) {
+    if (known.op != call->name)
+      continue;
+    names.push_back(known.name);
+    if (known.name == label.text)
+      found = &known;
+  }
+  if (!found)
+    return evaluator.fail(label.at,
+                          "`" + call->name + "` has no option `" + label.text + "`" + didYouMean(label.text, names));
+  FailureOr<Value> value = evaluator.evaluate(expr, parameters);
+  if (failed(value))
+    return failure();
+  if (found->kind == OpAttribute::Numbers)
+    return numbers(label, *value, expr->at);
+  if (found->kind == OpAttribute::Window)
+    return checkWindow(label, *value, expr->at);
+  mlir::Attribute made;
+  if (auto *count = value->asInt(); count && found->kind == OpAttribute::Count && *count > 0)
+    made = builder.getI64IntegerAttr(*count);
+  else if (count && found->kind == OpAttribute::Number && *count > 0)
+    made = builder.getF64FloatAttr(*count);
+  else if (auto *exact = value->asNumber(); exact && found->kind == OpAttribute::Number && *exact > 0)
+    made = builder.getF64FloatAttr(*exact);
+  else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
+    made = builder.getBoolAttr(*flag);
+  else if (count && found->kind == OpAttribute::Token && *count >= -1)
+    made = builder.getI64IntegerAttr(*count);
+  else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
+    made = builder.getStringAttr(*text);
+  static const char *const kinds[] = {"an int of at least 1", "a number above 0", "true or false", "a string",
+                                      "a token, or -1 for none,"};
+  if (!made)
+    return evaluator.fail(expr->at,
+                          "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " + value->text());
+  return made;
+}
+
+FailureOr<mlir::Attribute> ModelOptions::numbers(Name label, const Value &value, SMLoc at) {
+  SmallVector<double> all;
+  for (const Value &item : value.asList() ? *value.asList() : Value::List())
+    if (item.asInt() || item.asNumber())
+      all.push_back(item.asInt() ? double(*item.asInt()) : *item.asNumber());
+  if (!value.asList() || all.size() != value.asList()->size())
+    return evaluator.fail(at, "expected a list of numbers for `" + label.text + "`, got " + value.text());
+  return all.empty() ? mlir::Attribute() : builder.getDenseF64ArrayAttr(all);
+}
+
+/// A window that covers the sequence hides nothing; no kernel has a shorter one.
+FailureOr<mlir::Attribute> ModelOptions::checkWindow(Name label, const Value &value, SMLoc at) {
+  const int64_t *window = value.asInt();
+  if (!window || *window < 0)
+    return evaluator.fail(at, "expected an int of at least 0 for `" + label.text + "`, got " + value.text());
+  if (*window && *window < shape.sequence)
+    return evaluator.fail(at, "a window of " + Twine(*window) + " tokens is shorter than a sequence of " +
+                                  Twine(shape.sequence) + "; such windows are not supported yet");
+  return mlir::Attribute();
+}
+
+LogicalResult ModelOptions::checkCount(const Expr *call, const ModelOp &op, size_t operands) {
+  size_t most = op.mostOperands();
+  if (operands + op.optional >= most && operands <= most)
+    return success();
+  return evaluator.fail(call->at, "`" + op.name + "` takes " + (op.optional ? Twine(most - op.optional) + " or " : "") +
+                                      Twine(most) + (most == 1 ? " value" : " values") + ", got " + Twine(operands) +
+                                      ": `" + signature(op) + "`");
+}
+
+LogicalResult ModelOptions::checkComplete(const Expr *call, ArrayRef<mlir::NamedAttribute> given) {
+  for (const OpAttribute &known : kAttributes) {
+    auto isIt = [&](mlir::NamedAttribute attribute) { return attribute.getName() == known.name; };
+    if (!known.required || known.op != call->name || any_of(given, isIt))
+      continue;
+    if (StringRef(known.name) == "causal")
+      return evaluator.fail(call->at, "`attention` needs `causal = true`, where no token sees a later one, or "
+                                      "`causal = false`, where every token sees all");
+    return evaluator.fail(call->at, "`" + call->name + "` needs `" + known.name + " = ..`");
+  }
+  return success();
+}

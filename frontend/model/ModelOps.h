@@ -1,0 +1,47 @@
+// The ops that models may use, their operands and options as the text of a model names them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_MODELOPS_H
+#define PP_FRONTEND_MODELOPS_H
+
+#include "frontend/model/Model.h"
+#include "mlir/IR/Builders.h"
+
+namespace pp {
+
+/// An op that models may use: the words for its operands; the last `optional` of them may be left out.
+struct ModelOp {
+  StringRef name, operands;
+  unsigned optional = 0;
+
+  size_t mostOperands() const { return operands.count(',') + 1; }
+};
+
+/// Null where there is no such op.
+const ModelOp *findModelOp(StringRef name);
+
+/// Reads the options of calls of ops; an error names what there is instead.
+class ModelOptions {
+public:
+  ModelOptions(Evaluator &evaluator, Scope &parameters, BatchShape shape, mlir::Builder builder)
+      : evaluator(evaluator), parameters(parameters), shape(shape), builder(builder) {}
+
+  /// Null for a value that says what an op without the option does.
+  mlir::FailureOr<mlir::Attribute> read(const Expr *call, Name label, const Expr *expr);
+  mlir::LogicalResult checkComplete(const Expr *call, ArrayRef<mlir::NamedAttribute> given);
+  mlir::LogicalResult checkCount(const Expr *call, const ModelOp &op, size_t operands);
+  mlir::LogicalResult failUnknown(const Expr *call);
+
+private:
+  std::string signature(const ModelOp &op);
+  mlir::FailureOr<mlir::Attribute> numbers(Name label, const Value &value, SMLoc at);
+  mlir::FailureOr<mlir::Attribute> checkWindow(Name label, const Value &value, SMLoc at);
+
+  Evaluator &evaluator;
+  Scope &parameters;
+  BatchShape shape;
+  mlir::Builder builder;
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_MODELOPS_H

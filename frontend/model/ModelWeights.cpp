@@ -1,0 +1,204 @@
+// Finds the weights that the parts of a model have, and what each is called and starts from.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/model/ModelWeights.h"
+#include "llvm/Support/MathExtras.h"
+#include <cmath>
+
+using namespace llvm;
+using namespace pp;
+
+/// Bytes, also of a whole model's worth of such tensors, are counted in 64 bits.
+static constexpr int64_t kMostElements = int64_t(1) << 48;
+
+std::string pp::saysTooLarge(ArrayRef<int64_t> dimensions) {
+  int64_t count = 1;
+  if (none_of(dimensions, [&](int64_t size) { return MulOverflow(count, size, count) || count > kMostElements; }))
+    return "";
+  std::string text;
+  raw_string_ostream stream(text);
+  interleave(dimensions, stream << "is [", " x ");
+  stream << "]; a tensor has at most " << kMostElements << " elements";
+  return text;
+}
+
+/// Of an expression over tensors, whether it names `name`; a branch that is not taken names nothing.
+FailureOr<bool> ModelWeights::reads(const Expr *expr, StringRef name) {
+  if (expr->kind == Expr::Variable)
+    return expr->name == name;
+  if (expr->kind == Expr::Conditional) {
+    FailureOr<const Expr *> taken = branch(expr);
+    return failed(taken) ? FailureOr<bool>() : reads(*taken, name);
+  }
+  for (const Expr *operand : expr->operands) {
+    FailureOr<bool> found = reads(operand, name);
+    if (failed(found) || *found)
+      return found;
+  }
+  return false;
+}
+
+FailureOr<bool> ModelWeights::reads(const ModelPart &part, StringRef name) {
+  SmallVector<const Expr *> all(part.results);
+  for (const ModelPart::Definition &definition : part.definitions)
+    all.push_back(definition.value);
+  for (const Expr *expr : all) {
+    FailureOr<bool> found = reads(expr, name);
+    if (failed(found) || *found)
+      return found;
+  }
+  return false;
+}
+
+FailureOr<bool> ModelWeights::holds(const Expr *condition, StringRef word) {
+  FailureOr<Value> value = evaluator.evaluate(condition, parameters);
+  if (failed(value))
+    return failure();
+  if (value->asBool())
+    return *value->asBool();
+  return evaluator.fail(condition->at,
+                        "expected true or false after `" + word + "`, got " + value->type() + " " + value->text());
+}
+
+FailureOr<const Expr *> ModelWeights::branch(const Expr *conditional) {
+  FailureOr<bool> is = holds(conditional->operands[0], "if");
+  if (failed(is))
+    return failure();
+  return conditional->operands[*is ? 1 : 2];
+}
+
+LogicalResult ModelWeights::findShared() {
+  for (const WeightDeclaration &weight : model.weights) {
+    int64_t readers = 0;
+    for (const ModelPart &part : model.parts) {
+      FailureOr<bool> found = reads(part, weight.name.text);
+      if (failed(found))
+        return failure();
+      readers += *found;
+    }
+    if (readers > 1)
+      shared.push_back(&weight);
+  }
+  return success();
+}
+
+FailureOr<SmallVector<ModelWeight>> ModelWeights::of(const ModelPart &part) {
+  SmallVector<ModelWeight> weights;
+  absent.clear();
+  auto add = [&](ModelWeight weight) -> LogicalResult {
+    const Expr *condition = weight.declared->condition;
+    FailureOr<bool> isThere = condition ? holds(condition, "if") : FailureOr<bool>(true);
+    if (failed(isThere))
+      return failure();
+    if (*isThere)
+      weights.push_back(weight);
+    else
+      absent.push_back(weight.declared);
+    return success();
+  };
+  for (const WeightDeclaration &weight : part.weights)
+    if (failed(add({&weight, part.name.text, part.kind})))
+      return failure();
+  for (const WeightDeclaration &weight : model.weights) {
+    FailureOr<bool> found = reads(part, weight.name.text);
+    if (failed(found) || (*found && failed(add({&weight, "", std::nullopt}))))
+      return failure();
+  }
+  return weights;
+}
+
+const WeightDeclaration *ModelWeights::findAbsent(const Expr *expr) const {
+  auto found = find_if(absent, [&](const WeightDeclaration *weight) {
+    return expr->kind == Expr::Variable && weight->name.text == expr->name;
+  });
+  return found == absent.end() ? nullptr : *found;
+}
+
+FailureOr<mlir::RankedTensorType> ModelWeights::typeOf(const WeightDeclaration &weight) {
+  SmallVector<int64_t> dimensions;
+  for (const Expr *expr : weight.dimensions) {
+    FailureOr<int64_t> size = evaluator.evaluateInt(expr, parameters, "as a dimension");
+    if (failed(size))
+      return failure();
+    if (*size < 1)
+      return evaluator.fail(expr->at, "dimension `" + expr->text + "` of `" + weight.name.text +
+                                          "` must be at least 1, got " + Twine(*size));
+    dimensions.push_back(*size);
+  }
+  if (std::string tooLarge = saysTooLarge(dimensions); !tooLarge.empty())
+    return evaluator.fail(weight.name.at, "weight `" + weight.name.text + "` " + tooLarge);
+  return mlir::RankedTensorType::get(dimensions, shape.element);
+}
+
+// `normal(d)`, `residual(d, layers)`, `one`, `zero`: name and deviation.
+FailureOr<std::pair<StringRef, double>> ModelWeights::initOf(const WeightDeclaration &weight) {
+  const Expr *init = weight.init;
+  if (!init)
+    return std::make_pair(StringRef("normal"), 0.02);
+  StringRef name = init->name;
+  bool isCall = init->kind == Expr::Call;
+  if (init->kind == Expr::Variable && (name == "one" || name == "zero"))
+    return std::make_pair(name, 0.0);
+  bool residual = name == "residual";
+  if (!isCall || !(residual || name == "normal"))
+    return evaluator.fail(init->at, "`" + init->text +
+                                        "` is not a start value; there are `normal(deviation)`, "
+                                        "`residual(deviation, layers)`, `one` and `zero`");
+  if (init->operands.size() != (residual ? 2 : 1))
+    return evaluator.fail(init->at, "`" + name + "` takes " + Twine(residual ? 2 : 1) +
+                                        (residual ? " values" : " value") + ", got " + Twine(init->operands.size()));
+  FailureOr<double> deviation = evaluator.evaluateNumber(init->operands[0], parameters);
+  FailureOr<double> layers =
+      residual ? evaluator.evaluateNumber(init->operands[1], parameters) : FailureOr<double>(0.5);
+  if (failed(deviation) || failed(layers))
+    return failure();
+  if (*deviation < 0)
+    return evaluator.fail(init->operands[0]->at,
+                          "expected a deviation of at least 0 for `" + name + "`, got " + Value(*deviation).text());
+  if (*layers <= 0)
+    return evaluator.fail(init->operands[1]->at,
+                          "expected a number of layers above 0 for `residual`, got " + Value(*layers).text());
+  return std::make_pair(StringRef("normal"), *deviation / std::sqrt(2 * *layers));
+}
+
+/// Two weights have two names; those of layers of different kinds may have one, as the layers have different numbers.
+LogicalResult ModelWeights::checkName(const ModelWeight &weight, StringRef name) {
+  for (const auto &[other, known] : named)
+    if (other.declared != weight.declared && known == name && (other.kind == weight.kind || name.contains("{k}")))
+      return evaluator.fail(weight.declared->checkpoint->at, "a second weight is called `" + name + "` in checkpoints",
+                            other.declared->checkpoint->at, "the first one is here");
+  named.push_back({weight, name.str()});
+  return success();
+}
+
+FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
+  const WeightDeclaration &declared = *weight.declared;
+  auto init = initOf(declared);
+  if (failed(init))
+    return failure();
+  std::string layer = weight.kind ? ".{l}." : ".";
+  std::string name = (weight.part.empty() ? "" : weight.part.str() + layer) + declared.name.text.str();
+  bool transposed = false;
+  if (const Expr *as = declared.checkpoint) {
+    transposed = as->kind == Expr::Call && as->name == "transpose" && as->operands.size() == 1;
+    const Expr *text = transposed ? as->operands[0] : as;
+    if (text->kind != Expr::String)
+      return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" +
+                                        as->text + "`");
+    if (transposed && declared.dimensions.size() != 2)
+      return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
+                                        (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
+                                        "; a transposed weight has 2");
+    StringRef number = text->name.contains("{k}") ? "{k}" : "{l}";
+    if (text->name.contains(number) != weight.kind.has_value())
+      return evaluator.fail(text->at, weight.kind
+                                          ? "this weight is in every layer; its name needs `{l}`, the layer"
+                                          : "this weight is in no layer; its name has no `" + number.str() + "`");
+    name = text->name.str();
+    if (failed(checkName(weight, name)))
+      return failure();
+  }
+  return nn::WeightAttr::get(builder.getContext(), builder.getStringAttr(declared.name.text),
+                             builder.getStringAttr(name), *nn::symbolizeInit(init->first),
+                             builder.getF64FloatAttr(init->second), transposed,
+                             /*shared=*/is_contained(shared, &declared));
+}
