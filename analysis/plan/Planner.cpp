@@ -1,0 +1,141 @@
+// Offers seeds, raw and justified, and keeps the best; stops as soon as the bound says that there is no better.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/plan/Planner.h"
+#include <algorithm>
+
+using namespace pp;
+
+namespace {
+
+/// Above so many units half the rounds are enough. So many units are scheduled in waves, all of them together: time
+/// stays nearly linear in the number of units.
+constexpr int64_t kManyUnits = 10'000, kWaveUnits = 60'000;
+/// In place of periods: W waits for ever.
+constexpr double kNever = 1e3;
+
+constexpr PlanSpacing kSpacings[] = {{1, 2, 2, 1, 1.1},  {2, 2, 2, 2, 1}, {1.5, 2, 1, 1, 1.25},
+                                     {3, 1, 1, 1, 1.25}, {2, 1, 2, 1, 1}, {3, 2, 1, 1, 1.1}};
+
+/// How much longer than needed the waves of forwards and backwards take, and how many periods W waits.
+struct WaveShape {
+  double forward, backward, weights;
+  bool looksAhead;
+};
+
+/// The shapes in an order in which those of the first few differ most; the number of them is prime to the step.
+std::vector<WaveShape> waveShapes() {
+  std::vector<WaveShape> grid, shapes;
+  for (double forward : {1, 2, 3})
+    for (double backward : {1, 2, 3})
+      for (double weights : {0.0, 1.0, 3.0, kNever})
+        for (bool looksAhead : {false, true})
+          grid.push_back({forward, backward, weights, looksAhead});
+  for (size_t i = 0; i < grid.size(); ++i)
+    shapes.push_back(grid[i * 29 % grid.size()]);
+  return shapes;
+}
+
+class PlannerRun {
+public:
+  explicit PlannerRun(const PlanProblem &problem)
+      : problem(problem), graph(problem, /*isReversed=*/false), reversed(problem, /*isReversed=*/true),
+        bound(lowerBoundOf(problem)), rounds(problem.units() > kManyUnits ? 2 : 8) {}
+
+  std::optional<Plan> run(std::vector<PlanSeed> seeds) {
+    for (PlanSeed &form : closedForms(problem))
+      seeds.push_back(std::move(form));
+    for (const PlanSeed &seed : seeds)
+      offerBoth(seed.name, seed.order);
+    for (const PlanSeed &seed : seeds)
+      for (bool looksAhead : {false, true})
+        if (!isDone())
+          offerList("list of " + seed.name, startsOf(graph, seed.order), looksAhead);
+    for (size_t number = 0; number < std::size(kSpacings) && !isDone(); ++number)
+      if (std::optional<PlanOrder> order = repetendOrder(problem, graph, kSpacings[number]))
+        offerJustified("repetend " + std::to_string(number + 1), *order);
+    std::vector<WaveShape> shapes = waveShapes();
+    shapes.resize(std::clamp<int64_t>(kWaveUnits / problem.units(), 7, static_cast<int64_t>(shapes.size())));
+    for (size_t number = 0; number < shapes.size() && !isDone(); ++number)
+      offerList("wave " + std::to_string(number + 1), wave(shapes[number]), shapes[number].looksAhead);
+    return std::move(best);
+  }
+
+private:
+  const PlanProblem &problem;
+  PlanGraph graph, reversed;
+  int64_t bound;
+  int rounds;
+  std::optional<Plan> best;
+
+  bool isDone() const { return best && best->makespan <= bound; }
+
+  bool fits(const PlanOrder &order) const {
+    std::vector<int64_t> peaks = peaksOf(graph, order);
+    for (int64_t rank = 0; rank < problem.ranks; ++rank)
+      if (peaks[rank] > problem.limits[rank])
+        return false;
+    return true;
+  }
+
+  void offer(const std::string &seed, const PlanOrder &order) {
+    std::optional<PlanStarts> starts = startsOf(graph, order);
+    if (!starts)
+      return;
+    int64_t makespan = makespanOf(graph, *starts);
+    std::vector<int64_t> peaks = peaksOf(graph, order);
+    auto highest = [](const std::vector<int64_t> &peaks) { return *std::max_element(peaks.begin(), peaks.end()); };
+    if (!best || std::pair(makespan, highest(peaks)) < std::pair(best->makespan, highest(best->peaks)))
+      best = {order, seed, makespan, std::move(peaks)};
+  }
+
+  void offerJustified(const std::string &name, const PlanOrder &order) {
+    if (!isDone() && fits(order) && startsOf(graph, order))
+      offer(name + " + J", justify(graph, reversed, order, rounds));
+  }
+
+  void offerBoth(const std::string &name, const PlanOrder &order) {
+    if (!fits(order))
+      return;
+    offer(name, order);
+    offerJustified(name, order);
+  }
+
+  void offerList(const std::string &name, const std::optional<PlanStarts> &priorities, bool looksAhead) {
+    if (!priorities)
+      return;
+    if (std::optional<PlanOrder> order = listOrder(problem, graph, {*priorities, looksAhead}))
+      offerJustified(name, *order);
+  }
+
+  /// When the units would start if every microbatch passed through the stages like the first, one period later each.
+  PlanStarts wave(const WaveShape &shape) const {
+    int64_t stages = problem.stages.size();
+    std::vector<double> first(problem.chains(), 0), work(problem.ranks, 0);
+    for (int64_t unit = 0; unit < problem.chains(); ++unit)
+      work[graph.rank[unit]] += static_cast<double>(graph.time[unit]);
+    double period = *std::max_element(work.begin(), work.end()), clock = 0;
+    for (int64_t s = 0; s < stages; ++s) {
+      int64_t unit = problem.unit(kPlanF, s, 0);
+      first[unit] = clock;
+      clock += shape.forward * static_cast<double>(graph.time[unit] + problem.stages[s].forward);
+    }
+    for (int64_t s = stages - 1; s >= 0; --s) {
+      int64_t unit = problem.unit(kPlanI, s, 0);
+      first[unit] = clock;
+      clock += shape.backward * static_cast<double>(graph.time[unit] + problem.stages[s].backward);
+      if (problem.isSplit)
+        first[unit + 1] = clock + shape.weights * period;
+    }
+    PlanStarts starts;
+    for (int64_t unit = 0; unit < problem.units(); ++unit)
+      starts.push_back(
+          static_cast<int64_t>(first[graph.chainOf(unit)] + static_cast<double>(problem.microbatchOf(unit)) * period));
+    return starts;
+  }
+};
+
+} // namespace
+
+std::optional<Plan> pp::planOrder(const PlanProblem &problem, const std::vector<PlanSeed> &seeds) {
+  return PlannerRun(problem).run(seeds);
+}
