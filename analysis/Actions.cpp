@@ -23,12 +23,23 @@ Pieces::Pieces(ProgramOp program) {
         if (weight.getTied())
           tiedNames.insert(weight.getName());
   }
+  auto isFrozen = [](PieceOp piece) { return bool(piece.getFrozenAttr()); };
+  while (llvm::any_of(ops, isFrozen) && firstTrained < size() && !trains(firstTrained))
+    ++firstTrained;
 }
 
-SmallVector<bool> Pieces::apart(int64_t piece) const {
+SmallVector<int64_t> Pieces::runs(int64_t piece) const {
   PieceOp op = ops[piece];
-  return llvm::map_to_vector(op.getWeightsAttr().getAsRange<WeightAttr>(),
-                             [&](WeightAttr weight) { return tiedNames.contains(weight.getName()); });
+  SmallVector<int64_t> numbers;
+  for (auto weight : op.getWeightsAttr().getAsRange<WeightAttr>())
+    numbers.push_back(runOf(numbers.size(), tiedNames.contains(weight.getName()), weight.getFrozen()));
+  return numbers;
+}
+
+bool Pieces::trains(int64_t piece) const {
+  PieceOp op = ops[piece];
+  return op.getWeightsAttr() && llvm::any_of(op.getWeightsAttr().getAsRange<WeightAttr>(),
+                                             [](WeightAttr weight) { return !weight.getFrozen(); });
 }
 
 int64_t Pieces::find(CoordAttr coord) const {
@@ -86,7 +97,7 @@ int64_t Pieces::primary(int64_t piece) const {
     return op.getWeightsAttr() ? op.getWeightsAttr().getValue() : ArrayRef<Attribute>();
   };
   auto isSame = [&](Attribute a, Attribute b, int64_t other) {
-    return cast<WeightAttr>(a).getName() == cast<WeightAttr>(b).getName() &&
+    return !cast<WeightAttr>(a).getFrozen() && cast<WeightAttr>(a).getName() == cast<WeightAttr>(b).getName() &&
            op(piece).getVocabularyAttr() == op(other).getVocabularyAttr();
   };
   for (Attribute mine : weightsOf(piece))
@@ -211,7 +222,7 @@ static void readUnit(UnitOp op, const Pieces &pieces, const UnitTimes &times, co
     for (int64_t rank : op.getRanks())
       action.needs.push_back({Condition::Weight, piece, -1, -1, rank});
   auto program = others.updates > 1 ? op->getParentOfType<ProgramOp>() : ProgramOp();
-  if (program && pieces.mayHaveWeights(piece)) {
+  if (program && pieces.mayTrain(piece)) {
     int64_t version = versionOf(program, op);
     if (version > 0 && phase != Phase::W && phase != Phase::U)
       action.needs.push_back({Condition::Gradient, others.together ? -1 : piece, version - 1, -1, -1});

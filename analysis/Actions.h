@@ -45,9 +45,14 @@ public:
   bool hasWeights(int64_t piece) const;
   /// The same, or not known before derive-tasks.
   bool mayHaveWeights(int64_t piece) const;
-  /// Which of its weights other pieces use too: those are cut for themselves (cutPayload).
-  llvm::SmallVector<bool> apart(int64_t piece) const;
-  /// The piece that owns the first tied weight of this one; -1 if it has none.
+  bool mayTrain(int64_t piece) const { return !hasWeights(piece) ? mayHaveWeights(piece) : trains(piece); }
+  /// Whether it has weights that are trained.
+  bool trains(int64_t piece) const;
+  /// Whether it, or a piece before it, trains: only then it has a backward.
+  bool hasBackward(int64_t piece) const { return piece >= firstTrained; }
+  /// By weight the run in which it is cut over ranks (cutPayload).
+  llvm::SmallVector<int64_t> runs(int64_t piece) const;
+  /// The piece that owns the first trained weight of this one that is tied; -1 if it has none.
   int64_t primary(int64_t piece) const;
   /// Which of the pieces that share with the same owner this one is: the k of tie.in.k and tie.fresh.k.
   int64_t tieNumber(int64_t piece) const;
@@ -56,6 +61,7 @@ private:
   llvm::SmallVector<pipeline::PieceOp> ops;
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
+  int64_t firstTrained = 0;
 };
 
 /// The update that the gradient of this microbatch is part of.

@@ -78,6 +78,7 @@ public:
     for (auto [option, _] : settings.all())
       if (failed(readSettings(option)))
         return failure();
+    readFreeze();
     if (failed(readPrecisions()) ||
         (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))) ||
         (options.aloneMicrobatches && failed(runAlone())))
@@ -118,8 +119,8 @@ private:
     }
     if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
       return failure();
-    static const StringRef known[] = {"model",     "schedule",  "data",      "mlp",
-                                      "optimizer", "precision", "gradients", "cluster"};
+    static const StringRef known[] = {"model",     "schedule",  "data",    "mlp",   "optimizer",
+                                      "precision", "gradients", "cluster", "freeze"};
     for (const Option &option : train->options) {
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
@@ -283,6 +284,10 @@ private:
     }
     given.owner = owner;
     given.parameter = name;
+    if (given.name == "freeze" && !calleeOf(*schedule).find(given.name)) {
+      given.owner = "freeze";
+      return success();
+    }
     for (const Callee &callee : callees())
       if (callee.kind == owner)
         return callee.find(name) ? success() : noParameter(given, callee);
@@ -421,6 +426,46 @@ private:
                               (precision == sums ? "" : precision + " or ") + sums + ", got " + gradients);
   }
 
+  //===-- Weights that are not trained --------------------------------------------------------------------------===//
+
+  /// Those of the command line stand in the place of those of `train`: `-D freeze=embed_tokens,layers.0.`.
+  void readFreeze() {
+    if (const Option *written = find("freeze"))
+      freeze.assign(written->texts.begin(), written->texts.end());
+    for (const Override &given : overrides) {
+      if (given.owner != "freeze")
+        continue;
+      freeze.clear();
+      SmallVector<StringRef> texts;
+      std::string all = given.value.asString() ? given.value.asString()->str() : given.value.text();
+      StringRef(source.intern(StringRef(all).trim("[]"))).split(texts, ',', -1, /*KeepEmpty=*/false);
+      for (StringRef text : texts)
+        freeze.push_back({text.trim(), given.valueAt});
+    }
+  }
+
+  LogicalResult checkFreeze(pipeline::ProgramOp program) {
+    llvm::SetVector<StringRef> names;
+    for (auto piece : program.getOps<pipeline::PieceOp>())
+      for (auto part : piece.getParts().getAsRange<mlir::ArrayAttr>()) {
+        auto function = module.lookupSymbol<mlir::func::FuncOp>(cast<mlir::StringAttr>(part[0]));
+        for (unsigned i = 0; i < function.getNumArguments(); ++i)
+          if (auto declared = function.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr))
+            names.insert(source.intern(nn::weightName(declared, function, cast<mlir::IntegerAttr>(part[1]).getInt())));
+      }
+    for (Name text : freeze) {
+      if (any_of(names, [&](StringRef name) { return name.contains(text.text); }))
+        continue;
+      std::string some;
+      for (StringRef name : names.getArrayRef().take_front(4))
+        some += (some.empty() ? "`" : ", `") + name.str() + "`";
+      return evaluator.fail(text.at, "`freeze`: no weight has `" + text.text + "` in its name", text.at,
+                            "the weights of `" + model->name.text + "` are " + some +
+                                (names.size() > 4 ? " and " + std::to_string(names.size() - 4) + " more" : ""));
+    }
+    return success();
+  }
+
   //===-- The module --------------------------------------------------------------------------------------------===//
 
   int64_t intOf(Scope &scope, StringRef name) {
@@ -449,6 +494,9 @@ private:
         builder.getNamedAttr("optimizer", settings.dictionaryOf("optimizer", precision, builder))};
     if (!options.folder.empty())
       made.push_back(string("folder", options.folder));
+    if (!freeze.empty())
+      made.push_back(builder.getNamedAttr(
+          "freeze", builder.getStrArrayAttr(llvm::map_to_vector(freeze, [](const Name &name) { return name.text; }))));
     if (settings.mlp[0].value > 1)
       made.push_back(builder.getNamedAttr("mlp", settings.dictionaryOf("mlp", precision, builder)));
     return builder.getDictionaryAttr(made);
@@ -514,7 +562,7 @@ private:
     for (const RecomputeStatement *recompute : recomputes ? train->recomputes : ArrayRef<RecomputeStatement *>())
       if (failed(elaborator.recompute(recompute, trainScope)))
         return failure();
-    return elaborator.elaborate(*schedule, scheduleScope);
+    return success(succeeded(elaborator.elaborate(*schedule, scheduleScope)) && succeeded(checkFreeze(program)));
   }
 
   Source &source;
@@ -534,6 +582,7 @@ private:
   ClusterOutline clusterOutline;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
   Settings settings;
+  SmallVector<Name> freeze; ///< parts of the names of weights
   StringRef precision = "f32", gradients = "f32";
 };
 } // namespace

@@ -288,7 +288,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
   for (WeightAttr weight : weights)
     types.push_back(weight.getType());
   int64_t shards = shard >= 0 && piece.getOwner() ? static_cast<int64_t>(piece.getOwner()->getRanks().size()) : 1;
-  PayloadCut cut = cutPayload(types, shards, pieces.apart(pieces.find(piece.getCoord())));
+  PayloadCut cut = cutPayload(types, shards, pieces.runs(pieces.find(piece.getCoord())));
   TupleType payload = slot.getSlot().getType().getPayload();
   SmallVector<int64_t> offsets = slot.tensorOffsets();
   size_t next = 0;
@@ -300,6 +300,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
     WeightAttr weight = weights[range.tensor];
     bool isWide = weight.getType().getElementTypeBitWidth() > 16;
     SmallVector<StringRef> parts = {""};
+    if (weight.getFrozen() && (kind == BindingKind::opt || kind == BindingKind::grad))
+      continue;
     if (kind == BindingKind::opt)
       parts = weight.getTied() ? SmallVector<StringRef>() : SmallVector<StringRef>{"m", "v"};
     if (kind == BindingKind::opt && !weight.getTied() && !isWide)

@@ -173,7 +173,7 @@ struct Bound {
     SmallVector<Type> types;
     for (auto weight : weights.getAsRange<WeightAttr>())
       types.push_back(weight.getType());
-    PayloadCut cut = cutPayload(types, isShard ? shards : 1, pieces.apart(pieces.find(piece.getCoord())));
+    PayloadCut cut = cutPayload(types, isShard ? shards : 1, pieces.runs(pieces.find(piece.getCoord())));
     for (ElementRange range : cut.shards[isShard ? shard : 0])
       tensors.push_back({cast<WeightAttr>(weights[range.tensor]), range});
   }
@@ -230,7 +230,7 @@ static LogicalResult addWeights(Bound bound, Json &list) {
 
 static LogicalResult addState(Bound bound, Json &list) {
   for (auto [weight, range] : bound.tensors) {
-    if (weight.getTied())
+    if (weight.getTied() || weight.getFrozen())
       continue;
     for (StringRef kind : stateKinds(weight)) {
       RankedTensorType type = bound.take(weight, range);
@@ -260,6 +260,8 @@ static LogicalResult addPrevious(Bound bound, Json &list) {
 
 static LogicalResult addGrads(Bound bound, Json &list) {
   for (auto [weight, range] : bound.tensors) {
+    if (weight.getFrozen())
+      continue;
     RankedTensorType type = bound.take(weight, range);
     if (!type)
       return failure();

@@ -35,6 +35,14 @@ def VerifyUnits : PpPass<"verify-units", "actions"> {
   let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];
 }
 
+def FreezeWeights : PpPass<"freeze-weights", "actions"> {
+  let summary = "what a schedule does for frozen weights vanishes, and every backward before the first trained one";
+  let description = [{
+    `unit B(0, 3); unit B(1, 3); unit B(2, 3); transfer grad(2) ..`, with `freeze` of all weights of stages 0 and 2 ~~>
+    `unit B(1, 3); unit I(2, 3)`. Pieces get the names of their frozen weights.
+  }];
+}
+
 def FuseUnits : PpPass<"fuse-units", "actions"> {
   let summary = "an I and the W right after it become B, where no message stands between them";
   let description = [{

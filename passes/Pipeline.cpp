@@ -11,6 +11,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   manager.addPass(createSplitVocabulary());
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
+  // Behind the check, for a schedule speaks of all units; before bodies are derived, for those of other units are not.
+  manager.addPass(createFreezeWeights());
   // Halves of a backward that nothing keeps apart cost memory and time, so that there are fewer bodies to derive.
   if (changes.fuse)
     manager.addPass(createFuseUnits());

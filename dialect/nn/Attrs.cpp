@@ -99,3 +99,26 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   return op->emitOpError() << "has an argument with `" << name << "`, which is no attribute of this dialect";
 }
+
+//===-- Names of weights ----------------------------------------------------------------------------------------===//
+
+/// The text with every `{l}` replaced by the layer, and every `{k}` by its number among the layers of its kind.
+static std::string withLayer(llvm::StringRef text, Operation *part, int64_t layer) {
+  auto layers = part->getAttrOfType<DenseI64ArrayAttr>(kLayersAttr);
+  int64_t ofKind = layers ? llvm::count_if(layers.asArrayRef(), [&](int64_t other) { return other < layer; }) : layer;
+  std::string result;
+  for (size_t at; (at = std::min(text.find("{l}"), text.find("{k}"))) != llvm::StringRef::npos;
+       text = text.drop_front(at + 3))
+    result += text.take_front(at).str() + std::to_string(text[at + 1] == 'l' ? layer : ofKind);
+  return result + text.str();
+}
+
+std::string pp::nn::weightName(WeightAttr declared, Operation *part, int64_t layer) {
+  std::string name = withLayer(declared.getAs().getValue(), part, layer);
+  if (!name.empty())
+    return name;
+  name = declared.getName().str();
+  if (declared.getShared())
+    return name;
+  return SymbolTable::getSymbolName(part).str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
+}

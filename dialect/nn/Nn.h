@@ -80,6 +80,13 @@ llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);
 
 namespace pp::nn {
 
+/// The name in checkpoints of a weight that this part of a model declares, in this layer; -1: the part exists once.
+std::string weightName(WeightAttr declared, mlir::Operation *part, int64_t layer);
+
+} // namespace pp::nn
+
+namespace pp::nn {
+
 /// Makes `nn.<name>` with inferred result types; a wrong operand or attribute is an error at `loc`.
 mlir::FailureOr<mlir::Operation *> createOp(mlir::OpBuilder &builder, mlir::Location loc, llvm::StringRef name,
                                             mlir::ValueRange operands, llvm::ArrayRef<mlir::NamedAttribute> attributes);

@@ -150,7 +150,8 @@ void ThingAttr::print(AsmPrinter &printer) const {
 
 // <"h.0.w" : tensor<4x4xf32> tied declared <"w" as "h.{l}.w" normal 2.0e-2>>
 void pp::pipeline::WeightAttr::print(AsmPrinter &printer) const {
-  printer << "<" << getName() << " : " << getType() << (getTied() ? " tied" : "") << " declared ";
+  printer << "<" << getName() << " : " << getType() << (getTied() ? " tied" : "") << (getFrozen() ? " frozen" : "")
+          << " declared ";
   getDeclared().print(printer);
   printer << ">";
 }
@@ -161,12 +162,13 @@ Attribute pp::pipeline::WeightAttr::parse(AsmParser &parser, Type) {
   if (parser.parseLess() || parser.parseString(&name) || parser.parseColonType(type))
     return {};
   bool tied = succeeded(parser.parseOptionalKeyword("tied"));
+  bool frozen = succeeded(parser.parseOptionalKeyword("frozen"));
   if (parser.parseKeyword("declared"))
     return {};
   auto declared = llvm::dyn_cast_or_null<pp::nn::WeightAttr>(pp::nn::WeightAttr::parse(parser, {}));
   if (!declared || parser.parseGreater())
     return {};
-  return get(parser.getContext(), StringAttr::get(parser.getContext(), name), type, tied, declared);
+  return get(parser.getContext(), StringAttr::get(parser.getContext(), name), type, tied, frozen, declared);
 }
 
 //===-- Bindings and shards -------------------------------------------------------------------------------------===//

@@ -125,10 +125,11 @@ def Pipeline_WeightAttr : Pipeline_Attr<"Weight", "weight"> {
   let summary = "one weight tensor of a piece: its name in checkpoints, its type here, and how the model declares it";
   let description = [{
     `tied`: another piece owns and updates this tensor, this piece holds a copy and hands its gradient share over.
+    `frozen`: nothing updates it; of a piece's weights those stand last.
     `#pipeline.weight<"h.0.w" : tensor<4x4xf32> tied declared <"w" as "h.{l}.w" normal 2.0e-2>>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::RankedTensorType":$type, "bool":$tied,
-                        "::pp::nn::WeightAttr":$declared);
+                        "bool":$frozen, "::pp::nn::WeightAttr":$declared);
   let hasCustomAssemblyFormat = 1;
 }
 

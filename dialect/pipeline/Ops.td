@@ -64,7 +64,8 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
     `parts` lists [part function, layer] in model order, layer -1 for embed and head. `at` is where units run when no
     rank is current (absent: nowhere by default). `homes` are the places that hold the current weights when a step
     begins and again when it ends; `owner` holds the optimizer state and runs U. Pieces stand in model order.
-    `recompute` names the model parts that R runs again; absent, R runs all of the piece.
+    `recompute` names the model parts that R runs again; absent, R runs all of the piece. `frozen` names the weights
+    that are not trained.
     `weights` and `bodies` are filled in by derive-tasks. Pieces with equal `bodies` are of one class and share their
     functions: those whose `#pipeline.body` names that class. `vocabulary`: it is a shard of a part that is cut by the
     vocabulary; the shards are pieces next to each other, numbered by their coordinates. All
@@ -73,6 +74,7 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
   let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
                        OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,
                        OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<StrArrayAttr>:$recompute,
+                       OptionalAttr<StrArrayAttr>:$frozen,
                        OptionalAttr<Pipeline_WeightArrayAttr>:$weights, OptionalAttr<StrAttr>:$bodies,
                        OptionalAttr<Pipeline_VocabularyAttr>:$vocabulary);
   let assemblyFormat = [{

@@ -51,14 +51,16 @@ static void cutRun(TypeRange tensors, unsigned first, unsigned last, PayloadCut 
     cut.bounds.push_back(cut.bounds.back() + shard);
 }
 
-PayloadCut pp::pipeline::cutPayload(TypeRange tensors, int64_t shards, ArrayRef<bool> apart) {
+int64_t pp::pipeline::runOf(int64_t weight, bool shared, bool frozen) { return frozen ? -1 : shared ? weight + 1 : 0; }
+
+PayloadCut pp::pipeline::cutPayload(TypeRange tensors, int64_t shards, ArrayRef<int64_t> runs) {
   PayloadCut cut;
   cut.shards.resize(shards);
   cut.bounds = {0};
-  auto isApart = [&](unsigned i) { return i < apart.size() && apart[i]; };
+  auto runOf = [&](unsigned i) { return i < runs.size() ? runs[i] : 0; };
   for (unsigned first = 0, last = 0; first < tensors.size(); first = last) {
     last = first + 1;
-    while (last < tensors.size() && !isApart(first) && !isApart(last))
+    while (last < tensors.size() && runOf(first) == runOf(last))
       ++last;
     cutRun(tensors, first, last, cut);
   }

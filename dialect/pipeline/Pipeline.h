@@ -86,8 +86,12 @@ struct PayloadCut {
 
 /// Cuts a payload in shards of equal length, but for multiples of 32 elements: so a cut is at the same elements for
 /// weights in 16 bits and for their sums in 32, and each shard's tensors lie in the whole as in a payload of their own.
-/// A tensor that is `apart` is cut for itself, so that its k-th shard is the same in every payload that has it.
-PayloadCut cutPayload(mlir::TypeRange tensors, int64_t shards, llvm::ArrayRef<bool> apart = {});
+/// Neighbours of one number in `runs` are cut as one run of elements, so that the k-th shard of a run is the same in
+/// every payload that has it. A tensor beyond the end of `runs` has number 0.
+PayloadCut cutPayload(mlir::TypeRange tensors, int64_t shards, llvm::ArrayRef<int64_t> runs = {});
+/// The number of a weight's run: that of all weights of the piece that are trained; that of those that are not; or,
+/// where other pieces use this weight too, one of its own.
+int64_t runOf(int64_t weight, bool shared, bool frozen);
 /// What one shard of a payload holds: a tensor for each of its ranges.
 mlir::TupleType shardPayload(mlir::TupleType whole, llvm::ArrayRef<ElementRange> ranges);
 

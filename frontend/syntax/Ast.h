@@ -277,6 +277,7 @@ struct Option {
   Name name;
   ArrayRef<Name> labels; // of `data microbatch = 4, ..`, with `values`
   ArrayRef<Expr *> values;
+  ArrayRef<Name> texts;    // `freeze "a", "b"`
   Expr *value = nullptr;   // `model llama(..)`, `precision f32`
   Expr *chooser = nullptr; // `schedule choose name { .. }`
   ArrayRef<Choice> choices;

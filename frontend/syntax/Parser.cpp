@@ -308,6 +308,8 @@ private:
       } while (take(","));
       made.labels = keep(ArrayRef<Name>(labels));
       made.values = keep(ArrayRef<Expr *>(values));
+    } else if (made.name.text == "freeze") {
+      made.texts = texts();
     } else if (peek().kind == Token::Name && peek().text == "choose" && !peek(1).is("(")) {
       next();
       made.chooser = expression();
@@ -318,14 +320,19 @@ private:
     return made;
   }
 
+  /// `"a", "b"`.
+  ArrayRef<Name> texts() {
+    return list<Name>([&] {
+      SMLoc begin = peek().at;
+      return Name{expectString(), begin};
+    });
+  }
+
   ArrayRef<Choice> choices() {
     SmallVector<Choice> made;
     expect("{");
     while (!at("}") && !ended()) {
-      ArrayRef<Name> labels = list<Name>([&] {
-        SMLoc begin = peek().at;
-        return Name{expectString(), begin};
-      });
+      ArrayRef<Name> labels = texts();
       made.push_back({labels, postfix()});
     }
     expect("}");

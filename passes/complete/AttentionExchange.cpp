@@ -28,7 +28,7 @@ LogicalResult AttentionExchange::begin(RunningCut &cut) {
     cut.variant = BodyVariant::plain;
   if (cut.steps == 0 || !stepOf(cut, 0))
     return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function" << withLoops(op);
-  if (phase != Phase::B || !step.pieces.hasWeights(cut.piece))
+  if (phase != Phase::B || !step.pieces.trains(cut.piece))
     return success();
   cut.share = gradients.take(cut.piece, cut.rank(), op.getLoc());
   if (!cut.share.value)

@@ -15,7 +15,7 @@ const TaskBody *UnitBuilder::bodyOf(UnitOp op, bool continues) {
   Phase phase = op.getUnit().getPhase();
   int64_t slice = coord.getSlice();
   BodyVariant variant = BodyVariant::plain;
-  if ((phase == Phase::B || phase == Phase::W) && step.pieces.hasWeights(piece) && !continues)
+  if ((phase == Phase::B || phase == Phase::W) && step.pieces.trains(piece) && !continues)
     variant = BodyVariant::first;
   if (const CutUnit *ahead = outline.exchanges.ahead(op.getUnit()))
     return step.bodies.find(piece, phase, variant, slice, ahead->plan.step(coord.getContext(), 0, 1));
@@ -91,7 +91,7 @@ FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group)
     return partsAhead.lookup(op.getUnit());
   if (kind == "stats")
     return get({step.thing(Role::stat, leadOf(step.pieces, piece), coord), rank});
-  if (kind == "weight" && versions.areUsed())
+  if (kind == "weight" && versions.areUsed() && step.pieces.trains(piece))
     return versions.get(op, piece, rank);
   if (kind == "weight")
     return get({step.thing(Role::weight, piece), rank});
@@ -224,7 +224,7 @@ LogicalResult UnitBuilder::build(UnitOp op) {
   }
   gradients.turnTo(updateOf(step.program, coord.getMicrobatch()));
   Share share;
-  if ((phase == Phase::B || phase == Phase::W) && step.pieces.hasWeights(piece))
+  if ((phase == Phase::B || phase == Phase::W) && step.pieces.trains(piece))
     share = gradients.take(piece, rank, op.getLoc());
   const TaskBody *body = bodyOf(op, bool(share.value));
   if (!body && (phase == Phase::W || phase == Phase::R))

@@ -27,7 +27,7 @@ LogicalResult UpdateBuilder::createInputs() {
   const Pieces &pieces = step.pieces;
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
     const TaskBody *update = step.bodies.find(piece, Phase::U);
-    if (!pieces.hasWeights(piece) || !update)
+    if (!pieces.hasWeights(piece) || (pieces.trains(piece) && !update))
       continue;
     if (pieces.homes(piece).empty())
       return emitError(locOf(piece)) << "no rank holds the weights of " << pieces.describe(piece)
@@ -35,6 +35,10 @@ LogicalResult UpdateBuilder::createInputs() {
     if (pieces.isSharded(piece)) {
       if (failed(createShardInputs(piece)))
         return failure();
+      continue;
+    }
+    if (!pieces.trains(piece)) {
+      createFrozenInputs(piece);
       continue;
     }
     if (pieces.owners(piece).empty())
@@ -48,6 +52,22 @@ LogicalResult UpdateBuilder::createInputs() {
         step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
   }
   return success();
+}
+
+/// Every home keeps its copy from step to step.
+void UpdateBuilder::createFrozenInputs(int64_t piece) {
+  ThingAttr weight = step.thing(Role::weight, piece);
+  for (int64_t rank : step.pieces.homes(piece)) {
+    Value value = step.addInput(weight, step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank));
+    step.set({weight, rank}, value);
+    frozen.push_back({weight, value});
+  }
+}
+
+/// Behind the last unit: weights that nothing updates end the step as they began it.
+void UpdateBuilder::outputFrozen() {
+  for (auto [weight, value] : frozen)
+    step.output(weight, value, locOf(step.pieces.find(weight.getCoord())));
 }
 
 /// Where several updates need a norm, it is made before each. Where they do not, only the norm of the last one is made,
@@ -65,6 +85,7 @@ LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
 }
 
 LogicalResult UpdateBuilder::finish() {
+  outputFrozen();
   if (gradients.updates() == 1)
     return update(llvm::to_vector(llvm::seq(int64_t(0), step.pieces.size())));
   gradients.turnTo(gradients.updates() - 1); // each update ran behind its last gradient
@@ -77,7 +98,7 @@ LogicalResult UpdateBuilder::finish() {
 
 LogicalResult UpdateBuilder::reduceGradients(ArrayRef<int64_t> pieces) {
   for (int64_t piece : pieces)
-    if (step.pieces.hasWeights(piece) &&
+    if (step.pieces.trains(piece) &&
         failed(step.pieces.sharers(piece).empty() ? reduceToOwner(piece) : reduceOnAll(piece)))
       return failure();
   return success();
@@ -156,12 +177,12 @@ void UpdateBuilder::createNorms() {
   ArrayRef<int64_t> owners;
   bool alike = true;
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    if (pieces.hasWeights(piece)) {
+    if (pieces.trains(piece)) {
       alike &= !pieces.isSharded(piece) && (owners.empty() || owners == pieces.owners(piece));
       owners = pieces.owners(piece);
     }
   for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    if (!pieces.hasWeights(piece))
+    if (!pieces.trains(piece))
       continue;
     ArrayRef<int64_t> counting = pieces.isSharded(piece) ? pieces.shards(piece) : pieces.owners(piece);
     if (!pieces.isSharded(piece) && !alike)
@@ -205,7 +226,7 @@ void UpdateBuilder::reduceNorms() {
 void UpdateBuilder::sendNorms() {
   Location loc = step.program.getLoc();
   for (int64_t piece = 0; piece < step.pieces.size(); ++piece) {
-    if (!step.pieces.hasWeights(piece))
+    if (!step.pieces.trains(piece))
       continue;
     ArrayRef<int64_t> owners = step.pieces.owners(piece);
     for (int64_t rank : owners)
@@ -218,7 +239,7 @@ void UpdateBuilder::sendNorms() {
 
 LogicalResult UpdateBuilder::updateWeights(ArrayRef<int64_t> pieces) {
   for (int64_t piece : pieces) {
-    if (!step.pieces.hasWeights(piece))
+    if (!step.pieces.trains(piece))
       continue;
     if (step.pieces.isSharded(piece)) {
       updateShards(piece);
@@ -234,7 +255,7 @@ LogicalResult UpdateBuilder::updateWeights(ArrayRef<int64_t> pieces) {
   if (!gradients.isLast())
     return success();
   for (int64_t piece : pieces)
-    if (step.pieces.hasWeights(piece) && !step.pieces.homesAreShards(piece))
+    if (step.pieces.trains(piece) && !step.pieces.homesAreShards(piece))
       step.pieces.isSharded(piece) ? returnGathered(piece) : returnWeights(piece);
   return success();
 }

@@ -24,13 +24,18 @@ private:
   const StepOutline &outline;
   GradientShares &gradients;
   WeightVersions &versions;
-  std::map<int64_t, mlir::Value> norms; ///< by rank
+  std::map<int64_t, mlir::Value> norms;                                  ///< by rank
+  llvm::SmallVector<std::pair<pipeline::ThingAttr, mlir::Value>> frozen; ///< the weights of pieces that train none
 
   mlir::Location locOf(int64_t piece) const { return step.pieces.op(piece).getLoc(); }
   /// What the rank updates of a piece: its weights or gradient, all of it or a shard.
   ValueKey own(pipeline::Role role, int64_t piece, int64_t rank) const;
   mlir::Value getOwn(pipeline::Role role, int64_t piece, int64_t rank);
   mlir::Value createUpdateTask(const TaskBody &body, int64_t piece, int64_t rank, mlir::ValueRange inputs);
+
+  // Pieces without trained weights.
+  void createFrozenInputs(int64_t piece);
+  void outputFrozen();
 
   // Gradients.
   mlir::LogicalResult reduceGradients(llvm::ArrayRef<int64_t> pieces);

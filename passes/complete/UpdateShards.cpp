@@ -43,11 +43,18 @@ LogicalResult UpdateBuilder::createShardInputs(int64_t piece) {
     }
   ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
   bool isWhole = homes.getLayout() == Layout::full;
+  PayloadCut cut = cutPayload(step.bodies.weightsOf(piece).getTypes(), sharers.size(), pieces.runs(piece));
   for (int64_t rank : pieces.shards(piece)) {
+    TupleType payload = step.bodies.weightsOf(piece);
+    if (!isWhole)
+      payload = shardPayload(payload, cut.shards[pieces.shardOf(piece, rank)]);
+    Value value = step.addInput(weight, step.typeOn(Role::weight, payload, rank));
+    step.set({weight, rank, isWhole ? ValueKey::whole : ValueKey::own}, value);
+    if (!pieces.trains(piece)) {
+      frozen.push_back({weight, value});
+      continue;
+    }
     const TaskBody *update = step.bodies.findOfShard(piece, BodyVariant::plain, rank);
-    TupleType payload = isWhole ? step.bodies.weightsOf(piece) : update->input("weight")->payload;
-    step.set({weight, rank, isWhole ? ValueKey::whole : ValueKey::own},
-             step.addInput(weight, step.typeOn(Role::weight, payload, rank)));
     if (const BodyGroups::Group *opt = update->input("opt"))
       step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
   }

@@ -28,7 +28,7 @@ void WeightVersions::readUnit(UnitOp op) {
   CoordAttr coord = op.getUnit().getCoord();
   Phase phase = op.getUnit().getPhase();
   int64_t piece = step.pieces.find(coord), version = versionOf(step.program, op);
-  if (!step.pieces.hasWeights(piece))
+  if (!step.pieces.trains(piece))
     return;
   if (phase != Phase::W) {
     ++readers[{piece, version}];
@@ -66,7 +66,7 @@ FailureOr<Value> WeightVersions::get(UnitOp op, int64_t piece, int64_t rank) {
 SmallVector<int64_t> WeightVersions::finishedBy(UnitOp op) {
   Phase phase = op.getUnit().getPhase();
   int64_t piece = step.pieces.find(op.getUnit().getCoord());
-  if (gradients.updates() == 1 || (phase != Phase::B && phase != Phase::W) || !step.pieces.hasWeights(piece))
+  if (gradients.updates() == 1 || (phase != Phase::B && phase != Phase::W) || !step.pieces.trains(piece))
     return {};
   int64_t ofAll = --lacking[{-1, gradients.update()}], ofPiece = --lacking[{piece, gradients.update()}];
   if (!together)

@@ -146,13 +146,11 @@ LogicalResult PieceGraph::differentiate(bool first) {
     gradients.add(piece.loc, value, gradient);
   seedKeys(gradients);
   types.clear();
-  for (Value weight : weights) {
-    auto type = cast<RankedTensorType>(weight.getType());
-    types.push_back(piece.gradType(type));
-  }
+  for (Value weight : trained())
+    types.push_back(piece.gradType(cast<RankedTensorType>(weight.getType())));
   grads = scratch.addArguments(types);
   if (!first)
-    for (auto [weight, grad] : llvm::zip(weights, grads))
+    for (auto [weight, grad] : llvm::zip(trained(), grads))
       gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));
   if (failed(seedChunks(gradients)))
     return failure();
@@ -180,11 +178,12 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
     return emitError(piece.loc) << "nothing that `" << piece.name.getValue()
                                 << "` receives leads to anything that it returns";
-  for (Value value : act) { // what is passed on and read no more has a gradient of zero
+  for (Value value : piece.endsBackward ? ArrayRef<Value>()
+                                        : ArrayRef(act)) { // what is passed on and read no more has a gradient of zero
     Value gradient = gradients.get(value);
     dactOut.push_back(gradient ? gradient : gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY());
   }
-  for (auto [weight, grad] : llvm::zip(weights, grads)) {
+  for (auto [weight, grad] : llvm::zip(trained(), grads)) {
     Value sum = gradients.get(weight);
     if (!sum) // nothing reads the weight
       sum = gradients.builder.create<nn::ZeroOp>(piece.loc, sumsOf(weight.getType()));
@@ -336,7 +335,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (piece.runs(Phase::B) && failed(write(identity(Phase::B, variant), with(inputs, {{"grad", grads}}),
                                            with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
     return failure();
-  if (!piece.runs(Phase::W) || piece.weights.empty())
+  if (!piece.runs(Phase::W) || grads.empty())
     return success();
   SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}, {"source", source}}, pendingGroups());
   given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
@@ -348,9 +347,7 @@ LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const S
   PieceGraph next(module, piece, slice, written);
   if (failed(next.build(/*first=*/false)) || failed(next.writeForward()))
     return failure();
-  if (!next.hasBackward())
-    return success();
-  if (failed(next.writeBackward(/*first=*/false)))
+  if (next.hasBackward() && failed(next.writeBackward(/*first=*/false)))
     return failure();
   for (const CutRequest &cut : piece.cuts)
     if (PieceGraph graph(module, piece, slice, written); cut.slice == slice.number)
@@ -360,7 +357,7 @@ LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const S
     if (PieceGraph graph(module, piece, slice, written); cut.slice == slice.number)
       if (failed(graph.build(/*first=*/false)) || failed(graph.writeAhead(cut)))
         return failure();
-  if (piece.weights.empty()) // nothing to add to: B is B.first
+  if (!next.hasBackward() || piece.trained() == 0) // nothing to add to: B is B.first
     return success();
   PieceGraph first(module, piece, slice, written);
   return success(succeeded(first.build(/*first=*/true)) && succeeded(first.writeBackward(/*first=*/true)));

@@ -8,6 +8,7 @@
 #include "passes/derive/DeriveTasks.h"
 #include "analysis/Actions.h"
 #include "analysis/Keys.h"
+#include "analysis/Vocabulary.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
 
@@ -32,9 +33,10 @@ private:
   LogicalResult readPiece(PieceOp op, unsigned number);
   LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
                          llvm::StringMap<unsigned> &known);
-  WeightAttr weightOf(nn::WeightAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied);
+  static void putFrozenLast(PieceModel &model);
   LogicalResult readSharers();
   void readPhases();
+  void readEnds();
   void readKeys();
   LogicalResult readSlices();
   LogicalResult readChunks();
@@ -59,34 +61,13 @@ static StringRef stringOf(DictionaryAttr dictionary, StringRef name) {
   return value ? value.getValue() : StringRef();
 }
 
-/// The text with every `{l}` replaced by the layer, and every `{k}` by its number among the layers of its kind.
-static std::string withLayer(StringRef text, func::FuncOp part, int64_t layer) {
-  auto layers = part->getAttrOfType<DenseI64ArrayAttr>(nn::kLayersAttr);
-  int64_t ofKind = layers ? llvm::count_if(layers.asArrayRef(), [&](int64_t other) { return other < layer; }) : layer;
-  std::string result;
-  for (size_t at; (at = std::min(text.find("{l}"), text.find("{k}"))) != StringRef::npos;
-       text = text.drop_front(at + 3))
-    result += text.take_front(at).str() + std::to_string(text[at + 1] == 'l' ? layer : ofKind);
-  return result + text.str();
-}
-
-WeightAttr PieceTable::weightOf(nn::WeightAttr declared, func::FuncOp part, int64_t layer, Type type, bool tied) {
-  std::string name = withLayer(declared.getAs().getValue(), part, layer);
-  if (name.empty()) {
-    name = declared.getName().str();
-    if (!declared.getShared())
-      name = part.getName().str() + "." + (layer < 0 ? "" : std::to_string(layer) + ".") + name;
-  }
-  return WeightAttr::get(module.getContext(), StringAttr::get(module.getContext(), name), cast<RankedTensorType>(type),
-                         tied, declared);
-}
-
 LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
                                    llvm::StringMap<unsigned> &known) {
   auto function = module.lookupSymbol<func::FuncOp>(name);
   if (!function || function.empty())
     return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `" << entry.op.getSymName()
                                         << "` is made";
+  Builder builder(module.getContext());
   PartUse use{function, {}};
   if (ArrayAttr again = entry.op.getRecomputeAttr()) {
     use.again = llvm::is_contained(again, StringAttr::get(module.getContext(), name));
@@ -106,7 +87,10 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
     if (isNew) {
       int64_t primary = shared ? owners.try_emplace(id, number).first->second : number;
       bool tied = primary != number;
-      entry.model.weights.push_back({weightOf(declared, function, layer, type, tied), tied ? primary : -1});
+      auto named = builder.getStringAttr(nn::weightName(declared, function, layer));
+      bool frozen = entry.op.getFrozenAttr() && llvm::is_contained(entry.op.getFrozenAttr(), named);
+      auto weight = WeightAttr::get(module.getContext(), named, cast<RankedTensorType>(type), tied, frozen, declared);
+      entry.model.weights.push_back({weight, tied && !frozen ? primary : -1}); // a frozen copy needs no exchange
     }
     use.weights.push_back(it->second);
   }
@@ -136,10 +120,30 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   }
   if (entry.model.parts.empty())
     return emitError(op.getLoc()) << "`" << op.getSymName() << "` holds no part of the model";
+  putFrozenLast(entry.model);
   for (auto [i, weight] : llvm::enumerate(entry.model.weights))
     if (weight.isTied())
       entry.key += "tied " + std::to_string(i) + " ";
+    else if (weight.isFrozen())
+      entry.key += "frozen " + weight.attr.getDeclared().getName().str() + " ";
   return success();
+}
+
+/// So a gradient's payload is like the first tensors of the weights', and is cut over ranks at the same elements.
+void PieceTable::putFrozenLast(PieceModel &model) {
+  SmallVector<unsigned> order = llvm::to_vector(llvm::seq<unsigned>(0, model.weights.size()));
+  llvm::stable_sort(order,
+                    [&](unsigned a, unsigned b) { return model.weights[a].isFrozen() < model.weights[b].isFrozen(); });
+  SmallVector<PieceWeight> sorted;
+  SmallVector<unsigned> place(order.size());
+  for (auto [i, old] : llvm::enumerate(order)) {
+    sorted.push_back(model.weights[old]);
+    place[old] = i;
+  }
+  model.weights = std::move(sorted);
+  for (PartUse &use : model.parts)
+    for (unsigned &weight : use.weights)
+      weight = place[weight];
 }
 
 LogicalResult PieceTable::readSharers() {
@@ -188,6 +192,22 @@ void PieceTable::readPhases() {
       Entry &entry = entries[pieces.find(coord)];
       PieceModel::add(entry.model.cuts, {unit.op.getUnit().getPhase(), coord.getSlice(), unit.plan});
     }
+}
+
+/// Where nothing upstream trains, pieces have no backward, and the first one behind them makes no `dact`.
+void PieceTable::readEnds() {
+  if (llvm::none_of(entries, [](Entry &entry) { return bool(entry.op.getFrozenAttr()); }))
+    return;
+  Pieces pieces(program);
+  auto hasBackward = [&](int64_t piece) {
+    return entries[piece].model.runs(Phase::B) || entries[piece].model.runs(Phase::I);
+  };
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    PieceModel &model = entries[piece].model;
+    // A unit that other ranks help has one step for each attention, so its queries keep their gradients.
+    model.endsBackward = piece > 0 && model.cuts.empty() && llvm::none_of(piecesBefore(pieces, piece), hasBackward);
+    entries[piece].key += !hasBackward(piece) ? "forward " : model.endsBackward ? "ends " : "";
+  }
 }
 
 /// Who makes keys for the piece after it, and who reads those of the piece before.
@@ -246,6 +266,7 @@ LogicalResult PieceTable::read() {
     if (failed(readPiece(op, i)))
       return failure();
   readPhases();
+  readEnds();
   readKeys();
   return success(succeeded(readSharers()) && succeeded(readChunks()));
 }

@@ -22,6 +22,7 @@ struct PieceWeight {
   pipeline::WeightAttr attr;
   int64_t primary = -1; ///< for a tied weight: the number of the piece that owns it
   bool isTied() const { return primary >= 0; }
+  bool isFrozen() const { return attr.getFrozen(); }
 };
 
 /// One part of the model inside a piece: its function, and which weights of the piece are its weight arguments.
@@ -63,13 +64,14 @@ struct PieceModel {
   mlir::StringAttr name; ///< of the class of pieces that share the bodies: that of the first of them
   mlir::Location loc;
   llvm::SmallVector<PartUse> parts;
-  llvm::SmallVector<PieceWeight> weights;
+  llvm::SmallVector<PieceWeight> weights; ///< those that are frozen last
   llvm::SmallVector<Sharer> sharers;
-  unsigned phases = 0;    ///< bit p set: units of phase p are in the program
-  double lossScale = 1;   ///< 1 / tokens of the step, for a piece with the loss
-  int64_t chunks = 1;     ///< in which an MLP is computed
-  bool readsNorm = false; ///< updates read the norm of all gradients
-  bool rounds = false;    ///< gradients are kept and travel in the weights' type, not in that of sums
+  unsigned phases = 0;       ///< bit p set: units of phase p are in the program
+  double lossScale = 1;      ///< 1 / tokens of the step, for a piece with the loss
+  int64_t chunks = 1;        ///< in which an MLP is computed
+  bool readsNorm = false;    ///< updates read the norm of all gradients
+  bool endsBackward = false; ///< nothing before it has a backward that would read its dact
+  bool rounds = false;       ///< gradients are kept and travel in the weights' type, not in that of sums
   /// Of the gradient of a weight of this type.
   mlir::RankedTensorType gradType(mlir::RankedTensorType weight) const;
   std::vector<CutRequest> aheads = {}; ///< keys are attended ahead of these units, help by help
@@ -79,6 +81,10 @@ struct PieceModel {
   /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go
   /// out, if this one makes them for the piece after (KeysBefore).
   llvm::SmallVector<unsigned, 2> keysIn = {}, keysOut = {};
+  /// How many of its weights are trained.
+  size_t trained() const {
+    return llvm::count_if(weights, [](const PieceWeight &weight) { return !weight.isFrozen(); });
+  }
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
   static void add(std::vector<CutRequest> &cuts, const CutRequest &cut);
 };

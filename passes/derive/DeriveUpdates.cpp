@@ -72,6 +72,8 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
   for (const PieceWeight &weight : piece.weights) {
     RankedTensorType type = weight.attr.getType();
     weightTypes.push_back(type);
+    if (weight.isFrozen())
+      continue;
     gradTypes.push_back(piece.gradType(type));
     if (weight.isTied())
       freshTypes.push_back(type);
@@ -100,6 +102,10 @@ LogicalResult Updates::writeUpdate() {
   SmallVector<Value> newWeights, newStates;
   unsigned state = 0, tied = 0;
   for (auto [i, weight] : llvm::enumerate(weights)) {
+    if (piece.weights[i].isFrozen()) { // stays what it is
+      newWeights.push_back(weight);
+      continue;
+    }
     if (isTied(i)) {
       newWeights.push_back(builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
       continue;
@@ -177,10 +183,15 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
   for (ElementRange range : ranges) {
     RankedTensorType whole = all.piece.weights[range.tensor].attr.getType();
     auto type = RankedTensorType::get({range.count}, whole.getElementType());
-    Value weight = all.scratch.addArguments({type})[0], kept = all.scratch.addArguments({all.piece.gradType(type)})[0];
+    Value weight = all.scratch.addArguments({type})[0];
     mine.push_back(weight);
-    sums.push_back(kept);
     cut.push_back(builder.create<nn::SliceElementsOp>(loc, all.weights[range.tensor], range.begin, range.count));
+    if (all.piece.weights[range.tensor].isFrozen()) {
+      newWeights.push_back(weight);
+      continue;
+    }
+    Value kept = all.scratch.addArguments({all.piece.gradType(type)})[0];
+    sums.push_back(kept);
     if (all.isTied(range.tensor)) {
       fresh.append(all.scratch.addArguments({type}));
       newWeights.push_back(builder.create<nn::CopyOp>(loc, fresh.back(), weight));
@@ -248,18 +259,19 @@ LogicalResult Updates::refuseToCut(StringRef what, int64_t elements) {
 
 LogicalResult Updates::write() {
   SmallVector<Type> types;
-  SmallVector<bool> apart;
+  SmallVector<int64_t> runs;
   int64_t elements = 0;
   for (auto [i, weight] : llvm::enumerate(piece.weights)) {
     types.push_back(weight.attr.getType());
-    elements += weight.attr.getType().getNumElements();
-    apart.push_back(isTied(i) || llvm::any_of(piece.sharers, [number = unsigned(i)](const Sharer &sharer) {
+    elements += weight.isFrozen() ? 0 : weight.attr.getType().getNumElements();
+    bool isShared = isTied(i) || llvm::any_of(piece.sharers, [number = unsigned(i)](const Sharer &sharer) {
                       return llvm::is_contained(sharer.weights, number);
-                    }));
+                    });
+    runs.push_back(runOf(i, isShared, weight.isFrozen()));
   }
   if (piece.shards > 0)
-    for (auto [k, ranges] : llvm::enumerate(cutPayload(types, piece.shards, apart).shards)) {
-      if (ranges.empty())
+    for (auto [k, ranges] : llvm::enumerate(cutPayload(types, piece.shards, runs).shards)) {
+      if (llvm::all_of(ranges, [&](ElementRange range) { return piece.weights[range.tensor].isFrozen(); }))
         return refuseToCut(piece.name.getValue(), elements);
       if (failed(Shard(*this, ranges, static_cast<int64_t>(k)).write()))
         return failure();
@@ -269,5 +281,5 @@ LogicalResult Updates::write() {
 }
 
 LogicalResult pp::deriveUpdates(ModuleOp module, const PieceModel &piece) {
-  return piece.weights.empty() ? success() : Updates(module, piece).write();
+  return piece.trained() == 0 ? success() : Updates(module, piece).write();
 }

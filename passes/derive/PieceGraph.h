@@ -31,6 +31,7 @@ public:
     llvm::SmallVector<mlir::Operation *> up;
     mlir::Operation *activation, *down;
   };
+  llvm::ArrayRef<mlir::Value> trained() const { return llvm::ArrayRef(weights).take_front(piece.trained()); }
   bool hasBackward() const {
     return piece.runs(pipeline::Phase::B) || piece.runs(pipeline::Phase::I) || piece.runs(pipeline::Phase::W);
   }

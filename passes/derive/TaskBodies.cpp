@@ -42,6 +42,13 @@ const TaskBody *TaskBodies::findOfShard(int64_t piece, BodyVariant variant, int6
   return find(identity(piece, Phase::U, variant, /*slice=*/-1, /*cut=*/{}, sharer, shard));
 }
 
+TupleType TaskBodies::weightsOf(int64_t piece) const {
+  SmallVector<Type> types;
+  for (auto weight : pieces.op(piece).getWeightsAttr().getAsRange<WeightAttr>())
+    types.push_back(weight.getType());
+  return TupleType::get(pieces.op(piece).getContext(), types);
+}
+
 int64_t TaskBodies::steps(int64_t piece, Phase phase) const {
   StringAttr pieceClass = pieces.op(piece).getBodiesAttr();
   return pieceClass ? table.steps(pieceClass, phase) : 0;

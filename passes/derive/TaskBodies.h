@@ -37,8 +37,8 @@ public:
   }
   /// The same on what this rank updates: its shard, or all of a piece that is not cut.
   const TaskBody *findOfShard(int64_t piece, pipeline::BodyVariant variant, int64_t rank, int64_t sharer = -1) const;
-  /// All weights of a piece that is updated.
-  mlir::TupleType weightsOf(int64_t piece) const { return find(piece, pipeline::Phase::U)->input("weight")->payload; }
+  /// All weights of a piece.
+  mlir::TupleType weightsOf(int64_t piece) const;
   /// In how many steps units of this phase run where they are cut at their attentions; 0 if none is cut.
   int64_t steps(int64_t piece, pipeline::Phase phase) const;
 

@@ -65,7 +65,7 @@ private:
            inputs.getRanks().size() == 1;
   }
 
-  /// The backward of the piece before runs here, too, or there is none; and W adds to a sum that is here.
+  /// The backward of the piece before runs here, too, or nothing there trains; and W adds to a sum that is here.
   bool meetsNoMessage(UnitOp inputs) {
     CoordAttr coord = inputs.getUnit().getCoord();
     int64_t piece = pieces.find(coord);
@@ -73,7 +73,8 @@ private:
       return false;
     return llvm::all_of(piecesBefore(pieces, piece), [&](int64_t before) {
       CoordAttr reader = pieces.op(before).getCoord().with(coord.getMicrobatch(), coord.getSlice());
-      return !vocabularyShards(pieces, piece) && backwards.lookup(reader) == inputs.getRanks();
+      auto found = backwards.find(reader);
+      return !vocabularyShards(pieces, piece) && (found == backwards.end() || found->second == inputs.getRanks());
     });
   }
 };

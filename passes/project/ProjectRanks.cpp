@@ -392,10 +392,10 @@ private:
     ValType from = typeOf(move.getValue()), to = move.getTarget();
     bool gathers = to.getLayout() == Layout::full;
     SmallVector<int64_t> members = membersOf(move);
-    SmallVector<bool> apart; // statistics have no tied tensors
+    SmallVector<int64_t> runs; // statistics are one
     if (to.getRole() != Role::stat)
-      apart = pieces.apart(pieces.find(move.getThing().getCoord()));
-    PayloadCut cut = cutPayload(from.getPayload().getTypes(), members.size(), apart);
+      runs = pieces.runs(pieces.find(move.getThing().getCoord()));
+    PayloadCut cut = cutPayload(from.getPayload().getTypes(), members.size(), runs);
     Value given = slots.lookup(move.getValue()), made = homeOf(move);
     if (made) {
       finishSends(made);

@@ -45,7 +45,7 @@ public:
           return failure();
     for (int64_t piece = 0; piece < pieces.size(); ++piece) {
       for (auto [shard, update] : llvm::enumerate(updates[piece]))
-        if (pieces.hasWeights(piece) && !update)
+        if (pieces.trains(piece) && !update)
           return reportUpdate(piece, shard);
       for (int64_t mb = 0; mb < static_cast<int64_t>(program.getMicrobatches()); ++mb)
         for (int64_t slice = 0; slice < slices; ++slice)
@@ -198,9 +198,9 @@ private:
         return failure();
     if (backward && (inputs || weights))
       return proveOneBackward(backward, inputs ? inputs : weights);
-    if (!backward && !inputs)
+    if (!backward && !inputs && pieces.hasBackward(piece))
       return never(weights ? "I" : "B", weights ? weights : forward);
-    if (inputs && !weights && pieces.hasWeights(piece))
+    if (inputs && !weights && pieces.trains(piece))
       return never("W", inputs);
     return success();
   }

@@ -105,7 +105,7 @@ private:
   void recordFacts() const {
     int64_t updates = 0, contributions = 0;
     for (int64_t piece = 0; piece < values.pieces.size(); ++piece)
-      if (values.pieces.hasWeights(piece)) {
+      if (values.pieces.trains(piece)) {
         ++updates;
         contributions += values.wholeGradient(piece);
       }
@@ -149,7 +149,7 @@ private:
     keepsOld |= binding.getBack() > 0;
     if (kind->before)
       values.of(slot).label = label;
-    if (kind->before && kind->after)
+    if (kind->before && kind->after && values.pieces.trains(label.piece))
       label.version += values.updates;
     if (kind->what == What::norm)
       label.version = values.updates - 1;
@@ -233,7 +233,7 @@ private:
     }
     bool isCut = unit.body.identity.getVariant() == BodyVariant::cut; // from the whole, as it is, a shard
     bool makes = (!input && !isCut) || unit.body.rule->updated;
-    if (group->what == What::weight || group->what == What::opt)
+    if ((group->what == What::weight || group->what == What::opt) && values.pieces.trains(unit.piece))
       label.version = unit.version + (makes && !isCopyOfOld(unit));
     else if (group->what == What::fresh || group->what == What::norm)
       label.version = unit.update;

@@ -68,7 +68,7 @@ int32_t Values::unitNumber(CoordAttr coord) const {
 
 int64_t Values::missingInNorm(const Terms &norm) const {
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    for (int32_t term = norms[piece]; pieces.hasWeights(piece) && term < norms[piece + 1]; ++term)
+    for (int32_t term = norms[piece]; pieces.trains(piece) && term < norms[piece + 1]; ++term)
       if (!norm.contains(term))
         return piece;
   return -1;
