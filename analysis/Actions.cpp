@@ -297,10 +297,12 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
   std::vector<Action> actions;
   UnitTimes times(program);
   Others others(program, pieces);
-  for (Operation &op : program.getBody().front()) {
+  Block &body = program.getBody().front();
+  actions.reserve(std::distance(body.begin(), body.end()));
+  for (Operation &op : body) {
     if (!isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
       continue;
-    Action action{&op, {}, {}, {}, {}, 0};
+    Action &action = actions.emplace_back(Action{&op, {}, {}, {}, {}, 0});
     op.walk([&](Operation *inner) {
       if (auto unit = dyn_cast<UnitOp>(inner))
         readUnit(unit, pieces, times, others, action);
@@ -313,7 +315,6 @@ std::vector<Action> pp::readActions(ProgramOp program, const Pieces &pieces) {
       readAhead(attend, pieces, times, action);
     llvm::sort(action.anchors);
     action.anchors.erase(llvm::unique(action.anchors), action.anchors.end());
-    actions.push_back(std::move(action));
   }
   return actions;
 }

@@ -83,20 +83,32 @@ bool updatesTogether(pipeline::ProgramOp program, const Pieces &pieces);
 /// The optimizer's `clip` is there and not 0, or gradients of f16 may have overflowed.
 bool readsNorm(pipeline::ProgramOp program);
 
+/// Hashes what there is of each microbatch. Four microbatches in a row are neighbours in a table: they are looked up one
+/// soon after the other, and a table of all units does not fit into a cache.
+inline unsigned hashByMicrobatch(uint64_t what, int64_t slice, int64_t microbatch) {
+  using llvm::densemap::detail::mix;
+  uint64_t which = static_cast<uint64_t>(slice) << 32 ^ static_cast<uint32_t>(microbatch) >> 2;
+  return mix(mix(what) ^ which) << 2 ^ (microbatch & 3);
+}
+
 /// Something that an action waits for or brings about. `rank` is -1 where the place does not matter.
 struct Condition {
   /// Again: R has run. Stash: a move brought it to this rank, or its F ran there. Gradient: the whole gradient of the
   /// piece, or, of piece -1, of all pieces, for the update that `microbatch` numbers.
-  enum Kind : int64_t { Forward, Backward, Weight, Shard, Again, Stash, Gradient } kind;
-  int64_t piece, microbatch, slice, rank;
-  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> key() const { return {kind, piece, microbatch, slice, rank}; }
+  enum Kind : int32_t { Forward, Backward, Weight, Shard, Again, Stash, Gradient } kind;
+  int32_t piece, microbatch, slice, rank; ///< 32 bits, for there are several conditions for each unit
+
+  Condition(Kind kind, int64_t piece, int64_t microbatch, int64_t slice, int64_t rank)
+      : kind(kind), piece(piece), microbatch(microbatch), slice(slice), rank(rank) {}
+  bool operator==(const Condition &other) const = default;
 };
 
 /// One element of the schedule's order: a unit, a transfer, or a joint of several.
 struct Action {
   mlir::Operation *op;
-  llvm::SmallVector<int64_t, 2> anchors; ///< the ranks in whose lists it stands
-  llvm::SmallVector<Condition, 3> needs, makes;
+  llvm::SmallVector<int64_t, 1> anchors; ///< the ranks in whose lists it stands
+  llvm::SmallVector<Condition, 3> needs;
+  llvm::SmallVector<Condition, 1> makes;
   /// Where a step has several updates: piece and update of the gradients that it adds to.
   llvm::SmallVector<std::pair<int64_t, int64_t>, 1> adds;
   double duration = 0; ///< of its longest unit; transfers 0
@@ -115,14 +127,14 @@ std::string withLoops(mlir::Operation *op);
 } // namespace pp
 
 template <> struct llvm::DenseMapInfo<pp::Condition> {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;
   static pp::Condition getEmptyKey() { return {pp::Condition::Forward, -2, 0, 0, 0}; }
   static pp::Condition getTombstoneKey() { return {pp::Condition::Forward, -3, 0, 0, 0}; }
   static unsigned getHashValue(const pp::Condition &condition) {
-    return llvm::hash_combine(int64_t(condition.kind), condition.piece, condition.microbatch, condition.slice,
-                              condition.rank);
+    return pp::hashByMicrobatch(uint64_t(condition.kind) | uint64_t(uint32_t(condition.rank)) << 3 |
+                                    uint64_t(uint32_t(condition.piece)) << 35,
+                                condition.slice, condition.microbatch);
   }
-  static bool isEqual(const pp::Condition &a, const pp::Condition &b) { return a.key() == b.key(); }
+  static bool isEqual(const pp::Condition &a, const pp::Condition &b) { return a == b; }
 };
 
 #endif // PP_PASSES_ACTIONS_H

@@ -36,6 +36,8 @@ static KeysAttr keysOf(AttendOp attend, bool home) {
 //===-- Units ---------------------------------------------------------------------------------------------------===//
 
 Exchanges::Exchanges(ProgramOp program) {
+  if (!program.walk([](AttendOp) { return WalkResult::interrupt(); }).wasInterrupted())
+    return;
   program.walk([&](UnitOp unit) {
     if (unit.getUnit().getPhase() == Phase::F)
       forwards[unit.getUnit().getCoord()] = unit.getRanks().front();

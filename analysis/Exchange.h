@@ -57,7 +57,7 @@ public:
   const llvm::MapVector<pipeline::UnitIdAttr, CutUnit> &allAhead() const { return aheads; }
 
 private:
-  llvm::DenseMap<pipeline::CoordAttr, int64_t> forwards; ///< the ranks of all F
+  llvm::DenseMap<pipeline::CoordAttr, int64_t> forwards; ///< the ranks of all F, if there is an `attend`
   llvm::MapVector<pipeline::UnitIdAttr, CutUnit> aheads;
 };
 

@@ -12,6 +12,7 @@
 #include "tools/Effects.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
+#include "tools/Memory.h"
 #include "tools/Proofs.h"
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
@@ -220,6 +221,7 @@ static LogicalResult run() {
 
 int main(int argc, char **argv) {
   llvm::InitLLVM init(argc, argv);
+  pp::keepFreeMemory();
   pp::setVersion("pp-compile", pp::linkedTargets());
   cl::extrahelp more(
       "\nexit codes:\n\n  0  it is done\n  1  the program is wrong, or a file that it needs, or a file cannot be "

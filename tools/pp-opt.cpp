@@ -4,8 +4,10 @@
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "mlir/Transforms/Passes.h"
 #include "passes/Passes.h"
+#include "tools/Memory.h"
 
 int main(int argc, char **argv) {
+  pp::keepFreeMemory();
   mlir::DialectRegistry registry;
   registry.insert<mlir::func::FuncDialect, pp::nn::NnDialect, pp::pipeline::PipelineDialect>();
   pp::registerPpPasses();

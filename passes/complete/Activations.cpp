@@ -12,12 +12,12 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-void Activations::record(ThingAttr made, Value value, int64_t piece, int64_t rank, Location loc) {
+void Activations::record(Thing made, Value value, int64_t piece, int64_t rank, Location loc) {
   step.set({made, rank}, value);
   if (outline.moves.contains(made))
     return;
-  SmallVector<int64_t, 2> readers = outline.readers.lookup(made);
-  int64_t next = made.getRole() == Role::act ? *groupOf(step.pieces, piece).end() : leadOf(step.pieces, piece) - 1;
+  SmallVector<int64_t, 2> readers = outline.readersOf(made);
+  int64_t next = made.role == Role::act ? *groupOf(step.pieces, piece).end() : leadOf(step.pieces, piece) - 1;
   if (readers.size() > 1 && vocabularyShards(step.pieces, next)) {
     llvm::sort(readers);
     Value future = step.createMove(made, value, step.place(readers), loc);
@@ -33,7 +33,7 @@ void Activations::record(ThingAttr made, Value value, int64_t piece, int64_t ran
 
 LogicalResult Activations::recordShard(UnitOp op, Role role, int64_t piece, Value value) {
   int64_t lead = leadOf(step.pieces, piece);
-  ThingAttr made = step.thing(role, lead, op.getUnit().getCoord());
+  Thing made = step.thing(role, lead, op.getUnit().getCoord());
   SmallVector<Value> &results = shards[made];
   results.resize(vocabularyShards(step.pieces, piece));
   results[piece - lead] = value;
@@ -50,19 +50,19 @@ LogicalResult Activations::recordShard(UnitOp op, Role role, int64_t piece, Valu
   return success();
 }
 
-void Activations::gather(ThingAttr made, ArrayRef<int64_t> ranks, ValueRange values, Location loc) {
+void Activations::gather(Thing made, ArrayRef<int64_t> ranks, ValueRange values, Location loc) {
   SmallVector<Type> types;
   for (Value value : values)
     llvm::append_range(types, cast<ValType>(value.getType()).getPayload().getTypes());
-  auto payload = TupleType::get(made.getContext(), types);
-  Value joined = step.createJoin(made.getRole(), payload, step.place(ranks, Layout::shard), values, loc);
+  auto payload = TupleType::get(step.builder.getContext(), types);
+  Value joined = step.createJoin(made.role, payload, step.place(ranks, Layout::shard), values, loc);
   Value future = step.createMove(made, joined, step.place(ranks), loc);
   for (int64_t rank : ranks)
     step.set({made, rank}, future);
 }
 
-LogicalResult Activations::reduce(ThingAttr made, ArrayRef<int64_t> ranks, ValueRange values, UnitOp op) {
-  SmallVector<int64_t, 2> readers = outline.readers.lookup(made);
+LogicalResult Activations::reduce(Thing made, ArrayRef<int64_t> ranks, ValueRange values, UnitOp op) {
+  SmallVector<int64_t, 2> readers = outline.readersOf(made);
   if (readers.empty())
     return success();
   int64_t to = readers.front(); // one piece reads it, on one rank
@@ -72,7 +72,7 @@ LogicalResult Activations::reduce(ThingAttr made, ArrayRef<int64_t> ranks, Value
                                      << step.place(ranks).str() << ", and its result is read on rank " << to
                                      << "; that rank needs a shard, too" << withLoops(op);
   auto payload = cast<ValType>(values.front().getType()).getPayload();
-  Value joined = step.createJoin(made.getRole(), payload, step.place(ranks, Layout::partial), values, op.getLoc());
+  Value joined = step.createJoin(made.role, payload, step.place(ranks, Layout::partial), values, op.getLoc());
   step.set({made, to}, step.createMove(made, joined, to, op.getLoc()));
   return success();
 }

@@ -12,7 +12,7 @@ public:
   Activations(StepValues &step, const StepOutline &outline) : step(step), outline(outline) {}
 
   /// What a piece made on this rank: sent to who reads it elsewhere, unless the schedule moves it itself.
-  void record(pipeline::ThingAttr made, mlir::Value value, int64_t piece, int64_t rank, mlir::Location loc);
+  void record(Thing made, mlir::Value value, int64_t piece, int64_t rank, mlir::Location loc);
   /// What one shard of a part made that is cut by the vocabulary. When all shards have made theirs, it is summed where
   /// it is read, or gathered on all of them if it is statistics.
   mlir::LogicalResult recordShard(pipeline::UnitOp op, pipeline::Role role, int64_t piece, mlir::Value value);
@@ -20,11 +20,10 @@ public:
 private:
   StepValues &step;
   const StepOutline &outline;
-  llvm::DenseMap<pipeline::ThingAttr, llvm::SmallVector<mlir::Value>> shards; ///< what the shards have made so far
+  llvm::DenseMap<Thing, llvm::SmallVector<mlir::Value>> shards; ///< what the shards have made so far
 
-  void gather(pipeline::ThingAttr made, llvm::ArrayRef<int64_t> ranks, mlir::ValueRange values, mlir::Location loc);
-  mlir::LogicalResult reduce(pipeline::ThingAttr made, llvm::ArrayRef<int64_t> ranks, mlir::ValueRange values,
-                             pipeline::UnitOp op);
+  void gather(Thing made, llvm::ArrayRef<int64_t> ranks, mlir::ValueRange values, mlir::Location loc);
+  mlir::LogicalResult reduce(Thing made, llvm::ArrayRef<int64_t> ranks, mlir::ValueRange values, pipeline::UnitOp op);
 };
 
 } // namespace pp

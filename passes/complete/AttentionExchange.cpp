@@ -71,7 +71,7 @@ LogicalResult AttentionExchange::sendKeys(RunningCut &cut) {
   for (auto [help, attend] : llvm::zip(cut.unit.plan.helps, cut.unit.attends))
     for (int64_t slice : help.getHome() ? ArrayRef<int64_t>() : help.getSlices())
       for (int64_t attention = 0; attention + 1 < cut.steps; ++attention) {
-        ThingAttr made = step.thing(Role::kv, cut.piece, cut.coord().getMicrobatch(), slice);
+        Thing made = Thing(Role::kv, cut.piece, cut.coord().getMicrobatch(), slice);
         Value &sent = cut.keys[{attention, slice}];
         sent = keys.takeLent(attention, made, attend.getRank());
         if (sent) // moved by the schedule
@@ -96,8 +96,8 @@ LogicalResult AttentionExchange::buildPart(RunningCut &cut, KeysAttr help, int64
       inputs.push_back(step.waitFor(query, op.getLoc()));
       continue;
     }
-    ThingAttr needed =
-        step.thing(group.kind() == "kv" ? Role::kv : Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
+    Thing needed =
+        Thing(group.kind() == "kv" ? Role::kv : Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
     bool isSent = help && !help.getHome();
     Value value = isSent ? step.waitFor(cut.keys[{attention, group.chunk()}], source->getLoc())
                          : step.get({needed, rank, ValueKey::whole, attention}, source->getLoc());
@@ -110,7 +110,7 @@ LogicalResult AttentionExchange::buildPart(RunningCut &cut, KeysAttr help, int64
   units.setShare(task, *body, *cut.whole);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
     if (group.kind() == "dkv") {
-      ThingAttr made = step.thing(Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
+      Thing made = Thing(Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
       step.set({made, rank, ValueKey::whole, attention}, value);
     }
   Value made = task.getResult(0);
@@ -179,7 +179,7 @@ LogicalResult AttentionExchange::buildAhead(AttendOp op) {
   units.setShare(task, *body, *step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice()));
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
     if (group.kind() == "dkv")
-      keys.record(step.thing(Role::dkv, piece, coord.getMicrobatch(), group.chunk()), op.getRank(), value, op.getLoc());
+      keys.record(Thing(Role::dkv, piece, coord.getMicrobatch(), group.chunk()), op.getRank(), value, op.getLoc());
     else
       units.setPartAhead(op.getUnit(), value);
   return success();

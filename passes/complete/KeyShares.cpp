@@ -14,7 +14,7 @@ using namespace pp::pipeline;
 void KeyShares::deliver(UnitOp op, Value value) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t rank = op.getRanks().front();
-  ThingAttr made = step.thing(Role::kv, step.pieces.find(coord) + 1, coord);
+  Thing made = step.thing(Role::kv, step.pieces.find(coord) + 1, coord);
   step.set({made, rank}, value);
   auto reader = outline.keyReaders.find(made);
   if (reader != outline.keyReaders.end() && reader->second != rank &&
@@ -22,11 +22,11 @@ void KeyShares::deliver(UnitOp op, Value value) {
     step.set({made, reader->second}, step.createMove(made, value, reader->second, op.getLoc()));
 }
 
-void KeyShares::lend(int64_t attention, ThingAttr keys, int64_t rank, Value value) {
+void KeyShares::lend(int64_t attention, Thing keys, int64_t rank, Value value) {
   lent[attention][{keys, rank}].push_back(value);
 }
 
-Value KeyShares::takeLent(int64_t attention, ThingAttr keys, int64_t rank) {
+Value KeyShares::takeLent(int64_t attention, Thing keys, int64_t rank) {
   auto it = lent.find(attention);
   if (it == lent.end())
     return {};
@@ -38,39 +38,35 @@ Value KeyShares::takeLent(int64_t attention, ThingAttr keys, int64_t rank) {
   return first;
 }
 
-bool KeyShares::isShare(ThingAttr thing) const {
-  return thing.getRole() == Role::dkv && outline.keys.reads(step.pieces.find(thing.getCoord()));
-}
+bool KeyShares::isShare(Thing thing) const { return thing.role == Role::dkv && outline.keys.reads(thing.piece); }
 
-void KeyShares::record(ThingAttr thing, int64_t rank, Value value, Location loc) {
+void KeyShares::record(Thing thing, int64_t rank, Value value, Location loc) {
   auto reader = outline.keyReaders.find(thing);
   if (outline.moves.contains(thing) || reader == outline.keyReaders.end() || reader->second == rank)
     return add(thing, rank, value);
   add(thing, reader->second, step.createMove(thing, value, reader->second, loc));
 }
 
-void KeyShares::add(ThingAttr thing, int64_t rank, Value value) { shares[thing][rank].push_back(value); }
+void KeyShares::add(Thing thing, int64_t rank, Value value) { shares[thing][rank].push_back(value); }
 
-Value KeyShares::take(ThingAttr thing, int64_t rank, Location loc) {
+Value KeyShares::take(Thing thing, int64_t rank, Location loc) {
   SmallVector<Value, 2> terms = std::move(shares[thing][rank]);
   shares[thing].erase(rank);
   Value sum;
-  CoordAttr coord = thing.getCoord();
-  auto unit = UnitIdAttr::get(thing.getContext(), Phase::U, coord);
+  auto unit = UnitIdAttr::get(step.builder.getContext(), Phase::U, step.attr(thing).getCoord());
   for (Value term : terms) {
     Value arrived = step.waitFor(term, loc);
     if (!sum) {
       sum = arrived;
       continue;
     }
-    const TaskBody &body =
-        step.bodies.sumOfKeys(step.pieces.find(coord), coord.getSlice(), cast<ValType>(sum.getType()).getPayload());
+    const TaskBody &body = step.bodies.sumOfKeys(thing.piece, thing.slice, cast<ValType>(sum.getType()).getPayload());
     sum = step.createTask(body, unit, rank, {sum, arrived}, loc).getResult(0);
   }
   return sum;
 }
 
-Value KeyShares::gather(ThingAttr thing, int64_t rank, Location loc) {
+Value KeyShares::gather(Thing thing, int64_t rank, Location loc) {
   if (Value whole = step.get({thing, rank}, loc)) // W reads what I read
     return whole;
   SmallVector<int64_t> others;

@@ -16,27 +16,27 @@ public:
   /// Sends the keys that a unit made for the attention in the next piece.
   void deliver(pipeline::UnitOp op, mlir::Value value);
   /// A copy of keys that the schedule moved to a rank. It serves one use of this attention.
-  void lend(int64_t attention, pipeline::ThingAttr keys, int64_t rank, mlir::Value value);
+  void lend(int64_t attention, Thing keys, int64_t rank, mlir::Value value);
   /// The first copy that was lent and is not used; null if there is none.
-  mlir::Value takeLent(int64_t attention, pipeline::ThingAttr keys, int64_t rank);
+  mlir::Value takeLent(int64_t attention, Thing keys, int64_t rank);
 
   //===-- Shares of their gradients -----------------------------------------------------------------------------===//
   /// Whether it is a share of a sum: the gradient of keys that slices attend beside each other.
-  bool isShare(pipeline::ThingAttr thing) const;
+  bool isShare(Thing thing) const;
   /// A share that was made here; if the schedule moves none of these, it goes to who reads the sum.
-  void record(pipeline::ThingAttr thing, int64_t rank, mlir::Value value, mlir::Location loc);
+  void record(Thing thing, int64_t rank, mlir::Value value, mlir::Location loc);
   /// One more term on a rank. It waits in a slot of its own until the sum is taken: a rank that added up earlier would
   /// wait for it.
-  void add(pipeline::ThingAttr thing, int64_t rank, mlir::Value value);
+  void add(Thing thing, int64_t rank, mlir::Value value);
   /// Takes the rank's share as one value, arrivals waited for and added; null if it has none.
-  mlir::Value take(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
+  mlir::Value take(Thing thing, int64_t rank, mlir::Location loc);
   /// All shares, wherever they are, as one sum on this rank.
-  mlir::Value gather(pipeline::ThingAttr thing, int64_t rank, mlir::Location loc);
+  mlir::Value gather(Thing thing, int64_t rank, mlir::Location loc);
 
 private:
   StepValues &step;
   const StepOutline &outline;
-  llvm::DenseMap<pipeline::ThingAttr, std::map<int64_t, llvm::SmallVector<mlir::Value, 2>>> shares;    ///< by rank
+  llvm::DenseMap<Thing, std::map<int64_t, llvm::SmallVector<mlir::Value, 2>>> shares;                  ///< by rank
   std::map<int64_t, llvm::DenseMap<StepOutline::ThingOnRank, llvm::SmallVector<mlir::Value, 1>>> lent; ///< by attention
 };
 

@@ -9,14 +9,14 @@ using namespace pp::pipeline;
 
 //===-- Stashes -------------------------------------------------------------------------------------------------===//
 
-void MoveBuilder::recordStashUse(ThingAttr stash, UnitOp op) {
+void MoveBuilder::recordStashUse(Thing stash, UnitOp op) {
   if (outline.movesStashes)
     stashUsers[stash] = op;
 }
 
 /// A stash leaves for another rank or for its rank's host memory, or comes back: all that its F left.
 LogicalResult MoveBuilder::buildStashMove(TransferOp op, IntegerAttr group) {
-  ThingAttr stash = op.getThing();
+  Thing stash = step.thing(op.getThing());
   PlaceAttr from = *op.getFrom(), to = op.getTo();
   if (stashUsers.contains(stash) || from == to)
     return reportStash(op);
@@ -44,8 +44,8 @@ LogicalResult MoveBuilder::buildStashMove(TransferOp op, IntegerAttr group) {
 SmallVector<MoveBuilder::KeyMove> MoveBuilder::readCutKeys(TransferOp op) {
   SmallVector<KeyMove> found;
   for (int64_t attention = 0; op.getFrom() && attention < step.cuts(); ++attention)
-    if (Value value =
-            step.get({op.getThing(), op.getFrom()->getRanks().front(), ValueKey::whole, attention}, op.getLoc()))
+    if (Value value = step.get(
+            {step.thing(op.getThing()), op.getFrom()->getRanks().front(), ValueKey::whole, attention}, op.getLoc()))
       found.push_back({op, attention, value});
   return found;
 }
@@ -71,8 +71,8 @@ FailureOr<Share> MoveBuilder::readGrad(TransferOp op) {
 }
 
 FailureOr<Share> MoveBuilder::read(TransferOp op) {
-  ThingAttr thing = op.getThing();
-  bool isGrad = thing.getRole() == Role::grad;
+  Thing thing = step.thing(op.getThing());
+  bool isGrad = thing.role == Role::grad;
   if (involvesShards(op) || sumsOnAll(op))
     return isGrad ? gradients.join(pieceOf(op), op.getLoc())
                   : Share{joinShards(step, pieceOf(op), op.getLoc()), {}, op};
@@ -82,12 +82,12 @@ FailureOr<Share> MoveBuilder::read(TransferOp op) {
   if (keys.isShare(thing)) {
     if (Value share = keys.take(thing, from, op.getLoc()))
       return Share{share, {}, op};
-    return emitError(op.getLoc()) << "`" << thing.str() << "` is not on " << op.getFrom()->str() << ", which sends it"
-                                  << withLoops(op);
+    return emitError(op.getLoc()) << "`" << step.str(thing) << "` is not on " << op.getFrom()->str()
+                                  << ", which sends it" << withLoops(op);
   }
   if (Value value = step.get({thing, from}, op.getLoc()))
     return Share{value, {}, op};
-  return emitError(op.getLoc()) << "`" << thing.str() << "` is not on rank " << from << ", which sends it"
+  return emitError(op.getLoc()) << "`" << step.str(thing) << "` is not on rank " << from << ", which sends it"
                                 << withLoops(op);
 }
 
@@ -95,10 +95,10 @@ FailureOr<Share> MoveBuilder::read(TransferOp op) {
 
 void MoveBuilder::sendCutKeys(const KeyMove &move, IntegerAttr group) {
   TransferOp op = move.op;
-  ThingAttr thing = op.getThing();
+  Thing thing = step.thing(op.getThing());
   for (int64_t to : op.getTo().getRanks()) {
     Value sent = step.createMove(thing, move.value, to, op.getLoc(), group);
-    if (thing.getRole() == Role::kv)
+    if (thing.role == Role::kv)
       keys.lend(move.attention, thing, to, sent);
     else
       step.set({thing, to, ValueKey::whole, move.attention}, sent);
@@ -106,11 +106,11 @@ void MoveBuilder::sendCutKeys(const KeyMove &move, IntegerAttr group) {
 }
 
 void MoveBuilder::write(TransferOp op, Share share) {
-  ThingAttr thing = op.getThing();
+  Thing thing = step.thing(op.getThing());
   if (sumsOnAll(op))
     return gradients.addOnAll(pieceOf(op), share);
   for (int64_t to : op.getTo().getRanks())
-    if (thing.getRole() == Role::grad) {
+    if (thing.role == Role::grad) {
       gradients.sumUp(pieceOf(op), to, op.getLoc());
       gradients.addTerm(pieceOf(op), to, share);
     } else if (keys.isShare(thing)) {
@@ -149,7 +149,7 @@ LogicalResult MoveBuilder::build(ArrayRef<TransferOp> ops) {
     sendCutKeys(move, group);
   for (auto &[op, share] : arrivals) // a sum of one share may be where it goes already
     if (cast<ValType>(share.value.getType()).getPlace() != op.getTo())
-      share.value = step.createMove(op.getThing(), share.value, op.getTo(), op.getLoc(), group);
+      share.value = step.createMove(step.thing(op.getThing()), share.value, op.getTo(), op.getLoc(), group);
   for (auto &[op, share] : arrivals)
     write(op, share);
   return success();

@@ -18,9 +18,9 @@ public:
 
   //===-- Stashes -----------------------------------------------------------------------------------------------===//
   /// The unit that uses its stash last has run.
-  void recordStashUse(pipeline::ThingAttr stash, pipeline::UnitOp op);
+  void recordStashUse(Thing stash, pipeline::UnitOp op);
   /// The last move of the stash so far; null if there is none.
-  pipeline::TransferOp lastMoveOf(pipeline::ThingAttr stash) const { return stashMoves.lookup(stash); }
+  pipeline::TransferOp lastMoveOf(Thing stash) const { return stashMoves.lookup(stash); }
 
 private:
   /// Keys of a piece whose units are cut: those of one attention.
@@ -36,8 +36,8 @@ private:
   GradientShares &gradients;
   KeyShares &keys;
   int64_t groups = 0;
-  llvm::DenseMap<pipeline::ThingAttr, pipeline::UnitOp> stashUsers;     ///< the last use of each, once it has run
-  llvm::DenseMap<pipeline::ThingAttr, pipeline::TransferOp> stashMoves; ///< the last move of each so far
+  llvm::DenseMap<Thing, pipeline::UnitOp> stashUsers;     ///< the last use of each, once it has run
+  llvm::DenseMap<Thing, pipeline::TransferOp> stashMoves; ///< the last move of each so far
 
   int64_t pieceOf(pipeline::TransferOp op) const { return step.pieces.find(op.getThing().getCoord()); }
   llvm::SmallVector<KeyMove> readCutKeys(pipeline::TransferOp op);

@@ -7,9 +7,14 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-StepOutline::StepOutline(const StepValues &step) : exchanges(step.program), keys(step.program, step.pieces.all()) {
+StepOutline::StepOutline(const StepValues &step)
+    : exchanges(step.program), keys(step.program, step.pieces.all()), pieces(step.pieces) {
   Recomputers recomputers;
   ProgramOp program = step.program;
+  microbatches = program.getMicrobatches();
+  slices = std::max<int64_t>(program.getSlices(), 1);
+  forwards.assign(pieces.size() * microbatches * slices, -1);
+  backwards = forwards;
   program.walk([&](Operation *op) {
     if (auto unit = dyn_cast<UnitOp>(op))
       readUnit(step, unit, recomputers);
@@ -29,12 +34,13 @@ void StepOutline::readUnit(const StepValues &step, UnitOp op, Recomputers &recom
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
   Phase phase = op.getUnit().getPhase();
   for (int64_t before : piecesBefore(step.pieces, piece)) {
-    ThingAttr act = step.thing(Role::act, before, coord);
+    Thing act = step.thing(Role::act, before, coord);
     if (Operation *recomputer = recomputers.lookup({act, rank}); recomputer && readsActivation(step, piece, phase))
       readAgain.insert(recomputer);
-    if (phase == Phase::F)
-      readers[act].push_back(rank);
   }
+  size_t number = numberOf(piece, coord.getMicrobatch(), coord.getSlice());
+  if (phase == Phase::F)
+    forwards[number] = rank;
   if (phase == Phase::F && keys.reads(piece))
     keyReaders[step.thing(Role::kv, piece, coord)] = rank;
   if (phase == Phase::R) {
@@ -43,20 +49,28 @@ void StepOutline::readUnit(const StepValues &step, UnitOp op, Recomputers &recom
   }
   if (phase != Phase::B && phase != Phase::I)
     return;
-  for (int64_t after : piecesAfter(step.pieces, piece))
-    readers[step.thing(Role::dact, after, coord)].push_back(rank);
+  backwards[number] = rank;
   if (keys.makes(piece))
     keyReaders[step.thing(Role::dkv, piece + 1, coord)] = rank;
 }
 
+SmallVector<int64_t, 2> StepOutline::readersOf(Thing made) const {
+  bool isForward = made.role == Role::act;
+  SmallVector<int64_t, 2> ranks;
+  for (int64_t reader : isForward ? piecesAfter(pieces, made.piece) : piecesBefore(pieces, made.piece))
+    if (int64_t rank = (isForward ? forwards : backwards)[numberOf(reader, made.microbatch, made.slice)]; rank >= 0)
+      ranks.push_back(rank);
+  return ranks;
+}
+
 void StepOutline::readMove(const StepValues &step, TransferOp op) {
-  Role role = op.getThing().getRole();
-  movesStashes |= role == Role::stash;
-  if (role == Role::grad)
-    gradMoves[step.pieces.find(op.getThing().getCoord())] = op;
+  Thing thing = step.thing(op.getThing());
+  movesStashes |= thing.role == Role::stash;
+  if (thing.role == Role::grad)
+    gradMoves[thing.piece] = op;
   else
-    moves[op.getThing()] = op;
-  if (role == Role::kv)
+    moves[thing] = op;
+  if (thing.role == Role::kv)
     for (int64_t to : op.getTo().getRanks())
-      keysMovedTo.insert({op.getThing(), to});
+      keysMovedTo.insert({thing, to});
 }

@@ -8,19 +8,24 @@ using namespace pp;
 using namespace pp::pipeline;
 
 StepValues::StepValues(ModuleOp module, ProgramOp program)
-    : program(program), pieces(program), bodies(module, pieces), builder(program.getContext()) {}
+    : program(program), pieces(program), bodies(module, pieces), builder(program.getContext()),
+      places(program.getRanks()) {}
 
 //===-- Things, places, types -----------------------------------------------------------------------------------===//
 
-ThingAttr StepValues::thing(Role role, int64_t piece, int64_t mb, int64_t slice) const {
-  return ThingAttr::get(builder.getContext(), role, pieces.op(piece).getCoord().with(mb, slice));
-}
-
-ThingAttr StepValues::thing(Role role, int64_t piece, CoordAttr unit) const {
-  CoordAttr own = pieces.op(piece).getCoord();
-  if (own.getPart() == unit.getPart() && own.getIndex() == unit.getIndex()) // most often: nothing to look up
-    return ThingAttr::get(builder.getContext(), role, unit);
-  return thing(role, piece, unit.getMicrobatch(), unit.getSlice());
+ThingAttr StepValues::attr(Thing thing) const {
+  MLIRContext *context = builder.getContext();
+  auto coordOf = [&](StringRef part) {
+    return CoordAttr::get(context, StringAttr::get(context, part), -1, thing.microbatch, thing.slice);
+  };
+  if (thing.piece == unitPiece && thing.role != Role::data && thing.microbatch == unitCoord.getMicrobatch() &&
+      thing.slice == unitCoord.getSlice())
+    return ThingAttr::get(context, thing.role, unitCoord);
+  if (thing.piece < 0)
+    return ThingAttr::get(context, thing.role, coordOf("norm"));
+  if (thing.role == Role::data)
+    return ThingAttr::get(context, thing.role, coordOf(stringifyBindingKind(BindingKind(thing.piece))));
+  return ThingAttr::get(context, thing.role, pieces.op(thing.piece).getCoord().with(thing.microbatch, thing.slice));
 }
 
 PlaceAttr StepValues::place(ArrayRef<int64_t> ranks, Layout layout) const {
@@ -61,7 +66,7 @@ Value StepValues::get(const ValueKey &key, Location loc) {
     return {};
   auto future = dyn_cast<FutureType>(it->second.getType());
   if (future && future.getValue().getRanks().size() > 1) { // this rank's copy of a broadcast
-    ValType type = typeOn(key.thing.getRole(), future.getValue().getPayload(), key.rank);
+    ValType type = typeOn(key.thing.role, future.getValue().getPayload(), key.rank);
     return it->second = builder.create<WaitOp>(loc, type, it->second);
   }
   return it->second = waitFor(it->second, loc);
@@ -74,11 +79,11 @@ void StepValues::begin() {
   builder.setInsertionPointToEnd(&program.getBody().front());
 }
 
-Value StepValues::addInput(ThingAttr thing, ValType type, StringRef data) {
+Value StepValues::addInput(Thing thing, ValType type, StringRef data) {
   OpBuilder::InsertionGuard guard(builder);
   builder.setInsertionPointAfter(lastInput);
-  auto input =
-      builder.create<InputOp>(program.getLoc(), type, thing, data.empty() ? StringAttr() : builder.getStringAttr(data));
+  auto input = builder.create<InputOp>(program.getLoc(), type, attr(thing),
+                                       data.empty() ? StringAttr() : builder.getStringAttr(data));
   lastInput = input;
   return input;
 }
@@ -89,14 +94,20 @@ Value StepValues::waitFor(Value value, Location loc) {
   return value;
 }
 
-Value StepValues::createMove(ThingAttr thing, Value value, int64_t to, Location loc, IntegerAttr group) {
-  return createMove(thing, value, place({to}), loc, group);
+Value StepValues::createMove(Thing thing, Value value, int64_t to, Location loc, IntegerAttr group) {
+  PlaceAttr &target = places[to];
+  if (!target)
+    target = place({to});
+  return createMove(thing, value, target, loc, group);
 }
 
-Value StepValues::createMove(ThingAttr thing, Value value, PlaceAttr to, Location loc, IntegerAttr group) {
+Value StepValues::createMove(Thing thing, Value value, PlaceAttr to, Location loc, IntegerAttr group) {
   auto from = cast<ValType>(value.getType());
-  auto target = ValType::get(builder.getContext(), from.getRole(), from.getPayload(), to);
-  return builder.create<MoveOp>(loc, FutureType::get(builder.getContext(), target), thing, value, group);
+  FutureType &future = futures[{from, to}];
+  if (!future)
+    future = FutureType::get(builder.getContext(),
+                             ValType::get(builder.getContext(), from.getRole(), from.getPayload(), to));
+  return builder.create<MoveOp>(loc, future, attr(thing), value, group);
 }
 
 Value StepValues::createJoin(Role role, TupleType payload, PlaceAttr place, ValueRange values, Location loc) {
@@ -104,12 +115,17 @@ Value StepValues::createJoin(Role role, TupleType payload, PlaceAttr place, Valu
 }
 
 TaskOp StepValues::createTask(const TaskBody &body, UnitIdAttr unit, int64_t rank, ValueRange inputs, Location loc) {
-  auto [it, isNew] = resultTypes.try_emplace({&body, rank});
-  SmallVector<Type> &types = it->second;
-  for (const BodyGroups::Group &group : isNew ? ArrayRef(body.groups.results) : ArrayRef<BodyGroups::Group>())
-    types.push_back(typeOn(roleOf(group.kind()), group.payload, rank));
-  return builder.create<TaskOp>(loc, types, body.name(), unit, ArrayRef<int64_t>(rank), body.groups.ties, inputs,
-                                IntegerAttr(), IntegerAttr(), FloatAttr());
+  auto [it, isNew] = kinds.try_emplace({&body, rank});
+  TaskKind &kind = it->second;
+  if (isNew) {
+    for (const BodyGroups::Group &group : body.groups.results)
+      kind.types.push_back(typeOn(roleOf(group.kind()), group.payload, rank));
+    kind.callee = SymbolRefAttr::get(func::FuncOp(body.function));
+    kind.ranks = builder.getDenseI64ArrayAttr(rank);
+    kind.ties = builder.getDenseI64ArrayAttr(body.groups.ties);
+  }
+  return builder.create<TaskOp>(loc, kind.types, kind.callee, unit, kind.ranks, kind.ties, inputs, IntegerAttr(),
+                                IntegerAttr(), FloatAttr());
 }
 
-void StepValues::output(ThingAttr thing, Value value, Location loc) { builder.create<OutputOp>(loc, thing, value); }
+void StepValues::output(Thing thing, Value value, Location loc) { builder.create<OutputOp>(loc, attr(thing), value); }

@@ -11,6 +11,18 @@
 
 namespace pp {
 
+/// A `#pipeline.thing` in numbers. A step asks for several things for each unit, and to unique an attribute each time
+/// took a third of the time.
+struct Thing {
+  pipeline::Role role;
+  int32_t piece; ///< its number; of data a `BindingKind`; -1: the norm of all gradients
+  int32_t microbatch, slice;
+
+  Thing(pipeline::Role role, int64_t piece, int64_t microbatch = -1, int64_t slice = -1)
+      : role(role), piece(piece), microbatch(microbatch), slice(slice) {}
+  bool operator==(const Thing &other) const = default;
+};
+
 /// Where a value of the step is: which thing, or part of it, on which rank.
 struct ValueKey {
   enum Part : uint8_t {
@@ -18,16 +30,17 @@ struct ValueKey {
     light, ///< of a stash: what F saves of it where R makes the rest
     own    ///< of weights and gradients: what the rank updates, its shard or all
   };
-  pipeline::ThingAttr thing;
+  Thing thing;
   int32_t rank;
   int32_t cut : 29; ///< of a unit that is cut at its attentions: the attention or step, else -1
   Part part : 2;
   bool host : 1; ///< in the rank's host memory
 
-  ValueKey(pipeline::ThingAttr thing, int64_t rank, Part part = whole, int64_t cut = -1, bool host = false)
+  bool operator==(const ValueKey &other) const = default;
+  ValueKey(Thing thing, int64_t rank, Part part = whole, int64_t cut = -1, bool host = false)
       : thing(thing), rank(rank), cut(cut), part(part), host(host) {}
 };
-static_assert(sizeof(ValueKey) == 16, "there are several for each unit of a step");
+static_assert(sizeof(ValueKey) == 24, "there are several for each unit of a step");
 
 class StepValues {
 public:
@@ -39,9 +52,17 @@ public:
   mlir::OpBuilder builder;
 
   //===-- Things, places, types ---------------------------------------------------------------------------------===//
-  pipeline::ThingAttr thing(pipeline::Role role, int64_t piece, int64_t mb = -1, int64_t slice = -1) const;
   /// The thing of a unit's own microbatch and slice.
-  pipeline::ThingAttr thing(pipeline::Role role, int64_t piece, pipeline::CoordAttr unit) const;
+  static Thing thing(pipeline::Role role, int64_t piece, pipeline::CoordAttr unit) {
+    return {role, piece, unit.getMicrobatch(), unit.getSlice()};
+  }
+  Thing thing(pipeline::ThingAttr attr) const {
+    return thing(attr.getRole(), pieces.find(attr.getCoord()), attr.getCoord());
+  }
+  pipeline::ThingAttr attr(Thing thing) const;
+  /// A unit of this piece is built: most things that are asked for have its coordinate.
+  void turnTo(int64_t piece, pipeline::CoordAttr coord) { unitPiece = piece, unitCoord = coord; }
+  std::string str(Thing thing) const { return attr(thing).str(); }
   pipeline::PlaceAttr place(llvm::ArrayRef<int64_t> ranks, pipeline::Layout layout = pipeline::Layout::full) const;
   pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank) const;
   /// What the tensors of a group of this kind are: `kv` of `kv.2`.
@@ -60,39 +81,57 @@ public:
   //===-- Ops ---------------------------------------------------------------------------------------------------===//
   /// From here on ops are added; inputs before them.
   void begin();
-  mlir::Value addInput(pipeline::ThingAttr thing, pipeline::ValType type, llvm::StringRef data = "");
+  mlir::Value addInput(Thing thing, pipeline::ValType type, llvm::StringRef data = "");
   mlir::Value waitFor(mlir::Value valueOrFuture, mlir::Location loc);
-  mlir::Value createMove(pipeline::ThingAttr thing, mlir::Value value, int64_t to, mlir::Location loc,
-                         mlir::IntegerAttr group = {});
-  mlir::Value createMove(pipeline::ThingAttr thing, mlir::Value value, pipeline::PlaceAttr to, mlir::Location loc,
+  mlir::Value createMove(Thing thing, mlir::Value value, int64_t to, mlir::Location loc, mlir::IntegerAttr group = {});
+  mlir::Value createMove(Thing thing, mlir::Value value, pipeline::PlaceAttr to, mlir::Location loc,
                          mlir::IntegerAttr group = {});
   /// One value of all these, each on a rank of its own.
   mlir::Value createJoin(pipeline::Role role, mlir::TupleType payload, pipeline::PlaceAttr place,
                          mlir::ValueRange values, mlir::Location loc);
   pipeline::TaskOp createTask(const TaskBody &body, pipeline::UnitIdAttr unit, int64_t rank, mlir::ValueRange inputs,
                               mlir::Location loc);
-  void output(pipeline::ThingAttr thing, mlir::Value value, mlir::Location loc);
+  void output(Thing thing, mlir::Value value, mlir::Location loc);
 
 private:
+  /// What all tasks of a body on a rank have in common.
+  struct TaskKind {
+    llvm::SmallVector<mlir::Type> types; ///< of the results
+    mlir::FlatSymbolRefAttr callee;
+    mlir::DenseI64ArrayAttr ranks, ties;
+  };
+
   mlir::Operation *lastInput = nullptr;
+  int64_t unitPiece = -1;
+  pipeline::CoordAttr unitCoord;
+  llvm::DenseMap<std::pair<mlir::Type, pipeline::PlaceAttr>, pipeline::FutureType> futures; ///< by what goes where
+  std::vector<pipeline::PlaceAttr> places;                                                  ///< by rank
   llvm::DenseMap<ValueKey, mlir::Value> values;
-  llvm::DenseMap<std::pair<const TaskBody *, int64_t>, llvm::SmallVector<mlir::Type>> resultTypes; ///< by rank
+  llvm::DenseMap<std::pair<const TaskBody *, int64_t>, TaskKind> kinds; ///< by body and rank
   int64_t numCuts = 0;
 };
 
 } // namespace pp
 
+template <> struct llvm::DenseMapInfo<pp::Thing> {
+  static pp::Thing getEmptyKey() { return {pp::pipeline::Role::act, -2}; }
+  static pp::Thing getTombstoneKey() { return {pp::pipeline::Role::act, -3}; }
+  static unsigned getHashValue(pp::Thing thing) {
+    return pp::hashByMicrobatch(uint64_t(thing.role) << 32 | uint32_t(thing.piece), thing.slice, thing.microbatch);
+  }
+  static bool isEqual(pp::Thing a, pp::Thing b) { return a == b; }
+};
+
 template <> struct llvm::DenseMapInfo<pp::ValueKey> {
-  using Things = llvm::DenseMapInfo<pp::pipeline::ThingAttr>;
+  using Things = llvm::DenseMapInfo<pp::Thing>;
   static pp::ValueKey getEmptyKey() { return {Things::getEmptyKey(), 0}; }
   static pp::ValueKey getTombstoneKey() { return {Things::getTombstoneKey(), 0}; }
   static unsigned getHashValue(const pp::ValueKey &key) {
-    return llvm::hash_combine(Things::getHashValue(key.thing), key.rank,
-                              int64_t(key.cut) * 8 + key.part * 2 + key.host);
+    uint64_t part = uint64_t(key.cut) << 7 ^ unsigned(key.thing.role) << 3 ^ key.part << 1 ^ unsigned(key.host);
+    uint64_t where = uint64_t(key.thing.piece) << 32 ^ uint32_t(key.rank);
+    return pp::hashByMicrobatch(densemap::detail::mix(where) ^ part, key.thing.slice, key.thing.microbatch);
   }
-  static bool isEqual(const pp::ValueKey &a, const pp::ValueKey &b) {
-    return a.thing == b.thing && a.rank == b.rank && a.part == b.part && a.cut == b.cut && a.host == b.host;
-  }
+  static bool isEqual(const pp::ValueKey &a, const pp::ValueKey &b) { return a == b; }
 };
 
 #endif // PP_PASSES_STEPVALUES_H

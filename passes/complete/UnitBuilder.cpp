@@ -37,10 +37,7 @@ void UnitBuilder::setShare(TaskOp task, const TaskBody &body, const TaskBody &wh
 //===-- Inputs --------------------------------------------------------------------------------------------------===//
 
 Value UnitBuilder::dataInput(StringRef kind, CoordAttr unit, int64_t rank, TupleType payload) {
-  // One thing per kind, microbatch and slice: `tokens` and `targets` are told apart by the part of the coordinate.
-  auto coord =
-      CoordAttr::get(unit.getContext(), step.builder.getStringAttr(kind), -1, unit.getMicrobatch(), unit.getSlice());
-  ThingAttr data = ThingAttr::get(unit.getContext(), Role::data, coord);
+  Thing data = step.thing(Role::data, static_cast<int64_t>(*symbolizeBindingKind(kind)), unit);
   if (!step.has({data, rank}))
     step.set({data, rank}, step.addInput(data, step.typeOn(Role::data, payload, rank), kind));
   return step.get({data, rank}, step.program.getLoc());
@@ -51,13 +48,13 @@ FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &gro
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
   StringRef kind = group.kind();
-  ThingAttr needed;
+  Thing needed = step.thing(Role::act, piece, coord);
   if (kind == "act")
-    needed = step.thing(Role::act, *piecesBefore(step.pieces, piece).begin(), coord);
+    needed.piece = *piecesBefore(step.pieces, piece).begin();
   else if (kind == "dact") // of shards the first's
     needed = step.thing(Role::dact, *piecesAfter(step.pieces, piece).begin(), coord);
   else if (kind == "kv" || kind == "dkv")
-    needed = step.thing(kind == "kv" ? Role::kv : Role::dkv, piece, coord.getMicrobatch(), group.chunk());
+    needed = Thing(kind == "kv" ? Role::kv : Role::dkv, piece, coord.getMicrobatch(), group.chunk());
   else if (kind == "dkeys")
     needed = step.thing(Role::dkv, piece + 1, coord);
   else
@@ -94,7 +91,7 @@ FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group)
   if (kind == "weight" && versions.areUsed() && step.pieces.trains(piece))
     return versions.get(op, piece, rank);
   if (kind == "weight")
-    return get({step.thing(Role::weight, piece), rank});
+    return get({Thing(Role::weight, piece), rank});
   if (kind == "tokens" || kind == "targets" || kind == "source")
     return dataInput(group.name, coord, rank, group.payload);
   return Value();
@@ -114,17 +111,17 @@ LogicalResult UnitBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
   value = *own;
   if (value)
     return success();
-  ThingAttr stash = step.thing(Role::stash, step.pieces.find(op.getUnit().getCoord()), op.getUnit().getCoord());
+  Thing stash = step.thing(Role::stash, step.pieces.find(op.getUnit().getCoord()), op.getUnit().getCoord());
   if (TransferOp move = kind == "kept" || kind == "stash" ? moves.lastMoveOf(stash) : TransferOp())
     return reportMoved(op, stash, move);
   return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << op.getRanks().front() << " has no `"
                                 << group.name << "` to read there" << withLoops(op);
 }
 
-LogicalResult UnitBuilder::reportMoved(UnitOp op, ThingAttr stash, TransferOp move) const {
+LogicalResult UnitBuilder::reportMoved(UnitOp op, Thing stash, TransferOp move) const {
   PlaceAttr to = move.getTo();
   auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << op.getRanks().front()
-                                      << " needs `" << stash.str() << "`, which is "
+                                      << " needs `" << step.str(stash) << "`, which is "
                                       << (to.getLayout() == Layout::host ? "in host memory" : "on " + to.str())
                                       << withLoops(op);
   error.attachNote(move.getLoc()) << "moved there here" << withLoops(move);
@@ -132,25 +129,26 @@ LogicalResult UnitBuilder::reportMoved(UnitOp op, ThingAttr stash, TransferOp mo
 }
 
 /// An input that the schedule moves itself, and not to where it is read; keys of a slice that ran elsewhere.
-LogicalResult UnitBuilder::reportAbsent(UnitOp op, ThingAttr thing, int64_t rank) const {
+LogicalResult UnitBuilder::reportAbsent(UnitOp op, Thing thing, int64_t rank) const {
   SmallVector<int64_t> ranks;
   for (int64_t other = 0; other < static_cast<int64_t>(ProgramOp(step.program).getRanks()); ++other)
     if (step.has({thing, other}))
       ranks.push_back(other);
-  auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `" << thing.str()
-                                      << "`, which is on " << step.place(ranks).str() << withLoops(op);
+  auto error = emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << rank << " needs `"
+                                      << step.str(thing) << "`, which is on " << step.place(ranks).str()
+                                      << withLoops(op);
   if (auto move = dyn_cast_or_null<TransferOp>(outline.moves.lookup(thing))) {
     int64_t to = move.getTo().getRanks().front();
-    auto &note = error.attachNote(move.getLoc()) << "`" << thing.str() << "` is moved by hand here, to rank " << to;
+    auto &note = error.attachNote(move.getLoc()) << "`" << step.str(thing) << "` is moved by hand here, to rank " << to;
     if (to == rank)
       note << ", and only later";
     else
       note << "; move it to rank " << rank << " too, or leave all its moves to the compiler";
     note << withLoops(move);
-  } else if (thing.getRole() == Role::kv || thing.getRole() == Role::dkv) {
-    error.attachNote(step.pieces.op(step.pieces.find(thing.getCoord())).getLoc())
+  } else if (thing.role == Role::kv || thing.role == Role::dkv) {
+    error.attachNote(step.pieces.op(thing.piece).getLoc())
         << "slices read the keys of those before them; run all slices of a microbatch on one rank, or move `"
-        << thing.str() << "` to rank " << rank;
+        << step.str(thing) << "` to rank " << rank;
   }
   return failure();
 }
@@ -161,7 +159,7 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
   Phase phase = op.getUnit().getPhase();
-  ThingAttr stash = step.thing(Role::stash, piece, coord);
+  Thing stash = step.thing(Role::stash, piece, coord);
   if (phase == Phase::B || phase == Phase::I)
     moves.recordStashUse(stash, op);
   bool isShard = vocabularyShards(step.pieces, piece) > 0;
@@ -181,7 +179,7 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
     } else if (kind == "keys") {
       keys.deliver(op, value);
     } else if (kind == "kv" || kind == "dkv") {
-      ThingAttr made = step.thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.chunk());
+      Thing made = Thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.chunk());
       if (keys.isShare(made))
         keys.record(made, rank, value, op.getLoc());
       else
@@ -222,6 +220,7 @@ LogicalResult UnitBuilder::build(UnitOp op) {
     remarkLate(op);
     return success();
   }
+  step.turnTo(piece, coord);
   gradients.turnTo(updateOf(step.program, coord.getMicrobatch()));
   Share share;
   if ((phase == Phase::B || phase == Phase::W) && step.pieces.trains(piece))

@@ -23,7 +23,7 @@ public:
   /// What the task has made for others. `share`: of the gradient, what it contained before.
   mlir::LogicalResult recordResults(pipeline::UnitOp op, const TaskBody &body, pipeline::TaskOp task, Share share);
   /// That the unit's input is elsewhere, and why.
-  mlir::LogicalResult reportAbsent(pipeline::UnitOp op, pipeline::ThingAttr thing, int64_t rank) const;
+  mlir::LogicalResult reportAbsent(pipeline::UnitOp op, Thing thing, int64_t rank) const;
 
   /// The tasks of one `together` have its number as `joint`.
   void beginJoint() { ++joints; }
@@ -53,7 +53,7 @@ private:
   mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
   mlir::FailureOr<mlir::Value> readShared(pipeline::UnitOp op, const BodyGroups::Group &group);
   mlir::FailureOr<mlir::Value> readOwn(pipeline::UnitOp op, const BodyGroups::Group &group);
-  mlir::LogicalResult reportMoved(pipeline::UnitOp op, pipeline::ThingAttr stash, pipeline::TransferOp move) const;
+  mlir::LogicalResult reportMoved(pipeline::UnitOp op, Thing stash, pipeline::TransferOp move) const;
 };
 
 } // namespace pp

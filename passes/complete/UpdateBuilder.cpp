@@ -12,7 +12,7 @@ using namespace pp;
 using namespace pp::pipeline;
 
 ValueKey UpdateBuilder::own(Role role, int64_t piece, int64_t rank) const {
-  return {step.thing(role, piece), rank, ValueKey::own};
+  return {Thing(role, piece), rank, ValueKey::own};
 }
 
 Value UpdateBuilder::getOwn(Role role, int64_t piece, int64_t rank) {
@@ -43,7 +43,7 @@ LogicalResult UpdateBuilder::createInputs() {
     }
     if (pieces.owners(piece).empty())
       return emitError(locOf(piece)) << pieces.describe(piece) << " has no `opt` place, so no rank can update it";
-    ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
+    Thing weight = Thing(Role::weight, piece), state = Thing(Role::opt, piece);
     for (int64_t rank : pieces.homes(piece))
       step.set({weight, rank}, step.addInput(weight, step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank)));
     versions.createInputs(piece);
@@ -112,7 +112,7 @@ LogicalResult UpdateBuilder::reduceToOwner(int64_t piece) {
       if (rank == owner)
         continue;
       Share share = gradients.take(piece, rank, loc);
-      share.value = step.createMove(step.thing(Role::grad, piece), share.value, owner, loc);
+      share.value = step.createMove(Thing(Role::grad, piece), share.value, owner, loc);
       gradients.addTerm(piece, owner, share);
     }
   Share sum = gradients.take(piece, owner, loc);
@@ -151,7 +151,7 @@ LogicalResult UpdateBuilder::addTiedToOwners(int64_t piece) {
     Location loc = locOf(piece);
     Value share = createUpdateTask(*out, piece, owner, {getOwn(Role::grad, piece, owner)});
     if (owner != target)
-      share = step.waitFor(step.createMove(step.thing(Role::grad, piece), share, target, loc), loc);
+      share = step.waitFor(step.createMove(Thing(Role::grad, piece), share, target, loc), loc);
     Value sum = getOwn(Role::grad, primary, target);
     sum = step.createTask(*in, gradients.updateUnit(primary), target, {sum, share}, loc).getResult(0);
     step.set(own(Role::grad, primary, target), sum);
@@ -199,11 +199,6 @@ void UpdateBuilder::createNorms() {
       step.output(normThing(), norm, step.program.getLoc());
 }
 
-ThingAttr UpdateBuilder::normThing() const {
-  MLIRContext *context = step.builder.getContext();
-  return ThingAttr::get(context, Role::stat, CoordAttr::get(context, StringAttr::get(context, "norm"), -1, -1, -1));
-}
-
 /// All ranks that counted something get the sum of all.
 void UpdateBuilder::reduceNorms() {
   if (norms.size() < 2)
@@ -249,8 +244,7 @@ LogicalResult UpdateBuilder::updateWeights(ArrayRef<int64_t> pieces) {
       if (failed(updateOnOwner(piece, owner, k)))
         return failure();
     if (gradients.isLast())
-      step.output(step.thing(Role::grad, piece), getOwn(Role::grad, piece, step.pieces.owners(piece).front()),
-                  locOf(piece));
+      step.output(Thing(Role::grad, piece), getOwn(Role::grad, piece, step.pieces.owners(piece).front()), locOf(piece));
   }
   if (!gradients.isLast())
     return success();
@@ -271,12 +265,12 @@ Value UpdateBuilder::freshWeights(int64_t piece, int64_t rank, size_t k) {
           .getResult(0);
   if (source == rank)
     return value;
-  return step.waitFor(step.createMove(step.thing(Role::weight, piece), value, rank, loc), loc);
+  return step.waitFor(step.createMove(Thing(Role::weight, piece), value, rank, loc), loc);
 }
 
 LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t k) {
   Location loc = locOf(piece);
-  ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
+  Thing weight = Thing(Role::weight, piece), state = Thing(Role::opt, piece);
   const TaskBody *body = step.bodies.find(piece, Phase::U);
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
@@ -321,7 +315,7 @@ static Operation *rootOf(Value value) {
 void UpdateBuilder::returnWeights(int64_t piece) {
   Location loc = locOf(piece);
   versions.outputOld(piece);
-  ThingAttr weight = step.thing(Role::weight, piece);
+  Thing weight = Thing(Role::weight, piece);
   for (int64_t home : step.pieces.homes(piece)) {
     int64_t owner = nearestOwner(piece, home, 0);
     Value value = getOwn(Role::weight, piece, owner);

@@ -46,7 +46,7 @@ private:
   mlir::LogicalResult addTiedToOwners(int64_t piece);
 
   // Norms.
-  pipeline::ThingAttr normThing() const;
+  static Thing normThing() { return {pipeline::Role::stat, /*piece=*/-1}; }
   void createNorms();
   void addNorm(int64_t piece, int64_t rank);
   void reduceNorms();

@@ -41,7 +41,7 @@ LogicalResult UpdateBuilder::createShardInputs(int64_t piece) {
       error.attachNote(pieces.op(other).getLoc()) << "placed here";
       return failure();
     }
-  ThingAttr weight = step.thing(Role::weight, piece), state = step.thing(Role::opt, piece);
+  Thing weight = Thing(Role::weight, piece), state = Thing(Role::opt, piece);
   bool isWhole = homes.getLayout() == Layout::full;
   PayloadCut cut = cutPayload(step.bodies.weightsOf(piece).getTypes(), sharers.size(), pieces.runs(piece));
   for (int64_t rank : pieces.shards(piece)) {
@@ -65,7 +65,7 @@ Value pp::joinShards(StepValues &step, int64_t piece, Location loc) {
   SmallVector<int64_t> ranks = step.pieces.sharers(piece);
   SmallVector<Value> shards;
   for (int64_t rank : ranks)
-    shards.push_back(step.get({step.thing(Role::weight, piece), rank, ValueKey::own}, loc));
+    shards.push_back(step.get({Thing(Role::weight, piece), rank, ValueKey::own}, loc));
   return step.createJoin(Role::weight, step.bodies.weightsOf(piece), step.place(ranks, Layout::shard), shards, loc);
 }
 
@@ -75,7 +75,7 @@ LogicalResult UpdateBuilder::reduceOnAll(int64_t piece) {
   if (!gradients.holders(piece).empty() && !outline.gradMoves.count(piece)) {
     Share sum = gradients.join(piece, loc);
     Layout layout = step.pieces.isSharded(piece) ? Layout::shard : Layout::full;
-    sum.value = step.createMove(step.thing(Role::grad, piece), sum.value, step.place(sharers, layout), loc);
+    sum.value = step.createMove(Thing(Role::grad, piece), sum.value, step.place(sharers, layout), loc);
     gradients.addOnAll(piece, sum);
   }
   bool isLeft = !gradients.holders(piece).empty();
@@ -123,7 +123,7 @@ void UpdateBuilder::updateShard(int64_t piece, int64_t rank) {
     else if (group.name == "grad")
       value = getOwn(Role::grad, piece, rank);
     else if (group.name == "opt")
-      value = step.get({step.thing(Role::opt, piece), rank}, loc);
+      value = step.get({Thing(Role::opt, piece), rank}, loc);
     else if (group.name == "fresh")
       value = freshShard(piece, rank);
     else
@@ -132,14 +132,14 @@ void UpdateBuilder::updateShard(int64_t piece, int64_t rank) {
   TaskOp task = step.createTask(*body, gradients.updateUnit(piece), rank, inputs, loc);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
     if (group.name == "opt")
-      step.output(step.thing(Role::opt, piece), value, loc);
+      step.output(Thing(Role::opt, piece), value, loc);
     else
       step.set(own(Role::weight, piece, rank), value);
 }
 
 void UpdateBuilder::updateShards(int64_t piece) {
   Location loc = locOf(piece);
-  ThingAttr weight = step.thing(Role::weight, piece);
+  Thing weight = Thing(Role::weight, piece);
   bool isWhole = !step.pieces.homesAreShards(piece);
   for (int64_t rank : step.pieces.shards(piece)) {
     if (isWhole)
@@ -148,7 +148,7 @@ void UpdateBuilder::updateShards(int64_t piece) {
     updateShard(piece, rank);
     if (!isWhole)
       step.output(weight, getOwn(Role::weight, piece, rank), loc);
-    step.output(step.thing(Role::grad, piece), getOwn(Role::grad, piece, rank), loc);
+    step.output(Thing(Role::grad, piece), getOwn(Role::grad, piece, rank), loc);
   }
   if (isWhole)
     gatherShards(piece);
@@ -156,7 +156,7 @@ void UpdateBuilder::updateShards(int64_t piece) {
 
 /// The new shards are on their way to where the old whole was.
 void UpdateBuilder::gatherShards(int64_t piece) {
-  ThingAttr weight = step.thing(Role::weight, piece);
+  Thing weight = Thing(Role::weight, piece);
   SmallVector<int64_t> ranks = step.pieces.sharers(piece);
   Value future = step.createMove(weight, joinShards(step, piece, locOf(piece)), step.place(ranks), locOf(piece));
   for (int64_t rank : ranks)
@@ -164,7 +164,7 @@ void UpdateBuilder::gatherShards(int64_t piece) {
 }
 
 void UpdateBuilder::returnGathered(int64_t piece) {
-  ThingAttr weight = step.thing(Role::weight, piece);
+  Thing weight = Thing(Role::weight, piece);
   for (int64_t rank : step.pieces.shards(piece))
     step.output(weight, step.get({weight, rank}, locOf(piece)), locOf(piece));
 }

@@ -84,8 +84,8 @@ LogicalResult MoveBuilder::verifyGroup(TransferOp op) const {
 
 /// The unit that uses this stash last, if it has run; where the stash is now, and what brought it there.
 InFlightDiagnostic MoveBuilder::reportStash(TransferOp op) const {
-  ThingAttr stash = op.getThing();
-  std::string name = "`" + stash.str() + "`";
+  Thing stash = step.thing(op.getThing());
+  std::string name = "`" + step.str(stash) + "`";
   if (UnitOp user = stashUsers.lookup(stash)) {
     auto error = emitError(op.getLoc()) << name << " is moved after its last use" << withLoops(op);
     error.attachNote(user.getLoc()) << "`" << user.getUnit().str() << "` uses it last, here" << withLoops(user);

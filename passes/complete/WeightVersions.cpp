@@ -44,8 +44,8 @@ void WeightVersions::readUnit(UnitOp op) {
 void WeightVersions::createInputs(int64_t piece) {
   int64_t rank = step.pieces.owner(piece);
   for (int64_t back = 1; back <= carried[piece]; ++back)
-    old[{piece, -back}] = step.addInput(step.thing(Role::weight, piece, back),
-                                        step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank));
+    old[{piece, -back}] =
+        step.addInput(Thing(Role::weight, piece, back), step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank));
 }
 
 FailureOr<Value> WeightVersions::get(UnitOp op, int64_t piece, int64_t rank) {
@@ -54,7 +54,7 @@ FailureOr<Value> WeightVersions::get(UnitOp op, int64_t piece, int64_t rank) {
     return Value();
   --readers[{piece, version}];
   if (version == newest[piece])
-    return step.get({step.thing(Role::weight, piece), rank}, op.getLoc());
+    return step.get({Thing(Role::weight, piece), rank}, op.getLoc());
   auto kept = old.find({piece, version});
   if (kept != old.end())
     return kept->second;
@@ -91,7 +91,7 @@ void WeightVersions::keepOld(int64_t piece, int64_t rank) {
   bool carries = back <= carried[piece];
   if (readers[{piece, version}] == 0 && !carries)
     return;
-  Value weights = step.get({step.thing(Role::weight, piece), rank}, step.pieces.op(piece).getLoc());
+  Value weights = step.get({Thing(Role::weight, piece), rank}, step.pieces.op(piece).getLoc());
   old[{piece, version}] = createCopy(piece, rank, weights);
   bool isFree = readers[{piece, -back}] == 0 && back + gradients.updates() > carried[piece];
   if (carries && isFree)
@@ -105,6 +105,6 @@ void WeightVersions::outputOld(int64_t piece) {
     Value weights = old[{piece, version}];
     if (version < 0 || !keptWhereWanted.contains({piece, version}))
       weights = createCopy(piece, step.pieces.owner(piece), weights);
-    step.output(step.thing(Role::weight, piece, back), weights, step.pieces.op(piece).getLoc());
+    step.output(Thing(Role::weight, piece, back), weights, step.pieces.op(piece).getLoc());
   }
 }
