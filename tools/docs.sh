@@ -26,7 +26,7 @@ write dialect/nn/Ops.td dialect/nn/Nn.md -gen-dialect-doc -dialect=nn
 write passes/Passes.td passes/PASSES.md -gen-pass-doc
 mkdir -p "$out/frontend"
 "$(dirname "$(readlink -f "$tblgen")")/llvm-tblgen" -dump-json "${includes[@]}" dialect/nn/Ops.td >"$out/nn.json"
-python3 tools/operations.py "$out/nn.json" frontend/model/ModelOps.cpp >"$out/frontend/OPERATIONS.md"
+python3 tools/pages/operations.py "$out/nn.json" frontend/model/ModelOps.cpp >"$out/frontend/OPERATIONS.md"
 
 status=0
 for file in dialect/pipeline/Pipeline.md dialect/nn/Nn.md passes/PASSES.md frontend/OPERATIONS.md; do

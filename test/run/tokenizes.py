@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Judges pp-tokenize on a tokenizer of a dozen words: tokens, documents, what counts, and what it refuses by line."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: tokenizes.py PP_COMPILE FOLDER
+# Without the libraries that pp-tokenize needs, nothing is judged.
+import importlib.util, json, os, struct, subprocess, sys
+import data, harness
+
+TOOL = os.path.join(harness.ROOT, "tools", "pp-tokenize.py")
+WORDS = ["[UNK]", "<s>", "</s>", "<user>", "<bot>", "a", "b", "c", "d", "e", "?", "!"]
+A, B, C, D, E = range(5, 10)
+BEGIN, END, USER, BOT = 1, 2, 3, 4
+# The usual kind of template: a role's mark, what it says, an end; the mark alone asks for an answer.
+CHAT = """{{ bos_token }}{% for message in messages %}
+    {% if message.role not in ['user', 'assistant'] %}
+        {{ raise_exception('there is no role ' + message.role) }}
+    {% endif %}
+ {{ '<user>' if message.role == 'user' else '<bot>' }} {{ message.content }} {{ eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+ <bot>
+{%- endif %}"""
+# It says itself what is an answer.
+MARKED = """{% for message in messages %}{% if message.role == 'assistant' %}<bot>{% generation %}
+ {{ message.content }} </s>
+{%- endgeneration %} {% else %}<user> {{ message.content }} </s> {% endif %}{% endfor %}"""
+# An answer is shortened when another one follows it.
+FORGETS = """{% for message in messages %}<bot> {{ message.content if loop.last else 'a' }} {% endfor %}"""
+
+
+def folder_of(folder, name, template=None, eos="</s>"):
+    place = os.path.join(folder, name)
+    os.makedirs(place, exist_ok=True)
+    special = [dict(id=i, content=WORDS[i], single_word=False, lstrip=False, rstrip=False, normalized=False,
+                    special=True) for i in range(5)]
+    with open(os.path.join(place, "tokenizer.json"), "w") as file:
+        json.dump(dict(version="1.0", truncation=None, padding=None, added_tokens=special, normalizer=None,
+                       pre_tokenizer=dict(type="Whitespace"), post_processor=None, decoder=None,
+                       model=dict(type="WordLevel", vocab={word: i for i, word in enumerate(WORDS)},
+                                  unk_token="[UNK]")), file)
+    config = dict(bos_token=dict(content="<s>"), eos_token=eos)
+    if template:
+        config["chat_template"] = template
+    with open(os.path.join(place, "tokenizer_config.json"), "w") as file:
+        json.dump(config, file)
+    return place
+
+
+def run(folder, model, lines, *options, expect=0):
+    source, out = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.safetensors")
+    if os.path.exists(out):
+        os.remove(out)
+    with open(source, "w") as file:
+        file.write("".join(line + "\n" if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    done = subprocess.run([sys.executable, TOOL, source, "--tokenizer", model, "-o", out, *options],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == expect, done.stdout + done.stderr
+    if expect:
+        assert not os.path.exists(out) and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+    with open(out, "rb") as file:
+        body = file.read()
+    (size,) = struct.unpack("<Q", body[:8])
+    header = json.loads(body[8:8 + size])
+    assert header["__metadata__"]["vocab"] == str(len(WORDS)), header
+    tensors = {}
+    for name, letter, width in (("tokens", "H", 2), ("documents", "q", 8), ("counted", "B", 1)):
+        begin, end = header[name]["data_offsets"]
+        tensors[name] = struct.unpack(f"<{(end - begin) // width}{letter}", body[8 + size + begin:8 + size + end])
+    bounds = tensors["documents"]
+    return [(list(tensors["tokens"][a:b]), list(tensors["counted"][a:b])) for a, b in zip(bounds, bounds[1:])]
+
+
+def say(*turns):
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def check_texts(folder):
+    model = folder_of(folder, "plain")
+    lines = [{"text": "a b c"}, {"text": ""}, "", {"prompt": "a b", "completion": " c d"}, {"text": "e zz"}]
+    expected = [([A, B, C], [1, 1, 1]), ([A, B, C, D], [0, 0, 1, 1]), ([E, 0], [1, 1])]
+    assert run(folder, model, lines) == expected
+    assert run(folder, model, lines, "--threads", "1") == expected
+    ended = [(tokens + [END], counted + [1]) for tokens, counted in expected]
+    assert run(folder, model, lines, "--eos") == ended
+    assert run(folder, model, lines, "--eos", "--max", "3") == [(t[:3], c[:3]) for t, c in ended]
+    many = [{"text": WORDS[5 + i % 5]} for i in range(600)]  # more than are tokenized together
+    assert run(folder, model, many) == [([5 + i % 5], [1]) for i in range(600)]
+
+
+def check_chats(folder):
+    chats = [say(("user", "a b ?"), ("assistant", "c !"), ("user", "d"), ("assistant", "e e")), say(("user", "a"))]
+    tokens = [USER, A, B, 10, END, BOT, C, 11, END, USER, D, END, BOT, E, E, END]
+    counted = [0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1]
+    expected = [([BEGIN, *tokens], [0, *counted]), ([BEGIN, USER, A, END], [0] * 4)]
+    assert run(folder, folder_of(folder, "chat", CHAT), chats) == expected
+    apart = folder_of(folder, "apart")
+    with open(os.path.join(apart, "chat_template.jinja"), "w") as file:
+        file.write(CHAT)
+    assert run(folder, apart, chats) == expected
+    assert run(folder, folder_of(folder, "marked", MARKED), chats) == [(tokens, counted), ([USER, A, END], [0] * 3)]
+
+
+def check_refused(folder):
+    plain, chat = folder_of(folder, "plain"), folder_of(folder, "chat", CHAT)
+    turns = say(("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))
+    good = {"text": "a"}
+    for model, lines, options, expected in (
+        (plain, [good, "{"], [], "in.jsonl:2: "), (plain, [good, "", {"txt": "a"}], [], "in.jsonl:3: expected `text`"),
+        (plain, [{"text": 3}], [], "in.jsonl:1: expected `text`"), (plain, ["[1]"], [], "got no object"),
+        (plain, [turns], [], "in.jsonl:1: a chat needs a template"),
+        (chat, [say(("robot", "a"))], [], "in.jsonl:1: the chat template says: there is no role robot"),
+        (chat, [{"messages": "a"}], [], "no list of objects"),
+        (folder_of(folder, "forgets", FORGETS), [say(("assistant", "b"), ("assistant", "c"))], [], "is not known"),
+        (folder_of(folder, "broken", "{% for %}"), [turns], [], "the chat template is not understood"),
+        (chat, [{"prompt": "a b", "completion": "c"}], [], "in.jsonl:1: the tokens of the prompt are not the first"),
+        (folder_of(folder, "endless", eos=None), [good], ["--eos"], "needs an `eos_token`"),
+        (plain, [], [], "has no tokens"), (os.path.join(folder, "none"), [good], [], "has no tokenizer.json")):
+        text = run(folder, model, lines, *options, expect=1)
+        assert expected in text and text.startswith("pp-tokenize: error: "), text
+
+
+def check_trains(compiler, folder):
+    """What it writes is data for a program."""
+    program = harness.compile_train(compiler, os.path.join(folder, "program"), dict(
+        model="llama", schedule="1f1b", ranks=2, microbatches=2, layers=2, hidden=8, heads=1, kv_heads=1, ffn=16,
+        vocab=len(WORDS), sequence=16, microbatch=1), options=["-D", "data.documents=true"])
+    run(folder, folder_of(folder, "chat", CHAT), [say(("user", "a b ?"), ("assistant", "c !"))] * 5)
+    log = os.path.join(folder, "log.jsonl")
+    harness.call([program, "--in-process", "--data", os.path.join(folder, "out.safetensors"), "--steps", "2", "--log",
+                  log])
+    assert [line["tokens"] for line in harness.read_log(log)] == [6, 6], "three targets in each of two rows"
+
+
+def main():
+    compiler, folder = sys.argv[1:]
+    if any(importlib.util.find_spec(name) is None for name in ("tokenizers", "jinja2", "safetensors", "numpy")):
+        print("pp-tokenize needs tokenizers, jinja2, safetensors and numpy, which are not here")
+        return 77
+    os.makedirs(folder, exist_ok=True)
+    tally = harness.Tally()
+    for check in (check_texts, check_chats, check_refused):
+        tally.attempt(check.__name__, check, folder)
+    tally.attempt("check_trains", check_trains, compiler, folder)
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
