@@ -12,7 +12,8 @@ static constexpr const char *kRanges[] = {"an int of at least 1",
                                           "a number above 0",
                                           "a number of at least 0 and below 1",
                                           "a number from 0 to 1",
-                                          "0 or 1"};
+                                          "0 or 1",
+                                          "true or false"};
 
 static bool takes(const Setting &setting, double number) {
   switch (setting.range) {
@@ -28,6 +29,7 @@ static bool takes(const Setting &setting, double number) {
   case Setting::Share:
     return number >= 0 && number <= 1;
   case Setting::Bit:
+  case Setting::Flag:
     return number == 0 || number == 1;
   case Setting::Word:
     return false;
@@ -69,7 +71,9 @@ LogicalResult Settings::set(Evaluator &evaluator, SMLoc at, StringRef option, St
     return success();
   }
   std::optional<double> number;
-  if (auto *count = value.asInt())
+  if (setting.range == Setting::Flag)
+    number = value.asBool() ? std::optional<double>(*value.asBool()) : std::nullopt;
+  else if (auto *count = value.asInt())
     number = *count;
   else if (auto *exact = value.asNumber(); exact && !setting.isInt())
     number = *exact;

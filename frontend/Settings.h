@@ -10,7 +10,7 @@ namespace pp {
 
 struct Setting {
   /// What it may be, in the order of the table in Settings.cpp.
-  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Word };
+  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Flag, Word };
   StringRef name;
   double value; ///< of a word its number in `words`
   Range range;
@@ -26,7 +26,8 @@ inline constexpr StringRef kRates[] = {"cosine", "linear", "constant", "wsd"};
 
 class Settings {
 public:
-  Setting data[2] = {{"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}};
+  Setting data[3] = {
+      {"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}, {"documents", 0, Setting::Flag}};
   Setting mlp[1] = {{"chunks", 1, Setting::Size}};
   Setting optimizer[14] = {{"lr", 1e-3, Setting::AtLeast0},
                            {"beta1", 0.9, Setting::Below1},

@@ -492,6 +492,15 @@ private:
         string("precision", precision),
         string("gradients", gradients),
         builder.getNamedAttr("optimizer", settings.dictionaryOf("optimizer", precision, builder))};
+    if (settings.data[2].value != 0) {
+      made.push_back(builder.getNamedAttr("documents", builder.getUnitAttr()));
+      module.walk([&](nn::EmbeddingOp embedding) {
+        auto pad = static_cast<int64_t>(embedding.getPad());
+        if (pad >= 0)
+          made.push_back(count("pad", pad));
+        return pad >= 0 ? mlir::WalkResult::interrupt() : mlir::WalkResult::advance();
+      });
+    }
     if (!options.folder.empty())
       made.push_back(string("folder", options.folder));
     if (!freeze.empty())
@@ -529,7 +538,8 @@ private:
                        .Case("bf16", builder.getBF16Type())
                        .Case("f16", builder.getF16Type())
                        .Default(builder.getF32Type());
-    BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element};
+    BatchShape shape{int64_t(settings.data[0].value), int64_t(settings.data[1].value), element,
+                     settings.data[2].value != 0};
     builder.setInsertionPointToEnd(module.getBody());
     if (failed(buildModel(source, evaluator, *model, modelScope, shape, outline, builder)))
       return failure();

@@ -352,9 +352,11 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
   for (StringRef key :
-       {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function", "folder"})
+       {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function", "folder", "pad"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
+  if (train.get("documents"))
+    expected["documents"] = true;
   if (auto target = program.getTarget())
     expected["target"] = target->str();
   if (program.countUpdates() > 1)

@@ -389,7 +389,9 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
       json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() * static_cast<int64_t>(program.getMicrobatches());
   if (readsSource(program))
     json["reads_source"] = true;
-  for (StringRef key : {"optimizer", "function", "folder"})
+  if (train.get("documents"))
+    json["documents"] = true;
+  for (StringRef key : {"optimizer", "function", "folder", "pad"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = Json::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());

@@ -103,6 +103,13 @@ Status readChanged(const std::string &value, Options &options) {
   return options.changed.empty() ? invalid("`--changed` expects `data` or `optimizer`, got nothing") : Status();
 }
 
+Status readPacking(const std::string &value, Options &options) {
+  for (Packing packing : {Packing::Whole, Packing::Split, Packing::Stream})
+    if (value == nameOf(packing))
+      options.packing = packing;
+  return options.packing ? Status() : invalid("`--pack` expects `whole`, `split` or `stream`, got `", value, "`");
+}
+
 Status readSaveType(const std::string &value, Options &options) {
   for (auto [name, type] : {std::pair("f32", Type::F32), {"bf16", Type::Bf16}, {"f16", Type::F16}})
     if (value == name)
@@ -138,6 +145,12 @@ const std::vector<OptionSpec> &allOptions() {
       wholeOption("epochs", "instead of --steps: as many steps as it takes to read the data N times", 1,
                   &Options::epochs),
       switchOption("shuffle", "read the sequences of the data in another order in each epoch", &Options::shuffle),
+      {"pack", "KIND",
+       "rows of documents: whole (a document that does not fit begins a row), split (it goes on in\n"
+       "the next row), or stream (documents are not told apart)",
+       readPacking},
+      pathOption("batches", "FILE", "write what the steps would read and how many targets count, and end",
+                 &Options::batches),
       {"lr", "X", "peak learning rate",
        [](const std::string &value, Options &options) { return readReal("lr", value, 0, 1e6, options.lr.emplace()); }},
       {"seed", "N", "seed of the first weights and of random tokens (1)", readSeed},

@@ -3,6 +3,7 @@
 #ifndef PP_RUNTIME_OPTIONS_H
 #define PP_RUNTIME_OPTIONS_H
 
+#include "runtime/files/Rows.h"
 #include "runtime/transport/Transport.h"
 #include <optional>
 #include <span>
@@ -15,13 +16,14 @@ namespace pp {
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
-  std::string data, source, load, save, resume, grads, log, trace, profile,
-      tensorboard;               ///< paths; empty: not asked for
+  std::string data, source, load, save, resume, grads, log, trace, profile, tensorboard,
+      batches;                   ///< paths; empty: not asked for
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
   std::optional<double> lr;
   std::optional<int64_t> epochs; ///< instead of steps
   bool shuffle = false;
+  std::optional<Packing> packing;
   std::vector<std::string> changed; ///< what may differ from the resumed run: `data`, `optimizer`
   std::optional<double> peakFlops;  ///< FLOP/s of a rank at best
   std::optional<uint64_t> seed;

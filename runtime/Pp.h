@@ -144,7 +144,8 @@ int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, co
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
-/// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale.
+/// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:
+/// "counted" (of every kernel with a scale: it is divided by a scalar of the rank, the update's targets that count).
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
 /// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the
@@ -152,9 +153,10 @@ int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *
 int32_t pp_cross_entropy_stats(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *stats);
 /// stats of all columns from those of the parts, in their order; stats == parts[0] allowed. dims T parts.
 int32_t pp_cross_entropy_merge(pp_rank_t *, int32_t op, const void *const *parts, void *stats);
-/// loss[0] (acc) as pp_cross_entropy, from merged stats. dims T. params scale.
+/// loss[0] (acc) as pp_cross_entropy, from merged stats. dims T. params scale. flags: "counted".
 int32_t pp_cross_entropy_loss(pp_rank_t *, int32_t op, const void *stats, const int32_t *targets, void *loss);
 /// The columns' part of dz as pp_cross_entropy, from merged stats; dz == z allowed. dims T n first V. params scale.
+/// flags: "counted".
 int32_t pp_cross_entropy_dz(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, const void *stats,
                             void *dz);
 

@@ -240,6 +240,10 @@ void readProgramRoot(const json &root, Program &program) {
   program.tokensPerStep =
       root.value("tokens_per_step", static_cast<double>(program.sequencesPerStep() * program.sequence));
   program.readsSource = root.value("reads_source", false);
+  program.documents = root.value("documents", false);
+  program.pad = root.value("pad", 0);
+  if (program.pad < 0 || program.pad >= program.vocab)
+    throw Unfit(text("rows are filled up with token ", program.pad, " of a vocabulary of ", program.vocab));
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);
   for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})

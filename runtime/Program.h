@@ -7,6 +7,7 @@
 //    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f16" | "f64", "parameters": 123456,
 //    "folder": "/models/tiny" (absent: none; a run without --load begins with the weights there),
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
+//    "documents": true (absent: false; true: each update's loss is divided by its targets that count), "pad": 0,
 //    "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1, "clip": 1.0,
 //                  "warmup": 10, "decay_steps": 0, "min_lr": 0.1,
 //                  "schedule": "cosine" | "linear" | "constant" | "wsd", "decay": 0, "lag": 0 | 1,
@@ -224,6 +225,8 @@ struct Program {
   int64_t microbatches = 1, updates = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
   double flopsPerStep = 0, tokensPerStep = 0;
   bool readsSource = false; ///< the model has an encoder with tokens of its own
+  bool documents = false;   ///< rows hold documents, and the loss is divided by the targets that count
+  int32_t pad = 0;          ///< the token behind the last document of a row
   OptimizerSpec optimizer;
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }
   /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.

@@ -24,12 +24,13 @@ protected:
   ~KernelQueue() = default;
 };
 
-/// What AdamW reads besides its arrays; set by the trainer before each step.
+/// What AdamW and the loss read besides their arrays; set by the trainer before each step.
 struct OptimizerScalars {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0;
   double clip = 0;      ///< largest global gradient norm; 0: no clipping
   int64_t step = 1;     ///< 1 for the first; skipped ones do not count
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
+  double divisor = 1;   ///< of the loss, where the op says that it counts its targets
   bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
 };
 

@@ -32,6 +32,7 @@ INFER(CrossEntropyBwdOp) {
 StringRef CrossEntropyBwdOp::kernelName() { return "cross_entropy"; }
 Dims CrossEntropyBwdOp::dims() { return {rowsOf(getZ()), widthOf(getZ())}; }
 SmallVector<double> CrossEntropyBwdOp::params() { return {getScale().convertToDouble()}; }
+Flags CrossEntropyBwdOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 double CrossEntropyBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
 
 //===-- Shards of the vocabulary --------------------------------------------------------------------------------===//
@@ -113,6 +114,8 @@ SmallVector<Run> CrossEntropyMergeOp::lists() { return {{0, static_cast<unsigned
 Dims CrossEntropyLossOp::dims() { return {rowsOf(getStats())}; }
 double CrossEntropyLossOp::flops() { return 0; }
 SmallVector<double> CrossEntropyLossOp::params() { return {getScale().convertToDouble()}; }
+Flags CrossEntropyLossOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 Dims CrossEntropyDzOp::dims() { return shardDims(*this); }
 double CrossEntropyDzOp::flops() { return 3.0 * elementsOf(getZ()); }
 SmallVector<double> CrossEntropyDzOp::params() { return {getScale().convertToDouble()}; }
+Flags CrossEntropyDzOp::flags() { return flagsOf({{"counted", getCounted()}}); }

@@ -6,19 +6,23 @@
 def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let summary = "`scale` times the sum over tokens of lse(z) - z[target]; runs as `cross_entropy_bwd`, which makes dz "
                 "too";
-  let description = [{ `scale` is the weight of this loss in that of the model, which may be a sum of several. }];
+  let description = [{
+    `scale` is the weight of this loss in that of the model, which may be a sum of several. `counted`: the sum is
+    divided by how many targets of the step count, which is known when it runs.
+  }];
   let signature = "cross_entropy(z, targets)";
   let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";
   let note = "z are the logits; the last part returns it, or `a + 0.3 * b` of several; training takes the mean over "
-             "all tokens of a step";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale);
+             "all tokens of a step, or with `documents = true` over those that count";
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale,
+                       UnitAttr:$counted);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"], [Nn_InPlace]> {
+def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params", "flags"], [Nn_InPlace]> {
   let summary = "loss and gradient of the logits in one pass, both times `scale`";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale);
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale, UnitAttr:$counted);
   let results = (outs Nn_Tensor:$dz, Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
@@ -42,21 +46,22 @@ def CrossEntropyMergeOp : Nn_ForwardOp<"cross_entropy_merge", ["lists"], [Nn_InP
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params"]> {
+def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]> {
   let summary = "`scale` times the sum over tokens of log(sum) + largest - logit, from the statistics of whole rows";
   let description = [{
     Its derivative makes dz of each shard whose statistics are made in this function; the loss itself is counted where
     this op stands.
   }];
-  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale);
+  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale,
+                       UnitAttr:$counted);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$stats `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params"], [Nn_InPlace]> {
+def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags"], [Nn_InPlace]> {
   let summary = "gradient of a shard's logits times `scale`, from the statistics of whole rows";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Tensor:$stats, Nn_Offset:$first, I64Attr:$vocab,
-                       F64Attr:$scale);
+                       F64Attr:$scale, UnitAttr:$counted);
   let results = (outs Nn_Tensor:$dz);
   let assemblyFormat = "$z `,` $targets `,` $stats attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

@@ -115,27 +115,30 @@ static LogicalResult addLoss(Location loc, Value loss, Gradients &gradients) {
 
 LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
-  auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale);
+  auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale, getCountedAttr());
   gradients.add(getLoc(), getZ(), backward.getDz());
   return addLoss(getLoc(), backward.getLoss(), gradients);
 }
 
 /// dz of every shard whose statistics were made here; those of other ranks are differentiated there.
-static void differentiateShards(Value stats, Value merged, FloatAttr scale, Gradients &gradients) {
+static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr scale, Gradients &gradients) {
   if (auto merge = stats.getDefiningOp<CrossEntropyMergeOp>())
     for (Value part : merge.getParts())
-      differentiateShards(part, merged, scale, gradients);
+      differentiateShards(part, loss, scale, gradients);
   else if (auto shard = stats.getDefiningOp<CrossEntropyStatsOp>())
     gradients.add(shard.getLoc(), shard.getZ(),
-                  gradients.builder.create<CrossEntropyDzOp>(shard.getLoc(), shard.getZ(), shard.getTargets(), merged,
-                                                             shard.getFirstAttr(), shard.getVocabAttr(), scale));
+                  gradients.builder.create<CrossEntropyDzOp>(shard.getLoc(), shard.getZ(), shard.getTargets(),
+                                                             loss.getStats(), shard.getFirstAttr(),
+                                                             shard.getVocabAttr(), scale, loss.getCountedAttr()));
 }
 
 LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
-  differentiateShards(getStats(), getStats(), scale, gradients);
-  return addLoss(getLoc(), gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale),
-                 gradients);
+  differentiateShards(getStats(), *this, scale, gradients);
+  return addLoss(
+      getLoc(),
+      gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale, getCountedAttr()),
+      gradients);
 }
 
 /// The loss does it.

@@ -331,8 +331,10 @@ private:
       if (auto tensor = dyn_cast<RankedTensorType>(type))
         if (std::string tooLarge = saysTooLarge(tensor.getShape()); !tooLarge.empty())
           return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge);
-    if (name == "cross_entropy")
-      losses.add((*op)->getResult(0), expr->at);
+    if (auto loss = dyn_cast<pp::nn::CrossEntropyOp>(*op)) {
+      loss.setCounted(shape.documents);
+      losses.add(loss.getLoss(), expr->at);
+    }
     // What an op keeps for its backward is not seen by the model.
     return Tensors((*op)->getResults().take_front(name == "split" ? (*op)->getNumResults() : 1));
   }

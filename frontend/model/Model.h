@@ -12,6 +12,7 @@ namespace pp {
 struct BatchShape {
   int64_t batch, sequence;
   mlir::FloatType element;
+  bool documents = false; ///< rows hold documents: a loss counts its targets when it runs
 };
 
 /// Appends one private function for each part of `model` at the builder's place; `parameters` holds the model's.

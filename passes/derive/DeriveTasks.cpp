@@ -271,17 +271,20 @@ LogicalResult PieceTable::read() {
   return success(succeeded(readSharers()) && succeeded(readChunks()));
 }
 
-/// 1 / tokens of an update, if the parts end in a loss: its targets are one microbatch's.
+/// 1 / tokens of an update, if the parts end in a loss: its targets are one microbatch's. A loss whose targets are
+/// counted is divided when it runs.
 static double lossScale(const PieceModel &model, int64_t microbatches) {
-  auto scaleOf = [&](Value targets) {
-    return 1.0 / (static_cast<double>(microbatches) * cast<RankedTensorType>(targets.getType()).getNumElements());
+  auto scaleOf = [&](auto loss) {
+    return loss.getCounted() ? 1.0
+                             : 1.0 / (static_cast<double>(microbatches) *
+                                      cast<RankedTensorType>(loss.getTargets().getType()).getNumElements());
   };
   for (PartUse part : model.parts)
     for (Operation &op : part.function.front())
       if (auto loss = dyn_cast<nn::CrossEntropyOp>(op))
-        return scaleOf(loss.getTargets());
+        return scaleOf(loss);
       else if (auto sharded = dyn_cast<nn::CrossEntropyLossOp>(op))
-        return scaleOf(sharded.getTargets());
+        return scaleOf(sharded);
   return 1.0;
 }
 

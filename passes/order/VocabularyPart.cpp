@@ -123,7 +123,7 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
     all.push_back(i == k ? mine.getStats() : other);
   }
   Value merged = builder.create<nn::CrossEntropyMergeOp>(loc, statsType, all);
-  Value sum =
-      builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets, loss.getScaleAttr());
+  Value sum = builder.create<nn::CrossEntropyLossOp>(loc, loss.getLoss().getType(), merged, targets,
+                                                     loss.getScaleAttr(), loss.getCountedAttr());
   end(builder, made, k + 1 == shards ? ValueRange(sum) : ValueRange());
 }

@@ -1,8 +1,9 @@
-// Maps a text or a token file and walks it in order, with every size and every token checked before the first step.
+// Maps a text or a token file, with every size, every document and every token checked before the first step.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Tokens.h"
+#include "runtime/files/Random.h"
 #include "runtime/files/SafeTensors.h"
-#include "runtime/files/Shuffle.h"
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -51,8 +52,7 @@ Tokens::~Tokens() {
     munmap(mapping, mappedBytes);
 }
 
-Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, uint64_t seed, bool check) {
-  this->sequence = sequence;
+Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool check) {
   this->vocab = vocab;
   this->seed = seed;
   random = data == "random";
@@ -64,12 +64,17 @@ Status Tokens::open(const std::string &data, int64_t sequence, int64_t vocab, ui
   } else {
     PP_TRY(readFormat(path, widthSaid(data)));
   }
-  if (tokens < sequence + 1)
-    return invalid("data `", path, "` has ", tokens, " tokens; one sequence of ", sequence, " needs ", sequence + 1);
-  for (int64_t i = 0; check && i < tokens; ++i)
-    if (at(i) < 0 || at(i) >= vocab)
-      return invalid("token ", i, " of `", path, "` is ", at(i), "; the model's vocabulary has ", vocab, ", 0 to ",
+  return check ? checkTokens(path) : Status();
+}
+
+Status Tokens::checkTokens(const std::string &path) const {
+  for (int64_t i = 0; i < tokens; ++i)
+    if (stored(i) < 0 || stored(i) >= vocab)
+      return invalid("token ", i, " of `", path, "` is ", stored(i), "; the model's vocabulary has ", vocab, ", 0 to ",
                      vocab - 1);
+  for (int64_t i = 0; counts && i < tokens; ++i)
+    if (uint8_t(counts[i]) > 1)
+      return invalid("`counted` of `", path, "` has ", int(uint8_t(counts[i])), " at token ", i, "; expected 0 or 1");
   return {};
 }
 
@@ -114,8 +119,8 @@ Status Tokens::readDataset(const std::string &path) {
   dataset = std::make_unique<SafeTensors>();
   PP_TRY(dataset->open(path));
   for (const auto &[name, tensor] : dataset->tensors())
-    if (name != "tokens")
-      return invalid("data `", path, "` has `", name, "`; a program can read `tokens` only");
+    if (name != "tokens" && name != "documents" && name != "counted")
+      return invalid("data `", path, "` has `", name, "`; a program can read `tokens`, `documents` and `counted` only");
   auto found = dataset->tensors().find("tokens");
   if (found == dataset->tensors().end() || found->second.shape.size() != 1)
     return invalid("data `", path, "` has no `tokens` of one dimension");
@@ -125,6 +130,40 @@ Status Tokens::readDataset(const std::string &path) {
   width = tensor.type == "U16" ? 2 : 4;
   tokens = tensor.elements();
   first = dataset->data(tensor);
+  PP_TRY(readDocuments(path));
+  return readCounted(path);
+}
+
+Status Tokens::readDocuments(const std::string &path) {
+  auto found = dataset->tensors().find("documents");
+  if (found == dataset->tensors().end())
+    return {};
+  const FileTensor &tensor = found->second;
+  if (tensor.type != "I64" || tensor.shape.size() != 1)
+    return invalid("`documents` of `", path, "` are ", tensor.type, " of ", tensor.shape.size(),
+                   " dimensions; expected I64 of one dimension");
+  begins.resize(size_t(tensor.elements()));
+  if (!begins.empty())
+    memcpy(begins.data(), dataset->data(tensor), begins.size() * sizeof(int64_t));
+  if (begins.size() < 2 || begins.front() != 0 || begins.back() != tokens)
+    return invalid("`documents` of `", path, "` go from ", begins.empty() ? 0 : begins.front(), " to ",
+                   begins.empty() ? 0 : begins.back(), "; expected 0 to ", tokens, ", the number of tokens");
+  auto falls = std::adjacent_find(begins.begin(), begins.end(), std::greater<>());
+  if (falls != begins.end())
+    return invalid("`documents` of `", path, "` fall from ", falls[0], " to ", falls[1], " at document ",
+                   falls - begins.begin());
+  return {};
+}
+
+Status Tokens::readCounted(const std::string &path) {
+  auto found = dataset->tensors().find("counted");
+  if (found == dataset->tensors().end())
+    return {};
+  const FileTensor &tensor = found->second;
+  if (tensor.type != "U8" || tensor.shape.size() != 1 || tensor.elements() != tokens)
+    return invalid("`counted` of `", path, "` are ", tensor.elements(), " values of type ", tensor.type, "; expected ",
+                   tokens, " of type U8, one for each token");
+  counts = dataset->data(tensor);
   return {};
 }
 
@@ -154,6 +193,7 @@ Status Tokens::readMegatron(const std::string &prefix) {
     return invalid("`", index, "` is truncated: it has ", size, " bytes for ", sequences, " sequences and ", marks,
                    " marks of documents");
   int64_t counted = 0;
+  std::vector<int64_t> starts = {0}; // of the sequences
   for (int64_t i = 0; i < sequences; ++i) {
     int32_t length = 0;
     memcpy(&length, bytes + headBytes + 4 * i, sizeof length);
@@ -161,7 +201,15 @@ Status Tokens::readMegatron(const std::string &prefix) {
     if (length < 0 || offset != counted * widths[code])
       return invalid("sequence ", i, " of `", index, "` has ", length, " tokens from byte ", offset,
                      " on; expected byte ", counted * widths[code], ", right behind the sequence before");
-    counted += length;
+    starts.push_back(counted += length);
+  }
+  for (int64_t i = 0; i < marks; ++i) {
+    const int64_t mark = number(headBytes + 12 * sequences + 8 * i),
+                  least = i ? number(headBytes + 12 * sequences + 8 * (i - 1)) : 0;
+    if (mark < least || mark > sequences || (i == 0 && mark != 0) || (i + 1 == marks && mark != sequences))
+      return invalid("mark ", i, " of `", index, "` is sequence ", mark, "; documents begin with sequences 0 to ",
+                     sequences, ", in their order");
+    begins.push_back(starts[size_t(mark)]);
   }
   munmap(mapping, mappedBytes);
   mapping = nullptr;
@@ -203,38 +251,31 @@ Status Tokens::readHeader(const std::string &path) {
   return {};
 }
 
-int64_t Tokens::at(int64_t position) const {
+int64_t Tokens::stored(int64_t position) const {
   uint64_t token = 0; // as everywhere in the runtime's files, the machine is little endian
   memcpy(&token, first + position * width, size_t(width));
   return int64_t(token);
 }
 
-void Tokens::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count) const {
-  count = count < 0 ? sequence - from : count;
-  from += what == What::Targets;
-  if (random) {
-    n -= what == What::Before;
-    uint64_t begin = uint64_t(n) * uint64_t(sequence + 1) + uint64_t(from);
-    for (int64_t i = 0; i < count; ++i)
-      out[i] = int32_t(hashOf(seed, begin + uint64_t(i)) % uint64_t(vocab));
-    return;
-  }
-  int64_t window = n % windows();
-  if (order)
-    window = shuffled(*order, n / windows(), window, windows());
-  if (what == What::Before)
-    window = (window + windows() - 1) % windows();
-  int64_t start = window * sequence + from;
-  for (int64_t i = 0; i < count; ++i)
-    out[i] = int32_t(at(start + i));
+int32_t Tokens::at(int64_t position) const {
+  return int32_t(random ? hashOf(seed, uint64_t(position)) % uint64_t(vocab) : uint64_t(stored(position)));
 }
 
-std::string Tokens::fingerprint() const {
+std::string Tokens::fingerprint(bool withDocuments) const {
   if (random)
     return "random";
-  const auto bytes = size_t(tokens * width), sample = std::min(bytes, sampleBytes);
-  uint64_t hash = keyOf(uint64_t(tokens), {first, sample});
-  hash = keyOf(hash, {first + bytes - sample, sample});
+  auto hash = uint64_t(tokens);
+  auto addEnds = [&](const void *data, size_t bytes) {
+    const char *begin = static_cast<const char *>(data);
+    const size_t sample = std::min(bytes, sampleBytes);
+    hash = keyOf(hash, {begin, sample});
+    hash = keyOf(hash, {begin + bytes - sample, sample});
+  };
+  addEnds(first, size_t(tokens * width));
+  if (withDocuments && !begins.empty())
+    addEnds(begins.data(), begins.size() * sizeof(int64_t));
+  if (withDocuments && counts)
+    addEnds(counts, size_t(tokens));
   char out[64];
   snprintf(out, sizeof out, "%lld tokens, %016llx", static_cast<long long>(tokens),
            static_cast<unsigned long long>(hash));

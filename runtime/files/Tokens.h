@@ -1,4 +1,4 @@
-// The training text as a stream of tokens, and the same batch for a step whatever the schedule and the ranks.
+// The tokens of a file, the documents that they make, and which of them count as targets.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_FILES_TOKENS_H
 #define PP_RUNTIME_FILES_TOKENS_H
@@ -6,8 +6,8 @@
 #include "runtime/Status.h"
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 namespace pp {
 
@@ -22,25 +22,24 @@ public:
 
   /// Opens a text (bytes are tokens), a token file of llm.c, or with `u16:` or `u32:` before its name a file of nothing
   /// but tokens. llm.c's header has 256 int32: 20240520, 1 and the count before u16 tokens; 20240801, 7 and the count
-  /// before u32. A name PREFIX for which there is a PREFIX.idx is a dataset of Megatron; its documents follow each
-  /// other. A .safetensors file has one tensor, `tokens`, of type I32, U32 or U16. `random`: tokens from the seed. With
-  /// `check` every token is held against the vocabulary.
-  Status open(const std::string &path, int64_t sequence, int64_t vocab, uint64_t seed, bool check);
+  /// before u32. A name PREFIX for which there is a PREFIX.idx is a dataset of Megatron. A .safetensors file has
+  /// `tokens` of type I32, U32 or U16; it may have `documents` I64, where each begins and at last the number of tokens,
+  /// and `counted` U8, 1 for a token that counts as a target. `random`: tokens from the seed. With `check` every token
+  /// is held against the vocabulary.
+  Status open(const std::string &path, int64_t vocab, uint64_t seed, bool check);
 
-  /// From now on the sequences of each epoch come in an order of this seed.
-  void shuffle(uint64_t seed) { order = seed; }
-
-  /// What of sequence n is read: its tokens, one token later, or the sequence that stands before it in the stream.
-  enum class What : uint8_t { Sequence, Targets, Before };
-  /// Writes sequence number `n` of the run, or `count` tokens of it from `from` on.
-  void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1) const;
-
-  /// What tells these tokens from others: their number, and a hash of the first and the last of them.
-  [[nodiscard]] std::string fingerprint() const;
+  /// What tells these tokens from others: their number, and a hash of the first and the last of them; of a program that
+  /// reads documents also of where the first and the last of these begin, and of what counts.
+  [[nodiscard]] std::string fingerprint(bool withDocuments) const;
 
   [[nodiscard]] int64_t count() const { return tokens; }
-  /// Sequences before the stream begins again; 0: it never does.
-  [[nodiscard]] int64_t windows() const { return random ? 0 : (tokens - 1) / sequence; }
+  [[nodiscard]] bool isRandom() const { return random; }
+  /// The token at this position; random ones have no last position.
+  [[nodiscard]] int32_t at(int64_t position) const;
+  /// Where the documents begin, and the number of tokens; empty: the file has no documents.
+  [[nodiscard]] const std::vector<int64_t> &documents() const { return begins; }
+  [[nodiscard]] bool hasCounted() const { return counts; }
+  [[nodiscard]] bool isCounted(int64_t position) const { return !counts || counts[position] != 0; }
 
 private:
   Status readFormat(const std::string &path, int64_t tokenBytes);
@@ -48,16 +47,20 @@ private:
   Status readMegatron(const std::string &prefix);
   Status readDataset(const std::string &path);
   Status map(const std::string &path);
-  [[nodiscard]] int64_t at(int64_t position) const;
+  Status readDocuments(const std::string &path);
+  Status readCounted(const std::string &path);
+  Status checkTokens(const std::string &path) const;
+  [[nodiscard]] int64_t stored(int64_t position) const;
 
-  int64_t sequence = 1, vocab = 1, tokens = 0;
+  int64_t vocab = 1, tokens = 0;
   uint64_t seed = 0;
   bool random = false;
   void *mapping = nullptr;
   size_t mappedBytes = 0;
   const char *first = nullptr; ///< the first token
   int64_t width = 1;           ///< bytes of a token
-  std::optional<uint64_t> order;
+  std::vector<int64_t> begins;
+  const char *counts = nullptr; ///< of each token; null: all count
   std::unique_ptr<SafeTensors> dataset;
 };
 

@@ -13,6 +13,11 @@
 namespace {
 using namespace pp;
 
+/// What the sum of a step's losses is multiplied by.
+inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) {
+  return op.has(Counted) ? op.params[0] / scalars.divisor : op.params[0];
+}
+
 /// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z). Where e
 /// is acc the second pass leaves exp in dz; 16 bits compute it twice, because a value is rounded once.
 template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
@@ -20,7 +25,8 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
   const int32_t *targets = in<int32_t>(arguments[1]);
   int64_t vocabulary = op.dims[1];
   double loss = 0;
-  A scale = A(op.params[0] * in<OptimizerScalars>(arguments[4])->lossScale);
+  const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
+  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * vocabulary;
     E *dz = out<E>(arguments[2]) + t * vocabulary;
@@ -50,7 +56,7 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
       put(dz, i, factor * (sizeof(E) == sizeof(A) ? get(dz, i) : exponential(get(z, i) - largest)));
     put(dz, target, scale * (share - A(1)));
   }
-  *out<A>(arguments[3]) = A(op.params[0] * loss);
+  *out<A>(arguments[3]) = A(lossFactor(op, scalars) * loss);
   return PP_OK;
 }
 
@@ -112,7 +118,7 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
     if (in<int32_t>(arguments[1])[t] >= 0)
       loss += double(stats[0] - stats[2]) + double(logarithm(stats[1]));
   }
-  *out<A>(arguments[2]) = A(op.params[0] * loss);
+  *out<A>(arguments[2]) = A(lossFactor(op, *in<OptimizerScalars>(arguments[3])) * loss);
   return PP_OK;
 }
 
@@ -120,7 +126,8 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
 template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2];
-  A scale = A(op.params[0] * in<OptimizerScalars>(arguments[4])->lossScale);
+  const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
+  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     E *dz = out<E>(arguments[3]) + t * n;

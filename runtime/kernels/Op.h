@@ -22,6 +22,7 @@ enum OpFlag : uint32_t {
   Decay = 128,
   Sums = 256,
   AccumulateKv = 512,
+  Counted = 1024,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -56,11 +57,11 @@ enum OpFlag : uint32_t {
   X(swiglu, 1, 0, 0)                                                                                                   \
   X(swiglu_bwd, 1, 0, 0)                                                                                               \
   X(add, 1, 0, 0)                                                                                                      \
-  X(cross_entropy, 2, 1, 0)                                                                                            \
+  X(cross_entropy, 2, 1, Counted)                                                                                      \
   X(cross_entropy_stats, 4, 0, 0)                                                                                      \
   X(cross_entropy_merge, 2, 0, 0)                                                                                      \
-  X(cross_entropy_loss, 1, 1, 0)                                                                                       \
-  X(cross_entropy_dz, 4, 1, 0)                                                                                         \
+  X(cross_entropy_loss, 1, 1, Counted)                                                                                 \
+  X(cross_entropy_dz, 4, 1, Counted)                                                                                   \
   X(slice_columns, 4, 0, 0)                                                                                            \
   X(place_columns, 4, 0, 0)                                                                                            \
   X(copy, 1, 0, 0)                                                                                                     \

@@ -32,7 +32,8 @@ constexpr struct {
                  {"exact", Exact},
                  {"decay", Decay},
                  {"sums", Sums},
-                 {"accumulate_kv", AccumulateKv}};
+                 {"accumulate_kv", AccumulateKv},
+                 {"counted", Counted}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)

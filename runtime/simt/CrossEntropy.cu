@@ -68,6 +68,16 @@ template <class E, int W> PP_DEVICE void clearRow(E *dz, int64_t n) {
     store<W>(dz + i, Pack<Acc<E>, W>{});
 }
 
+/// What the sum of a step's losses is multiplied by; the divisor is known when the step runs.
+struct LossFactor {
+  double scale;
+  bool counted;
+  const OptimizerScalars *scalars;
+  PP_DEVICE double value() const { return counted ? scale / scalars->divisor : scale; }
+};
+
+LossFactor lossFactor(const PreparedOp &op) { return {op.params[0], op.has(Counted), op.launches->scalars}; }
+
 template <class E> struct LossArrays {
   const E *z;
   const int32_t *targets;
@@ -75,11 +85,10 @@ template <class E> struct LossArrays {
   Acc<E> *stats;
   double *losses; ///< of each row
   int64_t n, first, vocabulary;
-  double scale;
-  const OptimizerScalars *scalars;
+  LossFactor factor;
   int32_t *failures, mark;
 
-  PP_DEVICE Acc<E> slope() const { return Acc<E>(scale * scalars->lossScale); }
+  PP_DEVICE Acc<E> slope() const { return Acc<E>(factor.value() * factor.scalars->lossScale); }
 
   /// The row's target; a wrong one counts as ignored, and is reported.
   PP_DEVICE int64_t target(int64_t row) const {
@@ -109,18 +118,18 @@ template <class E, int W> __global__ void __launch_bounds__(512) lossKernel(Loss
   writeGradient<E, W>(z, dz, a.n, all.largest, a.slope() / all.sum, a.slope(), target);
 }
 
-template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, double scale, A *loss) {
+template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, LossFactor factor, A *loss) {
   double sum[1] = {0};
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
     sum[0] += losses[i];
   blockSum(sum, sharedMemory<double>());
   if (threadIdx.x == 0)
-    *loss = A(scale * sum[0]);
+    *loss = A(factor.value() * sum[0]);
 }
 
 template <class E> pp_status_t sumLosses(const PreparedOp &op, const double *losses, void *loss) {
   return launch(op, sumLossesKernel<Acc<E>>, {1}, op.dims[0] > 32 ? 1024 : 32, blockSumEntries * sizeof(double), losses,
-                op.dims[0], op.params[0], out<Acc<E>>(loss));
+                op.dims[0], lossFactor(op), out<Acc<E>>(loss));
 }
 
 int rowThreads(int64_t packs) { return packs >= 512 ? 512 : int((packs + 31) / 32 * 32); }
@@ -136,10 +145,10 @@ pp_status_t launchRows(const PreparedOp &op, const LossArrays<E> &a, K wideKerne
 
 template <class E> LossArrays<E> arraysOf(const PreparedOp &op, const void *z, const void *targets) {
   LossArrays<E> a{};
+  a.factor = lossFactor(op);
   a.z = in<E>(z), a.targets = in<int32_t>(targets);
   a.losses = reinterpret_cast<double *>(op.scratch);
   a.n = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
-  a.scale = op.params[0], a.scalars = op.launches->scalars;
   a.failures = op.launches->failures, a.mark = op.number + 1;
   return a;
 }
@@ -218,6 +227,7 @@ template <class E> struct RowLoss {
 };
 /// dims T.
 template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *const *arguments) {
+  takeScalars(op, arguments[3]);
   double *losses = reinterpret_cast<double *>(op.scratch);
   if (pp_status_t status =
           map(op, RowLoss<E>{in<Acc<E>>(arguments[0]), in<int32_t>(arguments[1]), losses}, op.dims[0], false))

@@ -184,6 +184,8 @@ Status writeState(const Program &program, const std::string &path, const RunStat
                        {"sequences", state.step * program.sequencesPerStep()},
                        {"program", programFacts(program)},
                        {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
+  if (program.documents && state.packing)
+    root["data"]["pack"] = nameOf(*state.packing);
   if (program.scalesLoss())
     root["loss_scale"] = {{"now", state.lossScale}, {"good_steps", state.goodSteps}, {"skipped_steps", state.skipped}};
   if (!state.origin.empty())
@@ -357,6 +359,10 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     state.origin = root.value("origin", std::string());
     state.data = root.value("/data/fingerprint"_json_pointer, std::string());
     state.shuffle = root.value("/data/shuffle"_json_pointer, false);
+    const auto packing = root.value("/data/pack"_json_pointer, std::string());
+    for (Packing known : {Packing::Stream, Packing::Whole, Packing::Split})
+      if (packing == nameOf(known))
+        state.packing = known;
     const ordered_json optimizer = optimizerFacts(program.optimizer);
     for (auto &[key, value] : optimizer.items())
       if (auto was = root.value("optimizer", optimizer).at(key); was != value)

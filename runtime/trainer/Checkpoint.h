@@ -9,6 +9,7 @@
 #ifndef PP_RUNTIME_TRAINER_CHECKPOINT_H
 #define PP_RUNTIME_TRAINER_CHECKPOINT_H
 
+#include "runtime/files/Rows.h"
 #include "runtime/trainer/Gather.h"
 
 namespace pp {
@@ -23,8 +24,9 @@ struct RunState {
   double lossScale = 1;
   int64_t goodSteps = 0, skipped = 0; ///< since the scale changed last; of all steps done
   bool shuffle = false;
-  std::string data;   ///< its fingerprint
-  std::string origin; ///< the folder whose weights the run began with, if there was one
+  std::optional<Packing> packing; ///< of the documents; absent: not known
+  std::string data;               ///< its fingerprint
+  std::string origin;             ///< the folder whose weights the run began with, if there was one
 };
 
 /// How the weights of a checkpoint are stored.

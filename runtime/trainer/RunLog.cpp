@@ -98,8 +98,7 @@ Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) 
            whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),
                                      ", \"skipped\": ", summary.skipped ? "true" : "false")
                               : "",
-           ", \"tokens\": ", exact(whole.tokensPerStep),
-           ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
+           ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
            ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
            ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
            ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left), "}\n");

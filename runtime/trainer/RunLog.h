@@ -13,6 +13,7 @@ namespace pp {
 /// What one step did.
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
+  int64_t tokens = 0; ///< targets that count
   bool hasNorm = false, skipped = false;
 };
 

@@ -18,7 +18,7 @@ constexpr int64_t defaultSteps = 20;
 
 Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t number)
     : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
-      runLog(whole, options) {
+      runLog(whole, options), inputs(whole) {
   rank.rank = number;
   rank.ranks = whole.ranks;
   rank.transport = &transport;
@@ -26,6 +26,10 @@ Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport,
 }
 
 Outcome Trainer::run() {
+  if (!options.batches.empty()) {
+    Status written = settle(writeBatches());
+    return {written, together, mine};
+  }
   Status status = settle(makeReady());
   // Ranks wait for each other while they prepare: one that fails ends the run, and does not ask the others first.
   if (status.ok())
@@ -50,13 +54,17 @@ Status Trainer::settle(Status status) {
   return mine ? status : Status(code, text("rank ", failed, " failed"));
 }
 
+/// What the steps would read.
+Status Trainer::writeBatches() {
+  PP_TRY(openData());
+  if (!speaks())
+    return {};
+  PP_TRY(checkFile("batches", options.batches));
+  return inputs.write(options.batches, state.step, lastStep);
+}
+
 Status Trainer::makeReady() {
   PP_TRY(emitted.rank(rank.rank, program));
-  PP_TRY(resolveState());
-  if (options.data.empty())
-    return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
-  if (!options.source.empty() && !whole.readsSource)
-    return invalid("`--source`: this model has no encoder; it reads `--data` alone");
   PP_TRY(openData());
   PP_TRY(openWeights());
   PP_TRY(device.allocate(*program));
@@ -68,7 +76,8 @@ Status Trainer::makeReady() {
   rank.kernels = kernels.get();
   if (whole.updates > 1)
     for (const UnitSpec &unit : program->units)
-      rank.updateOf.push_back(int32_t(unit.phase == "U" ? std::max<int64_t>(unit.microbatch, 0) : 0));
+      rank.updateOf.push_back(int32_t(std::max<int64_t>(unit.microbatch, 0) /
+                                      (unit.phase == "U" ? 1 : whole.microbatches / whole.updates)));
   device.bind(rank);
   PP_TRY(fillArena());
   sums.resize(whole.microbatches + 2 * whole.ranks);
@@ -123,31 +132,33 @@ Status Trainer::accept(const std::string &name, const std::string &change) {
   return {};
 }
 
-/// The tokens, where the run ends if it counts epochs, and whether they are those of the run that is resumed.
+/// Where the run begins, its data, where it ends if it counts epochs; and whether the data are those of the run that is
+/// resumed.
 Status Trainer::openData() {
-  PP_TRY(tokens.open(options.data, whole.sequence, whole.vocab, state.seed, speaks()));
-  if (!options.source.empty())
-    PP_TRY(source.open(options.source, whole.sequence, whole.vocab, ~state.seed, speaks()));
-  std::string data = tokens.fingerprint() + (options.source.empty() ? "" : "; source " + source.fingerprint());
-  if (!state.data.empty() && state.data != data)
+  PP_TRY(resolveState());
+  if (options.data.empty())
+    return invalid("no data to train on: give `--data FILE` (a text, or a token file), or `--data random`");
+  if (!options.source.empty() && !whole.readsSource)
+    return invalid("`--source`: this model has no encoder; it reads `--data` alone");
+  const bool resumes = !options.resume.empty() && !state.data.empty();
+  PP_TRY(inputs.open(options.data, options.source, state.seed, options.packing ? options.packing : state.packing,
+                     speaks()));
+  if (std::string data = inputs.fingerprint(); resumes && state.data != data)
     PP_TRY(accept("data", text("the data was ", state.data, " and is ", data)));
-  state.data = data;
+  state.data = inputs.fingerprint();
+  if (state.packing && *state.packing != inputs.packing())
+    PP_TRY(accept("data", text("the data was packed `", nameOf(*state.packing), "` and is packed `",
+                               nameOf(inputs.packing()), "`")));
+  state.packing = inputs.packing();
   if (options.shuffle && !options.resume.empty() && !state.shuffle)
     PP_TRY(accept("data", "the data was read in its order and is shuffled"));
   state.shuffle = state.shuffle || options.shuffle;
-  if (state.shuffle && source.windows() > 0 && source.windows() != tokens.windows())
-    return invalid("`--shuffle`: `--data` has ", tokens.windows(), " sequences and `--source` ", source.windows(),
-                   "; they are read in one order, so they need as many");
-  if (state.shuffle) {
-    tokens.shuffle(state.seed);
-    source.shuffle(state.seed);
-  }
-  if (!options.epochs)
-    return {};
-  const int64_t perStep = whole.sequencesPerStep();
-  if (*options.epochs > INT64_MAX / std::max<int64_t>(tokens.windows(), 1))
-    return invalid("`--epochs ", *options.epochs, "` of ", tokens.windows(), " sequences are too many");
-  return endAt((*options.epochs * tokens.windows() + perStep - 1) / perStep);
+  if (state.shuffle)
+    PP_TRY(inputs.shuffle(state.seed));
+  int64_t steps = 0;
+  if (options.epochs)
+    PP_TRY(inputs.endAfter(*options.epochs, steps));
+  return options.epochs ? endAt(steps) : Status();
 }
 
 Status Trainer::checkOutputs() {
@@ -206,6 +217,8 @@ Status Trainer::train() {
     PP_TRY(trainStep(step, summary));
     if (speaks())
       PP_TRY(runLog.say(step, state.steps, lastStep, summary));
+    if (speaks() && summary.tokens == 0)
+      printf("remark: no target of step %lld counts; its loss is 0\n", static_cast<long long>(step));
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
       PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
@@ -228,7 +241,8 @@ Status Trainer::train() {
 Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   double start = transport.now();
   transport.markStep(step);
-  PP_TRY(fillInputs(step));
+  inputs.begin(step);
+  PP_TRY(inputs.fill(*program, device));
   const OptimizerSpec &given = whole.optimizer;
   summary.lossScale = state.lossScale;
   rank.updates.clear();
@@ -242,6 +256,7 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
                       given.clip,
                       update - state.skipped,
                       state.lossScale,
+                      inputs.divisor(update - (step - 1) * whole.updates - 1),
                       whole.scalesLoss()};
     if (whole.updates > 1)
       rank.updates.push_back(rank.optimizer);
@@ -265,6 +280,7 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   received = transport.received();
   PP_TRY(summarize(summary));
   summary.seconds = transport.now() - start;
+  summary.tokens = inputs.counted();
   if (!std::isfinite(summary.loss))
     return settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
   return whole.scalesLoss() ? adaptScale(step, summary) : Status();
@@ -284,24 +300,6 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
   } else if (adapts && ++state.goodSteps == whole.optimizer.scaleWindow) {
     state.goodSteps = 0;
     state.lossScale *= 2;
-  }
-  return {};
-}
-
-Status Trainer::fillInputs(int64_t step) {
-  for (const InputSpec &its : program->inputs) {
-    input.resize(size_t(whole.batch * its.length));
-    bool encoder = its.kind == InputSpec::Kind::Source, own = encoder && !options.source.empty();
-    auto what = Tokens::What::Sequence;
-    if (encoder && !own)
-      what = Tokens::What::Before;
-    else if (its.kind == InputSpec::Kind::Targets)
-      what = Tokens::What::Targets;
-    for (int64_t row = 0; row < whole.batch; ++row) {
-      int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
-      (own ? source : tokens).read(number, what, input.data() + row * its.length, its.first, its.length);
-    }
-    PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
   }
   return {};
 }
@@ -355,11 +353,11 @@ Status Trainer::printHeader() {
   for (double peak : peaks)
     printf(" %.0f", peak);
   printf("\n");
-  if (tokens.windows() > 0)
-    printf("data: %lld tokens, read once every %.1f steps\n", static_cast<long long>(tokens.count()),
-           double(tokens.windows()) / double(whole.sequencesPerStep()));
-  if (source.windows() > 0)
-    printf("source: %lld tokens\n", static_cast<long long>(source.count()));
+  if (const int64_t rows = inputs.rowsPerEpoch())
+    printf("data: %lld tokens, read once every %.1f steps\n", static_cast<long long>(inputs.tokenCount()),
+           double(rows) / double(whole.sequencesPerStep()));
+  if (inputs.sourceCount() > 0)
+    printf("source: %lld tokens\n", static_cast<long long>(inputs.sourceCount()));
   for (const std::string &remark : remarks)
     printf("remark: %s\n", remark.c_str());
   fflush(stdout);

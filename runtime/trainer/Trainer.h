@@ -5,10 +5,10 @@
 
 #include "runtime/Kernels.h"
 #include "runtime/Options.h"
-#include "runtime/files/Tokens.h"
 #include "runtime/files/Trace.h"
 #include "runtime/trainer/Checkpoint.h"
 #include "runtime/trainer/RunLog.h"
+#include "runtime/trainer/StepInputs.h"
 
 namespace pp {
 
@@ -35,11 +35,11 @@ private:
   Status resolveState();
   Status accept(const std::string &name, const std::string &change);
   Status openData();
+  Status writeBatches();
   Status endAt(int64_t steps);
   Status openWeights();
   Status fillArena();
   Status train();
-  Status fillInputs(int64_t step);
   Status trainStep(int64_t step, StepSummary &summary);
   Status summarize(StepSummary &summary);
   Status adaptScale(int64_t step, StepSummary &summary);
@@ -64,8 +64,7 @@ private:
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
   Trace trace;
-  Tokens tokens, source;      ///< what the model reads; an encoder's file of its own
-  std::vector<int32_t> input; ///< one of a step's
+  StepInputs inputs;
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step

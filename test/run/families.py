@@ -79,9 +79,10 @@ def summary(gradients):
 
 
 class Judge:
-    def __init__(self, compiler, folder):
+    def __init__(self, compiler, folder, options=()):
         os.makedirs(folder, exist_ok=True)
         self.compiler, self.folder, self.text = compiler, folder, os.path.join(folder, "text.txt")
+        self.options = options  # of pp-compile
         with open(self.text, "wb") as file:
             file.write(TEXT)
 
@@ -95,7 +96,8 @@ class Judge:
         ranked = ["-D", f"ranks={ranks}"] if ranks > 1 else []
         ranked += ["-D", "slices=4"] if schedule.startswith("slimpipe") else []
         harness.call([self.compiler, f"--from-hf={place}", f"--schedule=std/{schedule}", *ranked,
-                      "-D", f"microbatches={ROWS}", "-D", f"data.sequence={SEQUENCE}", *harness.RUNTIME, "-o", program])
+                      "-D", f"microbatches={ROWS}", "-D", f"data.sequence={SEQUENCE}", *self.options, *harness.RUNTIME,
+                      "-o", program])
         return program
 
     def run(self, program, *more):

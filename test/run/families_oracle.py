@@ -15,13 +15,18 @@ import transformers
 import families
 
 
-def judge(variant):
+def model_of(variant):
     config = transformers.AutoConfig.for_model(**families.VARIANTS[variant])
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             _, values = families.weight_of(name.removeprefix("transformer."), list(weight.shape))
             weight.copy_(torch.tensor(values).reshape(weight.shape))
+    return model
+
+
+def judge(variant):
+    model = model_of(variant)
     rows = torch.tensor(list(families.TEXT[:families.ROWS * families.SEQUENCE])).reshape(families.ROWS, -1)
     targets = torch.tensor(list(families.TEXT[1:families.ROWS * families.SEQUENCE + 1]))
     logits = model.train()(input_ids=rows, use_cache=False).logits

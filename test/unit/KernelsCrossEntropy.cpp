@@ -67,6 +67,34 @@ TEST(KernelsCrossEntropy, TheScaleIsInTheGradientAlone) {
   }
 }
 
+/// Divided by 4 when it runs is a scale of a quarter, to the bit: whole rows, and their shards.
+TEST(KernelsCrossEntropy, CountedLossesAreDivided) {
+  for (Type type : allTypes) {
+    std::vector<int32_t> targets = {2, 0, -100, 1};
+    Values z = rounded(type, random(4 * 6, 1, 3)), slopes[2], losses[2], shards[2], sums[2];
+    for (bool counted : {false, true}) {
+      std::vector<double> scale = {counted ? 1.0 : 0.25};
+      std::vector<std::string> flags;
+      if (counted)
+        flags = {"counted"};
+      Array slope(type, 24), loss(accOf(type), 1), stats(accOf(type), 12), shard(type, 24), sum(accOf(type), 1);
+      OneOp whole("cross_entropy", type, {4, 6}, scale, flags),
+          dz("cross_entropy_dz", type, {4, 6, 0, 6}, scale, flags),
+          added("cross_entropy_loss", type, {4}, scale, flags);
+      for (OneOp *op : {&whole, &dz, &added})
+        op->rank.optimizer.divisor = 4;
+      whole(pp_cross_entropy, Array(type, z), targets, slope, loss);
+      OneOp("cross_entropy_stats", type, {4, 6, 0, 6})(pp_cross_entropy_stats, Array(type, z), targets, stats);
+      dz(pp_cross_entropy_dz, Array(type, z), targets, stats, shard);
+      added(pp_cross_entropy_loss, stats, targets, sum);
+      slopes[counted] = slope.get(), losses[counted] = loss.get(), shards[counted] = shard.get(),
+      sums[counted] = sum.get();
+    }
+    for (Values *each : {slopes, losses, shards, sums})
+      expectEqual(each[1], each[0], nameOf(type));
+  }
+}
+
 namespace {
 
 /// Rows of logits over a vocabulary cut in shards of any widths.

@@ -5,9 +5,9 @@
 #include "runtime/files/Folder.h"
 #include "runtime/files/Half.h"
 #include "runtime/files/Random.h"
+#include "runtime/files/Rows.h"
 #include "runtime/files/SafeTensors.h"
 #include "runtime/files/Shuffle.h"
-#include "runtime/files/Tokens.h"
 #include "runtime/trainer/Weights.h"
 #include <cmath>
 #include <cstring>
@@ -142,6 +142,16 @@ TEST_F(RuntimeFiles, NothingIsWrittenOverWhatIsRead) {
   EXPECT_EQ(refusal({"--data=random", "--log=random"}), "");
 }
 
+/// A file read row after row.
+struct Stream {
+  Tokens tokens;
+  Rows rows;
+  Status open(const std::string &data, int64_t sequence, int64_t vocab, uint64_t seed) {
+    PP_TRY(tokens.open(data, vocab, seed, /*check=*/true));
+    return rows.open(tokens, tokenPath(data), sequence, Packing::Stream);
+  }
+};
+
 std::string tokenFile(int32_t magic, int32_t version, int32_t count, const std::vector<uint16_t> &tokens) {
   int32_t header[256] = {magic, version, count};
   std::string body(reinterpret_cast<const char *>(header), sizeof header);
@@ -150,15 +160,15 @@ std::string tokenFile(int32_t magic, int32_t version, int32_t count, const std::
 }
 
 TEST_F(RuntimeFiles, TokensOfATextWalkInOrderAndWrap) {
-  Tokens tokens;
-  ASSERT_TRUE(tokens.open(write("t.txt", "abcdefghij"), 3, 256, 1, true).ok());
-  EXPECT_EQ(tokens.windows(), 3);
+  Stream tokens;
+  ASSERT_TRUE(tokens.open(write("t.txt", "abcdefghij"), 3, 256, 1).ok());
+  EXPECT_EQ(tokens.rows.rowsOf(1), 3);
   int32_t out[3];
-  tokens.read(2, Tokens::What::Sequence, out);
+  tokens.rows.read(2, Rows::What::Tokens, out);
   EXPECT_EQ(std::string(out, out + 3), "ghi");
-  tokens.read(2, Tokens::What::Targets, out);
+  tokens.rows.read(2, Rows::What::Targets, out);
   EXPECT_EQ(std::string(out, out + 3), "hij");
-  tokens.read(3, Tokens::What::Sequence, out);
+  tokens.rows.read(3, Rows::What::Tokens, out);
   EXPECT_EQ(std::string(out, out + 3), "abc");
 }
 
@@ -181,12 +191,12 @@ TEST(RuntimeShuffle, IsABijectionOfEverySize) {
 TEST(RuntimeEventFile, ChecksByCastagnoli) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }
 
 TEST_F(RuntimeFiles, TokensOfATokenFile) {
-  Tokens tokens;
-  Status status = tokens.open(write("t.bin", tokenFile(20240520, 1, 5, {10, 50256, 12, 13, 14})), 2, 50257, 1, true);
+  Stream tokens;
+  Status status = tokens.open(write("t.bin", tokenFile(20240520, 1, 5, {10, 50256, 12, 13, 14})), 2, 50257, 1);
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(tokens.windows(), 2);
+  EXPECT_EQ(tokens.rows.rowsOf(1), 2);
   int32_t out[2];
-  tokens.read(0, Tokens::What::Targets, out);
+  tokens.rows.read(0, Rows::What::Targets, out);
   EXPECT_EQ(out[0], 50256);
   EXPECT_EQ(out[1], 12);
 }
@@ -199,39 +209,39 @@ TEST_F(RuntimeFiles, TokensOf32Bits) {
   write("plain", body);
   write("llmc", std::string(reinterpret_cast<const char *>(header), sizeof header) + body);
   for (const char *name : {"plain", "llmc"}) {
-    Tokens tokens;
+    Stream tokens;
     std::string path = (folder / name).string();
-    Status status = tokens.open(name == std::string("plain") ? "u32:" + path : path, 2, 128256, 1, true);
+    Status status = tokens.open(name == std::string("plain") ? "u32:" + path : path, 2, 128256, 1);
     ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(tokens.count(), 5);
+    EXPECT_EQ(tokens.tokens.count(), 5);
     int32_t out[2];
-    tokens.read(0, Tokens::What::Targets, out);
+    tokens.rows.read(0, Rows::What::Targets, out);
     EXPECT_EQ(out[0], 65536);
     EXPECT_EQ(out[1], 128255);
   }
-  Tokens small;
-  EXPECT_EQ(plain(small.open("u32:" + (folder / "plain").string(), 2, 128255, 1, true).message()),
+  Stream small;
+  EXPECT_EQ(plain(small.open("u32:" + (folder / "plain").string(), 2, 128255, 1).message()),
             "token 2 of `plain` is 128255; the model's vocabulary has 128255, 0 to 128254");
 }
 
 TEST_F(RuntimeFiles, TokensWithoutAHeader) {
   std::string path = write("t", std::string("\x01\x00\xff\xff\x02\x00\x03\x00", 8));
-  Tokens tokens, odd;
-  ASSERT_TRUE(tokens.open("u16:" + path, 2, 65536, 1, true).ok());
-  EXPECT_EQ(tokens.count(), 4);
+  Stream tokens, odd;
+  ASSERT_TRUE(tokens.open("u16:" + path, 2, 65536, 1).ok());
+  EXPECT_EQ(tokens.tokens.count(), 4);
   int32_t out[2];
-  tokens.read(0, Tokens::What::Targets, out);
+  tokens.rows.read(0, Rows::What::Targets, out);
   EXPECT_EQ(out[0], 65535);
   EXPECT_EQ(out[1], 2);
   write("t", "12345");
-  EXPECT_EQ(plain(odd.open("u16:" + path, 2, 65536, 1, true).message()),
+  EXPECT_EQ(plain(odd.open("u16:" + path, 2, 65536, 1).message()),
             "`t` has 5 bytes, which is no multiple of the 2 bytes of a token");
 }
 
 TEST_F(RuntimeFiles, FilesThatAreNoTextAreRefused) {
   auto refused = [&](const std::string &body) {
-    Tokens tokens;
-    return plain(tokens.open(write("t", body), 2, 256, 1, true).message());
+    Stream tokens;
+    return plain(tokens.open(write("t", body), 2, 256, 1).message());
   };
   std::string more = "; if it holds nothing but tokens, `u16:t` or `u32:t` says how wide they are";
   EXPECT_EQ(refused("\x93NUMPY and more"), "data `t` is an array of NumPy" + more);
@@ -243,13 +253,13 @@ TEST_F(RuntimeFiles, FilesThatAreNoTextAreRefused) {
 }
 
 TEST_F(RuntimeFiles, RandomTokensAreShiftedOnesOfThemselves) {
-  Tokens tokens, again;
-  ASSERT_TRUE(tokens.open("random", 8, 100, 3, true).ok());
-  ASSERT_TRUE(again.open("random", 8, 100, 3, true).ok());
+  Stream tokens, again;
+  ASSERT_TRUE(tokens.open("random", 8, 100, 3).ok());
+  ASSERT_TRUE(again.open("random", 8, 100, 3).ok());
   int32_t in[8], target[8], same[8];
-  tokens.read(17, Tokens::What::Sequence, in);
-  tokens.read(17, Tokens::What::Targets, target);
-  again.read(17, Tokens::What::Sequence, same);
+  tokens.rows.read(17, Rows::What::Tokens, in);
+  tokens.rows.read(17, Rows::What::Targets, target);
+  again.rows.read(17, Rows::What::Tokens, same);
   for (int i = 0; i < 8; ++i) {
     EXPECT_EQ(in[i], same[i]);
     EXPECT_LT(in[i], 100);
@@ -259,8 +269,8 @@ TEST_F(RuntimeFiles, RandomTokensAreShiftedOnesOfThemselves) {
 
 TEST_F(RuntimeFiles, WrongTokensAreRefused) {
   auto refused = [&](const std::string &body, int64_t sequence, int64_t vocab) {
-    Tokens tokens;
-    return plain(tokens.open(write("t", body), sequence, vocab, 1, true).message());
+    Stream tokens;
+    return plain(tokens.open(write("t", body), sequence, vocab, 1).message());
   };
   EXPECT_EQ(refused("abc", 3, 256), "data `t` has 3 tokens; one sequence of 3 needs 4");
   EXPECT_EQ(refused("", 3, 256), "data `t` has 0 tokens; one sequence of 3 needs 4");
@@ -271,10 +281,10 @@ TEST_F(RuntimeFiles, WrongTokensAreRefused) {
             "token file `t` has version 2; this program reads version 1");
   EXPECT_EQ(refused(tokenFile(20240520, 1, 5, {}).substr(0, 20), 2, 256),
             "token file `t` is truncated: 20 bytes, its header alone has 1024");
-  Tokens tokens;
-  EXPECT_EQ(plain(tokens.open(folder / "none", 2, 256, 1, true).message()),
+  Stream tokens;
+  EXPECT_EQ(plain(tokens.open(folder / "none", 2, 256, 1).message()),
             "cannot read data `none`: No such file or directory");
-  EXPECT_EQ(tokens.open("/tmp", 2, 256, 1, true).message(), "cannot read data `/tmp`: it is not a regular file");
+  EXPECT_EQ(tokens.open("/tmp", 2, 256, 1).message(), "cannot read data `/tmp`: it is not a regular file");
 }
 
 std::string fileOf(const std::string &header, const std::string &data) {

@@ -1,0 +1,154 @@
+// Packs the documents of an epoch into rows, and reads tokens, targets and starts of a row from its pieces.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/Rows.h"
+#include "runtime/files/Shuffle.h"
+
+namespace pp {
+namespace {
+
+constexpr int32_t notCounted = -100; ///< as in PyTorch: a target that is ignored
+
+} // namespace
+
+const char *nameOf(Packing packing) {
+  constexpr const char *names[] = {"stream", "whole", "split"};
+  return names[size_t(packing)];
+}
+
+Status Rows::open(const Tokens &data, const std::string &path, int64_t rowLength, Packing how, int32_t padToken) {
+  tokens = &data;
+  length = rowLength;
+  packing = how;
+  pad = padToken;
+  if (data.isRandom())
+    return {};
+  windows = (data.count() - 1) / length;
+  const int64_t needed = packing == Packing::Stream ? length + 1 : 1;
+  if (data.count() < needed)
+    return invalid("data `", path, "` has ", data.count(), " tokens; one sequence of ", length, " needs ", needed);
+  return {};
+}
+
+Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
+  const std::vector<int64_t> &begins = tokens->documents();
+  const int64_t count = int64_t(begins.size()) - 1;
+  Epoch epoch;
+  epoch.firstRow = firstRow;
+  epoch.rows = {0};
+  int64_t used = 0; // places of the row that is being filled
+  auto closeRow = [&] {
+    epoch.rows.push_back(epoch.pieces.size());
+    used = 0;
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t document = order ? shuffled(*order, number, i, count) : i, end = begins[size_t(document) + 1];
+    for (int64_t at = begins[size_t(document)]; at < end;) {
+      int64_t size = std::min(length, end - at);
+      if (packing == Packing::Split)
+        size = std::min(size, length - used);
+      else if (used + size > length)
+        closeRow();
+      const bool goesOn = packing == Packing::Split && at + size < end;
+      epoch.pieces.push_back({at, uint32_t(size), uint32_t(used) & INT32_MAX, goesOn});
+      at += size;
+      used += size;
+      if (used == length)
+        closeRow();
+    }
+  }
+  if (used > 0)
+    closeRow();
+  return epoch;
+}
+
+int64_t Rows::rowsOf(int64_t epochs) {
+  if (packing == Packing::Stream)
+    return epochs > INT64_MAX / std::max<int64_t>(windows, 1) ? INT64_MAX : epochs * windows;
+  int64_t rows = 0;
+  for (int64_t number = 0; number < epochs; ++number) {
+    if (number > 0 && (!order || packing == Packing::Split)) // every epoch has as many
+      return epochs > INT64_MAX / rows ? INT64_MAX : epochs * rows;
+    rows = pack(number, rows).end();
+  }
+  return rows;
+}
+
+void Rows::cover(int64_t begin, int64_t end) {
+  if (packing == Packing::Stream)
+    return;
+  if (!packed.empty() && begin < packed.front().firstRow) {
+    packed.clear();
+    nextEpoch = 0;
+  }
+  end = std::min(end, last);
+  for (int64_t row = packed.empty() ? 0 : packed.back().end(); row < end; row = packed.back().end()) {
+    packed.push_back(pack(nextEpoch++, row));
+    while (packed.size() > 1 && packed.front().end() <= begin)
+      packed.pop_front();
+  }
+}
+
+Rows::Piece Rows::window(int64_t n, bool before) const {
+  if (tokens->isRandom())
+    return {(n - before) * (length + 1), uint32_t(length), 0, 1};
+  int64_t window = n % windows;
+  if (order)
+    window = shuffled(*order, n / windows, window, windows);
+  if (before)
+    window = (window + windows - 1) % windows;
+  return {window * length, uint32_t(length), 0, 1};
+}
+
+template <class Use> void Rows::forPieces(int64_t n, Use use) const {
+  if (n >= last)
+    return;
+  if (packing == Packing::Stream)
+    return use(window(n, /*before=*/false));
+  for (const Epoch &epoch : packed)
+    if (n >= epoch.firstRow && n < epoch.end())
+      for (size_t i = epoch.rows[size_t(n - epoch.firstRow)]; i < epoch.rows[size_t(n - epoch.firstRow) + 1]; ++i)
+        use(epoch.pieces[i]);
+}
+
+/// Of the token at `place` of the piece.
+int32_t Rows::targetAt(const Piece &piece, int64_t place) const {
+  const bool exists = place + 1 < int64_t(piece.length) || piece.goesOn;
+  const int64_t next = piece.begin + place + 1;
+  return exists && tokens->isCounted(next) ? tokens->at(next) : notCounted;
+}
+
+void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count) const {
+  count = count < 0 ? length - from : count;
+  int64_t filled = 0; // places of the row, padding included
+  auto add = [&](const Piece &piece) {
+    const int64_t begin = std::max<int64_t>(piece.column, from);
+    const int64_t end = std::min<int64_t>(piece.column + piece.length, from + count);
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t place = t - piece.column;
+      out[t - from] = what == What::Starts    ? int32_t(piece.column)
+                      : what == What::Targets ? targetAt(piece, place)
+                                              : tokens->at(piece.begin + place);
+    }
+    filled = piece.column + piece.length;
+  };
+  if (what == What::Before)
+    add(window(n, /*before=*/true));
+  else
+    forPieces(n, add);
+  const int32_t rest = what == What::Starts ? int32_t(filled) : what == What::Targets ? notCounted : pad;
+  for (int64_t t = std::max(filled, from); t < from + count; ++t)
+    out[t - from] = rest;
+}
+
+int64_t Rows::counted(int64_t n) const {
+  int64_t sum = 0;
+  forPieces(n, [&](const Piece &piece) {
+    const int64_t targets = int64_t(piece.length) - (piece.goesOn ? 0 : 1);
+    for (int64_t t = 0; tokens->hasCounted() && t < targets; ++t)
+      sum += tokens->isCounted(piece.begin + t + 1);
+    sum += tokens->hasCounted() ? 0 : targets;
+  });
+  return sum;
+}
+
+} // namespace pp

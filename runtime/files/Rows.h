@@ -1,0 +1,74 @@
+// The rows that a run reads: documents packed in the order of each epoch, the same whatever the schedule and the ranks.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   stream   |t0 .. t7|t8 .. t15|..        rows one after the other; what does not fill the last one is left out
+//   split    |aaabbbbb|bbcccccc|c.......   documents one after the other; one that does not fit goes on in the next row
+//   whole    |aaa.....|bbbbbbb.|ccccccc.   one that does not fit begins a row; longer ones than a row are cut in pieces
+#ifndef PP_RUNTIME_FILES_ROWS_H
+#define PP_RUNTIME_FILES_ROWS_H
+
+#include "runtime/files/Tokens.h"
+#include <deque>
+#include <optional>
+
+namespace pp {
+
+enum class Packing : uint8_t { Stream, Whole, Split };
+/// `stream`, `whole`, `split`.
+[[nodiscard]] const char *nameOf(Packing packing);
+
+class Rows {
+public:
+  /// Rows of `length` tokens of a file that stays open; `pad` fills what is left of a row.
+  Status open(const Tokens &tokens, const std::string &path, int64_t length, Packing packing, int32_t pad = 0);
+  /// From now on the documents, or the rows of a stream, of each epoch come in an order of this seed.
+  void shuffle(uint64_t seed) { order = seed; }
+  /// Rows from number `rows` on are empty.
+  void endAt(int64_t rows) { last = rows; }
+
+  /// Rows of the first `epochs` epochs; INT64_MAX: more than can be counted.
+  [[nodiscard]] int64_t rowsOf(int64_t epochs);
+  /// Makes ready to read the rows from `begin` on, before `end`. To go back costs all epochs before.
+  void cover(int64_t begin, int64_t end);
+
+  /// What of a row is read: its tokens; for each the next one of its document, or -100 where that does not count; at
+  /// which place of the row the token's document begins; or the row that stands before this one in a stream.
+  enum class What : uint8_t { Tokens, Targets, Starts, Before };
+  /// Writes row `n`, or `count` places of it from `from` on.
+  void read(int64_t n, What what, int32_t *out, int64_t from = 0, int64_t count = -1) const;
+  /// How many targets of row `n` count.
+  [[nodiscard]] int64_t counted(int64_t n) const;
+
+private:
+  /// Tokens of one document that stand side by side in a row.
+  struct Piece {
+    int64_t begin;
+    uint32_t length;
+    uint32_t column : 31, goesOn : 1; ///< where in its row; whether the next token is of the same document
+  };
+  struct Epoch {
+    int64_t firstRow = 0;
+    std::vector<Piece> pieces;
+    std::vector<size_t> rows; ///< the first piece of each row, and the number of pieces
+    [[nodiscard]] int64_t end() const { return firstRow + int64_t(rows.size()) - 1; }
+  };
+  [[nodiscard]] Epoch pack(int64_t number, int64_t firstRow) const;
+  /// Calls `use(piece)` for the pieces of a row.
+  template <class Use> void forPieces(int64_t n, Use use) const;
+  [[nodiscard]] Piece window(int64_t n, bool before) const;
+  [[nodiscard]] int32_t targetAt(const Piece &piece, int64_t place) const;
+
+  const Tokens *tokens = nullptr;
+  int64_t length = 1;
+  Packing packing = Packing::Stream;
+  int32_t pad = 0;
+  std::optional<uint64_t> order;
+  int64_t last = INT64_MAX;
+  int64_t windows = 0;      ///< rows of a stream before it begins again; 0: it never does
+  int64_t nextEpoch = 0;    ///< the first one that is not packed yet
+  std::deque<Epoch> packed; ///< those that are read now
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_FILES_ROWS_H

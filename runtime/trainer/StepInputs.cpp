@@ -1,0 +1,114 @@
+// Opens the data of a run, counts the targets of each step, and copies its rows to the ranks' memory or to a file.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/trainer/StepInputs.h"
+#include "runtime/device/Device.h"
+#include "runtime/files/SafeTensors.h"
+#include <numeric>
+
+namespace pp {
+
+Status StepInputs::open(const std::string &data, const std::string &sourceData, uint64_t seed,
+                        std::optional<Packing> packing, bool check) {
+  PP_TRY(tokens.open(data, whole.vocab, seed, check));
+  if (tokens.hasCounted() && !whole.documents)
+    return invalid("data `", data,
+                   "` has `counted`; this program divides its loss by all targets: compile it with "
+                   "`data .., documents = true` (-D data.documents=true)");
+  const bool hasDocuments = !tokens.documents().empty();
+  if (packing && *packing != Packing::Stream && !whole.documents)
+    return invalid("`--pack ", nameOf(*packing),
+                   "`: this program does not know where documents begin: compile it with "
+                   "`data .., documents = true` (-D data.documents=true)");
+  if (packing && *packing != Packing::Stream && !hasDocuments)
+    return invalid("`--pack ", nameOf(*packing), "`: data `", data, "` has no documents");
+  packed = packing.value_or(whole.documents && hasDocuments ? Packing::Whole : Packing::Stream);
+  PP_TRY(rows.open(tokens, tokenPath(data), whole.sequence, packed, whole.pad));
+  hasSource = !sourceData.empty();
+  if (!hasSource)
+    return {};
+  PP_TRY(source.open(sourceData, whole.vocab, ~seed, check));
+  return sourceRows.open(source, tokenPath(sourceData), whole.sequence, Packing::Stream);
+}
+
+Status StepInputs::shuffle(uint64_t seed) {
+  if (const int64_t mine = rowsPerEpoch(), others = hasSource && !source.isRandom() ? sourceRows.rowsOf(1) : mine;
+      mine != others)
+    return invalid("`--shuffle`: `--data` has ", mine, " sequences and `--source` ", others,
+                   "; they are read in one order, so they need as many");
+  rows.shuffle(seed);
+  sourceRows.shuffle(seed);
+  return {};
+}
+
+Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
+  const int64_t count = rows.rowsOf(epochs), perStep = whole.sequencesPerStep();
+  if (count > INT64_MAX - perStep)
+    return invalid("`--epochs ", epochs, "` of ", rowsPerEpoch(), " sequences are too many");
+  if (whole.documents)
+    rows.endAt(count);
+  steps = (count + perStep - 1) / perStep;
+  return {};
+}
+
+void StepInputs::begin(int64_t number) {
+  step = number;
+  const int64_t first = (step - 1) * whole.sequencesPerStep();
+  rows.cover(first, first + whole.sequencesPerStep());
+  targets.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
+  for (size_t update = 0; whole.documents && update < targets.size(); ++update) {
+    const int64_t begin = first + int64_t(update) * rowsPerUpdate();
+    targets[update] = 0;
+    for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row)
+      targets[update] += rows.counted(row);
+  }
+}
+
+int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
+
+Status StepInputs::fill(const RankProgram &program, Device &device) {
+  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before}; // by InputSpec::Kind
+  for (const InputSpec &its : program.inputs) {
+    input.resize(size_t(whole.batch * its.length));
+    const bool own = its.kind == InputSpec::Kind::Source && hasSource;
+    const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
+    for (int64_t row = 0; row < whole.batch; ++row) {
+      const int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
+      (own ? sourceRows : rows).read(number, what, input.data() + row * its.length, its.first, its.length);
+    }
+    PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
+  }
+  return {};
+}
+
+Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
+  const int64_t perStep = whole.sequencesPerStep(), count = (last - done) * perStep;
+  const std::vector<int64_t> shape = {count, whole.sequence};
+  SafeTensorsWriter file;
+  PP_TRY(file.open(path,
+                   {{"divisor", "F64", {(last - done) * whole.updates}},
+                    {"tokens", "I32", shape},
+                    {"targets", "I32", shape},
+                    {"starts", "I32", shape}},
+                   {{"step", std::to_string(done)}}));
+  input.resize(size_t(whole.sequence));
+  for (int64_t number = done + 1; number <= last; ++number) {
+    begin(number);
+    for (int64_t update = 0; update < whole.updates; ++update) {
+      const double by = divisor(update);
+      PP_TRY(file.write(&by, sizeof by));
+    }
+  }
+  for (Rows::What what : {Rows::What::Tokens, Rows::What::Targets, Rows::What::Starts})
+    for (int64_t row = done * perStep; row < last * perStep; ++row) {
+      rows.cover(row, row + 1);
+      rows.read(row, what, input.data());
+      PP_TRY(file.write(input.data(), input.size() * sizeof(int32_t)));
+    }
+  return file.finish();
+}
+
+std::string StepInputs::fingerprint() const {
+  return tokens.fingerprint(whole.documents) + (hasSource ? "; source " + source.fingerprint(false) : "");
+}
+
+} // namespace pp

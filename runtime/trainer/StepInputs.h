@@ -1,0 +1,64 @@
+// What each step of a run reads: the rows of its microbatches, and the number of targets that its loss is divided by.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Row b of microbatch i of step t has number ((t - 1) * microbatches + i) * batch + b, whatever the schedule. Every
+// rank counts the targets of a step by itself, before the step: units of its first microbatch may run long before
+// another rank reads the last one.
+#ifndef PP_RUNTIME_TRAINER_STEPINPUTS_H
+#define PP_RUNTIME_TRAINER_STEPINPUTS_H
+
+#include "runtime/Program.h"
+#include "runtime/files/Rows.h"
+
+namespace pp {
+
+class Device;
+
+class StepInputs {
+public:
+  explicit StepInputs(const Program &whole) : whole(whole) {}
+
+  /// Opens `data`, and for an encoder `source`, if they are not empty. Absent: documents are packed whole, where the
+  /// program and the data know of them.
+  Status open(const std::string &data, const std::string &source, uint64_t seed, std::optional<Packing> packing,
+              bool check);
+  /// From now on each epoch has an order of this seed.
+  Status shuffle(uint64_t seed);
+  /// Steps that it takes to read the data so often; what is left of the last one is empty where the program reads
+  /// documents, and else the begin of the next epoch.
+  Status endAfter(int64_t epochs, int64_t &steps);
+
+  /// Makes a step ready: rows, and how many targets count in each of its updates.
+  void begin(int64_t step);
+  /// What the loss of an update is divided by: the targets that count, or 1.
+  [[nodiscard]] double divisor(int64_t update) const { return std::max(double(targets[size_t(update)]), 1.0); }
+  /// Targets of the step that count.
+  [[nodiscard]] int64_t counted() const;
+  /// Writes what this rank reads to its memory.
+  Status fill(const RankProgram &program, Device &device);
+  /// Writes the rows and divisors of the steps after `done` up to `last` to a file.
+  Status write(const std::string &path, int64_t done, int64_t last);
+
+  [[nodiscard]] std::string fingerprint() const;
+  [[nodiscard]] Packing packing() const { return packed; }
+  [[nodiscard]] int64_t tokenCount() const { return tokens.count(); }
+  [[nodiscard]] int64_t sourceCount() const { return source.count(); }
+  /// Rows of the first epoch; 0: random tokens have no end.
+  [[nodiscard]] int64_t rowsPerEpoch() { return tokens.isRandom() ? 0 : rows.rowsOf(1); }
+
+private:
+  [[nodiscard]] int64_t rowsPerUpdate() const { return whole.sequencesPerStep() / whole.updates; }
+
+  const Program &whole;
+  Tokens tokens, source; ///< what the model reads; an encoder's file of its own
+  Rows rows, sourceRows;
+  Packing packed = Packing::Stream;
+  bool hasSource = false;
+  int64_t step = 0;
+  std::vector<int64_t> targets; ///< that count, by update of the step
+  std::vector<int32_t> input;   ///< one of a step's
+};
+
+} // namespace pp
+
+#endif // PP_RUNTIME_TRAINER_STEPINPUTS_H

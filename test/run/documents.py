@@ -1,0 +1,305 @@
+#!/usr/bin/env python3
+"""Reads data of documents: rows, targets, starts and divisors against a second implementation, under any schedule."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: documents.py PP_COMPILE FOLDER
+import itertools, json, os, random, struct, sys
+import data, families, harness
+
+SIZES = dict(model="llama", hidden=16, heads=2, kv_heads=1, ffn=24, vocab=256, precision="f64")
+# Stages, split backwards, rings of weights, slices, gathered weights, two updates a step, and a vocabulary in shards.
+SCHEDULES = (dict(schedule="1f1b"), dict(schedule="zb_v"), dict(schedule="weipipe_interleave"),
+             dict(schedule="tawpipe"), dict(schedule="slimpipe", slices=4), dict(schedule="helixpipe"),
+             dict(schedule="dualpipe_v"), dict(schedule="fsdp"), dict(schedule="1f1b_vocabulary"),
+             dict(schedule="data_parallel"))
+
+
+def pack(documents, packing, length):
+    """Rows of (document, first, count): tokens of a document side by side."""
+    rows, row = [], []
+    room = length
+    for number, size in documents:
+        at = 0
+        while at < size:
+            count = min(length, size - at)
+            if packing == "split":
+                count = min(count, room)
+            elif count > room:
+                rows.append(row)
+                row, room = [], length
+            row.append((number, at, count))
+            at, room = at + count, room - count
+            if room == 0:
+                rows.append(row)
+                row, room = [], length
+    return rows + [row] if row else rows
+
+
+def expected_rows(documents, counted, packing, length, seed, epochs, pad=0):
+    """All rows of some epochs: tokens, targets and starts."""
+    out = []
+    for epoch in range(epochs):
+        order = range(len(documents))
+        if seed is not None:
+            order = [data.shuffled(seed, epoch, i, len(documents)) for i in order]
+        for row in pack([(i, len(documents[i])) for i in order], packing, length):
+            tokens, targets, starts = [], [], []
+            for number, first, count in row:
+                document, mask, begin = documents[number], counted[number], len(tokens)
+                for t in range(first, first + count):
+                    ends = t + 1 == len(document) or (packing == "whole" and t + 1 == first + count)
+                    tokens.append(document[t])
+                    targets.append(-100 if ends or not mask[t + 1] else document[t + 1])
+                    starts.append(begin)
+            rest = length - len(tokens)
+            out.append((tokens + [pad] * rest, targets + [-100] * rest, starts + [len(tokens)] * rest))
+    return out
+
+
+def write_dataset(folder, name, documents, counted=None):
+    tokens = [token for document in documents for token in document]
+    bounds = [0, *itertools.accumulate(map(len, documents))]
+    parts = {"tokens": ("I32", "i", tokens), "documents": ("I64", "q", bounds)}
+    if counted:
+        parts["counted"] = ("U8", "B", [bit for mask in counted for bit in mask])
+    return write_parts(folder, name, parts)
+
+
+def write_parts(folder, name, parts):
+    entries, body = {}, b""
+    for key, (dtype, letter, values) in parts.items():
+        raw = struct.pack(f"<{len(values)}{letter}", *values)
+        entries[key] = dict(dtype=dtype, shape=[len(values)], data_offsets=[len(body), len(body) + len(raw)])
+        body += raw
+    header = json.dumps(entries).encode()
+    return data.write(folder, name, struct.pack("<Q", len(header)) + header + body)
+
+
+def random_documents(seed, count, longest):
+    draw = random.Random(seed)
+    documents = [[draw.randrange(97, 123) for _ in range(draw.choice((0, 1, 2, 5, 11, longest)))]
+                 for _ in range(count)]
+    return documents, [[int(draw.random() < 0.6) for _ in document] for document in documents]
+
+
+def read_batches(path):
+    with open(path, "rb") as file:
+        body = file.read()
+    (size,) = struct.unpack("<Q", body[:8])
+    out = {}
+    for name, entry in json.loads(body[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            letter, width = ("d", 8) if entry["dtype"] == "F64" else ("i", 4)
+            values = struct.unpack(f"<{(end - begin) // width}{letter}", body[8 + size + begin:8 + size + end])
+            out[name] = values if len(entry["shape"]) == 1 else [
+                list(values[i:i + entry["shape"][1]]) for i in range(0, len(values), entry["shape"][1])]
+    return out
+
+
+def compiled(compiler, folder, name, **values):
+    return harness.compile_train(compiler, os.path.join(folder, name), SIZES | values,
+                                 options=["-D", "data.documents=true"])
+
+
+def check_rows(compiler, folder):
+    """Everything that --batches writes, over the ends of epochs, and the empty rows of the last step."""
+    length, per_step = 16, 3
+    program = compiled(compiler, folder, "rows", schedule="single", microbatches=3, microbatch=1, layers=1,
+                       sequence=length)
+    cases = 0
+    for seed, (count, longest) in enumerate(((1, 16), (9, 40), (30, 17), (4, 3))):
+        documents, counted = random_documents(seed, count, longest)
+        if not any(documents):
+            documents[0], counted[0] = [100, 101], [1, 1]
+        everything = [[1] * len(document) for document in documents]
+        mega = data.megatron(folder, f"mega{seed}", documents, 4, "i")
+        for path, mask in ((write_dataset(folder, "masked.safetensors", documents, counted), counted),
+                           (write_dataset(folder, "plain.safetensors", documents), everything), (mega, everything)):
+            for packing, shuffle in itertools.product(("whole", "split"), (False, True)):
+                out = os.path.join(folder, "batches.safetensors")
+                harness.call([program, "--in-process", "--data", path, "--pack", packing, "--epochs", "3", "--seed",
+                              "5", *(["--shuffle"] if shuffle else []), "--batches", out])
+                got = read_batches(out)
+                rows = expected_rows(documents, mask, packing, length, 5 if shuffle else None, 3)
+                steps = -(-len(rows) // per_step)
+                rows += [([0] * length, [-100] * length, [0] * length)] * (steps * per_step - len(rows))
+                for column, name in enumerate(("tokens", "targets", "starts")):
+                    assert got[name] == [row[column] for row in rows], f"{path} {packing} {shuffle}: {name}"
+                divisors = [max(1, sum(target >= 0 for row in rows[i:i + per_step] for target in row[1]))
+                            for i in range(0, len(rows), per_step)]
+                assert list(got["divisor"]) == divisors, f"{path} {packing}: {got['divisor']}, expected {divisors}"
+                cases += 1
+    assert cases == 48
+
+
+def check_stream(compiler, folder):
+    """A stream has no ends; what counts still counts."""
+    tokens = [97 + i % 20 for i in range(50)]
+    counted = [int(i % 3 == 0) for i in range(50)]
+    path = write_parts(folder, "stream.safetensors", {"tokens": ("U16", "H", tokens), "counted": ("U8", "B", counted)})
+    program = compiled(compiler, folder, "stream", schedule="single", microbatches=2, microbatch=1, layers=1,
+                       sequence=8)
+    out = os.path.join(folder, "stream.batches")
+    harness.call([program, "--in-process", "--data", path, "--steps", "2", "--batches", out])
+    got = read_batches(out)
+    assert got["tokens"] == [tokens[i:i + 8] for i in range(0, 32, 8)]
+    targets = [[tokens[t + 1] if counted[t + 1] else -100 for t in range(i, i + 8)] for i in range(0, 32, 8)]
+    assert got["targets"] == targets and got["starts"] == [[0] * 8] * 4
+    assert list(got["divisor"]) == [sum(target >= 0 for row in targets[i:i + 2] for target in row) for i in (0, 2)]
+
+
+def train(program, path, ranks, *options):
+    grads, log, saved = program + ".grads", program + ".jsonl", program + ".saved"
+    harness.call([program, "--in-process", "--data", path, "--steps", "3", "--shuffle", "--grads", grads, "--log", log,
+                  "--save", saved, *options])
+    weights = harness.read_safetensors(os.path.join(saved, "model.safetensors"))
+    return harness.read_safetensors(grads), harness.read_log(log), weights
+
+
+def check_schedule(compiler, folder, path, reference, values):
+    """Microbatches with unlike numbers of targets, one of them with none: the same loss and gradients everywhere."""
+    ranks = 2 if values["schedule"] in ("zb_v", "dualpipe_v") else 4
+    name = "_".join(map(str, values.values()))
+    program = compiled(compiler, folder, name, ranks=ranks, **COMMON, **values)
+    gradients, log, weights = train(program, path, ranks)
+    for line, other in zip(log, reference[1]):
+        assert line["tokens"] == other["tokens"], f"{line['tokens']} targets, expected {other['tokens']}"
+        assert abs(line["loss"] - other["loss"]) <= 1e-12 * other["loss"], f"loss {line['loss']}, {other['loss']}"
+    for mine, others, limit in ((gradients, reference[0], 1e-10), (weights, reference[2], 1e-9)):
+        assert mine.keys() == others.keys()
+        for tensor, (_, values) in mine.items():
+            wanted = others[tensor][1]
+            most = max(map(abs, wanted))
+            error = max(abs(a - b) for a, b in zip(values, wanted))
+            assert error <= limit * most + 1e-15, f"{tensor}: {error} of {most}"
+
+
+COMMON = dict(microbatches=8, microbatch=2, layers=8, sequence=16, ffn=24, heads=4, kv_heads=4)
+
+
+def check_sums(compiler, folder):
+    """Losses and gradients of targets that are counted here or there add up to those where all count."""
+    draw = random.Random(3)
+    tokens = [draw.randrange(97, 123) for _ in range(33)]
+    here = [int(draw.random() < 0.4) for _ in tokens]
+    program = compiled(compiler, folder, "sums", schedule="single", microbatches=2, microbatch=2, layers=1, sequence=8)
+    sums, losses, counts = [], [], []
+    for mask in (here, [1 - bit for bit in here], [1] * len(tokens)):
+        path = write_parts(folder, "part.safetensors", {"tokens": ("I32", "i", tokens), "counted": ("U8", "B", mask)})
+        grads, log = os.path.join(folder, "part.grads"), os.path.join(folder, "part.jsonl")
+        harness.call([program, "--in-process", "--data", path, "--steps", "1", "--grads", grads, "--log", log])
+        (line,) = harness.read_log(log)
+        assert line["tokens"] == sum(mask[1:]), f"{line['tokens']} targets, expected {sum(mask[1:])}"
+        counts.append(line["tokens"])
+        losses.append(line["loss"] * line["tokens"])
+        sums.append({name: [value * line["tokens"] for value in values]
+                     for name, (_, values) in harness.read_safetensors(grads).items()})
+    assert abs(losses[0] + losses[1] - losses[2]) < 1e-11 * losses[2], losses
+    for name, whole in sums[2].items():
+        most = max(map(abs, whole))
+        for a, b, c in zip(sums[0][name], sums[1][name], whole):
+            assert abs(a + b - c) <= 1e-11 * most, f"{name}: {a} + {b}, expected {c}"
+    plain = harness.compile_train(compiler, os.path.join(folder, "uncounted"), SIZES | dict(
+        schedule="single", microbatches=2, microbatch=2, layers=1, sequence=8))
+    path = write_parts(folder, "whole.safetensors", {"tokens": ("I32", "i", tokens)})
+    log = os.path.join(folder, "plain.jsonl")
+    harness.call([plain, "--in-process", "--data", path, "--steps", "1", "--log", log])
+    (line,) = harness.read_log(log)
+    assert abs(line["loss"] * 32 - losses[2]) < 1e-11 * losses[2], "all targets count: the mean over all tokens"
+
+
+# Rows of one document each, so that their models need not tell documents apart; qwen3 has a padding token.
+LABELLED = {"llama": "1f1b.pipe", "gpt2": "zb_v.pipe:zb_v", "qwen3": "weipipe.pipe:weipipe_interleave"}
+
+
+def labelled():
+    """Documents that fill more than half of a row, and which of their tokens count."""
+    documents, at = [], 0
+    for row in range(families.ROWS):
+        size = families.SEQUENCE - row
+        documents.append(list(families.TEXT[at:at + size]))
+        at += size
+    bits = iter(families.noise("counted", at))
+    return documents, [[int(next(bits) > 0.2) for _ in document] for document in documents]
+
+
+def check_labels(compiler, folder, tally):
+    """Loss and gradients of transformers with labels of -100 and num_items_in_batch (documents_oracle.py)."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "Inputs", "documents.json")) as file:
+        expected = json.load(file)
+    judge = families.Judge(compiler, folder, ["-D", "data.documents=true"])
+    judge.text = write_dataset(folder, "labelled.safetensors", *labelled())
+    for variant, schedule in LABELLED.items():
+        judge.judge(tally, variant, schedule, expected[variant])
+
+
+def check_resume(compiler, folder, path):
+    """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen."""
+    program = compiled(compiler, folder, "resumed", schedule="1f1b", ranks=4, **COMMON)
+    whole, part = os.path.join(folder, "whole"), os.path.join(folder, "part")
+    common = [program, "--in-process", "--data", path]
+    harness.call([*common, "--shuffle", "--pack", "split", "--epochs", "5", "--save", whole])
+    harness.call([*common, "--shuffle", "--pack", "split", "--epochs", "5", "--stop-at", "2", "--save", part])
+    done = harness.call([*common, "--resume", part, "--pack", "whole"], expect=1)
+    assert "the data was packed `split` and is packed `whole`" in done.stderr, done.stderr
+    harness.call([*common, "--resume", part, "--epochs", "5", "--save", part])
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        with open(os.path.join(whole, name), "rb") as a, open(os.path.join(part, name), "rb") as b:
+            assert a.read() == b.read(), name
+
+
+def check_refused(compiler, folder, text):
+    program = compiled(compiler, folder, "refused", schedule="1f1b", ranks=2, microbatches=2, microbatch=1, layers=2,
+                       sequence=8)
+    plain = harness.compile_train(compiler, os.path.join(folder, "plain"), SIZES | dict(
+        schedule="single", microbatches=2, microbatch=1, layers=1, sequence=8))
+    tokens = ("I32", "i", [97] * 40)
+
+    def parts(name, **more):
+        return write_parts(folder, name, {"tokens": tokens} | more)
+
+    for path, expected in (
+        (parts("a.safetensors", documents=("I64", "q", [0, 30])), "go from 0 to 30; expected 0 to 40"),
+        (parts("b.safetensors", documents=("I64", "q", [0, 30, 20, 40])), "fall from 30 to 20 at document 1"),
+        (parts("c.safetensors", documents=("I32", "i", [0, 40])), "are I32 of 1 dimensions; expected I64"),
+        (parts("d.safetensors", documents=("I64", "q", [])), "go from 0 to 0; expected 0 to 40"),
+        (parts("e.safetensors", counted=("U8", "B", [1] * 39)), "are 39 values of type U8; expected 40"),
+        (parts("f.safetensors", counted=("U8", "B", [1] * 39 + [2])), "has 2 at token 39; expected 0 or 1"),
+        (parts("g.safetensors", weights=("F32", "f", [1.0] * 40)), "has `weights`"),
+        (data.megatron(folder, "marks", [[97] * 20] * 2, 4, "i", marks=[0, 2, 1]), "mark 2 of"),
+        (data.megatron(folder, "last", [[97] * 20] * 2, 4, "i", marks=[0, 1]), "mark 1 of")):
+        done = harness.call([program, "--in-process", "--data", path], expect=1)
+        assert expected in done.stderr, f"{path}: {done.stderr}"
+    good = parts("h.safetensors", documents=("I64", "q", [0, 40]))
+    for options, expected in ((["--data", text, "--pack", "whole"], "has no documents"),
+                              (["--data", good, "--pack", "odd"], "expects `whole`, `split` or `stream`, got `odd`"),
+                              (["--data", good, "--batches", os.path.join(folder, "none", "x")], "cannot write")):
+        done = harness.call([program, "--in-process", *options], expect=1 if "none" not in options[-1] else 2)
+        assert expected in done.stderr, done.stderr
+    done = harness.call([plain, "--in-process", "--data", good, "--pack", "split"], expect=1)
+    assert "compile it with `data .., documents = true`" in done.stderr, done.stderr
+    harness.call([plain, "--in-process", "--data", good, "--steps", "1"])  # a stream
+
+
+def main():
+    compiler, folder = sys.argv[1:]
+    os.makedirs(folder, exist_ok=True)
+    text = harness.write_text(folder)
+    tally = harness.Tally()
+    for check in (check_rows, check_stream, check_sums):
+        tally.attempt(check.__name__, check, compiler, folder)
+    documents, counted = random_documents(11, 60, 30)
+    path = write_dataset(folder, "trained.safetensors", documents, counted)
+    single = compiled(compiler, folder, "single", schedule="single", **COMMON)
+    reference = train(single, path, 1)
+    for values in SCHEDULES:
+        tally.attempt(" ".join(map(str, values.values())), check_schedule, compiler, folder, path, reference, values)
+    check_labels(compiler, os.path.join(folder, "labels"), tally)
+    tally.attempt("check_resume", check_resume, compiler, folder, path)
+    tally.attempt("check_refused", check_refused, compiler, folder, text)
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
