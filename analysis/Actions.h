@@ -83,8 +83,8 @@ bool updatesTogether(pipeline::ProgramOp program, const Pieces &pieces);
 /// The optimizer's `clip` is there and not 0, or gradients of f16 may have overflowed.
 bool readsNorm(pipeline::ProgramOp program);
 
-/// Hashes what there is of each microbatch. Four microbatches in a row are neighbours in a table: they are looked up one
-/// soon after the other, and a table of all units does not fit into a cache.
+/// Hashes what there is of each microbatch. Four microbatches in a row are neighbours in a table: they are looked up
+/// one soon after the other, and a table of all units does not fit into a cache.
 inline unsigned hashByMicrobatch(uint64_t what, int64_t slice, int64_t microbatch) {
   using llvm::densemap::detail::mix;
   uint64_t which = static_cast<uint64_t>(slice) << 32 ^ static_cast<uint32_t>(microbatch) >> 2;

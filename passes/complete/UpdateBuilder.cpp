@@ -56,7 +56,7 @@ LogicalResult UpdateBuilder::createInputs() {
 
 /// Every home keeps its copy from step to step.
 void UpdateBuilder::createFrozenInputs(int64_t piece) {
-  ThingAttr weight = step.thing(Role::weight, piece);
+  Thing weight(Role::weight, piece);
   for (int64_t rank : step.pieces.homes(piece)) {
     Value value = step.addInput(weight, step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank));
     step.set({weight, rank}, value);
@@ -67,7 +67,7 @@ void UpdateBuilder::createFrozenInputs(int64_t piece) {
 /// Behind the last unit: weights that nothing updates end the step as they began it.
 void UpdateBuilder::outputFrozen() {
   for (auto [weight, value] : frozen)
-    step.output(weight, value, locOf(step.pieces.find(weight.getCoord())));
+    step.output(weight, value, locOf(weight.piece));
 }
 
 /// Where several updates need a norm, it is made before each. Where they do not, only the norm of the last one is made,

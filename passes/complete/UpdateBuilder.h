@@ -24,8 +24,8 @@ private:
   const StepOutline &outline;
   GradientShares &gradients;
   WeightVersions &versions;
-  std::map<int64_t, mlir::Value> norms;                                  ///< by rank
-  llvm::SmallVector<std::pair<pipeline::ThingAttr, mlir::Value>> frozen; ///< the weights of pieces that train none
+  std::map<int64_t, mlir::Value> norms;                    ///< by rank
+  llvm::SmallVector<std::pair<Thing, mlir::Value>> frozen; ///< the weights of pieces that train none
 
   mlir::Location locOf(int64_t piece) const { return step.pieces.op(piece).getLoc(); }
   /// What the rank updates of a piece: its weights or gradient, all of it or a shard.
