@@ -149,6 +149,12 @@ const std::vector<OptionSpec> &allOptions() {
        "rows of documents: whole (a document that does not fit begins a row), split (it goes on in\n"
        "the next row), or stream (documents are not told apart)",
        readPacking},
+      pathOption("eval", "FILE", "say the loss over all rows of this file after the last step; nothing learns from it",
+                 &Options::eval),
+      {"eval-every", "N", "and after every N steps",
+       [](const std::string &value, Options &options) {
+         return readWhole("eval-every", value, 1, 1000000000, options.evalEvery);
+       }},
       pathOption("batches", "FILE", "write what the steps would read and how many targets count, and end",
                  &Options::batches),
       {"lr", "X", "peak learning rate",
@@ -240,6 +246,11 @@ Status checkTogether(const Options &options) {
     return invalid("`--load` and `--resume` both say where to start; give one");
   if (options.saveEvery && options.save.empty())
     return invalid("`--save-every` needs `--save DIR`");
+  if (options.evalEvery && options.eval.empty())
+    return invalid("`--eval-every` needs `--eval FILE`");
+  if (!options.eval.empty() && options.isTimed())
+    return invalid("`--eval` and `--", options.trace.empty() ? "profile" : "trace",
+                   "`: its steps are none of training; give one");
   if (options.saveType && options.save.empty())
     return invalid("`--save-type` needs `--save DIR`");
   if (options.shardBytes && options.save.empty())
@@ -268,7 +279,8 @@ Status checkTogether(const Options &options) {
 /// Nothing that is written is read, or written by another option, too.
 Status checkFiles(const Options &options) {
   std::vector<std::pair<const char *, std::string>> known;
-  for (auto [name, path] : {std::pair("data", tokenPath(options.data)), {"load", options.load}})
+  for (auto [name, path] :
+       {std::pair("data", tokenPath(options.data)), {"eval", tokenPath(options.eval)}, {"load", options.load}})
     if (!path.empty() && (path != "random" || name != std::string("data")))
       known.push_back({name, path});
   for (auto [name, path] : {std::pair("grads", &options.grads),

@@ -16,8 +16,8 @@ namespace pp {
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
-  std::string data, source, load, save, resume, grads, log, trace, profile, tensorboard,
-      batches;                   ///< paths; empty: not asked for
+  std::string data, source, load, save, resume, grads, log, trace, profile, tensorboard, batches,
+      eval;                      ///< paths; empty: not asked for
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted
   std::optional<double> lr;
@@ -28,6 +28,7 @@ struct Options {
   std::optional<double> peakFlops;  ///< FLOP/s of a rank at best
   std::optional<uint64_t> seed;
   int64_t saveEvery = 0;
+  int64_t evalEvery = 0;                ///< 0: after the last step alone
   std::vector<std::string> allowUnused; ///< tensors of `load` that need not be weights of the model
   std::optional<Type> saveType;         ///< of saved weights
   std::optional<int64_t> shardBytes;    ///< at most so many in a file of saved weights

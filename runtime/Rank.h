@@ -31,6 +31,7 @@ struct OptimizerScalars {
   int64_t step = 1;     ///< 1 for the first; skipped ones do not count
   double lossScale = 1; ///< what the loss is multiplied by before its gradient is taken; AdamW divides by it
   double divisor = 1;   ///< of the loss, where the op says that it counts its targets
+  bool holds = false;   ///< no update changes anything: the step is only run for its loss
   bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
 };
 

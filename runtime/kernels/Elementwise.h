@@ -172,11 +172,12 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
 /// What AdamW computes once per call, in f64, from the rank's scalars.
 struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
-  bool skips; ///< gradients that overflowed
+  bool skips; ///< gradients that overflowed, or nothing may change
 
   AdamFactors(const OptimizerScalars &scalars, const double *norm2, bool withDecay)
       : beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr), epsilon(scalars.epsilon),
-        decay(withDecay ? scalars.weightDecay : 0), skips(scalars.skips && norm2 && !__builtin_isfinite(*norm2)) {
+        decay(withDecay ? scalars.weightDecay : 0),
+        skips(scalars.holds || (scalars.skips && norm2 && !__builtin_isfinite(*norm2))) {
     correction1 = 1 / (1 - __builtin_pow(beta1, double(scalars.step)));
     correction2 = 1 / (1 - __builtin_pow(beta2, double(scalars.step)));
     gamma = 1 / scalars.lossScale;

@@ -101,12 +101,12 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
 /// What a call's elements share, computed once per block in f64 from scalars that change with every step.
 struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
-  bool skips; ///< gradients that overflowed
+  bool skips; ///< gradients that overflowed, or nothing may change
 };
 
 PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, bool decay) {
   AdamFactors f;
-  f.skips = scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>); // a NaN too
+  f.skips = scalars.holds || (scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>)); // a NaN too
   f.gamma = 1 / scalars.lossScale;
   f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr, f.epsilon = scalars.epsilon;
   f.decay = decay ? scalars.weightDecay : 0;

@@ -72,6 +72,8 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
   if (summary.hasNorm)
     values.push_back({"train/grad_norm", summary.norm});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
+  if (summary.evaluated)
+    values.push_back({"eval/loss", summary.evalLoss});
   return events.add(step, values);
 }
 
@@ -88,6 +90,9 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
          int(std::to_string(steps).size()), static_cast<long long>(step), static_cast<long long>(steps), summary.loss,
          norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
          whole.flopsPerStep / summary.seconds * 1e-9, peak, rest.c_str());
+  if (summary.evaluated)
+    printf("eval %*s  loss %.5f  ppl %.3f  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1, "",
+           summary.evalLoss, perplexity(summary.evalLoss), static_cast<long long>(summary.evalTokens));
   fflush(stdout);
 }
 
@@ -101,7 +106,12 @@ Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) 
            ", \"tokens\": ", summary.tokens, ", \"tokens_per_s\": ", exact(whole.tokensPerStep / summary.seconds),
            ", \"flop_per_s\": ", exact(whole.flopsPerStep / summary.seconds),
            ", \"mfu\": ", exactOrNull(options.peakFlops.has_value(), share(summary.seconds)),
-           ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left), "}\n");
+           ", \"seconds\": ", exact(summary.seconds), ", \"eta_s\": ", exact(left),
+           summary.evaluated ? text(", \"eval_loss\": ", exactOrNull(true, summary.evalLoss),
+                                    ", \"eval_ppl\": ", exactOrNull(true, perplexity(summary.evalLoss)),
+                                    ", \"eval_tokens\": ", summary.evalTokens)
+                             : "",
+           "}\n");
   if (fwrite(line.data(), 1, line.size(), log) != line.size() || fflush(log) != 0)
     return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
   return {};

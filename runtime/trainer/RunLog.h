@@ -14,7 +14,9 @@ namespace pp {
 struct StepSummary {
   double loss = 0, norm = 0, lr = 0, seconds = 0, lossScale = 1;
   int64_t tokens = 0; ///< targets that count
-  bool hasNorm = false, skipped = false;
+  double evalLoss = 0;
+  int64_t evalTokens = 0;
+  bool hasNorm = false, skipped = false, evaluated = false;
 };
 
 class RunLog {

@@ -50,12 +50,19 @@ Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
   return {};
 }
 
+int64_t StepInputs::readOnce() {
+  const int64_t count = rows.rowsOf(1), perStep = whole.sequencesPerStep();
+  rows.endAt(count);
+  counts = true;
+  return (count + perStep - 1) / perStep;
+}
+
 void StepInputs::begin(int64_t number) {
   step = number;
   const int64_t first = (step - 1) * whole.sequencesPerStep();
   rows.cover(first, first + whole.sequencesPerStep());
   targets.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
-  for (size_t update = 0; whole.documents && update < targets.size(); ++update) {
+  for (size_t update = 0; counts && update < targets.size(); ++update) {
     const int64_t begin = first + int64_t(update) * rowsPerUpdate();
     targets[update] = 0;
     for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row)

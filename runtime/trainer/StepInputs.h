@@ -16,7 +16,7 @@ class Device;
 
 class StepInputs {
 public:
-  explicit StepInputs(const Program &whole) : whole(whole) {}
+  explicit StepInputs(const Program &whole) : whole(whole), counts(whole.documents) {}
 
   /// Opens `data`, and for an encoder `source`, if they are not empty. Absent: documents are packed whole, where the
   /// program and the data know of them.
@@ -28,10 +28,18 @@ public:
   /// documents, and else the begin of the next epoch.
   Status endAfter(int64_t epochs, int64_t &steps);
 
+  /// How many steps read the data once, in its order; what is left of the last one is empty. Targets are counted even
+  /// where the program does not divide by them.
+  [[nodiscard]] int64_t readOnce();
+
   /// Makes a step ready: rows, and how many targets count in each of its updates.
   void begin(int64_t step);
   /// What the loss of an update is divided by: the targets that count, or 1.
   [[nodiscard]] double divisor(int64_t update) const { return std::max(double(targets[size_t(update)]), 1.0); }
+  /// What the program's loss of a step has been divided by.
+  [[nodiscard]] double lossDivisor() const {
+    return whole.documents ? divisor(0) : double(whole.sequencesPerStep() * whole.sequence);
+  }
   /// Targets of the step that count.
   [[nodiscard]] int64_t counted() const;
   /// Writes what this rank reads to its memory.
@@ -54,6 +62,7 @@ private:
   Rows rows, sourceRows;
   Packing packed = Packing::Stream;
   bool hasSource = false;
+  bool counts; ///< targets, row by row
   int64_t step = 0;
   std::vector<int64_t> targets; ///< that count, by update of the step
   std::vector<int32_t> input;   ///< one of a step's

@@ -18,7 +18,7 @@ constexpr int64_t defaultSteps = 20;
 
 Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t number)
     : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
-      runLog(whole, options), inputs(whole) {
+      runLog(whole, options), inputs(whole), evalInputs(whole) {
   rank.rank = number;
   rank.ranks = whole.ranks;
   rank.transport = &transport;
@@ -66,6 +66,7 @@ Status Trainer::writeBatches() {
 Status Trainer::makeReady() {
   PP_TRY(emitted.rank(rank.rank, program));
   PP_TRY(openData());
+  PP_TRY(openEvaluation());
   PP_TRY(openWeights());
   PP_TRY(device.allocate(*program));
   if (speaks())
@@ -215,14 +216,16 @@ Status Trainer::train() {
   for (int64_t step = state.step + 1; step <= lastStep; ++step) {
     StepSummary summary;
     PP_TRY(trainStep(step, summary));
-    if (speaks())
-      PP_TRY(runLog.say(step, state.steps, lastStep, summary));
-    if (speaks() && summary.tokens == 0)
-      printf("remark: no target of step %lld counts; its loss is 0\n", static_cast<long long>(step));
     RankMemory view = memory();
     if (step == state.step + 1 && !options.grads.empty())
       PP_TRY(writeGradients(view, options.grads, 1 / summary.lossScale));
     bool last = step == lastStep;
+    if (evalSteps && (last || (options.evalEvery && step % options.evalEvery == 0)))
+      PP_TRY(evaluate(step, summary));
+    if (speaks())
+      PP_TRY(runLog.say(step, state.steps, lastStep, summary));
+    if (speaks() && summary.tokens == 0)
+      printf("remark: no target of step %lld counts; its loss is 0\n", static_cast<long long>(step));
     if (!options.save.empty() && (last || (options.saveEvery && step % options.saveEvery == 0))) {
       RunState done = state;
       done.step = step;
@@ -240,9 +243,7 @@ Status Trainer::train() {
 
 Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   double start = transport.now();
-  transport.markStep(step);
   inputs.begin(step);
-  PP_TRY(inputs.fill(*program, device));
   const OptimizerSpec &given = whole.optimizer;
   summary.lossScale = state.lossScale;
   rank.updates.clear();
@@ -257,10 +258,23 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
                       update - state.skipped,
                       state.lossScale,
                       inputs.divisor(update - (step - 1) * whole.updates - 1),
+                      /*holds=*/false,
                       whole.scalesLoss()};
     if (whole.updates > 1)
       rank.updates.push_back(rank.optimizer);
   }
+  PP_TRY(runStep(step, inputs, summary));
+  summary.seconds = transport.now() - start;
+  summary.tokens = inputs.counted();
+  if (!std::isfinite(summary.loss))
+    return settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
+  return whole.scalesLoss() ? adaptScale(step, summary) : Status();
+}
+
+/// Runs the emitted step on rows that are ready, with the rank's scalars.
+Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
+  transport.markStep(step);
+  PP_TRY(from.fill(*program, device));
   rank.unit = -1;
   int64_t began = Trace::now();
   pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank);
@@ -278,12 +292,7 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   if (transport.received() > received) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
-  PP_TRY(summarize(summary));
-  summary.seconds = transport.now() - start;
-  summary.tokens = inputs.counted();
-  if (!std::isfinite(summary.loss))
-    return settle(invalid("the loss of step ", step, " is ", summary.loss, "; a smaller --lr may help"));
-  return whole.scalesLoss() ? adaptScale(step, summary) : Status();
+  return summarize(summary);
 }
 
 /// All ranks know the norm, so all choose the next step's scale alike.

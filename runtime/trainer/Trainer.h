@@ -41,6 +41,9 @@ private:
   Status fillArena();
   Status train();
   Status trainStep(int64_t step, StepSummary &summary);
+  Status runStep(int64_t step, StepInputs &from, StepSummary &summary);
+  Status openEvaluation();
+  Status evaluate(int64_t step, StepSummary &summary);
   Status summarize(StepSummary &summary);
   Status adaptScale(int64_t step, StepSummary &summary);
   Status finish();
@@ -64,7 +67,8 @@ private:
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
   Trace trace;
-  StepInputs inputs;
+  StepInputs inputs, evalInputs; ///< of training; of --eval
+  int64_t evalSteps = 0;
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
