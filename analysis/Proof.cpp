@@ -173,6 +173,16 @@ Proof::Proof(ProgramOp program, const PassTimes &times)
 
 //===-- Printing ------------------------------------------------------------------------------------------------===//
 
+int64_t pp::memoryLimitOf(ProgramOp program, int64_t given) {
+  auto cluster = program.getClusterAttr();
+  if (given >= 0 || !cluster)
+    return given;
+  if (auto bytes = cluster.getAs<FloatAttr>("memory"))
+    return static_cast<int64_t>(bytes.getValueAsDouble());
+  auto bytes = cluster.getAs<IntegerAttr>("memory");
+  return bytes ? bytes.getInt() : -1;
+}
+
 std::string pp::formatBytes(int64_t bytes) {
   static constexpr StringLiteral kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double amount = bytes;

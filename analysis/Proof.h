@@ -41,6 +41,9 @@ private:
   mlir::ModuleOp module;
 };
 
+/// What a rank may allocate: `given` bytes, else what the program's cluster says a rank has; -1 where nobody says it.
+int64_t memoryLimitOf(pipeline::ProgramOp program, int64_t given);
+
 /// `1.50 MiB`.
 std::string formatBytes(int64_t bytes);
 

@@ -127,7 +127,8 @@ private:
     addIfComplete("ZB-V", std::move(lists.order));
   }
 
-  /// V-Half and V-Min (Qi et al. 2024) before they are squeezed. Slots of the four units of a microbatch on each rank, repeated every 6; W in the first free slot.
+  /// V-Half and V-Min (Qi et al. 2024) before they are squeezed: slots of the four units of a microbatch on each rank,
+  /// repeated every 6, and W in the first free slot.
   void pattern(std::string name, bool isMin) {
     if (!problem.isSplit)
       return;

@@ -29,19 +29,8 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
         return signalPassFailure();
   }
 
-  /// The option's limit, else what the cluster says a rank has; -1 where nobody says anything.
-  int64_t limitOf(ProgramOp program) const {
-    auto cluster = program.getClusterAttr();
-    if (limit >= 0 || !cluster)
-      return limit;
-    if (auto bytes = cluster.getAs<FloatAttr>("memory"))
-      return static_cast<int64_t>(bytes.getValueAsDouble());
-    auto bytes = cluster.getAs<IntegerAttr>("memory");
-    return bytes ? bytes.getInt() : -1;
-  }
-
   LogicalResult prove(ProgramOp program) {
-    int64_t bytes = limitOf(program);
+    int64_t bytes = memoryLimitOf(program, limit);
     RankOp largest;
     for (auto rank : program.getOps<RankOp>())
       if (!largest || rank.getArenaBytes().value_or(0) > largest.getArenaBytes().value_or(0))
