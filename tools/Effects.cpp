@@ -21,6 +21,7 @@ struct Asked : Effects {
   static bool isGiven(StringRef name) { return option(name).getNumOccurrences() > 0; }
   bool is(std::initializer_list<Form> forms) const { return writesForm() && llvm::is_contained(forms, form); }
   bool writesForm() const { return !proves && !checks; }
+  bool plans() const { return isGiven("plan"); }
   /// A form is made of the step, not only of what the schedule emitted.
   bool isBeyondActions() const { return !writesForm() || form != Form::Actions; }
   bool isOfRanks() const { return isBeyondActions() && (!writesForm() || form != Form::Pipeline); }
@@ -55,19 +56,21 @@ static const Row kRows[] = {
      [](const Asked &asked) { return asked.ordersMessages(); }},
     {"order", "forms that are made from a schedule, after --emit=actions",
      [](const Asked &asked) { return asked.ordersMessages(); }},
+    {"plan", "what is made from a schedule", [](const Asked &asked) { return !asked.hasRanks; }},
     {"epilogues", "forms with code, bytes or times that are made from a schedule",
      [](const Asked &asked) { return asked.readsBodies() && !asked.hasRanks; }},
     {"target", "forms with code, bytes or times", [](const Asked &asked) { return asked.readsBodies(); }},
     {"costs",
-     "--emit=svg, report, trace, chakra and stats, --compare and --hoist; costs of parts by every form after actions",
+     "--emit=svg, report, trace, chakra and stats, --compare, --hoist and --plan; costs of parts by every form after "
+     "actions",
      [](const Asked &asked) {
        bool ofParts = StringRef(requestedCosts()).contains('=') && !Asked::isGiven("order");
-       return asked.simulates() || (asked.ordersMessages() && (ofParts || Asked::isGiven("hoist")));
+       return asked.simulates() || asked.plans() || (asked.ordersMessages() && (ofParts || Asked::isGiven("hoist")));
      }},
-    {"overlap", "--emit=svg, report, trace, chakra and stats, and --compare",
-     [](const Asked &asked) { return asked.simulates(); }},
-    {"lockstep", "--emit=svg, report, trace, chakra and stats, and --compare",
-     [](const Asked &asked) { return asked.simulates(); }},
+    {"overlap", "--emit=svg, report, trace, chakra and stats, --compare and --plan",
+     [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
+    {"lockstep", "--emit=svg, report, trace, chakra and stats, --compare and --plan",
+     [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
     {"compare", "--emit=report, which draws it under the plan, and prints a table without --emit and --prove",
      [](const Asked &asked) { return asked.is({Form::Report}) || (!isFormRequested() && asked.writesForm()); }},
     {"to-scale", "--emit=timeline", [](const Asked &asked) { return asked.is({Form::Timeline}); }},
@@ -81,8 +84,10 @@ static const Row kRows[] = {
      [](const Asked &asked) { return asked.writesForm() && !asked.isSplit; }},
     {"channels", "forms of rank programs, which are proved, and --prove",
      [](const Asked &asked) { return asked.isOfRanks(); }},
-    {"memory-limit", "forms of rank programs, which are proved, --hoist and --prove",
-     [](const Asked &asked) { return asked.isOfRanks() || (asked.ordersMessages() && Asked::isGiven("hoist")); }},
+    {"memory-limit", "forms of rank programs, which are proved, --hoist, --plan and --prove",
+     [](const Asked &asked) {
+       return asked.isOfRanks() || asked.plans() || (asked.ordersMessages() && Asked::isGiven("hoist"));
+     }},
     {"prove", "forms of rank programs", [](const Asked &asked) { return asked.isOfRanks(); }}};
 
 llvm::LogicalResult pp::checkEffects(const Effects &effects) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "tools/Forms.h"
 #include "analysis/Proof.h"
+#include "frontend/csv/Csv.h"
 #include "lowering/Lowering.h"
 #include "passes/Passes.h"
 #include "report/Compare.h"
@@ -53,7 +54,8 @@ cl::opt<Form> form(
                clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
                clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
                clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic"),
-               clEnumValN(Form::Pipe, "pipe", "the `.pipe` file that --from-hf stands for")));
+               clEnumValN(Form::Pipe, "pipe",
+                          "the `.pipe` file that --from-hf stands for, or the schedule that --plan finds")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other units (timeline)"),
@@ -83,6 +85,7 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 
 Form pp::requestedForm() { return form; }
 std::string pp::requestedCosts() { return costsOption; }
+Manner pp::requestedManner() { return {overlapOption, lockstepOption}; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 NamedValues pp::formNames() { return namedValues(form); }
 
@@ -100,7 +103,7 @@ static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
   std::unique_ptr<CostModel> costs = makeCosts(program, costsOption);
   if (!costs)
     return failure();
-  FailureOr<Timeline> timeline = simulate(program, *costs, {overlapOption, lockstepOption});
+  FailureOr<Timeline> timeline = simulate(program, *costs, requestedManner());
   if (succeeded(timeline) && !std::isfinite(timeline->step))
     return emitError(program.getLoc()) << "with these costs a step would take longer than any number";
   return timeline;
@@ -117,7 +120,7 @@ static unsigned textColumns() {
   return columnsOption.getNumOccurrences() || !shown ? columnsOption : terminal.ws_col;
 }
 
-static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
+static LogicalResult writeText(ModuleOp module, StringRef source, llvm::raw_ostream &os) {
   if (form == Form::Llvm) {
     llvm::LLVMContext context;
     std::unique_ptr<llvm::Module> rank;
@@ -155,6 +158,11 @@ static LogicalResult writeText(ModuleOp module, llvm::raw_ostream &os) {
       break;
     case Form::Trace:
       writeTrace(program, *timeline, os);
+      break;
+    case Form::Pipe:
+      os << "# An order that was planned: `import` this file, and write `schedule planned(" << program.getRanks()
+         << ", " << program.getMicrobatches() << ")` in `train`.\n";
+      writePipe(program, "planned", source, os);
       break;
     case Form::Stats:
       printStats(program, *timeline, os);
@@ -265,9 +273,10 @@ LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringR
     return success();
   }
   if (output.empty())
-    return writeText(module, os);
+    return writeText(module, source, os);
   std::string why;
-  if (succeeded(writeOutput(output, why, [&](llvm::raw_pwrite_stream &text) { return writeText(module, text); })))
+  if (succeeded(
+          writeOutput(output, why, [&](llvm::raw_pwrite_stream &text) { return writeText(module, source, text); })))
     return success();
   return why.empty() ? failure() : refuse("cannot write `" + output + "`: " + why);
 }

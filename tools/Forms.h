@@ -3,6 +3,7 @@
 #ifndef PP_TOOLS_FORMS_H
 #define PP_TOOLS_FORMS_H
 
+#include "analysis/Simulate.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "tools/FrontendFlags.h"
 
@@ -44,6 +45,9 @@ NamedValues formNames();
 
 /// What --costs says.
 std::string requestedCosts();
+
+/// How --overlap and --lockstep want the step simulated.
+Manner requestedManner();
 
 /// Costs of parts, if --order or --costs gives them, as the programs' own: messages are posted in the order that they
 /// lead to.

@@ -8,6 +8,7 @@
 #include "mlir/Support/FileUtilities.h"
 #include "mlir/Support/ToolUtilities.h"
 #include "passes/Passes.h"
+#include "passes/plan/Plan.h"
 #include "tools/Check.h"
 #include "tools/Effects.h"
 #include "tools/Forms.h"
@@ -38,6 +39,9 @@ cl::opt<bool> fuse("fuse",
                    cl::init(true), cl::cat(pp::codeOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("send weights earlier where that makes the simulated step shorter"),
                     cl::cat(pp::codeOptions()));
+cl::opt<bool> plan("plan",
+                   cl::desc("replace the schedule's order of units by the shortest that is found and fits the memory"),
+                   cl::cat(pp::codeOptions()));
 cl::opt<cl::boolOrDefault>
     epilogues("epilogues",
               cl::desc("compute gelu and bias gradients inside the products beside them (default for cuda)"),
@@ -75,18 +79,23 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
                         std::optional<pp::ProvedModule> &proved) {
   pp::dropProofs(module);
   bool hasRanks = !pp::programRanks(module).empty();
-  if (pp::requestedForm() == pp::Form::Actions)
+  bool isActions = pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipe;
+  if (isActions && !plan)
     return success();
   if (failed(pp::setCosts(module)))
     return failure();
+  bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
+  pp::ChangeOptions changes = {fuse, hoist, pp::requestedCosts(), epilogue};
+  if (plan && failed(pp::planProgram(module, {proofs, changes, pp::requestedManner()})))
+    return failure();
+  if (isActions)
+    return success();
   PassManager manager(module.getContext());
   manager.enableVerifier(false); // the pipeline has passes for it
   manager.addInstrumentation(pp::timePasses(times));
   bool isStep = pp::requestedForm() == pp::Form::Pipeline;
   if (!hasRanks) {
-    bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
-    pp::buildPipeline(manager, isStep ? pp::Until::Step : pp::Until::Ranks, proofs,
-                      {fuse, hoist, pp::requestedCosts(), epilogue});
+    pp::buildPipeline(manager, isStep ? pp::Until::Step : pp::Until::Ranks, proofs, changes);
   } else { // a .mlir file that holds rank programs, offsets included: only the bodies' memory is not planned
     manager.addPass(pp::createPlanBodies());
     manager.addPass(pp::createVerifyOps());
@@ -183,7 +192,7 @@ LogicalResult compileFolder() {
   FailureOr<std::string> text = pp::writeProgramOf(request, manager, &context, *options);
   if (failed(text))
     return failure();
-  if (pp::requestedForm() == pp::Form::Pipe)
+  if (pp::requestedForm() == pp::Form::Pipe && !plan)
     return pp::writeProgramText(*text);
   options->schedule.clear();
   input = fromFolder + ".pipe"; // what messages and outputs are named after
@@ -193,8 +202,8 @@ LogicalResult compileFolder() {
 } // namespace
 
 static LogicalResult run() {
-  if (fromFolder.empty() && pp::isFormRequested() && pp::requestedForm() == pp::Form::Pipe)
-    return pp::usage("--emit=pipe writes the program that --from-hf=DIR stands for");
+  if (fromFolder.empty() && !plan && pp::isFormRequested() && pp::requestedForm() == pp::Form::Pipe)
+    return pp::usage("--emit=pipe writes the program that --from-hf=DIR stands for, or the schedule that --plan finds");
   if (input.empty() && fromFolder.empty())
     return pp::usage("name the file to compile: pp-compile FILE.pipe; see --help");
   if (target != "cpu" && target != "cuda")
@@ -227,8 +236,8 @@ int main(int argc, char **argv) {
       "\nexit codes:\n\n  0  it is done\n  1  the program is wrong, or a file that it needs, or a file cannot be "
       "written\n  2  the command line is wrong\n\n`-` as FILE is standard input; as OUT it is standard output, for "
       "text. "
-      "If -D names a parameter\ntwice, the last one counts. Output has colours on a terminal unless NO_COLOR is set; "
-      "--color and\n--color=false decide.\n");
+      "If -D names a parameter twice, the last one\ncounts. Output has colours on a terminal unless NO_COLOR is set; "
+      "--color and --color=false decide.\n");
   bool read = pp::readCommandLine(
       argc, argv, "pp-compile: pipeline-parallel training schedules to native programs\n",
       {&pp::codeOptions(), &pp::frontendFlags(), &pp::compileOptions(), &pp::proofOptions(), &pp::simulationOptions()},

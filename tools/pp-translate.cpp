@@ -59,7 +59,7 @@ LogicalResult importCsv(const Sources &sources, llvm::raw_ostream &os, MLIRConte
   if (failed(manager.run(*merged)))
     return failure();
   for (auto program : module->getOps<pp::pipeline::ProgramOp>())
-    pp::writePipe(program, nameOf(*sources), os);
+    pp::writePipe(program, program.getSymName(), nameOf(*sources), os);
   return success();
 }
 

@@ -81,8 +81,8 @@ mlir::OwningOpRef<mlir::ModuleOp> importCsv(llvm::SourceMgr &manager, mlir::MLIR
                                             llvm::StringRef name);
 
 /// Writes a program of stages and actions as a `.pipe` file: a list for each rank, or, where messages are given, one
-/// order.
-void writePipe(pipeline::ProgramOp program, llvm::StringRef origin, llvm::raw_ostream &os);
+/// order. `name` is the schedule's, `origin` where it comes from.
+void writePipe(pipeline::ProgramOp program, llvm::StringRef name, llvm::StringRef origin, llvm::raw_ostream &os);
 
 } // namespace pp
 

@@ -1,6 +1,7 @@
 // Writes stages and actions as a `.pipe` file that a person can read and go on from.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/csv/Csv.h"
+#include <set>
 
 using namespace llvm;
 using namespace pp;
@@ -12,17 +13,17 @@ constexpr size_t kColumns = 100;
 
 class PipeWriter {
 public:
-  PipeWriter(ProgramOp program, raw_ostream &os) : program(program), os(os) {}
+  PipeWriter(ProgramOp program, StringRef name, raw_ostream &os) : program(program), name(name), os(os) {}
 
   void write(StringRef origin) {
     uint64_t p = program.getRanks(), m = program.getMicrobatches();
     readPlaces();
     os << "# The schedule of `" << origin << "`: " << count(p, "rank", "ranks") << ", "
        << count(m, "microbatch", "microbatches") << ", " << count(places.size(), "stage", "stages") << ".\n";
-    os << "schedule " << program.getSymName() << "(ranks p = " << p << ", microbatches m = " << m << ") {\n";
+    os << "schedule " << name << "(ranks p = " << p << ", microbatches m = " << m << ") {\n";
     os << "  require p == " << p << " and m == " << m << ", \"these lists are for " << count(p, "rank", "ranks")
        << " and " << count(m, "microbatch", "microbatches") << "\"\n";
-    os << "  stage s of " << places.size() << " at " << placement() << "\n";
+    os << "  stage s of " << places.size() << " at " << placement() << layers() << "\n";
     Block &body = program.getBody().front();
     bool ordered = false;
     body.walk([&](TransferOp) { ordered = true; });
@@ -38,6 +39,7 @@ private:
   using Block = mlir::Block;
   using Operation = mlir::Operation;
   ProgramOp program;
+  StringRef name;
   raw_ostream &os;
   std::vector<int64_t> places;
   size_t column = 0;
@@ -63,10 +65,28 @@ private:
       return "s % p";
     if (n == 2 * p && is([&](int64_t s) { return std::min(s, n - 1 - s); }))
       return "min(s, 2 * p - 1 - s)";
+    return listOf(places) + "[s]";
+  }
+
+  static std::string listOf(ArrayRef<int64_t> numbers) {
     std::string list;
-    for (int64_t rank : places)
-      list += (list.empty() ? "[" : ", ") + std::to_string(rank);
-    return list + "][s]";
+    for (int64_t number : numbers)
+      list += (list.empty() ? "[" : ", ") + std::to_string(number);
+    return list + "]";
+  }
+
+  /// How many layers each stage has, where they are not as many in all.
+  std::string layers() {
+    std::vector<int64_t> counts;
+    for (auto piece : program.getOps<PieceOp>()) {
+      std::set<int64_t> its;
+      for (mlir::Attribute part : piece.getParts())
+        if (auto layer = cast<mlir::IntegerAttr>(cast<mlir::ArrayAttr>(part)[1]).getInt(); layer >= 0)
+          its.insert(layer);
+      counts.push_back(its.size());
+    }
+    return all_of(counts, [&](int64_t count) { return count == counts.front(); }) ? ""
+                                                                                  : " layers " + listOf(counts) + "[s]";
   }
 
   static std::string text(Operation *op) {
@@ -142,4 +162,6 @@ private:
 
 } // namespace
 
-void pp::writePipe(ProgramOp program, StringRef origin, raw_ostream &os) { PipeWriter(program, os).write(origin); }
+void pp::writePipe(ProgramOp program, StringRef name, StringRef origin, raw_ostream &os) {
+  PipeWriter(program, name, os).write(origin);
+}

@@ -32,7 +32,8 @@ BEYOND = set(ASKED) - {"actions"}  # made of the step
 RANKS = BEYOND - {"pipeline"}  # made of rank programs, which are proved
 SIMULATED = {"svg", "report", "trace", "stats", "chakra", "compare"}
 BODIES = RANKS - {"tasks", "comms", "timeline"}  # sizes, times or code of tasks
-READ_BY = {"--fuse=false": BEYOND, "--hoist": BEYOND, "--order=rest=1": BEYOND, "--costs=rest=1": BEYOND,
+READ_BY = {"--plan": set(ASKED),
+           "--fuse=false": BEYOND, "--hoist": BEYOND, "--order=rest=1": BEYOND, "--costs=rest=1": BEYOND,
            "--costs=units": SIMULATED, "--overlap=false": SIMULATED, "--lockstep": SIMULATED, "--epilogues": BODIES,
            "--target=cpu": BODIES, "--messages": {"svg"}, "--memory": {"svg"}, "--to-scale": {"timeline"},
            "--columns=70": {"timeline"}, "--rank=0": {"obj", "llvm"}, "--runtime=none.a": {"exe"},
@@ -82,14 +83,14 @@ def options():
                 done = call(compiler, "t.pipe", *words_for(asked), option, expect=2)
                 tally.check("has no effect here; it is for " in done.stderr and not done.stdout,
                             f"{option} beside {asked}: {first(done.stderr)}")
-            elif asked not in slow and (asked != "compare" or "rest" not in option):  # its order is another
-                call(compiler, "t.pipe", *words_for(asked), option)
+            elif asked not in slow and (asked != "compare" or ("rest" not in option and option != "--plan")):
+                call(compiler, "t.pipe", *words_for(asked), option)  # (what is not compared has another order)
     call(compiler, "t.pipe", "--emit=stats", "--costs=none.json", expect=1)
     call(compiler, "t.pipe", "--emit=timeline", "--costs=units", "--hoist")
     # A file of rank programs has been fused, ordered and hoisted.
     write("ranks.mlir", call(compiler, "t.pipe", "--emit=ranks").stdout)
-    for option in ("-D ranks=2", "--schedule=pipe", "--cluster=cpu", "--fuse=false", "--hoist", "--order=rest=1",
-                   "--epilogues"):
+    for option in ("-D ranks=2", "--schedule=pipe", "--cluster=cpu", "--fuse=false", "--hoist", "--plan",
+                   "--order=rest=1", "--epilogues"):
         call(compiler, "ranks.mlir", "--emit=stats", *option.split(), expect=2)
     call(compiler, "ranks.mlir", "--emit=stats")
     for asked in ("actions", "pipeline"):

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
-#                     [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--order COSTS]
+#                     [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--plan] [--order COSTS]
 #                     [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under
 # `mpirun` or in one process, with buffered or rendezvous sends, or as on a GPU (streams and staged copies, emulated);
@@ -121,6 +121,7 @@ def main():
                         help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--precisions", default="f64,f32")
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
+    parser.add_argument("--plan", action="store_true", help="run the order that the planner finds")
     parser.add_argument("--order", metavar="COSTS",
                         help="of parts of the model: the order of messages, and receives ahead of them")
     parser.add_argument("--recompute", metavar="PARTS", help="in all stages of the library's schedules")
@@ -137,6 +138,8 @@ def main():
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
     if arguments.hoist:
         runner.hoist()
+    if arguments.plan:
+        runner.options += ("--plan",)
     if arguments.order:
         runner.options += (f"--order={arguments.order}",)
     if arguments.recompute:

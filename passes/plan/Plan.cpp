@@ -1,0 +1,186 @@
+// Plans a program: compiles it to learn times and bytes, asks the planner, and judges its orders by the simulator.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "passes/plan/Plan.h"
+#include "analysis/Proof.h"
+#include "passes/plan/PlanProblem.h"
+#include "llvm/Support/Format.h"
+#include "llvm/Support/FormatVariadic.h"
+#include <algorithm>
+#include <cmath>
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+namespace {
+
+/// How often an order is planned anew with less memory, where the memory plan needs more than the planner thought.
+constexpr int kAttempts = 6;
+
+ProgramOp programOf(ModuleOp module) { return *module.getOps<ProgramOp>().begin(); }
+
+/// A program as it was compiled, proved and simulated.
+struct Trial {
+  OwningOpRef<ModuleOp> module;
+  double makespan = 0;
+  bool isUnitTime = true;
+  std::vector<int64_t> arenas; ///< by rank
+
+  int64_t peak() const { return *std::max_element(arenas.begin(), arenas.end()); }
+};
+
+class PlanRun {
+public:
+  PlanRun(ProgramOp program, const PlanRequest &request) : program(program), request(request) {
+    llvm::StringRef costs = request.changes.costs;
+    isProfile = !costs.empty() && costs != "units" && costs != "cluster" && !costs.contains('=');
+  }
+  LogicalResult run();
+
+private:
+  ProgramOp program;
+  const PlanRequest &request;
+  int64_t limit = -1;
+  std::string given; ///< the name of the schedule
+  bool isProfile;    ///< costs are of what ran, and nothing else has any
+
+  /// The best so far.
+  struct Best {
+    double makespan;
+    int64_t peak;
+    std::string seed;
+    std::optional<std::pair<PlanProblem, PlanOrder>> order; ///< nothing: as written
+  };
+  std::optional<Best> best;
+  double bound = INFINITY;
+
+  FailureOr<Trial> tryOut(OwningOpRef<ModuleOp> module, bool fuse) const;
+  OwningOpRef<ModuleOp> copy() const { return program->getParentOfType<ModuleOp>().clone(); }
+  bool fits(const Trial &trial) const { return trial.peak() <= limit; }
+  void offer(const Trial &trial, const std::string &seed, std::optional<std::pair<PlanProblem, PlanOrder>> order);
+  LogicalResult planHalves(Trial &written, bool isSplit);
+  LogicalResult planTimed(TimedProblem timed, const PlanOrder &seed);
+  std::string timeOf(const Trial &trial, double time) const;
+};
+
+} // namespace
+
+/// Without a limit: whether the memory is enough is judged by the caller.
+FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const {
+  PassManager manager(module->getContext());
+  manager.enableVerifier(false); // the pipeline has passes for it
+  ProofOptions proofs = request.proofs;
+  proofs.memoryLimit = INT64_MAX;
+  ChangeOptions changes = request.changes;
+  changes.fuse &= fuse;
+  buildPipeline(manager, Until::Ranks, proofs, changes);
+  if (failed(ProvedModule::run(manager, *module)))
+    return failure();
+  Trial trial;
+  ProgramOp compiled = programOf(*module);
+  std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
+  if (!costs)
+    return failure();
+  FailureOr<Timeline> timeline = simulate(compiled, *costs, request.manner);
+  if (failed(timeline))
+    return failure();
+  trial.makespan = timeline->makespan;
+  trial.isUnitTime = timeline->unitTime;
+  for (auto rank : compiled.getOps<RankOp>())
+    trial.arenas.push_back(static_cast<int64_t>(rank.getArenaBytes().value_or(0)));
+  trial.module = std::move(module);
+  return trial;
+}
+
+void PlanRun::offer(const Trial &trial, const std::string &seed,
+                    std::optional<std::pair<PlanProblem, PlanOrder>> order) {
+  // Sums of times in another order differ in their last bits.
+  bool isBetter = !best || trial.makespan < best->makespan * (1 - 1e-9);
+  if (fits(trial) && isBetter)
+    best = {trial.makespan, trial.peak(), seed, std::move(order)};
+}
+
+/// Where the memory plan of an order is above the limit, the rank gets less to plan with.
+LogicalResult PlanRun::planTimed(TimedProblem timed, const PlanOrder &seed) {
+  PlanProblem &problem = timed.problem;
+  bound = std::min(bound, static_cast<double>(lowerBoundOf(problem)) * timed.tick);
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::optional<Plan> plan = planOrder(problem, {{given, seed}});
+    if (!plan)
+      return success();
+    OwningOpRef<ModuleOp> module = copy();
+    writePlanOrder(programOf(*module), problem, plan->order);
+    FailureOr<Trial> trial = tryOut(std::move(module), /*fuse=*/true);
+    if (failed(trial))
+      return failure();
+    offer(*trial, plan->seed, std::pair(problem, plan->order));
+    if (fits(*trial))
+      return success();
+    for (int64_t rank = 0; rank < problem.ranks; ++rank)
+      problem.limits[rank] -= std::max<int64_t>(0, trial->arenas[rank] - limit);
+  }
+  return success();
+}
+
+LogicalResult PlanRun::planHalves(Trial &written, bool isSplit) {
+  OwningOpRef<ModuleOp> module = copy();
+  auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
+  auto plan = [&](ProgramOp compiled) {
+    std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
+    TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, limit, orderOf);
+    return planTimed(timed, orderOf(timed.problem));
+  };
+  if (!isSplit)
+    return plan(programOf(*written.module));
+  splitBackwards(programOf(*module));
+  // A profile has times of what ran: of fused units where there were any.
+  FailureOr<Trial> halves = tryOut(OwningOpRef<ModuleOp>(module->clone()), /*fuse=*/isProfile);
+  return failed(halves) ? failure() : plan(programOf(*halves->module));
+}
+
+std::string PlanRun::timeOf(const Trial &trial, double time) const {
+  if (trial.isUnitTime)
+    return llvm::formatv("{0}", llvm::format("%.6g", time)).str();
+  const char *unit = time < 1e-3 ? "us" : time < 1 ? "ms" : "s";
+  return llvm::formatv("{0} {1}", llvm::format("%.4g", time * (time < 1e-3 ? 1e6 : time < 1 ? 1e3 : 1)), unit).str();
+}
+
+LogicalResult PlanRun::run() {
+  if (failed(checkPlannable(program)))
+    return failure();
+  auto name = program.getTrain().getAs<StringAttr>("schedule");
+  given = name ? name.str() : program.getSymName().str();
+  FailureOr<Trial> written = tryOut(copy(), /*fuse=*/true);
+  if (failed(written))
+    return failure();
+  limit = memoryLimitOf(program, request.proofs.memoryLimit);
+  bool isOwnLimit = limit < 0;
+  if (isOwnLimit)
+    limit = written->peak();
+  offer(*written, given, std::nullopt);
+  bool isWhole = hasWholeBackwards(program);
+  if (isWhole && failed(planHalves(*written, /*isSplit=*/false)))
+    return failure();
+  if (!(isWhole && isProfile) && failed(planHalves(*written, /*isSplit=*/true)))
+    return failure();
+  if (!best)
+    return program.emitError() << "--plan finds no order that fits " << limit << " bytes (" << formatBytes(limit)
+                               << ") on every rank; `" << given << "` as written needs " << written->peak()
+                               << " bytes (" << formatBytes(written->peak()) << ")";
+  if (best->order)
+    writePlanOrder(program, best->order->first, best->order->second);
+  program.emitRemark() << "plan: " << best->seed << ", makespan " << timeOf(*written, best->makespan) << ", bound "
+                       << timeOf(*written, bound) << ", " << given << " as written "
+                       << timeOf(*written, written->makespan)
+                       << (fits(*written) ? "" : " (" + formatBytes(written->peak()) + ")") << ", peak "
+                       << formatBytes(best->peak) << " of " << formatBytes(limit)
+                       << (isOwnLimit ? ", as much as written" : "");
+  return success();
+}
+
+LogicalResult pp::planProgram(ModuleOp module, const PlanRequest &request) {
+  for (auto program : llvm::make_early_inc_range(module.getOps<ProgramOp>()))
+    if (failed(PlanRun(program, request).run()))
+      return failure();
+  return success();
+}

@@ -1,0 +1,42 @@
+// The planning problem of a program: its units with the simulator's times and the bytes of the memory plan.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_PLAN_PLANPROBLEM_H
+#define PP_PASSES_PLAN_PLANPROBLEM_H
+
+#include "analysis/Actions.h"
+#include "analysis/costs/Costs.h"
+#include "analysis/plan/Planner.h"
+
+namespace pp {
+
+/// One error, at its place, for the first thing in a program of actions that the planner cannot plan.
+mlir::LogicalResult checkPlannable(pipeline::ProgramOp program);
+
+/// Whether all backwards of the program are whole.
+bool hasWholeBackwards(pipeline::ProgramOp program);
+
+/// Replaces every backward by its two halves, one behind the other.
+void splitBackwards(pipeline::ProgramOp program);
+
+/// The order of the actions' units. `isSplit`: there are no whole backwards.
+PlanOrder readPlanOrder(pipeline::ProgramOp program, const PlanProblem &problem);
+
+/// Replaces the units by those of the order and drops the limits. A unit keeps its location; one half of a backward
+/// that was whole has that of the whole.
+void writePlanOrder(pipeline::ProgramOp program, const PlanProblem &problem, const PlanOrder &order);
+
+/// A problem and what its ticks are.
+struct TimedProblem {
+  PlanProblem problem;
+  double tick = 1; ///< in the costs' unit of time
+};
+
+/// Reads the problem from the rank programs of a compiled program whose units stood in `order`. What the memory plan
+/// needs beside stashes, such as weights and buffers of messages, is taken off `limit`: it is the bytes of the plan
+/// that `order` has no use for as stashes.
+TimedProblem readPlanProblem(pipeline::ProgramOp program, const CostModel &costs, bool isSplit, int64_t limit,
+                             llvm::function_ref<PlanOrder(const PlanProblem &)> orderOf);
+
+} // namespace pp
+
+#endif // PP_PASSES_PLAN_PLANPROBLEM_H
