@@ -155,6 +155,9 @@ const std::vector<OptionSpec> &allOptions() {
        [](const std::string &value, Options &options) {
          return readWhole("eval-every", value, 1, 1000000000, options.evalEvery);
        }},
+      pathOption("logprobs", "FILE",
+                 "write the logarithm of each target's probability over the first epoch of --data at the end",
+                 &Options::logprobs),
       pathOption("batches", "FILE", "write what the steps would read and how many targets count, and end",
                  &Options::batches),
       {"lr", "X", "peak learning rate",
@@ -248,6 +251,8 @@ Status checkTogether(const Options &options) {
     return invalid("`--save-every` needs `--save DIR`");
   if (options.evalEvery && options.eval.empty())
     return invalid("`--eval-every` needs `--eval FILE`");
+  if (!options.logprobs.empty() && options.data == "random")
+    return invalid("`--logprobs` has no effect: random tokens have no end");
   if (!options.eval.empty() && options.isTimed())
     return invalid("`--eval` and `--", options.trace.empty() ? "profile" : "trace",
                    "`: its steps are none of training; give one");
@@ -287,6 +292,8 @@ Status checkFiles(const Options &options) {
                             {"log", &options.log},
                             {"trace", &options.trace},
                             {"profile", &options.profile},
+                            {"logprobs", &options.logprobs},
+                            {"batches", &options.batches},
                             {"save", &options.save}}) {
     for (const auto &[other, its] : known)
       if (std::error_code none; !path->empty() && (*path == its || std::filesystem::equivalent(*path, its, none)))

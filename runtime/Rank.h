@@ -35,6 +35,12 @@ struct OptimizerScalars {
   bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
 };
 
+/// Where the losses of the tokens go whose targets lie here.
+struct TokenLosses {
+  const int32_t *begin, *end;
+  double *losses;
+};
+
 } // namespace pp
 
 struct pp_rank_t {
@@ -47,12 +53,21 @@ struct pp_rank_t {
   pp::OptimizerScalars optimizer;
   std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
   std::vector<int32_t> updateOf;             ///< by unit, where there are several
+  std::vector<pp::TokenLosses> tokenLosses;  ///< empty: only their sum is wanted
   int32_t unit = -1;                         ///< the unit that runs, for messages
   std::string message;                       ///< why the last call failed; first failure wins
 
   /// Those of the update that the unit belongs to.
   [[nodiscard]] const pp::OptimizerScalars *scalars() const {
     return updates.empty() || unit < 0 ? &optimizer : &updates[size_t(updateOf[size_t(unit)])];
+  }
+
+  /// Where the losses of these targets go; null: nowhere.
+  [[nodiscard]] double *lossesOf(const int32_t *targets) const {
+    for (const pp::TokenLosses &each : tokenLosses)
+      if (targets >= each.begin && targets < each.end)
+        return each.losses + (targets - each.begin);
+    return nullptr;
   }
 
   /// Keeps the first message and hands the status on.

@@ -20,6 +20,9 @@ public:
   virtual Status upload(int64_t offset, const void *from, size_t bytes) = 0;
   virtual Status download(int64_t offset, void *to, size_t bytes) = 0;
 
+  /// Where the arena begins for its kernels.
+  [[nodiscard]] virtual const char *base() const = 0;
+
   /// The kernels of this rank are prepared; from now on they run here.
   virtual void bind(pp_rank_t &rank) = 0;
   /// Runs one step of the rank to its end. Collective over the ranks that share the device.

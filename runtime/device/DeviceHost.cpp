@@ -38,6 +38,7 @@ public:
     return {};
   }
 
+  const char *base() const override { return arena; }
   void bind(pp_rank_t &) override {}
   pp_status_t run(pp_step_t step, pp_rank_t &rank) override { return pp_status_t(step(&rank, arena)); }
 

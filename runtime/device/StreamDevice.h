@@ -57,6 +57,7 @@ public:
   Status allocate(const RankProgram &program) override;
   Status upload(int64_t offset, const void *from, size_t bytes) override;
   Status download(int64_t offset, void *to, size_t bytes) override;
+  const char *base() const override { return arena; }
   void bind(pp_rank_t &rank) override {
     driver.bind(rank, stream);
     if (timed)

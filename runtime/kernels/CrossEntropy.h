@@ -24,7 +24,7 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
   using A = Acc<E>;
   const int32_t *targets = in<int32_t>(arguments[1]);
   int64_t vocabulary = op.dims[1];
-  double loss = 0;
+  double loss = 0, *losses = out<double>(arguments[5]);
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
   A scale = A(lossFactor(op, scalars) * scalars.lossScale);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
@@ -49,7 +49,10 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
         put(dz, i, power);
     }
     A factor = scale / sum;
-    loss += double(largest - logit) + double(logarithm(sum));
+    const double mine = double(largest - logit) + double(logarithm(sum));
+    loss += mine;
+    if (losses)
+      losses[t] = mine;
     A share = exponential(logit - largest) / sum;
 #pragma omp simd
     for (int64_t i = 0; i < vocabulary; ++i)
@@ -112,11 +115,15 @@ template <class E> pp_status_t cross_entropy_merge(const PreparedOp &op, void *c
 /// dims T.
 template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  double loss = 0;
+  double loss = 0, *losses = out<double>(arguments[4]);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const A *stats = in<A>(arguments[0]) + 3 * t;
-    if (in<int32_t>(arguments[1])[t] >= 0)
-      loss += double(stats[0] - stats[2]) + double(logarithm(stats[1]));
+    if (in<int32_t>(arguments[1])[t] < 0)
+      continue;
+    const double mine = double(stats[0] - stats[2]) + double(logarithm(stats[1]));
+    loss += mine;
+    if (losses)
+      losses[t] = mine;
   }
   *out<A>(arguments[2]) = A(lossFactor(op, *in<OptimizerScalars>(arguments[3])) * loss);
   return PP_OK;

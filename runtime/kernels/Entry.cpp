@@ -179,7 +179,7 @@ int32_t pp_swiglu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 
 int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
-  return PP_RUN(cross_entropy, z, targets, dz, loss, rank->scalars());
+  return PP_RUN(cross_entropy, z, targets, dz, loss, rank->scalars(), rank->lossesOf(targets));
 }
 
 int32_t pp_cross_entropy_stats(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *stats) {
@@ -191,7 +191,7 @@ int32_t pp_cross_entropy_merge(pp_rank_t *rank, int32_t op, const void *const *p
 }
 
 int32_t pp_cross_entropy_loss(pp_rank_t *rank, int32_t op, const void *stats, const int32_t *targets, void *loss) {
-  return PP_RUN(cross_entropy_loss, stats, targets, loss, rank->scalars());
+  return PP_RUN(cross_entropy_loss, stats, targets, loss, rank->scalars(), rank->lossesOf(targets));
 }
 
 int32_t pp_cross_entropy_dz(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, const void *stats,

@@ -1,43 +1,104 @@
-// The loss over the rows of `--eval`: the step of training runs on them, and its updates change nothing.
+// The loss over the rows of a file, and of each token: a step of training runs, and its updates change nothing.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Trainer.h"
 #include <algorithm>
+#include <cmath>
 
 namespace pp {
 
+/// Where an update keeps the weights that it replaces, no step leaves everything as it is.
+Status Trainer::refuseHeld(const char *option) const {
+  const bool keeps = std::any_of(program->state.begin(), program->state.end(),
+                                 [](const StateSpec &state) { return state.kind.starts_with("previous"); });
+  return whole.updates > 1 || keeps ? invalid("`--", option, "`: units of the schedule `", whole.schedule,
+                                              "` read older weights; it has no step that changes nothing")
+                                    : Status();
+}
+
 Status Trainer::openEvaluation() {
+  if (!options.logprobs.empty())
+    PP_TRY(refuseHeld("logprobs"));
+  if (!options.logprobs.empty() && whole.target != "cpu")
+    return invalid("`--logprobs` needs a program for the CPU; this one is for `", whole.target, "`");
   if (options.eval.empty())
     return {};
+  PP_TRY(refuseHeld("eval"));
   if (options.eval == "random")
     return invalid("`--eval` needs a file: random tokens have no end");
   if (!options.source.empty())
     return invalid("`--eval` and `--source`: the encoder's text of the rows of `--eval` is not known");
-  // There an update keeps the weights that it replaces: no step leaves everything as it is.
-  const bool keeps = std::any_of(program->state.begin(), program->state.end(),
-                                 [](const StateSpec &state) { return state.kind.starts_with("previous"); });
-  if (whole.updates > 1 || keeps)
-    return invalid("`--eval`: units of the schedule `", whole.schedule,
-                   "` read older weights; it has no step that changes nothing");
   PP_TRY(evalInputs.open(options.eval, "", state.seed, options.packing, speaks()));
   evalSteps = evalInputs.readOnce();
   return {};
 }
 
+/// Runs step `number` of these rows without learning from them.
+Status Trainer::runHeld(int64_t step, StepInputs &from, int64_t number, StepSummary &summary) {
+  from.begin(number);
+  rank.optimizer = {};
+  rank.optimizer.divisor = from.divisor(0);
+  rank.optimizer.holds = true;
+  return runStep(step, from, summary);
+}
+
 Status Trainer::evaluate(int64_t step, StepSummary &summary) {
   double sum = 0;
   for (int64_t number = 1; number <= evalSteps; ++number) {
-    evalInputs.begin(number);
-    rank.optimizer = {};
-    rank.optimizer.divisor = evalInputs.divisor(0);
-    rank.optimizer.holds = true;
     StepSummary each;
-    PP_TRY(runStep(step, evalInputs, each));
+    PP_TRY(runHeld(step, evalInputs, number, each));
     sum += each.loss * evalInputs.lossDivisor();
     summary.evalTokens += evalInputs.counted();
   }
   summary.evalLoss = summary.evalTokens ? sum / double(summary.evalTokens) : 0;
   summary.evaluated = true;
   return {};
+}
+
+/// Every rank keeps the losses of the tokens whose cross-entropy it computes. Ranks with shards of one vocabulary all
+/// have the same losses: so the sum over ranks is divided by how many have one.
+Status Trainer::writeLogprobs() {
+  StepInputs data(whole);
+  PP_TRY(data.open(options.data, options.source, state.seed, state.packing, /*check=*/false));
+  if (state.shuffle)
+    PP_TRY(data.shuffle(state.seed));
+  const int64_t steps = data.readOnce(), perStep = whole.sequencesPerStep() * whole.sequence;
+  std::vector<std::vector<double>> mine; // of each input of targets
+  for (const InputSpec &its : program->inputs)
+    if (its.kind == InputSpec::Kind::Targets) {
+      const auto *begin = reinterpret_cast<const int32_t *>(device.base() + its.offset);
+      mine.emplace_back(size_t(whole.batch * its.length));
+      rank.tokenLosses.push_back({begin, begin + mine.back().size(), mine.back().data()});
+    }
+  std::vector<double> all(size_t(2 * perStep)); // losses, then how many ranks have one
+  std::vector<float> logprobs;
+  for (int64_t number = 1; number <= steps; ++number) {
+    for (std::vector<double> &losses : mine)
+      std::fill(losses.begin(), losses.end(), NAN);
+    StepSummary summary;
+    PP_TRY(runHeld(lastStep, data, number, summary));
+    std::fill(all.begin(), all.end(), 0.0);
+    auto losses = mine.begin();
+    for (const InputSpec &its : program->inputs)
+      if (its.kind == InputSpec::Kind::Targets) {
+        for (size_t i = 0; i < losses->size(); ++i) {
+          const int64_t row = its.microbatch * whole.batch + int64_t(i) / its.length;
+          const auto place = size_t(row * whole.sequence + its.first + int64_t(i) % its.length);
+          const bool has = !std::isnan((*losses)[i]);
+          all[place] = has ? (*losses)[i] : 0;
+          all[place + size_t(perStep)] = has;
+        }
+        ++losses;
+      }
+    PP_TRY(transport.sum(all));
+    for (size_t i = 0; speaks() && i < size_t(perStep); ++i)
+      logprobs.push_back(float(-all[i] / std::max(all[i + size_t(perStep)], 1.0)));
+  }
+  rank.tokenLosses.clear();
+  if (!speaks())
+    return {};
+  const int64_t rows = data.rowsPerEpoch();
+  logprobs.resize(size_t(rows * whole.sequence));
+  return data.write(options.logprobs, rows, "logprobs", logprobs);
 }
 
 } // namespace pp

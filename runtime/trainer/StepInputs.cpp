@@ -87,6 +87,29 @@ Status StepInputs::fill(const RankProgram &program, Device &device) {
   return {};
 }
 
+/// Tokens, targets and starts.
+Status StepInputs::writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end) {
+  input.resize(size_t(whole.sequence));
+  for (Rows::What what : {Rows::What::Tokens, Rows::What::Targets, Rows::What::Starts})
+    for (int64_t row = begin; row < end; ++row) {
+      rows.cover(row, row + 1);
+      rows.read(row, what, input.data());
+      PP_TRY(file.write(input.data(), input.size() * sizeof(int32_t)));
+    }
+  return {};
+}
+
+Status StepInputs::write(const std::string &path, int64_t count, const std::string &name,
+                         const std::vector<float> &numbers) {
+  const std::vector<int64_t> shape = {count, whole.sequence};
+  SafeTensorsWriter file;
+  PP_TRY(file.open(
+      path, {{name, "F32", shape}, {"tokens", "I32", shape}, {"targets", "I32", shape}, {"starts", "I32", shape}}, {}));
+  PP_TRY(file.write(numbers.data(), numbers.size() * sizeof(float)));
+  PP_TRY(writeRows(file, 0, count));
+  return file.finish();
+}
+
 Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
   const int64_t perStep = whole.sequencesPerStep(), count = (last - done) * perStep;
   const std::vector<int64_t> shape = {count, whole.sequence};
@@ -97,7 +120,6 @@ Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
                     {"targets", "I32", shape},
                     {"starts", "I32", shape}},
                    {{"step", std::to_string(done)}}));
-  input.resize(size_t(whole.sequence));
   for (int64_t number = done + 1; number <= last; ++number) {
     begin(number);
     for (int64_t update = 0; update < whole.updates; ++update) {
@@ -105,12 +127,7 @@ Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
       PP_TRY(file.write(&by, sizeof by));
     }
   }
-  for (Rows::What what : {Rows::What::Tokens, Rows::What::Targets, Rows::What::Starts})
-    for (int64_t row = done * perStep; row < last * perStep; ++row) {
-      rows.cover(row, row + 1);
-      rows.read(row, what, input.data());
-      PP_TRY(file.write(input.data(), input.size() * sizeof(int32_t)));
-    }
+  PP_TRY(writeRows(file, done * perStep, last * perStep));
   return file.finish();
 }
 

@@ -13,6 +13,7 @@
 namespace pp {
 
 class Device;
+class SafeTensorsWriter;
 
 class StepInputs {
 public:
@@ -44,6 +45,8 @@ public:
   [[nodiscard]] int64_t counted() const;
   /// Writes what this rank reads to its memory.
   Status fill(const RankProgram &program, Device &device);
+  /// Writes the first `count` rows and a number for each of their tokens to a file.
+  Status write(const std::string &path, int64_t count, const std::string &name, const std::vector<float> &numbers);
   /// Writes the rows and divisors of the steps after `done` up to `last` to a file.
   Status write(const std::string &path, int64_t done, int64_t last);
 
@@ -55,6 +58,7 @@ public:
   [[nodiscard]] int64_t rowsPerEpoch() { return tokens.isRandom() ? 0 : rows.rowsOf(1); }
 
 private:
+  Status writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end);
   [[nodiscard]] int64_t rowsPerUpdate() const { return whole.sequencesPerStep() / whole.updates; }
 
   const Program &whole;

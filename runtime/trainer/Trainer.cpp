@@ -167,7 +167,8 @@ Status Trainer::checkOutputs() {
   for (auto [option, path] : {std::pair("grads", &options.grads),
                               {"log", &options.log},
                               {"trace", &options.trace},
-                              {"profile", &options.profile}})
+                              {"profile", &options.profile},
+                              {"logprobs", &options.logprobs}})
     if (!path->empty())
       PP_TRY(checkFile(option, *path));
   if (options.save.empty())
@@ -238,7 +239,7 @@ Status Trainer::train() {
     if (step == state.step + 1 && !last)
       trace.clearSums(); // the first step touches every page
   }
-  return {};
+  return options.logprobs.empty() ? Status() : writeLogprobs();
 }
 
 Status Trainer::trainStep(int64_t step, StepSummary &summary) {

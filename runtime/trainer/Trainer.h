@@ -44,6 +44,9 @@ private:
   Status runStep(int64_t step, StepInputs &from, StepSummary &summary);
   Status openEvaluation();
   Status evaluate(int64_t step, StepSummary &summary);
+  Status runHeld(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
+  Status refuseHeld(const char *option) const;
+  Status writeLogprobs();
   Status summarize(StepSummary &summary);
   Status adaptScale(int64_t step, StepSummary &summary);
   Status finish();

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: evaluates.py PP_COMPILE FOLDER
-import filecmp, math, os, sys
+import filecmp, json, math, os, struct, sys
 import data, documents, harness
 
 SIZES = dict(model="llama", layers=8, hidden=16, heads=4, kv_heads=4, ffn=24, vocab=256, sequence=16, microbatch=2,
@@ -62,15 +62,43 @@ def check_schedule(compiler, folder, path, held, schedule, reference):
         assert abs(line["eval_loss"] - expected) < 1e-10 * expected, f"{line['eval_loss']}, on one rank {expected}"
 
 
+def check_logprobs(compiler, folder, held, schedule, losses):
+    """Minus the mean over the targets is the loss of the rows; each token has the number that it has on one rank."""
+    program = compiled(compiler, folder, schedule, ["-D", "data.documents=true"], schedule=schedule, ranks=4)
+    out = program + ".logprobs"
+    lines, _ = run(program, held, "--lr", "0", "--steps", "1", "--logprobs", out, "--eval", held)
+    with open(out, "rb") as file:
+        body = file.read()
+    (size,) = struct.unpack("<Q", body[:8])
+    values = {}
+    for name, entry in json.loads(body[8:8 + size]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            letter = "f" if entry["dtype"] == "F32" else "i"
+            values[name] = struct.unpack(f"<{(end - begin) // 4}{letter}", body[8 + size + begin:8 + size + end])
+    targets, logprobs = values["targets"], values["logprobs"]
+    assert len(logprobs) == len(targets) == len(values["tokens"]) == len(values["starts"])
+    assert all((target < 0) == (value == 0) for target, value in zip(targets, logprobs)), "a number for each target"
+    count = sum(target >= 0 for target in targets)
+    mean = -math.fsum(logprobs) / count
+    assert lines[0]["eval_tokens"] == count and abs(mean - lines[0]["eval_loss"]) < 1e-6 * mean, (mean, lines[0])
+    if losses:
+        assert max(abs(a - b) for a, b in zip(losses, logprobs)) < 1e-5, "of each token as on one rank"
+    return logprobs
+
+
 def check_refused(compiler, folder, path):
     program = compiled(compiler, folder, "refused", schedule="pipedream_2bw", ranks=4, microbatches=16)
     single = compiled(compiler, folder, "plain", schedule="single")
     for chosen, options, expected in (
+        (program, ["--logprobs", os.path.join(folder, "x")], "read older weights"),
+        (single, ["--data", "random", "--logprobs", os.path.join(folder, "x")], "has no effect"),
         (program, ["--eval", path], "read older weights; it has no step that changes nothing"),
         (single, ["--eval", "random"], "random tokens have no end"), (single, ["--eval-every", "2"], "needs `--eval"),
         (single, ["--eval", path, "--trace", os.path.join(folder, "trace")], "give one"),
         (single, ["--eval", os.path.join(folder, "none")], "cannot read data")):
-        done = harness.call([chosen, "--in-process", "--data", path, *options], expect=None)
+        trained = [] if "--data" in options else ["--data", path]
+        done = harness.call([chosen, "--in-process", *trained, *options], expect=None)
         assert done.returncode in (1, 2) and expected in done.stderr, done.stderr
 
 
@@ -100,6 +128,9 @@ def main():
     reference = [line["eval_loss"] for line in lines]
     for schedule in SCHEDULES:
         tally.attempt(schedule, check_schedule, compiler, folder, path, held, schedule, reference)
+    losses = check_logprobs(compiler, folder, held, "single", None)
+    for schedule in ("1f1b", "zb_v", "1f1b_vocabulary", "slimpipe", "data_parallel", "weipipe_interleave"):
+        tally.attempt("logprobs " + schedule, check_logprobs, compiler, folder, held, schedule, losses)
     tally.attempt("check_half", check_half, compiler, folder, text)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()
