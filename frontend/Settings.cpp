@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Settings.h"
 #include "llvm/ADT/StringExtras.h"
+#include <cmath>
+#include <limits>
 
 using namespace llvm;
 using namespace pp;
@@ -14,6 +16,57 @@ static constexpr const char *kRanges[] = {"an int of at least 1",
                                           "a number from 0 to 1",
                                           "0 or 1",
                                           "true or false"};
+
+static constexpr StringRef kAdjustments[] = {"original", "match_rms_adamw"};
+
+namespace {
+/// A setting of optimizers, with its default for each that has it: NaN where one has not.
+struct OptimizerSetting {
+  StringRef name;
+  Setting::Range range;
+  double values[std::size(kOptimizers)]; // in their order
+  bool scalesLoss = false;
+  ArrayRef<StringRef> words = {};
+};
+} // namespace
+
+static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+static const OptimizerSetting kOptimizerSettings[] = {{"lr", Setting::AtLeast0, {1e-3, 2e-2, 1e-2}},
+                                                      {"rest_lr", Setting::AtLeast0, {kNone, 1e-3, kNone}},
+                                                      {"beta1", Setting::Below1, {0.9, 0.9, kNone}},
+                                                      {"beta2", Setting::Below1, {0.95, 0.95, kNone}},
+                                                      {"epsilon", Setting::Above0, {1e-8, 1e-8, kNone}},
+                                                      {"momentum", Setting::Below1, {kNone, 0.95, 0.9}},
+                                                      {"nesterov", Setting::Flag, {kNone, kNone, 0}},
+                                                      {"adjust", Setting::Word, {kNone, 0, kNone}, false, kAdjustments},
+                                                      {"weight_decay", Setting::AtLeast0, {0.1, 0.1, 0}},
+                                                      {"rest_weight_decay", Setting::AtLeast0, {kNone, 0.1, kNone}},
+                                                      {"no_decay", Setting::Texts, {0, 0, 0}},
+                                                      {"clip", Setting::AtLeast0, {1, 1, 1}},
+                                                      {"warmup", Setting::Count, {0, 0, 0}},
+                                                      {"decay_steps", Setting::Count, {0, 0, 0}},
+                                                      {"min_lr", Setting::Share, {0.1, 0.1, 0.1}},
+                                                      {"schedule", Setting::Word, {0, 0, 0}, false, kRates},
+                                                      {"decay", Setting::Count, {0, 0, 0}},
+                                                      {"lag", Setting::Bit, {0, 0, 0}},
+                                                      {"loss_scale", Setting::Above0, {65536, 65536, 65536}, true},
+                                                      {"scale_window", Setting::Count, {2000, 2000, 2000}, true}};
+
+bool Settings::choose(StringRef name) {
+  const StringRef *found = llvm::find(kOptimizers, name);
+  if (found == std::end(kOptimizers))
+    return false;
+  kind = *found;
+  optimizer.clear();
+  for (const OptimizerSetting &one : kOptimizerSettings)
+    if (double value = one.values[found - kOptimizers]; !std::isnan(value))
+      optimizer.push_back({one.name, value, one.range, one.scalesLoss, one.words});
+  return true;
+}
+
+bool Settings::has(StringRef option, StringRef name) {
+  return any_of(of(option), [&](const Setting &setting) { return setting.name == name; });
+}
 
 static bool takes(const Setting &setting, double number) {
   switch (setting.range) {
@@ -32,6 +85,7 @@ static bool takes(const Setting &setting, double number) {
   case Setting::Flag:
     return number == 0 || number == 1;
   case Setting::Word:
+  case Setting::Texts:
     return false;
   }
   llvm_unreachable("a range");
@@ -49,12 +103,13 @@ Setting &Settings::find(MutableArrayRef<Setting> settings, StringRef name) {
 }
 
 LogicalResult Settings::check(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name) {
+  if (has(option, name))
+    return success();
   SmallVector<StringRef> names;
   for (const Setting &setting : of(option))
     names.push_back(setting.name);
-  if (is_contained(names, name))
-    return success();
-  return evaluator.fail(at, "`" + option + "` has no option `" + name + "`" + didYouMean(name, names), at,
+  StringRef owner = option == "optimizer" && kind != "adamw" ? kind : option;
+  return evaluator.fail(at, "`" + owner + "` has no option `" + name + "`" + didYouMean(name, names), at,
                         thereAre(names));
 }
 
@@ -68,6 +123,15 @@ LogicalResult Settings::set(Evaluator &evaluator, SMLoc at, StringRef option, St
       return evaluator.fail(at, "expected one of \"" + join(setting.words, "\", \"") + "\" for `" + name + "`, got " +
                                     value.text());
     setting.value = static_cast<double>(found - setting.words.begin());
+    return success();
+  }
+  if (setting.range == Setting::Texts) {
+    setting.texts.clear();
+    for (const Value &item : value.asList() ? *value.asList() : Value::List{value})
+      if (item.asString() && !item.asString()->empty())
+        setting.texts.push_back(*item.asString());
+      else
+        return evaluator.fail(at, "expected a list of texts for `" + name + "`, got " + value.text());
     return success();
   }
   std::optional<double> number;
@@ -110,9 +174,16 @@ mlir::DictionaryAttr Settings::dictionaryOf(StringRef option, StringRef precisio
     mlir::Attribute value = builder.getF64FloatAttr(setting.value);
     if (setting.range == Setting::Word)
       value = builder.getStringAttr(setting.words[static_cast<size_t>(setting.value)]);
+    else if (setting.range == Setting::Flag)
+      value = builder.getBoolAttr(setting.value != 0);
+    else if (setting.range == Setting::Texts)
+      value = builder.getStrArrayAttr(setting.texts);
     else if (setting.isInt())
       value = builder.getI64IntegerAttr(static_cast<int64_t>(setting.value));
-    made.push_back(builder.getNamedAttr(setting.name, value));
+    if (setting.range != Setting::Texts || !setting.texts.empty())
+      made.push_back(builder.getNamedAttr(setting.name, value));
   }
+  if (option == "optimizer" && kind != "adamw")
+    made.push_back(builder.getNamedAttr("kind", builder.getStringAttr(kind)));
   return builder.getDictionaryAttr(made);
 }

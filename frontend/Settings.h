@@ -10,39 +10,35 @@ namespace pp {
 
 struct Setting {
   /// What it may be, in the order of the table in Settings.cpp.
-  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Flag, Word };
+  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Flag, Word, Texts };
   StringRef name;
   double value; ///< of a word its number in `words`
   Range range;
   bool scalesLoss = false; ///< for precision f16 alone
   llvm::ArrayRef<StringRef> words = {};
   SMLoc at = {}; ///< where it is given
+  std::vector<StringRef> texts = {};
 
   bool isInt() const { return range == Size || range == Count || range == Bit; }
 };
 
 /// How the learning rate changes; the runtime has the formulas (runtime/trainer/Rate.h).
 inline constexpr StringRef kRates[] = {"cosine", "linear", "constant", "wsd"};
+/// How the weights change; docs/optimizers.md has the formulas.
+inline constexpr StringRef kOptimizers[] = {"adamw", "muon", "sgd"};
 
 class Settings {
 public:
   Setting data[3] = {
       {"microbatch", 1, Setting::Size}, {"sequence", 64, Setting::Size}, {"documents", 0, Setting::Flag}};
   Setting mlp[1] = {{"chunks", 1, Setting::Size}};
-  Setting optimizer[14] = {{"lr", 1e-3, Setting::AtLeast0},
-                           {"beta1", 0.9, Setting::Below1},
-                           {"beta2", 0.95, Setting::Below1},
-                           {"epsilon", 1e-8, Setting::Above0},
-                           {"weight_decay", 0.1, Setting::AtLeast0},
-                           {"clip", 1.0, Setting::AtLeast0},
-                           {"warmup", 0, Setting::Count},
-                           {"decay_steps", 0, Setting::Count},
-                           {"min_lr", 0.1, Setting::Share},
-                           {"schedule", 0, Setting::Word, false, kRates},
-                           {"decay", 0, Setting::Count},
-                           {"lag", 0, Setting::Bit},
-                           {"loss_scale", 65536, Setting::Above0, true},
-                           {"scale_window", 2000, Setting::Count, true}};
+  std::vector<Setting> optimizer; ///< of the one that is chosen
+
+  Settings() { choose("adamw"); }
+  /// Takes the settings that this optimizer has, as they are by default; false: there is no such optimizer.
+  bool choose(StringRef kind);
+  StringRef chosen() const { return kind; }
+  bool has(StringRef option, StringRef name);
 
   /// By the name of their option.
   std::array<std::pair<StringRef, llvm::MutableArrayRef<Setting>>, 3> all() {
@@ -61,6 +57,8 @@ public:
 
 private:
   Setting &find(llvm::MutableArrayRef<Setting> settings, StringRef name);
+
+  StringRef kind; ///< of the optimizer
 };
 
 } // namespace pp

@@ -269,7 +269,36 @@ private:
 
   //===-- The command line --------------------------------------------------------------------------------------===//
 
+  /// `optimizer muon(..)`, or `-D optimizer=muon`, which leaves the file's settings that muon has as they are.
+  LogicalResult chooseOptimizer() {
+    if (const Option *written = find("optimizer")) {
+      const Expr *call = written->value;
+      bool isCall = call && (call->kind == Expr::Call || call->kind == Expr::Variable);
+      if (failed(chooseOptimizer(call ? call->at : written->name.at, isCall ? call->name : StringRef())))
+        return failure();
+    }
+    for (Override &given : overrides) {
+      if (given.name != "optimizer" || calleeOf(*schedule).find(given.name))
+        continue;
+      given.owner = "chosen";
+      const StringRef *word = given.value.asString();
+      if (failed(chooseOptimizer(given.valueAt, word ? *word : StringRef())))
+        return failure();
+    }
+    return success();
+  }
+
+  LogicalResult chooseOptimizer(SMLoc at, StringRef kind) {
+    if (settings.choose(kind))
+      return success();
+    std::string all;
+    interleave(kOptimizers, [&](StringRef one) { all += ("`" + one + "(lr = .., ..)`").str(); }, [&] { all += ", "; });
+    return evaluator.fail(at, "expected an optimizer; there are " + all + didYouMean(kind, kOptimizers));
+  }
+
   LogicalResult resolveOverrides() {
+    if (failed(chooseOptimizer()))
+      return failure();
     for (Override &given : overrides)
       if (given.owner.empty() && failed(resolve(given)))
         return failure();
@@ -363,13 +392,11 @@ private:
                                                 "<sequences>, sequence = <tokens>`");
     ArrayRef<Name> labels = written ? written->labels : ArrayRef<Name>();
     ArrayRef<Expr *> values = written ? written->values : ArrayRef<Expr *>();
+    bool isOther = false; // the command line chose another optimizer
     if (written && option == "optimizer") {
-      const Expr *call = written->value;
-      if (!call || (call->kind != Expr::Call && call->kind != Expr::Variable) || call->name != "adamw")
-        return evaluator.fail(call ? call->at : written->name.at,
-                              "expected an optimizer; there is `adamw(lr = .., ..)`");
-      labels = call->labels;
-      values = call->operands;
+      labels = written->value->labels;
+      values = written->value->operands;
+      isOther = written->value->name != settings.chosen();
     } else if (written && written->value) {
       return evaluator.fail(written->value->at, "expected `" + option + "` to be followed by `name = value`");
     }
@@ -379,6 +406,8 @@ private:
       for (const Name &first : labels.take_front(i))
         if (first.text == label.text)
           return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
+      if (isOther && !settings.has(option, label.text))
+        continue;
       FailureOr<Value> number = evaluator.evaluate(value, trainScope);
       if (failed(number) || failed(settings.check(evaluator, label.at, option, label.text)) ||
           failed(settings.set(evaluator, originOf(value, trainScope), option, label.text, *number)))

@@ -3,6 +3,7 @@
 #include "lowering/CheckTexts.h"
 #include "analysis/Actions.h"
 #include "analysis/Fingerprint.h"
+#include "analysis/Optimizer.h"
 #include "lowering/Lowering.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -73,6 +74,9 @@ static JsonValue inWords(Attribute attr) {
   if (auto entries = dyn_cast_or_null<DictionaryAttr>(attr))
     for (NamedAttribute entry : entries)
       json[entry.getName().str()] = inWords(entry.getValue());
+  else if (auto list = dyn_cast_or_null<ArrayAttr>(attr))
+    for (Attribute item : list)
+      json.push_back(inWords(item));
   else if (auto text = dyn_cast_or_null<StringAttr>(attr))
     json = text.str();
   else if (auto truth = dyn_cast_or_null<BoolAttr>(attr))
@@ -289,6 +293,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
     types.push_back(weight.getType());
   int64_t shards = shard >= 0 && piece.getOwner() ? static_cast<int64_t>(piece.getOwner()->getRanks().size()) : 1;
   PayloadCut cut = cutPayload(types, shards, pieces.runs(pieces.find(piece.getCoord())));
+  Optimizer optimizer(slot->getParentOfType<ProgramOp>());
   TupleType payload = slot.getSlot().getType().getPayload();
   SmallVector<int64_t> offsets = slot.tensorOffsets();
   size_t next = 0;
@@ -298,14 +303,11 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
        isState = kind == BindingKind::opt || isOld;
   for (ElementRange range : cut.shards[std::max<int64_t>(shard, 0)]) {
     WeightAttr weight = weights[range.tensor];
-    bool isWide = weight.getType().getElementTypeBitWidth() > 16;
     SmallVector<StringRef> parts = {""};
     if (weight.getFrozen() && (kind == BindingKind::opt || kind == BindingKind::grad))
       continue;
     if (kind == BindingKind::opt)
-      parts = weight.getTied() ? SmallVector<StringRef>() : SmallVector<StringRef>{"m", "v"};
-    if (kind == BindingKind::opt && !weight.getTied() && !isWide)
-      parts.push_back("master");
+      parts = weight.getTied() ? SmallVector<StringRef>() : optimizer.stateOf(weight);
     if (isOld)
       parts = {previous};
     for (StringRef part : parts) {

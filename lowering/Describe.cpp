@@ -3,6 +3,7 @@
 #include "lowering/Describe.h"
 #include "analysis/Actions.h"
 #include "analysis/Fingerprint.h"
+#include "analysis/Optimizer.h"
 #include "lowering/Lowering.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -34,6 +35,12 @@ static Json toJson(Attribute attr) {
     return value.getValueAsDouble();
   if (auto value = dyn_cast_or_null<StringAttr>(attr))
     return value.str();
+  if (auto values = dyn_cast_or_null<ArrayAttr>(attr)) {
+    Json list = Json::array();
+    for (Attribute value : values)
+      list.push_back(toJson(value));
+    return list;
+  }
   if (auto values = dyn_cast_or_null<DictionaryAttr>(attr)) {
     Json object = Json::object();
     for (NamedAttribute value : values)
@@ -142,13 +149,6 @@ static PieceOp boundPiece(SlotOp slot, const Pieces &pieces) {
   return nullptr;
 }
 
-/// The state of weight: m, v and, if a third tensor has its shape in another type than the weight's, the master.
-static SmallVector<StringRef> stateKinds(WeightAttr weight) {
-  if (weight.getType().getElementTypeBitWidth() == 16)
-    return {"m", "v", "master"};
-  return {"m", "v"};
-}
-
 namespace {
 /// Lists the tensors of a weight, opt or grad slot; the payload is checked against the piece's weights as it goes.
 struct Bound {
@@ -228,11 +228,11 @@ static LogicalResult addWeights(Bound bound, Json &list) {
   return bound.finish();
 }
 
-static LogicalResult addState(Bound bound, Json &list) {
+static LogicalResult addState(Bound bound, const Optimizer &optimizer, Json &list) {
   for (auto [weight, range] : bound.tensors) {
     if (weight.getTied() || weight.getFrozen())
       continue;
-    for (StringRef kind : stateKinds(weight)) {
+    for (StringRef kind : optimizer.stateOf(weight)) {
       RankedTensorType type = bound.take(weight, range);
       if (!type)
         return failure();
@@ -287,7 +287,7 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
     case BindingKind::weight:
       return addWeights(bound, tables->weights);
     case BindingKind::opt:
-      return addState(bound, tables->state);
+      return addState(bound, Optimizer(slot->getParentOfType<ProgramOp>()), tables->state);
     case BindingKind::previous:
       return addPrevious(bound, tables->state);
     default:

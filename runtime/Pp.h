@@ -189,6 +189,20 @@ int32_t pp_adamw(pp_rank_t *, int32_t op, const void *grad, const double *norm2,
 int32_t pp_sum_squares_all(pp_rank_t *, int32_t op, const void *const *grads, double *sum);
 int32_t pp_adamw_all(pp_rank_t *, int32_t op, const double *norm2, void *const *tensors);
 
+/// SGD in place: g = gradient + decay w; u = momentum u + g; w -= lr (nesterov: g + momentum u, else u). u and master
+/// in acc; norm2 and scalars as for pp_adamw. dims n. flags: "decay", "nesterov".
+int32_t pp_sgd(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *u, void *master);
+/// Muon's momentum in place: u = momentum u + (1 - momentum) g; way = momentum u + (1 - momentum) g; all in acc.
+/// dims n.
+int32_t pp_muon_momentum(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *u, void *way);
+/// y = x / max(sqrt(sum), 1e-7), of e; y may be x. dims n.
+int32_t pp_unit_norm(pp_rank_t *, int32_t op, const void *x, const double *sum, void *y);
+/// p = a I + b g + c gg, n x n of e, (a, b, c) = (3.4445, -4.7750, 2.0315); p may be gg. dims n.
+int32_t pp_newton_schulz(pp_rank_t *, int32_t op, const void *g, const void *gg, void *p);
+/// w -= lr (decay w + factor way), by Muon's rate and decay; way and master in acc. dims n. params factor.
+/// flags: "decay".
+int32_t pp_muon(pp_rank_t *, int32_t op, const void *way, const double *norm2, void *w, void *master);
+
 #ifdef __cplusplus
 }
 #endif

@@ -77,8 +77,8 @@ StateSpec readState(const json &entry) {
   StateSpec state;
   readTensor(entry, state);
   state.kind = entry.at("kind").get<std::string>();
-  if (state.kind != "m" && state.kind != "v" && state.kind != "master" && !state.kind.starts_with("previous"))
-    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, not one of m, v, master, previous"));
+  if (state.isWeight() && state.kind != "master" && !state.kind.starts_with("previous"))
+    throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, not one of m, v, u, master, previous"));
   return state;
 }
 
@@ -196,6 +196,13 @@ OptimizerSpec::Rate rateOf(const std::string &name) {
 }
 
 void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
+  optimizer.kind = entry.value("kind", optimizer.kind);
+  optimizer.momentum = entry.value("momentum", optimizer.momentum);
+  optimizer.nesterov = entry.value("nesterov", optimizer.nesterov);
+  optimizer.adjust = entry.value("adjust", optimizer.adjust);
+  optimizer.restLr = entry.value("rest_lr", optimizer.restLr);
+  optimizer.restDecay = entry.value("rest_weight_decay", optimizer.restDecay);
+  optimizer.noDecay = entry.value("no_decay", optimizer.noDecay);
   optimizer.lr = entry.value("lr", optimizer.lr);
   optimizer.beta1 = entry.value("beta1", optimizer.beta1);
   optimizer.beta2 = entry.value("beta2", optimizer.beta2);

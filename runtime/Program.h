@@ -24,7 +24,7 @@
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
-//    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "master" | "previous", "shape": [128],
+//    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "u" | "master" | "previous", "shape": [128],
 //                  "type": "f32", "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
 //    "inputs":   [{"kind": "tokens" | "targets" | "source", "microbatch": 0, "offset": 4096, "first": 64,
@@ -157,9 +157,9 @@ struct WeightSpec : TensorSpec {
 };
 
 struct StateSpec : TensorSpec {
-  std::string kind; ///< m, v, master, previous, previous2, ..
+  std::string kind; ///< m, v, u, master, previous, previous2, ..
   /// It begins as the weight itself does.
-  [[nodiscard]] bool isWeight() const { return kind != "m" && kind != "v"; }
+  [[nodiscard]] bool isWeight() const { return kind != "m" && kind != "v" && kind != "u"; }
 };
 
 struct InputSpec {
@@ -200,6 +200,11 @@ struct RankProgram {
 };
 
 struct OptimizerSpec {
+  std::string kind = "adamw"; ///< sgd; or muon, beside which AdamW has the rate restLr and the decay restDecay
+  double momentum = 0, restLr = 0, restDecay = 0;
+  bool nesterov = false;
+  std::string adjust;               ///< how long Muon's steps are
+  std::vector<std::string> noDecay; ///< weights with such a text in their names do not shrink
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0, clip = 0;
   /// How the learning rate changes; runtime/trainer/Rate.h has the formulas.
   enum class Rate : uint8_t { Cosine, Linear, Constant, Wsd };

@@ -24,7 +24,7 @@ protected:
   ~KernelQueue() = default;
 };
 
-/// What AdamW and the loss read besides their arrays; set by the trainer before each step.
+/// What updates and the loss read besides their arrays; set by the trainer before each step.
 struct OptimizerScalars {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0;
   double clip = 0;      ///< largest global gradient norm; 0: no clipping
@@ -33,6 +33,8 @@ struct OptimizerScalars {
   double divisor = 1;   ///< of the loss, where the op says that it counts its targets
   bool holds = false;   ///< no update changes anything: the step is only run for its loss
   bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
+  double momentum = 0;  ///< SGD's and Muon's
+  double matrixRate = 0, matrixDecay = 0; ///< Muon's learning rate and weight decay; those above are AdamW's beside it
 };
 
 /// Where the losses of the tokens go whose targets lie here.

@@ -1,4 +1,4 @@
-// Shapes, kernels and costs of what goes element by element: activations, sums, columns, copies, updates.
+// Shapes, kernels and costs of what goes element by element: activations, sums, columns, copies.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Shapes.h"
 
@@ -179,23 +179,6 @@ INFER(SumSquaresOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
-INFER(AdamwOp) {
-  Check check{"adamw", loc};
-  if (failed(check.operands(a, 4, 6)) || failed(check.same("m", a.getM(), "grad", a.getGrad())) ||
-      failed(check.same("v", a.getV(), "grad", a.getGrad())))
-    return failure();
-  Type element = tensorOf(a.getW()).getElementType();
-  if (a.getGrad().getType() != inSums(a.getW(), tensorOf(a.getW()).getShape()))
-    return emitOptionalError(loc, "`adamw` expects a gradient of w's shape in the type of sums, got ",
-                             a.getGrad().getType(), " for ", a.getW().getType());
-  if ((element.getIntOrFloatBitWidth() == 16) != static_cast<bool>(a.getMaster()))
-    return emitOptionalError(loc, "`adamw` expects a master copy for a weight of 16 bits, and only for one");
-  types.assign({a.getW().getType(), a.getM().getType(), a.getV().getType()});
-  if (a.getMaster())
-    types.push_back(a.getMaster().getType());
-  return success();
-}
-
 Dims GeluOp::dims() { return {elementsOf(getX())}; }
 double GeluOp::flops() { return 10.0 * elementsOf(getX()); }
 Flags GeluOp::flags() { return flagsOf({{"exact", getExact()}}); }
@@ -235,18 +218,3 @@ Type RoundOp::elementType() { return getElement(); }
 Dims SumSquaresOp::dims() { return {elementsOf(getGrad())}; }
 double SumSquaresOp::flops() { return 2.0 * elementsOf(getGrad()); }
 Flags SumSquaresOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
-
-Dims AdamwOp::dims() { return {elementsOf(getW())}; }
-double AdamwOp::flops() { return 15.0 * elementsOf(getW()); }
-Flags AdamwOp::flags() { return flagsOf({{"decay", getDecay()}}); }
-Type AdamwOp::elementType() { return tensorOf(getW()).getElementType(); }
-SmallVector<Value> AdamwOp::pointers() {
-  return {getGrad(), getNorm(), getNewW(), getNewM(), getNewV(), getNewMaster()};
-}
-SmallVector<Tie> AdamwOp::getRequiredTies() {
-  unsigned first = getNorm() ? 2 : 1;
-  SmallVector<Tie> ties;
-  for (unsigned i = 0; i < getNumResults(); ++i)
-    ties.push_back({i, first + i});
-  return ties;
-}

@@ -403,23 +403,9 @@ def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags"]> {
   let assemblyFormat = "$grad (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def AdamwOp : Nn_KernelOp<"adamw", ["flags", "elementType", "pointers"],
-                          [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
-  let summary = "one AdamW update in place; for 16 bits the weight is the rounded `master`";
-  let description = [{
-    `norm` is the squared norm of all gradients, for clipping, and for f16 to see whether they overflowed; the other
-    scalars are the rank's.
-  }];
-  let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Nn_Tensor:$m, Nn_Tensor:$v,
-                       Optional<Nn_Tensor>:$master, Nn_Flag:$decay);
-  let results = (outs Nn_Tensor:$newW, Nn_Tensor:$newM, Nn_Tensor:$newV, Optional<Nn_Tensor>:$newMaster);
-  let assemblyFormat = [{
-    $grad (`norm` $norm^)? `into` $w `,` $m `,` $v (`,` $master^)? attr-dict `:` functional-type(operands, results)
-  }];
-}
-
 include "dialect/nn/AttentionOps.td"
 include "dialect/nn/LossOps.td"
 include "dialect/nn/FusedOps.td"
+include "dialect/nn/OptimizerOps.td"
 
 #endif // PP_DIALECT_NNOPS_TD

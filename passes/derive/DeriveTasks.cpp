@@ -8,6 +8,7 @@
 #include "passes/derive/DeriveTasks.h"
 #include "analysis/Actions.h"
 #include "analysis/Keys.h"
+#include "analysis/Optimizer.h"
 #include "analysis/Vocabulary.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -293,6 +294,12 @@ LogicalResult PieceTable::derive() {
   for (Entry &entry : entries)
     classes[entry.key].push_back(&entry);
   Builder builder(module.getContext());
+  SmallVector<WeightAttr> all;
+  for (Entry &entry : entries)
+    for (PieceWeight &weight : entry.model.weights)
+      all.push_back(weight.attr);
+  if (failed(Optimizer(program).check(all)))
+    return failure();
   for (auto &[key, members] : classes) {
     PieceModel &model = members.front()->model;
     for (Entry *member : members) {

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   @p.norm   grad, norm -> norm      sums of squares of the weights that this piece owns
-//   @p.U      weight, grad, opt -> ..  AdamW for each of them; a tied weight takes the owner's new value (`fresh`)
+//   @p.U      weight, grad, opt -> ..  the update of each of them; a tied weight takes the owner's new value (`fresh`)
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
 #include "passes/derive/DeriveTasks.h"
+#include "passes/derive/WeightUpdate.h"
 
 using namespace mlir;
 using namespace pp;
@@ -26,6 +27,7 @@ private:
   LogicalResult writeTies();
   struct Shard;
   LogicalResult refuseToCut(StringRef what, int64_t elements);
+  LogicalResult refuseMuon();
   Value addTo(Value grad, Value share);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
                       int64_t sharer = -1) {
@@ -37,6 +39,7 @@ private:
 
   ModuleOp module;
   const PieceModel &piece;
+  Optimizer optimizer;
   Scratch scratch;
   OpBuilder builder;
   SmallVector<Value> weights, grads, states, norm, fresh;
@@ -63,11 +66,9 @@ Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
   return builder.create<nn::RoundOp>(loc, sum, TypeAttr::get(cast<RankedTensorType>(kept).getElementType()));
 }
 
-/// Tensors of the optimizer state of one weight: m, v, and for 16 bits the master copy.
-static unsigned stateCount(RankedTensorType weight) { return weight.getElementTypeBitWidth() == 16 ? 3 : 2; }
-
 Updates::Updates(ModuleOp module, const PieceModel &piece)
-    : module(module), piece(piece), scratch(module, piece.loc), builder(OpBuilder::atBlockBegin(&scratch.block())) {
+    : module(module), piece(piece), optimizer(*module.getOps<ProgramOp>().begin()), scratch(module, piece.loc),
+      builder(OpBuilder::atBlockBegin(&scratch.block())) {
   SmallVector<Type> weightTypes, gradTypes, stateTypes, freshTypes;
   for (const PieceWeight &weight : piece.weights) {
     RankedTensorType type = weight.attr.getType();
@@ -78,7 +79,7 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
     if (weight.isTied())
       freshTypes.push_back(type);
     else
-      stateTypes.append(stateCount(type), sumsOf(type));
+      stateTypes.append(optimizer.stateOf(weight.attr).size(), sumsOf(type));
   }
   weights = scratch.addArguments(weightTypes);
   grads = scratch.addArguments(gradTypes);
@@ -110,16 +111,12 @@ LogicalResult Updates::writeUpdate() {
       newWeights.push_back(builder.create<nn::CopyOp>(piece.loc, fresh[tied++], weight));
       continue;
     }
-    RankedTensorType type = piece.weights[i].attr.getType();
-    unsigned count = stateCount(type);
-    Value grad = widenGrad(builder, piece.loc, grads[i]);
-    auto update =
-        builder.create<nn::AdamwOp>(piece.loc, grad, piece.readsNorm ? norm[0] : Value(), weight, states[state],
-                                    states[state + 1], count == 3 ? states[state + 2] : Value(),
-                                    /*decay=*/type.getRank() >= 2);
-    newWeights.push_back(update.getNewW());
-    llvm::append_range(newStates, update->getResults().drop_front());
-    state += count;
+    WeightAttr attr = piece.weights[i].attr;
+    auto old = ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
+    WeightUpdate update{piece.loc, widenGrad(builder, piece.loc, grads[i]), piece.readsNorm ? norm[0] : Value(), weight,
+                        old};
+    newWeights.push_back(writeWeightUpdate(builder, optimizer, attr, update, newStates));
+    state += old.size();
   }
   return write(BodyVariant::plain, {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
                {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
@@ -197,16 +194,15 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
       newWeights.push_back(builder.create<nn::CopyOp>(loc, fresh.back(), weight));
       continue;
     }
-    SmallVector<Value> old = all.scratch.addArguments(SmallVector<Type>(stateCount(type), sumsOf(type)));
+    WeightAttr attr = all.piece.weights[range.tensor].attr;
+    SmallVector<Value> old =
+        all.scratch.addArguments(SmallVector<Type>(all.optimizer.stateOf(attr).size(), sumsOf(type)));
     Value grad = widenGrad(builder, loc, kept);
-    auto update = builder.create<nn::AdamwOp>(loc, grad, all.piece.readsNorm ? all.norm[0] : Value(), weight, old[0],
-                                              old[1], old.size() == 3 ? old[2] : Value(),
-                                              /*decay=*/whole.getRank() >= 2);
+    WeightUpdate update{loc, grad, all.piece.readsNorm ? all.norm[0] : Value(), weight, old};
     first = builder.create<nn::SumSquaresOp>(loc, grad, first);
     more = builder.create<nn::SumSquaresOp>(loc, grad, more);
     llvm::append_range(state, old);
-    newWeights.push_back(update.getNewW());
-    llvm::append_range(newStates, update->getResults().drop_front());
+    newWeights.push_back(writeWeightUpdate(builder, all.optimizer, attr, update, newStates));
   }
   if (!first)
     first = builder.create<nn::ZeroOp>(loc, all.norm[0].getType());
@@ -257,7 +253,18 @@ LogicalResult Updates::refuseToCut(StringRef what, int64_t elements) {
                               << piece.shards << " ranks; a tensor is cut after multiples of 32 elements";
 }
 
+/// Its steps are products of whole matrices.
+LogicalResult Updates::refuseMuon() {
+  for (const PieceWeight &weight : piece.weights)
+    if (!weight.isFrozen() && optimizer.ruleFor(weight.attr) == Optimizer::Rule::muon)
+      return emitError(piece.loc) << "`muon` needs whole matrices, and " << weight.attr.getName() << " is cut over "
+                                  << piece.shards << " ranks (`opt at shard(..)`); `adamw` and `sgd` can cut it";
+  return success();
+}
+
 LogicalResult Updates::write() {
+  if (piece.shards > 0 && failed(refuseMuon()))
+    return failure();
   SmallVector<Type> types;
   SmallVector<int64_t> runs;
   int64_t elements = 0;

@@ -1,7 +1,6 @@
 // Prepares a rank's ops: picks the ISA, creates the products, fills the rope tables, sizes the scratch.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/cpu/Gemm.h"
-#include "runtime/kernels/Pairs.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cblas.h>

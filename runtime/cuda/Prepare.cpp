@@ -3,7 +3,6 @@
 #include "runtime/cuda/Gemm.h"
 #include "runtime/cuda/Memory.h"
 #include "runtime/cuda/Sdpa.h"
-#include "runtime/kernels/Pairs.h"
 #include "runtime/kernels/Specs.h"
 #include "runtime/simt/KeyLists.h"
 #include <algorithm>
@@ -91,7 +90,8 @@ Body bodyOf(const PreparedOp &op) {
   default:
     break;
   }
-  for (auto find : {elementwiseBody, optimizerBody, normsBody, tablesBody, crossEntropyBody, mergeAttentionBody})
+  for (auto find :
+       {elementwiseBody, optimizerBody, updatesBody, normsBody, tablesBody, crossEntropyBody, mergeAttentionBody})
     if (Body body = find(op.kernel, op.type))
       return body;
   return nullptr;

@@ -227,3 +227,23 @@ int32_t pp_adamw(pp_rank_t *rank, int32_t op, const void *grad, const double *no
                  void *master) {
   return PP_RUN(adamw, grad, norm2, w, m, v, master, rank->scalars());
 }
+
+int32_t pp_sgd(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *w, void *u, void *master) {
+  return PP_RUN(sgd, grad, norm2, w, u, master, rank->scalars());
+}
+
+int32_t pp_muon_momentum(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *u, void *way) {
+  return PP_RUN(muon_momentum, grad, norm2, u, way, rank->scalars());
+}
+
+int32_t pp_unit_norm(pp_rank_t *rank, int32_t op, const void *x, const double *sum, void *y) {
+  return PP_RUN(unit_norm, x, sum, y);
+}
+
+int32_t pp_newton_schulz(pp_rank_t *rank, int32_t op, const void *g, const void *gg, void *p) {
+  return PP_RUN(newton_schulz, g, gg, p);
+}
+
+int32_t pp_muon(pp_rank_t *rank, int32_t op, const void *way, const double *norm2, void *w, void *master) {
+  return PP_RUN(muon, way, norm2, w, master, rank->scalars());
+}

@@ -9,6 +9,7 @@
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
 #include "runtime/kernels/MergeAttention.h"
+#include "runtime/kernels/Optimizer.h"
 #include "runtime/kernels/PlainAttention.h"
 #include "runtime/kernels/Rows.h"
 
@@ -65,6 +66,11 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::sum_squares_all, sum_squares_all<E>);
   set(Kernel::adamw, adamw<E>);
   set(Kernel::adamw_all, adamw_all<E>);
+  set(Kernel::sgd, sgd<E>);
+  set(Kernel::muon_momentum, muon_momentum<E>);
+  set(Kernel::unit_norm, unit_norm<E>);
+  set(Kernel::newton_schulz, newton_schulz<E>);
+  set(Kernel::muon, muon<E>);
 }
 
 int64_t loopScratch(const PreparedOp &op) {

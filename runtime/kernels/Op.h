@@ -23,6 +23,7 @@ enum OpFlag : uint32_t {
   Sums = 256,
   AccumulateKv = 512,
   Counted = 1024,
+  Nesterov = 2048,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -71,7 +72,12 @@ enum OpFlag : uint32_t {
   X(sum_squares, 1, 0, Accumulate)                                                                                     \
   X(sum_squares_all, 0, 0, Accumulate)                                                                                 \
   X(adamw, 1, 0, Decay)                                                                                                \
-  X(adamw_all, 0, 0, 0)
+  X(adamw_all, 0, 0, 0)                                                                                                \
+  X(sgd, 1, 0, Decay | Nesterov)                                                                                       \
+  X(muon_momentum, 1, 0, 0)                                                                                            \
+  X(unit_norm, 1, 0, 0)                                                                                                \
+  X(newton_schulz, 1, 0, 0)                                                                                            \
+  X(muon, 1, 1, Decay)
 
 /// Enumerators are spelt as the C ABI spells the functions: one name, derived mechanically.
 enum class Kernel : uint8_t {
@@ -83,8 +89,8 @@ enum class Kernel : uint8_t {
 inline constexpr int kernelCount = 0 PP_FOR_EACH_KERNEL(PP_ONE);
 #undef PP_ONE
 
-/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw, adamw_all and the
-/// gradients of cross-entropy: then the rank's OptimizerScalars).
+/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw, adamw_all, sgd,
+/// muon_momentum, muon and the gradients of cross-entropy: then the rank's OptimizerScalars).
 using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
 
 /// Keys that lie together, and where the first of them stands in the sequence.
@@ -101,7 +107,7 @@ struct PreparedOp {
   const std::vector<double> *turns = nullptr; ///< rope: all of its params
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves
-  const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Pairs.h)
+  const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Specs.h)
   Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   const void *cosines = nullptr;   ///< rope: [s][d/2] in acc
   const void *sines = nullptr;

@@ -1,6 +1,6 @@
 // Takes an op for two plain ones apart: their specs, and their arguments among its own.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "runtime/kernels/Pairs.h"
+#include "runtime/kernels/Specs.h"
 #include <algorithm>
 
 using namespace pp;

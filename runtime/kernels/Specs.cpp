@@ -33,7 +33,8 @@ constexpr struct {
                  {"decay", Decay},
                  {"sums", Sums},
                  {"accumulate_kv", AccumulateKv},
-                 {"counted", Counted}};
+                 {"counted", Counted},
+                 {"nesterov", Nesterov}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -251,6 +252,16 @@ double Kernels::flops(const OpSpec &spec) {
     return 2 * elementsOf(op);
   case Kernel::adamw_all:
     return 15 * elementsOf(op);
+  case Kernel::sgd:
+    return 8 * size;
+  case Kernel::muon_momentum:
+    return 7 * size;
+  case Kernel::unit_norm:
+    return size;
+  case Kernel::newton_schulz:
+    return 3 * size * size;
+  case Kernel::muon:
+    return 4 * size;
   case Kernel::embedding_dw:
     return d[0] * d[1];
   case Kernel::positions_dw:

@@ -1,4 +1,4 @@
-// Reads an op's spec: the one place that knows which dims, params and flags each kernel takes.
+// Reads an op's spec, the one place that knows which dims, params and flags each kernel takes; and cuts a pair in two.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_SPECS_H
 #define PP_RUNTIME_KERNELS_SPECS_H
@@ -16,6 +16,13 @@ std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chu
 /// factor of both and the frequency of each pair. Computed in f64, because f32 products of large positions are wrong by
 /// whole degrees.
 std::array<double, 2> ropeTurn(const std::vector<double> &params, int64_t d, int64_t position, int64_t j);
+
+/// Whether an op stands for two plain ones.
+bool isPair(Kernel kernel);
+/// The specs of the two, of a pair's that is right.
+std::array<OpSpec, 2> partsOf(const OpSpec &pair);
+/// The body of a pair where no kernel does both: the two prepared `parts`, with the bits that they have on their own.
+pp_status_t runParts(const PreparedOp &pair, void *const *arguments);
 
 } // namespace pp
 

@@ -63,6 +63,7 @@ template <class... Pointers> bool aligned(Pointers... pointers) {
 /// The bodies of each file; null where another serves.
 Body elementwiseBody(Kernel kernel, Type type);
 Body optimizerBody(Kernel kernel, Type type);
+Body updatesBody(Kernel kernel, Type type);
 Body normsBody(Kernel kernel, Type type);
 Body tablesBody(Kernel kernel, Type type);
 Body crossEntropyBody(Kernel kernel, Type type);

@@ -159,17 +159,31 @@ ordered_json programFacts(const Program &program) {
     facts["updates_per_step"] = program.updates;
   if (!program.function.empty())
     facts["function"] = program.function;
+  facts["optimizer"] = program.optimizer.kind; // a run of another one has another state
   return facts;
 }
 
 /// What decides how a step changes the weights, apart from the peak rate.
 ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
-  return {{"beta1", optimizer.beta1},     {"beta2", optimizer.beta2},
-          {"epsilon", optimizer.epsilon}, {"weight_decay", optimizer.weightDecay},
-          {"clip", optimizer.clip},       {"schedule", nameOf(optimizer.rate)},
-          {"warmup", optimizer.warmup},   {"decay_steps", optimizer.decaySteps},
-          {"min_lr", optimizer.minLr},    {"decay", optimizer.decay},
-          {"lag", optimizer.lag}};
+  ordered_json facts = {{"beta1", optimizer.beta1},     {"beta2", optimizer.beta2},
+                        {"epsilon", optimizer.epsilon}, {"weight_decay", optimizer.weightDecay},
+                        {"clip", optimizer.clip},       {"schedule", nameOf(optimizer.rate)},
+                        {"warmup", optimizer.warmup},   {"decay_steps", optimizer.decaySteps},
+                        {"min_lr", optimizer.minLr},    {"decay", optimizer.decay},
+                        {"lag", optimizer.lag}};
+  if (!optimizer.noDecay.empty())
+    facts["no_decay"] = optimizer.noDecay;
+  if (optimizer.kind == "adamw")
+    return facts;
+  facts["momentum"] = optimizer.momentum;
+  if (optimizer.kind == "sgd") {
+    facts["nesterov"] = optimizer.nesterov;
+    return facts;
+  }
+  facts["adjust"] = optimizer.adjust;
+  facts["rest_lr"] = optimizer.restLr;
+  facts["rest_weight_decay"] = optimizer.restDecay;
+  return facts;
 }
 
 Status writeState(const Program &program, const std::string &path, const RunState &state,
@@ -364,9 +378,12 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
       if (packing == nameOf(known))
         state.packing = known;
     const ordered_json optimizer = optimizerFacts(program.optimizer);
+    const ordered_json theirs = root.value("optimizer", optimizer);
     for (auto &[key, value] : optimizer.items())
-      if (auto was = root.value("optimizer", optimizer).at(key); was != value)
+      if (ordered_json was = theirs.value(key, ordered_json()); was != value)
         changes.push_back(text(key, " was ", was.dump(), " and is ", value.dump()));
+    if (theirs.contains("no_decay") && !optimizer.contains("no_decay"))
+      changes.push_back(text("no_decay was ", theirs["no_decay"].dump(), " and is []"));
     if (!program.scalesLoss())
       return {};
     const auto &scale = root.at("loss_scale");

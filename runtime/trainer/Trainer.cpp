@@ -260,7 +260,14 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
                       state.lossScale,
                       inputs.divisor(update - (step - 1) * whole.updates - 1),
                       /*holds=*/false,
-                      whole.scalesLoss()};
+                      whole.scalesLoss(),
+                      given.momentum,
+                      summary.lr,
+                      given.weightDecay};
+    if (given.kind == "muon") { // one factor for both rates
+      rank.optimizer.lr = given.lr > 0 ? given.restLr * (summary.lr / given.lr) : given.restLr;
+      rank.optimizer.weightDecay = given.restDecay;
+    }
     if (whole.updates > 1)
       rank.updates.push_back(rank.optimizer);
   }

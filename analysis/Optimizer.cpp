@@ -1,0 +1,72 @@
+// Reads from a program's settings how each of its weights is updated.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "analysis/Optimizer.h"
+#include <cmath>
+
+using namespace mlir;
+using namespace pp;
+using pp::pipeline::WeightAttr;
+
+Optimizer::Optimizer(pipeline::ProgramOp program)
+    : loc(program.getLoc()), settings(program.getTrain().getAs<DictionaryAttr>("optimizer")) {
+  StringAttr kind = settings ? settings.getAs<StringAttr>("kind") : StringAttr();
+  if (kind && kind.getValue() == "sgd")
+    rule = Rule::sgd;
+  if (kind && kind.getValue() == "muon")
+    rule = Rule::muon;
+}
+
+Optimizer::Rule Optimizer::ruleFor(WeightAttr weight) const {
+  llvm::StringRef name = weight.getDeclared().getAs().getValue();
+  bool isInLayer = name.contains("{l}") || name.contains("{k}");
+  if (rule == Rule::muon && (weight.getType().getRank() != 2 || !isInLayer))
+    return Rule::adamw;
+  return rule;
+}
+
+llvm::SmallVector<llvm::StringRef> Optimizer::stateOf(WeightAttr weight) const {
+  llvm::SmallVector<llvm::StringRef> kinds = {"u"};
+  if (ruleFor(weight) == Rule::adamw)
+    kinds = {"m", "v"};
+  if (weight.getType().getElementTypeBitWidth() == 16)
+    kinds.push_back("master");
+  return kinds;
+}
+
+llvm::ArrayRef<Attribute> Optimizer::notDecayed() const {
+  auto texts = settings ? settings.getAs<ArrayAttr>("no_decay") : ArrayAttr();
+  return texts ? texts.getValue() : llvm::ArrayRef<Attribute>();
+}
+
+/// By the name that all layers share, so that layers share their functions, too.
+static bool isNamed(WeightAttr weight, Attribute text) {
+  nn::WeightAttr declared = weight.getDeclared();
+  llvm::StringRef name =
+      declared.getAs() && !declared.getAs().empty() ? declared.getAs().getValue() : declared.getName().getValue();
+  return name.contains(cast<StringAttr>(text).getValue());
+}
+
+bool Optimizer::decays(WeightAttr weight) const {
+  return weight.getType().getRank() >= 2 &&
+         llvm::none_of(notDecayed(), [&](Attribute text) { return isNamed(weight, text); });
+}
+
+bool Optimizer::isNesterov() const {
+  auto nesterov = settings ? settings.getAs<BoolAttr>("nesterov") : BoolAttr();
+  return nesterov && nesterov.getValue();
+}
+
+double Optimizer::lengthOf(RankedTensorType matrix) const {
+  auto in = static_cast<double>(matrix.getDimSize(0)), out = static_cast<double>(matrix.getDimSize(1));
+  auto adjust = settings ? settings.getAs<StringAttr>("adjust") : StringAttr();
+  if (adjust && adjust.getValue() == "match_rms_adamw")
+    return 0.2 * std::sqrt(std::max(in, out));
+  return std::sqrt(std::max(1.0, out / in));
+}
+
+LogicalResult Optimizer::check(llvm::ArrayRef<WeightAttr> weights) const {
+  for (Attribute text : notDecayed())
+    if (llvm::none_of(weights, [&](WeightAttr weight) { return isNamed(weight, text); }))
+      return emitError(loc) << "`no_decay`: no weight has " << text << " in its name";
+  return success();
+}

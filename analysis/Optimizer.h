@@ -1,0 +1,38 @@
+// What the optimizer of a program keeps for each weight, and how it changes it.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_ANALYSIS_OPTIMIZER_H
+#define PP_ANALYSIS_OPTIMIZER_H
+
+#include "dialect/pipeline/Pipeline.h"
+
+namespace pp {
+
+class Optimizer {
+public:
+  /// `muon` changes the matrices of layers, and AdamW what is left.
+  enum class Rule : uint8_t { adamw, sgd, muon };
+
+  explicit Optimizer(pipeline::ProgramOp program);
+
+  Rule ruleFor(pipeline::WeightAttr weight) const;
+  /// The tensors of its state, of the weight's shape in the type of sums: m, v; u; and for 16 bits the master.
+  llvm::SmallVector<llvm::StringRef> stateOf(pipeline::WeightAttr weight) const;
+  /// Whether the weight shrinks: a matrix, or more dimensions, that `no_decay` does not name.
+  bool decays(pipeline::WeightAttr weight) const;
+  bool isNesterov() const;
+  /// What Muon's step is multiplied by for a matrix [in, out], beside the rate.
+  double lengthOf(mlir::RankedTensorType matrix) const;
+  /// An error if a text of `no_decay` is in no weight's name.
+  mlir::LogicalResult check(llvm::ArrayRef<pipeline::WeightAttr> weights) const;
+
+private:
+  llvm::ArrayRef<mlir::Attribute> notDecayed() const;
+
+  mlir::Location loc;
+  mlir::DictionaryAttr settings; ///< null: AdamW's defaults
+  Rule rule = Rule::adamw;
+};
+
+} // namespace pp
+
+#endif // PP_ANALYSIS_OPTIMIZER_H

@@ -1,0 +1,122 @@
+// Shapes, kernels and costs of what changes weights.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+/// A gradient of w's shape in the type of sums, and a master for a weight of 16 bits alone.
+static LogicalResult checkUpdate(std::optional<Location> loc, StringRef name, Value grad, Value w, Value master) {
+  if (grad.getType() != inSums(w, tensorOf(w).getShape()))
+    return emitOptionalError(loc, "`", name, "` expects a gradient of w's shape in the type of sums, got ",
+                             grad.getType(), " for ", w.getType());
+  if ((tensorOf(w).getElementType().getIntOrFloatBitWidth() == 16) != static_cast<bool>(master))
+    return emitOptionalError(loc, "`", name, "` expects a master copy for a weight of 16 bits, and only for one");
+  return success();
+}
+
+/// The results take over the operands from `first` on.
+static SmallVector<Tie> tiesFrom(unsigned first, unsigned count) {
+  SmallVector<Tie> ties;
+  for (unsigned i = 0; i < count; ++i)
+    ties.push_back({i, first + i});
+  return ties;
+}
+
+INFER(AdamwOp) {
+  Check check{"adamw", loc};
+  if (failed(check.operands(a, 4, 6)) || failed(check.same("m", a.getM(), "grad", a.getGrad())) ||
+      failed(check.same("v", a.getV(), "grad", a.getGrad())) ||
+      failed(checkUpdate(loc, "adamw", a.getGrad(), a.getW(), a.getMaster())))
+    return failure();
+  types.assign({a.getW().getType(), a.getM().getType(), a.getV().getType()});
+  if (a.getMaster())
+    types.push_back(a.getMaster().getType());
+  return success();
+}
+
+Dims AdamwOp::dims() { return {elementsOf(getW())}; }
+double AdamwOp::flops() { return 15.0 * elementsOf(getW()); }
+Flags AdamwOp::flags() { return flagsOf({{"decay", getDecay()}}); }
+Type AdamwOp::elementType() { return tensorOf(getW()).getElementType(); }
+SmallVector<Value> AdamwOp::pointers() {
+  return {getGrad(), getNorm(), getNewW(), getNewM(), getNewV(), getNewMaster()};
+}
+SmallVector<Tie> AdamwOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }
+
+INFER(SgdOp) {
+  Check check{"sgd", loc};
+  if (failed(check.operands(a, 3, 5)) || failed(check.same("u", a.getU(), "grad", a.getGrad())) ||
+      failed(checkUpdate(loc, "sgd", a.getGrad(), a.getW(), a.getMaster())))
+    return failure();
+  types.assign({a.getW().getType(), a.getU().getType()});
+  if (a.getMaster())
+    types.push_back(a.getMaster().getType());
+  return success();
+}
+
+Dims SgdOp::dims() { return {elementsOf(getW())}; }
+double SgdOp::flops() { return 8.0 * elementsOf(getW()); }
+Flags SgdOp::flags() { return flagsOf({{"decay", getDecay()}, {"nesterov", getNesterov()}}); }
+Type SgdOp::elementType() { return tensorOf(getW()).getElementType(); }
+SmallVector<Value> SgdOp::pointers() { return {getGrad(), getNorm(), getNewW(), getNewU(), getNewMaster()}; }
+SmallVector<Tie> SgdOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }
+
+INFER(MuonMomentumOp) {
+  Check check{"muon_momentum", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.rank("a gradient", a.getGrad(), 2)) ||
+      failed(check.same("u", a.getU(), "grad", a.getGrad())))
+    return failure();
+  types.assign({a.getU().getType(), a.getU().getType()});
+  return success();
+}
+
+Dims MuonMomentumOp::dims() { return {elementsOf(getGrad())}; }
+double MuonMomentumOp::flops() { return 7.0 * elementsOf(getGrad()); }
+SmallVector<Value> MuonMomentumOp::pointers() { return {getGrad(), getNorm(), getNewU(), getWay()}; }
+SmallVector<Tie> MuonMomentumOp::getRequiredTies() { return {{0, getNorm() ? 2U : 1U}}; }
+
+INFER(UnitNormOp) {
+  Check check{"unit_norm", loc};
+  if (failed(check.operands(a, 2, 2)))
+    return failure();
+  if (a.getSum().getType() != RankedTensorType::get({1}, Float64Type::get(context)))
+    return emitOptionalError(loc, "`unit_norm` expects one sum of squares in f64, got ", a.getSum().getType());
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+Dims UnitNormOp::dims() { return {elementsOf(getX())}; }
+double UnitNormOp::flops() { return elementsOf(getX()); }
+
+INFER(NewtonSchulzOp) {
+  Check check{"newton_schulz", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.rank("g", a.getG(), 2)) ||
+      failed(check.same("gg", a.getGg(), "g", a.getG())) ||
+      failed(check.equal("g's rows", tensorOf(a.getG()).getDimSize(0), "its columns", widthOf(a.getG()))))
+    return failure();
+  types.push_back(a.getG().getType());
+  return success();
+}
+
+Dims NewtonSchulzOp::dims() { return {widthOf(getG())}; }
+double NewtonSchulzOp::flops() { return 3.0 * elementsOf(getG()); }
+
+INFER(MuonOp) {
+  Check check{"muon", loc};
+  if (failed(check.operands(a, 2, 4)) || failed(check.rank("a weight", a.getW(), 2)) ||
+      failed(checkUpdate(loc, "muon", a.getWay(), a.getW(), a.getMaster())))
+    return failure();
+  types.push_back(a.getW().getType());
+  if (a.getMaster())
+    types.push_back(a.getMaster().getType());
+  return success();
+}
+
+Dims MuonOp::dims() { return {elementsOf(getW())}; }
+SmallVector<double> MuonOp::params() { return {getFactor().convertToDouble()}; }
+double MuonOp::flops() { return 4.0 * elementsOf(getW()); }
+Flags MuonOp::flags() { return flagsOf({{"decay", getDecay()}}); }
+Type MuonOp::elementType() { return tensorOf(getW()).getElementType(); }
+SmallVector<Value> MuonOp::pointers() { return {getWay(), getNorm(), getNewW(), getNewMaster()}; }
+SmallVector<Tie> MuonOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }

@@ -1,0 +1,159 @@
+// SGD and the steps of Muon against their formulas in f64.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+#include <cmath>
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+constexpr size_t count = 103;
+
+std::vector<std::string> flags(bool decay, bool nesterov = false) {
+  std::vector<std::string> words;
+  if (decay)
+    words.emplace_back("decay");
+  if (nesterov)
+    words.emplace_back("nesterov");
+  return words;
+}
+
+struct Case {
+  double clip, scale;
+};
+/// No clipping; a norm that is clipped; one that is not, with a loss scale.
+constexpr Case cases[] = {{0, 1}, {0.5, 1}, {1e6, 1024}};
+
+double normOf(const Values &grad) {
+  double sum = 0;
+  for (double g : grad)
+    sum += g * g;
+  return sum;
+}
+
+/// What the loss's own gradient is multiplied by, from that of the scaled loss.
+double gammaOf(const Case &its, const Values &grad) {
+  double norm = std::sqrt(normOf(grad)) / its.scale;
+  return (its.clip > 0 ? std::min(1.0, its.clip / (norm + 1e-6)) : 1) / its.scale;
+}
+
+} // namespace
+
+/// By the formula of Sutskever et al. 2013 as torch.optim.SGD writes it.
+TEST(KernelsUpdates, Sgd) {
+  for (Type type : allTypes)
+    for (bool decay : {false, true})
+      for (bool nesterov : {false, true})
+        for (const Case &its : cases) {
+          Type acc = accOf(type);
+          OneOp op("sgd", type, {int64_t(count)}, {}, flags(decay, nesterov));
+          OptimizerScalars &scalars = op.rank.optimizer;
+          scalars.lr = 1e-2, scalars.weightDecay = 0.1, scalars.momentum = 0.9;
+          scalars.clip = its.clip, scalars.lossScale = its.scale;
+          Values w = rounded(acc, random(count, 1)), u(count, 0), grad = rounded(acc, random(count, 2));
+          Array weights(type, w), master(acc, w), momentum(acc, u);
+          for (int step = 1; step <= 3; ++step) {
+            for (size_t i = 0; i < count; ++i) {
+              double g = gammaOf(its, grad) * grad[i] + (decay ? 0.1 * w[i] : 0);
+              u[i] = 0.9 * u[i] + g;
+              w[i] -= 1e-2 * (nesterov ? g + 0.9 * u[i] : u[i]);
+            }
+            op(pp_sgd, Array(acc, grad), Array(Type::F64, Values{normOf(grad)}), weights, momentum,
+               isHalf(type) ? master.data() : nullptr);
+          }
+          expectNear(isHalf(type) ? master.get() : weights.get(), w, toleranceOf(acc) / 10, "w");
+          expectNear(momentum.get(), u, toleranceOf(acc) / 10, "u");
+          if (isHalf(type))
+            expectEqual(weights.get(), rounded(type, master.get()), "w is the master rounded");
+        }
+}
+
+TEST(KernelsUpdates, MuonMomentum) {
+  for (Type type : {Type::F32, Type::F64})
+    for (const Case &its : cases) {
+      OneOp op("muon_momentum", type, {int64_t(count)});
+      op.rank.optimizer.momentum = 0.95, op.rank.optimizer.clip = its.clip, op.rank.optimizer.lossScale = its.scale;
+      Values u = rounded(type, random(count, 1)), grad = rounded(type, random(count, 2)), way(count);
+      Array momentum(type, u), got(type, count);
+      for (size_t i = 0; i < count; ++i) {
+        double g = gammaOf(its, grad) * grad[i];
+        u[i] = 0.95 * u[i] + 0.05 * g;
+        way[i] = 0.95 * u[i] + 0.05 * g;
+      }
+      op(pp_muon_momentum, Array(type, grad), Array(Type::F64, Values{normOf(grad)}), momentum, got);
+      expectNear(momentum.get(), u, toleranceOf(type) / 10, "u");
+      expectNear(got.get(), way, toleranceOf(type) / 10, "way");
+    }
+}
+
+/// Also in place, and where all is zero.
+TEST(KernelsUpdates, UnitNorm) {
+  for (Type type : {Type::F32, Type::F64}) {
+    Values x = rounded(type, random(count, 1)), y = x;
+    for (double &value : y)
+      value /= std::sqrt(normOf(x));
+    OneOp op("unit_norm", type, {int64_t(count)});
+    Array in(type, x), apart(type, count), zero(type, Values(count, 0));
+    op(pp_unit_norm, in, Array(Type::F64, Values{normOf(x)}), apart);
+    expectNear(apart.get(), y, toleranceOf(type), "apart");
+    op(pp_unit_norm, in, Array(Type::F64, Values{normOf(x)}), in);
+    expectEqual(in.get(), apart.get(), "in place");
+    op(pp_unit_norm, zero, Array(Type::F64, Values{0}), zero);
+    expectEqual(zero.get(), Values(count, 0), "zero");
+  }
+}
+
+TEST(KernelsUpdates, NewtonSchulz) {
+  for (Type type : {Type::F32, Type::F64})
+    for (size_t n : {1, 3, 8, 33}) {
+      Values g = rounded(type, random(n * n, 1)), gg = rounded(type, random(n * n, 2)), p(n * n);
+      for (size_t i = 0; i < n; ++i)
+        for (size_t j = 0; j < n; ++j)
+          p[i * n + j] = (i == j ? 3.4445 : 0) - 4.7750 * g[i * n + j] + 2.0315 * gg[i * n + j];
+      OneOp op("newton_schulz", type, {int64_t(n)});
+      Array square(type, gg);
+      op(pp_newton_schulz, Array(type, g), square, square);
+      expectNear(square.get(), p, toleranceOf(type), "p");
+    }
+}
+
+TEST(KernelsUpdates, Muon) {
+  for (Type type : allTypes)
+    for (bool decay : {false, true}) {
+      Type acc = accOf(type);
+      OneOp op("muon", type, {int64_t(count)}, {1.5}, flags(decay));
+      op.rank.optimizer.matrixRate = 2e-2, op.rank.optimizer.matrixDecay = 0.1;
+      op.rank.optimizer.lr = 7, op.rank.optimizer.weightDecay = 7; // those of the weights beside it
+      Values w = rounded(acc, random(count, 1)), way = rounded(acc, random(count, 2));
+      Array weights(type, w), master(acc, w);
+      for (size_t i = 0; i < count; ++i)
+        w[i] -= 2e-2 * ((decay ? 0.1 : 0) * w[i] + 1.5 * way[i]);
+      op(pp_muon, Array(acc, way), Array(Type::F64, Values{4}), weights, isHalf(type) ? master.data() : nullptr);
+      expectNear(isHalf(type) ? master.get() : weights.get(), w, toleranceOf(acc) / 10, "w");
+      if (isHalf(type))
+        expectEqual(weights.get(), rounded(type, master.get()), "w is the master rounded");
+    }
+}
+
+/// Gradients that overflowed change nothing, and leave nothing behind that is not finite; so does a step that holds.
+TEST(KernelsUpdates, WhatOverflowedIsSkipped) {
+  for (double norm2 : {double(INFINITY), double(NAN), 9.0}) {
+    Values old = rounded(Type::F16, random(9, 1)), grad(9, 1);
+    grad[3] = INFINITY;
+    Array gradient(Type::F32, grad), norm(Type::F64, Values{norm2});
+    Array w(Type::F16, old), u(Type::F32, old), way(Type::F32, size_t(9)), master(Type::F32, old);
+    OneOp sgd("sgd", Type::F16, {9}, {}, {"decay"}), muon("muon", Type::F16, {9}, {1}, {"decay"});
+    OneOp momentum("muon_momentum", Type::F32, {9});
+    for (OneOp *op : {&sgd, &muon, &momentum})
+      op->rank.optimizer.lr = op->rank.optimizer.matrixRate = 1, op->rank.optimizer.skips = true,
+      op->rank.optimizer.holds = norm2 == 9;
+    sgd(pp_sgd, gradient, norm, w, u, master);
+    momentum(pp_muon_momentum, gradient, norm, u, way);
+    muon(pp_muon, gradient, norm, w, master);
+    for (const Array *array : {&w, &u, &master})
+      expectEqual(array->get(), old, "what was there");
+    for (double value : way.get())
+      EXPECT_TRUE(std::isfinite(value));
+  }
+}
