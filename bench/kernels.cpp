@@ -264,7 +264,7 @@ void loops() {
   benchLoop(
       "rmsnorm_bwd", {}, [](Op &op, P p) { pp_rmsnorm_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
   benchLoop(
-      "rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], p[0]); },
+      "rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], nullptr, p[0]); },
       [](int64_t n) { return std::vector<int64_t>{1, n / 1024, 16, 64, 0}; });
   std::vector<int32_t> targets(512, 7);
   benchLoop(

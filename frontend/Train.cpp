@@ -64,10 +64,15 @@ public:
     warnOfUnreadParameters();
     if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
       return failure();
+    noteModelSizes();
+    if (model->layerValues) {
+      if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
+        return failure();
+      model = &expanded.model;
+    }
     FailureOr<ModelOutline> outline = outlineModel(evaluator, *model, modelScope);
     if (failed(outline))
       return failure();
-    noteModelSizes();
     evaluator.layers = outline->layers;
     if (failed(readCluster()))
       return failure();
@@ -614,6 +619,7 @@ private:
   std::vector<Override> overrides;
   const Train *train = nullptr;
   const Model *model = nullptr;
+  ExpandedModel expanded; // what `model` is where its layers have values
   const Schedule *schedule = nullptr;
   const Cluster *cluster = nullptr;
   const Expr *modelCall = nullptr, *scheduleCall = nullptr, *clusterCall = nullptr;

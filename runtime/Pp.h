@@ -112,13 +112,17 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, c
 
 /// y[b,s,H*d] = x with each pair (j, j + d/2) of a head turned by position * theta^(-2j/d). x == y allowed.
 /// dims b s H d offset. params theta; or the factor of cosines and sines and then for each pair the angle from one
-/// position to the next. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative).
-int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, void *y);
+/// position to the next. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative), "documents"
+/// (positions count from starts[b,s], where in the sequence the token's document begins; else starts is null).
+int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, const int32_t *starts, void *y);
 
 /// Attention of a run of queries over a list of chunks of keys: softmax of q k^T / sqrt(d) over all of them together.
 /// o[b,s,H*d], lse[b,H,s] (acc) of q[b,s,H*d]; `kv` lists the addresses of k0, v0, k1, v1, .., each [b,length,G*d]. A
 /// query that sees no key has o = 0 and lse = -inf. dims b s H G d position, then length and position of each chunk,
-/// where positions are those of first rows in the sequence. flags: "causal" (a query sees keys up to its position).
+/// where positions are those of first rows in the sequence. flags: "causal" (a query sees keys up to its position);
+/// "documents": `kv` ends with starts[b,s] (i32), where in the sequence the query's document begins: it sees no earlier
+/// key, and no start is before that of an earlier query. params, none or 0 where absent: window (a query sees so many
+/// keys, the last its own), scale (in place of 1 / sqrt(d)), softcap (a score x becomes softcap * tanh(x / softcap)).
 int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *const *kv, void *o, void *lse);
 /// o, lse as if one attention had seen all that the parts saw; `parts` lists o0, lse0, o1, lse1, ..; o == o0 with
 /// lse == lse0 allowed. dims b s H d parts.

@@ -5,13 +5,21 @@
 using namespace mlir;
 using namespace pp::nn;
 
+/// The position in the sequence at which the document of each row of x begins.
+static LogicalResult checkStarts(Check check, Value starts, Value x) {
+  auto i32 = IntegerType::get(x.getContext(), 32);
+  return check.type("starts", starts, RankedTensorType::get(tensorOf(x).getShape().take_front(2), i32));
+}
+
 INFER(RopeOp) {
   Check check{"rope", loc};
-  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
+  if (failed(check.operands(a, 1, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
       failed(check.heads("x", widthOf(a.getX()), a.getHeads(), /*even=*/true)))
     return failure();
   if (a.getStyle() != "half" && a.getStyle() != "pair")
     return emitOptionalError(loc, "`rope` expects the style \"half\" or \"pair\", got \"", a.getStyle(), "\"");
+  if (a.getStarts() && failed(checkStarts(check, a.getStarts(), a.getX())))
+    return failure();
   if (auto table = a.getTable())
     if (failed(check.equal("a table of a factor and a frequency for each pair, so of length",
                            1 + widthOf(a.getX()) / static_cast<int64_t>(a.getHeads()) / 2, "the table's length",
@@ -32,9 +40,23 @@ SmallVector<double> RopeOp::params() {
   return {getTheta().convertToDouble()};
 }
 double RopeOp::flops() { return 6.0 * elementsOf(getX()); }
-Flags RopeOp::flags() { return flagsOf({{"pair", getStyle() == "pair"}, {"inverse", getInverse()}}); }
+Flags RopeOp::flags() {
+  return flagsOf({{"pair", getStyle() == "pair"}, {"inverse", getInverse()}, {"documents", getStarts() != nullptr}});
+}
+SmallVector<Value> RopeOp::pointers() { return {getX(), getStarts(), getY()}; }
 
 //===-- Chunks --------------------------------------------------------------------------------------------------===//
+
+static bool endsWithStarts(ValueRange lists) {
+  return !lists.empty() && tensorOf(lists.back()).getElementType().isInteger(32);
+}
+template <typename Range> static Range keysOf(Range lists) { return lists.drop_back(endsWithStarts(lists)); }
+static Value startsOf(ValueRange lists) { return endsWithStarts(lists) ? lists.back() : Value(); }
+
+OperandRange AttentionOp::getKv() { return keysOf(getLists()); }
+OperandRange AttentionBwdOp::getKv() { return keysOf(getLists()); }
+Value AttentionOp::getStarts() { return startsOf(getLists()); }
+Value AttentionBwdOp::getStarts() { return startsOf(getLists()); }
 
 /// Where the first key of each chunk stands: as given, else one chunk after the other from 0 on.
 template <typename Op> static SmallVector<int64_t> positionsOf(Op op) {
@@ -72,10 +94,30 @@ static LogicalResult checkChunk(Check check, Value q, Value k, Value v, int64_t 
                  succeeded(check.equal("q's batch", tensorOf(q).getDimSize(0), "k's", tensorOf(k).getDimSize(0))));
 }
 
+/// What bounds and shapes the scores.
+template <typename Adaptor> static LogicalResult checkScores(Check check, Adaptor a) {
+  int64_t window = static_cast<int64_t>(a.getWindow());
+  if (window < 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects a window of at least 0, got ", window);
+  if (window > 0 && !a.getCausal())
+    return emitOptionalError(check.loc, "`", check.op, "` expects `causal` where it has a window");
+  if (Value starts = startsOf(a.getLists())) {
+    if (!a.getCausal())
+      return emitOptionalError(check.loc, "`", check.op, "` expects `causal` where rows hold documents");
+    if (failed(checkStarts(check, starts, a.getQ())))
+      return failure();
+  }
+  for (auto [name, value] : {std::pair("scale", a.getScale()), {"softcap", a.getSoftcap()}})
+    if (!(value.convertToDouble() >= 0) || value.isInfinity())
+      return emitOptionalError(check.loc, "`", check.op, "` expects a ", name, " of at least 0, got ",
+                               value.convertToDouble());
+  return success();
+}
+
 /// Shapes of q and of all chunks.
 template <typename Adaptor> static LogicalResult checkAttention(Check check, Adaptor a) {
   Value q = a.getQ();
-  ValueRange kv = a.getKv();
+  ValueRange kv = keysOf(ValueRange(a.getLists()));
   if (failed(check.numbers("q", q)) || failed(check.rank("q", q, 3)))
     return failure();
   if (kv.empty() || kv.size() % 2)
@@ -87,6 +129,8 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
   if (heads % kvHeads != 0)
     return emitOptionalError(check.loc, "`", check.op, "` expects heads to be a multiple of kv_heads, got ", heads,
                              " and ", kvHeads);
+  if (failed(checkScores(check, a)))
+    return failure();
   for (size_t i = 0; i < kv.size(); i += 2)
     if (failed(checkChunk(check, q, kv[i], kv[i + 1], heads, kvHeads)))
       return failure();
@@ -112,12 +156,14 @@ static __int128 clampedSum(int64_t end, int64_t keys) {
   return triangle * (triangle + 1) / 2 + static_cast<__int128>(std::max<int64_t>(end - 1 - keys, 0)) * keys;
 }
 
-double pp::nn::visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal) {
+double pp::nn::visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal,
+                            int64_t window) {
   if (!causal)
     return static_cast<double>(static_cast<__int128>(queries) * keys);
-  // Query t sees clamp(seen + t, 0, keys) keys.
+  // Query t sees clamp(seen + t, 0, keys) keys, but for clamp(seen + t - window, 0, keys) before its window.
+  auto keysUpTo = [&](int64_t seen) { return clampedSum(seen + queries, keys) - clampedSum(seen, keys); };
   int64_t seen = first + 1 - position;
-  return static_cast<double>(clampedSum(seen + queries, keys) - clampedSum(seen, keys));
+  return static_cast<double>(keysUpTo(seen) - (window > 0 ? keysUpTo(seen - window) : 0));
 }
 
 /// Pairs of a query and a key that it sees, times the width: each costs 4 forward (two products).
@@ -125,8 +171,17 @@ template <typename Op> static double attentionPairs(Op op) {
   Dims dims = attentionDims(op);
   double pairs = 0;
   for (size_t i = 6; i < dims.size(); i += 2)
-    pairs += visiblePairs(dims[1], dims[5], dims[i], dims[i + 1], op.getCausal());
+    pairs += visiblePairs(dims[1], dims[5], dims[i], dims[i + 1], op.getCausal(), op.getWindow());
   return static_cast<double>(dims[0] * widthOf(op.getQ())) * pairs;
+}
+
+/// Window, scale and softcap, up to the last that says something.
+template <typename Op> static SmallVector<double> attentionParams(Op op) {
+  SmallVector<double> params = {static_cast<double>(op.getWindow()), op.getScale().convertToDouble(),
+                                op.getSoftcap().convertToDouble()};
+  while (!params.empty() && params.back() == 0)
+    params.pop_back();
+  return params;
 }
 
 /// [batch, heads, length], in sums.
@@ -147,9 +202,10 @@ INFER(AttentionOp) {
 }
 
 Dims AttentionOp::dims() { return attentionDims(*this); }
+SmallVector<double> AttentionOp::params() { return attentionParams(*this); }
 double AttentionOp::flops() { return 4 * attentionPairs(*this); }
-Flags AttentionOp::flags() { return flagsOf({{"causal", getCausal()}}); }
-SmallVector<Run> AttentionOp::lists() { return {{1, count(getKv())}}; }
+Flags AttentionOp::flags() { return flagsOf({{"causal", getCausal()}, {"documents", getStarts() != nullptr}}); }
+SmallVector<Run> AttentionOp::lists() { return {{1, count(getLists())}}; }
 
 INFER(AttentionMergeOp) {
   Check check{"attention_merge", loc};
@@ -207,16 +263,17 @@ INFER(AttentionBwdOp) {
   types.push_back(a.getQ().getType());
   if (failed(check.into(a.getAcc(), types[0])))
     return failure();
-  for (Value value : a.getKv())
+  ValueRange kv = keysOf(ValueRange(a.getLists()));
+  for (Value value : kv)
     types.push_back(a.getSums() ? inSums(value, tensorOf(value).getShape()) : value.getType());
   ValueRange sums = a.getKvAcc();
   if (sums.empty())
     return success();
   if (!a.getSums())
     return emitOptionalError(loc, "`attention_bwd` adds dk and dv only in the type of sums; expected `sums`");
-  if (sums.size() != a.getKv().size())
+  if (sums.size() != kv.size())
     return emitOptionalError(loc, "`attention_bwd` expects a sum for each k and v, got ", sums.size(), " for ",
-                             a.getKv().size());
+                             kv.size());
   for (auto [sum, type] : llvm::zip(sums, llvm::drop_begin(types)))
     if (failed(check.into(sum, type)))
       return failure();
@@ -224,16 +281,18 @@ INFER(AttentionBwdOp) {
 }
 
 Dims AttentionBwdOp::dims() { return attentionDims(*this); }
+SmallVector<double> AttentionBwdOp::params() { return attentionParams(*this); }
 double AttentionBwdOp::flops() { return 10 * attentionPairs(*this); }
 Flags AttentionBwdOp::flags() {
   return flagsOf({{"causal", getCausal()},
+                  {"documents", getStarts() != nullptr},
                   {"accumulate", getAcc() != nullptr},
                   {"sums", getSums() && getKvAcc().empty()},
                   {"accumulate_kv", !getKvAcc().empty()}});
 }
-SmallVector<Run> AttentionBwdOp::lists() { return {{4, count(getKv())}, {5 + count(getKv()), count(getKv())}}; }
+SmallVector<Run> AttentionBwdOp::lists() { return {{4, count(getLists())}, {5 + count(getLists()), count(getKv())}}; }
 SmallVector<Tie> AttentionBwdOp::getRequiredTies() {
-  unsigned next = 4 + count(getKv());
+  unsigned next = 4 + count(getLists());
   SmallVector<Tie> ties;
   if (getAcc())
     ties.push_back({0, next++});

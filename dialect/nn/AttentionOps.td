@@ -5,27 +5,44 @@
 
 /// First positions of chunks.
 def Nn_Offsets : OptionalAttr<DenseI64ArrayAttr>;
+/// k and v of each chunk in turn and then, where rows hold several documents, where the document of each query begins.
+def Nn_Lists : Variadic<AnyTypeOf<[Nn_Tensor, Nn_Integers]>>;
+def Nn_KeyLists { string declaration = [{
+    /// k and v of each chunk in turn.
+    ::mlir::OperandRange getKv();
+    /// Where in the sequence each query's document begins; null where a row is one document.
+    ::mlir::Value getStarts();
+  }]; }
+/// A number that is 0 where nothing is said.
+def Nn_Number : DefaultValuedAttr<F64Attr, "0.0">;
 
-def AttentionOp : Nn_ForwardOp<"attention", ["flags", "lists"]> {
+def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists"]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";
-  let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = ..)";
+  let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = .., window = 0, scale = 1 / sqrt(d), "
+                  "softcap = 0.0)";
   let formula = "o = softmax(q k^T / sqrt(d)) v, d = width / heads";
   let note = "of each head; k and v have kv_heads heads, each read by heads / kv_heads heads of q; `causal`: a query "
-             "sees the keys up to its own position";
+             "sees the keys up to its own position, with a `window` of n the last n of them; a `scale` replaces "
+             "1 / sqrt(d), and a `softcap` of c makes c tanh(x / c) of every score x";
   let description = [{
-    `kv` is k and v of each chunk in turn: one chunk for a whole sequence, for a slice those of the slices before it and
-    its own. `kv_heads` heads of k and v, each read by heads / kv_heads heads of q; 0: as many as heads.
+    `lists` has k and v of each chunk in turn: one chunk for a whole sequence, for a slice those of the slices before it
+    and its own. A tensor of integers behind them, [b, l], says where in the sequence the document of each query begins:
+    a query sees no key before it. `kv_heads` heads of k and v, each read by heads / kv_heads heads of q; 0: as many as
+    heads.
 
     `causal`: a query sees the keys up to its own position. The first query stands at `offset`, the first key of each
     chunk at its place in `kv_offsets`; absent, the chunks stand one after the other from 0 on. A query that sees no key
-    has o = 0 and a log-sum-exp of -inf.
+    has o = 0 and a log-sum-exp of -inf. With a `window` of n keys, a query sees those from n - 1 before its own
+    position on; 0: all. `scale` is 1 / sqrt(d) where it is 0; a `softcap` of 0 leaves scores as they are.
 
     An attention of some of the chunks is a part; `attention_merge` joins parts.
   }];
-  let arguments = (ins Nn_Tensor:$q, Variadic<Nn_Tensor>:$kv, I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal,
-                       Nn_Offset:$offset, Nn_Offsets:$kv_offsets);
+  let arguments = (ins Nn_Tensor:$q, Nn_Lists:$lists, I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal,
+                       Nn_Offset:$offset, Nn_Offsets:$kv_offsets, Nn_Offset:$window, Nn_Number:$scale,
+                       Nn_Number:$softcap);
   let results = (outs Nn_Tensor:$o, Nn_Tensor:$lse);
-  let assemblyFormat = "$q `,` $kv attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$q `,` $lists attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_KeyLists.declaration;
 }
 
 def AttentionMergeOp : Nn_ForwardOp<"attention_merge", ["lists"], [Nn_InPlace]> {
@@ -47,7 +64,7 @@ def AttentionDeltaOp : Nn_KernelOp<"attention_delta"> {
   let assemblyFormat = "$dout `,` $o attr-dict `:` functional-type(operands, results)";
 }
 
-def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["flags", "lists"],
+def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists"],
                                  [AttrSizedOperandSegments,
                                   DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
   let summary = "gradients of an attention or a part of one: dq, and dk, dv of each chunk";
@@ -55,14 +72,16 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["flags", "lists"],
     `lse` and `delta` are of all chunks together, these or more: gradients of parts add. dq goes on `into` a sum of its
     type. `sums`: dk and dv are in the type of sums, and go on `into_kv` sums, if given.
   }];
-  let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$lse, Nn_Tensor:$delta, Variadic<Nn_Tensor>:$kv,
+  let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$lse, Nn_Tensor:$delta, Nn_Lists:$lists,
                        Optional<Nn_Tensor>:$acc, Variadic<Nn_Tensor>:$kv_acc, I64Attr:$heads, Nn_Offset:$kv_heads,
-                       Nn_Flag:$causal, Nn_Flag:$sums, Nn_Offset:$offset, Nn_Offsets:$kv_offsets);
+                       Nn_Flag:$causal, Nn_Flag:$sums, Nn_Offset:$offset, Nn_Offsets:$kv_offsets,
+                       Nn_Offset:$window, Nn_Number:$scale, Nn_Number:$softcap);
   let results = (outs Nn_Tensor:$dq, Variadic<Nn_Tensor>:$dkv);
   let assemblyFormat = [{
-    $dout `,` $q `,` $lse `,` $delta `,` $kv (`into` $acc^)? (`into_kv` $kv_acc^)? attr-dict
+    $dout `,` $q `,` $lse `,` $delta `,` $lists (`into` $acc^)? (`into_kv` $kv_acc^)? attr-dict
     `:` functional-type(operands, results)
   }];
+  let extraClassDeclaration = Nn_KeyLists.declaration;
 }
 
 #endif // PP_DIALECT_NNATTENTIONOPS_TD

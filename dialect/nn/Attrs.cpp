@@ -92,8 +92,8 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     return isa<WeightAttr>(named.getValue()) ? success() : refuse(op, named, "`#nn.weight<..>`");
   if (name == kDataAttr) {
     auto data = dyn_cast<StringAttr>(named.getValue());
-    bool isKnown = data && (data == "tokens" || data == "targets" || data == "source");
-    return isKnown ? success() : refuse(op, named, "tokens, targets or source");
+    bool isKnown = data && llvm::is_contained({"tokens", "targets", "source", "starts", "positions"}, data.getValue());
+    return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts or positions");
   }
   if (name == kStatsAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");

@@ -92,8 +92,8 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
   if (!dy)
     return success();
   gradients.add(getLoc(), getX(),
-                gradients.builder.create<RopeOp>(getLoc(), dy, getHeads(), getTheta(), getStyle(), getOffset(),
-                                                 !getInverse(), getTableAttr()));
+                gradients.builder.create<RopeOp>(getLoc(), dy, getStarts(), getHeads(), getTheta(), getStyle(),
+                                                 getOffset(), !getInverse(), getTableAttr()));
   return success();
 }
 

@@ -174,7 +174,7 @@ def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params"],
   let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
 }
 
-def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
+def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers"], [Nn_InPlace]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
   let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [])";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
@@ -183,12 +183,14 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags"], [Nn_InPlace]> {
   let description = [{
     `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". `table` holds the factor of cosines and sines and
     then the angle that each pair turns by from one position to the next; without it they are 1 and theta^(-2j/d).
+    `starts` says where in the sequence each token's document begins, and positions count from there.
   }];
-  let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, DefaultValuedAttr<F64Attr, "10000.0">:$theta,
+  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Integers>:$starts, I64Attr:$heads,
+                       DefaultValuedAttr<F64Attr, "10000.0">:$theta,
                        DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse,
                        OptionalAttr<DenseF64ArrayAttr>:$table);
   let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$x (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 

@@ -67,8 +67,9 @@ static void differentiatePart(AttentionOp part, Whole whole, Gradients &gradient
     sums = kvSums(part, gradients);
   bool inSums = !sums.empty() || (areDistinct(part) && part.getKv().size() > 2);
   auto backward = gradients.builder.create<AttentionBwdOp>(
-      loc, whole.dout, q, whole.lse, whole.delta, part.getKv(), gradients.get(q), sums, part.getHeads(),
-      part.getKvHeads(), part.getCausal(), inSums, part.getOffset(), part.getKvOffsetsAttr());
+      loc, whole.dout, q, whole.lse, whole.delta, part.getLists(), gradients.get(q), sums, part.getHeads(),
+      part.getKvHeads(), part.getCausal(), inSums, part.getOffset(), part.getKvOffsetsAttr(), part.getWindow(),
+      part.getScale(), part.getSoftcap());
   gradients.set(q, backward.getDq());
   for (auto [value, gradient] : llvm::zip(part.getKv(), backward.getDkv()))
     if (inSums)

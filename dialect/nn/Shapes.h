@@ -44,7 +44,7 @@ inline RankedTensorType inSums(Value like, ArrayRef<int64_t> shape) {
 
 /// Pairs of a query and a key that it sees: `queries` from position `first` on, `keys` from `position` on; a causal
 /// query sees the keys up to its own position. A closed form, so that a cost does not take longer for longer sequences.
-double visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal);
+double visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal, int64_t window = 0);
 
 /// What is wrong with the operands of one op, said at its location; the first complaint ends the check.
 struct Check {

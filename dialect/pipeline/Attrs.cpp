@@ -173,15 +173,17 @@ Attribute pp::pipeline::WeightAttr::parse(AsmParser &parser, Type) {
 
 //===-- Bindings and shards -------------------------------------------------------------------------------------===//
 
+bool BindingAttr::isData(BindingKind kind) {
+  return kind == BindingKind::tokens || kind == BindingKind::targets || kind == BindingKind::source ||
+         kind == BindingKind::starts || kind == BindingKind::positions;
+}
+
 bool BindingAttr::isThereBefore() const {
   BindingKind kind = getKind();
   return kind != BindingKind::grad && kind != BindingKind::loss && kind != BindingKind::norm;
 }
 
-bool BindingAttr::isThereAfter() const {
-  BindingKind kind = getKind();
-  return kind != BindingKind::tokens && kind != BindingKind::targets && kind != BindingKind::source;
-}
+bool BindingAttr::isThereAfter() const { return !isData(getKind()); }
 
 LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, BindingKind kind,
                                   FlatSymbolRefAttr piece, int64_t shard, bool save, int64_t back, int64_t microbatch,

@@ -50,7 +50,8 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
 def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer finds in a slot", [
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
-  I32EnumAttrCase<"loss", 7>, I32EnumAttrCase<"norm", 8>]>;
+  I32EnumAttrCase<"loss", 7>, I32EnumAttrCase<"norm", 8>, I32EnumAttrCase<"starts", 9>,
+  I32EnumAttrCase<"positions", 10>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
   I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>,
@@ -178,6 +179,8 @@ def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
   let extraClassDeclaration = [{
     /// Whether it is bound to the weights of a piece, or what goes with them.
     static bool isOfPiece(BindingKind kind) { return kind <= BindingKind::grad; }
+    /// What the trainer reads from files for each microbatch.
+    static bool isData(BindingKind kind);
     bool isOfPiece() const { return isOfPiece(getKind()); }
     /// Whether it is there when the step begins; whether it must be there when it ends.
     bool isThereBefore() const;

@@ -109,8 +109,8 @@ LogicalResult InputOp::verify() {
     return emitOpError() << "is `" << getThing().str()
                          << "`; expected the name of the data for `data`, and for no other";
   auto kind = symbolizeBindingKind(getData().value_or("tokens"));
-  if (kind != BindingKind::tokens && kind != BindingKind::targets && kind != BindingKind::source)
-    return emitOpError() << "is `" << *getData() << "`; expected tokens, targets or source";
+  if (!kind || !BindingAttr::isData(*kind))
+    return emitOpError() << "is `" << *getData() << "`; expected tokens, targets, source, starts or positions";
   return verifyPlaced(*this, getValue().getType());
 }
 

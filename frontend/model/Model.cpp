@@ -11,6 +11,10 @@ using namespace llvm;
 using namespace pp;
 using mlir::RankedTensorType;
 
+/// What attention, rotary and learned positions read where rows hold documents: the begin of the token's, and how far
+/// behind it the token stands.
+static constexpr StringRef kAdded[] = {"starts", "positions"};
+
 namespace {
 using Tensors = SmallVector<mlir::Value, 3>;
 
@@ -103,6 +107,7 @@ private:
 
   LogicalResult buildPart(unsigned number, std::optional<ModelOutline::Step> before, ArrayRef<mlir::Type> inputs) {
     const ModelPart &part = model.parts[number];
+    enterPart(model, part, parameters);
     const ModelPart *previous = before ? &model.parts[before->part] : nullptr;
     if (failed(checkInputs(part, previous, inputs.size())))
       return failure();
@@ -120,6 +125,12 @@ private:
           data ? builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr(name.text)))
                : builder.getDictionaryAttr({}));
       names.push_back(name);
+    }
+    addedAt = types.size();
+    for (StringRef name : shape.documents ? ArrayRef<StringRef>(kAdded) : ArrayRef<StringRef>()) {
+      types.push_back(dataType);
+      attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr(name))));
+      names.push_back({"", part.name.at});
     }
     FailureOr<SmallVector<ModelWeight>> read = weights.of(part);
     if (failed(read))
@@ -150,8 +161,10 @@ private:
     builder.setInsertionPointToStart(function.addEntryBlock());
     values.clear();
     losses.clear();
+    added.clear();
+    append_range(added, function.getArguments().slice(addedAt, shape.documents ? std::size(kAdded) : 0));
     for (auto [name, argument] : zip(names, function.getArguments()))
-      if (failed(define(name, argument)))
+      if (!is_contained(added, argument) && failed(define(name, argument)))
         return failure();
     for (const ModelPart::Definition &definition : part.definitions)
       if (failed(let(definition)))
@@ -168,6 +181,9 @@ private:
     append_range(built[number].results, mlir::ValueRange(returned).getTypes());
     builder.create<mlir::func::ReturnOp>(source.location(part.returnAt), returned);
     function.setFunctionType(builder.getFunctionType(types, built[number].results));
+    for (size_t i = added.size(); i-- > 0;)
+      if (added[i].use_empty())
+        function.eraseArgument(addedAt + i);
     return success();
   }
 
@@ -313,8 +329,20 @@ private:
     return create(expr, expr->name, operands, attributes);
   }
 
-  FailureOr<Tensors> create(const Expr *expr, StringRef name, mlir::ValueRange operands,
+  /// Attention and rotary positions end and begin with documents, where rows have several.
+  FailureOr<Tensors> create(const Expr *expr, StringRef name, mlir::ValueRange takes,
                             ArrayRef<mlir::NamedAttribute> given) {
+    SmallVector<mlir::Value> operands(takes);
+    if (shape.documents && (name == "attention" || name == "rope"))
+      operands.push_back(added[0]);
+    if (shape.documents && name == "positions") { // rows of the table by the place in the document
+      int64_t rows = cast<RankedTensorType>(operands[1].getType()).getDimSize(0);
+      if (rows < shape.sequence)
+        return evaluator.fail(expr->at, "`positions` expects a table of at least " + Twine(shape.sequence) +
+                                            " positions, got " + Twine(rows));
+      operands[0] = added[1];
+      name = "embedding";
+    }
     mlir::NamedAttrList attributes(given);
     mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
     // The text may be right and a size from the command line wrong: an error of shapes names these sizes, too.
@@ -350,6 +378,8 @@ private:
   ModelOptions options;
   ModelLosses losses;                               // of the part that is being built
   std::vector<Built> built;                         // by part
+  SmallVector<mlir::Value, 2> added;                // data of documents, as kAdded says
+  unsigned addedAt = 0;                             // the number of the first among the arguments
   SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
 };
 } // namespace

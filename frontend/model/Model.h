@@ -19,6 +19,20 @@ struct BatchShape {
 mlir::LogicalResult buildModel(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
                                BatchShape shape, const ModelOutline &outline, mlir::OpBuilder &builder);
 
+/// A model and what it was copied from.
+struct ExpandedModel {
+  Model model;
+  std::vector<ModelPart> parts;
+  llvm::SmallVector<Name> kinds;
+  llvm::SmallVector<unsigned> kindNumbers;
+};
+
+/// Of a model with `layer NAME in [..]`, makes one with a kind of layers for each value of the list. NAME is bound in
+/// `parameters`, and `enterPart` gives it the value of a part's kind.
+mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
+                                 ExpandedModel &expanded);
+void enterPart(const Model &model, const ModelPart &part, Scope &parameters);
+
 /// Part names, the number of layers and the kind of each, for the schedule.
 mlir::FailureOr<ModelOutline> outlineModel(Evaluator &evaluator, const Model &model, Scope &parameters);
 

@@ -7,7 +7,7 @@ using namespace pp;
 
 namespace {
 struct OpAttribute {
-  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers };
+  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers, Limit };
   const char *op, *name;
   Kind kind;
   bool required;
@@ -34,6 +34,7 @@ static constexpr OpAttribute kAttributes[] = {
     {"rope", "style", OpAttribute::Text, false},        {"rope", "table", OpAttribute::Numbers, false},
     {"attention", "heads", OpAttribute::Count, true},   {"attention", "kv_heads", OpAttribute::Count, false},
     {"attention", "causal", OpAttribute::Flag, true},   {"attention", "window", OpAttribute::Window, false},
+    {"attention", "scale", OpAttribute::Limit, false},  {"attention", "softcap", OpAttribute::Limit, false},
     {"gelu", "exact", OpAttribute::Flag, false},        {"split", "parts", OpAttribute::Count, true}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
@@ -59,6 +60,8 @@ std::string ModelOptions::signature(const ModelOp &op) {
     mlir::Attribute normal = defaults.get(known.name);
     if (StringRef(known.name) == "kv_heads")
       text += "heads";
+    else if (StringRef(known.name) == "scale")
+      text += "1 / sqrt(d)";
     else if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
       text += Value(number.getValueAsDouble()).text();
     else if (auto flag = dyn_cast_or_null<mlir::BoolAttr>(normal); flag && !known.required)
@@ -111,14 +114,17 @@ FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, cons
     made = builder.getF64FloatAttr(*count);
   else if (auto *exact = value->asNumber(); exact && found->kind == OpAttribute::Number && *exact > 0)
     made = builder.getF64FloatAttr(*exact);
+  else if (found->kind == OpAttribute::Limit && ((count && *count >= 0) || (exact && *exact >= 0)))
+    made = builder.getF64FloatAttr(count ? double(*count) : *exact);
   else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
     made = builder.getBoolAttr(*flag);
   else if (count && found->kind == OpAttribute::Token && *count >= -1)
     made = builder.getI64IntegerAttr(*count);
   else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
     made = builder.getStringAttr(*text);
-  static const char *const kinds[] = {"an int of at least 1", "a number above 0", "true or false", "a string",
-                                      "a token, or -1 for none,"};
+  static const char *const kinds[] = {
+      "an int of at least 1",  "a number above 0", "true or false", "a string", "a token, or -1 for none,", "", "",
+      "a number of at least 0"};
   if (!made)
     return evaluator.fail(expr->at,
                           "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " + value->text());
@@ -135,15 +141,12 @@ FailureOr<mlir::Attribute> ModelOptions::numbers(Name label, const Value &value,
   return all.empty() ? mlir::Attribute() : builder.getDenseF64ArrayAttr(all);
 }
 
-/// A window that covers the sequence hides nothing; no kernel has a shorter one.
+/// A window that covers the sequence hides nothing.
 FailureOr<mlir::Attribute> ModelOptions::checkWindow(Name label, const Value &value, SMLoc at) {
   const int64_t *window = value.asInt();
   if (!window || *window < 0)
     return evaluator.fail(at, "expected an int of at least 0 for `" + label.text + "`, got " + value.text());
-  if (*window && *window < shape.sequence)
-    return evaluator.fail(at, "a window of " + Twine(*window) + " tokens is shorter than a sequence of " +
-                                  Twine(shape.sequence) + "; such windows are not supported yet");
-  return mlir::Attribute();
+  return *window && *window < shape.sequence ? builder.getI64IntegerAttr(*window) : mlir::Attribute();
 }
 
 LogicalResult ModelOptions::checkCount(const Expr *call, const ModelOp &op, size_t operands) {

@@ -106,6 +106,10 @@ private:
   }
 
   LogicalResult readKindOf() {
+    if (model.kindNumbers.size() > 1) {
+      append_range(outline.kindOf, model.kindNumbers);
+      return success();
+    }
     if (!model.kindOf) {
       if (model.kinds.size() > 1)
         return evaluator.fail(model.kinds[1].at,

@@ -38,6 +38,7 @@ FailureOr<bool> ModelWeights::reads(const Expr *expr, StringRef name) {
 }
 
 FailureOr<bool> ModelWeights::reads(const ModelPart &part, StringRef name) {
+  enterPart(model, part, parameters);
   SmallVector<const Expr *> all(part.results);
   for (const ModelPart::Definition &definition : part.definitions)
     all.push_back(definition.value);

@@ -230,6 +230,7 @@ struct ModelPart {
   };
   Name name;
   std::optional<unsigned> kind; ///< of the layers that have it; none: it exists once
+  int64_t layerValue = 0;       ///< of `layer NAME in [..]`, the value for the layers of this kind
   ArrayRef<Name> parameters;
   ArrayRef<WeightDeclaration> weights;
   ArrayRef<Definition> definitions;
@@ -246,6 +247,9 @@ struct Model {
   Block requirements;        ///< `require ..` about the parameters
   Expr *kindOf = nullptr;    ///< `layers [..]`: the kind of every layer
   SMLoc kindOfAt;
+  Name layerVariable;             ///< `layer NAME in [..]`: layers of one value are a kind
+  Expr *layerValues = nullptr;    ///< the value of every layer
+  ArrayRef<unsigned> kindNumbers; ///< by layer, once the values are known
 };
 
 /// How a `config.json` of one `model_type` is read: which fields a model's parameters are made from.

@@ -92,7 +92,7 @@ private:
       else if (at("layers"))
         kindOf(*node);
       else if (peek().kind == Token::Name && peek().text == "layer")
-        layer(parts, kinds);
+        layer(*node, parts, kinds);
       else
         parts.push_back(part(std::nullopt));
     }
@@ -113,10 +113,16 @@ private:
     model.kindOfAt = begin;
   }
 
-  void layer(SmallVector<ModelPart> &parts, SmallVector<Name> &kinds) {
+  void layer(Model &model, SmallVector<ModelPart> &parts, SmallVector<Name> &kinds) {
     Name kind{"", next().at};
     if (!at("{"))
       kind = expectName();
+    if (at("in")) {
+      next();
+      model.layerVariable = kind;
+      model.layerValues = expression();
+      kind.text = "";
+    }
     expect("{");
     while (!at("}") && !ended())
       parts.push_back(part(kinds.size()));

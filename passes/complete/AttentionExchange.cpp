@@ -96,6 +96,10 @@ LogicalResult AttentionExchange::buildPart(RunningCut &cut, KeysAttr help, int64
       inputs.push_back(step.waitFor(query, op.getLoc()));
       continue;
     }
+    if (group.kind() == "starts") {
+      inputs.push_back(units.dataInput(group.name, cut.coord(), rank, group.payload));
+      continue;
+    }
     Thing needed =
         Thing(group.kind() == "kv" ? Role::kv : Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
     bool isSent = help && !help.getHome();

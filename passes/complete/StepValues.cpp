@@ -46,7 +46,7 @@ Role StepValues::roleOf(StringRef kind) {
       .Case("opt", Role::opt)
       .Cases("kv", "keys", Role::kv)
       .Cases("dkv", "dterm", "dkeys", Role::dkv)
-      .Cases("tokens", "targets", "source", Role::data)
+      .Cases("tokens", "targets", "source", "starts", "positions", Role::data)
       .Cases("query", "dquery", Role::query)
       .Cases("part", "dpart", Role::part)
       .Cases("carry", "dcarry", Role::temporary)

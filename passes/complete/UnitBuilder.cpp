@@ -92,7 +92,7 @@ FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group)
     return versions.get(op, piece, rank);
   if (kind == "weight")
     return get({Thing(Role::weight, piece), rank});
-  if (kind == "tokens" || kind == "targets" || kind == "source")
+  if (auto data = symbolizeBindingKind(kind); data && BindingAttr::isData(*data))
     return dataInput(group.name, coord, rank, group.payload);
   return Value();
 }

@@ -33,6 +33,9 @@ public:
   /// What was attended ahead of the unit so far.
   void setPartAhead(pipeline::UnitIdAttr unit, mlir::Value part) { partsAhead[unit] = part; }
 
+  /// What the trainer gives a rank of a microbatch and slice: `tokens`, `starts`.
+  mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
+
 private:
   StepValues &step;
   const StepOutline &outline;
@@ -50,7 +53,6 @@ private:
   const TaskBody *bodyOf(pipeline::UnitOp op, bool continues);
   void remarkLate(pipeline::UnitOp op);
   mlir::LogicalResult finishUpdate(pipeline::UnitOp op);
-  mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
   mlir::FailureOr<mlir::Value> readShared(pipeline::UnitOp op, const BodyGroups::Group &group);
   mlir::FailureOr<mlir::Value> readOwn(pipeline::UnitOp op, const BodyGroups::Group &group);
   mlir::LogicalResult reportMoved(pipeline::UnitOp op, Thing stash, pipeline::TransferOp move) const;

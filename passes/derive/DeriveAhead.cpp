@@ -30,6 +30,8 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     SmallVector<Value> operands = {attention.getQ()};
     for (int64_t k : slices)
       llvm::append_range(operands, kv[k]);
+    if (attention.getStarts())
+      llvm::append_range(operands, starts);
     NamedAttrList attributes(attention->getAttrs());
     attributes.set("kv_offsets", slice.startsOf(slices, builder.getContext()));
     FailureOr<Operation *> made =
@@ -54,7 +56,7 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     auto made = attend(help.getSlices(), number > 0);
     if (failed(made))
       return failure();
-    SmallVector<Group> inputs = {{"act", act}};
+    SmallVector<Group> inputs = {{"act", act}, {"starts", starts}};
     inputs.append(chunkGroups("kv", kv));
     if (number > 0)
       inputs.push_back(part);
@@ -81,17 +83,20 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
     SmallVector<Value> keys;
     for (int64_t k : slices)
       llvm::append_range(keys, kv[k]);
+    if (whole.getStarts())
+      llvm::append_range(keys, starts);
     auto part = builder.create<nn::AttentionBwdOp>(
         whole.getLoc(), whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta(), keys,
         adds ? given.values.front() : Value(), ValueRange(), whole.getHeads(), whole.getKvHeads(), whole.getCausal(),
-        /*sums=*/true, whole.getOffset(), slice.startsOf(slices, builder.getContext()));
+        /*sums=*/true, whole.getOffset(), slice.startsOf(slices, builder.getContext()), whole.getWindow(),
+        whole.getScale(), whole.getSoftcap());
     for (auto [i, k] : llvm::enumerate(slices))
       dkvOut[k] = SmallVector<Value>(part.getDkv().slice(2 * i, 2));
     return part;
   };
   for (auto [number, help] : llvm::enumerate(cut.plan.helps)) {
     auto part = attend(help.getSlices(), number > 0);
-    SmallVector<Group> inputs = {{"act", act}, {"kept", kept}, {"stash", stash}, {"dact", dact}};
+    SmallVector<Group> inputs = {{"act", act}, {"starts", starts}, {"kept", kept}, {"stash", stash}, {"dact", dact}};
     inputs.append(chunkGroups("kv", kv));
     if (number > 0)
       inputs.push_back(given);
@@ -112,7 +117,7 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
 }
 
 LogicalResult PieceGraph::writeBackwardRest(const CutRequest &cut, const Group &given) {
-  SmallVector<Group> inputs = {{"act", act}, {"kept", kept}, {"stash", stash}};
+  SmallVector<Group> inputs = {{"act", act}, {"starts", starts}, {"kept", kept}, {"stash", stash}};
   inputs.append(chunkGroups("kv", kv));
   inputs.append({{"dact", dact}, given});
   SmallVector<Group> results = {{"dact", dactOut}};

@@ -45,6 +45,10 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
       inputs.push_back(chunkGroup("kv", kv[k], k, number));
       llvm::append_range(operands, inputs.back().values);
     }
+    if (attention.getStarts()) {
+      inputs.push_back({"starts", starts});
+      llvm::append_range(operands, starts);
+    }
     NamedAttrList attributes(attention->getAttrs());
     attributes.set("kv_offsets", slice.startsOf(chunks, builder.getContext()));
     FailureOr<Operation *> part = nn::createOp(builder, loc, "attention", operands, attributes.getAttrs());
@@ -124,13 +128,18 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
     inputs.push_back(chunkGroup("kv", kv[k], k, attention));
     llvm::append_range(keys, inputs.back().values);
   }
+  if (whole.getStarts()) {
+    inputs.push_back({"starts", starts});
+    llvm::append_range(keys, starts);
+  }
   for (int64_t k : help.getHome() && adds ? help.getSlices() : ArrayRef<int64_t>()) {
     inputs.push_back(chunkGroup("dkv", dkv[k], k, attention));
     llvm::append_range(sums, inputs.back().values);
   }
   auto part = builder.create<nn::AttentionBwdOp>(
       whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(), sums, whole.getHeads(), whole.getKvHeads(),
-      whole.getCausal(), true, whole.getOffset(), slice.startsOf(help.getSlices(), builder.getContext()));
+      whole.getCausal(), true, whole.getOffset(), slice.startsOf(help.getSlices(), builder.getContext()),
+      whole.getWindow(), whole.getScale(), whole.getSoftcap());
   SmallVector<Value> made = {part.getDq()};
   if (!help.getHome())
     llvm::append_range(made, part.getDkv());

@@ -38,7 +38,12 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
   auto data = part.getArgAttrOfType<StringAttr>(number, nn::kDataAttr);
   if (!data)
     return {};
-  SmallVector<Value> &values = data == "tokens" ? tokens : data == "targets" ? targets : source;
+  SmallVector<Value> &values = *llvm::StringSwitch<SmallVector<Value> *>(data.getValue())
+                                    .Case("tokens", &tokens)
+                                    .Case("targets", &targets)
+                                    .Case("starts", &starts)
+                                    .Case("positions", &positions)
+                                    .Default(&source);
   if (values.empty())
     values = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)});
   return values.front();
@@ -275,7 +280,8 @@ void PieceGraph::eraseDead() {
 
 /// What the trainer and the piece before give.
 SmallVector<Group> PieceGraph::dataGroups() const {
-  return {{"act", act}, {"tokens", tokens}, {"targets", targets}, {"source", source}};
+  return {{"act", act},       {"tokens", tokens}, {"targets", targets},
+          {"source", source}, {"starts", starts}, {"positions", positions}};
 }
 
 LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
@@ -337,7 +343,8 @@ LogicalResult PieceGraph::writeBackward(bool first) {
     return failure();
   if (!piece.runs(Phase::W) || grads.empty())
     return success();
-  SmallVector<Group> given = with({{"act", act}, {"tokens", tokens}, {"source", source}}, pendingGroups());
+  SmallVector<Group> given =
+      with({{"act", act}, {"tokens", tokens}, {"source", source}, {"positions", positions}}, pendingGroups());
   given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
   return write(identity(Phase::W, variant), given, {{"grad", gradOut, tie.str()}});
 }

@@ -52,12 +52,13 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
 
 /// Puts the chunks of the slices before this one in front of its own k and v.
 LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attention, SmallVectorImpl<Value> &operands) {
-  if (operands.size() != 3 || attention.getKvOffsets() || attention.getOffset())
+  if (attention.getKv().size() != 2 || attention.getKvOffsets() || attention.getOffset())
     return attention.emitError("on slices, `attention` expects the keys of one whole sequence");
   if (!attention.getCausal())
     return attention.emitError("an `attention` that is not causal needs the keys of later slices; such a model cannot "
                                "run in slices");
   SmallVector<Value> own = {operands[1], operands[2]};
+  SmallVector<Value> starts(operands.begin() + 3, operands.end());
   for (Value &value : own)
     if (isa<BlockArgument>(value) &&
         !readsKeys()) { // of an activation from another piece, which does not wait for later slices
@@ -72,6 +73,7 @@ LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attentio
     operands.append(kv[k].end() - 2, kv[k].end());
   }
   operands.append(own);
+  operands.append(starts);
   kv.back().append(own);
   return success();
 }

@@ -12,11 +12,19 @@ static bool isWeight(Value value) {
          cast<func::FuncOp>(argument.getOwner()->getParentOp()).getArgAttr(argument.getArgNumber(), nn::kWeightAttr);
 }
 
+/// Of a table that is read by positions, not by tokens.
+static bool readsPositions(nn::EmbeddingOp embedding) {
+  auto argument = dyn_cast<BlockArgument>(embedding.getTokens());
+  auto function = embedding->getParentOfType<func::FuncOp>();
+  auto data = argument ? function.getArgAttrOfType<StringAttr>(argument.getArgNumber(), nn::kDataAttr) : StringAttr();
+  return data && data == "positions";
+}
+
 std::optional<VocabularyPart> VocabularyPart::find(func::FuncOp function) {
   VocabularyPart core;
   core.function = function;
   for (auto embedding : function.getOps<nn::EmbeddingOp>())
-    if (isWeight(embedding.getTable()))
+    if (isWeight(embedding.getTable()) && !readsPositions(embedding))
       return core.embedding = embedding, core.table = cast<BlockArgument>(embedding.getTable()), core;
   for (auto loss : function.getOps<nn::CrossEntropyOp>()) {
     auto linear = loss.getZ().getDefiningOp<nn::LinearOp>();

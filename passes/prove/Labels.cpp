@@ -53,6 +53,10 @@ std::string Label::str(const Pieces &pieces) const {
     return "`data(targets, " + data + ")`";
   case What::source:
     return "`data(source, " + data + ")`";
+  case What::starts:
+    return "`data(starts, " + data + ")`";
+  case What::positions:
+    return "`data(positions, " + data + ")`";
   case What::loss:
     return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:

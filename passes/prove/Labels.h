@@ -33,6 +33,8 @@ enum class What : uint8_t {
   tokens,
   targets,
   source,
+  starts,
+  positions,
   weight,
   opt,
   fresh,

@@ -131,12 +131,17 @@ private:
       What what;
       bool before, after;
     };
-    static constexpr Kind kinds[] = {
-        {BindingKind::weight, What::weight, true, true},    {BindingKind::previous, What::weight, true, true},
-        {BindingKind::opt, What::opt, true, true},          {BindingKind::tokens, What::tokens, true, false},
-        {BindingKind::targets, What::targets, true, false}, {BindingKind::grad, What::grad, false, true},
-        {BindingKind::norm, What::norm, false, true},       {BindingKind::loss, What::loss, false, true},
-        {BindingKind::source, What::source, true, false}};
+    static constexpr Kind kinds[] = {{BindingKind::weight, What::weight, true, true},
+                                     {BindingKind::previous, What::weight, true, true},
+                                     {BindingKind::opt, What::opt, true, true},
+                                     {BindingKind::tokens, What::tokens, true, false},
+                                     {BindingKind::targets, What::targets, true, false},
+                                     {BindingKind::grad, What::grad, false, true},
+                                     {BindingKind::norm, What::norm, false, true},
+                                     {BindingKind::loss, What::loss, false, true},
+                                     {BindingKind::source, What::source, true, false},
+                                     {BindingKind::starts, What::starts, true, false},
+                                     {BindingKind::positions, What::positions, true, false}};
     auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.kind == binding.getKind(); });
     Label label;
     label.what = kind->what;

@@ -26,7 +26,8 @@ struct RopeTable {
   std::vector<double> full[2];
 
   RopeTable(const PreparedOp &op)
-      : s(op.dims[1]), d(op.dims[3]), offset(op.dims[4]), params(*op.turns), wide(op.type == Type::F64) {
+      : s(RopeRows(op).count), d(op.dims[3]), offset(RopeRows(op).first), params(*op.turns),
+        wide(op.type == Type::F64) {
     for (int64_t t = 0; t < s; ++t)
       for (int64_t j = 0; j < d / 2; ++j) {
         std::array<double, 2> turn = ropeTurn(params, d, offset + t, j);
@@ -38,7 +39,7 @@ struct RopeTable {
       }
   }
   bool serves(const PreparedOp &op) const {
-    return s == op.dims[1] && d == op.dims[3] && offset == op.dims[4] && params == *op.turns &&
+    return s == RopeRows(op).count && d == op.dims[3] && offset == RopeRows(op).first && params == *op.turns &&
            wide == (op.type == Type::F64);
   }
   const void *data(int i) const { return wide ? static_cast<const void *>(full[i].data()) : narrow[i].data(); }

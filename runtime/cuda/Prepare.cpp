@@ -198,7 +198,7 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     scratchBytes = std::max(scratchBytes, scratch(op));
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
-    tables[{op.dims[1], op.dims[3], op.dims[4], *op.turns, op.type == Type::F64}] = 0;
+    tables[{RopeRows(op).count, op.dims[3], RopeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
   }
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
   return product ? prepareProduct(op, why) : PP_OK;
@@ -209,9 +209,10 @@ void Kernels::State::placeOp(PreparedOp &op, char *base) {
   if (op.kernel != Kernel::rope)
     return;
   bool wide = op.type == Type::F64;
-  char *table = base + tables[{op.dims[1], op.dims[3], op.dims[4], *op.turns, wide}];
+  RopeRows rows(op);
+  char *table = base + tables[{rows.count, op.dims[3], rows.first, *op.turns, wide}];
   op.cosines = table;
-  op.sines = table + op.dims[1] * op.dims[3] / 2 * (wide ? 8 : 4);
+  op.sines = table + rows.count * op.dims[3] / 2 * (wide ? 8 : 4);
 }
 
 /// Allocates once, fills the tables, and tells the ops where all of it lies.

@@ -9,6 +9,7 @@
 // whose bits are always the same; PP_CUDNN=off all of it. cuDNN takes no delta: it makes its own from o.
 #include "runtime/cuda/Sdpa.h"
 #include "runtime/cuda/Cudnn.h"
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -159,8 +160,11 @@ SdpaShape::SdpaShape(const PreparedOp &op)
 
 bool SdpaShape::fits(const PreparedOp &op) {
   bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
-  return attention && (op.type == Type::Bf16 || op.type == Type::F16) && op.chunkCount == 1 && op.dims[4] % 8 == 0 &&
-         op.dims[4] <= 256 && (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
+  // The graphs know neither windows, scales of the model's own, caps nor documents: our kernels skip what these hide.
+  bool plain = std::none_of(std::begin(op.params), std::end(op.params), [](double param) { return param > 0; });
+  return attention && plain && !op.has(Documents) && (op.type == Type::Bf16 || op.type == Type::F16) &&
+         op.chunkCount == 1 && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
+         (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
          !op.has(OpFlag(Accumulate | Sums | AccumulateKv)) && !wishes("off") &&
          (op.kernel == Kernel::attention || !wishes("forward"));
 }

@@ -10,13 +10,24 @@ using namespace pp;
 
 /// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come
 /// in chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
+///
+/// Query t sees key j, both counted from the chunk's first key, if j <= t where causal, and if no bound from below hides
+/// it: a window of w keys, or the first token of the query's document. That bound never falls from a query to the next.
 struct AttentionShape {
-  int64_t batch, s, heads, groups, d, position, count;
+  int64_t batch, s, heads, groups, d, position, count, window;
   const Chunk *chunks;
   bool causal;
+  double root, softcap;            ///< scores are divided by the root; capped unless softcap is 0
+  const int32_t *starts = nullptr; ///< [b, s]: where in the sequence the query's document begins
   explicit AttentionShape(const PreparedOp &op)
       : batch(op.dims[0]), s(op.dims[1]), heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]),
-        count(op.chunkCount), chunks(op.chunks), causal(op.has(Causal)) {}
+        count(op.chunkCount), window(int64_t(op.params[0])), chunks(op.chunks), causal(op.has(Causal)),
+        root(op.params[1] > 0 ? 1 / op.params[1] : squareRoot(double(op.dims[4]))), softcap(op.params[2]) {}
+  /// `kv` is the list that the op is called with: behind the chunks it has the starts of documents, if there are any.
+  AttentionShape(const PreparedOp &op, const void *kv) : AttentionShape(op) {
+    if (op.has(Documents))
+      starts = static_cast<const int32_t *>(static_cast<const void *const *>(kv)[2 * count]);
+  }
   /// Query heads of a kv head.
   int64_t share() const { return heads / groups; }
   int64_t query(int64_t b, int64_t t, int64_t head) const { return ((b * s + t) * heads + head) * d; }
@@ -31,6 +42,19 @@ struct AttentionShape {
     int64_t keys = causal ? end + lead(chunk) : chunk.length;
     return keys < 0 ? 0 : keys < chunk.length ? keys : chunk.length;
   }
+  bool isBounded() const { return window > 0 || starts; }
+  /// The first key that query t sees, counted from the chunk's first one: negative before it, or behind its last one.
+  int64_t lowest(const Chunk &chunk, int64_t b, int64_t t) const {
+    int64_t low = window > 0 ? position + t - window + 1 : 0, start = starts ? starts[b * s + t] : 0;
+    return (low > start ? low : start) - chunk.position;
+  }
+  /// The same within the chunk; 0 for queries that only `causal` bounds.
+  int64_t keysFrom(const Chunk &chunk, int64_t b, int64_t t) const {
+    int64_t low = isBounded() ? lowest(chunk, b, t) : 0;
+    return low < 0 ? 0 : low < chunk.length ? low : chunk.length;
+  }
+  /// Whether some query sees a key of the chunk.
+  bool reaches(const Chunk &chunk, int64_t b) const { return keysFrom(chunk, b, 0) < keysBefore(chunk, s); }
   int64_t longest() const {
     int64_t most = 0;
     for (int64_t i = 0; i < count; ++i)

@@ -248,26 +248,74 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
       }
   }
 
+  // --- Capped scores -------------------------------------------------------------------------------------------------
+
+  /// tanh up to 5e-7 of its value, and its derivative up to as much of it: where 1 - tanh^2 cancels, of e^-2x.
+  PP_INLINE static Vector hyperbolicTangent(Vector x, Vector &slope) {
+    Vector size = x < 0 ? -x : x, power = exp2(-2 * log2e * size), square = x * x;
+    Vector far = (1 - power) / (1 + power), farSlope = 4 * power / ((1 + power) * (1 + power));
+    Vector near = square * 0.0218694885f - 0.0539682540f; // the series, where 1 - e^-2x cancels
+    near = near * square + 0.133333333f;
+    near = near * square - 0.333333333f;
+    near = (near * square + 1.0f) * x;
+    slope = size < 0.3f ? 1 - near * near : farSlope;
+    return size < 0.3f ? near : x < 0 ? -far : far;
+  }
+  /// Caps a stored tile of scores in powers of two; `slopes`, if given, gets the derivative of each.
+  [[gnu::noinline]] static void capTile(float *tile, int64_t stride, float cap, float *slopes) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t n = 0; n < panel; n += lanes) {
+        Vector slope, share = hyperbolicTangent(load(tile + i * stride + n) / cap, slope);
+        store(tile + i * stride + n, cap * share);
+        if (slopes)
+          store(slopes + i * panel + n, slope);
+      }
+  }
+
   // --- Masks ---------------------------------------------------------------------------------------------------------
 
   /// Which keys of a chunk a panel of queries sees: key j is seen by query i if j < length, and j <= first + i where
-  /// causal; `first` counts from the chunk's first key, and is negative for queries that come before it.
+  /// causal; `first` counts from the chunk's first key, and is negative for queries that come before it. A window or a
+  /// document bounds the keys from below.
   struct Sight {
     int64_t length, first;
     bool causal;
+    const int64_t *low; ///< the first key that each query sees; null where nothing bounds it
+    int64_t all;        ///< the greatest of these: a key that no bound hides from a query
     /// Keys of the block at j0 that some query of the panel sees.
     int64_t keys(int64_t j0, int64_t block) const {
       int64_t end = causal && first + panel < length ? first + panel : length;
       return end - j0 < block ? end - j0 : block;
     }
-    bool crosses(int64_t key) const { return key + rows > length || (causal && key + rows - 1 > first); }
+    bool crosses(int64_t key) const { return key + rows > length || (causal && key + rows - 1 > first) || key < all; }
     /// For each row of a stored tile that has hidden keys: value where seen, else `otherwise`.
     [[gnu::noinline]] void hide(float *tile, int64_t stride, int64_t key, float otherwise) const {
       for (int64_t i = 0; i < rows; ++i)
         for (int64_t lane = 0; lane < panel; ++lane) {
-          bool seen = key + i < length && (!causal || key + i <= first + lane);
+          bool seen = key + i < length && (!causal || key + i <= first + lane) && (!low || key + i >= low[lane]);
           tile[i * stride + lane] = seen ? tile[i * stride + lane] : otherwise;
         }
+    }
+  };
+
+  /// The bounds from below of a block of queries against a chunk, panel by panel.
+  struct Bounds {
+    bool any;
+    int64_t low[queryBlock], begins[queryBlock / panel], alls[queryBlock / panel];
+    Bounds(const AttentionShape &shape, const Chunk &chunk, int64_t b, int64_t q0) : any(shape.isBounded()) {
+      int64_t queries = queriesFrom(shape, q0);
+      for (int64_t i = 0; i < queryBlock && any; ++i)
+        low[i] = shape.lowest(chunk, b, q0 + (i < queries ? i : queries - 1));
+      for (int64_t p = 0; p < queryBlock / panel; ++p) {
+        begins[p] = any ? low[p * panel] : 0, alls[p] = 0;
+        for (int64_t i = p * panel; i < (p + 1) * panel && any; ++i)
+          alls[p] = low[i] > alls[p] ? low[i] : alls[p];
+      }
+    }
+    /// The tile of keys with which panel p begins.
+    int64_t begin(int64_t p) const { return begins[p] < 0 ? 0 : begins[p] / rows * rows; }
+    Sight sight(const AttentionShape &shape, const Chunk &chunk, int64_t q0, int64_t p) const {
+      return {chunk.length, shape.lead(chunk) + q0 + p * panel, shape.causal, any ? low + p * panel : nullptr, alls[p]};
     }
   };
 };

@@ -25,12 +25,14 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
+  using Bounds = typename Base::Bounds;
 
   /// Words of Pt and dSt lie along the queries, `dstAcross` along the keys; one f32 a word serves both sums.
   struct Packs {
     float *k, *v, *kAcross, *dk, *dv, *q, *qt, *doutT, *qAcross, *doutAcross, *pt, *dst, *dstAcross, *tile, *lse,
         *delta, *ones, *dqts;
-    Packs(char *scratch, const AttentionShape &shape) {
+    float cap; ///< of scores in powers of two; 0: none
+    Packs(char *scratch, const AttentionShape &shape) : cap(float(log2e * shape.softcap)) {
       float *next = reinterpret_cast<float *>(scratch);
       int64_t width = widthOf(shape), rowsOfKeys = lengthOf(shape.longest()) * width;
       int64_t block = roundUp(keyBlockOf(shape), rows) * queryBlock;
@@ -68,9 +70,26 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     for (int n = 0; n < vectors; ++n)
       store(pt + i * queryBlock + n * lanes, exp2(scaled(tile[i][n], scale) - load(lse + n * lanes)));
   }
-  /// dSt = scale * Pt * (V dOt - D), and what Pt and dSt are multiplied as; `at` is the tile's first word.
+  /// The same under the cap; `slope` gets the derivatives of capping.
+  static void cappedWeightTile(const float *k, int64_t words, const float *qt, float scale, float cap, const float *lse,
+                               float *pt, float *slope) {
+    Vector tile[rows][vectors];
+    clearTile(tile);
+    dot(tile, k, words, qt, panel, words);
+    for (int i = 0; i < rows; ++i)
+      for (int n = 0; n < vectors; ++n)
+        store(pt + i * queryBlock + n * lanes, scaled(tile[i][n], scale));
+    Base::capTile(pt, queryBlock, cap, slope);
+    for (int i = 0; i < rows; ++i)
+      for (int n = 0; n < vectors; ++n)
+        store(pt + i * queryBlock + n * lanes, exp2(load(pt + i * queryBlock + n * lanes) - load(lse + n * lanes)));
+  }
+  /// dSt = scale * Pt * (V dOt - D), times `slope` if scores are capped, and what Pt and dSt are multiplied as; `at` is
+  /// the tile's first word.
+  template <bool isCapped>
   [[gnu::noinline]] static void slopeTile(const Packs &f, const float *v, int64_t words, const float *doutT,
-                                          const float *delta, float scale, const float *pt, int64_t at) {
+                                          const float *delta, float scale, const float *pt, int64_t at,
+                                          const float *slope) {
     Vector tile[rows][vectors];
     clearTile(tile);
     dot(tile, v, words, doutT, panel, words);
@@ -80,6 +99,8 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     for (int n = 0; n < vectors; ++n) {
       Vector weight = load(pt + i * queryBlock + n * lanes);
       tile[i][n] = scale * weight * (tile[i][n] - load(delta + n * lanes));
+      if constexpr (isCapped)
+        tile[i][n] *= load(slope + i * panel + n * lanes);
       if constexpr (paired) {
         PairsOf<lanes>::storeHalves(f.pt + (at + i * queryBlock + n * lanes) / 2, weight);
         PairsOf<lanes>::storeHalves(f.dst + (at + i * queryBlock + n * lanes) / 2, tile[i][n]);
@@ -92,37 +113,45 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     }
   }
   /// Pt and dSt of a panel against a block of keys; hidden scores may exceed L, so they are cleared after exp.
-  static void backwardScores(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t keys, float scale,
-                             const Sight &sight) {
+  static void backwardScores(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t from, int64_t keys,
+                             float scale, const Sight &sight) {
     int64_t words = width / perWord, queries = p * words * panel;
-    for (int64_t t = 0; t < keys; t += rows) {
+    alignas(64) float slope[rows * panel];
+    for (int64_t t = from; t < keys; t += rows) {
       int64_t at = t * queryBlock + p * panel, row = (j0 + t) * words;
       float *pt = f.tile + (paired ? p * panel : at);
-      weightTile(f.k + row, words, f.qt + queries, log2e * scale, f.lse + p * panel, pt);
+      if (f.cap > 0)
+        cappedWeightTile(f.k + row, words, f.qt + queries, log2e * scale, f.cap, f.lse + p * panel, pt, slope);
+      else
+        weightTile(f.k + row, words, f.qt + queries, log2e * scale, f.lse + p * panel, pt);
       if (sight.crosses(j0 + t))
         sight.hide(pt, queryBlock, j0 + t, 0);
-      slopeTile(f, f.v + row, words, f.doutT + queries, f.delta + p * panel, scale, pt, at);
+      auto *slopes = f.cap > 0 ? slopeTile<true> : slopeTile<false>;
+      slopes(f, f.v + row, words, f.doutT + queries, f.delta + p * panel, scale, pt, at, slope);
     }
   }
 
   /// All panels of a query block against one block of keys; the queries begin `lead` keys after the chunk's first.
-  static void backwardBlock(const AttentionShape &shape, const Packs &f, float *dqt, int64_t length, int64_t lead,
-                            int64_t queries, int64_t j0) {
-    int64_t width = widthOf(shape), most = 0;
+  static void backwardBlock(const AttentionShape &shape, const Packs &f, float *dqt, const Chunk &chunk,
+                            const Bounds &bounds, int64_t q0, int64_t j0) {
+    int64_t width = widthOf(shape), most = 0, queries = queriesFrom(shape, q0), lead = shape.lead(chunk) + q0;
     for (int64_t p = 0; p * panel < queries; ++p) {
-      Sight sight{length, lead + p * panel, shape.causal};
-      int64_t keys = sight.keys(j0, keyBlockOf(shape));
-      if (keys <= 0)
+      Sight sight = bounds.sight(shape, chunk, q0, p);
+      int64_t keys = sight.keys(j0, keyBlockOf(shape)), from = bounds.begin(p) > j0 ? bounds.begin(p) - j0 : 0;
+      if (keys <= from)
         continue;
       most = keys > most ? keys : most;
-      backwardScores(f, p, width, j0, keys, 1 / __builtin_sqrtf(float(shape.d)), sight);
-      addOuter(dqt + p * width * panel, f.kAcross + j0 / perWord * width, f.dstAcross + p * panel, queryBlock, width,
-               roundUp(keys, rows) / perWord);
+      backwardScores(f, p, width, j0, from, keys, 1 / float(shape.root), sight);
+      addOuter(dqt + p * width * panel, f.kAcross + (j0 + from) / perWord * width,
+               f.dstAcross + from / perWord * queryBlock + p * panel, queryBlock, width,
+               (roundUp(keys, rows) - from) / perWord);
     }
-    int64_t end = roundUp(queries, panel);
-    for (int64_t t = 0; t < most; t += rows) {
-      // Panels wholly before the key have no scores for it.
+    for (int64_t t = bounds.begin(0) > j0 ? bounds.begin(0) - j0 : 0; t < most; t += rows) {
+      // Panels wholly before the key have no scores for it, and no more have those whose bounds are behind it.
       int64_t from = shape.causal && j0 + t > lead ? (j0 + t - lead) / panel * panel : 0, at = (j0 + t) * width;
+      int64_t end = roundUp(queries, panel);
+      while (end > from && bounds.begin((end - 1) / panel) > j0 + t)
+        end -= panel;
       int64_t first = (t * queryBlock + from) / perWord, row = from / perWord * width, depth = (end - from) / perWord;
       addDot(f.dv + at, f.pt + first, f.doutAcross + row, width, depth);
       addDot(f.dk + at, f.dst + first, f.qAcross + row, width, depth);
@@ -148,12 +177,13 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
 
   template <class E>
   static void backwardQueries(const AttentionShape &shape, const Packs &f, float *dqt, const Chunk &chunk,
-                              const Head<E> &head, int64_t q0) {
+                              const Head<E> &head, int64_t b, int64_t q0) {
     int64_t width = widthOf(shape), stride = shape.heads * shape.d, keyBlock = keyBlockOf(shape);
     int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
     int64_t keys = shape.keysBefore(chunk, q0 + queries);
-    if (keys == 0)
+    if (shape.keysFrom(chunk, b, q0) >= keys)
       return;
+    Bounds bounds(shape, chunk, b, q0);
     auto pack = [&](const E *x, float scale, float *across, float *transposed) {
       packAcross(x, stride, queries, shape.d, across, width, packed);
       if constexpr (paired)
@@ -161,10 +191,10 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       transposeBlock(paired ? f.q : across, packed, width, scale, transposed);
     };
     pack(head.dout + q0 * stride, 1, f.doutAcross, f.doutT);
-    pack(head.q + q0 * stride, log2e / __builtin_sqrtf(float(shape.d)), f.qAcross, f.qt);
+    pack(head.q + q0 * stride, log2e / float(shape.root), f.qAcross, f.qt);
     packStatistics(f, head.lse + q0, head.delta + q0, queries, packed);
-    for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
-      backwardBlock(shape, f, dqt, chunk.length, shape.lead(chunk) + q0, queries, j0);
+    for (int64_t j0 = bounds.begin(0) / keyBlock * keyBlock; j0 < keys; j0 += keyBlock)
+      backwardBlock(shape, f, dqt, chunk, bounds, q0, j0);
   }
 
   template <class E>
@@ -192,7 +222,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   template <class E>
   static void backwardChunk(const PreparedOp &op, const Packs &f, int64_t b, int64_t group, int64_t i,
                             void *const *arguments) {
-    AttentionShape shape(op);
+    AttentionShape shape(op, arguments[4]);
     for (int64_t h = group * shape.share(); h < (group + 1) * shape.share(); ++h) {
       int64_t query = shape.query(b, 0, h), row = shape.statistic(b, 0, h);
       Head<E> head{in<E>(arguments[0]) + query, in<E>(arguments[1]) + query, in<float>(arguments[2]) + row,
@@ -201,7 +231,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
         float *dqt = f.dqt(shape, blockKept(shape, h, q0));
         if (i == 0)
           memset(dqt, 0, size_t(queryBlock * widthOf(shape)) * 4);
-        backwardQueries(shape, f, dqt, shape.chunks[i], head, q0);
+        backwardQueries(shape, f, dqt, shape.chunks[i], head, b, q0);
         if (i + 1 == shape.count)
           finishQueries(shape, f, dqt, head.dq, q0, op.has(Accumulate));
       }
@@ -209,7 +239,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   }
 
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
-    AttentionShape shape(op);
+    AttentionShape shape(op, arguments[4]);
     Packs f(op.scratch, shape);
     int64_t width = widthOf(shape), stride = shape.groups * shape.d;
     for (int64_t b = 0; b < shape.batch; ++b)
@@ -217,10 +247,12 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
         for (int64_t i = 0; i < shape.count; ++i) {
           const Chunk &chunk = shape.chunks[i];
           int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
-          packRows(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
-          packRows(inList<E>(arguments[4], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
-          if constexpr (paired)
-            packAcross(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.kAcross, width, length);
+          if (shape.reaches(chunk, b)) {
+            packRows(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
+            packRows(inList<E>(arguments[4], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+            if constexpr (paired)
+              packAcross(inList<E>(arguments[4], 2 * i) + at, stride, chunk.length, shape.d, f.kAcross, width, length);
+          }
           memset(f.dk, 0, size_t(length * width) * 4);
           memset(f.dv, 0, size_t(length * width) * 4);
           backwardChunk<E>(op, f, b, group, i, arguments);

@@ -27,10 +27,12 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   using Base::packRows, Base::unpackRows, Base::transposeBlock, Base::transposeBack, Base::addOuter, Base::clearTile;
   using Vector = typename Base::Vector;
   using Sight = typename Base::Sight;
+  using Bounds = typename Base::Bounds;
 
   struct Packs {
     float *k, *v, *q, *qt, *st, *carried;
-    Packs(char *scratch, const AttentionShape &shape) {
+    float cap; ///< of scores in powers of two; 0: none
+    Packs(char *scratch, const AttentionShape &shape) : cap(float(log2e * shape.softcap)) {
       float *next = reinterpret_cast<float *>(scratch);
       int64_t width = widthOf(shape);
       for (float **part : {&k, &v})
@@ -77,12 +79,15 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       store(top + n * lanes, most);
     }
   }
-  /// The same where some keys are hidden.
-  static void hiddenScoreTile(const float *k, int64_t words, const float *qt, float scale, float *st, float *top,
-                              int64_t key, const Sight &sight) {
+  /// The same where scores are capped or some keys are hidden.
+  static void changedScoreTile(const float *k, int64_t words, const float *qt, float scale, float cap, float *st,
+                               float *top, int64_t key, const Sight &sight) {
     alignas(64) float unused[panel] = {};
     scoreTile(k, words, qt, scale, st, unused);
-    sight.hide(st, panel, key, hidden);
+    if (cap > 0)
+      Base::capTile(st, panel, cap, nullptr);
+    if (sight.crosses(key))
+      sight.hide(st, panel, key, hidden);
     for (int i = 0; i < rows; ++i)
       for (int n = 0; n < vectors; ++n)
         store(top + n * lanes, greater(load(top + n * lanes), load(st + i * panel + n * lanes)));
@@ -98,8 +103,8 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
     for (int n = 0; n < vectors; ++n)
       before[n] = load(largest + n * lanes);
     for (int64_t t = 0; t < keys; t += rows)
-      if (sight.crosses(j0 + t))
-        hiddenScoreTile(k + t * words, words, qt, scale, f.st + t * panel, largest, j0 + t, sight);
+      if (f.cap > 0 || sight.crosses(j0 + t))
+        changedScoreTile(k + t * words, words, qt, scale, f.cap, f.st + t * panel, largest, j0 + t, sight);
       else
         scoreTile(k + t * words, words, qt, scale, f.st + t * panel, largest);
     for (int n = 0; n < vectors; ++n)
@@ -140,21 +145,22 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   /// A block of queries (rows of one head, `stride` apart) against the packed chunk.
   template <class E>
   static void attendChunk(const AttentionShape &shape, const Packs &f, const Carried &carried, const Chunk &chunk,
-                          const E *q, int64_t q0) {
+                          const E *q, int64_t b, int64_t q0) {
     int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.heads * shape.d;
     int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
     int64_t keys = shape.keysBefore(chunk, q0 + queries);
-    if (keys == 0)
+    if (shape.keysFrom(chunk, b, q0) >= keys)
       return;
+    Bounds bounds(shape, chunk, b, q0);
     packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
-    float scale = log2e / __builtin_sqrtf(float(shape.d));
+    float scale = log2e / float(shape.root);
     transposeBlock(f.q, packed, width, scale, f.qt);
-    for (int64_t j0 = 0; j0 < keys; j0 += keyBlock)
+    for (int64_t j0 = bounds.begin(0) / keyBlock * keyBlock; j0 < keys; j0 += keyBlock)
       for (int64_t p = 0; p * panel < queries; ++p) {
-        Sight sight{chunk.length, shape.lead(chunk) + q0 + p * panel, shape.causal};
-        int64_t seen = sight.keys(j0, keyBlock);
+        Sight sight = bounds.sight(shape, chunk, q0, p);
+        int64_t from = bounds.begin(p) > j0 ? bounds.begin(p) : j0, seen = sight.keys(from, j0 + keyBlock - from);
         if (seen > 0)
-          forwardBlock(f, carried, p, width, scale, j0, seen, sight);
+          forwardBlock(f, carried, p, width, scale, from, seen, sight);
       }
   }
 
@@ -173,7 +179,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   }
 
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
-    AttentionShape shape(op);
+    AttentionShape shape(op, arguments[1]);
     Packs f(op.scratch, shape);
     int64_t width = widthOf(shape), stride = shape.groups * shape.d;
     for (int64_t b = 0; b < shape.batch; ++b)
@@ -181,14 +187,16 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
         for (int64_t i = 0; i < shape.count; ++i) {
           const Chunk &chunk = shape.chunks[i];
           int64_t at = shape.key(chunk, b, 0, group), length = lengthOf(chunk.length);
-          packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
-          packAcross(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+          if (shape.reaches(chunk, b)) {
+            packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
+            packAcross(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
+          }
           for (int64_t head = group * shape.share(); head < (group + 1) * shape.share(); ++head)
             for (int64_t q0 = 0, query = shape.query(b, 0, head); q0 < shape.s; q0 += queryBlock) {
               Carried carried(f, shape, blockKept(shape, head, q0));
               if (i == 0)
                 begin(carried, roundUp(queriesFrom(shape, q0), panel), width);
-              attendChunk(shape, f, carried, chunk, in<E>(arguments[0]) + query, q0);
+              attendChunk(shape, f, carried, chunk, in<E>(arguments[0]) + query, b, q0);
               if (i + 1 == shape.count)
                 finish(shape, f, carried, out<E>(arguments[2]) + query,
                        out<float>(arguments[3]) + shape.statistic(b, 0, head), q0);

@@ -96,6 +96,8 @@ PP_INLINE float squareRoot(float x) { return __builtin_sqrtf(x); }
 PP_INLINE double squareRoot(double x) { return __builtin_sqrt(x); }
 PP_INLINE float errorFunction(float x) { return __builtin_erff(x); }
 PP_INLINE double errorFunction(double x) { return __builtin_erf(x); }
+PP_INLINE float hyperbolicTangent(float x) { return __builtin_tanhf(x); }
+PP_INLINE double hyperbolicTangent(double x) { return __builtin_tanh(x); }
 PP_INLINE float logarithm(float x) { return __builtin_logf(x); }
 PP_INLINE double logarithm(double x) { return __builtin_log(x); }
 

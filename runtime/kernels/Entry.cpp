@@ -34,7 +34,7 @@ size_t listLength(const PreparedOp &op) {
   switch (op.kernel) {
   case Kernel::attention:
   case Kernel::attention_bwd:
-    return size_t(2 * op.chunkCount);
+    return size_t(2 * op.chunkCount) + op.has(Documents);
   case Kernel::attention_merge:
     return size_t(2 * op.dims[4]);
   case Kernel::cross_entropy_merge:
@@ -143,7 +143,9 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *
   return PP_RUN(rmsnorm_bwd, dy, x, g, rstd, dx, dg);
 }
 
-int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(rope, x, y); }
+int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, const int32_t *starts, void *y) {
+  return PP_RUN(rope, x, starts, y);
+}
 
 int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *const *kv, void *o, void *lse) {
   return PP_RUN(attention, q, kv, o, lse);

@@ -24,12 +24,14 @@ enum OpFlag : uint32_t {
   AccumulateKv = 512,
   Counted = 1024,
   Nesterov = 2048,
+  Documents = 4096,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
-/// takes no gradient; rope may have a factor and d/2 frequencies in place of theta.
+/// takes no gradient; rope may have a factor and d/2 frequencies in place of theta; attention and attention_bwd may have
+/// up to three: window, scale, softcap.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -48,11 +50,11 @@ enum OpFlag : uint32_t {
   X(rmsnorm, 2, 1, 0)                                                                                                  \
   X(rmsnorm_rebuild, 2, 0, 0)                                                                                          \
   X(rmsnorm_bwd, 2, 0, Accumulate)                                                                                     \
-  X(rope, 5, 1, Pair | Inverse)                                                                                        \
-  X(attention, 6, 0, Causal)                                                                                           \
+  X(rope, 5, 1, Pair | Inverse | Documents)                                                                            \
+  X(attention, 6, 0, Causal | Documents)                                                                               \
   X(attention_merge, 5, 0, 0)                                                                                          \
   X(attention_delta, 4, 0, 0)                                                                                          \
-  X(attention_bwd, 6, 0, Causal | Accumulate | Sums | AccumulateKv)                                                    \
+  X(attention_bwd, 6, 0, Causal | Documents | Accumulate | Sums | AccumulateKv)                                        \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
   X(swiglu, 1, 0, 0)                                                                                                   \
@@ -103,13 +105,13 @@ struct PreparedOp {
   Type type;
   uint32_t flags = 0;
   int64_t dims[6] = {};
-  double params[1] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
+  double params[3] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
   const std::vector<double> *turns = nullptr; ///< rope: all of its params
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves
   const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Specs.h)
   Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
-  const void *cosines = nullptr;   ///< rope: [s][d/2] in acc
+  const void *cosines = nullptr;   ///< rope: [positions][d/2] in acc
   const void *sines = nullptr;
   const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
   int64_t chunkCount = 0;

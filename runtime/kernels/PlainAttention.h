@@ -19,14 +19,20 @@ PP_INLINE void addScaled(double *sum, double factor, const double *x, int64_t d)
     sum[c] += factor * x[c];
 }
 
+/// A score under the cap, if there is one.
+PP_INLINE double cappedScore(const AttentionShape &shape, double score) {
+  return shape.softcap > 0 ? shape.softcap * hyperbolicTangent(score / shape.softcap) : score;
+}
+
 /// Scores of one query into `scores`; gives their maximum, -inf without keys.
 inline double plainScores(const AttentionShape &shape, const double *q, const void *kv, int64_t b, int64_t group,
                           int64_t t, double *scores) {
-  double largest = -__builtin_inf(), scale = 1 / squareRoot(double(shape.d));
+  double largest = -__builtin_inf(), scale = 1 / shape.root;
   for (int64_t i = 0; i < shape.count; ++i) {
     const double *k = inList<double>(kv, 2 * i) + shape.key(shape.chunks[i], b, 0, group);
-    for (int64_t j = 0; j < shape.keysBefore(shape.chunks[i], t + 1); ++j, ++scores) {
-      *scores = scale * dotRows<double>(q, k + j * shape.groups * shape.d, shape.d);
+    int64_t begin = shape.keysFrom(shape.chunks[i], b, t), end = shape.keysBefore(shape.chunks[i], t + 1);
+    for (int64_t j = begin; j < end; ++j, ++scores) {
+      *scores = cappedScore(shape, scale * dotRows<double>(q, k + j * shape.groups * shape.d, shape.d));
       largest = *scores > largest ? *scores : largest;
     }
   }
@@ -34,7 +40,7 @@ inline double plainScores(const AttentionShape &shape, const double *q, const vo
 }
 
 inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) {
-  AttentionShape shape(op);
+  AttentionShape shape(op, arguments[1]);
   double *scores = reinterpret_cast<double *>(op.scratch), *sum = scores + shape.allKeys();
   for (int64_t b = 0; b < shape.batch; ++b)
     for (int64_t head = 0; head < shape.heads; ++head)
@@ -46,7 +52,8 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
         memset(sum, 0, size_t(shape.d) * sizeof(double));
         for (int64_t i = 0; i < shape.count; ++i) {
           const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group);
-          for (int64_t j = 0; j < shape.keysBefore(shape.chunks[i], t + 1); ++j) {
+          int64_t begin = shape.keysFrom(shape.chunks[i], b, t), end = shape.keysBefore(shape.chunks[i], t + 1);
+          for (int64_t j = begin; j < end; ++j) {
             double weight = exponential(*score++ - largest);
             total += weight;
             addScaled(sum, weight, v + j * shape.groups * shape.d, shape.d);
@@ -66,12 +73,15 @@ inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, 
   const double *dout = in<double>(arguments[0]) + at, *q = in<double>(arguments[1]) + at;
   double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row],
          *dq = out<double>(arguments[5]) + at;
-  double scale = 1 / squareRoot(double(d));
-  for (int64_t j = 0; j < shape.keysBefore(chunk, t + 1); ++j) {
+  double scale = 1 / shape.root;
+  for (int64_t j = shape.keysFrom(chunk, b, t); j < shape.keysBefore(chunk, t + 1); ++j) {
     int64_t key = shape.key(chunk, b, j, head / shape.share());
     const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + key;
-    double weight = lse > -__builtin_inf() ? exponential(scale * dotRows<double>(q, k, d) - lse) : 0;
+    double score = cappedScore(shape, scale * dotRows<double>(q, k, d));
+    double weight = lse > -__builtin_inf() ? exponential(score - lse) : 0;
     double slope = scale * weight * (dotRows<double>(dout, v, d) - delta);
+    if (shape.softcap > 0)
+      slope *= 1 - score / shape.softcap * (score / shape.softcap);
     addScaled(outList<double>(arguments[6], 2 * i) + key, slope, q, d);
     addScaled(outList<double>(arguments[6], 2 * i + 1) + key, weight, dout, d);
     addScaled(dq, slope, k, d);
@@ -79,7 +89,7 @@ inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, 
 }
 
 inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arguments) {
-  AttentionShape shape(op);
+  AttentionShape shape(op, arguments[4]);
   if (!op.has(Accumulate))
     memset(arguments[5], 0, size_t(shape.batch * shape.s * shape.heads * shape.d) * sizeof(double));
   for (int64_t i = 0; i < shape.count; ++i) {

@@ -178,11 +178,13 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
   int64_t batch = op.dims[0], s = op.dims[1], heads = op.dims[2], d = op.dims[3], half = d / 2;
   A sign = op.has(Inverse) ? A(-1) : A(1);
   bool pair = op.has(Pair);
+  const int32_t *starts = op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr;
   for (int64_t row = 0; row < batch * s; ++row) {
-    const A *cosines = in<A>(op.cosines) + row % s * half, *sines = in<A>(op.sines) + row % s * half;
+    int64_t position = starts ? op.dims[4] + row % s - starts[row] : row % s;
+    const A *cosines = in<A>(op.cosines) + position * half, *sines = in<A>(op.sines) + position * half;
     for (int64_t head = 0; head < heads; ++head) {
       int64_t at = (row * heads + head) * d;
-      turnHead<E>(in<E>(arguments[0]) + at, out<E>(arguments[1]) + at, cosines, sines, sign, half, pair);
+      turnHead<E>(in<E>(arguments[0]) + at, out<E>(arguments[2]) + at, cosines, sines, sign, half, pair);
     }
   }
   return PP_OK;

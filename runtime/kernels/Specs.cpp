@@ -34,7 +34,8 @@ constexpr struct {
                  {"sums", Sums},
                  {"accumulate_kv", AccumulateKv},
                  {"counted", Counted},
-                 {"nesterov", Nesterov}};
+                 {"nesterov", Nesterov},
+                 {"documents", Documents}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -51,7 +52,10 @@ std::string checkDims(const PreparedOp &op) {
   switch (op.kernel) {
   case Kernel::attention:
   case Kernel::attention_bwd:
-    return d[2] % d[3] ? std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads" : "";
+    if (d[2] % d[3])
+      return std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads";
+    return !op.has(Causal) && (op.params[0] > 0 || op.has(Documents)) ? "windows and documents need the flag `causal`"
+                                                                      : "";
   case Kernel::rope:
     return d[3] % 2 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:
@@ -89,6 +93,8 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts) {
   size_t count = spec.params.size();
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
+  if (facts.name == std::string("attention") || facts.name == std::string("attention_bwd"))
+    return count <= 3;
   if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
     return count == 1 + size_t(spec.dims[3]) / 2;
   return count == facts.params;
@@ -136,7 +142,8 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
     return "expected " + counted(facts.params, "param") +
            (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair"
             : *kernel == Kernel::embedding_dw ? " or 1"
-                                              : "") +
+            : *kernel == Kernel::attention || *kernel == Kernel::attention_bwd ? " to 3"
+                                                                               : "") +
            ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)
     if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
@@ -148,6 +155,8 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)
     op.params[i] = spec.params[i];
+  if (*kernel == Kernel::attention || *kernel == Kernel::attention_bwd)
+    std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::embedding_dw)
     op.params[0] = spec.params.empty() ? -1 : spec.params[0];
   for (const std::string &name : spec.flags) {
@@ -182,8 +191,11 @@ static double visiblePairs(const PreparedOp &op) {
   int64_t pairs = 0;
   for (int64_t i = 0; i < op.chunkCount; ++i) {
     int64_t length = op.chunks[i].length, lead = op.dims[5] - op.chunks[i].position;
+    int64_t window = int64_t(op.params[0]);
     for (int64_t t = 0; t < op.dims[1]; ++t)
-      pairs += op.has(Causal) ? std::clamp<int64_t>(t + lead + 1, 0, length) : length;
+      pairs += op.has(Causal) ? std::clamp<int64_t>(t + lead + 1, 0, length) -
+                                    (window > 0 ? std::clamp<int64_t>(t + lead + 1 - window, 0, length) : 0)
+                              : length;
   }
   return double(pairs);
 }

@@ -15,9 +15,16 @@ constexpr float log2e = 1.44269504088896340736f;
 constexpr int warps = 4, threads = 32 * warps;
 
 /// Weights and slopes of a tile of scores, in place: scores become weights, products with v become slopes.
-PP_DEVICE void slopeOf(float &score, float &product, bool seen, float scale, float lse2, float delta) {
+PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, bool seen, float lse2, float delta) {
+  float scale = float(n.scale), slope = 1;
+  if (n.softcap > 0) {
+    float capped = n.capped(score * scale);
+    slope = n.slopeOfCap(capped);
+    score = capped / scale;
+  }
   float weight = seen ? power2(multiplyAdd(score, scale * log2e, -lse2)) : 0.0f;
   product = seen ? scale * weight * (product - delta) : 0.0f;
+  product *= slope;
   score = weight;
 }
 
@@ -98,7 +105,8 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
   loadRows<Block::keys, D, threads>(v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
   // Queries before `start` see none of these keys.
   int start = n.causal && first > lead ? (first - lead) / queries * queries : 0;
-  int tiles = start < n.s ? (n.s - start + queries - 1) / queries : 0, count = tiles * n.share();
+  int stop = n.queriesUpTo(chunk, b, start, first + (present < Block::keys ? present : Block::keys));
+  int tiles = start < stop ? (stop - start + queries - 1) / queries : 0, count = tiles * n.share();
   auto load = [&](int i) {
     QueryStage<E, D>(stages, i % 2).load(n, b, group * n.share() + i / tiles, start + i % tiles * queries);
   };
@@ -119,14 +127,16 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
     products.clear();
     multiplyRows<Block::blocks, D>(scores, k, warp * 16, stage.q);
     multiplyRows<Block::blocks, D>(products, v, warp * 16, stage.dout);
-    bool masked = t + queries > n.s || present < Block::keys || (n.causal && first + Block::keys - 1 > t + lead);
+    int end = t + queries < n.s ? t + queries : n.s;
+    bool masked = t + queries > n.s || present < Block::keys || (n.causal && first + Block::keys - 1 > t + lead) ||
+                  n.hides(chunk, b, first, end);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j)
       PP_UNROLL
     for (int e = 0; e < 4; ++e) {
       int column = 8 * j + lane % 4 * 2 + e % 2, key = first + warp * 16 + lane / 4 + e / 2 * 8;
-      bool seen = !masked || (t + column < n.s && n.sees(chunk, t + column, key));
-      slopeOf(scores.v[j][e], products.v[j][e], seen, float(n.scale), stage.lse[column], stage.delta[column]);
+      bool seen = !masked || (t + column < n.s && n.sees(chunk, b, t + column, key));
+      slopeOf(n, scores.v[j][e], products.v[j][e], seen, stage.lse[column], stage.delta[column]);
     }
     multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<E, Block::blocks>(scores), stage.dout, firstColumn);
     multiplyDown<Block::columns / 8, Block::blocks, D>(dk, Operands<E, Block::blocks>(products), stage.q, firstColumn);
@@ -194,7 +204,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
   RowSums<D / 8> dq;
   dq.clear();
   int chunk = 0, key = 0, turn = 0;
-  bool more = n.seek(chunk, key, end);
+  bool more = n.seek(chunk, key, b, first, end);
   if (more)
     load(stages, chunk, key);
   for (; more; turn ^= 1) {
@@ -202,7 +212,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     waitBlock(); // this stage is here, and no warp reads the other any more
     int thisChunk = chunk, thisKey = key;
     key += keys;
-    more = n.seek(chunk, key, end);
+    more = n.seek(chunk, key, b, first, end);
     if (more)
       load(stages + (turn ^ 1) * 2 * keys * tileStride<D>, chunk, key);
     const E *k = stages + turn * 2 * keys * tileStride<D>, *v = k + keys * tileStride<D>;
@@ -212,14 +222,15 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     multiplyRows<Block::blocks, D>(scores, q, warp * 16, k);
     multiplyRows<Block::blocks, D>(products, dout, warp * 16, v);
     bool masked = thisKey + keys > n.chunks[thisChunk].length ||
-                  (n.causal && thisKey + keys - 1 > first + n.chunks[thisChunk].lead);
+                  (n.causal && thisKey + keys - 1 > first + n.chunks[thisChunk].lead) ||
+                  n.hides(thisChunk, b, thisKey, end);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j)
       PP_UNROLL
     for (int e = 0; e < 4; ++e) {
       int column = thisKey + 8 * j + lane % 4 * 2 + e % 2, t = first + warp * 16 + lane / 4 + e / 2 * 8;
-      bool seen = !masked || n.sees(thisChunk, t, column);
-      slopeOf(scores.v[j][e], products.v[j][e], seen, float(n.scale), lse[e / 2], delta[e / 2]);
+      bool seen = !masked || n.sees(thisChunk, b, t, column);
+      slopeOf(n, scores.v[j][e], products.v[j][e], seen, lse[e / 2], delta[e / 2]);
     }
     multiplyDown<D / 8, Block::blocks, D>(dq, Operands<E, Block::blocks>(products), k, 0);
   }

@@ -75,13 +75,22 @@ template <class E, int D, int Keys, int Fold> struct Forward {
   }
 
   /// Masks what a row may not see; t is the thread's first row of the run, key the tile's first.
-  static PP_DEVICE void mask(const AttentionCall &n, RowSums<blocks> &scores, int chunk, int t, int key) {
+  static PP_DEVICE void mask(const AttentionCall &n, RowSums<blocks> &scores, int chunk, int b, int t, int key) {
     int column = int(threadIdx.x) % 4 * 2;
     PP_UNROLL
     for (int j = 0; j < blocks; ++j)
       for (int i = 0; i < 4; ++i)
-        if (!n.sees(chunk, t + i / 2 * 8, key + j * 8 + column + i % 2))
+        if (!n.sees(chunk, b, t + i / 2 * 8, key + j * 8 + column + i % 2))
           scores.v[j][i] = minusInfinity<float>;
+  }
+
+  /// Caps products, so that the scale makes scores of them.
+  static PP_DEVICE void cap(const AttentionCall &n, RowSums<blocks> &scores) {
+    float scale = float(n.scale);
+    PP_UNROLL
+    for (int j = 0; j < blocks; ++j)
+      for (int i = 0; i < 4; ++i)
+        scores.v[j][i] = n.capped(scores.v[j][i] * scale) / scale;
   }
 
   /// Turns scores into weights and rescales what was summed before. `scale` has log2(e) in it.
@@ -158,7 +167,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
   loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + n.query(b, first, head), int64_t(n.heads) * n.d,
                                        end - first, n.d, n.wide);
   int chunk = 0, key = 0;
-  bool more = n.seek(chunk, key, end);
+  bool more = n.seek(chunk, key, b, first, end);
   if (more)
     load(k, n.chunks[chunk].k, chunk, key);
   while (more) {
@@ -168,17 +177,20 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
     RowSums<Block::blocks> scores[Fold];
     Block::multiplyKeys(scores, q, k, warp);
     int lead = n.chunks[chunk].lead;
-    bool masked = key + Keys > n.chunks[chunk].length || (n.causal && key + Keys - 1 > first + lead);
+    bool masked = key + Keys > n.chunks[chunk].length || (n.causal && key + Keys - 1 > first + lead) ||
+                  n.hides(chunk, b, key, end);
     PP_UNROLL
     for (int f = 0; f < Fold; ++f) {
+      if (n.softcap > 0)
+        Block::cap(n, scores[f]);
       if (masked)
-        Block::mask(n, scores[f], chunk, first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, key);
+        Block::mask(n, scores[f], chunk, b, first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, key);
       mine.soften(scores[f], f, float(n.scale) * log2e);
     }
     waitCopies<0>();
     waitBlock(); // V is here, and no warp reads K any more
     key += Keys;
-    more = n.seek(chunk, key, end);
+    more = n.seek(chunk, key, b, first, end);
     if (more)
       load(k, n.chunks[chunk].k, chunk, key);
     mine.addValues(scores, v);

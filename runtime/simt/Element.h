@@ -68,6 +68,8 @@ PP_DEVICE float exponential(float x) { return expf(x); }
 PP_DEVICE double exponential(double x) { return exp(x); }
 PP_DEVICE float logarithm(float x) { return logf(x); }
 PP_DEVICE double logarithm(double x) { return log(x); }
+PP_DEVICE float hyperbolicTangent(float x) { return tanhf(x); }
+PP_DEVICE double hyperbolicTangent(double x) { return tanh(x); }
 PP_DEVICE float squareRoot(float x) { return sqrtf(x); }
 PP_DEVICE double squareRoot(double x) { return sqrt(x); }
 PP_DEVICE float errorFunction(float x) { return erff(x); }

@@ -24,13 +24,15 @@ struct AttentionCall {
   void *o, *dq;
   void *lse;
   const void *delta;
-  int batch, s, heads, groups, d, count;
+  int batch, s, heads, groups, d, count, position;
   bool causal;
   bool wide;       ///< rows are whole packs of 16 bytes, aligned
   bool adds;       ///< to dq
   bool sums;       ///< dk, dv in acc
   bool addsToKeys; ///< to dk, dv, in acc
-  double scale;    ///< 1 / sqrt(d)
+  double scale, softcap;
+  int window;            ///< 0: none
+  const int32_t *starts; ///< [batch, s]; null: every row is one document
   KeyChunk chunks[mostChunks];
 
   PP_DEVICE int share() const { return heads / groups; }
@@ -44,15 +46,53 @@ struct AttentionCall {
     int length = chunks[chunk].length, keys = causal ? end + chunks[chunk].lead : length;
     return keys < 0 ? 0 : keys < length ? keys : length;
   }
-  PP_DEVICE bool sees(int chunk, int t, int j) const {
-    return j < chunks[chunk].length && (!causal || j <= t + chunks[chunk].lead);
+  PP_DEVICE bool isBounded() const { return window || starts; }
+  /// The first key that query t sees, counted from the chunk's first one; it never falls from a query to the next.
+  PP_DEVICE int lowest(int chunk, int b, int t) const {
+    int lead = chunks[chunk].lead, low = window ? t + lead - window + 1 : lead - position;
+    int start = starts ? starts[int64_t(b) * s + (t < s ? t : s - 1)] + lead - position : low;
+    return start > low ? start : low;
   }
-  /// Moves to the first tile, here or later, that a query before `end` sees; false when there is none.
-  PP_DEVICE bool seek(int &chunk, int &key, int end) const {
-    for (; chunk < count; ++chunk, key = 0)
+  PP_DEVICE bool sees(int chunk, int b, int t, int j) const {
+    return j < chunks[chunk].length && (!causal || j <= t + chunks[chunk].lead) &&
+           (!isBounded() || j >= lowest(chunk, b, t));
+  }
+  /// Moves to the first tile, here or later, that one of the queries from `first` to `end` sees; false when there is
+  /// none.
+  PP_DEVICE bool seek(int &chunk, int &key, int b, int first, int end) const {
+    for (; chunk < count; ++chunk, key = 0) {
+      int low = isBounded() ? lowest(chunk, b, first) : 0;
+      key = key < low ? low : key;
       if (key < keysBefore(chunk, end))
         return true;
+    }
     return false;
+  }
+  /// Whether a bound hides keys from `key` on from one of the queries before `end`.
+  PP_DEVICE bool hides(int chunk, int b, int key, int end) const {
+    return isBounded() && key < lowest(chunk, b, end - 1);
+  }
+  /// The query from `first` on with which those end that see a key before `end` of the chunk.
+  PP_DEVICE int queriesUpTo(int chunk, int b, int first, int end) const {
+    if (!isBounded())
+      return s;
+    int last = s; // the first query whose lowest key is behind them, by halves
+    while (first < last) {
+      int middle = (first + last) / 2;
+      if (lowest(chunk, b, middle) < end)
+        first = middle + 1;
+      else
+        last = middle;
+    }
+    return last;
+  }
+  /// A score under the cap.
+  template <class A> PP_DEVICE A capped(A score) const {
+    return softcap > 0 ? A(softcap) * hyperbolicTangent(score / A(softcap)) : score;
+  }
+  /// The derivative of capping, by the capped score.
+  template <class A> PP_DEVICE A slopeOfCap(A score) const {
+    return softcap > 0 ? 1 - score / A(softcap) * (score / A(softcap)) : A(1);
   }
   /// The chunk and tile of keys with this number, counting tiles of `size` through the list.
   PP_DEVICE void tile(int number, int size, int &chunk, int &key) const {

@@ -79,10 +79,10 @@ template <class E> __global__ void plainForwardKernel(const __grid_constant__ At
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
   A largest = minusInfinity<A>, total = 0;
-  for (int chunk = 0, key = 0; n.seek(chunk, key, end); key += tileRows) {
+  for (int chunk = 0, key = 0; n.seek(chunk, key, b, first, end); key += tileRows) {
     int count = loadKeys<E>(tiles, n, b, group, chunk, key);
-    bool seen = t < n.s && n.sees(chunk, t, key + lane);
-    A score = seen ? A(n.scale) * dot(tiles.own[0], tiles.first + lane * (d + 1), d) : minusInfinity<A>;
+    bool seen = t < n.s && n.sees(chunk, b, t, key + lane);
+    A score = seen ? n.capped(A(n.scale) * dot(tiles.own[0], tiles.first + lane * (d + 1), d)) : minusInfinity<A>;
     A most = larger(largest, warpLargest(score));
     A weight = seen ? exponential(score - most) : A(0);
     A keep = largest == most ? A(1) : exponential(largest - most);
@@ -107,11 +107,13 @@ template <class E> __global__ void plainForwardKernel(const __grid_constant__ At
 /// The weight of a pair and the slope of its score.
 template <class A> struct PairSlope {
   A weight = 0, slope = 0;
-  PP_DEVICE PairSlope(bool seen, const A *q, const A *k, const A *dout, const A *v, A lse, A delta, A scale, int d) {
+  PP_DEVICE PairSlope(const AttentionCall &n, bool seen, const A *q, const A *k, const A *dout, const A *v, A lse,
+                      A delta) {
     if (!seen)
       return;
-    weight = exponential(scale * dot(q, k, d) - lse);
-    slope = scale * weight * (dot(dout, v, d) - delta);
+    A score = n.capped(A(n.scale) * dot(q, k, n.d));
+    weight = exponential(score - lse);
+    slope = A(n.scale) * weight * (dot(dout, v, n.d) - delta) * n.slopeOfCap(score);
   }
 };
 
@@ -130,10 +132,10 @@ template <class E> __global__ void plainQueryGradientKernel(const __grid_constan
   }
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
-  for (int chunk = 0, key = 0; n.seek(chunk, key, end); key += tileRows) {
+  for (int chunk = 0, key = 0; n.seek(chunk, key, b, first, end); key += tileRows) {
     int count = loadKeys<E>(tiles, n, b, group, chunk, key);
-    PairSlope<A> pair(t < n.s && n.sees(chunk, t, key + lane), tiles.own[0], tiles.first + lane * (d + 1), tiles.own[1],
-                      tiles.second + lane * (d + 1), lse, delta, A(n.scale), d);
+    PairSlope<A> pair(n, t < n.s && n.sees(chunk, b, t, key + lane), tiles.own[0], tiles.first + lane * (d + 1),
+                      tiles.own[1], tiles.second + lane * (d + 1), lse, delta);
     tiles.scores[0][lane] = pair.slope;
     waitWarp();
     addRows(tiles.sum[0], tiles.scores[0], tiles.first, count, d, lane);
@@ -173,18 +175,19 @@ template <class E> __global__ void plainKeyGradientKernel(const __grid_constant_
     tiles.sum[0][c] = tiles.sum[1][c] = 0;
   int start = n.causal && first > lead ? first - lead : 0; // the first query that sees the block's first key
   int64_t stride = int64_t(n.heads) * d;
+  int stop = n.queriesUpTo(chunk, b, start, first + warps < length ? first + warps : length);
   for (int head = group * n.share(); head < (group + 1) * n.share(); ++head)
-    for (int t = start; t < n.s; t += tileRows) {
+    for (int t = start; t < stop; t += tileRows) {
       int count = n.s - t < tileRows ? n.s - t : tileRows;
       waitBlock();
       loadTile(tiles.first, static_cast<const E *>(n.q) + n.query(b, t, head), stride, count, d);
       loadTile(tiles.second, static_cast<const E *>(n.dout) + n.query(b, t, head), stride, count, d);
       waitBlock();
-      bool seen = lane < count && n.sees(chunk, t + lane, j);
+      bool seen = lane < count && n.sees(chunk, b, t + lane, j);
       int64_t row = n.statistic(b, t + lane, head);
-      PairSlope<A> pair(seen, tiles.first + lane * (d + 1), tiles.own[0], tiles.second + lane * (d + 1), tiles.own[1],
-                        seen ? static_cast<const A *>(n.lse)[row] : A(0),
-                        seen ? static_cast<const A *>(n.delta)[row] : A(0), A(n.scale), d);
+      PairSlope<A> pair(n, seen, tiles.first + lane * (d + 1), tiles.own[0], tiles.second + lane * (d + 1),
+                        tiles.own[1], seen ? static_cast<const A *>(n.lse)[row] : A(0),
+                        seen ? static_cast<const A *>(n.delta)[row] : A(0));
       tiles.scores[0][lane] = pair.slope;
       tiles.scores[1][lane] = pair.weight;
       waitWarp();
@@ -223,7 +226,9 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
   call.d = int(op.dims[4]), call.count = int(op.chunkCount);
   call.causal = op.has(Causal), call.adds = op.has(Accumulate), call.addsToKeys = op.has(AccumulateKv);
   call.sums = op.has(Sums);
-  call.scale = 1 / std::sqrt(double(call.d));
+  call.scale = op.params[1] > 0 ? op.params[1] : 1 / std::sqrt(double(call.d));
+  call.window = int(op.params[0]), call.softcap = op.params[2], call.position = int(op.dims[5]);
+  call.starts = op.has(Documents) ? inList<int32_t>(kv, 2 * op.chunkCount) : nullptr;
   call.wide = call.d * elementBytes % 16 == 0;
   for (int64_t i = 0; i < op.chunkCount; ++i) {
     KeyChunk &chunk = call.chunks[i];

@@ -12,15 +12,18 @@ template <class E> struct Rope {
   using Element = E;
   const E *x;
   E *y;
-  const Acc<E> *cosines, *sines; ///< [s][half]
+  const Acc<E> *cosines, *sines; ///< [positions][half]
   int64_t s, heads, half;
   Acc<E> sign;
   bool pair;
+  const int32_t *starts; ///< [batch, s], or null: positions count from those of the table
+  int64_t offset;
 
   /// Pairs i to i + W, all of one head.
   template <int W> PP_DEVICE void at(int64_t i) const {
     int64_t head = quotient(i, half), j = i - head * half, row = quotient(head, heads), t = row - quotient(row, s) * s;
-    auto c = load<W>(cosines + t * half + j), n = load<W>(sines + t * half + j);
+    int64_t position = starts ? offset + t - starts[row] : t;
+    auto c = load<W>(cosines + position * half + j), n = load<W>(sines + position * half + j);
     int64_t base = head * 2 * half;
     const E *from = x + base + (pair ? 2 * j : j);
     E *to = y + base + (pair ? 2 * j : j);
@@ -51,16 +54,18 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
   using A = Acc<E>;
   int64_t half = op.dims[3] / 2;
   Rope<E> rope{in<E>(arguments[0]),
-               out<E>(arguments[1]),
+               out<E>(arguments[2]),
                in<A>(op.cosines),
                in<A>(op.sines),
                op.dims[1],
                op.dims[2],
                half,
                op.has(Inverse) ? A(-1) : A(1),
-               op.has(Pair)};
+               op.has(Pair),
+               op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr,
+               op.dims[4]};
   return map(op, rope, op.dims[0] * op.dims[1] * op.dims[2] * half,
-             half % packOf<E> == 0 && aligned(arguments[0], arguments[1]));
+             half % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
 }
 
 // --- Tables ---

@@ -73,7 +73,8 @@ void StepInputs::begin(int64_t number) {
 int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
 
 Status StepInputs::fill(const RankProgram &program, Device &device) {
-  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before}; // by InputSpec::Kind
+  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before, Rows::What::Starts,
+                                  Rows::What::Starts}; // by InputSpec::Kind
   for (const InputSpec &its : program.inputs) {
     input.resize(size_t(whole.batch * its.length));
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
@@ -82,6 +83,8 @@ Status StepInputs::fill(const RankProgram &program, Device &device) {
       const int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
       (own ? sourceRows : rows).read(number, what, input.data() + row * its.length, its.first, its.length);
     }
+    for (size_t i = 0; its.kind == InputSpec::Kind::Positions && i < input.size(); ++i)
+      input[i] = int32_t(its.first + int64_t(i) % its.length) - input[i];
     PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
   }
   return {};

@@ -396,7 +396,7 @@ func.func private @part(%w: tensor<2xf32> {nn.weight = {name = "w"}})
 // -----
 
 // What else a part of a model and its arguments may carry.
-// expected-error@+1 {{expected tokens, targets or source in `nn.data`, got "images"}}
+// expected-error@+1 {{expected tokens, targets, source, starts or positions in `nn.data`, got "images"}}
 func.func private @part(%x: tensor<2xi32> {nn.data = "images"})
 
 // -----
@@ -413,3 +413,48 @@ func.func private @part(%x: tensor<2xf32>) attributes {nn.layers = [0, 2]}
 
 // expected-error@+1 {{has `nn.mood`, which is no attribute of this dialect}}
 func.func private @part(%x: tensor<2xf32>) attributes {nn.mood}
+
+// -----
+
+func.func @window(%q: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`attention` expects a window of at least 0, got -1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q {heads = 4 : i64, causal = true, window = -1 : i64} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @window_of_all(%q: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`attention` expects `causal` where it has a window}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q {heads = 4 : i64, window = 2 : i64} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @softcap(%q: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`attention` expects a softcap of at least 0, got -3.0}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q {heads = 4 : i64, softcap = -3.0} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @documents_of_all(%q: tensor<2x8x16xf32>, %s: tensor<2x8xi32>) {
+  // expected-error@+2 {{`attention` expects `causal` where rows hold documents}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q, %s {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @starts(%q: tensor<2x8x16xf32>, %s: tensor<2x7xi32>) {
+  // expected-error@+2 {{`attention` expects starts as 'tensor<2x8xi32>', got 'tensor<2x7xi32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q, %s {heads = 4 : i64, causal = true} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x7xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}

@@ -234,6 +234,43 @@ def check_labels(compiler, folder, tally):
         judge.judge(tally, variant, schedule, expected[variant])
 
 
+# What a schedule, windows by layer, and learned positions make of rows that hold several documents.
+TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(schedule="zb_v"),
+            dict(schedule="weipipe_interleave"), dict(schedule="tawpipe", model="gpt2"),
+            dict(schedule="slimpipe", slices=4), {"schedule": "slimpipe", "slices": 4, "exchange": "true"},
+            {"schedule": "slimpipe", "slices": 4, "model.windows": "[0, 5, 5, 0]"}, dict(schedule="helixpipe"),
+            {"schedule": "1f1b", "model.sliding_window": 3}, dict(schedule="1f1b_vocabulary", model="gpt2"),
+            dict(schedule="ring_attention"))
+
+
+def check_alone(compiler, folder, tally):
+    """Loss and gradients of documents side by side in rows are those of the documents alone, each in a row."""
+    draw = random.Random(9)
+    documents = [[draw.randrange(97, 123) for _ in range(draw.randint(9, 16))] for _ in range(16)]
+    path = write_dataset(folder, "together.safetensors", documents)
+    sizes = dict(microbatches=16, microbatch=1, layers=4)
+
+    def step(name, **values):
+        program = compiled(compiler, folder, name, **sizes | values)
+        grads, log = program + ".grads", program + ".jsonl"
+        harness.call([*harness.launch(program, values.get("ranks", 1), "threads"), "--data", path, "--epochs", "1",
+                      "--grads", grads, "--log", log])
+        (line,) = harness.read_log(log)
+        return line, {name: values for name, (_, values) in harness.read_safetensors(grads).items()}
+
+    for number, values in enumerate(TOGETHER):
+        model = {name: value for name, value in values.items() if name.startswith("model")}
+        ranks = {} if values["schedule"] == "single" else dict(ranks=2 if values["schedule"] == "zb_v" else 4)
+        alone, expected = step("alone", schedule="single", sequence=16, **model)
+        together, got = step(f"together{number}", sequence=48, **values | ranks)
+        drift = abs(alone["loss"] - together["loss"]) / alone["loss"]
+        worst = max(max(abs(a - b) for a, b in zip(got[name], expected[name])) / max(map(abs, expected[name]))
+                    for name in expected)
+        said = " ".join(f"{name} {value}" for name, value in values.items())
+        same = got.keys() == expected.keys() and alone["tokens"] == together["tokens"]
+        tally.check(same and drift < 1e-12 and worst < 1e-9, f"together {said}: loss {drift:.1e} gradients {worst:.1e}")
+
+
 def check_resume(compiler, folder, path):
     """A run over the ends of epochs stops and resumes to the same bits; another packing does not pass unseen."""
     program = compiled(compiler, folder, "resumed", schedule="1f1b", ranks=4, **COMMON)
@@ -296,6 +333,7 @@ def main():
     for values in SCHEDULES:
         tally.attempt(" ".join(map(str, values.values())), check_schedule, compiler, folder, path, reference, values)
     check_labels(compiler, os.path.join(folder, "labels"), tally)
+    check_alone(compiler, folder, tally)
     tally.attempt("check_resume", check_resume, compiler, folder, path)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()

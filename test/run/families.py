@@ -42,10 +42,15 @@ VARIANTS = {
         "longrope", factor=4.0, original_max_position_embeddings=16, short_factor=[1.0, 1.1, 1.3, 1.6],
         long_factor=[1.5, 2.0, 3.0, 4.5])),
     "mistral": llama_like("mistral", 20, 2, 1, 33, head_dim=6, sliding_window=32),
+    "mistral_window": llama_like("mistral", 24, 4, 2, 21, sliding_window=7),
     "qwen2": llama_like("qwen2", 24, 4, 2, 43, tie_word_embeddings=True),
+    "qwen2_windows": llama_like("qwen2", 24, 4, 2, 21, use_sliding_window=True, sliding_window=5, max_window_layers=1),
     "qwen3": llama_like("qwen3", 20, 4, 2, 33, head_dim=8, tie_word_embeddings=True, pad_token_id=101),
     "qwen3_biases": llama_like("qwen3", 20, 2, 1, 33, head_dim=8, attention_bias=True),
+    "qwen3_windows": llama_like("qwen3", 20, 2, 1, 33, head_dim=8, use_sliding_window=True, sliding_window=1,
+                                layer_types=["sliding_attention", "full_attention"] * 2),
     "gpt2": GPT2 | dict(n_inner=33),
+    "gpt2_unscaled": GPT2 | dict(scale_attn_weights=False),
     "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, layer_norm_epsilon=1e-6),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.

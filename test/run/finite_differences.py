@@ -45,7 +45,8 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, **sizes):
             exact = sum(g * d for g, d in zip(gradient, direction))
             error = abs(slope - exact) / rms
             worst = max(worst, error) if error == error else float("inf")
-        tally.check(worst <= TOLERANCE, f"{model:5} {name:48} error over rms {worst:.1e}")
+        said = " ".join(f"{option} {value}" for option, value in sizes.items())
+        tally.check(worst <= TOLERANCE, f"{model:5} {said} {name:48} error over rms {worst:.1e}")
 
 
 def main():
@@ -53,6 +54,7 @@ def main():
     tally = harness.Tally()
     for model in ("llama", "gpt2"):
         judge(compiler, folder, tally, model)
+    judge(compiler, folder, tally, "llama", **{"model.windows": "[4, 2]"})
     return tally.close()
 
 

@@ -145,7 +145,7 @@ def main():
     if arguments.recompute:
         runner.forget(arguments.recompute)
     defines = dict(define.split("=", 1) for define in arguments.D)
-    SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL})
+    SMALL.update({name: defines.pop(name) for name in list(defines) if name in SMALL or name.startswith("model.")})
     modes = [("mpi", "rendezvous"), ("threads", "rendezvous"), ("threads", "buffered"), ("mpi", "buffered")]
     names = ",".join(arguments.schedules).split(",")
     only = [words.split(",") for words in arguments.only]

@@ -15,6 +15,20 @@ const Slice shapes[] = {
     {1, 250, 2, 1, 33, true}, {1, 257, 1, 1, 80, false}, {1, 300, 2, 1, 64, true},
 };
 
+void checkDerivatives(const Slice &n) {
+  Values q = random(n.queries(), 1), dout = random(n.queries(), 2);
+  Keys keys = randomKeys(n, Type::F64, 3);
+  Gradients got = backward(n, Type::F64, dout, q, keys, forward(n, Type::F64, q, keys)), expected;
+  auto output = [&](const Values &q, const Values &k, const Values &v) {
+    return forward(n, Type::F64, q, {{k}, {v}}).o;
+  };
+  const Values &k = keys.k[0], &v = keys.v[0];
+  expected.dq = finiteDifferences([&](const Values &x) { return output(x, k, v); }, q, dout);
+  expected.dk = {finiteDifferences([&](const Values &x) { return output(q, x, v); }, k, dout)};
+  expected.dv = {finiteDifferences([&](const Values &x) { return output(q, k, x); }, v, dout)};
+  expectNear(got, expected, 1e-8);
+}
+
 } // namespace
 
 TEST(KernelsAttention, EqualsTheDenseDefinition) {
@@ -32,27 +46,51 @@ TEST(KernelsAttention, LargeScores) {
     }
 }
 
-TEST(KernelsAttention, DerivativesByDifferences) {
-  Slice n{2, 6, 4, 2, 3, true};
-  Values q = random(n.queries(), 1), dout = random(n.queries(), 2);
-  Keys keys = randomKeys(n, Type::F64, 3);
-  Gradients got = backward(n, Type::F64, dout, q, keys, forward(n, Type::F64, q, keys)), expected;
-  auto output = [&](const Values &q, const Values &k, const Values &v) {
-    return forward(n, Type::F64, q, {{k}, {v}}).o;
-  };
-  const Values &k = keys.k[0], &v = keys.v[0];
-  expected.dq = finiteDifferences([&](const Values &x) { return output(x, k, v); }, q, dout);
-  expected.dk = {finiteDifferences([&](const Values &x) { return output(q, x, v); }, k, dout)};
-  expected.dv = {finiteDifferences([&](const Values &x) { return output(q, k, x); }, v, dout)};
-  expectNear(got, expected, 1e-8);
+/// Windows of one key, of two, beside and across every block, and longer than the sequence.
+TEST(KernelsAttention, Windows) {
+  for (const Slice &shape : shapes)
+    for (int64_t window : {1, 2, 13, 48, 95, 130, 1000})
+      for (Type type : allTypes)
+        if (shape.causal && (window < shape.s || window == 1000))
+          compare(shape.windowed(window), type, 1, window == 1 ? 4 : 1); // of one key, dq and dk are rounding
 }
 
+/// Documents of one token, of many, and of all; rows of a batch are cut at other places.
+TEST(KernelsAttention, Documents) {
+  for (Type type : allTypes) {
+    compare(Slice(1, 24, 1, 1, 64, true).withDocuments({}), type);
+    compare(Slice(2, 65, 3, 3, 24, true).withDocuments({1, 2, 3, 40}), type);
+    compare(Slice(1, 193, 6, 2, 12, true).withDocuments({17, 96, 97, 192}), type);
+    compare(Slice(3, 250, 2, 1, 33, true).withDocuments({100, 110, 200}).windowed(50), type);
+  }
+}
+
+/// A scale of its own, and caps that hardly bind, that bind, and that leave nothing of the scores.
+TEST(KernelsAttention, ScalesAndCaps) {
+  for (Type type : allTypes)
+    for (double softcap : {0.0, 1e6, 30.0, 1.0, 1e-3})
+      for (Slice n : {Slice(1, 70, 4, 2, 40, true), Slice(2, 100, 1, 1, 72, false)}) {
+        n.scale = 0.3, n.softcap = softcap;
+        compare(n, type, 1, softcap == 1e-3 ? 20 : 1); // a score over so small a cap is off by 1e-4 in f32
+      }
+}
+
+TEST(KernelsAttention, DerivativesByDifferences) {
+  Slice plain{2, 6, 4, 2, 3, true};
+  Slice capped = plain.windowed(3).withDocuments({2});
+  capped.scale = 0.8, capped.softcap = 0.9;
+  for (const Slice &n : {plain, plain.windowed(2), capped}) {
+    SCOPED_TRACE(n.text());
+    checkDerivatives(n);
+  }
+}
 /// Differences cannot see a mask that is wrong in both directions: o_i must depend on v_j exactly for j <= i, with the
 /// diagonal, and o_0 is v_0.
 TEST(KernelsAttention, DependsOnExactlyTheVisibleKeys) {
   for (Type type : allTypes)
-    for (bool causal : {true, false}) {
-      Slice n{1, 70, 1, 1, 8, causal};
+    for (const Slice &n :
+         {Slice(1, 70, 1, 1, 8, true), Slice(1, 70, 1, 1, 8, false), Slice(1, 70, 1, 1, 8, true).windowed(9),
+          Slice(1, 70, 1, 1, 8, true).withDocuments({1, 30})}) {
       Values q = random(n.queries(), 1);
       Keys keys = randomKeys(n, type, 2);
       Output before = forward(n, type, q, keys);
@@ -63,10 +101,11 @@ TEST(KernelsAttention, DependsOnExactlyTheVisibleKeys) {
         Values after = forward(n, type, q, moved).o;
         for (size_t i = 0; i < size_t(n.s); ++i) {
           bool depends = after[i * size_t(n.d)] != before.o[i * size_t(n.d)];
-          ASSERT_EQ(depends, !causal || j <= i) << nameOf(type) << " o " << i << " and v " << j;
+          ASSERT_EQ(depends, n.sees(int64_t(i), n.chunks[0], int64_t(j)))
+              << nameOf(type) << " o " << i << " and v " << j;
         }
       }
-      for (size_t c = 0; c < size_t(n.d) && causal; ++c)
+      for (size_t c = 0; c < size_t(n.d) && n.causal; ++c)
         EXPECT_NEAR(before.o[c], keys.v[0][c], 1e-6);
     }
 }

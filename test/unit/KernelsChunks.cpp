@@ -69,13 +69,13 @@ void addBackward(const Slice &n, const Keys &keys, size_t from, size_t to, Type 
                  const Values &dout, const Values &lse, const Values &delta, Accumulators &sums, bool adds,
                  bool addsKv) {
   auto [part, partKeys] = chunksOf(n, keys, from, to);
-  ArrayList kv = listOf(type, partKeys);
+  ArrayList kv = listOf(part, type, partKeys);
   std::vector<std::string> flags = part.flags({addsKv ? "accumulate_kv" : "sums"});
   if (adds)
     flags.push_back("accumulate");
-  OneOp("attention_bwd", type, part.dims(), {}, flags)(pp_attention_bwd, Array(type, dout), Array(type, q),
-                                                       Array(accOf(type), lse), Array(accOf(type), delta), kv.inputs(),
-                                                       sums.dq, sums.dkv.outputs() + 2 * from, nullptr);
+  OneOp("attention_bwd", type, part.dims(), part.params(),
+        flags)(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), lse), Array(accOf(type), delta),
+               kv.inputs(), sums.dq, sums.dkv.outputs() + 2 * from, nullptr);
 }
 
 void expectGradients(const Accumulators &sums, const Gradients &expected, const Accumulators *old, double tolerance) {
@@ -98,6 +98,42 @@ TEST(KernelsChunks, ListEqualsTheDenseDefinition) {
   for (uint32_t seed = 1; seed <= randomLists; ++seed)
     for (Type type : allTypes)
       compare(randomSlice(seed), type);
+}
+
+/// The same lists under windows, documents and caps: rows that see a part of a chunk, chunks that nobody sees.
+TEST(KernelsChunks, BoundedListsEqualTheDenseDefinition) {
+  for (uint32_t seed = 201; seed <= 200 + 2 * randomLists; ++seed)
+    for (Type type : allTypes) {
+      Slice n = randomSlice(seed);
+      n.causal = true;
+      n.window = seed % 3 ? 1 + int64_t(seed * 7 % 90) : 0;
+      n.softcap = seed % 4 ? 0 : 1.5;
+      if (seed % 3 == 0 || seed % 5 == 0)
+        n = n.withDocuments({20, 40, 41, n.position + n.s / 3, n.position + n.s / 2});
+      compare(n, type);
+    }
+}
+
+/// A tile of keys that no query sees is not read: what is not a number there spoils nothing.
+TEST(KernelsChunks, HiddenTilesAreSkipped) {
+  for (Type type : allTypes) {
+    Slice plain(1, 90, 2, 1, 20, true, 300, {{200, 0}, {190, 200}});
+    Slice documents = plain;
+    documents.starts.assign(90, 250);
+    for (const Slice &n : {plain.windowed(51), documents}) {
+      Values q = rounded(type, random(n.queries(), 1)), dout = rounded(type, random(n.queries(), 2));
+      Keys keys = randomKeys(n, type, 3), spoilt = keys;
+      for (size_t chunk = 0; chunk < 2; ++chunk)
+        for (size_t i = 0; i < (chunk ? 40 * 20 : n.keys(0)); ++i) // keys before 240; the first one seen is 250
+          spoilt.k[chunk][i] = spoilt.v[chunk][i] = NAN;
+      Output got = forward(n, type, q, spoilt), clean = forward(n, type, q, keys);
+      expectEqual(got.o, clean.o, "o");
+      Gradients gradients = backward(n, type, dout, q, spoilt, got), expected = backward(n, type, dout, q, keys, clean);
+      expectEqual(gradients.dq, expected.dq, "dq");
+      expectEqual(gradients.dk[1], expected.dk[1], "dk");
+      expectEqual(gradients.dv[0], Values(n.keys(0), 0), "dv of keys that nobody sees");
+    }
+  }
 }
 
 /// Separate calls for runs of the chunks, merged, are the one call; their backwards, last run first, add up to its.
@@ -171,8 +207,14 @@ struct Sequence {
   }
   /// Slice i and the chunks that it attends: those before it, and its own.
   Slice slice(size_t i) const {
-    return Slice(whole.b, cuts[i].length, whole.heads, whole.groups, whole.d, true, cuts[i].position,
-                 {cuts.begin(), cuts.begin() + int64_t(i) + 1});
+    Slice slice = whole;
+    slice.s = cuts[i].length, slice.position = cuts[i].position;
+    slice.chunks = {cuts.begin(), cuts.begin() + int64_t(i) + 1};
+    slice.starts.clear();
+    for (int64_t row = 0; row < whole.b && !whole.starts.empty(); ++row)
+      for (int64_t t = 0; t < slice.s; ++t)
+        slice.starts.push_back(whole.starts[size_t(row * whole.s + slice.position + t)]);
+    return slice;
   }
 };
 
@@ -191,9 +233,10 @@ void compareSlices(const Sequence &n) {
     Keys keys = chunksOf(n.slice(n.cuts.size() - 1), n.sliced, 0, i + 1).second;
     Output got = forward(slice, n.type, q, keys);
     expectNear(got.o, n.part(whole.o, i, slice.heads), tolerance, "o of slice " + std::to_string(i));
-    ArrayList kv = listOf(n.type, keys);
+    ArrayList kv = listOf(slice, n.type, keys);
     Array dq(n.type, slice.queries());
-    OneOp("attention_bwd", n.type, slice.dims(), {}, slice.flags({i + 1 == n.cuts.size() ? "sums" : "accumulate_kv"}))(
+    OneOp("attention_bwd", n.type, slice.dims(), slice.params(),
+          slice.flags({i + 1 == n.cuts.size() ? "sums" : "accumulate_kv"}))(
         pp_attention_bwd, Array(n.type, dout), Array(n.type, q), Array(accOf(n.type), got.lse),
         Array(accOf(n.type), delta(slice, n.type, dout, got.o)), kv.inputs(), dq, dkv.outputs(), nullptr);
     expectNear(dq.get(), n.part(gradients.dq, i, slice.heads), tolerance, "dq of slice " + std::to_string(i));
@@ -212,6 +255,10 @@ TEST(KernelsChunks, SlicesEqualTheWholeSequence) {
     compareSlices({Slice(1, 211, 6, 1, 40, true), type, {97, 1, 13, 53, 47}});
     compareSlices({Slice(1, 256, 4, 4, 64, true), type, {64, 64, 64, 64}});
     compareSlices({Slice(1, 200, 2, 1, 9, true), type, {7, 100, 93}});
+    for (int64_t window : {1, 2, 45, 64, 150, 300})
+      compareSlices({Slice(1, 256, 4, 2, 64, true).windowed(window), type, {64, 64, 64, 64}});
+    compareSlices({Slice(2, 200, 2, 1, 9, true).withDocuments({1, 6, 50, 120, 199}), type, {7, 100, 93}});
+    compareSlices({Slice(2, 200, 2, 1, 9, true).windowed(31).withDocuments({50, 120}), type, {100, 7, 93}});
   }
 }
 
@@ -284,7 +331,7 @@ TEST(KernelsChunks, ScratchIsOfOneSlice) {
       n.chunks.clear();
       for (int64_t i = 0; i < chunks; ++i)
         n.chunks.push_back({128, i * 128});
-      return OneOp(kernel, Type::F32, n.dims(), {}, n.flags()).kernels->scratchBytes();
+      return OneOp(kernel, Type::F32, n.dims(), n.params(), n.flags()).kernels->scratchBytes();
     };
     EXPECT_EQ(bytes(64), bytes(2)) << kernel;
     // K, V, dK, dV of one kv head; Q, dO, O or dQ and their transposes of its four heads; some blocks of scores.
@@ -301,12 +348,48 @@ TEST(KernelsChunks, RopeOfSlicesIsRopeOfTheSequence) {
       auto turned = [&](const Values &rows, int64_t offset) {
         Array y(type, rows.size());
         int64_t length = int64_t(rows.size()) / (heads * d);
-        OneOp("rope", type, {1, length, heads, d, offset}, {1e4}, flags)(pp_rope, Array(type, rows), y);
+        OneOp("rope", type, {1, length, heads, d, offset}, {1e4}, flags)(pp_rope, Array(type, rows), nullptr, y);
         return y.get();
       };
       Values whole = turned(x, 0), first = turned(rowsOf(x, 1, 0, cut * heads * d), 0);
       Values second = turned(rowsOf(x, 1, cut * heads * d, s * heads * d), cut);
       first.insert(first.end(), second.begin(), second.end());
       expectEqual(first, whole, nameOf(type));
+    }
+}
+
+/// Positions count from where a document begins: each is bit for bit a sequence of its own, in slices, too.
+TEST(KernelsChunks, RopeOfDocumentsIsRopeOfEach) {
+  for (Type type : allTypes)
+    for (std::vector<std::string> flags : {std::vector<std::string>{}, {"pair"}, {"inverse"}, {"pair", "inverse"}}) {
+      int64_t heads = 2, d = 16, width = heads * d;
+      const std::vector<int64_t> lengths = {7, 1, 12};
+      std::vector<std::string> documents = flags;
+      documents.push_back("documents");
+      Values x = random(size_t(20 * width), 1), expected;
+      std::vector<int32_t> starts;
+      for (int64_t length : lengths) {
+        int64_t begin = int64_t(starts.size());
+        Array y(type, size_t(length * width));
+        OneOp("rope", type, {1, length, heads, d, 0}, {1e4},
+              flags)(pp_rope, Array(type, rowsOf(x, 1, begin * width, (begin + length) * width)), nullptr, y);
+        Values rows = y.get();
+        expected.insert(expected.end(), rows.begin(), rows.end());
+        starts.insert(starts.end(), size_t(length), int32_t(begin));
+      }
+      for (int64_t cut : {20, 3, 7, 15}) {
+        Values got;
+        for (auto [from, to] : {std::pair(int64_t(0), cut), {cut, int64_t(20)}}) {
+          if (from == to)
+            continue;
+          Array y(type, size_t((to - from) * width));
+          std::vector<int32_t> part(starts.begin() + from, starts.begin() + to);
+          OneOp("rope", type, {1, to - from, heads, d, from}, {1e4},
+                documents)(pp_rope, Array(type, rowsOf(x, 1, from * width, to * width)), part, y);
+          Values rows = y.get();
+          got.insert(got.end(), rows.begin(), rows.end());
+        }
+        expectEqual(got, expected, nameOf(type));
+      }
     }
 }

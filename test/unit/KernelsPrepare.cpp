@@ -69,6 +69,8 @@ TEST(KernelsPrepare, CountsFlops) {
   // Queries 7 to 10: 3 keys before them all, keys 8 to 12 seen by 0, 1, 2, 3 of them.
   EXPECT_EQ(Kernels::flops({"attention", Type::F32, {1, 4, 2, 1, 8, 7, 3, 0, 5, 8}, {}, {"causal"}}),
             4.0 * 2 * (4 * 3 + 0 + 1 + 2 + 3) * 8);
+  // A window of 3: a query sees 1, 2, 3, 3, 3 keys.
+  EXPECT_EQ(Kernels::flops({"attention", Type::F32, {1, 5, 2, 1, 8, 0, 5, 0}, {3}, {"causal"}}), 4.0 * 2 * 12 * 8);
   EXPECT_EQ(Kernels::flops({"nothing", Type::F32, {}, {}, {}}), 0);
 }
 

@@ -163,12 +163,12 @@ TEST(KernelsRows, Rope) {
           int64_t batch = 2, s = 5, heads = 3;
           Values x = rounded(type, random(size_t(batch * s * heads * d), 1));
           Array y(type, x); // in place
-          OneOp("rope", type, {batch, s, heads, d, offset}, {500.0}, flags(pair, "pair"))(pp_rope, y, y);
+          OneOp("rope", type, {batch, s, heads, d, offset}, {500.0}, flags(pair, "pair"))(pp_rope, y, nullptr, y);
           expectNear(y.get(), ropeReference(x, s, heads, d, offset, 500, pair, 1), toleranceOf(type) / 2, nameOf(type));
           std::vector<std::string> inverse = flags(pair, "pair");
           inverse.push_back("inverse");
           Array back(type, x.size());
-          OneOp("rope", type, {batch, s, heads, d, offset}, {500.0}, inverse)(pp_rope, y, back);
+          OneOp("rope", type, {batch, s, heads, d, offset}, {500.0}, inverse)(pp_rope, y, nullptr, back);
           expectNear(back.get(), x, toleranceOf(type), "turned back");
         }
 }
@@ -191,11 +191,11 @@ TEST(KernelsRows, RopeOfATable) {
         }
       Array y(type, x), back(type, x.size());
       std::vector<int64_t> dims = {batch, s, heads, d, offset};
-      OneOp("rope", type, dims, table, flags(pair, "pair"))(pp_rope, y, y);
+      OneOp("rope", type, dims, table, flags(pair, "pair"))(pp_rope, y, nullptr, y);
       expectNear(y.get(), expected, toleranceOf(type) / 2, nameOf(type));
       std::vector<std::string> inverse = flags(pair, "pair");
       inverse.push_back("inverse");
-      OneOp("rope", type, dims, table, inverse)(pp_rope, y, back);
+      OneOp("rope", type, dims, table, inverse)(pp_rope, y, nullptr, back);
       expectNear(back.get(), again, 2 * toleranceOf(type), "turned back");
     }
 }
@@ -207,8 +207,8 @@ TEST(KernelsRows, RopeShiftInvariance) {
   auto products = [&](int64_t offset) {
     OneOp op("rope", Type::F64, {1, s, 1, d, offset}, {10000.0});
     Array turnedQ(Type::F64, q), turnedK(Type::F64, k);
-    op(pp_rope, turnedQ, turnedQ);
-    op(pp_rope, turnedK, turnedK);
+    op(pp_rope, turnedQ, nullptr, turnedQ);
+    op(pp_rope, turnedK, nullptr, turnedK);
     Values a = turnedQ.get(), b = turnedK.get(), all(size_t(s * s), 0);
     for (size_t i = 0; i < size_t(s); ++i)
       for (size_t j = 0; j < size_t(s); ++j)

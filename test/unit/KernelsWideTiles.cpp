@@ -18,7 +18,7 @@ template <class Forward, class Backward>
 Results compute(const Slice &n, Type type, Forward forward, Backward backward) {
   Array q(type, random(n.queries(), 1)), dout(type, random(n.queries(), 2)), o(type, n.queries());
   Array lse(Type::F32, n.rows()), delta(Type::F32, random(n.rows(), 3)), dq(type, n.queries());
-  ArrayList kv = listOf(type, randomKeys(n, type, 4)), dkv;
+  ArrayList kv = listOf(n, type, randomKeys(n, type, 4)), dkv;
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     dkv.add(Array(type, n.keys(i / 2)));
   forward(q.data(), kv.inputs(), o.data(), lse.data());
@@ -38,7 +38,9 @@ template <int lanes, int tileRows, class E> Results computeWith(const Slice &n, 
   op.chunks = n.chunks.data();
   op.chunkCount = int64_t(n.chunks.size());
   op.type = type;
-  op.flags = n.causal ? uint32_t(Causal) : 0;
+  op.flags = (n.causal ? uint32_t(Causal) : 0) | (n.starts.empty() ? 0 : uint32_t(Documents));
+  std::vector<double> params = n.params();
+  std::copy(params.begin(), params.end(), op.params);
   AttentionShape shape(op);
   int64_t bytes = std::max(Forward::scratchBytes(shape), Backward::scratchBytes(shape));
   op.scratch = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 63) / 64 * 64));
@@ -57,18 +59,21 @@ template <int lanes, int tileRows, class E> Results computeWith(const Slice &n, 
 }
 
 Results computeHere(const Slice &n, Type type) {
-  OneOp forward("attention", type, n.dims(), {}, n.flags()), backward("attention_bwd", type, n.dims(), {}, n.flags());
+  OneOp forward("attention", type, n.dims(), n.params(), n.flags()),
+      backward("attention_bwd", type, n.dims(), n.params(), n.flags());
   return compute(
       n, type, [&](auto... pointers) { forward(pp_attention, pointers...); },
       [&](auto... pointers) { backward(pp_attention_bwd, pointers...); });
 }
 
 template <int lanes, int tileRows> void compareWith() {
-  for (const Slice &n : {Slice(1, 1, 1, 1, 5, true), Slice(1, 48, 1, 1, 16, true), Slice(2, 100, 4, 2, 64, true),
-                         Slice(1, 211, 2, 1, 40, false), Slice(1, 290, 1, 1, 128, true), Slice(1, 145, 1, 1, 200, true),
-                         // Chunks in front of the queries, across them, and behind some.
-                         Slice(1, 150, 4, 2, 40, true, 120, {{70, 0}, {83, 70}, {61, 153}, {20, 260}}),
-                         Slice(2, 37, 2, 1, 64, true, 10, {{90, 30}, {5, 0}})})
+  for (const Slice &n :
+       {Slice(1, 1, 1, 1, 5, true), Slice(1, 48, 1, 1, 16, true), Slice(2, 100, 4, 2, 64, true),
+        Slice(1, 211, 2, 1, 40, false), Slice(1, 290, 1, 1, 128, true), Slice(1, 145, 1, 1, 200, true),
+        // Chunks in front of the queries, across them, and behind some.
+        Slice(1, 150, 4, 2, 40, true, 120, {{70, 0}, {83, 70}, {61, 153}, {20, 260}}),
+        Slice(2, 37, 2, 1, 64, true, 10, {{90, 30}, {5, 0}}), Slice(1, 211, 2, 1, 40, true).windowed(33),
+        Slice(2, 211, 2, 1, 40, true).withDocuments({5, 90, 91})})
     for (Type type : {Type::F32, Type::Bf16, Type::F16}) {
       SCOPED_TRACE(nameOf(type) + std::string(" ") + n.text());
       Results here = computeHere(n, type);

@@ -8,11 +8,11 @@ using pp::nn::visiblePairs;
 namespace {
 
 /// One after the other: query first + t sees key position + u when it does not lie ahead.
-int64_t counted(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal) {
+int64_t counted(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal, int64_t window = 0) {
   int64_t pairs = 0;
   for (int64_t t = 0; t < queries; ++t)
     for (int64_t u = 0; u < keys; ++u)
-      pairs += !causal || position + u <= first + t;
+      pairs += (!causal || position + u <= first + t) && (!window || position + u > first + t - window);
   return pairs;
 }
 
@@ -26,6 +26,20 @@ TEST(VisiblePairs, EqualTheLoop) {
             EXPECT_EQ(visiblePairs(queries, first, keys, position, causal),
                       double(counted(queries, first, keys, position, causal)))
                 << queries << " queries from " << first << ", " << keys << " keys from " << position;
+}
+
+TEST(VisiblePairs, OfWindowsEqualTheLoop) {
+  for (int64_t queries : {1, 3, 16})
+    for (int64_t first : {0, 5, 40})
+      for (int64_t keys : {1, 5, 33})
+        for (int64_t position : {0, 4, 6, 17, 40, 56})
+          for (int64_t window : {1, 2, 7, 16, 100})
+            EXPECT_EQ(visiblePairs(queries, first, keys, position, true, window),
+                      double(counted(queries, first, keys, position, true, window)))
+                << queries << " queries from " << first << ", " << keys << " keys from " << position << ", window "
+                << window;
+  // Of a whole sequence: s m - m (m - 1) / 2 with m = min(s, window).
+  EXPECT_EQ(visiblePairs(8192, 0, 8192, 0, true, 512), 8192.0 * 512 - 512.0 * 511 / 2);
 }
 
 // The chunks of a sequence hold the pairs of the whole, which are n (n + 1) / 2.

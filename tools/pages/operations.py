@@ -62,8 +62,8 @@ def as_number(text):
 
 
 def problems_of(definitions, op):
-    """Where the signature is not what the definition says; `k` and `v` are the first chunk of `kv`, heads the default
-    of kv_heads."""
+    """Where the signature is not what the definition says; `k` and `v` are the first chunk of `lists`, heads the default
+    of kv_heads, and 1 / sqrt(d) that of a scale of 0."""
     if op["signature"] == "x + y":
         return []
     known = {name: (attribute, default) for name, attribute, default, _ in definitions.arguments(op)}
@@ -73,12 +73,12 @@ def problems_of(definitions, op):
     problems = []
     for word in re.split(r", ", re.sub(r"\[, (\w+)\]", r", \1", match[2])):
         name, _, default = word.partition(" = ")
-        attribute, declared = known.get("kv" if name in ("k", "v") else name, (None, None))
+        attribute, declared = known.get("lists" if name in ("k", "v") else name, (None, None))
         if attribute is None:
             problems.append(f"{op['opName']}: the signature has `{name}`, the definition has not")
         elif not attribute and default or attribute and not default:
             problems.append(f"{op['opName']}: `{name}` is {'an attribute' if attribute else 'a tensor'}")
-        elif default not in ("", "..", "heads", "[]") and (
+        elif default not in ("", "..", "heads", "[]", "1 / sqrt(d)") and (
                 declared is None or as_number(declared) != as_number(default)):
             problems.append(f"{op['opName']}: the default of `{name}` is {declared}, the signature says {default}")
         elif default == ".." and declared is not None and name != "causal":
