@@ -3,8 +3,8 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Tools/mlir-opt/MlirOptMain.h"
 #include "mlir/Transforms/Passes.h"
+#include "passes/Memory.h"
 #include "passes/Passes.h"
-#include "tools/Memory.h"
 
 int main(int argc, char **argv) {
   pp::keepFreeMemory();

@@ -1,7 +1,7 @@
 // Tells the allocator of a tool that what a pass frees is wanted again by the next one.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_TOOLS_MEMORY_H
-#define PP_TOOLS_MEMORY_H
+#ifndef PP_PASSES_MEMORY_H
+#define PP_PASSES_MEMORY_H
 
 #include <cstdlib>
 #ifdef __GLIBC__
@@ -21,4 +21,4 @@ inline void keepFreeMemory() {
 
 } // namespace pp
 
-#endif // PP_TOOLS_MEMORY_H
+#endif // PP_PASSES_MEMORY_H
