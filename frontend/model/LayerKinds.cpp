@@ -4,8 +4,8 @@
 //   layer window in [0, 4, 4] { part attn .. }   ~~>   layer window0 { .. }  layer window4 { .. }
 //                                                      layers ["window0", "window4", "window4"]
 //
-// A list with one value, once or for every layer, makes one kind without a name, as `layer { .. }` does: such a model is
-// built as if it had no list.
+// A list with one value, once or for every layer, makes one kind without a name, as `layer { .. }` does: such a model
+// is built as if it had no list.
 #include "frontend/model/Model.h"
 
 using namespace llvm;

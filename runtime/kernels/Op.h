@@ -30,8 +30,8 @@ enum OpFlag : uint32_t {
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
-/// takes no gradient; rope may have a factor and d/2 frequencies in place of theta; attention and attention_bwd may have
-/// up to three: window, scale, softcap.
+/// takes no gradient; rope may have a factor and d/2 frequencies in place of theta; attention and attention_bwd may
+/// have up to three: window, scale, softcap.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \

@@ -6,8 +6,8 @@
 # A program with frozen weights and one without it start alike and run the same schedule. In their first step, gradients
 # of the weights that both train are the same bits, and the program has no others. After five steps of AdamW frozen
 # weights are the bits that they began with; the trained ones and the losses are those of `single` with the same
-# weights frozen. (Where HelixPipe ships weights, the merge of the ranks' lists decides in which order their gradients are
-# summed, and that order depends on how long units are.)
+# weights frozen. (Where HelixPipe ships weights, the merge of the ranks' lists decides in which order their gradients
+# are summed, and that order depends on how long units are.)
 import argparse, os, sys
 import harness
 from gradients import TOLERANCE, TRAINED, Runner, difference

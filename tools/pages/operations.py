@@ -62,8 +62,8 @@ def as_number(text):
 
 
 def problems_of(definitions, op):
-    """Where the signature is not what the definition says; `k` and `v` are the first chunk of `lists`, heads the default
-    of kv_heads, and 1 / sqrt(d) that of a scale of 0."""
+    """Where the signature is not what the definition says; `k` and `v` are the first chunk of `lists`, heads the
+    default of kv_heads, and 1 / sqrt(d) that of a scale of 0."""
     if op["signature"] == "x + y":
         return []
     known = {name: (attribute, default) for name, attribute, default, _ in definitions.arguments(op)}
