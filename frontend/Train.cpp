@@ -3,6 +3,7 @@
 #include "frontend/Train.h"
 #include "frontend/Cluster.h"
 #include "frontend/Settings.h"
+#include "frontend/TrainedWeights.h"
 #include "frontend/evaluate/Parameters.h"
 #include "frontend/model/Model.h"
 #include "frontend/schedule/Elaborator.h"
@@ -83,8 +84,7 @@ public:
     for (auto [option, _] : settings.all())
       if (failed(readSettings(option)))
         return failure();
-    readFreeze();
-    if (failed(readPrecisions()) ||
+    if (failed(trained.read(find("freeze"), find("lora"), overrides, trainScope)) || failed(readPrecisions()) ||
         (options.precision.empty() && failed(settings.checkOptimizer(evaluator, precision))) ||
         (options.aloneMicrobatches && failed(runAlone())))
       return failure();
@@ -124,8 +124,8 @@ private:
     }
     if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
       return failure();
-    static const StringRef known[] = {"model",     "schedule",  "data",    "mlp",   "optimizer",
-                                      "precision", "gradients", "cluster", "freeze"};
+    static const StringRef known[] = {"model",     "schedule",  "data",    "mlp",    "optimizer",
+                                      "precision", "gradients", "cluster", "freeze", "lora"};
     for (const Option &option : train->options) {
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
@@ -322,6 +322,8 @@ private:
       given.owner = "freeze";
       return success();
     }
+    if (owner == "lora")
+      return trained.checkName(given.at, name);
     for (const Callee &callee : callees())
       if (callee.kind == owner)
         return callee.find(name) ? success() : noParameter(given, callee);
@@ -332,9 +334,9 @@ private:
       return evaluator.fail(given.at, "this program names no cluster");
     if (owner == "train")
       return evaluator.fail(given.at, "this train has no parameter `" + name + "`");
-    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster"};
+    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster", "lora"};
     return evaluator.fail(given.at,
-                          "expected one of schedule, model, cluster, data, mlp, optimizer before the dot, got `" +
+                          "expected one of schedule, model, cluster, data, mlp, optimizer, lora before the dot, got `" +
                               owner + "`" + didYouMean(owner, owners));
   }
 
@@ -460,46 +462,6 @@ private:
                               (precision == sums ? "" : precision + " or ") + sums + ", got " + gradients);
   }
 
-  //===-- Weights that are not trained --------------------------------------------------------------------------===//
-
-  /// Those of the command line stand in the place of those of `train`: `-D freeze=embed_tokens,layers.0.`.
-  void readFreeze() {
-    if (const Option *written = find("freeze"))
-      freeze.assign(written->texts.begin(), written->texts.end());
-    for (const Override &given : overrides) {
-      if (given.owner != "freeze")
-        continue;
-      freeze.clear();
-      SmallVector<StringRef> texts;
-      std::string all = given.value.asString() ? given.value.asString()->str() : given.value.text();
-      StringRef(source.intern(StringRef(all).trim("[]"))).split(texts, ',', -1, /*KeepEmpty=*/false);
-      for (StringRef text : texts)
-        freeze.push_back({text.trim(), given.valueAt});
-    }
-  }
-
-  LogicalResult checkFreeze(pipeline::ProgramOp program) {
-    llvm::SetVector<StringRef> names;
-    for (auto piece : program.getOps<pipeline::PieceOp>())
-      for (auto part : piece.getParts().getAsRange<mlir::ArrayAttr>()) {
-        auto function = module.lookupSymbol<mlir::func::FuncOp>(cast<mlir::StringAttr>(part[0]));
-        for (unsigned i = 0; i < function.getNumArguments(); ++i)
-          if (auto declared = function.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr))
-            names.insert(source.intern(nn::weightName(declared, function, cast<mlir::IntegerAttr>(part[1]).getInt())));
-      }
-    for (Name text : freeze) {
-      if (any_of(names, [&](StringRef name) { return name.contains(text.text); }))
-        continue;
-      std::string some;
-      for (StringRef name : names.getArrayRef().take_front(4))
-        some += (some.empty() ? "`" : ", `") + name.str() + "`";
-      return evaluator.fail(text.at, "`freeze`: no weight has `" + text.text + "` in its name", text.at,
-                            "the weights of `" + model->name.text + "` are " + some +
-                                (names.size() > 4 ? " and " + std::to_string(names.size() - 4) + " more" : ""));
-    }
-    return success();
-  }
-
   //===-- The module --------------------------------------------------------------------------------------------===//
 
   int64_t intOf(Scope &scope, StringRef name) {
@@ -537,9 +499,7 @@ private:
     }
     if (!options.folder.empty())
       made.push_back(string("folder", options.folder));
-    if (!freeze.empty())
-      made.push_back(builder.getNamedAttr(
-          "freeze", builder.getStrArrayAttr(llvm::map_to_vector(freeze, [](const Name &name) { return name.text; }))));
+    trained.addTo(made, builder);
     if (settings.mlp[0].value > 1)
       made.push_back(builder.getNamedAttr("mlp", settings.dictionaryOf("mlp", precision, builder)));
     return builder.getDictionaryAttr(made);
@@ -606,7 +566,8 @@ private:
     for (const RecomputeStatement *recompute : recomputes ? train->recomputes : ArrayRef<RecomputeStatement *>())
       if (failed(elaborator.recompute(recompute, trainScope)))
         return failure();
-    return success(succeeded(elaborator.elaborate(*schedule, scheduleScope)) && succeeded(checkFreeze(program)));
+    return success(succeeded(elaborator.elaborate(*schedule, scheduleScope)) &&
+                   succeeded(trained.check(module, model->name.text)));
   }
 
   Source &source;
@@ -627,7 +588,7 @@ private:
   ClusterOutline clusterOutline;
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
   Settings settings;
-  SmallVector<Name> freeze; ///< parts of the names of weights
+  TrainedWeights trained{source, evaluator};
   StringRef precision = "f32", gradients = "f32";
 };
 } // namespace

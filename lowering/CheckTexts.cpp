@@ -71,6 +71,12 @@ static JsonValue numbers(ArrayRef<int64_t> values) { return std::vector<int64_t>
 /// What an attribute says, in the words of JSON.
 static JsonValue inWords(Attribute attr) {
   JsonValue json;
+  if (auto entries = dyn_cast_or_null<ArrayAttr>(attr)) {
+    JsonValue list = JsonValue::array();
+    for (Attribute entry : entries)
+      list.push_back(inWords(entry));
+    return list;
+  }
   if (auto entries = dyn_cast_or_null<DictionaryAttr>(attr))
     for (NamedAttribute entry : entries)
       json[entry.getName().str()] = inWords(entry.getValue());
@@ -336,6 +342,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
         expected["init"] = {{"kind", nn::stringifyInit(declared.getInit()).str()},
                             {"deviation", declared.getDeviation().getValueAsDouble()}};
         expected.update({{"save", binding.getSave() && !weight.getTied()}, {"tied", weight.getTied()}});
+        if (weight.getFrozen())
+          expected["frozen"] = true;
       }
       StringRef table = kind == BindingKind::weight ? "weights" : isState ? "state" : "grads";
       if (failed(compareNext(slot.getLoc(), table, expected)))
@@ -353,8 +361,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
 LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
-  for (StringRef key :
-       {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function", "folder", "pad"})
+  for (StringRef key : {"model", "schedule", "batch", "sequence", "vocab", "precision", "optimizer", "function",
+                        "folder", "pad", "lora"})
     if (Attribute value = train.get(key))
       expected[key.str()] = inWords(value);
   if (train.get("documents"))

@@ -136,6 +136,8 @@ static Json weightJson(WeightAttr weight, int64_t offset, bool save) {
                   {"deviation", declared.getDeviation().getValueAsDouble()}};
   json["save"] = save && !weight.getTied();
   json["tied"] = weight.getTied();
+  if (weight.getFrozen())
+    json["frozen"] = true;
   return json;
 }
 
@@ -391,7 +393,7 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
     json["reads_source"] = true;
   if (train.get("documents"))
     json["documents"] = true;
-  for (StringRef key : {"optimizer", "function", "folder", "pad"})
+  for (StringRef key : {"optimizer", "function", "folder", "pad", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = Json::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());

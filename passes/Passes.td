@@ -20,6 +20,15 @@ def DeriveTasks : PpPass<"derive-tasks", "actions"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
+def AdaptLinears : PpPass<"adapt-linears", "actions"> {
+  let summary = "a linear that `lora` names gets two small weights beside its own, which are trained in its place";
+  let description = [{
+    `%y = nn.linear %x, %w` ~~> `%y0 = nn.linear %x, %w; %u = nn.linear %x, %a; %v = nn.scale %u; %z = nn.linear %v,
+    %b; %y = nn.add %y0, %z`.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def SplitVocabulary : PpPass<"split-vocabulary", "actions"> {
   let summary = "a part at `shard(ranks)` becomes a piece for every rank, cut by the vocabulary";
   let description = [{

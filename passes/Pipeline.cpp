@@ -6,6 +6,8 @@ using namespace pp;
 
 void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOptions &proofs,
                        const ChangeOptions &changes) {
+  // Before anything reads the model's parts: adapters are ops and weights as all others.
+  manager.addPass(createAdaptLinears());
   // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than
   // that.
   manager.addPass(createSplitVocabulary());

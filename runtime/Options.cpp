@@ -166,6 +166,10 @@ const std::vector<OptionSpec> &allOptions() {
       pathOption("load", "FILE|DIR",
                  "start from the weights of a .safetensors file, or of a folder with a published model",
                  &Options::load),
+      pathOption("adapter", "DIR", "start from the adapters of a folder as the peft library writes it",
+                 &Options::adapter),
+      pathOption("merge", "DIR", "after the last step, write the model with its adapters added to its weights",
+                 &Options::merge),
       switchOption("init", "start from random weights, although the program was made from a published folder",
                    &Options::init),
       {"allow-unused", "NAME,..", "tensors of --load that need not be weights of this model", readNames},
@@ -247,6 +251,8 @@ Status unknownOption(const std::string &argument, const std::string &name) {
 Status checkTogether(const Options &options) {
   if (!options.load.empty() && !options.resume.empty())
     return invalid("`--load` and `--resume` both say where to start; give one");
+  if (!options.adapter.empty() && !options.resume.empty())
+    return invalid("`--adapter` and `--resume` both say where to start; give one");
   if (options.saveEvery && options.save.empty())
     return invalid("`--save-every` needs `--save DIR`");
   if (options.evalEvery && options.eval.empty())
@@ -294,7 +300,8 @@ Status checkFiles(const Options &options) {
                             {"profile", &options.profile},
                             {"logprobs", &options.logprobs},
                             {"batches", &options.batches},
-                            {"save", &options.save}}) {
+                            {"save", &options.save},
+                            {"merge", &options.merge}}) {
     for (const auto &[other, its] : known)
       if (std::error_code none; !path->empty() && (*path == its || std::filesystem::equivalent(*path, its, none)))
         return invalid("`--", name, " ", *path, "` would be written over what `--", other, "` names");
@@ -310,7 +317,8 @@ Status checkSaved(const Options &options) {
   namespace fs = std::filesystem;
   std::string folder = withoutEndSlash(options.save);
   std::error_code none;
-  for (const std::string &read : {options.load, fs::path(options.load).parent_path().string(), options.resume})
+  for (const std::string &read :
+       {options.load, fs::path(options.load).parent_path().string(), options.adapter, options.resume})
     for (const std::string &replaced : {folder, folder + ".tmp"})
       if (!read.empty() && !(read == options.resume && replaced == folder) && fs::equivalent(read, replaced, none))
         return invalid("`--save ", options.save, "` would replace `", replaced, "`, whose weights are read");
@@ -376,6 +384,9 @@ Status parseOptions(std::span<const char *const> arguments, Options &options) {
 Status resolveWeights(const Program &program, Options &options) {
   if (options.init && program.folder.empty())
     return invalid("`--init` has no effect: this program was not made from a published folder");
+  for (auto [name, path] : {std::pair("adapter", &options.adapter), {"merge", &options.merge}})
+    if (!path->empty() && !program.adapts())
+      return invalid("`--", name, "` has no effect: this program was compiled without `lora`");
   if (options.load.empty() && options.resume.empty() && !options.init)
     options.load = program.folder;
   if (!options.allowUnused.empty() && options.load.empty())

@@ -16,7 +16,7 @@ namespace pp {
 enum class Carrier : uint8_t { Unsaid, Mpi, Threads, Nccl };
 
 struct Options {
-  std::string data, source, load, save, resume, grads, log, trace, profile, tensorboard, batches, eval,
+  std::string data, source, load, adapter, merge, save, resume, grads, log, trace, profile, tensorboard, batches, eval,
       logprobs;                  ///< paths; empty: not asked for
   std::optional<int64_t> steps;  ///< the last step; absent: 20, or the resumed run's
   std::optional<int64_t> stopAt; ///< end earlier, as if interrupted

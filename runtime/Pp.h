@@ -146,6 +146,8 @@ int32_t pp_swiglu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y
 int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);
 /// z = x + y; z == x or z == y allowed. dims n.
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
+/// y = factor * x; y == x allowed. dims n. params factor.
+int32_t pp_scale(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
 /// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:

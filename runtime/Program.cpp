@@ -61,15 +61,17 @@ WeightSpec readWeight(const json &entry) {
   readTensor(entry, weight);
   if (auto init = entry.find("init"); init != entry.end()) {
     auto kind = init->value("kind", std::string("normal"));
-    if (kind != "normal" && kind != "zero" && kind != "one")
-      throw Unfit(text("`", weight.name, "` starts as `", kind, "`, not as one of normal, zero, one"));
-    weight.init = kind == "normal" ? WeightSpec::Init::Normal
-                  : kind == "zero" ? WeightSpec::Init::Zero
-                                   : WeightSpec::Init::One;
+    if (kind != "normal" && kind != "zero" && kind != "one" && kind != "uniform")
+      throw Unfit(text("`", weight.name, "` starts as `", kind, "`, not as one of normal, zero, one, uniform"));
+    weight.init = kind == "normal"    ? WeightSpec::Init::Normal
+                  : kind == "zero"    ? WeightSpec::Init::Zero
+                  : kind == "uniform" ? WeightSpec::Init::Uniform
+                                      : WeightSpec::Init::One;
     weight.deviation = init->value("deviation", 0.02);
   }
   weight.save = entry.value("save", true);
   weight.tied = entry.value("tied", false);
+  weight.frozen = entry.value("frozen", false);
   return weight;
 }
 
@@ -253,6 +255,9 @@ void readProgramRoot(const json &root, Program &program) {
     throw Unfit(text("rows are filled up with token ", program.pad, " of a vocabulary of ", program.vocab));
   if (auto optimizer = root.find("optimizer"); optimizer != root.end())
     readOptimizer(*optimizer, program.optimizer);
+  if (auto lora = root.find("lora"); lora != root.end())
+    program.lora = {lora->at("rank").get<int64_t>(), lora->at("alpha").get<double>(), lora->at("factor").get<double>(),
+                    lora->at("rslora").get<bool>()};
   for (int64_t size : {int64_t(program.ranks), program.microbatches, program.batch, program.sequence, program.vocab})
     if (size < 1)
       throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");

@@ -149,10 +149,11 @@ struct TensorSpec {
 };
 
 struct WeightSpec : TensorSpec {
-  enum class Init : uint8_t { Normal, Zero, One };
+  enum class Init : uint8_t { Normal, Zero, One, Uniform };
   Init init = Init::Normal;
-  double deviation = 0.02;
+  double deviation = 0.02; ///< of Normal; the bound of Uniform
   bool save = true;
+  bool frozen = false; ///< no update changes it
   bool tied = false;
 };
 
@@ -220,6 +221,13 @@ struct OptimizerSpec {
 
 [[nodiscard]] const char *nameOf(OptimizerSpec::Rate rate);
 
+/// Adapters beside the weights of a model, which are frozen.
+struct LoraSpec {
+  int64_t rank = 0; ///< 0: there are none
+  double alpha = 0, factor = 0;
+  bool rslora = false;
+};
+
 /// What pp_program_json says.
 struct Program {
   std::string name, model, schedule, precision;
@@ -234,6 +242,9 @@ struct Program {
   bool documents = false;   ///< rows hold documents, and the loss is divided by the targets that count
   int32_t pad = 0;          ///< the token behind the last document of a row
   OptimizerSpec optimizer;
+  LoraSpec lora;
+  /// The weights of the model stay as they are read, and a checkpoint has the adapters alone.
+  [[nodiscard]] bool adapts() const { return lora.rank > 0; }
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }
   /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.
   [[nodiscard]] bool scalesLoss() const { return precision == "f16"; }

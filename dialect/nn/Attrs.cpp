@@ -25,7 +25,7 @@ void WeightAttr::print(AsmPrinter &printer) const {
   if (!getAs().empty())
     printer << " as " << getAs();
   printer << " " << stringifyInit(getInit());
-  if (getInit() == Init::normal) {
+  if (getInit() == Init::normal || getInit() == Init::uniform) {
     printer << " ";
     printer.printAttributeWithoutType(getDeviation());
   }
@@ -46,7 +46,11 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
     init = Init::zero;
   else if (succeeded(parser.parseOptionalKeyword("one")))
     init = Init::one;
-  else if (succeeded(parser.parseOptionalKeyword("normal")) && parser.parseFloat(deviation))
+  else if (succeeded(parser.parseOptionalKeyword("uniform")))
+    init = Init::uniform;
+  else if (failed(parser.parseKeyword("normal")))
+    return {};
+  if ((init == Init::normal || init == Init::uniform) && parser.parseFloat(deviation))
     return {};
   bool transposed = succeeded(parser.parseOptionalKeyword("transposed"));
   bool shared = succeeded(parser.parseOptionalKeyword("shared"));
@@ -62,9 +66,9 @@ LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitEr
   if (name.empty())
     return emitError() << "expected a weight with a name";
   double given = deviation.getValueAsDouble();
-  if (!(given >= 0) || (given > 0 && init != Init::normal))
+  if (!(given >= 0) || (given > 0 && init != Init::normal && init != Init::uniform))
     return emitError() << "`" << name.getValue() << "` begins as `" << stringifyInit(init) << "` with deviation "
-                       << given << "; expected 0 or more for `normal`, and 0 for others";
+                       << given << "; expected 0 or more for `normal` and `uniform`, and 0 for others";
   return success();
 }
 
@@ -95,7 +99,7 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     bool isKnown = data && llvm::is_contained({"tokens", "targets", "source", "starts", "positions"}, data.getValue());
     return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts or positions");
   }
-  if (name == kStatsAttr)
+  if (name == kStatsAttr || name == kAdapterAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   return op->emitOpError() << "has an argument with `" << name << "`, which is no attribute of this dialect";
 }

@@ -16,9 +16,9 @@ def Nn_Dialect : Dialect {
     All are pure. An op that adds to a tensor in place takes it as `acc`, tied to its result: both are one buffer.
     Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
     A function of the dialect is a part of a model. Its arguments are values, or data (`nn.data`: tokens, targets or
-    source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.per_layer`: it stands for
-    a layer of each piece that names it; where layers are of several kinds, `nn.part` is the name of the part that it is
-    a kind of, and `nn.layers` are its layers.
+    source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.adapter`: the weight was
+    added beside one of the model's. `nn.per_layer`: it stands for a layer of each piece that names it; where layers are
+    of several kinds, `nn.part` is the name of the part that it is a kind of, and `nn.layers` are its layers.
   }];
   let usePropertiesForAttributes = 0;
   let hasOperationAttrVerify = 1;
@@ -28,7 +28,8 @@ def Nn_Dialect : Dialect {
 }
 
 def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
-  I32EnumAttrCase<"normal", 0>, I32EnumAttrCase<"zero", 1>, I32EnumAttrCase<"one", 2>]> {
+  I32EnumAttrCase<"normal", 0>, I32EnumAttrCase<"zero", 1>, I32EnumAttrCase<"one", 2>,
+  I32EnumAttrCase<"uniform", 3>]> {
   let cppNamespace = "::pp::nn";
 }
 
@@ -37,7 +38,8 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
   let summary = "how a model declares a weight";
   let description = [{
     `name` is the model's; `as` that of checkpoints, with `{l}` for the layer and `{k}` for its number among the layers
-    of its kind; if it is empty the name is made of part, layer and `name`. `deviation` is that of `normal`.
+    of its kind; if it is empty the name is made of part, layer and `name`. `deviation` is that of `normal`,
+    and the bound of `uniform`.
     `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
     `#nn.weight<"w" as "h.{l}.w" normal 2.0e-2 transposed>`, `#nn.weight<"gain" one>`, `#nn.weight<"wte" as "wte"
     shared>`.

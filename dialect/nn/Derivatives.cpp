@@ -126,6 +126,12 @@ LogicalResult AddOp::differentiate(Gradients &gradients) {
   return success();
 }
 
+LogicalResult ScaleOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(), gradients.builder.create<ScaleOp>(getLoc(), dy, getFactorAttr()));
+  return success();
+}
+
 LogicalResult pp::nn::SplitOp::differentiate(Gradients &gradients) {
   int64_t total = cast<RankedTensorType>(getX().getType()).getShape().back();
   int64_t width = total / static_cast<int64_t>(getParts());

@@ -48,6 +48,14 @@ INFER(AddOp) {
   return success();
 }
 
+INFER(ScaleOp) {
+  Check check{"scale", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
 INFER(pp::nn::SplitOp) {
   Check check{"split", loc};
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
@@ -191,6 +199,9 @@ Dims SwigluBwdOp::dims() { return {elementsOf(getP())}; }
 double SwigluBwdOp::flops() { return 15.0 * elementsOf(getP()); }
 Dims AddOp::dims() { return {elementsOf(getX())}; }
 double AddOp::flops() { return elementsOf(getX()); }
+Dims ScaleOp::dims() { return {elementsOf(getX())}; }
+SmallVector<double> ScaleOp::params() { return {getFactor().convertToDouble()}; }
+double ScaleOp::flops() { return elementsOf(getX()); }
 
 Dims SliceColumnsOp::dims() {
   return {rowsOf(getX()), widthOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getWidth())};

@@ -16,6 +16,7 @@ namespace pp::nn {
 
 /// Attributes of a part of a model and of its arguments: see the dialect's description.
 inline constexpr llvm::StringLiteral kWeightAttr = "nn.weight";
+inline constexpr llvm::StringLiteral kAdapterAttr = "nn.adapter";
 inline constexpr llvm::StringLiteral kDataAttr = "nn.data";
 inline constexpr llvm::StringLiteral kStatsAttr = "nn.stats";
 inline constexpr llvm::StringLiteral kPerLayerAttr = "nn.per_layer";

@@ -225,6 +225,14 @@ def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {0, 1}}">.declaration;
 }
 
+def ScaleOp : Nn_ForwardOp<"scale", ["params"], [Nn_InPlace]> {
+  let summary = "x times a constant";
+  let arguments = (ins Nn_Tensor:$x, F64Attr:$factor);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
 def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let summary = "the width cut in `parts` equal runs of columns";
   let signature = "split(x, parts = ..)";

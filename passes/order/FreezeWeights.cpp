@@ -48,7 +48,7 @@ public:
 private:
   SymbolTable symbols;
   ProgramOp program;
-  ArrayAttr freeze;
+  ArrayAttr freeze; ///< parts of names; null: all weights but adapters
   Pieces pieces;
   std::vector<bool> trains;
   int64_t first = 0; ///< the first piece that trains
@@ -65,7 +65,7 @@ private:
       for (unsigned i = 0; function && i < function.getNumArguments(); ++i)
         if (auto declared = function.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr)) {
           std::string name = nn::weightName(declared, function, cast<IntegerAttr>(part[1]).getInt());
-          if (isFrozen(name))
+          if (freeze ? isFrozen(name) : !function.getArgAttr(i, nn::kAdapterAttr))
             frozen.insert(StringAttr::get(program.getContext(), name));
           else
             trains[piece] = true;
@@ -145,7 +145,7 @@ private:
 struct FreezeWeights : public pp::impl::FreezeWeightsBase<FreezeWeights> {
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (auto freeze = program.getTrain().getAs<ArrayAttr>("freeze"))
+      if (auto freeze = program.getTrain().getAs<ArrayAttr>("freeze"); freeze || program.getTrain().contains("lora"))
         if (failed(Freezer(getOperation(), program, freeze).run()))
           return signalPassFailure();
   }

@@ -40,6 +40,11 @@ namespace pp {
   return std::sqrt(-2 * std::log(radius)) * std::cos(2 * std::numbers::pi * angle);
 }
 
+/// A number of [-1, 1) for this place, all alike probable.
+[[nodiscard]] constexpr double uniformAt(uint64_t key, uint64_t place) {
+  return double(hashOf(key, place) >> 11) * 0x1p-52 - 1;
+}
+
 } // namespace pp
 
 #endif // PP_RUNTIME_FILES_RANDOM_H

@@ -1,4 +1,4 @@
-// Loops over flat arrays: gelu, swiglu, add, copies of columns, zero, accumulate, round.
+// Loops over flat arrays: gelu, swiglu, add, scale, copies of columns, zero, accumulate, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // `#pragma omp simd` promises no dependence between iterations; iteration i touches index i alone, so every alias that
@@ -100,6 +100,18 @@ template <class E> pp_status_t add(const PreparedOp &op, void *const *arguments)
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i)
     put(z, i, get(x, i) + get(y, i));
+  return PP_OK;
+}
+
+template <class E> pp_status_t scale(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const E *x = in<E>(arguments[0]);
+  E *y = out<E>(arguments[1]);
+  A factor = A(op.params[0]);
+  int64_t n = op.dims[0];
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i)
+    put(y, i, factor * A(get(x, i)));
   return PP_OK;
 }
 

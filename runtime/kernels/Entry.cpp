@@ -179,6 +179,7 @@ int32_t pp_swiglu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p
 }
 
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
+int32_t pp_scale(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(scale, x, y); }
 
 int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
   return PP_RUN(cross_entropy, z, targets, dz, loss, rank->scalars(), rank->lossesOf(targets));

@@ -51,6 +51,7 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::swiglu, swiglu<E>);
   set(Kernel::swiglu_bwd, swiglu_bwd<E>);
   set(Kernel::add, add<E>);
+  set(Kernel::scale, scale<E>);
   set(Kernel::cross_entropy, cross_entropy<E>);
   set(Kernel::cross_entropy_stats, cross_entropy_stats<E>);
   set(Kernel::cross_entropy_merge, cross_entropy_merge<E>);

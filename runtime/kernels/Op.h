@@ -60,6 +60,7 @@ enum OpFlag : uint32_t {
   X(swiglu, 1, 0, 0)                                                                                                   \
   X(swiglu_bwd, 1, 0, 0)                                                                                               \
   X(add, 1, 0, 0)                                                                                                      \
+  X(scale, 1, 1, 0)                                                                                                    \
   X(cross_entropy, 2, 1, Counted)                                                                                      \
   X(cross_entropy_stats, 4, 0, 0)                                                                                      \
   X(cross_entropy_merge, 2, 0, 0)                                                                                      \

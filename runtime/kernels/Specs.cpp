@@ -255,6 +255,7 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::adamw:
     return 15 * size;
   case Kernel::add:
+  case Kernel::scale:
   case Kernel::accumulate:
   case Kernel::bias_dw:
     return size;

@@ -115,6 +115,23 @@ template <class E> pp_status_t add(const PreparedOp &op, void *const *arguments)
              aligned(arguments[0], arguments[1], arguments[2]));
 }
 
+template <class E> struct Scale {
+  using Element = E;
+  const E *x;
+  E *y;
+  Acc<E> factor;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] *= factor;
+    store<W>(y + i, a);
+  }
+};
+template <class E> pp_status_t scale(const PreparedOp &op, void *const *arguments) {
+  return map(op, Scale<E>{in<E>(arguments[0]), out<E>(arguments[1]), Acc<E>(op.params[0])}, op.dims[0],
+             aligned(arguments[0], arguments[1]));
+}
+
 /// Column c of row t of x goes to column c of row t of y; rows of different widths.
 template <class E> struct Columns {
   using Element = E;
@@ -189,6 +206,7 @@ Body pp::elementwiseBody(Kernel kernel, Type type) {
     PP_BODY_OF(swiglu)
     PP_BODY_OF(swiglu_bwd)
     PP_BODY_OF(add)
+    PP_BODY_OF(scale)
     PP_BODY_OF(slice_columns)
     PP_BODY_OF(place_columns)
     PP_BODY_OF(copy)

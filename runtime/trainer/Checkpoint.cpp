@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Checkpoint.h"
 #include "runtime/files/Folder.h"
+#include "runtime/trainer/Adapters.h"
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -20,6 +21,7 @@ struct OutTensor {
   FileTensor entry;
   const Pieces *pieces = nullptr;
   FilePlace from;
+  const Pieces *a = nullptr, *b = nullptr; ///< of the adapter whose product is added
 };
 
 /// A file of tensors of a checkpoint.
@@ -29,7 +31,7 @@ struct OutFile {
 };
 
 struct Plan {
-  std::map<std::string, Pieces> weights, state;
+  std::map<std::string, Pieces> weights, state, adapters;
   std::vector<OutFile> files;     ///< of the weights
   std::vector<std::string> names; ///< of all files
   std::string index;              ///< the text of the index, if there is one
@@ -102,7 +104,9 @@ Status planAfresh(Plan &plan, const WeightLayout &layout) {
     room -= bytesOf(each);
     plan.files.back().tensors.push_back(std::move(each));
   }
-  for (size_t i = 0; i < plan.files.size(); ++i) {
+  if (layout.adapters)
+    plan.files[0].name = adapterFile;
+  for (size_t i = 0; i < plan.files.size() && !layout.adapters; ++i) {
     char name[64];
     snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", i + 1, plan.files.size());
     plan.files[i].name = plan.files.size() == 1 ? WeightFiles::singleName : name;
@@ -137,6 +141,12 @@ std::string indexOf(const Plan &plan, const WeightLayout &layout) {
 Status makePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
   PP_TRY(piecesOf(memory, TensorKind::Weights, plan.weights));
   PP_TRY(piecesOf(memory, TensorKind::State, plan.state));
+  if (layout.adapters) {
+    std::set<std::string> frozen;
+    PP_TRY(frozenWeights(memory, frozen));
+    std::erase_if(plan.weights, [&](const auto &weight) { return frozen.contains(weight.first); });
+    plan.names.push_back(adapterConfigFile);
+  }
   PP_TRY(layout.origin ? planAsRead(plan, layout) : planAfresh(plan, layout));
   plan.index = indexOf(plan, layout);
   for (const OutFile &file : plan.files)
@@ -208,6 +218,26 @@ Status writeState(const Program &program, const std::string &path, const RunStat
   return writeText(path, root.dump(2) + "\n");
 }
 
+/// Adds factor A B to the weight, all in the layouts of files: A [rank, in], B [out, rank], the weight [out, in] or, as
+/// GPT-2 has it, [in, out]. Each number is rounded once.
+void addProduct(const OutTensor &tensor, const std::vector<char> &a, const std::vector<char> &b, double factor,
+                std::vector<char> &values) {
+  const TensorSpec &weight = tensor.pieces->front().tensor, &first = tensor.a->front().tensor;
+  auto readA = SafeTensors::readerOf(fileType(first.type)),
+       readB = SafeTensors::readerOf(fileType(tensor.b->front().tensor.type)),
+       readW = SafeTensors::readerOf(fileType(weight.type));
+  const int64_t rank = fileShape(first)[0], in = fileShape(first)[1], out = fileShape(tensor.b->front().tensor)[0];
+  for (int64_t o = 0; o < out; ++o)
+    for (int64_t i = 0; i < in; ++i) {
+      double sum = 0;
+      for (int64_t r = 0; r < rank; ++r)
+        sum += readB(b.data(), o * rank + r) * readA(a.data(), r * in + i);
+      int64_t at = weight.transposed ? o * in + i : i * out + o;
+      storeElement(values.data() + at * int64_t(elementBytes(weight.type)), weight.type,
+                   readW(values.data(), at) + factor * sum);
+    }
+}
+
 /// Gathers the tensors of a file, one at a time, and writes them. Collective.
 Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &out,
                  const std::map<std::string, std::string> &metadata, int64_t &vanished) {
@@ -226,6 +256,13 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
       continue;
     }
     PP_TRY(gather(memory, *tensor.pieces, values));
+    if (tensor.a) {
+      std::vector<char> a, b;
+      PP_TRY(gather(memory, *tensor.a, a));
+      PP_TRY(gather(memory, *tensor.b, b));
+      if (writer)
+        addProduct(tensor, a, b, memory.emitted.program().lora.factor, values);
+    }
     if (!writer)
       continue;
     Type own = tensor.pieces->front().tensor.type, stored = *typeOfFile(tensor.entry.type);
@@ -240,14 +277,11 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
   return writer ? file.finish() : Status();
 }
 
-/// What rank 0 alone writes, state.json first: it says what is ours if the save does not come to its end.
-Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
-                   Plan &plan) {
+/// Copies what the model has beside its weights, and writes the index.
+Status writeBeside(const std::string &fresh, const WeightLayout &layout, const Plan &plan) {
   std::vector<std::string> beside, tooLarge;
   if (layout.origin)
     PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
-  plan.names.insert(plan.names.end(), beside.begin(), beside.end());
-  PP_TRY(writeState(memory.emitted.program(), fresh + "/" + stateFile, state, plan.names));
   for (const std::string &name : beside) {
     std::string body;
     PP_TRY(readText(layout.origin->path() + "/" + name, body));
@@ -258,6 +292,22 @@ Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState 
     PP_TRY(writeText(fresh + "/" + name, body));
   }
   return plan.index.empty() ? Status() : writeText(fresh + "/" + WeightFiles::indexName, plan.index);
+}
+
+/// What rank 0 alone writes, state.json first: it says what is ours if the save does not come to its end.
+Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
+                   Plan &plan) {
+  std::vector<std::string> beside, tooLarge;
+  if (layout.origin)
+    PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
+  plan.names.insert(plan.names.end(), beside.begin(), beside.end());
+  PP_TRY(writeState(memory.emitted.program(), fresh + "/" + stateFile, state, plan.names));
+  if (layout.adapters) {
+    std::string config;
+    PP_TRY(adapterConfig(memory, state.origin, config));
+    PP_TRY(writeText(fresh + "/" + adapterConfigFile, config));
+  }
+  return writeBeside(fresh, layout, plan);
 }
 
 Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
@@ -277,6 +327,60 @@ Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &st
     optimizer.tensors.push_back({{name, fileType(tensor.type), fileShape(tensor)}, &pieces, {}});
   }
   return writeFile(memory, fresh, optimizer, ours, vanished);
+}
+
+/// The files of the model, with the product of each adapter in the weight that it stands beside.
+Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan) {
+  std::set<std::string> frozen;
+  PP_TRY(frozenWeights(memory, frozen));
+  PP_TRY(piecesOf(memory, TensorKind::Weights, plan.weights));
+  for (const auto &[name, pieces] : plan.weights)
+    if (!frozen.contains(name))
+      plan.adapters[name] = pieces;
+  std::erase_if(plan.weights, [&](const auto &weight) { return !frozen.contains(weight.first); });
+  PP_TRY(layout.origin ? planAsRead(plan, layout) : planAfresh(plan, layout));
+  plan.index = indexOf(plan, layout);
+  for (OutFile &file : plan.files)
+    for (OutTensor &tensor : file.tensors) {
+      if (!tensor.pieces)
+        continue;
+      const std::string base = adapterOf(plan.adapters, tensor.pieces->front().name);
+      if (base.empty())
+        continue;
+      tensor.a = &plan.adapters.at(base + firstEnd);
+      tensor.b = &plan.adapters.at(base + secondEnd);
+    }
+  return {};
+}
+
+Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, int64_t &vanished) {
+  Plan plan;
+  PP_TRY(makeMergePlan(memory, layout, plan));
+  if (memory.program.rank == 0)
+    PP_TRY(writeBeside(fresh, layout, plan));
+  for (const OutFile &file : plan.files)
+    PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, vanished));
+  return {};
+}
+
+/// Lets `write` fill a folder beside this one, and exchanges the two.
+template <typename Write> Status replaceBy(RankMemory &memory, const std::string &folder, Write write) {
+  std::string fresh = folder + ".tmp";
+  bool writer = memory.program.rank == 0;
+  if (writer) {
+    PP_TRY(checkReplaceable(folder));
+    PP_TRY(makeFresh(folder, fresh));
+  }
+  Status status = write(fresh);
+  if (writer && status.ok())
+    status = syncFolder(fresh);
+  if (writer && status.ok())
+    status = replaceFolder(fresh, folder);
+  if (writer && !status.ok()) {
+    std::error_code error;
+    std::filesystem::remove_all(fresh, error);
+  }
+  return status;
 }
 
 } // namespace
@@ -326,22 +430,13 @@ Status checkFile(const std::string &option, const std::string &path) {
 
 Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
                       int64_t &vanished) {
-  std::string folder = withoutEndSlash(path), fresh = folder + ".tmp";
-  bool writer = memory.program.rank == 0;
-  if (writer) {
-    PP_TRY(checkReplaceable(folder));
-    PP_TRY(makeFresh(folder, fresh));
-  }
-  Status status = writeAll(memory, fresh, state, layout, vanished);
-  if (writer && status.ok())
-    status = syncFolder(fresh);
-  if (writer && status.ok())
-    status = replaceFolder(fresh, folder);
-  if (writer && !status.ok()) {
-    std::error_code error;
-    std::filesystem::remove_all(fresh, error);
-  }
-  return status;
+  return replaceBy(memory, withoutEndSlash(path),
+                   [&](const std::string &fresh) { return writeAll(memory, fresh, state, layout, vanished); });
+}
+
+Status saveMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout, int64_t &vanished) {
+  return replaceBy(memory, withoutEndSlash(path),
+                   [&](const std::string &fresh) { return writeMerged(memory, fresh, layout, vanished); });
 }
 
 Status readRunState(const Program &program, const std::string &folder, RunState &state,
@@ -417,11 +512,12 @@ Status loadCheckpoint(RankMemory &memory, const std::string &path, const WeightF
   // A weight whose file has another type than the run is read from its master, if there is one.
   WeightMatch exact = match;
   for (const WeightSpec &weight : memory.program.weights)
-    if (FilePlace &place = exact.weights.at(weight.name), master = stored(weight.name + ".master");
-        master && place.tensor->type != fileType(weight.type))
-      place = master;
+    if (auto found = exact.weights.find(weight.name); found != exact.weights.end())
+      if (FilePlace master = stored(weight.name + ".master");
+          master && found->second.tensor->type != fileType(weight.type))
+        found->second = master;
   int64_t vanished = 0;
-  PP_TRY(loadWeights(memory, exact, vanished));
+  PP_TRY(loadWeights(memory, exact, state.seed, vanished));
   Pieces held;
   PP_TRY(ownState(memory, held));
   for (const Held &each : held) {

@@ -33,6 +33,7 @@ struct RunState {
 struct WeightLayout {
   const WeightFiles *origin = nullptr; ///< the folder that was read: its files, names, order and types are kept
   const WeightMatch *match = nullptr;  ///< of the origin
+  bool adapters = false;               ///< of the adapters alone, as a folder of peft
   std::optional<Type> type;            ///< of all weights; absent: the origin's, or the program's
   int64_t shardBytes = 5'000'000'000;  ///< without an origin: at most so many in a file
 };
@@ -47,6 +48,8 @@ Status checkFile(const std::string &option, const std::string &path);
 /// were too small for f16 and became 0.
 Status saveCheckpoint(RankMemory &memory, const std::string &folder, const RunState &state, const WeightLayout &layout,
                       int64_t &vanished);
+/// Writes the model with its adapters added to its weights, in the files of the model that was read. Collective.
+Status saveMerged(RankMemory &memory, const std::string &folder, const WeightLayout &layout, int64_t &vanished);
 /// Reads where the run stood and refuses a checkpoint of another program. `changes` says where the optimizer differs.
 Status readRunState(const Program &program, const std::string &folder, RunState &state,
                     std::vector<std::string> &changes);

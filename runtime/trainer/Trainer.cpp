@@ -1,7 +1,9 @@
 // Runs one rank: inputs of the step, the emitted step, the loss of all ranks; files and terminal between steps.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Trainer.h"
+#include "runtime/files/Folder.h"
 #include "runtime/files/Profile.h"
+#include "runtime/trainer/Adapters.h"
 #include "runtime/trainer/Rate.h"
 #include <algorithm>
 #include <cerrno>
@@ -171,6 +173,8 @@ Status Trainer::checkOutputs() {
                               {"logprobs", &options.logprobs}})
     if (!path->empty())
       PP_TRY(checkFile(option, *path));
+  if (!options.merge.empty())
+    PP_TRY(checkReplaceable(withoutEndSlash(options.merge)));
   if (options.save.empty())
     return {};
   std::string remark;
@@ -182,6 +186,8 @@ Status Trainer::checkOutputs() {
 
 /// Finds every weight in the files that are read, before anything is written.
 Status Trainer::openWeights() {
+  if (whole.adapts())
+    return openAdapted();
   const std::string &path = options.resume.empty() ? options.load : options.resume;
   if (path.empty())
     return {};
@@ -194,7 +200,35 @@ Status Trainer::openWeights() {
   return matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match);
 }
 
+/// The model comes from where the run began, and its adapters from their own folder, if there is one yet.
+Status Trainer::openAdapted() {
+  if (options.shardBytes)
+    return invalid("`--shard-size` has no effect: adapters are saved in one file");
+  RankMemory view = memory();
+  if (options.resume.empty())
+    state.origin = options.load;
+  if (!state.origin.empty()) {
+    PP_TRY(files.open(state.origin));
+    PP_TRY(matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match));
+  }
+  const std::string folder = withoutEndSlash(options.resume.empty() ? options.adapter : options.resume);
+  if (folder.empty())
+    return {};
+  PP_TRY(checkAdapterConfig(whole, folder));
+  PP_TRY(adapters.open(folder + "/" + adapterFile));
+  return matchAdapters(view, adapters, match);
+}
+
 WeightLayout Trainer::layout() const {
+  if (!whole.adapts())
+    return modelLayout();
+  WeightLayout out;
+  out.adapters = true;
+  out.type = options.saveType;
+  return out;
+}
+
+WeightLayout Trainer::modelLayout() const {
   WeightLayout out;
   if (files.isFolder()) {
     out.origin = &files;
@@ -209,7 +243,7 @@ Status Trainer::fillArena() {
   RankMemory view = memory();
   if (!options.resume.empty())
     return loadCheckpoint(view, options.resume, files, match, state);
-  return options.load.empty() ? initWeights(view, state.seed) : loadWeights(view, match, vanished);
+  return match.weights.empty() ? initWeights(view, state.seed) : loadWeights(view, match, state.seed, vanished);
 }
 
 Status Trainer::train() {
@@ -236,6 +270,8 @@ Status Trainer::train() {
         printf("remark: %lld values are too small for f16, and `%s` has 0 for them\n", static_cast<long long>(lost),
                options.save.c_str());
     }
+    if (last && !options.merge.empty())
+      PP_TRY(saveMerged(view, options.merge, modelLayout(), vanished));
     if (step == state.step + 1 && !last)
       trace.clearSums(); // the first step touches every page
   }

@@ -38,6 +38,7 @@ private:
   Status writeBatches();
   Status endAt(int64_t steps);
   Status openWeights();
+  Status openAdapted();
   Status fillArena();
   Status train();
   Status trainStep(int64_t step, StepSummary &summary);
@@ -57,6 +58,8 @@ private:
   Status printHeader();
   /// How weights are saved: as in the folder that was read, if there was one.
   [[nodiscard]] WeightLayout layout() const;
+  /// Of the model, whether it has adapters or not.
+  [[nodiscard]] WeightLayout modelLayout() const;
   [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, device}; }
   [[nodiscard]] bool speaks() const { return rank.rank == 0; }
 
@@ -78,7 +81,8 @@ private:
   std::vector<double> sums;            ///< losses by microbatch, then each rank's norm
   bool together = false, mine = false;
   std::vector<std::string> remarks;
-  WeightFiles files; ///< what --load or --resume names
+  WeightFiles files; ///< what --load or --resume names; under adapters the model
+  WeightFiles adapters;
   WeightMatch match;
   int64_t vanished = 0; ///< values of the first weights that f16 holds as 0
 };

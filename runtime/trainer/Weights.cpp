@@ -17,9 +17,11 @@ Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, De
   int64_t count = place.elements();
   std::vector<char> values(size_t(place.bytes()));
   for (int64_t i = 0; i < count; ++i) {
-    double value = weight.init == WeightSpec::Init::One    ? 1
-                   : weight.init == WeightSpec::Init::Zero ? 0
-                                                           : weight.deviation * normalAt(key, uint64_t(place.place(i)));
+    auto at = uint64_t(place.place(i));
+    double value = weight.init == WeightSpec::Init::One       ? 1
+                   : weight.init == WeightSpec::Init::Zero    ? 0
+                   : weight.init == WeightSpec::Init::Uniform ? weight.deviation * uniformAt(key, at)
+                                                              : weight.deviation * normalAt(key, at);
     storeElement(values.data() + i * int64_t(elementBytes(place.type)), place.type, value);
   }
   return device.upload(place.offset, values.data(), values.size());
@@ -202,7 +204,8 @@ Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vec
   PP_TRY(memory.emitted.all(programs));
   for (const RankProgram *program : programs)
     for (const WeightSpec &weight : program->weights)
-      names.insert(weight.name);
+      if (weight.frozen || !memory.emitted.program().adapts())
+        names.insert(weight.name);
   bool hasOutput = std::any_of(names.begin(), names.end(), isOutputLayer);
   for (const auto &[name, place] : files.tensors())
     unused.insert(name);
@@ -239,9 +242,14 @@ Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vec
   return {};
 }
 
-Status loadWeights(RankMemory &memory, const WeightMatch &match, int64_t &vanished) {
+Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, int64_t &vanished) {
+  auto load = [&](const WeightSpec &weight, const TensorSpec &place) {
+    auto found = match.weights.find(weight.name);
+    return found == match.weights.end() ? fill(weight, place, seed, memory.device)
+                                        : fromFile(place, found->second, memory.device, vanished);
+  };
   for (const WeightSpec &weight : memory.program.weights)
-    PP_TRY(fromFile(weight, match.weights.at(weight.name), memory.device, vanished));
+    PP_TRY(load(weight, weight));
   for (const StateSpec &state : memory.program.state) {
     if (!state.isWeight())
       continue;
@@ -249,7 +257,7 @@ Status loadWeights(RankMemory &memory, const WeightMatch &match, int64_t &vanish
     PP_TRY(findWeight(memory, state.name, weight));
     TensorSpec place = state;
     place.transposed = weight->transposed;
-    PP_TRY(fromFile(place, match.weights.at(state.name), memory.device, vanished));
+    PP_TRY(load(*weight, place));
   }
   return {};
 }

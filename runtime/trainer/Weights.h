@@ -30,11 +30,12 @@ struct WeightMatch {
 
 /// Finds the tensor of every weight of all ranks. A name may carry or lack `model.` or `transformer.`. A tensor that is
 /// no weight is an error, unless it is in `allowed` (null: all are), a buffer of a published model, or an output layer
-/// that repeats the token table to which the model's is tied.
+/// that repeats the token table to which the model's is tied. Adapters are not looked for.
 Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,
                     WeightMatch &match);
-/// Reads every weight of this rank, masters too. `vanished`: values that were too small for f16 and became 0.
-Status loadWeights(RankMemory &memory, const WeightMatch &match, int64_t &vanished);
+/// Reads every weight of this rank, masters too; one that is not in the files gets its first value under this seed.
+/// `vanished`: values that were too small for f16 and became 0.
+Status loadWeights(RankMemory &memory, const WeightMatch &match, uint64_t seed, int64_t &vanished);
 
 /// Stores a value that was computed in f64; 16 bits go through f32, which is what their master holds.
 void storeElement(char *at, Type type, double value);

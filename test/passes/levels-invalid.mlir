@@ -1,4 +1,5 @@
 // Every pass on programs refuses those of the two other levels, with one error and a note at the first op of the level.
+// RUN: not pp-opt %s --split-input-file --pp-adapt-linears 2>&1 | FileCheck %s -DPASS=adapt-linears "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-split-vocabulary 2>&1 | FileCheck %s -DPASS=split-vocabulary "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-units 2>&1 | FileCheck %s -DPASS=verify-units "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-freeze-weights 2>&1 | FileCheck %s -DPASS=freeze-weights "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes

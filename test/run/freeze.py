@@ -8,9 +8,9 @@
 # weights are the bits that they began with; the trained ones and the losses are those of `single` with the same
 # weights frozen. (Where HelixPipe ships weights, the merge of the ranks' lists decides in which order their gradients
 # are summed, and that order depends on how long units are.)
-import argparse, os, sys
+import argparse, json, math, os, sys
 import harness
-from gradients import TOLERANCE, TRAINED, Runner, difference
+from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
 # The first layers and a stage between trained ones; parts of every layer; nothing that comes first; the tied table.
 SETS = {
@@ -35,7 +35,8 @@ def start_of(runner, sizes):
     program = runner.compile(schedule="single", **sizes | dict(ranks=1))
     saved = program + ".start"
     harness.call([program, "--in-process", "--data", runner.text, "--steps", "1", "--lr", "0", "--save", saved])
-    tensors = harness.read_safetensors(os.path.join(saved, "model.safetensors"))
+    runner.starts[sizes["model"]] = os.path.join(saved, "model.safetensors")
+    tensors = harness.read_safetensors(runner.starts[sizes["model"]])
     return {name: values for name, (_, values) in tensors.items()}
 
 
@@ -63,6 +64,27 @@ def judge(runner, tally, sizes, schedule, words, mode, start, alone):
                       f"trained {trained:.1e}" + ("" if good else f" worst in {where}, {moved}"))
 
 
+def check_memory(runner, tally, name):
+    """Planned bytes of one rank: weights stay, and gradients (f32), m, v and masters are those of trained weights alone.
+    Every tensor begins at a multiple of 64 bytes."""
+    model, words = SETS[name]
+    shapes = {name: shape for name, (shape, _) in harness.read_safetensors(runner.starts[model]).items()}
+    for precision, wide, states in (("f32", 4, 2), ("bf16", 2, 3)):
+        defines = SMALL | dict(model=model, precision=precision, schedule="single", microbatches=4, kv_heads=1,
+                               freeze=words)
+        stats = json.loads(harness.call([runner.compiler, harness.TRAIN, "--emit=stats", *(
+            word for key, value in defines.items() for word in ("-D", f"{key}={value}"))]).stdout)
+        planned = stats["per_rank"][0]["peak_bytes"]
+
+        def bytes_of(width, names):
+            return sum(-(-width * math.prod(shapes[name]) // 64) * 64 for name in names)
+
+        trained = bytes_of(4, [name for name in shapes if not is_frozen(name, words)])
+        wanted = dict(weight=bytes_of(wide, shapes), grad=trained, opt=states * trained)
+        tally.check(all(planned[role] == size for role, size in wanted.items()),
+                    f"{model} {precision}, frozen {words[:24]}: planned {planned}, expected {wanted}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("compiler")
@@ -74,7 +96,7 @@ def main():
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally = Runner(arguments.compiler, arguments.folder), harness.Tally()
     names = arguments.sets.split(",")
-    starts, alone = {}, {}
+    starts, alone, runner.starts = {}, {}, {}
     for number, schedule in enumerate(arguments.schedules.split(",")):
         name = names[number % len(names)] if number >= len(names) else names[0]
         for name in dict.fromkeys((names[0], name)):
@@ -88,6 +110,9 @@ def main():
             transport = "threads" if arguments.without_mpi or number % 2 else "mpi"
             judge(runner, tally, sizes, schedule, words, (transport, "rendezvous"), starts[model],
                   alone[name])
+    for name in names:
+        if SETS[name][0] in runner.starts:
+            check_memory(runner, tally, name)
     return tally.close()
 
 

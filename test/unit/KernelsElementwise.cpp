@@ -92,6 +92,21 @@ TEST(KernelsElementwise, Swiglu) {
     }
 }
 
+TEST(KernelsElementwise, Scale) {
+  for (Type type : allTypes)
+    for (size_t n : {1, 15, 333}) {
+      Values x = rounded(type, random(n, 1)), expected(n);
+      for (size_t i = 0; i < n; ++i)
+        expected[i] = 0.375 * x[i];
+      OneOp op("scale", type, {int64_t(n)}, {0.375});
+      Array y(type, n), over(type, x);
+      op(pp_scale, over, y);
+      expectEqual(y.get(), rounded(type, expected), "y");
+      op(pp_scale, over, over);
+      expectEqual(over.get(), rounded(type, expected), "over x");
+    }
+}
+
 TEST(KernelsElementwise, AddAccumulateRound) {
   for (Type type : allTypes) {
     size_t n = 77;
