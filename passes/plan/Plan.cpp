@@ -167,6 +167,7 @@ LogicalResult PlanRun::run() {
     return program.emitError() << "--plan finds no order that fits " << limit << " bytes (" << formatBytes(limit)
                                << ") on every rank; `" << given << "` as written needs " << written->peak()
                                << " bytes (" << formatBytes(written->peak()) << ")";
+  bound = std::min(bound, best->makespan); // its bytes are those of another order's memory plan
   if (best->order)
     writePlanOrder(program, best->order->first, best->order->second);
   program.emitRemark() << "plan: " << best->seed << ", makespan " << timeOf(*written, best->makespan) << ", bound "
