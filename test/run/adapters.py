@@ -9,8 +9,8 @@ import argparse, json, math, os, shutil, sys
 import families, harness
 from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
-SCHEDULES = ("gpipe 1f1b interleaved zb_h2 zb_v dualpipe_v pipedream_2bw 1f1b_recompute weipipe_interleave weipipe_naive "
-             "wzb2 tawpipe fsdp zero1 data_parallel helixpipe/folds=2/forget=true terapipe slimpipe/exchange=true "
+SCHEDULES = ("gpipe 1f1b interleaved zb_h2 zb_v dualpipe_v pipedream_2bw 1f1b_recompute weipipe_interleave "
+             "weipipe_naive wzb2 tawpipe fsdp zero1 data_parallel helixpipe/folds=2/forget=true terapipe slimpipe/exchange=true "
              "ring_attention/sharded=true").split()
 LORA = {"llama": "q_proj,v_proj,down_proj", "gpt2": "all-linear"}
 SIZES = dict(precision="f64", ranks=4, microbatches=8, kv_heads=1) | {"lora.rank": 4, "lora.alpha": 6}
@@ -86,7 +86,8 @@ def check_reference(judge, tally, variant, expected):
     judge.write(variant)
     place, lora = os.path.join(judge.folder, variant), REFERENCES[variant]
     adapter, program = place + ".adapter", place + ".adapted"
-    for schedule, ranks in (("single.pipe", []), ("zb_v.pipe:zb_v", ["-D", "ranks=2"]), ("fsdp.pipe", ["-D", "ranks=2"])):
+    for schedule, ranks in (("single.pipe", []), ("zb_v.pipe:zb_v", ["-D", "ranks=2"]),
+                            ("fsdp.pipe", ["-D", "ranks=2"])):
         harness.call([judge.compiler, f"--from-hf={place}", f"--schedule=std/{schedule}", *ranks, "-D",
                       f"microbatches={families.ROWS}", "-D", f"data.sequence={families.SEQUENCE}",
                       *(word for name, value in lora.items() for word in ("-D", f"lora.{name}={value}")),

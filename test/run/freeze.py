@@ -65,7 +65,7 @@ def judge(runner, tally, sizes, schedule, words, mode, start, alone):
 
 
 def check_memory(runner, tally, name):
-    """Planned bytes of one rank: weights stay, and gradients (f32), m, v and masters are those of trained weights alone.
+    """Planned bytes of one rank: weights stay; gradients (f32), m, v and masters are those of trained weights alone.
     Every tensor begins at a multiple of 64 bytes."""
     model, words = SETS[name]
     shapes = {name: shape for name, (shape, _) in harness.read_safetensors(runner.starts[model]).items()}
