@@ -384,7 +384,7 @@ func.func private @part(%w: tensor<2xf32> {nn.weight = #nn.weight<"">})
 
 // -----
 
-// expected-error@+1 {{`w` begins as `normal` with deviation -5.000000e-01; expected 0 or more for `normal`, and 0 for others}}
+// expected-error@+1 {{`w` begins as `normal` with deviation -5.000000e-01; expected 0 or more for `normal` and `uniform`, and 0 for others}}
 func.func private @part(%w: tensor<2xf32> {nn.weight = #nn.weight<"w" normal -0.5>})
 
 // -----
