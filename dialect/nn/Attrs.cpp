@@ -48,9 +48,8 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
     init = Init::one;
   else if (succeeded(parser.parseOptionalKeyword("uniform")))
     init = Init::uniform;
-  else if (failed(parser.parseKeyword("normal")))
-    return {};
-  if ((init == Init::normal || init == Init::uniform) && parser.parseFloat(deviation))
+  bool hasDeviation = init == Init::uniform || succeeded(parser.parseOptionalKeyword("normal"));
+  if (hasDeviation && parser.parseFloat(deviation))
     return {};
   bool transposed = succeeded(parser.parseOptionalKeyword("transposed"));
   bool shared = succeeded(parser.parseOptionalKeyword("shared"));
