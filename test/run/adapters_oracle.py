@@ -5,24 +5,15 @@
 # usage: adapters_oracle.py > Inputs/adapters.json
 # Made with peft 0.21.2, transformers 5.23.0 and torch 2.15.0; in f64, as families_oracle.py is.
 import json
+import families_oracle  # first: it makes torch compute in f64
 import torch
-
-torch.set_default_dtype(torch.float64)
-torch.float32 = torch.float = torch.float64
-torch.Tensor.float = torch.Tensor.double
-import transformers
 import peft
 import adapters
 import families
 
 
 def judge(variant):
-    config = transformers.AutoConfig.for_model(**families.VARIANTS[variant])
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            _, values = families.weight_of(name.removeprefix("transformer."), list(weight.shape))
-            weight.copy_(torch.tensor(values).reshape(weight.shape))
+    model = families_oracle.model_of(variant)
     lora = adapters.REFERENCES[variant]
     model = peft.get_peft_model(model, peft.LoraConfig(
         r=lora["rank"], lora_alpha=lora["alpha"], target_modules=lora["targets"].split(","),

@@ -83,17 +83,10 @@ def random_documents(seed, count, longest):
 
 
 def read_batches(path):
-    with open(path, "rb") as file:
-        body = file.read()
-    (size,) = struct.unpack("<Q", body[:8])
     out = {}
-    for name, entry in json.loads(body[8:8 + size]).items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            letter, width = ("d", 8) if entry["dtype"] == "F64" else ("i", 4)
-            values = struct.unpack(f"<{(end - begin) // width}{letter}", body[8 + size + begin:8 + size + end])
-            out[name] = values if len(entry["shape"]) == 1 else [
-                list(values[i:i + entry["shape"][1]]) for i in range(0, len(values), entry["shape"][1])]
+    for name, (shape, values) in harness.read_safetensors(path).items():
+        out[name] = tuple(values) if len(shape) == 1 else [
+            list(values[i:i + shape[1]]) for i in range(0, len(values), shape[1])]
     return out
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: evaluates.py PP_COMPILE FOLDER
-import filecmp, json, math, os, struct, sys
+import filecmp, math, os, sys
 import data, documents, harness
 
 SIZES = dict(model="llama", layers=8, hidden=16, heads=4, kv_heads=4, ffn=24, vocab=256, sequence=16, microbatch=2,
@@ -67,15 +67,7 @@ def check_logprobs(compiler, folder, held, schedule, losses):
     program = compiled(compiler, folder, schedule, ["-D", "data.documents=true"], schedule=schedule, ranks=4)
     out = program + ".logprobs"
     lines, _ = run(program, held, "--lr", "0", "--steps", "1", "--logprobs", out, "--eval", held)
-    with open(out, "rb") as file:
-        body = file.read()
-    (size,) = struct.unpack("<Q", body[:8])
-    values = {}
-    for name, entry in json.loads(body[8:8 + size]).items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            letter = "f" if entry["dtype"] == "F32" else "i"
-            values[name] = struct.unpack(f"<{(end - begin) // 4}{letter}", body[8 + size + begin:8 + size + end])
+    values = {name: its for name, (_, its) in harness.read_safetensors(out).items()}
     targets, logprobs = values["targets"], values["logprobs"]
     assert len(logprobs) == len(targets) == len(values["tokens"]) == len(values["starts"])
     assert all((target < 0) == (value == 0) for target, value in zip(targets, logprobs)), "a number for each target"
