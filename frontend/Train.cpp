@@ -66,7 +66,7 @@ public:
     if (failed(bindParameters(evaluator, calleeOf(*model), modelCall, trainScope, overrides, modelScope)))
       return failure();
     noteModelSizes();
-    if (model->layerValues) {
+    if (!model->layerVariables.empty()) {
       if (failed(expandLayers(source, evaluator, *model, modelScope, expanded)))
         return failure();
       model = &expanded.model;

@@ -3,7 +3,8 @@
 //
 //   [a, f_0, f_1, ..]   cosines and sines are multiplied by a; pair j turns by position * f_j
 //
-// Plain rotary positions (Su et al. 2021) have f_j = theta^(-2j/width). The other tables serve longer sequences.
+// Plain rotary positions (Su et al. 2021) have f_j = theta^(-2j/width). The other tables serve longer sequences. The
+// width is that of the columns that turn, a head's or fewer; an odd one has a pair more than half of it.
 #include "frontend/evaluate/Evaluator.h"
 #include <cmath>
 #include <numbers>
@@ -88,18 +89,22 @@ FailureOr<Value> Evaluator::ropeTable(const Expr *expr, const Value::List &value
                                 word + "`, got " + value.text());
   }
   const int64_t *width = values[1].asInt();
-  if (!width || *width % 2 || *width > 1 << 16)
-    return fail(expr->at, "`" + name + "` expects an even width of heads, got " + values[1].text());
-  if (name == "rope_longrope" && int64_t(table.divisors.size()) != *width / 2)
-    return fail(expr->at, "`rope_longrope` expects " + Twine(*width / 2) + " divisors for heads of width " +
-                              Twine(*width) + ", got " + Twine(table.divisors.size()));
+  if (!width || *width > 1 << 16 || (*width % 2 && name == "rope_yarn"))
+    return fail(expr->at, "`" + name + "` expects " + (name == "rope_yarn" ? "an even" : "a") +
+                              " width of heads, got " + values[1].text());
+  if (name == "rope_dynamic" && *width <= 2)
+    return fail(expr->at, "`rope_dynamic` expects a width of heads above 2, got " + Twine(*width));
+  int64_t pairs = (*width + 1) / 2;
+  if (name == "rope_longrope" && int64_t(table.divisors.size()) != pairs)
+    return fail(expr->at, "`rope_longrope` expects " + Twine(pairs) + " divisors for heads of width " + Twine(*width) +
+                              ", got " + Twine(table.divisors.size()));
   if (name == "rope_llama3" && table.numbers[3] >= table.numbers[4])
     return fail(expr->at,
                 "`rope_llama3` expects `low` below `high`, got " + values[3].text() + " and " + values[4].text());
-  if (failed(reserve(expr->at, *width / 2 + 1)))
+  if (failed(reserve(expr->at, pairs + 1)))
     return failure();
   Value::List made = {Value(name == "rope_yarn" || name == "rope_longrope" ? table.numbers.back() : 1.0)};
-  for (int64_t j = 0; j < *width / 2; ++j)
+  for (int64_t j = 0; j < pairs; ++j)
     made.push_back(Value(name == "rope_linear"     ? table.plain(double(j)) / table.numbers[2]
                          : name == "rope_dynamic"  ? table.plain(double(j), table.dynamicTheta())
                          : name == "rope_llama3"   ? table.llama3(double(j))

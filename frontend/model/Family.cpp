@@ -186,9 +186,14 @@ private:
   }
 
   LogicalResult checkOnly() {
+    auto isOfFamily = [&](StringRef name) {
+      return any_of(family->only, [&](const Family::Only &only) { return only.name.text == name; });
+    };
     for (const Family *one : {any, family})
       for (const Family::Only &only : one->only) {
         StringRef name = only.name.text;
+        if (one == any && isOfFamily(name)) // the family knows better
+          continue;
         known.push_back(name);
         const json::Value *given = config.get(name);
         if (!given || given->getAsNull() || is_contained(request.notes, name))
@@ -257,16 +262,33 @@ private:
     return std::clamp<int64_t>(length ? length : 512, 1, 512);
   }
 
-  /// `rope_table(width)`: what the configuration says of rotary positions.
+  /// `rope_table(width, ..)`: what the configuration says of rotary positions, and the defaults of the family.
   FailureOr<std::string> ropeTable(const Expr *call) {
-    if (call->operands.size() != 1)
-      return fail(call->at, "`rope_table` takes the width of a head");
-    FailureOr<int64_t> width = evaluateInt(call->operands[0], scope, "as a width");
-    if (failed(width))
-      return failure();
+    RopeDefaults defaults;
+    for (auto [i, label, operand] : enumerate(call->labels, call->operands)) {
+      FailureOr<Value> value = evaluate(operand, scope);
+      if (failed(value))
+        return failure();
+      std::optional<double> number;
+      if (value->asInt() || value->asNumber())
+        number = value->asInt() ? double(*value->asInt()) : *value->asNumber();
+      if (i == 0 && label.text.empty() && value->asInt())
+        defaults.width = *value->asInt();
+      else if (label.text == "theta" && number)
+        defaults.theta = *number;
+      else if (label.text == "partial" && number)
+        defaults.partial = number;
+      else if (label.text == "original" && number)
+        defaults.original = number;
+      else if (label.text == "yarn" && value->asString())
+        defaults.yarn = *value->asString();
+      else
+        return fail(operand->at, "`rope_table` takes the width of a head, and numbers for `theta`, `partial` and "
+                                 "`original`, and a type for `yarn`");
+    }
     for (StringRef name : kRopeFields)
       known.push_back(name);
-    return ropeCall(source, config, *width, sequence());
+    return ropeCall(source, config, defaults, sequence());
   }
 
   FailureOr<std::string> modelCall() {

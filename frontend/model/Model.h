@@ -25,10 +25,11 @@ struct ExpandedModel {
   std::vector<ModelPart> parts;
   llvm::SmallVector<Name> kinds;
   llvm::SmallVector<unsigned> kindNumbers;
+  std::vector<llvm::SmallVector<int64_t>> values; ///< of each kind
 };
 
-/// Of a model with `layer NAME in [..]`, makes one with a kind of layers for each value of the list. NAME is bound in
-/// `parameters`, and `enterPart` gives it the value of a part's kind.
+/// Of a model with `layer NAME in [..], ..`, makes one with a kind of layers for all layers of equal values. Each NAME
+/// is bound in `parameters`, and `enterPart` gives it the value of a part's kind.
 mlir::LogicalResult expandLayers(Source &source, Evaluator &evaluator, const Model &model, Scope &parameters,
                                  ExpandedModel &expanded);
 void enterPart(const Model &model, const ModelPart &part, Scope &parameters);

@@ -12,7 +12,8 @@ namespace {
 /// The fields that say how positions turn, whichever way they are spelt.
 class RopeFields {
 public:
-  RopeFields(Source &source, const FolderConfig &config) : source(source), config(config) {
+  RopeFields(Source &source, const FolderConfig &config, const RopeDefaults &defaults)
+      : source(source), config(config), defaults(defaults) {
     for (StringRef name : {"rope_parameters", "rope_scaling"})
       if (const json::Value *value = config.get(name);
           value && value->getAsObject() && !value->getAsObject()->empty()) {
@@ -21,7 +22,7 @@ public:
       }
   }
 
-  FailureOr<std::string> call(int64_t width, int64_t sequence) {
+  FailureOr<std::string> call(int64_t sequence) {
     for (StringRef name : {"rope_scaling", "rope_parameters"})
       if (const json::Value *value = config.get(name); value && !value->getAsObject() && !value->getAsNull())
         return refuse(name, "expected an object or null for `" + name + "`");
@@ -32,20 +33,12 @@ public:
           return refuse(givenAs, "expected a string for `" + name + "`");
         type = *value->getAsString();
       }
-    FailureOr<double> theta = number("rope_theta", 10000), partial = 1.0;
-    if (const json::Value *outside = config.get("rope_theta"); outside && !get("rope_theta")) {
-      if (!outside->getAsNumber())
-        return refuse("rope_theta", "expected a number for `rope_theta`");
-      theta = *outside->getAsNumber();
-    }
-    if (failed(theta) || failed(partial = number("partial_rotary_factor", 1)))
+    FailureOr<double> theta = insideOrOutside("rope_theta", defaults.theta);
+    FailureOr<int64_t> width = failed(theta) ? FailureOr<int64_t>() : turnedWidth();
+    if (failed(width))
       return failure();
-    const json::Value *outside = config.get("partial_rotary_factor");
-    if (*partial != 1 || (outside && !outside->getAsNull() && outside->getAsNumber() != 1.0))
-      return refuse(outside ? "partial_rotary_factor" : givenAs,
-                    "`partial_rotary_factor` is not 1; heads are turned as a whole here");
-    std::string head = type == "su" ? "longrope" : type.str();
-    head = "rope_" + head + "(" + Value(*theta).text() + ", " + std::to_string(width);
+    type = type == "su" ? "longrope" : type == "yarn" ? defaults.yarn : type;
+    std::string head = "rope_" + type.str() + "(" + Value(*theta).text() + ", " + std::to_string(*width);
     using Reader = FailureOr<std::string> (RopeFields::*)(int64_t sequence);
     Reader reader = StringSwitch<Reader>(type)
                         .Case("default", &RopeFields::plain)
@@ -53,7 +46,7 @@ public:
                         .Case("dynamic", &RopeFields::dynamic)
                         .Case("llama3", &RopeFields::llama3)
                         .Case("yarn", &RopeFields::yarn)
-                        .Cases("longrope", "su", &RopeFields::longrope)
+                        .Case("longrope", &RopeFields::longrope)
                         .Default(nullptr);
     if (!reader)
       return unknown(type);
@@ -76,6 +69,30 @@ private:
     if (!value && absent)
       return *absent;
     return refuse(givenAs, (value ? "expected a number for `" : "`" + givenAs + "` has no `") + name + "`");
+  }
+  /// A number that stands in the dictionary or, with less weight, beside it.
+  FailureOr<double> insideOrOutside(StringRef name, double absent) {
+    const json::Value *outside = config.get(name);
+    if (get(name) || !outside || outside->getAsNull())
+      return number(name, absent);
+    if (!outside->getAsNumber())
+      return refuse(name, "expected a number for `" + name + "`");
+    return *outside->getAsNumber();
+  }
+  /// How many columns of a head the table turns; of an odd number, the last pair has one column more.
+  FailureOr<int64_t> turnedWidth() {
+    StringRef name = "partial_rotary_factor";
+    FailureOr<double> partial = insideOrOutside(name, defaults.partial.value_or(1));
+    if (failed(partial))
+      return failure();
+    StringRef said = get(name) || !config.get(name) ? givenAs : name;
+    if (!defaults.partial && *partial != 1)
+      return refuse(said, "`partial_rotary_factor` is not 1; heads are turned as a whole here");
+    auto width = int64_t(double(defaults.width) * *partial);
+    if (*partial > 1 || width < 1)
+      return refuse(said, "`partial_rotary_factor` is " + Value(*partial).text() + "; of heads of width " +
+                              Twine(defaults.width) + " this turns " + Twine(width) + " columns");
+    return width;
   }
   LogicalResult unknown(StringRef type) {
     static const StringRef known[] = {"default", "linear", "dynamic", "llama3", "yarn", "longrope"};
@@ -103,6 +120,8 @@ private:
   }
   /// How long the sequences were that the plain positions were trained with.
   FailureOr<double> original() {
+    if (defaults.original)
+      return *defaults.original;
     for (const json::Value *value : {config.get("original_max_position_embeddings"),
                                      get("original_max_position_embeddings"), config.get("max_position_embeddings")})
       if (value && value->getAsNumber())
@@ -175,11 +194,13 @@ private:
 
   Source &source;
   const FolderConfig &config;
+  const RopeDefaults &defaults;
   const json::Object *given = nullptr;
   StringRef givenAs = "rope_theta";
 };
 } // namespace
 
-FailureOr<std::string> pp::ropeCall(Source &source, const FolderConfig &config, int64_t width, int64_t sequence) {
-  return RopeFields(source, config).call(width, sequence);
+FailureOr<std::string> pp::ropeCall(Source &source, const FolderConfig &config, const RopeDefaults &defaults,
+                                    int64_t sequence) {
+  return RopeFields(source, config, defaults).call(sequence);
 }

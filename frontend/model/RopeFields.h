@@ -11,8 +11,18 @@ namespace pp {
 inline constexpr llvm::StringLiteral kRopeFields[] = {"rope_theta", "rope_scaling", "rope_parameters",
                                                       "partial_rotary_factor", "original_max_position_embeddings"};
 
-/// The call that makes the table of heads of `width`, for sequences of `sequence` tokens: `rope_linear(10000, 64, 4)`.
-mlir::FailureOr<std::string> ropeCall(Source &source, const FolderConfig &config, int64_t width, int64_t sequence);
+/// What a family says of its rotary positions: the heads, and what stands where its config.json says nothing.
+struct RopeDefaults {
+  int64_t width = 0;
+  double theta = 10000;
+  std::optional<double> partial;  ///< the share of a head that turns; none: heads turn as a whole
+  std::optional<double> original; ///< the sequence's length in training, whatever the dictionary says
+  llvm::StringRef yarn = "yarn";  ///< the type that `yarn` stands for
+};
+
+/// The call that makes the table, for sequences of `sequence` tokens: `rope_linear(10000, 64, 4)`.
+mlir::FailureOr<std::string> ropeCall(Source &source, const FolderConfig &config, const RopeDefaults &defaults,
+                                      int64_t sequence);
 
 } // namespace pp
 

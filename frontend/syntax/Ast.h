@@ -229,13 +229,19 @@ struct ModelPart {
     Expr *value;
   };
   Name name;
-  std::optional<unsigned> kind; ///< of the layers that have it; none: it exists once
-  int64_t layerValue = 0;       ///< of `layer NAME in [..]`, the value for the layers of this kind
+  std::optional<unsigned> kind;  ///< of the layers that have it; none: it exists once
+  ArrayRef<int64_t> layerValues; ///< of `layer NAME in [..]`, the value of each NAME for the layers of this kind
   ArrayRef<Name> parameters;
   ArrayRef<WeightDeclaration> weights;
   ArrayRef<Definition> definitions;
   SMLoc returnAt;
   ArrayRef<Expr *> results;
+};
+
+/// `NAME in [..]` of a `layer`: the value of every layer.
+struct LayerVariable {
+  Name name;
+  Expr *values;
 };
 
 struct Model {
@@ -247,9 +253,8 @@ struct Model {
   Block requirements;        ///< `require ..` about the parameters
   Expr *kindOf = nullptr;    ///< `layers [..]`: the kind of every layer
   SMLoc kindOfAt;
-  Name layerVariable;             ///< `layer NAME in [..]`: layers of one value are a kind
-  Expr *layerValues = nullptr;    ///< the value of every layer
-  ArrayRef<unsigned> kindNumbers; ///< by layer, once the values are known
+  ArrayRef<LayerVariable> layerVariables; ///< `layer NAME in [..], ..`: layers of equal values are a kind
+  ArrayRef<unsigned> kindNumbers;         ///< by layer, once the values are known
 };
 
 /// How a `config.json` of one `model_type` is read: which fields a model's parameters are made from.

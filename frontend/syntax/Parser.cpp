@@ -118,9 +118,7 @@ private:
     if (!at("{"))
       kind = expectName();
     if (at("in")) {
-      next();
-      model.layerVariable = kind;
-      model.layerValues = expression();
+      model.layerVariables = layerVariables(kind);
       kind.text = "";
     }
     expect("{");
@@ -128,6 +126,17 @@ private:
       parts.push_back(part(kinds.size()));
     expect("}");
     kinds.push_back(kind);
+  }
+
+  ArrayRef<LayerVariable> layerVariables(Name name) {
+    SmallVector<LayerVariable> variables;
+    for (;; name = expectName()) {
+      expect("in");
+      variables.push_back({name, expression()});
+      if (!at(","))
+        return keep(ArrayRef<LayerVariable>(variables));
+      next();
+    }
   }
 
   ModelPart part(std::optional<unsigned> kind) {
