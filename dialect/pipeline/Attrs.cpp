@@ -9,6 +9,101 @@
 using namespace mlir;
 using namespace pp::pipeline;
 
+//===-- Groups --------------------------------------------------------------------------------------------------===//
+
+std::optional<BindingKind> GroupName::data() const {
+  switch (kind) {
+  case GroupKind::tokens:
+    return BindingKind::tokens;
+  case GroupKind::targets:
+    return BindingKind::targets;
+  case GroupKind::source:
+    return BindingKind::source;
+  case GroupKind::starts:
+    return BindingKind::starts;
+  case GroupKind::positions:
+    return BindingKind::positions;
+  default:
+    return std::nullopt;
+  }
+}
+
+std::string GroupName::str() const {
+  std::string text = stringifyGroupKind(kind).str();
+  for (int64_t each : {number, attention})
+    if (each >= 0)
+      text += "." + std::to_string(each);
+  return text;
+}
+
+// kv[2, 1] x 2
+static GroupAttr parseGroup(AsmParser &parser) {
+  StringRef word;
+  int64_t number = -1, attention = -1, tensors = 0;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseKeyword(&word))
+    return {};
+  std::optional<GroupKind> kind = symbolizeGroupKind(word);
+  if (!kind) {
+    parser.emitError(loc) << "expected what a group holds, as `act`, `weight` or `kv`, got `" << word << "`";
+    return {};
+  }
+  if (succeeded(parser.parseOptionalLSquare()))
+    if (parser.parseInteger(number) || (succeeded(parser.parseOptionalComma()) && parser.parseInteger(attention)) ||
+        parser.parseRSquare())
+      return {};
+  if (parser.parseKeyword("x") || parser.parseInteger(tensors))
+    return {};
+  return parser.getChecked<GroupAttr>(loc, parser.getContext(), *kind, number, attention, tensors);
+}
+
+static void printGroup(AsmPrinter &printer, GroupAttr group) {
+  printer << stringifyGroupKind(group.getKind());
+  if (group.getNumber() >= 0)
+    printer << "[" << group.getNumber();
+  if (group.getAttention() >= 0)
+    printer << ", " << group.getAttention();
+  if (group.getNumber() >= 0)
+    printer << "]";
+  printer << " x " << group.getTensors();
+}
+
+Attribute GroupAttr::parse(AsmParser &parser, Type) {
+  if (parser.parseLess())
+    return {};
+  GroupAttr group = parseGroup(parser);
+  return !group || parser.parseGreater() ? Attribute() : group;
+}
+
+void GroupAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  printGroup(printer, *this);
+  printer << ">";
+}
+
+Attribute GroupsAttr::parse(AsmParser &parser, Type) {
+  SmallVector<GroupAttr> groups;
+  auto parseNext = [&]() -> ParseResult { return success(bool(groups.emplace_back(parseGroup(parser)))); };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseNext))
+    return {};
+  return get(parser.getContext(), groups);
+}
+
+void GroupsAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  llvm::interleaveComma(getGroups(), printer, [&](GroupAttr group) { printGroup(printer, group); });
+  printer << ">";
+}
+
+LogicalResult GroupAttr::verify(function_ref<InFlightDiagnostic()> emitError, GroupKind kind, int64_t number,
+                                int64_t attention, int64_t tensors) {
+  if (number < -1 || attention < -1 || (number < 0 && attention >= 0))
+    return emitError() << "expected numbers of 0 or more in a group, got " << number << ", " << attention;
+  if (tensors < 0)
+    return emitError() << "expected a number of tensors in a group, got " << tensors;
+  return success();
+}
+
 //===-- Coordinates ---------------------------------------------------------------------------------------------===//
 
 std::string CoordAttr::pieceName() const {

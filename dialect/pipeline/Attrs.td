@@ -68,6 +68,17 @@ def Pipeline_BodyVariant : Pipeline_I32Enum<"BodyVariant",
 def Pipeline_CutKind : Pipeline_I32Enum<"CutKind", "what of a unit that is cut at its attentions a body computes", [
   I32EnumAttrCase<"step", 0>, I32EnumAttrCase<"part", 1>, I32EnumAttrCase<"rest", 2>]>;
 
+def Pipeline_GroupKind : Pipeline_I32Enum<"GroupKind", "what the tensors of a group are", [
+  I32EnumAttrCase<"act", 0>, I32EnumAttrCase<"dact", 1>, I32EnumAttrCase<"kept", 2>, I32EnumAttrCase<"stash", 3>,
+  I32EnumAttrCase<"pending", 4>, I32EnumAttrCase<"carry", 5>, I32EnumAttrCase<"dcarry", 6>,
+  I32EnumAttrCase<"query", 7>, I32EnumAttrCase<"dquery", 8>, I32EnumAttrCase<"part", 9>, I32EnumAttrCase<"dpart", 10>,
+  I32EnumAttrCase<"kv", 11>, I32EnumAttrCase<"dkv", 12>, I32EnumAttrCase<"dterm", 13>, I32EnumAttrCase<"keys", 14>,
+  I32EnumAttrCase<"dkeys", 15>, I32EnumAttrCase<"weight", 16>, I32EnumAttrCase<"fresh", 17>,
+  I32EnumAttrCase<"grad", 18>, I32EnumAttrCase<"share", 19>, I32EnumAttrCase<"opt", 20>, I32EnumAttrCase<"norm", 21>,
+  I32EnumAttrCase<"loss", 22>, I32EnumAttrCase<"stats", 23>, I32EnumAttrCase<"tokens", 24>,
+  I32EnumAttrCase<"targets", 25>, I32EnumAttrCase<"source", 26>, I32EnumAttrCase<"starts", 27>,
+  I32EnumAttrCase<"positions", 28>]>;
+
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 
 def Pipeline_CoordAttr : Pipeline_Attr<"Coord", "at"> {
@@ -272,6 +283,38 @@ def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
     std::string label() const;
     std::string task() const;
   }];
+}
+
+def Pipeline_GroupAttr : Pipeline_Attr<"Group", "group"> {
+  let summary = "tensors of a task function that travel as one payload";
+  let description = [{
+    `number` is the slice whose keys these are (`kv`, `dkv`, `dterm`), or, of a unit
+    that is cut at its attentions, the cut that makes them; -1 for all others. `attention` is the attention of the piece
+    that reads these keys; -1 for all attentions.
+    `tensors`: how many there are. Printed as `#pipeline.group<act x 1>`, `#pipeline.group<stash[1] x 3>`,
+    `#pipeline.group<kv[2, 0] x 2>`.
+  }];
+  let parameters = (ins "::pp::pipeline::GroupKind":$kind, "int64_t":$number, "int64_t":$attention,
+                        "int64_t":$tensors);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let builders = [AttrBuilder<(ins "::pp::pipeline::GroupName":$name, "int64_t":$tensors), [{
+    return $_get($_ctxt, name.kind, name.number, name.attention, tensors);
+  }]>];
+  let extraClassDeclaration = [{
+    /// Which group it is, without how many tensors it has.
+    GroupName getName() const { return {getKind(), getNumber(), getAttention()}; }
+  }];
+}
+
+def Pipeline_GroupsAttr : Pipeline_Attr<"Groups", "groups"> {
+  let summary = "all arguments, or all results, of a task function in groups";
+  let description = [{
+    `pipeline.inputs` of a function has the groups of its arguments, `pipeline.results` those of its results, each the
+    next tensors: `#pipeline.groups<weight x 2, stash[1] x 3, kv[2, 0] x 2>`.
+  }];
+  let parameters = (ins ArrayRefParameter<"::pp::pipeline::GroupAttr">:$groups);
+  let hasCustomAssemblyFormat = 1;
 }
 
 class Pipeline_Type<string name, string mnem, string what> : TypeDef<Pipeline_Dialect, name> {

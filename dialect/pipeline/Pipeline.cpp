@@ -219,16 +219,6 @@ std::pair<int64_t, int64_t> pp::pipeline::bufferOf(OpResult result) {
   return {buffers[2 * result.getResultNumber()], buffers[2 * result.getResultNumber() + 1]};
 }
 
-/// [name, number of tensors] for each group of tensors.
-static bool areGroups(Attribute attr) {
-  auto list = dyn_cast<ArrayAttr>(attr);
-  return list && llvm::all_of(list, [](Attribute entry) {
-           auto pair = dyn_cast<ArrayAttr>(entry);
-           auto count = pair && pair.size() == 2 ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
-           return count && isa<StringAttr>(pair[0]) && count.getInt() >= 0;
-         });
-}
-
 LogicalResult PipelineDialect::verifyOperationAttribute(Operation *op, NamedAttribute named) {
   StringRef name = named.getName();
   Attribute value = named.getValue();
@@ -245,7 +235,7 @@ LogicalResult PipelineDialect::verifyOperationAttribute(Operation *op, NamedAttr
   if (name == kBodyAttr)
     return isa<BodyAttr>(value) ? success() : refuse("`#pipeline.body<..>`");
   if (name == kInputsAttr || name == kResultsAttr)
-    return areGroups(value) ? success() : refuse("[name, number of tensors] for each group");
+    return isa<GroupsAttr>(value) ? success() : refuse("`#pipeline.groups<..>`");
   if (name == kTiesAttr || name == kHandedAttr)
     return isa<DenseI64ArrayAttr>(value) ? success() : refuse("numbers");
   if (name == kFlopsAttr)

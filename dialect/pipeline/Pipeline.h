@@ -27,6 +27,25 @@ template <typename ConcreteOp> class OfRanks : public mlir::OpTrait::TraitBase<C
 
 #include "dialect/PipelineDialect.h.inc"
 #include "dialect/PipelineEnums.h.inc"
+
+namespace pp::pipeline {
+
+/// Which group of a task function's tensors: GroupAttr has the meaning of the numbers.
+struct GroupName {
+  GroupName(GroupKind kind, int64_t number = -1, int64_t attention = -1)
+      : kind(kind), number(number), attention(attention) {}
+  GroupKind kind;
+  int64_t number, attention;
+
+  friend bool operator==(const GroupName &, const GroupName &) = default;
+  /// What the trainer reads from files for each microbatch; none for other kinds.
+  std::optional<BindingKind> data() const;
+  /// For people: `kv.2.1`.
+  std::string str() const;
+};
+
+} // namespace pp::pipeline
+
 #define GET_ATTRDEF_CLASSES
 #include "dialect/PipelineAttrs.h.inc"
 #define GET_TYPEDEF_CLASSES
@@ -43,8 +62,8 @@ llvm::StringRef describe(Level level);
 
 /// What a derived function computes: its identity, a `#pipeline.body`.
 inline constexpr llvm::StringLiteral kBodyAttr = "pipeline.body";
-/// Attributes of a task function: its tensors grouped into payloads, [name, number of tensors] for each; for each group
-/// of results the group of inputs whose slot it takes over, or -1; floating-point operations; bytes of scratch memory.
+/// Attributes of a task function: its tensors grouped into payloads, `#pipeline.groups`; for each group of results the
+/// group of inputs whose slot it takes over, or -1; floating-point operations; bytes of scratch memory.
 inline constexpr llvm::StringLiteral kInputsAttr = "pipeline.inputs";
 inline constexpr llvm::StringLiteral kResultsAttr = "pipeline.results";
 inline constexpr llvm::StringLiteral kTiesAttr = "pipeline.ties";

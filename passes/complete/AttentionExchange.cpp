@@ -43,11 +43,11 @@ LogicalResult AttentionExchange::buildStep(RunningCut &cut, int64_t number) {
   size_t part = 0;
   for (const BodyGroups::Group &group : body->groups.inputs) {
     Value &value = inputs.emplace_back();
-    if (group.kind() == "carry" || group.kind() == "dcarry")
-      value = cut.carried[group.name];
-    else if (group.kind() == "part" || group.kind() == "dpart")
+    if (group.kind() == GroupKind::carry || group.kind() == GroupKind::dcarry)
+      value = cut.carried[group.number()];
+    else if (group.kind() == GroupKind::part || group.kind() == GroupKind::dpart)
       value = step.waitFor(cut.parts[part++], op.getLoc());
-    else if (group.name == "grad")
+    else if (group.name == GroupKind::grad)
       value = cut.share.value;
     else if (failed(units.readGroup(op, group, value)))
       return failure();
@@ -57,11 +57,11 @@ LogicalResult AttentionExchange::buildStep(RunningCut &cut, int64_t number) {
   units.setJoint(task);
   units.setShare(task, *body, *cut.whole);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
-    if (group.kind() == "carry" || group.kind() == "dcarry")
-      cut.carried[group.name] = value;
-    else if (group.kind() == "query" || group.kind() == "dquery")
+    if (group.kind() == GroupKind::carry || group.kind() == GroupKind::dcarry)
+      cut.carried[group.number()] = value;
+    else if (group.kind() == GroupKind::query || group.kind() == GroupKind::dquery)
       cut.query = value;
-    else if (group.name == "grad" && !cut.isLast(number))
+    else if (group.name == GroupKind::grad && !cut.isLast(number))
       cut.share.value = value;
   return units.recordResults(op, *body, task, cut.isLast(number) ? cut.share : Share());
 }
@@ -92,18 +92,18 @@ LogicalResult AttentionExchange::buildPart(RunningCut &cut, KeysAttr help, int64
   const TaskBody *body = step.bodies.find(cut.piece, cut.phase(), BodyVariant::plain, cut.coord().getSlice(), part);
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
-    if (group.kind() == "query" || group.kind() == "dquery") {
+    if (group.kind() == GroupKind::query || group.kind() == GroupKind::dquery) {
       inputs.push_back(step.waitFor(query, op.getLoc()));
       continue;
     }
-    if (group.kind() == "starts") {
-      inputs.push_back(units.dataInput(group.name, cut.coord(), rank, group.payload));
+    if (std::optional<BindingKind> data = group.name.data()) {
+      inputs.push_back(units.dataInput(*data, cut.coord(), rank, group.payload));
       continue;
     }
-    Thing needed =
-        Thing(group.kind() == "kv" ? Role::kv : Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
+    Thing needed = Thing(group.kind() == GroupKind::kv ? Role::kv : Role::dkv, cut.piece, cut.coord().getMicrobatch(),
+                         group.number());
     bool isSent = help && !help.getHome();
-    Value value = isSent ? step.waitFor(cut.keys[{attention, group.chunk()}], source->getLoc())
+    Value value = isSent ? step.waitFor(cut.keys[{attention, group.number()}], source->getLoc())
                          : step.get({needed, rank, ValueKey::whole, attention}, source->getLoc());
     if (!value)
       return units.reportAbsent(op, needed, rank);
@@ -113,8 +113,8 @@ LogicalResult AttentionExchange::buildPart(RunningCut &cut, KeysAttr help, int64
   units.setJoint(task);
   units.setShare(task, *body, *cut.whole);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
-    if (group.kind() == "dkv") {
-      Thing made = Thing(Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.chunk());
+    if (group.kind() == GroupKind::dkv) {
+      Thing made = Thing(Role::dkv, cut.piece, cut.coord().getMicrobatch(), group.number());
       step.set({made, rank, ValueKey::whole, attention}, value);
     }
   Value made = task.getResult(0);
@@ -182,8 +182,8 @@ LogicalResult AttentionExchange::buildAhead(AttendOp op) {
   TaskOp task = step.createTask(*body, op.getUnit(), op.getRank(), inputs, op.getLoc());
   units.setShare(task, *body, *step.bodies.find(piece, phase, BodyVariant::plain, coord.getSlice()));
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
-    if (group.kind() == "dkv")
-      keys.record(Thing(Role::dkv, piece, coord.getMicrobatch(), group.chunk()), op.getRank(), value, op.getLoc());
+    if (group.kind() == GroupKind::dkv)
+      keys.record(Thing(Role::dkv, piece, coord.getMicrobatch(), group.number()), op.getRank(), value, op.getLoc());
     else
       units.setPartAhead(op.getUnit(), value);
   return success();

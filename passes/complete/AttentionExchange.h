@@ -25,7 +25,7 @@ private:
     int64_t piece, steps = 0;
     pipeline::BodyVariant variant = pipeline::BodyVariant::plain; ///< of its steps: of F, plain or light
     const TaskBody *whole = nullptr;                              ///< all of it
-    std::map<std::string, mlir::Value> carried;                   ///< by group
+    std::map<int64_t, mlir::Value> carried;                       ///< by cut
     std::map<std::pair<int64_t, int64_t>, mlir::Value> keys;      ///< on helpers: by attention and slice
     llvm::SmallVector<mlir::Value> parts;                         ///< of the attention before the next step
     mlir::Value query;

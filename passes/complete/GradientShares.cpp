@@ -145,7 +145,7 @@ void GradientShares::addOnAll(int64_t piece, Share sum) {
 Share GradientShares::takeOwn(int64_t piece, int64_t rank, Location loc) {
   SmallVector<Share, 2> all = std::exchange(ownTerms[{piece, rank}], {});
   Share sum = emptyShare();
-  TupleType payload = step.bodies.findOfShard(piece, BodyVariant::plain, rank)->input("grad")->payload;
+  TupleType payload = step.bodies.findOfShard(piece, BodyVariant::plain, rank)->input(GroupKind::grad)->payload;
   for (Share &term : all) {
     Value arrived = term.value;
     if (isa<FutureType>(arrived.getType()))

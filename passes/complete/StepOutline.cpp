@@ -26,7 +26,7 @@ StepOutline::StepOutline(const StepValues &step)
 /// Whether units of this phase read the activation that comes in.
 static bool readsActivation(const StepValues &step, int64_t piece, Phase phase) {
   const TaskBody *body = step.bodies.find(piece, phase);
-  return body && body->input("act");
+  return body && body->input(GroupKind::act);
 }
 
 void StepOutline::readUnit(const StepValues &step, UnitOp op, Recomputers &recomputers) {

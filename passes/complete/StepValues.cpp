@@ -36,21 +36,52 @@ ValType StepValues::typeOn(Role role, TupleType payload, int64_t rank) const {
   return ValType::get(builder.getContext(), role, payload, place({rank}));
 }
 
-Role StepValues::roleOf(StringRef kind) {
-  return llvm::StringSwitch<Role>(kind)
-      .Case("act", Role::act)
-      .Case("dact", Role::dact)
-      .Cases("weight", "fresh", Role::weight)
-      .Cases("grad", "share", Role::grad)
-      .Cases("stash", "kept", "pending", Role::stash)
-      .Case("opt", Role::opt)
-      .Cases("kv", "keys", Role::kv)
-      .Cases("dkv", "dterm", "dkeys", Role::dkv)
-      .Cases("tokens", "targets", "source", "starts", "positions", Role::data)
-      .Cases("query", "dquery", Role::query)
-      .Cases("part", "dpart", Role::part)
-      .Cases("carry", "dcarry", Role::temporary)
-      .Default(Role::stat);
+Role StepValues::roleOf(GroupKind kind) {
+  switch (kind) {
+  case GroupKind::act:
+    return Role::act;
+  case GroupKind::dact:
+    return Role::dact;
+  case GroupKind::weight:
+  case GroupKind::fresh:
+    return Role::weight;
+  case GroupKind::grad:
+  case GroupKind::share:
+    return Role::grad;
+  case GroupKind::stash:
+  case GroupKind::kept:
+  case GroupKind::pending:
+    return Role::stash;
+  case GroupKind::opt:
+    return Role::opt;
+  case GroupKind::kv:
+  case GroupKind::keys:
+    return Role::kv;
+  case GroupKind::dkv:
+  case GroupKind::dterm:
+  case GroupKind::dkeys:
+    return Role::dkv;
+  case GroupKind::tokens:
+  case GroupKind::targets:
+  case GroupKind::source:
+  case GroupKind::starts:
+  case GroupKind::positions:
+    return Role::data;
+  case GroupKind::query:
+  case GroupKind::dquery:
+    return Role::query;
+  case GroupKind::part:
+  case GroupKind::dpart:
+    return Role::part;
+  case GroupKind::carry:
+  case GroupKind::dcarry:
+    return Role::temporary;
+  case GroupKind::norm:
+  case GroupKind::loss:
+  case GroupKind::stats:
+    return Role::stat;
+  }
+  llvm_unreachable("a group of another kind");
 }
 
 //===-- Values --------------------------------------------------------------------------------------------------===//

@@ -66,7 +66,7 @@ public:
   pipeline::PlaceAttr place(llvm::ArrayRef<int64_t> ranks, pipeline::Layout layout = pipeline::Layout::full) const;
   pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank) const;
   /// What the tensors of a group of this kind are: `kv` of `kv.2`.
-  static pipeline::Role roleOf(llvm::StringRef kind);
+  static pipeline::Role roleOf(pipeline::GroupKind kind);
 
   //===-- Values ------------------------------------------------------------------------------------------------===//
   bool has(const ValueKey &key) const { return values.contains(key); }

@@ -36,10 +36,10 @@ void UnitBuilder::setShare(TaskOp task, const TaskBody &body, const TaskBody &wh
 
 //===-- Inputs --------------------------------------------------------------------------------------------------===//
 
-Value UnitBuilder::dataInput(StringRef kind, CoordAttr unit, int64_t rank, TupleType payload) {
-  Thing data = step.thing(Role::data, static_cast<int64_t>(*symbolizeBindingKind(kind)), unit);
+Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, TupleType payload) {
+  Thing data = step.thing(Role::data, static_cast<int64_t>(kind), unit);
   if (!step.has({data, rank}))
-    step.set({data, rank}, step.addInput(data, step.typeOn(Role::data, payload, rank), kind));
+    step.set({data, rank}, step.addInput(data, step.typeOn(Role::data, payload, rank), stringifyBindingKind(kind)));
   return step.get({data, rank}, step.program.getLoc());
 }
 
@@ -47,19 +47,19 @@ Value UnitBuilder::dataInput(StringRef kind, CoordAttr unit, int64_t rank, Tuple
 FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
-  StringRef kind = group.kind();
+  GroupKind kind = group.kind();
   Thing needed = step.thing(Role::act, piece, coord);
-  if (kind == "act")
+  if (kind == GroupKind::act)
     needed.piece = *piecesBefore(step.pieces, piece).begin();
-  else if (kind == "dact") // of shards the first's
+  else if (kind == GroupKind::dact) // of shards the first's
     needed = step.thing(Role::dact, *piecesAfter(step.pieces, piece).begin(), coord);
-  else if (kind == "kv" || kind == "dkv")
-    needed = Thing(kind == "kv" ? Role::kv : Role::dkv, piece, coord.getMicrobatch(), group.chunk());
-  else if (kind == "dkeys")
+  else if (kind == GroupKind::kv || kind == GroupKind::dkv)
+    needed = Thing(kind == GroupKind::kv ? Role::kv : Role::dkv, piece, coord.getMicrobatch(), group.number());
+  else if (kind == GroupKind::dkeys)
     needed = step.thing(Role::dkv, piece + 1, coord);
   else
     return Value();
-  if (kind == "dkeys") {
+  if (kind == GroupKind::dkeys) {
     if (Value value = keys.gather(needed, rank, op.getLoc()))
       return value;
     return reportAbsent(op, needed, rank);
@@ -77,28 +77,28 @@ FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &gro
 FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
-  StringRef kind = group.kind();
+  GroupKind kind = group.kind();
   auto get = [&](const ValueKey &key) { return step.get(key, op.getLoc()); };
-  if (kind == "stash" || kind == "kept")
-    return get({step.thing(Role::stash, piece, coord), rank, kind == "stash" ? ValueKey::whole : ValueKey::light,
-                group.chunk()});
-  if (kind == "pending")
-    return get({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.chunk()});
-  if (kind == "part" || kind == "dpart")
+  if (kind == GroupKind::stash || kind == GroupKind::kept)
+    return get({step.thing(Role::stash, piece, coord), rank,
+                kind == GroupKind::stash ? ValueKey::whole : ValueKey::light, group.number()});
+  if (kind == GroupKind::pending)
+    return get({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.number()});
+  if (kind == GroupKind::part || kind == GroupKind::dpart)
     return partsAhead.lookup(op.getUnit());
-  if (kind == "stats")
+  if (kind == GroupKind::stats)
     return get({step.thing(Role::stat, leadOf(step.pieces, piece), coord), rank});
-  if (kind == "weight" && versions.areUsed() && step.pieces.trains(piece))
+  if (kind == GroupKind::weight && versions.areUsed() && step.pieces.trains(piece))
     return versions.get(op, piece, rank);
-  if (kind == "weight")
+  if (kind == GroupKind::weight)
     return get({Thing(Role::weight, piece), rank});
-  if (auto data = symbolizeBindingKind(kind); data && BindingAttr::isData(*data))
-    return dataInput(group.name, coord, rank, group.payload);
+  if (std::optional<BindingKind> data = group.name.data())
+    return dataInput(*data, coord, rank, group.payload);
   return Value();
 }
 
 LogicalResult UnitBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, Value &value) {
-  StringRef kind = group.kind();
+  GroupKind kind = group.kind();
   FailureOr<Value> shared = readShared(op, group);
   if (failed(shared))
     return failure();
@@ -112,10 +112,10 @@ LogicalResult UnitBuilder::readGroup(UnitOp op, const BodyGroups::Group &group, 
   if (value)
     return success();
   Thing stash = step.thing(Role::stash, step.pieces.find(op.getUnit().getCoord()), op.getUnit().getCoord());
-  if (TransferOp move = kind == "kept" || kind == "stash" ? moves.lastMoveOf(stash) : TransferOp())
+  if (TransferOp move = kind == GroupKind::kept || kind == GroupKind::stash ? moves.lastMoveOf(stash) : TransferOp())
     return reportMoved(op, stash, move);
   return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` on rank " << op.getRanks().front() << " has no `"
-                                << group.name << "` to read there" << withLoops(op);
+                                << group.name.str() << "` to read there" << withLoops(op);
 }
 
 LogicalResult UnitBuilder::reportMoved(UnitOp op, Thing stash, TransferOp move) const {
@@ -164,30 +164,30 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
     moves.recordStashUse(stash, op);
   bool isShard = vocabularyShards(step.pieces, piece) > 0;
   for (auto [group, value] : llvm::zip(body.groups.results, task.getResults())) {
-    StringRef kind = group.kind();
-    if (kind == "stats" || (isShard && (kind == "act" || kind == "dact"))) {
+    GroupKind kind = group.kind();
+    if (kind == GroupKind::stats || (isShard && (kind == GroupKind::act || kind == GroupKind::dact))) {
       if (failed(activations.recordShard(op, StepValues::roleOf(kind), piece, value)))
         return failure();
-    } else if (kind == "act" || kind == "dact") {
+    } else if (kind == GroupKind::act || kind == GroupKind::dact) {
       activations.record(step.thing(StepValues::roleOf(kind), piece, coord), value, piece, rank, op.getLoc());
-    } else if (kind == "stash") {
-      step.set({stash, rank, ValueKey::whole, group.chunk()}, value);
-    } else if (kind == "kept") {
-      step.set({stash, rank, ValueKey::light, group.chunk()}, value);
-    } else if (kind == "pending") {
-      step.set({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.chunk()}, value);
-    } else if (kind == "keys") {
+    } else if (kind == GroupKind::stash) {
+      step.set({stash, rank, ValueKey::whole, group.number()}, value);
+    } else if (kind == GroupKind::kept) {
+      step.set({stash, rank, ValueKey::light, group.number()}, value);
+    } else if (kind == GroupKind::pending) {
+      step.set({step.thing(Role::temporary, piece, coord), rank, ValueKey::whole, group.number()}, value);
+    } else if (kind == GroupKind::keys) {
       keys.deliver(op, value);
-    } else if (kind == "kv" || kind == "dkv") {
-      Thing made = Thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.chunk());
+    } else if (kind == GroupKind::kv || kind == GroupKind::dkv) {
+      Thing made = Thing(StepValues::roleOf(kind), piece, coord.getMicrobatch(), group.number());
       if (keys.isShare(made))
         keys.record(made, rank, value, op.getLoc());
       else
         step.set({made, rank, ValueKey::whole, group.attention()}, value);
-    } else if (kind == "grad" && body.identity.endsUnit()) {
+    } else if (kind == GroupKind::grad && body.identity.endsUnit()) {
       share.value = value;
       gradients.set(piece, rank, std::move(share), coord);
-    } else if (kind == "loss") {
+    } else if (kind == GroupKind::loss) {
       step.output(step.thing(Role::stat, piece, coord), value, op.getLoc());
     }
   }
@@ -232,7 +232,7 @@ LogicalResult UnitBuilder::build(UnitOp op) {
     return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function";
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs)
-    if (Value &input = inputs.emplace_back(); group.name == "grad")
+    if (Value &input = inputs.emplace_back(); group.name == GroupKind::grad)
       input = share.value;
     else if (failed(readGroup(op, group, input)))
       return failure();

@@ -34,7 +34,7 @@ public:
   void setPartAhead(pipeline::UnitIdAttr unit, mlir::Value part) { partsAhead[unit] = part; }
 
   /// What the trainer gives a rank of a microbatch and slice: `tokens`, `starts`.
-  mlir::Value dataInput(llvm::StringRef kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
+  mlir::Value dataInput(pipeline::BindingKind kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
 
 private:
   StepValues &step;

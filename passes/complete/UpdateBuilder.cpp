@@ -47,7 +47,7 @@ LogicalResult UpdateBuilder::createInputs() {
     for (int64_t rank : pieces.homes(piece))
       step.set({weight, rank}, step.addInput(weight, step.typeOn(Role::weight, step.bodies.weightsOf(piece), rank)));
     versions.createInputs(piece);
-    if (const BodyGroups::Group *opt = update->input("opt"))
+    if (const BodyGroups::Group *opt = update->input(GroupKind::opt))
       for (int64_t rank : pieces.owners(piece))
         step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
   }
@@ -275,26 +275,26 @@ LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t 
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
     Value value;
-    if (group.name == "weight")
+    if (group.name == GroupKind::weight)
       value = step.get({weight, owner}, loc);
-    else if (group.name == "opt")
+    else if (group.name == GroupKind::opt)
       value = step.get({state, owner}, loc);
-    else if (group.name == "grad")
+    else if (group.name == GroupKind::grad)
       value = getOwn(Role::grad, piece, owner);
-    else if (group.name == "norm")
+    else if (group.name == GroupKind::norm)
       value = norms[owner];
-    else if (group.name == "fresh")
+    else if (group.name == GroupKind::fresh)
       value = freshWeights(piece, owner, k);
     if (!value)
-      return emitError(loc) << "`U(" << step.pieces.name(piece) << ")` on rank " << owner << ": `" << group.name << "("
-                            << step.pieces.name(piece) << ")` is not there at the end of the step";
+      return emitError(loc) << "`U(" << step.pieces.name(piece) << ")` on rank " << owner << ": `" << group.name.str()
+                            << "(" << step.pieces.name(piece) << ")` is not there at the end of the step";
     inputs.push_back(value);
   }
   if (versions.areUsed())
     versions.keepOld(piece, owner);
   TaskOp task = step.createTask(*body, gradients.updateUnit(piece), owner, inputs, loc);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
-    if (group.name == "weight") {
+    if (group.name == GroupKind::weight) {
       step.set({weight, owner}, value);
       step.set(own(Role::weight, piece, owner), value);
     } else if (gradients.isLast()) {

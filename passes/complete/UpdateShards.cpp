@@ -55,7 +55,7 @@ LogicalResult UpdateBuilder::createShardInputs(int64_t piece) {
       continue;
     }
     const TaskBody *update = step.bodies.findOfShard(piece, BodyVariant::plain, rank);
-    if (const BodyGroups::Group *opt = update->input("opt"))
+    if (const BodyGroups::Group *opt = update->input(GroupKind::opt))
       step.set({state, rank}, step.addInput(state, step.typeOn(Role::opt, opt->payload, rank)));
   }
   return success();
@@ -118,20 +118,20 @@ void UpdateBuilder::updateShard(int64_t piece, int64_t rank) {
   SmallVector<Value> inputs;
   for (const BodyGroups::Group &group : body->groups.inputs) {
     Value &value = inputs.emplace_back();
-    if (group.name == "weight")
+    if (group.name == GroupKind::weight)
       value = getOwn(Role::weight, piece, rank);
-    else if (group.name == "grad")
+    else if (group.name == GroupKind::grad)
       value = getOwn(Role::grad, piece, rank);
-    else if (group.name == "opt")
+    else if (group.name == GroupKind::opt)
       value = step.get({Thing(Role::opt, piece), rank}, loc);
-    else if (group.name == "fresh")
+    else if (group.name == GroupKind::fresh)
       value = freshShard(piece, rank);
     else
       value = norms[rank];
   }
   TaskOp task = step.createTask(*body, gradients.updateUnit(piece), rank, inputs, loc);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
-    if (group.name == "opt")
+    if (group.name == GroupKind::opt)
       step.output(Thing(Role::opt, piece), value, loc);
     else
       step.set(own(Role::weight, piece, rank), value);

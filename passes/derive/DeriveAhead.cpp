@@ -22,7 +22,7 @@ LogicalResult PieceGraph::writeAhead(const CutRequest &cut) {
 LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
   nn::AttentionOp attention = *scratch.block().getOps<nn::AttentionOp>().begin();
   OpBuilder builder(attention);
-  Group part{"part", scratch.addArguments(llvm::to_vector(attention->getResultTypes()))};
+  Group part{GroupKind::part, scratch.addArguments(llvm::to_vector(attention->getResultTypes()))};
   // The attention over these keys, merged with what earlier ones gave.
   auto attend = [&](ArrayRef<int64_t> slices, bool merges) -> FailureOr<SmallVector<Value>> {
     if (slices.empty())
@@ -56,12 +56,12 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     auto made = attend(help.getSlices(), number > 0);
     if (failed(made))
       return failure();
-    SmallVector<Group> inputs = {{"act", act}, {"starts", starts}};
-    inputs.append(chunkGroups("kv", kv));
+    SmallVector<Group> inputs = {{GroupKind::act, act}, {GroupKind::starts, starts}};
+    inputs.append(chunkGroups(GroupKind::kv, kv));
     if (number > 0)
       inputs.push_back(part);
     if (BodyAttr body = identity(Phase::F, CutPlan::part(0, help, /*next=*/number > 0));
-        !isWritten(body) && failed(write(body, inputs, Group{"part", *made})))
+        !isWritten(body) && failed(write(body, inputs, Group{GroupKind::part, *made})))
       return failure();
   }
   auto whole = attend(cut.plan.kept(slice.number), true);
@@ -78,7 +78,7 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
   OpBuilder builder(whole);
   if (whole.getAcc())
     return emitError(whole.getLoc()) << "`attend` expects an attention whose queries nothing else reads";
-  Group given{"dpart", scratch.addArguments(whole.getDq().getType())};
+  Group given{GroupKind::dpart, scratch.addArguments(whole.getDq().getType())};
   auto attend = [&](ArrayRef<int64_t> slices, bool adds) {
     SmallVector<Value> keys;
     for (int64_t k : slices)
@@ -96,13 +96,17 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
   };
   for (auto [number, help] : llvm::enumerate(cut.plan.helps)) {
     auto part = attend(help.getSlices(), number > 0);
-    SmallVector<Group> inputs = {{"act", act}, {"starts", starts}, {"kept", kept}, {"stash", stash}, {"dact", dact}};
-    inputs.append(chunkGroups("kv", kv));
+    SmallVector<Group> inputs = {{GroupKind::act, act},
+                                 {GroupKind::starts, starts},
+                                 {GroupKind::kept, kept},
+                                 {GroupKind::stash, stash},
+                                 {GroupKind::dact, dact}};
+    inputs.append(chunkGroups(GroupKind::kv, kv));
     if (number > 0)
       inputs.push_back(given);
-    SmallVector<Group> results = {{"dpart", {part.getDq()}}};
-    for (const Group &sum : chunkGroups("dkv", dkvOut))
-      if (llvm::any_of(help.getSlices(), [&](int64_t k) { return sum.name == "dkv." + std::to_string(k); }))
+    SmallVector<Group> results = {{GroupKind::dpart, {part.getDq()}}};
+    for (const Group &sum : chunkGroups(GroupKind::dkv, dkvOut))
+      if (llvm::is_contained(help.getSlices(), sum.name.number))
         results.push_back(sum);
     if (BodyAttr body = identity(cut.phase, CutPlan::part(0, help, /*next=*/number > 0));
         !isWritten(body) && failed(write(body, inputs, results)))
@@ -117,10 +121,11 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
 }
 
 LogicalResult PieceGraph::writeBackwardRest(const CutRequest &cut, const Group &given) {
-  SmallVector<Group> inputs = {{"act", act}, {"starts", starts}, {"kept", kept}, {"stash", stash}};
-  inputs.append(chunkGroups("kv", kv));
-  inputs.append({{"dact", dact}, given});
-  SmallVector<Group> results = {{"dact", dactOut}};
-  results.append(chunkGroups("dkv", dkvOut));
+  SmallVector<Group> inputs = {
+      {GroupKind::act, act}, {GroupKind::starts, starts}, {GroupKind::kept, kept}, {GroupKind::stash, stash}};
+  inputs.append(chunkGroups(GroupKind::kv, kv));
+  inputs.append({{GroupKind::dact, dact}, given});
+  SmallVector<Group> results = {{GroupKind::dact, dactOut}};
+  results.append(chunkGroups(GroupKind::dkv, dkvOut));
   return write(identity(cut.phase, cut.plan.step(module.getContext(), 0, 1)), inputs, results);
 }

@@ -1,8 +1,8 @@
 // Cuts one task body out of a piece's ops: the slice from its inputs to its results, every update in place made legal.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Before: one block with forward and backward ops    After: func.func private @s0.W(%dact, %pending, %grad) -> grad
-//         of a piece, values a, b, .. known                  attributes {pipeline.inputs = [["dact", 1], ..], ..}
+// Before: one block with forward and backward     After: func.func private @s0.W(%dact, %pending, %grad) -> grad
+//         ops of a piece, values a, b, .. known     attributes {pipeline.inputs = #pipeline.groups<dact x 1, ..>, ..}
 #include "mlir/IR/IRMapping.h"
 #include "passes/derive/DeriveTasks.h"
 
@@ -112,7 +112,7 @@ static void copyResultsHome(Operation *end, BodyShape &shape) {
   for (auto [g, group] : llvm::enumerate(shape.results))
     for (auto [i, value] : llvm::enumerate(group.values)) {
       Value root = rootOf(value), home = shape.home(g, i);
-      bool given = isa<BlockArgument>(root) && !(root == value && group.name == "pending");
+      bool given = isa<BlockArgument>(root) && !(root == value && group.name == GroupKind::pending);
       if (home ? root != home : given || !returned.insert(value).second)
         value = copyBefore(end, value, home);
     }
@@ -120,12 +120,10 @@ static void copyResultsHome(Operation *end, BodyShape &shape) {
 
 //===-- Writing -------------------------------------------------------------------------------------------------===//
 
-static ArrayAttr groupNames(Builder &builder, ArrayRef<Group> groups) {
-  SmallVector<Attribute> names;
-  for (const Group &group : groups)
-    names.push_back(builder.getArrayAttr(
-        {builder.getStringAttr(group.name), builder.getI64IntegerAttr(static_cast<int64_t>(group.values.size()))}));
-  return builder.getArrayAttr(names);
+static GroupsAttr groupsOf(MLIRContext *context, ArrayRef<Group> groups) {
+  return GroupsAttr::get(context, llvm::map_to_vector(groups, [&](const Group &group) {
+                           return GroupAttr::get(context, group.name, static_cast<int64_t>(group.values.size()));
+                         }));
 }
 
 static SmallVector<Type> typesOf(ArrayRef<Group> groups) {
@@ -156,7 +154,8 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, BodyAttr identity, Ar
   if (failed(sliceOps(loc, identity, shape.results, given, read, ops)))
     return failure();
   for (const Group &group : inputs) {
-    bool tied = llvm::any_of(shape.results, [&](const Group &result) { return result.tie == group.name; });
+    bool tied =
+        llvm::any_of(shape.results, [&](const Group &result) { return result.tied && result.name == group.name; });
     if (tied || group.always || llvm::any_of(group.values, [&](Value value) { return read.contains(value); }))
       shape.inputs.push_back(group);
   }
@@ -179,7 +178,8 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, BodyAttr identity, Ar
   for (Group &group : shape.results) {
     for (Value &value : group.values)
       value = mapping.lookup(value);
-    auto *home = llvm::find_if(shape.inputs, [&](const Group &input) { return input.name == group.tie; });
+    auto *home =
+        llvm::find_if(shape.inputs, [&](const Group &input) { return group.tied && input.name == group.name; });
     shape.ties.push_back(home == shape.inputs.end() ? -1 : home - shape.inputs.begin());
   }
   Operation *end = builder.create<func::ReturnOp>(loc);
@@ -189,8 +189,8 @@ LogicalResult pp::writeBody(ModuleOp module, Location loc, BodyAttr identity, Ar
     end->insertOperands(end->getNumOperands(), group.values);
 
   function->setAttr(kBodyAttr, identity);
-  function->setAttr(pipeline::kInputsAttr, groupNames(builder, shape.inputs));
-  function->setAttr(pipeline::kResultsAttr, groupNames(builder, shape.results));
+  function->setAttr(pipeline::kInputsAttr, groupsOf(module.getContext(), shape.inputs));
+  function->setAttr(pipeline::kResultsAttr, groupsOf(module.getContext(), shape.results));
   function->setAttr(pipeline::kTiesAttr, builder.getDenseI64ArrayAttr(shape.ties));
   function->setAttr(pipeline::kFlopsAttr, builder.getF64FloatAttr(flopsOf(*block)));
   return success();

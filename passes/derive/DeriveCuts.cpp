@@ -42,24 +42,24 @@ int64_t PieceGraph::cutOf(Value value) const {
   return op ? cuts.lookup(op) : 0;
 }
 
-SmallVector<Group> PieceGraph::savedGroups(StringRef name, ArrayRef<Value> values) const {
+SmallVector<Group> PieceGraph::savedGroups(GroupKind kind, ArrayRef<Value> values) const {
   if (piece.cuts.empty())
-    return {{name.str(), llvm::to_vector(values)}};
+    return {{kind, llvm::to_vector(values)}};
   std::map<int64_t, SmallVector<Value>> byCut;
   for (Value value : values)
     byCut[cutOf(value)].push_back(value);
   SmallVector<Group> groups;
   for (auto &[cut, saved] : byCut)
-    groups.push_back({(name + "." + Twine(cut)).str(), saved});
+    groups.push_back({{kind, cut}, saved});
   return groups;
 }
 
 SmallVector<Group> PieceGraph::pendingGroups() const {
   if (piece.cuts.empty())
-    return {{"pending", pending}};
+    return {{GroupKind::pending, pending}};
   SmallVector<Group> groups;
   for (auto &[cut, values] : pendingCuts)
-    groups.push_back(numbered("pending", cut, values));
+    groups.push_back({{GroupKind::pending, cut}, values});
   return groups;
 }
 
@@ -82,12 +82,12 @@ LogicalResult PieceGraph::writeCut(const CutRequest &cut) {
 //===-- Steps ---------------------------------------------------------------------------------------------------===//
 
 /// What each step makes for later ones, beside what is saved anyway.
-SmallVector<Group> PieceGraph::carryGroups(StringRef name, const CutPlan &plan, bool inForward, ArrayRef<Value> saved,
+SmallVector<Group> PieceGraph::carryGroups(GroupKind kind, const CutPlan &plan, bool inForward, ArrayRef<Value> saved,
                                            ArrayRef<Value> ends) const {
   int64_t last = inForward ? attentions.size() : backwards.size();
   SmallVector<Group> groups;
   for (int64_t step = 0; step < last; ++step)
-    groups.push_back(numbered(name, step, {}));
+    groups.push_back({{kind, step}, {}});
   auto stepOf = [&](Operation *op) -> int64_t {
     auto it = cuts.find(op);
     return it == cuts.end() || forward.contains(op) != inForward ? -1 : plan.stepOf(it->second);
@@ -109,9 +109,7 @@ SmallVector<Group> PieceGraph::carryGroups(StringRef name, const CutPlan &plan, 
 static SmallVector<Group> ofStep(ArrayRef<Group> groups, const CutPlan &plan, int64_t step, bool before) {
   SmallVector<Group> chosen;
   for (const Group &group : groups) {
-    int64_t cut = 0;
-    StringRef(group.name).split('.').second.getAsInteger(10, cut);
-    int64_t made = plan.stepOf(cut);
+    int64_t made = plan.stepOf(group.name.number);
     if (before ? made < step : made == step)
       chosen.push_back(group);
   }
@@ -121,25 +119,25 @@ static SmallVector<Group> ofStep(ArrayRef<Group> groups, const CutPlan &plan, in
 LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
   int64_t steps = attentions.size() + 1;
   BodyVariant variant = light ? BodyVariant::light : BodyVariant::plain;
-  SmallVector<Group> saved = savedGroups("kept", kept);
+  SmallVector<Group> saved = savedGroups(GroupKind::kept, kept);
   if (!light)
-    saved.append(savedGroups("stash", stash));
+    saved.append(savedGroups(GroupKind::stash, stash));
   SmallVector<Value> known = kv.back();
   for (const Group &group : saved)
     llvm::append_range(known, group.values);
-  SmallVector<Group> carries = carryGroups("carry", plan, true, known, actOut);
+  SmallVector<Group> carries = carryGroups(GroupKind::carry, plan, true, known, actOut);
   for (int64_t step = 0; step < steps; ++step) {
     SmallVector<Group> inputs = dataGroups(), results;
     inputs.append(ofStep(saved, plan, step, /*before=*/true));
-    inputs.push_back({"weight", weights});
-    inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+    inputs.push_back({GroupKind::weight, weights});
+    inputs.append(chunkGroups(GroupKind::kv, ArrayRef(kv).drop_back()));
     inputs.append(carries.begin(), carries.begin() + step);
     if (step > 0)
       inputs.append(parts[step - 1]);
     if (step + 1 == steps)
-      results.push_back({"act", actOut});
+      results.push_back({GroupKind::act, actOut});
     else
-      results.push_back(chunkGroup("kv", kv.back(), slice.number, step));
+      results.push_back(chunkGroup(GroupKind::kv, kv.back(), slice.number, step));
     results.append(ofStep(saved, plan, step, /*before=*/false));
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
@@ -171,13 +169,13 @@ SmallVector<Group> PieceGraph::sumsOfStep(const CutPlan &plan, int64_t step) con
     return step > 0 ? partSums[step - 1] : SmallVector<Group>();
   SmallVector<Group> sums;
   for (size_t k = 0; step < static_cast<int64_t>(backwards.size()) && k < dkvOut.size(); ++k)
-    sums.push_back(chunkGroup("dkv", dkvOut[k], k, attentions.size() - 1 - step, !dkv.empty()));
+    sums.push_back(chunkGroup(GroupKind::dkv, dkvOut[k], k, attentions.size() - 1 - step, !dkv.empty()));
   return sums;
 }
 
 /// What a sum of these gradients goes on from.
 SmallVector<Value> PieceGraph::argumentsOf(const Group &sum) const {
-  for (const Group &group : chunkGroups("dkv", dkv))
+  for (const Group &group : chunkGroups(GroupKind::dkv, dkv))
     if (group.name == sum.name)
       return group.values;
   return {};
@@ -208,33 +206,33 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
       llvm::append_range(known, op.getResults());
   if (sumsUpTo(plan, steps - 1) != gradOut)
     return emitError(piece.loc) << "`attend` expects gradients that are added to in place";
-  SmallVector<Group> carries = carryGroups("dcarry", plan, false, known, dactOut);
+  SmallVector<Group> carries = carryGroups(GroupKind::dcarry, plan, false, known, dactOut);
   for (int64_t step = 0; step < steps; ++step) {
     SmallVector<Group> inputs = dataGroups(), results;
-    inputs.append(savedGroups("kept", kept));
-    inputs.append(savedGroups("stash", stash));
-    inputs.push_back({"weight", weights});
+    inputs.append(savedGroups(GroupKind::kept, kept));
+    inputs.append(savedGroups(GroupKind::stash, stash));
+    inputs.push_back({GroupKind::weight, weights});
     if (!plan.gives())
-      inputs.append(chunkGroups("kv", kv));
-    inputs.push_back({"dact", dact});
+      inputs.append(chunkGroups(GroupKind::kv, kv));
+    inputs.push_back({GroupKind::dact, dact});
     inputs.append(carries.begin(), carries.begin() + step);
     if (plan.gives() && step > 0)
       inputs.append(parts[step - 1]);
     SmallVector<Group> sums = sumsOfStep(plan, step);
     for (const Group &sum : sums)
-      if (!sum.tie.empty())
+      if (sum.tied)
         inputs.push_back({sum.name, argumentsOf(sum)});
     inputs.append(ofStep(waiting, plan, step, /*before=*/true));
     if (sumsWeights)
-      inputs.push_back({"grad", step > 0 ? sumsUpTo(plan, step - 1) : llvm::to_vector(grads)});
+      inputs.push_back({GroupKind::grad, step > 0 ? sumsUpTo(plan, step - 1) : llvm::to_vector(grads)});
     if (step + 1 == steps)
-      results.push_back({"dact", dactOut});
+      results.push_back({GroupKind::dact, dactOut});
     results.append(sums);
     results.append(ofStep(waiting, plan, step, /*before=*/false));
     if (sumsWeights)
-      results.push_back({"grad", sumsUpTo(plan, step), "grad"});
+      results.push_back({GroupKind::grad, sumsUpTo(plan, step), true});
     if (loss && plan.stepOf(cutOf(loss)) == step)
-      results.push_back({"loss", {loss}});
+      results.push_back({GroupKind::loss, {loss}});
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
     if (failed(write(identity(cut.phase, plan.step(module.getContext(), step, steps)), inputs, results)))

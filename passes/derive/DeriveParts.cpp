@@ -6,10 +6,6 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-Group pp::numbered(StringRef name, int64_t number, ArrayRef<Value> values) {
-  return {(name + "." + Twine(number)).str(), llvm::to_vector(values)};
-}
-
 void PieceGraph::replace(Value value, Value by) {
   value.replaceAllUsesWith(by);
   for (SmallVector<Value> *values : {&actOut, &dactOut, &stash, &kept})
@@ -18,10 +14,6 @@ void PieceGraph::replace(Value value, Value by) {
     std::replace(values.begin(), values.end(), value, by);
   for (auto &[cut, values] : pendingCuts)
     std::replace(values.begin(), values.end(), value, by);
-}
-
-static std::string chunkName(StringRef name, int64_t k, int64_t attention) {
-  return (name + "." + Twine(k) + "." + Twine(attention)).str();
 }
 
 DenseI64ArrayAttr SequenceSlice::startsOf(ArrayRef<int64_t> chunks, MLIRContext *context) const {
@@ -40,13 +32,13 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
   SmallVector<Value> merged;
   auto addPart = [&](ArrayRef<int64_t> chunks, BodyAttr body) -> LogicalResult {
     SmallVector<Value> operands = {query};
-    SmallVector<Group> inputs = {numbered("query", number, query)};
+    SmallVector<Group> inputs = {{{GroupKind::query, number}, {query}}};
     for (int64_t k : chunks) {
-      inputs.push_back(chunkGroup("kv", kv[k], k, number));
+      inputs.push_back(chunkGroup(GroupKind::kv, kv[k], k, number));
       llvm::append_range(operands, inputs.back().values);
     }
     if (attention.getStarts()) {
-      inputs.push_back({"starts", starts});
+      inputs.push_back({GroupKind::starts, starts});
       llvm::append_range(operands, starts);
     }
     NamedAttrList attributes(attention->getAttrs());
@@ -55,19 +47,19 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
     if (failed(part))
       return failure();
     SmallVector<Value> given = scratch.addArguments(llvm::to_vector((*part)->getResultTypes()));
-    parts[number].push_back(numbered("part." + std::to_string(number), parts[number].size(), given));
+    parts[number].push_back({{GroupKind::part, number, static_cast<int64_t>(parts[number].size())}, given});
     llvm::append_range(merged, given);
     if (isWritten(body))
       return success();
     SmallVector<Value> made((*part)->getResults());
-    return write(body, inputs, numbered("part", number, made));
+    return write(body, inputs, Group{{GroupKind::part, number}, made});
   };
   if (failed(addPart(plan.kept(slice.number), identity(Phase::F, plan.rest(module.getContext(), number)))))
     return failure();
   for (KeysAttr help : plan.helps)
     if (failed(addPart(help.getSlices(), identity(Phase::F, CutPlan::part(number, help)))))
       return failure();
-  queries[number] = numbered("query", number, attention.getQ());
+  queries[number] = {{GroupKind::query, number}, {attention.getQ()}};
   builder.setInsertionPoint(attention);
   NamedAttrList attributes;
   attributes.set("heads", attention.getHeadsAttr());
@@ -93,7 +85,7 @@ LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
     return emitError(whole.getLoc()) << "`attend` expects an attention whose queries and keys nothing else reads";
   int64_t attention = (own - kv.back().begin()) / 2;
   SmallVector<Value> needed = {whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta()};
-  queries[number] = numbered("dquery", attention, needed);
+  queries[number] = {{GroupKind::dquery, attention}, needed};
   SmallVector<Value> query =
       scratch.addArguments(llvm::map_to_vector(needed, [](Value value) { return value.getType(); }));
   MLIRContext *context = module.getContext();
@@ -110,7 +102,7 @@ LogicalResult PieceGraph::cutBackward(int64_t number, const CutRequest &cut) {
   SmallVector<Value> given = scratch.addArguments(llvm::to_vector(ownSums.getTypes()));
   for (auto [sum, value] : llvm::zip(ownSums, given))
     replace(sum, value);
-  parts[number].push_back({chunkName("dkv", slice.number, attention), given});
+  parts[number].push_back({{GroupKind::dkv, slice.number, attention}, given});
   cuts.erase(whole);
   whole.erase();
   return success();
@@ -121,19 +113,19 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
                                     BodyAttr identity) {
   auto whole = cast<nn::AttentionBwdOp>(backwards[number]);
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
-  SmallVector<Group> inputs = {numbered("dquery", attention, query)}, results;
+  SmallVector<Group> inputs = {{{GroupKind::dquery, attention}, llvm::to_vector(query)}}, results;
   SmallVector<Value> keys, sums;
   bool adds = !whole.getKvAcc().empty();
   for (int64_t k : help.getSlices()) {
-    inputs.push_back(chunkGroup("kv", kv[k], k, attention));
+    inputs.push_back(chunkGroup(GroupKind::kv, kv[k], k, attention));
     llvm::append_range(keys, inputs.back().values);
   }
   if (whole.getStarts()) {
-    inputs.push_back({"starts", starts});
+    inputs.push_back({GroupKind::starts, starts});
     llvm::append_range(keys, starts);
   }
   for (int64_t k : help.getHome() && adds ? help.getSlices() : ArrayRef<int64_t>()) {
-    inputs.push_back(chunkGroup("dkv", dkv[k], k, attention));
+    inputs.push_back(chunkGroup(GroupKind::dkv, dkv[k], k, attention));
     llvm::append_range(sums, inputs.back().values);
   }
   auto part = builder.create<nn::AttentionBwdOp>(
@@ -143,14 +135,13 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
   SmallVector<Value> made = {part.getDq()};
   if (!help.getHome())
     llvm::append_range(made, part.getDkv());
-  results.push_back(numbered("dpart", attention, made));
-  for (size_t i = 0; help.getHome() && i < help.getSlices().size(); ++i) {
-    std::string group = chunkName("dkv", help.getSlices()[i], attention);
-    results.push_back({group, SmallVector<Value>(part.getDkv().slice(2 * i, 2)), adds ? group : ""});
-  }
+  results.push_back({{GroupKind::dpart, attention}, made});
+  for (size_t i = 0; help.getHome() && i < help.getSlices().size(); ++i)
+    results.push_back(
+        {{GroupKind::dkv, help.getSlices()[i], attention}, SmallVector<Value>(part.getDkv().slice(2 * i, 2)), adds});
   SmallVector<Value> given =
       scratch.addArguments(llvm::map_to_vector(made, [](Value value) { return value.getType(); }));
-  parts[number].push_back(numbered("dpart." + std::to_string(attention), parts[number].size(), given));
+  parts[number].push_back({{GroupKind::dpart, attention, static_cast<int64_t>(parts[number].size())}, given});
   return isWritten(identity) ? success() : write(identity, inputs, results);
 }
 
@@ -176,8 +167,7 @@ LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutP
         sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into);
         cuts[sums[j].getDefiningOp()] = cuts[whole];
       }
-      std::string group = chunkName("dkv", help.getSlices()[i], attention);
-      partSums[number].push_back({group, sums, dkv.empty() ? "" : group});
+      partSums[number].push_back({{GroupKind::dkv, help.getSlices()[i], attention}, sums, !dkv.empty()});
     }
   return success();
 }

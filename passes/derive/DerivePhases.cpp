@@ -280,22 +280,23 @@ void PieceGraph::eraseDead() {
 
 /// What the trainer and the piece before give.
 SmallVector<Group> PieceGraph::dataGroups() const {
-  return {{"act", act},       {"tokens", tokens}, {"targets", targets},
-          {"source", source}, {"starts", starts}, {"positions", positions}};
+  return {{GroupKind::act, act},       {GroupKind::tokens, tokens}, {GroupKind::targets, targets},
+          {GroupKind::source, source}, {GroupKind::starts, starts}, {GroupKind::positions, positions}};
 }
 
 LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
-  SmallVector<Group> inputs = dataGroups(), results = {{"act", actOut}, {"stats", statsOut}, {"keys", keys}};
-  SmallVector<Group> own, made = savedGroups("stash", stash);
+  SmallVector<Group> inputs = dataGroups(),
+                     results = {{GroupKind::act, actOut}, {GroupKind::stats, statsOut}, {GroupKind::keys, keys}};
+  SmallVector<Group> own, made = savedGroups(GroupKind::stash, stash);
   if (!slice.isWhole()) {
-    own = chunkGroups("kv", kv, slice.number);
-    inputs.append(chunkGroups("kv", ArrayRef(kv).drop_back()));
+    own = chunkGroups(GroupKind::kv, kv, slice.number);
+    inputs.append(chunkGroups(GroupKind::kv, ArrayRef(kv).drop_back()));
     if (readsKeys())
       inputs.append(std::exchange(own, {}));
   }
   results.append(own);
-  inputs.push_back({"weight", weights});
-  results.append(savedGroups("kept", kept));
+  inputs.push_back({GroupKind::weight, weights});
+  results.append(savedGroups(GroupKind::kept, kept));
   results.append(made);
   if (!more.values.empty())
     inputs.push_back(more);
@@ -307,12 +308,12 @@ LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
   if (failed(write(identity(Phase::F, BodyVariant::light), inputs, results)))
     return failure();
   inputs.append(own);
-  inputs.append(savedGroups("kept", kept));
+  inputs.append(savedGroups(GroupKind::kept, kept));
   if (failed(write(identity(Phase::R), inputs, made)))
     return failure();
   // For units that read the activation of a piece after its R: then it need not wait for them.
   bool isWhole = llvm::all_of(piece.parts, [](const PartUse &part) { return part.again; });
-  made.insert(made.begin(), Group{"act", actOut});
+  made.insert(made.begin(), Group{GroupKind::act, actOut});
   return isWhole && !actOut.empty() ? write(identity(Phase::R, BodyVariant::act), inputs, made) : success();
 }
 
@@ -321,32 +322,35 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   if (loss)
     losses.push_back(loss);
   BodyVariant variant = first ? BodyVariant::first : BodyVariant::plain;
-  StringRef tie = first ? "" : "grad";
   SmallVector<Group> inputs = dataGroups();
-  inputs.append(savedGroups("kept", kept));
-  inputs.append(savedGroups("stash", stash));
-  inputs.append({{"stats", stats}, {"weight", weights}});
-  inputs.append(chunkGroups("kv", kv));
-  inputs.append(chunkGroups("dkv", dkv));
-  inputs.append({{"dact", dact}, {"dkeys", dkeys}});
-  SmallVector<Group> results = chunkGroups("dkv", dkvOut, 0, /*tied=*/!dkv.empty());
-  results.insert(results.begin(), Group{"dact", dactOut});
+  inputs.append(savedGroups(GroupKind::kept, kept));
+  inputs.append(savedGroups(GroupKind::stash, stash));
+  inputs.append({{GroupKind::stats, stats}, {GroupKind::weight, weights}});
+  inputs.append(chunkGroups(GroupKind::kv, kv));
+  inputs.append(chunkGroups(GroupKind::dkv, dkv));
+  inputs.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}});
+  SmallVector<Group> results = chunkGroups(GroupKind::dkv, dkvOut, 0, /*tied=*/!dkv.empty());
+  results.insert(results.begin(), Group{GroupKind::dact, dactOut});
   auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
     groups.append(more.begin(), more.end());
     return groups;
   };
   if (piece.runs(Phase::I) && !first &&
-      failed(write(identity(Phase::I), inputs, with(with(results, pendingGroups()), {{"loss", losses}}))))
+      failed(write(identity(Phase::I), inputs, with(with(results, pendingGroups()), {{GroupKind::loss, losses}}))))
     return failure();
-  if (piece.runs(Phase::B) && failed(write(identity(Phase::B, variant), with(inputs, {{"grad", grads}}),
-                                           with(results, {{"grad", gradOut, tie.str()}, {"loss", losses}}))))
+  if (piece.runs(Phase::B) &&
+      failed(write(identity(Phase::B, variant), with(inputs, {{GroupKind::grad, grads}}),
+                   with(results, {{GroupKind::grad, gradOut, !first}, {GroupKind::loss, losses}}))))
     return failure();
   if (!piece.runs(Phase::W) || grads.empty())
     return success();
-  SmallVector<Group> given =
-      with({{"act", act}, {"tokens", tokens}, {"source", source}, {"positions", positions}}, pendingGroups());
-  given.append({{"dact", dact}, {"dkeys", dkeys}, {"grad", grads}});
-  return write(identity(Phase::W, variant), given, {{"grad", gradOut, tie.str()}});
+  SmallVector<Group> given = with({{GroupKind::act, act},
+                                   {GroupKind::tokens, tokens},
+                                   {GroupKind::source, source},
+                                   {GroupKind::positions, positions}},
+                                  pendingGroups());
+  given.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}, {GroupKind::grad, grads}});
+  return write(identity(Phase::W, variant), given, {{GroupKind::grad, gradOut, !first}});
 }
 
 LogicalResult pp::derivePhases(ModuleOp module, const PieceModel &piece, const SequenceSlice &slice) {

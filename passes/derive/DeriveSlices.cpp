@@ -139,22 +139,20 @@ void PieceGraph::seedKeys(nn::Gradients &gradients) {
     gradients.add(piece.loc, key, roundGrad(gradients.builder, piece.loc, sum, key.getType()));
 }
 
-SmallVector<Group> PieceGraph::chunkGroups(StringRef name, ArrayRef<SmallVector<Value>> chunks, size_t first,
+SmallVector<Group> PieceGraph::chunkGroups(GroupKind kind, ArrayRef<SmallVector<Value>> chunks, size_t first,
                                            bool tied) const {
   SmallVector<Group> groups;
   for (size_t k = first; k < chunks.size(); ++k) {
-    std::string full = (name + "." + Twine(k)).str();
     if (!piece.cuts.empty())
       for (size_t i = 0; i < chunks[k].size() / 2; ++i)
-        groups.push_back(chunkGroup(name, chunks[k], k, i, tied));
+        groups.push_back(chunkGroup(kind, chunks[k], k, i, tied));
     else if (!chunks[k].empty())
-      groups.push_back({full, chunks[k], tied ? full : ""});
+      groups.push_back({{kind, static_cast<int64_t>(k)}, chunks[k], tied});
   }
   return groups;
 }
 
 /// k and v of one attention, of the chunk that has those of all.
-Group PieceGraph::chunkGroup(StringRef name, ArrayRef<Value> chunk, int64_t slice, int64_t attention, bool tied) const {
-  std::string full = (name + "." + Twine(slice) + "." + Twine(attention)).str();
-  return {full, llvm::to_vector(chunk.slice(2 * attention, 2)), tied ? full : ""};
+Group PieceGraph::chunkGroup(GroupKind kind, ArrayRef<Value> chunk, int64_t slice, int64_t attention, bool tied) const {
+  return {{kind, slice, attention}, llvm::to_vector(chunk.slice(2 * attention, 2)), tied};
 }

@@ -91,10 +91,10 @@ struct PieceModel {
 
 /// Tensors that travel as one payload.
 struct Group {
-  std::string name;
+  pipeline::GroupName name = pipeline::GroupKind::act;
   llvm::SmallVector<mlir::Value> values;
-  std::string tie = {}; ///< of a result: the input group whose memory it takes over
-  bool always = false;  ///< of an input: an operand even where the body does not read it
+  bool tied = false;   ///< of a result: it takes over the memory of the input group of its name
+  bool always = false; ///< of an input: an operand even where the body does not read it
 };
 
 /// A function under construction whose ops several bodies take their share of.

@@ -35,7 +35,7 @@ private:
     return writeBody(module, piece.loc, identity, inputs, results);
   }
   bool isTied(unsigned i) const { return piece.weights[i].isTied(); }
-  Group stateOf() const { return {"opt", states}; }
+  Group stateOf() const { return {GroupKind::opt, states}; }
 
   ModuleOp module;
   const PieceModel &piece;
@@ -95,8 +95,8 @@ LogicalResult Updates::writeNorm(bool first) {
       sum = builder.create<nn::SumSquaresOp>(piece.loc, widenGrad(builder, piece.loc, grad), sum);
   if (!sum)
     sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
-  return write(first ? BodyVariant::norm_first : BodyVariant::norm, {{"grad", grads, "", true}, {"norm", norm}},
-               {{"norm", {sum}, first ? "" : "norm"}});
+  return write(first ? BodyVariant::norm_first : BodyVariant::norm,
+               {{GroupKind::grad, grads, false, true}, {GroupKind::norm, norm}}, {{GroupKind::norm, {sum}, !first}});
 }
 
 LogicalResult Updates::writeUpdate() {
@@ -118,15 +118,20 @@ LogicalResult Updates::writeUpdate() {
     newWeights.push_back(writeWeightUpdate(builder, optimizer, attr, update, newStates));
     state += old.size();
   }
-  return write(BodyVariant::plain, {{"weight", weights}, {"grad", grads}, stateOf(), {"norm", norm}, {"fresh", fresh}},
-               {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}});
+  return write(BodyVariant::plain,
+               {{GroupKind::weight, weights},
+                {GroupKind::grad, grads},
+                stateOf(),
+                {GroupKind::norm, norm},
+                {GroupKind::fresh, fresh}},
+               {{GroupKind::weight, newWeights, true}, {GroupKind::opt, newStates, true}});
 }
 
 LogicalResult Updates::writeZero() {
   SmallVector<Value> zeros;
   for (Value grad : grads)
     zeros.push_back(builder.create<nn::ZeroOp>(piece.loc, grad.getType()));
-  return write(BodyVariant::zero, {}, {{"grad", zeros}});
+  return write(BodyVariant::zero, {}, {{GroupKind::grad, zeros}});
 }
 
 Value Updates::addTo(Value grad, Value share) {
@@ -140,7 +145,7 @@ LogicalResult Updates::writeTies() {
   for (auto [i, grad] : llvm::enumerate(grads))
     if (isTied(i))
       share.push_back(grad);
-  if (!share.empty() && failed(write(BodyVariant::tie_out, {{"grad", grads}}, {{"share", share}})))
+  if (!share.empty() && failed(write(BodyVariant::tie_out, {{GroupKind::grad, grads}}, {{GroupKind::share, share}})))
     return failure();
   for (auto [k, sharer] : llvm::enumerate(piece.sharers)) {
     SmallVector<Value> sums = grads, arriving, values;
@@ -150,9 +155,11 @@ LogicalResult Updates::writeTies() {
       values.push_back(weights[i]);
     }
     auto sharerNumber = static_cast<int64_t>(k);
-    if (failed(write(BodyVariant::tie_in, {{"grad", grads}, {"share", arriving}}, {{"grad", sums, "grad"}},
+    if (failed(write(BodyVariant::tie_in, {{GroupKind::grad, grads}, {GroupKind::share, arriving}},
+                     {{GroupKind::grad, sums, true}},
                      /*shard=*/-1, sharerNumber)) ||
-        failed(write(BodyVariant::tie_fresh, {{"weight", weights}}, {{"fresh", values}}, /*shard=*/-1, sharerNumber)))
+        failed(write(BodyVariant::tie_fresh, {{GroupKind::weight, weights}}, {{GroupKind::fresh, values}}, /*shard=*/-1,
+                     sharerNumber)))
       return failure();
   }
   return success();
@@ -209,15 +216,17 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
 }
 
 LogicalResult Updates::Shard::write() {
-  Group grad = {"grad", sums, "", true}, norm = {"norm", all.norm};
-  if (failed(all.write(BodyVariant::norm_first, {grad}, {{"norm", {first}}}, number)) ||
-      failed(all.write(BodyVariant::norm, {grad, norm}, {{"norm", {more}, "norm"}}, number)) ||
+  Group grad = {GroupKind::grad, sums, false, true}, norm = {GroupKind::norm, all.norm};
+  if (failed(all.write(BodyVariant::norm_first, {grad}, {{GroupKind::norm, {first}}}, number)) ||
+      failed(all.write(BodyVariant::norm, {grad, norm}, {{GroupKind::norm, {more}, true}}, number)) ||
       (all.piece.cutsWeights &&
-       failed(all.write(BodyVariant::cut, {{"weight", all.weights}}, {{"weight", cut}}, number))) ||
+       failed(all.write(BodyVariant::cut, {{GroupKind::weight, all.weights}}, {{GroupKind::weight, cut}}, number))) ||
       failed(writeTies()))
     return failure();
-  return all.write(BodyVariant::plain, {{"weight", mine}, {"grad", sums}, {"opt", state}, norm, {"fresh", fresh}},
-                   {{"weight", newWeights, "weight"}, {"opt", newStates, "opt"}}, number);
+  return all.write(
+      BodyVariant::plain,
+      {{GroupKind::weight, mine}, {GroupKind::grad, sums}, {GroupKind::opt, state}, norm, {GroupKind::fresh, fresh}},
+      {{GroupKind::weight, newWeights, true}, {GroupKind::opt, newStates, true}}, number);
 }
 
 /// A shared tensor is cut for itself, at the same elements in every piece: its k-th shards meet on one rank.
@@ -226,7 +235,8 @@ LogicalResult Updates::Shard::writeTies() {
   for (auto [i, range] : llvm::enumerate(ranges))
     if (all.isTied(range.tensor))
       share.push_back(sums[i]);
-  if (!share.empty() && failed(all.write(BodyVariant::tie_out, {{"grad", sums}}, {{"share", share}}, number)))
+  if (!share.empty() &&
+      failed(all.write(BodyVariant::tie_out, {{GroupKind::grad, sums}}, {{GroupKind::share, share}}, number)))
     return failure();
   for (auto [k, sharer] : llvm::enumerate(all.piece.sharers)) {
     SmallVector<Value> total = sums, arriving, values;
@@ -240,9 +250,10 @@ LogicalResult Updates::Shard::writeTies() {
       values.push_back(mine[i]);
     }
     auto sharerNumber = static_cast<int64_t>(k);
-    if (failed(all.write(BodyVariant::tie_in, {{"grad", sums}, {"share", arriving}}, {{"grad", total, "grad"}}, number,
-                         sharerNumber)) ||
-        failed(all.write(BodyVariant::tie_fresh, {{"weight", mine}}, {{"fresh", values}}, number, sharerNumber)))
+    if (failed(all.write(BodyVariant::tie_in, {{GroupKind::grad, sums}, {GroupKind::share, arriving}},
+                         {{GroupKind::grad, total, true}}, number, sharerNumber)) ||
+        failed(all.write(BodyVariant::tie_fresh, {{GroupKind::weight, mine}}, {{GroupKind::fresh, values}}, number,
+                         sharerNumber)))
       return failure();
   }
   return success();

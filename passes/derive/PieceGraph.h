@@ -8,9 +8,6 @@
 
 namespace pp {
 
-/// The group `name.number`.
-Group numbered(llvm::StringRef name, int64_t number, llvm::ArrayRef<mlir::Value> values);
-
 /// All ops of a piece, forward and backward, and the values that its bodies start from and lead to.
 class PieceGraph {
 public:
@@ -52,13 +49,13 @@ private:
   bool readsKeys() const { return !piece.keysIn.empty(); }
   bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }
   /// `kv.0`, `kv.1`, .. from slice `first` on; if units of the piece are cut `kv.0.0`, .., by attention.
-  llvm::SmallVector<Group> chunkGroups(llvm::StringRef name, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
+  llvm::SmallVector<Group> chunkGroups(pipeline::GroupKind kind, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
                                        size_t first = 0, bool tied = false) const;
-  Group chunkGroup(llvm::StringRef name, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
+  Group chunkGroup(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> chunk, int64_t slice, int64_t attention,
                    bool tied = false) const;
 
   /// What F keeps and saves, in groups of what one step computes if units of the piece are cut.
-  llvm::SmallVector<Group> savedGroups(llvm::StringRef name, llvm::ArrayRef<mlir::Value> values) const;
+  llvm::SmallVector<Group> savedGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values) const;
   /// What I leaves for W: one group, or by cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
@@ -74,7 +71,7 @@ private:
   mlir::LogicalResult writeForwardSteps(const CutPlan &plan, bool light);
   mlir::LogicalResult writeBackwardSteps(const CutRequest &cut);
   llvm::SmallVector<mlir::Value> sumsUpTo(const CutPlan &plan, int64_t step) const;
-  llvm::SmallVector<Group> carryGroups(llvm::StringRef name, const CutPlan &plan, bool inForward,
+  llvm::SmallVector<Group> carryGroups(pipeline::GroupKind kind, const CutPlan &plan, bool inForward,
                                        llvm::ArrayRef<mlir::Value> saved, llvm::ArrayRef<mlir::Value> ends) const;
   void replace(mlir::Value value, mlir::Value by);
   /// For another way to cut, of which this part is one too.

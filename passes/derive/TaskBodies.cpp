@@ -10,7 +10,7 @@ using namespace pp::pipeline;
 
 double TaskBody::flops() const { return flopsOf(function); }
 
-const BodyGroups::Group *TaskBody::input(StringRef name) const {
+const BodyGroups::Group *TaskBody::input(GroupName name) const {
   auto it = llvm::find_if(groups.inputs, [&](const BodyGroups::Group &group) { return group.name == name; });
   return it == groups.inputs.end() ? nullptr : &*it;
 }
@@ -54,16 +54,15 @@ int64_t TaskBodies::steps(int64_t piece, Phase phase) const {
   return pieceClass ? table.steps(pieceClass, phase) : 0;
 }
 
-const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<StringRef> inputs, TupleType payload, StringRef result,
+const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<GroupName> inputs, TupleType payload, GroupName result,
                                  int64_t tie, function_ref<Value(OpBuilder &, ValueRange)> build) {
   std::unique_ptr<TaskBody> &body = bodies[identity];
   if (body)
     return *body;
   OpBuilder inner = OpBuilder::atBlockBegin(module.getBody());
   size_t count = payload.size();
-  auto group = [&](StringRef name) -> Attribute {
-    return inner.getArrayAttr({inner.getStringAttr(name), inner.getI64IntegerAttr(count)});
-  };
+  MLIRContext *context = inner.getContext();
+  auto group = [&](GroupName name) { return GroupAttr::get(context, name, count); };
   SmallVector<Type> types;
   for (size_t i = 0; i < inputs.size(); ++i)
     llvm::append_range(types, payload.getTypes());
@@ -81,8 +80,8 @@ const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<StringRef> inputs, 
   }
   inner.create<func::ReturnOp>(module.getLoc(), made);
   function->setAttr(kBodyAttr, identity);
-  function->setAttr(kInputsAttr, inner.getArrayAttr(llvm::map_to_vector(inputs, group)));
-  function->setAttr(kResultsAttr, inner.getArrayAttr({group(result)}));
+  function->setAttr(kInputsAttr, GroupsAttr::get(context, llvm::map_to_vector(inputs, group)));
+  function->setAttr(kResultsAttr, GroupsAttr::get(context, group(result)));
   function->setAttr(kTiesAttr, inner.getDenseI64ArrayAttr({tie}));
   function->setAttr(kFlopsAttr, inner.getF64FloatAttr(0));
   body = std::make_unique<TaskBody>(TaskBody{function, identity, *BodyGroups::get(function)});
@@ -99,11 +98,12 @@ const TaskBody &TaskBodies::sum(int64_t piece, int64_t rank) {
   const TaskBody *update = rank < 0 ? find(piece, Phase::U) : findOfShard(piece, BodyVariant::plain, rank);
   int64_t shard = update->identity.getShard();
   BodyAttr adds = identity(piece, Phase::U, BodyVariant::sum, /*slice=*/-1, /*cut=*/{}, /*sharer=*/-1, shard);
-  return make(adds, {"grad", "share"}, update->input("grad")->payload, "grad", 0, addGrads);
+  return make(adds, {GroupKind::grad, GroupKind::share}, update->input(GroupKind::grad)->payload, GroupKind::grad, 0,
+              addGrads);
 }
 
 const TaskBody &TaskBodies::sumOfKeys(int64_t piece, int64_t slice, TupleType payload) {
-  std::string into = "dkv." + std::to_string(slice), more = "dterm." + std::to_string(slice);
+  GroupName into(GroupKind::dkv, slice), more(GroupKind::dterm, slice);
   return make(identity(piece, Phase::U, BodyVariant::sum_keys, slice), {into, more}, payload, into, 0,
               [](OpBuilder &inner, ValueRange row) -> Value {
                 return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1], row[0]);
@@ -111,8 +111,8 @@ const TaskBody &TaskBodies::sumOfKeys(int64_t piece, int64_t slice, TupleType pa
 }
 
 const TaskBody &TaskBodies::copy(int64_t piece) {
-  return make(identity(piece, Phase::U, BodyVariant::copy), {"weight"}, weightsOf(piece), "weight", -1,
-              [&](OpBuilder &inner, ValueRange row) -> Value {
+  return make(identity(piece, Phase::U, BodyVariant::copy), {GroupKind::weight}, weightsOf(piece), GroupKind::weight,
+              -1, [&](OpBuilder &inner, ValueRange row) -> Value {
                 return inner.create<nn::CopyOp>(module.getLoc(), row[0].getType(), row[0], Value());
               });
 }

@@ -18,7 +18,7 @@ struct TaskBody {
   llvm::StringRef name() const { return mlir::func::FuncOp(function).getName(); }
   double flops() const;
   /// The input group of this name, null if the body does not read it.
-  const BodyGroups::Group *input(llvm::StringRef name) const;
+  const BodyGroups::Group *input(pipeline::GroupName name) const;
 };
 
 class TaskBodies {
@@ -60,8 +60,8 @@ private:
                               pipeline::CutAttr cut = {}, int64_t sharer = -1, int64_t shard = -1) const;
   const TaskBody *find(pipeline::BodyAttr identity) const;
   /// Computes each tensor of the result from the tensors at its place in the inputs, which all have the same payload.
-  const TaskBody &make(pipeline::BodyAttr identity, llvm::ArrayRef<llvm::StringRef> inputs, mlir::TupleType payload,
-                       llvm::StringRef result, int64_t tie,
+  const TaskBody &make(pipeline::BodyAttr identity, llvm::ArrayRef<pipeline::GroupName> inputs, mlir::TupleType payload,
+                       pipeline::GroupName result, int64_t tie,
                        llvm::function_ref<mlir::Value(mlir::OpBuilder &, mlir::ValueRange)> build);
 };
 

@@ -7,33 +7,21 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-int64_t BodyGroups::Group::number(unsigned dot) const {
-  SmallVector<StringRef> words;
-  StringRef(name).split(words, '.');
-  int64_t number = -1;
-  return dot >= words.size() || words[dot].getAsInteger(10, number) ? -1 : number;
-}
-
 static LogicalResult readGroups(func::FuncOp body, StringRef attr, TypeRange types,
                                 SmallVectorImpl<BodyGroups::Group> &groups) {
-  auto list = body->getAttrOfType<ArrayAttr>(attr);
+  auto list = body->getAttrOfType<GroupsAttr>(attr);
   if (!list)
     return body.emitOpError() << "is a task body without `" << attr << "`";
   unsigned next = 0;
-  for (Attribute entry : list) {
-    auto pair = dyn_cast<ArrayAttr>(entry);
-    auto name = pair && pair.size() == 2 ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
-    auto count = name ? dyn_cast<IntegerAttr>(pair[1]) : IntegerAttr();
-    if (!count || count.getInt() < 0)
-      return body.emitOpError() << "expected [name, number of tensors] in `" << attr << "`, got " << entry;
-    if (next + static_cast<size_t>(count.getInt()) > types.size())
+  for (GroupAttr group : list.getGroups()) {
+    if (next + static_cast<size_t>(group.getTensors()) > types.size())
       return body.emitOpError() << "has `" << attr << "` for more than its " << types.size() << " tensors";
-    TypeRange own = types.slice(next, count.getInt());
+    TypeRange own = types.slice(next, group.getTensors());
     for (Type type : own)
       if (auto tensor = dyn_cast<RankedTensorType>(type); !tensor || !tensor.hasStaticShape())
         return body.emitOpError() << "expected tensors of static shape, got " << type;
-    groups.push_back({name.str(), next, TupleType::get(body.getContext(), own), -1});
-    next += count.getInt();
+    groups.push_back({group.getName(), next, TupleType::get(body.getContext(), own), -1});
+    next += group.getTensors();
   }
   if (next != types.size())
     return body.emitOpError() << "has `" << attr << "` for " << next << " of its " << types.size() << " tensors";
@@ -55,10 +43,10 @@ FailureOr<BodyGroups> BodyGroups::get(func::FuncOp body) {
   }
   for (auto [group, tie] : llvm::zip(groups.results, groups.ties)) {
     if (tie >= static_cast<int64_t>(groups.inputs.size()))
-      return body.emitOpError() << "ties group `" << group.name << "` to input group " << tie << " of "
+      return body.emitOpError() << "ties group `" << group.name.str() << "` to input group " << tie << " of "
                                 << groups.inputs.size();
     if (tie >= 0 && groups.inputs[tie].payload != group.payload)
-      return body.emitOpError() << "ties group `" << group.name << "` to `" << groups.inputs[tie].name
+      return body.emitOpError() << "ties group `" << group.name.str() << "` to `" << groups.inputs[tie].name.str()
                                 << "`, which holds other tensors";
     group.pointer = tie >= 0 ? groups.inputs[tie].pointer : static_cast<int64_t>(groups.pointers.size());
     if (tie < 0)

@@ -26,7 +26,7 @@ class BodyPlan {
 public:
   BodyPlan(mlir::func::FuncOp body, BodyGroups groups, bool hands) : body(body), groups(std::move(groups)) {
     for (const BodyGroups::Group &group : this->groups.results)
-      if (hands && group.name == "pending")
+      if (hands && group.name == pipeline::GroupKind::pending)
         pending = &group;
   }
   mlir::LogicalResult run();

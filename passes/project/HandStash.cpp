@@ -24,7 +24,7 @@ bool BodyPlan::dies(Value value) const {
     return false;
   return llvm::any_of(groups.inputs, [&](const BodyGroups::Group &group) {
     unsigned number = argument.getArgNumber();
-    return (group.name == "stash" || group.name == "kept") && number >= group.first &&
+    return (group.name == GroupKind::stash || group.name == GroupKind::kept) && number >= group.first &&
            number < group.first + group.payload.size();
   });
 }

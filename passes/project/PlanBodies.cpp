@@ -135,7 +135,7 @@ LogicalResult BodyPlan::tieRequired(Operation &op) {
       }
     Buffer &buffer = bufferOf(operand);
     if (buffer.given && !llvm::is_contained(groups.ties, buffer.place->first))
-      return op.emitOpError() << "writes over an argument of group `" << groups.inputs[buffer.place->first].name
+      return op.emitOpError() << "writes over an argument of group `" << groups.inputs[buffer.place->first].name.str()
                               << "`, whose slot no result takes over";
     merge(operand, result);
   }

@@ -14,20 +14,14 @@ namespace pp {
 /// How a body's tensors are grouped into payloads: its `pipeline.inputs`, `pipeline.results` and `pipeline.ties`.
 struct BodyGroups {
   struct Group {
-    std::string name;
+    pipeline::GroupName name;
     unsigned first = 0; ///< its first argument or returned value
     mlir::TupleType payload;
     int64_t pointer = -1; ///< its pointer in the signature; a result tied to an input has the input's
 
-    /// `kv` of `kv.2` and of `kv.2.1`, else the name; the 2, the slice whose keys these are, else -1; and the 1, the
-    /// attention of the piece that sees them, else -1.
-    llvm::StringRef kind() const {
-      return chunk() < 0 ? llvm::StringRef(name) : llvm::StringRef(name).split('.').first;
-    }
-    int64_t chunk() const { return number(1); }
-    int64_t attention() const { return number(2); }
-    /// What stands behind the dot of this number.
-    int64_t number(unsigned dot) const;
+    pipeline::GroupKind kind() const { return name.kind; }
+    int64_t number() const { return name.number; }
+    int64_t attention() const { return name.attention; }
   };
   llvm::SmallVector<Group> inputs, results;
   llvm::SmallVector<int64_t> ties;             ///< per result group: the input group whose slot it takes over, or -1

@@ -459,13 +459,10 @@ LogicalResult Step::readCallee(TaskOp task) {
   if (bytes.getInt() > 0)
     callee.scratch = TupleType::get(context, {RankedTensorType::get({bytes.getInt()}, IntegerType::get(context, 8))});
   callee.slice.resize(task.getNumResults());
-  if (auto groups = function->getAttrOfType<ArrayAttr>(kResultsAttr))
-    for (auto [entry, slice] : llvm::zip(groups, callee.slice)) {
-      BodyGroups::Group group;
-      group.name = cast<StringAttr>(cast<ArrayAttr>(entry)[0]).str();
-      if (group.kind() == "kv" || group.kind() == "dkv")
-        slice = group.chunk();
-    }
+  if (auto groups = function->getAttrOfType<GroupsAttr>(kResultsAttr))
+    for (auto [group, slice] : llvm::zip(groups.getGroups(), callee.slice))
+      if (group.getKind() == GroupKind::kv || group.getKind() == GroupKind::dkv)
+        slice = group.getNumber();
   return success();
 }
 

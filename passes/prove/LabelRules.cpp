@@ -8,35 +8,35 @@ using namespace pp;
 using namespace pp::pipeline;
 
 static constexpr GroupRule groupRules[] = {
-    {"act", What::act, Span::Unit, -1},
-    {"dact", What::dact, Span::Unit, +1},
-    {"kept", What::kept, Span::Cut},
-    {"stash", What::stash, Span::Cut},
-    {"carry", What::carry, Span::Cut},
-    {"dcarry", What::dcarry, Span::Cut},
-    {"query", What::query, Span::Cut},
-    {"dquery", What::dquery, Span::Cut},
-    {"part", What::part, Span::Cut},
-    {"dpart", What::dpart, Span::Cut},
-    {"pending", What::pending, Span::Cut},
-    {"kv", What::kv, Span::Chunk},
-    {"dkv", What::dkv, Span::Chunk},
-    {"dterm", What::dkv, Span::Chunk},
-    {"keys", What::kv, Span::Unit, +1},
-    {"dkeys", What::dkv, Span::Unit, +1},
-    {"tokens", What::tokens, Span::Tokens},
-    {"targets", What::targets, Span::Tokens},
-    {"weight", What::weight, Span::Piece},
-    {"opt", What::opt, Span::Piece},
-    {"fresh", What::fresh, Span::Piece},
-    {"grad", What::grad, Span::Piece},
-    {"share", What::share, Span::Piece},
-    {"norm", What::norm, Span::Step},
-    {"loss", What::loss, Span::Unit},
-    {"stats", What::stats, Span::Unit},
-    {"source", What::source, Span::Tokens},
-    {"starts", What::starts, Span::Tokens},
-    {"positions", What::positions, Span::Tokens},
+    {GroupKind::act, What::act, Span::Unit, -1},
+    {GroupKind::dact, What::dact, Span::Unit, +1},
+    {GroupKind::kept, What::kept, Span::Cut},
+    {GroupKind::stash, What::stash, Span::Cut},
+    {GroupKind::carry, What::carry, Span::Cut},
+    {GroupKind::dcarry, What::dcarry, Span::Cut},
+    {GroupKind::query, What::query, Span::Cut},
+    {GroupKind::dquery, What::dquery, Span::Cut},
+    {GroupKind::part, What::part, Span::Cut},
+    {GroupKind::dpart, What::dpart, Span::Cut},
+    {GroupKind::pending, What::pending, Span::Cut},
+    {GroupKind::kv, What::kv, Span::Chunk},
+    {GroupKind::dkv, What::dkv, Span::Chunk},
+    {GroupKind::dterm, What::dkv, Span::Chunk},
+    {GroupKind::keys, What::kv, Span::Unit, +1},
+    {GroupKind::dkeys, What::dkv, Span::Unit, +1},
+    {GroupKind::tokens, What::tokens, Span::Tokens},
+    {GroupKind::targets, What::targets, Span::Tokens},
+    {GroupKind::weight, What::weight, Span::Piece},
+    {GroupKind::opt, What::opt, Span::Piece},
+    {GroupKind::fresh, What::fresh, Span::Piece},
+    {GroupKind::grad, What::grad, Span::Piece},
+    {GroupKind::share, What::share, Span::Piece},
+    {GroupKind::norm, What::norm, Span::Step},
+    {GroupKind::loss, What::loss, Span::Unit},
+    {GroupKind::stats, What::stats, Span::Unit},
+    {GroupKind::source, What::source, Span::Tokens},
+    {GroupKind::starts, What::starts, Span::Tokens},
+    {GroupKind::positions, What::positions, Span::Tokens},
 };
 
 static constexpr BodyRule bodyRules[] = {
@@ -100,9 +100,10 @@ bool BodyLabels::has(What what, bool input) const {
   return llvm::any_of(input ? inputs : results, [&](const BodyGroup &group) { return group->what == what; });
 }
 
-static const GroupRule *findGroup(StringRef name) {
-  auto *it = llvm::find_if(groupRules, [&](const GroupRule &rule) { return rule.name == name; });
-  return it == std::end(groupRules) ? nullptr : it;
+static const GroupRule *findGroup(GroupKind kind) {
+  auto *it = llvm::find_if(groupRules, [&](const GroupRule &rule) { return rule.kind == kind; });
+  assert(it != std::end(groupRules) && "every kind has its rule");
+  return it;
 }
 
 static const BodyRule *findRule(BodyAttr identity) {
@@ -124,20 +125,16 @@ FailureOr<BodyLabels> BodyLabels::get(ModuleOp module, LaunchOp launch) {
   FailureOr<BodyGroups> groups = BodyGroups::get(function);
   if (failed(groups))
     return failure();
-  auto bind = [&](ArrayRef<BodyGroups::Group> named, SmallVectorImpl<BodyGroup> &rules) -> LogicalResult {
+  auto bind = [&](ArrayRef<BodyGroups::Group> named, SmallVectorImpl<BodyGroup> &rules) {
     for (const BodyGroups::Group &group : named) {
       // A sum's share is a gradient of the piece itself; the gradient of tied weights has a payload of its own.
-      bool plain = labels.adds() == Adds::Share && group.name == "share";
-      rules.push_back({findGroup(plain ? "grad" : group.kind()), static_cast<int32_t>(group.chunk()),
+      bool plain = labels.adds() == Adds::Share && group.kind() == GroupKind::share;
+      rules.push_back({findGroup(plain ? GroupKind::grad : group.kind()), static_cast<int32_t>(group.number()),
                        static_cast<int32_t>(group.attention())});
-      if (!rules.back().rule)
-        return emitError(launch.getLoc())
-               << "no rule says what group `" << group.name << "` of `@" << launch.getCallee() << "` holds";
     }
-    return success();
   };
-  if (failed(bind(groups->inputs, labels.inputs)) || failed(bind(groups->results, labels.results)))
-    return failure();
+  bind(groups->inputs, labels.inputs);
+  bind(groups->results, labels.results);
   labels.ties = groups->ties;
   return labels;
 }

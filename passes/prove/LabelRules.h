@@ -14,7 +14,7 @@ namespace pp {
 enum class Span : uint8_t { Step, Tokens, Piece, Unit, Chunk, Cut };
 
 struct GroupRule {
-  llvm::StringLiteral name;
+  pipeline::GroupKind kind;
   What what;
   Span span;
   int32_t from = 0; ///< an input comes from, and keys go to, the piece so much further on in the model
@@ -50,7 +50,7 @@ struct BodyLabels {
   bool has(What what, bool input) const;
   /// Whether it adds up two shares of the gradient of a chunk of keys.
   bool sumsChunk() const {
-    return llvm::any_of(inputs, [](const BodyGroup &group) { return group->name == "dterm"; });
+    return llvm::any_of(inputs, [](const BodyGroup &group) { return group->kind == pipeline::GroupKind::dterm; });
   }
 
   /// What the body adds to the terms of a sum. A part of an attention adds nothing to gradients of weights.

@@ -524,8 +524,23 @@ pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {}} {
 // -----
 
 // Attributes of task functions.
-// expected-error@+1 {{expected [name, number of tensors] for each group in `pipeline.inputs`, got ["act"]}}
+// expected-error@+1 {{expected `#pipeline.groups<..>` in `pipeline.inputs`, got ["act"]}}
 func.func private @f(tensor<2xf32>) attributes {pipeline.inputs = ["act"]}
+
+// -----
+
+// expected-error@+1 {{expected what a group holds, as `act`, `weight` or `kv`, got `mood`}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.inputs = #pipeline.groups<weight x 1, mood x 1>}
+
+// -----
+
+// expected-error@+1 {{expected numbers of 0 or more in a group, got -2, -1}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.inputs = #pipeline.groups<kv[-2] x 1>}
+
+// -----
+
+// expected-error@+1 {{expected a number of tensors in a group, got -1}}
+func.func private @f(tensor<2xf32>) attributes {pipeline.inputs = #pipeline.groups<act x -1>}
 
 // -----
 

@@ -253,17 +253,17 @@ private:
     llvm::append_range(handed, launch.getResults());
     for (const auto *groups : {&before->inputs, &before->results})
       for (const BodyGroups::Group &group : *groups)
-        slots[group.name] = handed[size_t(group.pointer)];
+        slots[group.name.str()] = handed[size_t(group.pointer)];
     llvm::SmallVector<mlir::Value> inputs, results, scratch;
     for (const BodyGroups::Group &group : after->inputs) {
-      mlir::Value slot = slots[group.name];
+      mlir::Value slot = slots[group.name.str()];
       for (auto other : rankOf(launch).getOps<SlotOp>())
         if (spare && !slot && other->isBeforeInBlock(launch) && other.getSlot().getType().getPayload() == group.payload)
           slot = other;
       inputs.push_back(slot);
     }
     for (auto [group, tie] : llvm::zip(after->results, after->ties)) {
-      mlir::Value slot = tie < 0 ? slots[group.name] : mlir::Value();
+      mlir::Value slot = tie < 0 ? slots[group.name.str()] : mlir::Value();
       if (slot && cast<SlotType>(slot.getType()).getPayload() != group.payload)
         return false; // what helpers send back would be another message
       if (tie < 0)

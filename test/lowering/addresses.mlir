@@ -8,13 +8,13 @@
 
 // The second tensor of a slot lies 280 MiB behind its first one.
 func.func private @wide(%b: !big, %t: !x) -> !x attributes {
-    pipeline.inputs = [["stash", 2]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<stash x 2>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %g = nn.gelu %t : (!x) -> !x
   return %g : !x
 }
 
 func.func private @narrow(%t: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %g = nn.gelu %t : (!x) -> !x
   return %g : !x
 }

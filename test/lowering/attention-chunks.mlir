@@ -26,7 +26,7 @@
 // CHECK-NEXT:    store ptr %[[V1]], ptr %[[AT3]]
 // CHECK:         call i32 @pp_attention(ptr %0, i32 0, ptr %1, ptr %[[KV]], ptr %4, ptr
 func.func private @f(%q: !q, %k0: !k, %v0: !k, %k1: !k, %v1: !k) -> (!q, !l) attributes {
-    pipeline.inputs = [["act", 1], ["kv", 2], ["kv", 2]], pipeline.results = [["act", 2]], pipeline.ties = array<i64: -1>,
+    pipeline.inputs = #pipeline.groups<act x 1, kv x 2, kv x 2>, pipeline.results = #pipeline.groups<act x 2>, pipeline.ties = array<i64: -1>,
     pipeline.flops = 1.0 : f64} {
   %o, %lse = nn.attention %q, %k0, %v0, %k1, %v1 {heads = 2 : i64, causal = true, offset = 8 : i64}
       : (!q, !k, !k, !k, !k) -> (!q, !l)
@@ -42,7 +42,7 @@ func.func private @f(%q: !q, %k0: !k, %v0: !k, %k1: !k, %v1: !k) -> (!q, !l) att
 // CHECK-DAG:     store ptr %3, ptr %[[DKV]]
 // CHECK:         call i32 @pp_attention_bwd(ptr %0, i32 2, ptr %1, ptr %1, ptr %{{.*}}, ptr %{{.*}}, ptr %[[KV2]], ptr %4, ptr %[[DKV]], ptr %1)
 func.func private @b(%o: !q, %lse: !l, %k: !k, %v: !k, %dk: !s, %dv: !s) -> (!q, !s, !s) attributes {
-    pipeline.inputs = [["act", 2], ["kv", 2], ["dkv", 2]], pipeline.results = [["dact", 1], ["dkv", 2]],
+    pipeline.inputs = #pipeline.groups<act x 2, kv x 2, dkv x 2>, pipeline.results = #pipeline.groups<dact x 1, dkv x 2>,
     pipeline.ties = array<i64: -1, 2>, pipeline.flops = 1.0 : f64} {
   %d = nn.attention_delta %o, %o {heads = 2 : i64} : (!q, !q) -> !l
   %0:3 = nn.attention_bwd %o, %o, %lse, %d, %k, %v into_kv %dk, %dv {heads = 2 : i64, sums = true, kv_offsets = array<i64: 30>}
@@ -55,7 +55,7 @@ func.func private @b(%o: !q, %lse: !l, %k: !k, %v: !k, %dk: !s, %dv: !s) -> (!q,
 // CHECK:         call i32 @pp_attention_delta(ptr %0, i32 {{[0-9]+}}, ptr %1, ptr %[[AT:[0-9]+]],
 // CHECK:         call i32 @pp_attention_bwd({{.*}}, ptr null)
 func.func private @c(%q: !q, %lse: !l, %k: !k, %v: !k) -> (!q, !k, !k) attributes {
-    pipeline.inputs = [["act", 2], ["kv", 2]], pipeline.results = [["dact", 1], ["dkv", 2]],
+    pipeline.inputs = #pipeline.groups<act x 2, kv x 2>, pipeline.results = #pipeline.groups<dact x 1, dkv x 2>,
     pipeline.ties = array<i64: -1, -1>, pipeline.flops = 1.0 : f64} {
   %o = nn.add %q, %q : (!q, !q) -> !q
   %d = nn.attention_delta %q, %o {heads = 2 : i64} : (!q, !q) -> !l

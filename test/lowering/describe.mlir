@@ -8,7 +8,7 @@
 !n = tensor<5xf32>
 
 func.func private @s0.F(%x: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>,
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>,
     pipeline.flops = 1024.0 : f64} {
   %a = nn.rope %x {heads = 2 : i64, style = "pair", offset = 3 : i64} : (!x) -> !x
   return %a : !x

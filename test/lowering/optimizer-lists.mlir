@@ -23,8 +23,8 @@
 // CHECK:         call i32 @pp_adamw_all(ptr %0, i32 0, ptr %4, ptr %[[LIST]])
 func.func private @u(%w: !w, %v: !v, %g: !g, %h: !h, %m0: !g, %v0: !g, %c0: !g, %m1: !h, %v1: !h, %c1: !h, %n: !n)
     -> (!w, !v, !g, !g, !g, !h, !h, !h) attributes {
-    pipeline.inputs = [["weight", 2], ["grad", 2], ["opt", 6], ["norm", 1]],
-    pipeline.results = [["weight", 2], ["opt", 6]], pipeline.ties = array<i64: 0, 2>, pipeline.flops = 1.0 : f64} {
+    pipeline.inputs = #pipeline.groups<weight x 2, grad x 2, opt x 6, norm x 1>,
+    pipeline.results = #pipeline.groups<weight x 2, opt x 6>, pipeline.ties = array<i64: 0, 2>, pipeline.flops = 1.0 : f64} {
   %0:4 = nn.adamw %g norm %n into %w, %m0, %v0, %c0 {decay = true} : (!g, !n, !w, !g, !g, !g) -> (!w, !g, !g, !g)
   %1:4 = nn.adamw %h norm %n into %v, %m1, %v1, %c1 : (!h, !n, !v, !h, !h, !h) -> (!v, !h, !h, !h)
   return %0#0, %1#0, %0#1, %0#2, %0#3, %1#1, %1#2, %1#3 : !w, !v, !g, !g, !g, !h, !h, !h
@@ -35,7 +35,7 @@ func.func private @u(%w: !w, %v: !v, %g: !g, %h: !h, %m0: !g, %v0: !g, %c0: !g, 
 // CHECK:         %[[GRADS:.*]] = alloca ptr, i32 2
 // CHECK:         call i32 @pp_sum_squares_all(ptr %0, i32 1, ptr %[[GRADS]], ptr %2)
 func.func private @n(%g: !g, %h: !h, %n: !n) -> !n attributes {
-    pipeline.inputs = [["grad", 2], ["norm", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: 1>,
+    pipeline.inputs = #pipeline.groups<grad x 2, norm x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: 1>,
     pipeline.flops = 1.0 : f64} {
   %0 = nn.sum_squares %g into %n : (!g, !n) -> !n
   %1 = nn.sum_squares %h into %0 : (!h, !n) -> !n

@@ -5,7 +5,7 @@
 
 // A forward op that has no kernel of its own must have been expanded before.
 func.func private @s0.F(%w: !w) -> (!w, !w) attributes {
-    pipeline.inputs = [["act", 1]], pipeline.results = [["act", 2]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 2>, pipeline.ties = array<i64: -1>} {
   // expected-error@below {{'nn.split' op has no kernel: it cannot run in a task body}}
   %a:2 = nn.split %w {parts = 2 : i64} : (!w) -> (tensor<8x4xf32>, tensor<8x4xf32>)
   %b = nn.copy %w : (!w) -> !w
@@ -42,7 +42,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 !s = !pipeline.slot<tuple<!w>>
 
 func.func private @s0.F(%w: !w) -> !w attributes {
-    pipeline.inputs = [["act", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %b = nn.copy %w : (!w) -> !w
   return %b : !w
 }
@@ -63,7 +63,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 !v = !pipeline.slot<tuple<tensor<8x4xf32>>>
 
 func.func private @s0.F(%w: !w) -> !w attributes {
-    pipeline.inputs = [["act", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %b = nn.copy %w : (!w) -> !w
   return %b : !w
 }
@@ -83,7 +83,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 !s = !pipeline.slot<tuple<!w>>
 
 func.func private @s0.F(%w: !w) -> !w attributes {
-    pipeline.inputs = [["act", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %a = nn.copy %w : (!w) -> !w
   %b = nn.gelu %a : (!w) -> !w
   return %b : !w

@@ -22,7 +22,7 @@
 // RANK0-NEXT:    %[[STATUS:.*]] = phi i32 {{.*}}%[[S0]]
 // RANK0-NEXT:    ret i32 %[[STATUS]]
 func.func private @s0.F(%x: !x, %w: !w) -> (!x, !x) attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]],
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1, stash x 1>,
     pipeline.ties = array<i64: -1, -1>, pipeline.flops = 1024.0 : f64} {
   %a = nn.linear %x, %w : (!x, !w) -> !x
   %g = nn.gelu %a : (!x) -> !x
@@ -33,7 +33,7 @@ func.func private @s0.F(%x: !x, %w: !w) -> (!x, !x) attributes {
 
 // The result's slot is the input's: pointers for the rank, two inputs, none for the tied result, and the scratch memory.
 func.func private @s1.W(%x: !x, %g: !w) -> !w attributes {
-    pipeline.inputs = [["act", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 1>} {
   %a = nn.linear_dw %x, %x into %g : (!x, !x, !w) -> !w
   return %a : !w
 }

@@ -18,12 +18,12 @@ pipeline.program @whole ranks 1 microbatches 2 slices 0 attributes {train = {seq
 }
 
 // CHECK: func.func private @s0.F(%{{.*}}: tensor<1x8xi32>, %[[S:.*]]: tensor<1x8xi32>,
-// CHECK-SAME: pipeline.inputs = {{\[}}["tokens", 1], ["starts", 1], ["weight", 1]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<tokens x 1, starts x 1, weight x 1>
 // CHECK: nn.rope %{{.*}} from %[[S]] {heads = 4 : i64}
 // CHECK: nn.attention %{{.*}}, %[[S]] {causal = true, heads = 4 : i64, window = 3 : i64}
 // The window bounds the backward, too, and q and k turn back by the positions in their documents.
 // CHECK: func.func private @s0.B(
-// CHECK-SAME: pipeline.inputs = {{\[}}["tokens", 1], ["starts", 1],
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<tokens x 1, starts x 1,
 // CHECK: nn.attention_bwd {{.*}}, %[[S2:arg1]] {causal = true, heads = 4 : i64, window = 3 : i64}
 // CHECK: nn.rope %{{.*}} from %[[S2]] {heads = 4 : i64, inverse = true}
 

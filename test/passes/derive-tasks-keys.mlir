@@ -31,26 +31,26 @@ pipeline.program @p ranks 1 microbatches 1 slices 2 attributes {train = {sequenc
 // Of the three values that go on the second is the activation, the others are keys. Their gradient comes in the type of sums
 // and is rounded once.
 // CHECK: func.func private @qkv0.F.0(%arg0: tensor<1x4x16xbf16>
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["keys", 2]
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, keys x 2
 // CHECK: func.func private @qkv0.B.0(
 // CHECK-SAME: tensor<1x4x16xf32>, %{{[a-z0-9]*}}: tensor<1x4x16xf32>
-// CHECK-SAME: ["dact", 1], ["dkeys", 2], ["grad", 1]]
+// CHECK-SAME: dact x 1, dkeys x 2, grad x 1>
 // CHECK: nn.round
 // CHECK: nn.round
 
 // The first slice reads its own chunk; the gradient of one chunk is in the type of sums as that of several.
 // CHECK: func.func private @attn0.F.0(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 1], ["kv.0", 2]]
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["stash", {{[0-9]}}]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, kv[0] x 2>
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, stash x {{[0-9]}}>
 // CHECK: func.func private @attn0.B.0(
 // CHECK-SAME: -> (tensor<1x4x16xbf16>, tensor<1x4x16xf32>, tensor<1x4x16xf32>)
-// CHECK-SAME: pipeline.results = {{\[}}["dact", 1], ["dkv.0", 2]], pipeline.ties = array<i64: -1, -1>
+// CHECK-SAME: pipeline.results = #pipeline.groups<dact x 1, dkv[0] x 2>, pipeline.ties = array<i64: -1, -1>
 // The second reads both chunks and makes a share of both gradients.
 // CHECK: func.func private @attn0.F.1(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 1], ["kv.0", 2], ["kv.1", 2]]
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["stash", {{[0-9]}}]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, kv[0] x 2, kv[1] x 2>
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, stash x {{[0-9]}}>
 // CHECK: func.func private @attn0.B.1(
-// CHECK-SAME: pipeline.results = {{\[}}["dact", 1], ["dkv.0", 2], ["dkv.1", 2]], pipeline.ties = array<i64: -1, -1, -1>
+// CHECK-SAME: pipeline.results = #pipeline.groups<dact x 1, dkv[0] x 2, dkv[1] x 2>, pipeline.ties = array<i64: -1, -1, -1>
 
 pipeline.program @q ranks 1 microbatches 1 slices 2 attributes {train = {sequence = 8 : i64}} {
   pipeline.piece @qkv1 <part "qkv" 1> parts [["qkv", 1]]
@@ -59,7 +59,7 @@ pipeline.program @q ranks 1 microbatches 1 slices 2 attributes {train = {sequenc
   pipeline.unit <B part "attn" 1 mb 0 slice 0> on [0]
 }
 // CHECK: func.func private @qkv1.F.0(
-// CHECK-SAME: pipeline.results = {{\[}}["act", 3]
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 3
 // CHECK: func.func private @reads1.F.0(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 3]]
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["kv.0", 2]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 3>
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, kv[0] x 2

@@ -28,8 +28,8 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {mlp = {
 }
 
 // With R nothing of the MLP is saved but the statistic of the norm before it ..
-// CHECK: func.func private @s0.F({{.*}}["act", 1], ["stash", 1]]
-// CHECK: func.func private @s0.R({{.*}}["stash", 1]]
+// CHECK: func.func private @s0.F({{.*}}act x 1, stash x 1>
+// CHECK: func.func private @s0.R({{.*}}stash x 1>
 // CHECK-NOT: nn.linear
 // CHECK: return
 // .. for B makes u again, a run at a time, right before the gradients that read it; the last run comes first.
@@ -50,7 +50,7 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {mlp = {
 // CHECK: nn.join_rows %[[DN0]], %[[DN1]] {batch = 1 : i64}
 
 // Without R the outputs of the first linear are saved, run by run.
-// CHECK: func.func private @s1.F({{.*}}["act", 1], ["stash", 3]]
+// CHECK: func.func private @s1.F({{.*}}act x 1, stash x 3>
 // CHECK-DAG: %[[A0:.*]] = nn.rows %{{.*}} {count = 8 : i64, start = 0 : i64}
 // CHECK-DAG: %[[A1:.*]] = nn.rows %{{.*}} {count = 8 : i64, start = 8 : i64}
 // CHECK: %[[V0:.*]] = nn.linear %[[A0]], %{{.*}} -> tensor<1x8x32xf32>
@@ -61,6 +61,6 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {mlp = {
 // CHECK: return %{{.*}}, %{{.*}}, %[[V0]], %[[V1]]
 
 // W takes its rows itself: what waits for it is the norm's output, du of both runs, and gelu of both.
-// CHECK: func.func private @s1.I({{.*}}["pending", 6]]
+// CHECK: func.func private @s1.I({{.*}}pending x 6>
 // CHECK: func.func private @s1.W(
 // CHECK: nn.rows

@@ -40,14 +40,14 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // o is both sent on and saved; q, of the two values that arrive the one that the backward reads, is saved, so that x need
 // not wait with it. Three gradients of one value are summed.
 // CHECK: func.func private @attn0.F(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 2]], pipeline.results = {{\[}}["act", 2], ["stash", 3]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 2>, pipeline.results = #pipeline.groups<act x 2, stash x 3>
 // CHECK-NEXT: %[[Q:.*]] = nn.copy %arg0
 // CHECK-NEXT: %[[O:[a-z0-9]+]], %[[LSE:.*]] = nn.attention %arg0, %arg0, %arg0
 // CHECK-NEXT: %[[X:.*]] = nn.copy %arg1
 // CHECK-NEXT: %[[SAVED:.*]] = nn.copy %[[O]]
 // CHECK-NEXT: return %[[O]], %[[X]], %[[Q]], %[[SAVED]], %[[LSE]] :
 // CHECK: func.func private @attn0.B(
-// CHECK-SAME: pipeline.inputs = {{\[}}["stash", 3], ["dact", 2]], pipeline.results = {{\[}}["dact", 2]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<stash x 3, dact x 2>, pipeline.results = #pipeline.groups<dact x 2>
 // CHECK: %[[DQ:[a-z0-9]+]], %[[DKV:.*]]:2 = nn.attention_bwd
 // CHECK-NEXT: %[[SUM:.*]] = nn.add %[[DQ]], %[[DKV]]#0
 // CHECK-NEXT: nn.add %[[SUM]], %[[DKV]]#1
@@ -55,9 +55,9 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 
 // With R there is an F that saves nothing; R makes u again and leaves out the last linear.
 // CHECK: func.func private @post0.F.light(
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1]]
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1>
 // CHECK: func.func private @post0.R(
 // CHECK-SAME: -> tensor<1x8x16xf32>
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 2], ["weight", 2]], pipeline.results = {{\[}}["stash", 1]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 2, weight x 2>, pipeline.results = #pipeline.groups<stash x 1>
 // CHECK-NEXT: %[[U:.*]] = nn.linear %arg0, %arg2
 // CHECK-NEXT: return %[[U]]

@@ -27,14 +27,14 @@ pipeline.program @p ranks 1 microbatches 2 slices 3 attributes {train = {sequenc
 
 // The first slice makes chunk 0 and sees nothing else; tokens are those of the slice alone.
 // CHECK: func.func private @s0.F.0(%arg0: tensor<1x3xi32>
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["kv.0", 2],
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, kv[0] x 2,
 // CHECK: nn.positions
 // CHECK-NOT: offset
 // CHECK: nn.attention %{{.*}}, %{{.*}}, %{{.*}} {causal = true, heads = 4 : i64}
 // Its backward comes last: chunk 0 has the parts of slices 1 and 2, its own is added, and the sum is rounded, once.
 // CHECK: func.func private @s0.B.0(
-// CHECK-SAME: pipeline.inputs = {{\[}}["tokens", 1], ["stash", {{[0-9]+}}], ["weight", 3], ["kv.0", 2], ["dkv.0", 2], ["dact", 1], ["grad", 3]]
-// CHECK-SAME: pipeline.results = {{\[}}["dkv.0", 2], ["grad", 3]], pipeline.ties = array<i64: 4, 6>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<tokens x 1, stash x {{[0-9]+}}, weight x 3, kv[0] x 2, dkv[0] x 2, dact x 1, grad x 3>
+// CHECK-SAME: pipeline.results = #pipeline.groups<dkv[0] x 2, grad x 3>, pipeline.ties = array<i64: 4, 6>
 // CHECK: %{{.*}}, %[[SUM:.*]]:2 = nn.attention_bwd {{.*}} into_kv %{{.*}}, %{{.*}} {{.*}} -> (tensor<1x3x16xbf16>, tensor<1x3x16xf32>, tensor<1x3x16xf32>)
 // CHECK-DAG: nn.round %[[SUM]]#0 to bf16
 // CHECK-DAG: nn.round %[[SUM]]#1 to bf16
@@ -44,15 +44,15 @@ pipeline.program @p ranks 1 microbatches 2 slices 3 attributes {train = {sequenc
 
 // The second slice reads chunk 0 where it is and makes chunk 1.
 // CHECK: func.func private @s0.F.1(
-// CHECK-SAME: pipeline.inputs = {{\[}}["tokens", 1], ["kv.0", 2], ["weight", 3]]
-// CHECK-SAME: pipeline.results = {{\[}}["act", 1], ["kv.1", 2],
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<tokens x 1, kv[0] x 2, weight x 3>
+// CHECK-SAME: pipeline.results = #pipeline.groups<act x 1, kv[1] x 2,
 // CHECK: nn.positions {{.*}} {offset = 3 : i64}
 // CHECK: nn.rope {{.*}}offset = 3 : i64
 // CHECK: nn.attention {{.*}}offset = 3 : i64
 // It adds to both sums; that of its own keys is whole.
 // CHECK: func.func private @s0.B.1(
-// CHECK-SAME: ["kv.0", 2], ["kv.1", 2], ["dkv.0", 2], ["dkv.1", 2], ["dact", 1]
-// CHECK-SAME: pipeline.results = {{\[}}["dkv.0", 2], ["dkv.1", 2],
+// CHECK-SAME: kv[0] x 2, kv[1] x 2, dkv[0] x 2, dkv[1] x 2, dact x 1
+// CHECK-SAME: pipeline.results = #pipeline.groups<dkv[0] x 2, dkv[1] x 2,
 // CHECK: nn.attention_bwd {{.*}} into_kv %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} {
 // CHECK: nn.rope {{.*}}inverse = true, offset = 3 : i64
 
@@ -60,8 +60,8 @@ pipeline.program @p ranks 1 microbatches 2 slices 3 attributes {train = {sequenc
 // CHECK: func.func private @s0.F.2(%arg0: tensor<1x2xi32>
 // CHECK: nn.attention {{.*}}offset = 6 : i64
 // CHECK: func.func private @s0.B.2(
-// CHECK-SAME: ["kv.0", 2], ["kv.1", 2], ["kv.2", 2], ["dact", 1], ["grad", 3]]
-// CHECK-SAME: pipeline.results = {{\[}}["dkv.0", 2], ["dkv.1", 2], ["grad", 3]]
+// CHECK-SAME: kv[0] x 2, kv[1] x 2, kv[2] x 2, dact x 1, grad x 3>
+// CHECK-SAME: pipeline.results = #pipeline.groups<dkv[0] x 2, dkv[1] x 2, grad x 3>
 // CHECK: nn.attention_bwd
 // CHECK-NOT: into_kv
 // CHECK-SAME: sums = true

@@ -45,8 +45,8 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 
 // I rebuilds a, n, g for W, writes no gradient of a weight but the norms' hands.
 // CHECK: func.func private @s0.I(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 1], ["stash", 11], ["weight", 9], ["dact", 1]]
-// CHECK-SAME: pipeline.results = {{\[}}["dact", 1], ["pending", 11]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, stash x 11, weight x 9, dact x 1>
+// CHECK-SAME: pipeline.results = #pipeline.groups<dact x 1, pending x 11>
 // CHECK-NOT: nn.linear_dw
 // CHECK: %[[G:.*]] = nn.gelu
 // CHECK: %[[DU:.*]] = nn.gelu_bwd
@@ -65,7 +65,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK: return %[[DX]], %arg6, %[[G]], %[[DU]], %[[N]], %[[DY]], %[[DG2]], %[[DB2]], %[[DQKV]], %[[A]], %[[DG1]], %[[DB1]] :
 
 // CHECK: func.func private @s0.W(
-// CHECK-SAME: pipeline.inputs = {{\[}}["pending", 11], ["dact", 1], ["grad", 9]], pipeline.results = {{\[}}["grad", 9]], pipeline.ties = array<i64: 2>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<pending x 11, dact x 1, grad x 9>, pipeline.results = #pipeline.groups<grad x 9>, pipeline.ties = array<i64: 2>
 // CHECK-NEXT: nn.linear_dw {{.*}} into
 // CHECK-NEXT: nn.linear_dw {{.*}} into
 // CHECK-NEXT: nn.accumulate
@@ -78,6 +78,6 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK-NEXT: return
 
 // CHECK: func.func private @s0.W.first(
-// CHECK-SAME: pipeline.inputs = {{\[}}["pending", 11], ["dact", 1]], pipeline.results = {{\[}}["grad", 9]], pipeline.ties = array<i64: -1>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<pending x 11, dact x 1>, pipeline.results = #pipeline.groups<grad x 9>, pipeline.ties = array<i64: -1>
 // CHECK-NOT: into
 // CHECK: return

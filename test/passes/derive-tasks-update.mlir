@@ -36,7 +36,7 @@ pipeline.program @p ranks 2 microbatches 4 slices 0 attributes {train = {optimiz
 
 // Nothing before the tokens needs a gradient, and no table is read.
 // CHECK: func.func private @s0.B(
-// CHECK-SAME: pipeline.inputs = {{\[}}["tokens", 1], ["dact", 1], ["grad", 2]], pipeline.results = {{\[}}["grad", 2]]
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<tokens x 1, dact x 1, grad x 2>, pipeline.results = #pipeline.groups<grad x 2>
 // CHECK-NEXT: nn.positions_dw %arg1 into %arg2
 // CHECK-NEXT: nn.embedding_dw %arg0, %arg1 into %arg3
 
@@ -49,13 +49,13 @@ pipeline.program @p ranks 2 microbatches 4 slices 0 attributes {train = {optimiz
 
 // A matrix decays, and a weight of 16 bits has a master copy in f32: m, v, master of each.
 // CHECK: func.func private @s0.U(
-// CHECK-SAME: {{\[}}["weight", 2], ["grad", 2], ["opt", 6], ["norm", 1]], pipeline.results = {{\[}}["weight", 2], ["opt", 6]], pipeline.ties = array<i64: 0, 2>
+// CHECK-SAME: #pipeline.groups<weight x 2, grad x 2, opt x 6, norm x 1>, pipeline.results = #pipeline.groups<weight x 2, opt x 6>, pipeline.ties = array<i64: 0, 2>
 // CHECK-NEXT: nn.adamw %arg2 norm %arg10 into %arg0, %arg4, %arg5, %arg6 {decay = true}
 // CHECK-NEXT: nn.adamw %arg3 norm %arg10 into %arg1, %arg7, %arg8, %arg9 {decay = true}
 
 // CHECK: func.func private @s0.zero() -> (tensor<8x16xf32>, tensor<32x16xf32>)
 // CHECK: func.func private @s0.tie.in.0(
-// CHECK-SAME: {{\[}}["grad", 2], ["share", 1]], pipeline.results = {{\[}}["grad", 2]], pipeline.ties = array<i64: 0>
+// CHECK-SAME: #pipeline.groups<grad x 2, share x 1>, pipeline.results = #pipeline.groups<grad x 2>, pipeline.ties = array<i64: 0>
 // CHECK-NEXT: %[[WTE:.*]] = nn.accumulate %arg2 into %arg1
 // CHECK-NEXT: return %arg0, %[[WTE]]
 // CHECK: func.func private @s0.tie.fresh.0(
@@ -65,7 +65,7 @@ pipeline.program @p ranks 2 microbatches 4 slices 0 attributes {train = {optimiz
 // CHECK: func.func private @s1.F()
 // CHECK-NEXT: return
 // CHECK: func.func private @s1.B(
-// CHECK-SAME: {{\[}}["act", 1], ["targets", 1], ["weight", 2], ["grad", 2]], pipeline.results = {{\[}}["dact", 1], ["grad", 2], ["loss", 1]]
+// CHECK-SAME: #pipeline.groups<act x 1, targets x 1, weight x 2, grad x 2>, pipeline.results = #pipeline.groups<dact x 1, grad x 2, loss x 1>
 // CHECK-NEXT: %[[N:[a-z0-9]+]], %{{.*}} = nn.rmsnorm
 // CHECK-NEXT: %[[Z:.*]] = nn.linear %[[N]], %arg3 {transposed = true}
 // CHECK-NEXT: %[[DZ:.*]], %[[LOSS:.*]] = nn.cross_entropy_bwd %[[Z]], %arg1 {scale = 3.125000e-02 : f64}
@@ -78,9 +78,9 @@ pipeline.program @p ranks 2 microbatches 4 slices 0 attributes {train = {optimiz
 // CHECK-NEXT: %[[SUM:.*]] = nn.sum_squares %arg0 : (tensor<16xf32>)
 // CHECK-NEXT: return %[[SUM]]
 // CHECK: func.func private @s1.U(
-// CHECK-SAME: {{\[}}["weight", 2], ["grad", 2], ["opt", 3], ["norm", 1], ["fresh", 1]]
+// CHECK-SAME: #pipeline.groups<weight x 2, grad x 2, opt x 3, norm x 1, fresh x 1>
 // CHECK-NEXT: nn.adamw %arg2 norm %arg7 into %arg0, %arg4, %arg5, %arg6 :
 // CHECK-NEXT: nn.copy %arg8 into %arg1
 // CHECK: func.func private @s1.tie.out(
-// CHECK-SAME: {{\[}}["grad", 2]], pipeline.results = {{\[}}["share", 1]], pipeline.ties = array<i64: -1>
+// CHECK-SAME: #pipeline.groups<grad x 2>, pipeline.results = #pipeline.groups<share x 1>, pipeline.ties = array<i64: -1>
 // CHECK-NEXT: nn.copy %arg1

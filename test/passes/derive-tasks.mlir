@@ -50,13 +50,13 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 // CHECK: func.func private @s0.F(
 // CHECK-SAME: -> (tensor<1x8x16xf32>, tensor<1x8xf32>, tensor<1x8x8xf32>, tensor<1x8x16xf32>, tensor<1x8x8xf32>,
 // CHECK-SAME: tensor<1x8x16xf32>, tensor<1x4x8xf32>, tensor<1x8x16xf32>, tensor<1x8xf32>, tensor<1x8x24xf32>, tensor<1x8x24xf32>)
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 1], ["weight", 9]], pipeline.results = {{\[}}["act", 1], ["stash", 10]], pipeline.ties = array<i64: -1, -1>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, weight x 9>, pipeline.results = #pipeline.groups<act x 1, stash x 10>, pipeline.ties = array<i64: -1, -1>
 // CHECK-NOT: nn.rmsnorm_rebuild
 
 // B makes again what elementwise kernels can, right before the gradient that reads it, weights before activations.
 // CHECK: func.func private @s0.B(
-// CHECK-SAME: pipeline.inputs = {{\[}}["act", 1], ["stash", 10], ["weight", 9], ["dact", 1], ["grad", 9]]
-// CHECK-SAME: pipeline.results = {{\[}}["dact", 1], ["grad", 9]], pipeline.ties = array<i64: -1, 4>
+// CHECK-SAME: pipeline.inputs = #pipeline.groups<act x 1, stash x 10, weight x 9, dact x 1, grad x 9>
+// CHECK-SAME: pipeline.results = #pipeline.groups<dact x 1, grad x 9>, pipeline.ties = array<i64: -1, 4>
 // CHECK-NEXT: %[[S:.*]] = nn.swiglu
 // CHECK-NEXT: nn.linear_dw %[[S]], %[[DZ:arg[0-9]+]] into
 // CHECK-NEXT: %[[DS:.*]] = nn.linear_dx
@@ -82,7 +82,7 @@ pipeline.program @p ranks 1 microbatches 2 slices 0 attributes {train = {}} {
 
 // The first backward of a step writes its gradients: no operand to add to.
 // CHECK: func.func private @s0.B.first(
-// CHECK-SAME: ["dact", 1]], pipeline.results = {{\[}}["dact", 1], ["grad", 9]], pipeline.ties = array<i64: -1, -1>
+// CHECK-SAME: dact x 1>, pipeline.results = #pipeline.groups<dact x 1, grad x 9>, pipeline.ties = array<i64: -1, -1>
 // CHECK-NOT: nn.accumulate
 // CHECK: return
 

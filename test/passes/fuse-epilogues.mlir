@@ -11,8 +11,8 @@
 // What F saves is what the linear alone would give: u; and the y of the same op goes on.
 // CHECK-LABEL: func.func private @forward
 // CHECK-SAME: (%[[X:.*]]: tensor<2x4x8xbf16>, %[[W:.*]]: tensor<8x16xbf16>, %[[B:.*]]: tensor<16xbf16>)
-func.func private @forward(%x: !x, %w: !w, %b: !b) -> (!x, !u) attributes {pipeline.inputs = [["act", 1], ["weight", 2]],
-    pipeline.results = [["act", 1], ["stash", 1]], pipeline.ties = array<i64: -1, -1>} {
+func.func private @forward(%x: !x, %w: !w, %b: !b) -> (!x, !u) attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+    pipeline.results = #pipeline.groups<act x 1, stash x 1>, pipeline.ties = array<i64: -1, -1>} {
   // CHECK-NEXT: %[[U:.*]], %[[Y:.*]] = nn.linear_gelu %[[X]], %[[W]] bias %[[B]] : {{.*}} -> (tensor<2x4x16xbf16>, tensor<2x4x16xbf16>)
   %u = nn.linear %x, %w bias %b : (!x, !w, !b) -> !u
   %y = nn.gelu %u : (!u) -> !u
@@ -27,8 +27,8 @@ func.func private @forward(%x: !x, %w: !w, %b: !b) -> (!x, !u) attributes {pipel
 // CHECK-LABEL: func.func private @backward
 // CHECK-SAME: (%[[X:.*]]: tensor<2x4x8xbf16>, %[[U:.*]]: tensor<2x4x16xbf16>, %[[W:.*]]: tensor<8x16xbf16>, %[[DOUT:.*]]: tensor<2x4x8xbf16>, %[[G0:.*]]: tensor<8x16xf32>, %[[G1:.*]]: tensor<16xf32>)
 func.func private @backward(%x: !x, %u: !u, %w: !w, %dout: !x, %g0: !dw, %g1: !db) -> (!x, !dw, !db) attributes {
-    pipeline.inputs = [["act", 1], ["stash", 1], ["weight", 1], ["dact", 1], ["grad", 2]],
-    pipeline.results = [["dact", 1], ["grad", 2]], pipeline.ties = array<i64: -1, 4>} {
+    pipeline.inputs = #pipeline.groups<act x 1, stash x 1, weight x 1, dact x 1, grad x 2>,
+    pipeline.results = #pipeline.groups<dact x 1, grad x 2>, pipeline.ties = array<i64: -1, 4>} {
   // CHECK-NEXT: %[[Y:.*]] = nn.gelu %[[U]]
   %y = nn.gelu %u : (!u) -> !u
   // CHECK-NEXT: %[[W2:.*]] = nn.linear_dw %[[Y]], %[[DOUT]] into %[[G0]] {transposed = true}
@@ -48,7 +48,7 @@ func.func private @backward(%x: !x, %u: !u, %w: !w, %dout: !x, %g0: !dw, %g1: !d
 // The first sums are written, and a transposed weight stays one.
 // CHECK-LABEL: func.func private @first
 func.func private @first(%x: !x, %dy: !u) -> (tensor<16x8xf32>, !db) attributes {
-    pipeline.inputs = [["act", 1], ["dact", 1]], pipeline.results = [["grad", 2]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, dact x 1>, pipeline.results = #pipeline.groups<grad x 2>, pipeline.ties = array<i64: -1>} {
   // CHECK-NEXT: nn.linear_dw_bias %{{[a-z0-9]+}}, %{{[a-z0-9]+}} {transposed = true} : (tensor<2x4x8xbf16>, tensor<2x4x16xbf16>) -> (tensor<16x8xf32>, tensor<16xf32>)
   %dw = nn.linear_dw %x, %dy {transposed = true} : (!x, !u) -> tensor<16x8xf32>
   %db = nn.bias_dw %dy : (!u) -> !db
@@ -58,7 +58,7 @@ func.func private @first(%x: !x, %dy: !u) -> (tensor<16x8xf32>, !db) attributes 
 // Views run nothing: rows of u that the derivative is taken at may stand between.
 // CHECK-LABEL: func.func private @views
 func.func private @views(%all: tensor<2x8x16xbf16>, %w: !w, %dout: tensor<1x4x8xbf16>) -> tensor<1x4x16xbf16> attributes {
-    pipeline.inputs = [["stash", 1], ["weight", 1], ["dact", 1]], pipeline.results = [["dact", 1]],
+    pipeline.inputs = #pipeline.groups<stash x 1, weight x 1, dact x 1>, pipeline.results = #pipeline.groups<dact x 1>,
     pipeline.ties = array<i64: -1>} {
   // CHECK-NEXT: nn.rows
   // CHECK-NEXT: nn.linear_dx_gelu
@@ -71,7 +71,7 @@ func.func private @views(%all: tensor<2x8x16xbf16>, %w: !w, %dout: tensor<1x4x8x
 // The erf form is another function than the library's.
 // CHECK-LABEL: func.func private @exact
 func.func private @exact(%x: !x, %w: !w, %dout: !x) -> (!u, !u) attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1], ["dact", 1]], pipeline.results = [["act", 2]],
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1, dact x 1>, pipeline.results = #pipeline.groups<act x 2>,
     pipeline.ties = array<i64: -1>} {
   // CHECK-NEXT: nn.linear
   // CHECK-NEXT: nn.gelu
@@ -87,7 +87,7 @@ func.func private @exact(%x: !x, %w: !w, %dout: !x) -> (!u, !u) attributes {
 // A gradient that is read elsewhere too, or was added to another, is needed itself.
 // CHECK-LABEL: func.func private @elsewhere
 func.func private @elsewhere(%u: !u, %w: !w, %dout: !x, %more: !u) -> (!u, !u, !u) attributes {
-    pipeline.inputs = [["stash", 1], ["weight", 1], ["dact", 1], ["dact", 1]], pipeline.results = [["dact", 3]],
+    pipeline.inputs = #pipeline.groups<stash x 1, weight x 1, dact x 1, dact x 1>, pipeline.results = #pipeline.groups<dact x 3>,
     pipeline.ties = array<i64: -1>} {
   // CHECK-NEXT: nn.linear_dx
   // CHECK-NEXT: nn.gelu_bwd
@@ -103,7 +103,7 @@ func.func private @elsewhere(%u: !u, %w: !w, %dout: !x, %more: !u) -> (!u, !u, !
 // Not what is not beside it, nor a sum that begins beside one that goes on, nor the sum of another dy.
 // CHECK-LABEL: func.func private @apart
 func.func private @apart(%x: !x, %w: !w, %dy: !u, %other: !u, %g0: !dw) -> (!u, !dw, !db, !dw, !db, !dw, !db) attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1], ["dact", 2], ["grad", 1]], pipeline.results = [["act", 1], ["grad", 6]],
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1, dact x 2, grad x 1>, pipeline.results = #pipeline.groups<act x 1, grad x 6>,
     pipeline.ties = array<i64: -1, -1>} {
   // CHECK-NEXT: nn.linear %
   // CHECK-NEXT: nn.linear_dw %
@@ -126,8 +126,8 @@ func.func private @apart(%x: !x, %w: !w, %dy: !u, %other: !u, %g0: !dw) -> (!u, 
 
 // A gelu of what another body has made stays a gelu; so does one outside of bodies: parts of a model are differentiated yet.
 // CHECK-LABEL: func.func private @another
-func.func private @another(%u: !u, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
-    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+func.func private @another(%u: !u, %w: !w) -> !x attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   // CHECK-NEXT: nn.gelu
   %y = nn.gelu %u : (!u) -> !u
   %out = nn.linear %y, %w {transposed = true} : (!u, !w) -> !x

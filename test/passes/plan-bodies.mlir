@@ -8,8 +8,8 @@
 // what is not lies in the scratch memory. The sum overwrites the operand that dies, in the result slot.
 // CHECK-LABEL: func.func private @results
 // CHECK-SAME: pipeline.scratch_bytes = 256
-func.func private @results(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
-    pipeline.results = [["act", 1], ["stash", 2]], pipeline.ties = array<i64: -1, -1>} {
+func.func private @results(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1, stash x 2>, pipeline.ties = array<i64: -1, -1>} {
   // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: 3, 0>}
   %a = nn.linear %x, %w : (!x, !w) -> !x
   // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 0>}
@@ -26,8 +26,8 @@ func.func private @results(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.
 // Dead memory is used again: three values, two alive at a time.
 // CHECK-LABEL: func.func private @reuse
 // CHECK-SAME: pipeline.scratch_bytes = 512
-func.func private @reuse(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
-    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+func.func private @reuse(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   // CHECK: nn.linear {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %a = nn.linear %x, %w : (!x, !w) -> !x
   // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: -1, 256>}
@@ -42,8 +42,8 @@ func.func private @reuse(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["
 // An operand that dies hands its buffer to the result where the kernel allows it, an argument never does.
 // CHECK-LABEL: func.func private @in_place
 // CHECK-SAME: pipeline.scratch_bytes = 256
-func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
-    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   // CHECK: nn.add {{.*}} {pipeline.buffers = array<i64: -1, 0>}
   %a = nn.add %x, %x : (!x, !x) -> !x
   // CHECK: nn.add {{.*}} {pipeline.buffers = array<i64: -1, 0>}
@@ -56,8 +56,8 @@ func.func private @in_place(%x: !x, %w: !w) -> !x attributes {pipeline.inputs = 
 // Gradients are summed in the input's slot (pointer 2), through every op that adds; nothing is needed beside it.
 // CHECK-LABEL: func.func private @tied
 // CHECK-SAME: pipeline.scratch_bytes = 0
-func.func private @tied(%x: !x, %dy: !x, %g: !w) -> !w attributes {pipeline.inputs = [["act", 1], ["dact", 1], ["grad", 1]],
-    pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 2>} {
+func.func private @tied(%x: !x, %dy: !x, %g: !w) -> !w attributes {pipeline.inputs = #pipeline.groups<act x 1, dact x 1, grad x 1>,
+    pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 2>} {
   // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %a = nn.linear_dw %x, %dy into %g : (!x, !x, !w) -> !w
   // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
@@ -68,8 +68,8 @@ func.func private @tied(%x: !x, %dy: !x, %g: !w) -> !w attributes {pipeline.inpu
 // Without an input to add to, the chain of sums starts in the result's slot.
 // CHECK-LABEL: func.func private @first
 // CHECK-SAME: pipeline.scratch_bytes = 0
-func.func private @first(%x: !x, %dy: !x) -> !w attributes {pipeline.inputs = [["act", 1], ["dact", 1]],
-    pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>} {
+func.func private @first(%x: !x, %dy: !x) -> !w attributes {pipeline.inputs = #pipeline.groups<act x 1, dact x 1>,
+    pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>} {
   // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %a = nn.linear_dw %x, %dy : (!x, !x) -> !w
   // CHECK: nn.linear_dw {{.*}} {pipeline.buffers = array<i64: 2, 0>}
@@ -79,8 +79,8 @@ func.func private @first(%x: !x, %dy: !x) -> !w attributes {pipeline.inputs = [[
 
 // An argument that must appear in another slot, or a value returned twice, is copied there.
 // CHECK-LABEL: func.func private @copied
-func.func private @copied(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
-    pipeline.results = [["act", 1], ["stash", 2]], pipeline.ties = array<i64: -1, -1>} {
+func.func private @copied(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1, stash x 2>, pipeline.ties = array<i64: -1, -1>} {
   // CHECK: %[[Y:.*]] = nn.linear {{.*}} {pipeline.buffers = array<i64: 2, 0>}
   %y = nn.linear %x, %w : (!x, !w) -> !x
   // CHECK: %[[A:.*]] = nn.copy %arg0 {pipeline.buffers = array<i64: 3, 0>}
@@ -93,7 +93,7 @@ func.func private @copied(%x: !x, %w: !w) -> (!x, !x, !x) attributes {pipeline.i
 // CHECK-LABEL: func.func private @unread
 // CHECK-SAME: pipeline.scratch_bytes = 128
 func.func private @unread(%x: !x, %g: tensor<8xf32>, %b: tensor<8xf32>) -> !x attributes {
-    pipeline.inputs = [["act", 1], ["weight", 2]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 2>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   // CHECK: nn.layernorm {{.*}} {pipeline.buffers = array<i64: 2, 0, -1, 0, -1, 64>}
   %y, %mean, %rstd = nn.layernorm %x, %g, %b
       : (!x, tensor<8xf32>, tensor<8xf32>) -> (!x, tensor<2x4xf32>, tensor<2x4xf32>)
@@ -113,7 +113,7 @@ func.func private @part(%x: !x, %w: !w) -> !x {
 // CHECK-LABEL: func.func private @hands
 // CHECK-SAME: pipeline.handed = array<i64: 0, 1, 4, 0, 0, 0, 4, 2>
 func.func private @hands(%u: !x, %o: !x, %w: !w, %dy: !x) -> (!x, !x, !x, !x) attributes {
-    pipeline.inputs = [["stash", 2], ["weight", 1], ["dact", 1]], pipeline.results = [["dact", 1], ["pending", 3]],
+    pipeline.inputs = #pipeline.groups<stash x 2, weight x 1, dact x 1>, pipeline.results = #pipeline.groups<dact x 1, pending x 3>,
     pipeline.ties = array<i64: -1, -1>} {
   // CHECK-NOT: nn.copy
   // CHECK: nn.gelu {{.*}} {pipeline.buffers = array<i64: 4, 256>}
@@ -130,7 +130,7 @@ func.func private @hands(%u: !x, %o: !x, %w: !w, %dy: !x) -> (!x, !x, !x, !x) at
 // CHECK-LABEL: func.func private @hands_in_place
 // CHECK-SAME: pipeline.handed = array<i64: 0, 0, 3, 0>
 func.func private @hands_in_place(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes {
-    pipeline.inputs = [["stash", 1], ["dact", 1], ["weight", 1]], pipeline.results = [["pending", 1], ["dact", 1]],
+    pipeline.inputs = #pipeline.groups<stash x 1, dact x 1, weight x 1>, pipeline.results = #pipeline.groups<pending x 1, dact x 1>,
     pipeline.ties = array<i64: -1, -1>} {
   %h = nn.add %u, %dy : (!x, !x) -> !x
   %e = nn.linear %dy, %w : (!x, !w) -> !x
@@ -142,7 +142,7 @@ func.func private @hands_in_place(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attribute
 // CHECK-NOT: pipeline.handed
 // CHECK: return
 func.func private @hands_nothing(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes {
-    pipeline.inputs = [["stash", 1], ["dact", 1], ["weight", 1]], pipeline.results = [["pending", 1], ["dact", 1]],
+    pipeline.inputs = #pipeline.groups<stash x 1, dact x 1, weight x 1>, pipeline.results = #pipeline.groups<pending x 1, dact x 1>,
     pipeline.ties = array<i64: -1, -1>} {
   %h = nn.linear %u, %w : (!x, !w) -> !x
   %e = nn.linear %dy, %w : (!x, !w) -> !x
@@ -155,8 +155,8 @@ func.func private @hands_nothing(%u: !x, %dy: !x, %w: !w) -> (!x, !x) attributes
 !run = tensor<1x8x8xf32>
 // CHECK-LABEL: func.func private @rows
 // CHECK-SAME: pipeline.scratch_bytes = 768
-func.func private @rows(%x: !long, %w: !w) -> !long attributes {pipeline.inputs = [["act", 1], ["weight", 1]],
-    pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+func.func private @rows(%x: !long, %w: !w) -> !long attributes {pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+    pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   // CHECK: nn.rows {{.*}} {count = 8 : i64, pipeline.buffers = array<i64: 0, 0>, start = 0 : i64}
   %a = nn.rows %x {start = 0 : i64, count = 8 : i64} : (!long) -> !run
   // CHECK: nn.rows {{.*}} {count = 8 : i64, pipeline.buffers = array<i64: 0, 256>, start = 8 : i64}
@@ -179,8 +179,8 @@ func.func private @rows(%x: !long, %w: !w) -> !long attributes {pipeline.inputs 
 // A run that is an argument, another run, or wanted twice cannot lie where it is joined: it is copied there.
 // CHECK-LABEL: func.func private @copied_rows
 // CHECK-SAME: pipeline.scratch_bytes = 0
-func.func private @copied_rows(%x: !run, %y: !long) -> (!long, !run) attributes {pipeline.inputs = [["act", 2]],
-    pipeline.results = [["act", 2]], pipeline.ties = array<i64: -1>} {
+func.func private @copied_rows(%x: !run, %y: !long) -> (!long, !run) attributes {pipeline.inputs = #pipeline.groups<act x 2>,
+    pipeline.results = #pipeline.groups<act x 2>, pipeline.ties = array<i64: -1>} {
   // CHECK: %[[ROWS:.*]] = nn.rows %{{.*}} pipeline.buffers = array<i64: 0, 256>
   %r = nn.rows %y {start = 0 : i64, count = 8 : i64} : (!long) -> !run
   // CHECK: %[[A:.*]] = nn.copy %{{.*}} {pipeline.buffers = array<i64: 1, 0>}

@@ -67,5 +67,5 @@ pipeline.program @handed ranks 1 microbatches 1 slices 0 attributes {train = {}}
 }
 
 func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) attributes {
-  pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
+  pipeline.inputs = #pipeline.groups<stash x 2>, pipeline.results = #pipeline.groups<pending x 2>, pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}

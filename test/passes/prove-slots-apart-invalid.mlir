@@ -4,7 +4,7 @@
 // A tensor that is handed on is planned elsewhere: I would not have moved it.
 !two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
 func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) attributes {
-  pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
+  pipeline.inputs = #pipeline.groups<stash x 2>, pipeline.results = #pipeline.groups<pending x 2>, pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["s0", 0]]
@@ -22,7 +22,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // Somebody reads the stash after I, where the pending gradient lies by then.
 !two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
 func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) attributes {
-  pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
+  pipeline.inputs = #pipeline.groups<stash x 2>, pipeline.results = #pipeline.groups<pending x 2>, pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["s0", 0]]
@@ -43,7 +43,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 // The launch is silent about what its body hands on: the plan took no account of it.
 !two = !pipeline.slot<tuple<tensor<16xf32>, tensor<16xf32>>>
 func.func private @i(tensor<16xf32>, tensor<16xf32>) -> (tensor<16xf32>, tensor<16xf32>) attributes {
-  pipeline.inputs = [["stash", 2]], pipeline.results = [["pending", 2]], pipeline.ties = array<i64: -1>,
+  pipeline.inputs = #pipeline.groups<stash x 2>, pipeline.results = #pipeline.groups<pending x 2>, pipeline.ties = array<i64: -1>,
   pipeline.handed = array<i64: 0, 1, 1, 0>}
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
   pipeline.piece @s0 <stage 0> parts [["s0", 0]]

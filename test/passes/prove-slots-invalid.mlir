@@ -201,7 +201,7 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
   }
 }
 func.func private @add(tensor<16xf32>) -> tensor<16xf32> attributes {
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 0>}
 
 // -----
 

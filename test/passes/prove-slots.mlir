@@ -4,7 +4,7 @@
 !s = !pipeline.slot<tuple<tensor<16xf32>>>
 
 func.func private @add(tensor<16xf32>) -> tensor<16xf32> attributes {
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 0>}
 
 // CHECK: pipeline.program @p
 pipeline.program @p ranks 3 microbatches 4 slices 0 attributes {train = {}} {

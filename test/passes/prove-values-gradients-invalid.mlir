@@ -7,19 +7,19 @@
 
 func.func private @s0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W first>,
-  pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.W(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W>,
-  pipeline.inputs = [["tokens", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s0.sum(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U sum>,
-  pipeline.inputs = [["grad", 1], ["share", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<grad x 1, share x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 0>}
 func.func private @s0.zero() -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U zero>,
-  pipeline.inputs = [], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1]], pipeline.results = [["weight", 1], ["opt", 1]],
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, opt x 1>, pipeline.results = #pipeline.groups<weight x 1, opt x 1>,
   pipeline.ties = array<i64: 0, 2>}
 
 // The update stands before the last backward.

@@ -8,36 +8,36 @@
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]], pipeline.ties = array<i64: -1, -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<act x 1, stash x 1>, pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.R(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" R>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<stash x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.B.first(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" B first>,
-  pipeline.inputs = [["stash", 1], ["dact", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<stash x 1, dact x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.B(!t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" B>,
-  pipeline.inputs = [["stash", 1], ["dact", 1], ["grad", 1]], pipeline.results = [["grad", 1]],
+  pipeline.inputs = #pipeline.groups<stash x 1, dact x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>,
   pipeline.ties = array<i64: 2>}
 func.func private @s0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W first>,
-  pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.W(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W>,
-  pipeline.inputs = [["tokens", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1]], pipeline.results = [["weight", 1], ["opt", 1]],
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, opt x 1>, pipeline.results = #pipeline.groups<weight x 1, opt x 1>,
   pipeline.ties = array<i64: 0, 2>}
 func.func private @s0.copy(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U copy>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["weight", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<weight x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.F(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" F>,
-  pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<stash x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.B(!t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s1" B>,
-  pipeline.inputs = [["act", 1], ["targets", 1]], pipeline.results = [["dact", 1], ["loss", 1]],
+  pipeline.inputs = #pipeline.groups<act x 1, targets x 1>, pipeline.results = #pipeline.groups<dact x 1, loss x 1>,
   pipeline.ties = array<i64: -1, -1>}
 
 // Stage 1 starts before its activation was sent.
@@ -241,10 +241,7 @@ pipeline.program @no_update ranks 1 microbatches 1 slices 0 attributes {train = 
   }
 }
 
-func.func private @s0.X(!t) attributes {pipeline.inputs = [["weight", 1]], pipeline.results = [], pipeline.ties = array<i64>}
-func.func private @odd.F(!t) attributes {
-  pipeline.body = #pipeline.body<"odd" F>,
-  pipeline.inputs = [["mood", 1]], pipeline.results = [], pipeline.ties = array<i64>}
+func.func private @s0.X(!t) attributes {pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<>, pipeline.ties = array<i64>}
 
 // A body of no kind that is known.
 pipeline.program @no_body_rule ranks 1 microbatches 1 slices 0 attributes {train = {}} {
@@ -253,16 +250,6 @@ pipeline.program @no_body_rule ranks 1 microbatches 1 slices 0 attributes {train
     %w = pipeline.slot weight "w" binding <weight @s0> : !s
     // expected-error@+1 {{no rule says what `@s0.X` reads and makes}}
     pipeline.launch @s0.X <F stage 0 mb 0>(%w) -> () : (!s) -> ()
-  }
-}
-
-// A group of no kind that is known.
-pipeline.program @no_group_rule ranks 1 microbatches 1 slices 0 attributes {train = {}} {
-  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
-  pipeline.rank 0 {
-    %w = pipeline.slot weight "w" binding <weight @s0> : !s
-    // expected-error@+1 {{no rule says what group `mood` of `@odd.F` holds}}
-    pipeline.launch @odd.F <F stage 0 mb 0>(%w) -> () : (!s) -> ()
   }
 }
 

@@ -6,25 +6,25 @@
 
 func.func private @q.F.0() -> !t attributes {
   pipeline.body = #pipeline.body<"q" F slice 0>,
-  pipeline.inputs = [], pipeline.results = [["keys", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<keys x 1>, pipeline.ties = array<i64: -1>}
 func.func private @a.F.0(!t) attributes {
   pipeline.body = #pipeline.body<"a" F slice 0>,
-  pipeline.inputs = [["kv.0", 1]], pipeline.results = [], pipeline.ties = array<i64>}
+  pipeline.inputs = #pipeline.groups<kv[0] x 1>, pipeline.results = #pipeline.groups<>, pipeline.ties = array<i64>}
 func.func private @a.F.1(!t) attributes {
   pipeline.body = #pipeline.body<"a" F slice 1>,
-  pipeline.inputs = [["kv.0", 1]], pipeline.results = [], pipeline.ties = array<i64>}
+  pipeline.inputs = #pipeline.groups<kv[0] x 1>, pipeline.results = #pipeline.groups<>, pipeline.ties = array<i64>}
 func.func private @a.B.1(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"a" B slice 1>,
-  pipeline.inputs = [["kv.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<kv[0] x 1>, pipeline.results = #pipeline.groups<dkv[0] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @a.B.0(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"a" B slice 0>,
-  pipeline.inputs = [["kv.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<kv[0] x 1>, pipeline.results = #pipeline.groups<dkv[0] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @a.dkv.sum.0(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"a" U sum_keys slice 0>,
-  pipeline.inputs = [["dkv.0", 1], ["dterm.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<dkv[0] x 1, dterm[0] x 1>, pipeline.results = #pipeline.groups<dkv[0] x 1>, pipeline.ties = array<i64: 0>}
 func.func private @q.B.0(!t) attributes {
   pipeline.body = #pipeline.body<"q" B slice 0>,
-  pipeline.inputs = [["dkeys", 1]], pipeline.results = [], pipeline.ties = array<i64>}
+  pipeline.inputs = #pipeline.groups<dkeys x 1>, pipeline.results = #pipeline.groups<>, pipeline.ties = array<i64>}
 
 // As it should be.
 pipeline.program @right ranks 1 microbatches 1 slices 2 attributes {train = {}} {

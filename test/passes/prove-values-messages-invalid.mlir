@@ -7,7 +7,7 @@
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]], pipeline.ties = array<i64: -1, -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<act x 1, stash x 1>, pipeline.ties = array<i64: -1, -1>}
 
 // The slot of one message posted as another.
 pipeline.program @wrong_send ranks 2 microbatches 2 slices 0 attributes {train = {}} {

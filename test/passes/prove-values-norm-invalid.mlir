@@ -8,43 +8,43 @@
 
 func.func private @s0.F(!t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]], pipeline.ties = array<i64: -1, -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<act x 1, stash x 1>, pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W first>,
-  pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.W(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W>,
-  pipeline.inputs = [["tokens", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s0.norm.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U norm_first>,
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.norm(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U norm>,
-  pipeline.inputs = [["grad", 1], ["norm", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<grad x 1, norm x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1]], pipeline.results = [["weight", 1], ["opt", 1]],
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, opt x 1>, pipeline.results = #pipeline.groups<weight x 1, opt x 1>,
   pipeline.ties = array<i64: 0, 2>}
 func.func private @s1.B(!t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s1" B>,
-  pipeline.inputs = [["act", 1], ["targets", 1]], pipeline.results = [["dact", 1], ["loss", 1]],
+  pipeline.inputs = #pipeline.groups<act x 1, targets x 1>, pipeline.results = #pipeline.groups<dact x 1, loss x 1>,
   pipeline.ties = array<i64: -1, -1>}
 func.func private @s1.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" W first>,
-  pipeline.inputs = [["targets", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<targets x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.norm.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" U norm_first>,
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: -1>}
 func.func private @clip.U(!t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"clip" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["norm", 1]], pipeline.results = [["weight", 1]],
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, norm x 1>, pipeline.results = #pipeline.groups<weight x 1>,
   pipeline.ties = array<i64: 0>}
 func.func private @clip.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"clip" W first>,
-  pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @clip.norm.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"clip" U norm_first>,
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: -1>}
 
 // Clipped by the norm of half the gradients: the sum over the ranks is missing.
 pipeline.program @own_norm ranks 2 microbatches 1 slices 0 attributes {train = {}} {

@@ -6,30 +6,30 @@
 
 func.func private @s0.F.0() -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 0>,
-  pipeline.inputs = [], pipeline.results = [["kv.0.0", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<kv[0, 0] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.F.1() -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 1>,
-  pipeline.inputs = [], pipeline.results = [["kv.1.0", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<kv[1, 0] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.F.step.0of2.0to1.2() -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F slice 2 step 0 of 2 keys [0]>,
-  pipeline.inputs = [], pipeline.results = [["kv.2.0", 1], ["query.0", 1]], pipeline.ties = array<i64: -1, -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<kv[2, 0] x 1, query[0] x 1>, pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.F.part.0.rest.0to1.2(!t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 2 rest 0 keys [0]>,
-  pipeline.inputs = [["query.0", 1], ["kv.1.0", 1], ["kv.2.0", 1]], pipeline.results = [["part.0", 1]],
+  pipeline.inputs = #pipeline.groups<query[0] x 1, kv[1, 0] x 1, kv[2, 0] x 1>, pipeline.results = #pipeline.groups<part[0] x 1>,
   pipeline.ties = array<i64: -1>}
 func.func private @s0.F.part.0.0to1.2(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 2 part 0 keys [0]>,
-  pipeline.inputs = [["query.0", 1], ["kv.0.0", 1]], pipeline.results = [["part.0", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<query[0] x 1, kv[0, 0] x 1>, pipeline.results = #pipeline.groups<part[0] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.F.part.0.0to2.2(!t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 2 part 0 keys [0, 1]>,
-  pipeline.inputs = [["query.0", 1], ["kv.0.0", 1], ["kv.1.0", 1]], pipeline.results = [["part.0", 1]],
+  pipeline.inputs = #pipeline.groups<query[0] x 1, kv[0, 0] x 1, kv[1, 0] x 1>, pipeline.results = #pipeline.groups<part[0] x 1>,
   pipeline.ties = array<i64: -1>}
 func.func private @s0.F.step.1of2.0to1.2(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 2 step 1 of 2 keys [0]>,
-  pipeline.inputs = [["part.0.0", 1], ["part.0.1", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<part[0, 0] x 1, part[0, 1] x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.F.light.step.1of2.0to1.2(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F light slice 2 step 1 of 2 keys [0]>,
-  pipeline.inputs = [["part.0.0", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<part[0, 0] x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>}
 
 // As it should be.
 pipeline.program @right ranks 1 microbatches 1 slices 3 attributes {train = {}} {

@@ -6,24 +6,24 @@
 
 func.func private @s0.F.0() -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 0>,
-  pipeline.inputs = [], pipeline.results = [["kv.0", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<kv[0] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.F.1(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 1>,
-  pipeline.inputs = [["kv.0", 1]], pipeline.results = [["kv.1", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<kv[0] x 1>, pipeline.results = #pipeline.groups<kv[1] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.F.2(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F slice 2>,
-  pipeline.inputs = [["kv.0", 1], ["kv.1", 1]], pipeline.results = [["kv.2", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<kv[0] x 1, kv[1] x 1>, pipeline.results = #pipeline.groups<kv[2] x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.B.2(!t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" B slice 2>,
-  pipeline.inputs = [["kv.0", 1], ["kv.1", 1], ["kv.2", 1]], pipeline.results = [["dkv.0", 1], ["dkv.1", 1]],
+  pipeline.inputs = #pipeline.groups<kv[0] x 1, kv[1] x 1, kv[2] x 1>, pipeline.results = #pipeline.groups<dkv[0] x 1, dkv[1] x 1>,
   pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.B.1(!t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" B slice 1>,
-  pipeline.inputs = [["dkv.0", 1], ["dkv.1", 1]], pipeline.results = [["dkv.0", 1], ["dkv.1", 1]],
+  pipeline.inputs = #pipeline.groups<dkv[0] x 1, dkv[1] x 1>, pipeline.results = #pipeline.groups<dkv[0] x 1, dkv[1] x 1>,
   pipeline.ties = array<i64: 0, 1>}
 func.func private @s0.B.0(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" B slice 0>,
-  pipeline.inputs = [["dkv.0", 1]], pipeline.results = [["dkv.0", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<dkv[0] x 1>, pipeline.results = #pipeline.groups<dkv[0] x 1>, pipeline.ties = array<i64: 0>}
 
 // As it should be.
 pipeline.program @right ranks 1 microbatches 1 slices 3 attributes {train = {}} {

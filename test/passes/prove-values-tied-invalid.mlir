@@ -9,26 +9,26 @@
 
 func.func private @s0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W first>,
-  pipeline.inputs = [["tokens", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.W(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" W>,
-  pipeline.inputs = [["tokens", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s0.U(!t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1]], pipeline.results = [["weight", 1], ["opt", 1]],
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, opt x 1>, pipeline.results = #pipeline.groups<weight x 1, opt x 1>,
   pipeline.ties = array<i64: 0, 2>}
 func.func private @s0.tie.fresh.0(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U tie_fresh sharer 0>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["fresh", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<fresh x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" W first>,
-  pipeline.inputs = [["targets", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<targets x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.tie.out(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" U tie_out>,
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["share", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<share x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.U(!t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["fresh", 1]], pipeline.results = [["weight", 1]],
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, fresh x 1>, pipeline.results = #pipeline.groups<weight x 1>,
   pipeline.ties = array<i64: 0>}
 
 // The gradient of the tied weights never leaves the stage that has a copy of them.

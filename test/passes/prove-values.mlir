@@ -9,79 +9,79 @@
 
 func.func private @s0.F(!t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" F>,
-  pipeline.inputs = [["tokens", 1], ["weight", 1]], pipeline.results = [["act", 1], ["stash", 1]],
+  pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1, stash x 1>,
   pipeline.ties = array<i64: -1, -1>}
 func.func private @s0.F.light(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" F light>,
-  pipeline.inputs = [["tokens", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.R(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" R>,
-  pipeline.inputs = [["tokens", 1], ["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<tokens x 1, weight x 1>, pipeline.results = #pipeline.groups<stash x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.B.first(!t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" B first>,
-  pipeline.inputs = [["stash", 1], ["weight", 1], ["dact", 1]], pipeline.results = [["grad", 1]],
+  pipeline.inputs = #pipeline.groups<stash x 1, weight x 1, dact x 1>, pipeline.results = #pipeline.groups<grad x 1>,
   pipeline.ties = array<i64: -1>}
 func.func private @s0.B(!t, !t, !t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" B>,
-  pipeline.inputs = [["stash", 1], ["weight", 1], ["dact", 1], ["grad", 1]], pipeline.results = [["grad", 1]],
+  pipeline.inputs = #pipeline.groups<stash x 1, weight x 1, dact x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>,
   pipeline.ties = array<i64: 3>}
 func.func private @s0.zero() -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U zero>,
-  pipeline.inputs = [], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.sum(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U sum>,
-  pipeline.inputs = [["grad", 1], ["share", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<grad x 1, share x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 0>}
 func.func private @s0.tie.in.0(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U tie_in sharer 0>,
-  pipeline.inputs = [["grad", 1], ["share", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<grad x 1, share x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 0>}
 func.func private @s0.tie.fresh.0(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U tie_fresh sharer 0>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["fresh", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<fresh x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s0.norm(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s0" U norm>,
-  pipeline.inputs = [["grad", 1], ["norm", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<grad x 1, norm x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s0.U(!t, !t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s0" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1], ["norm", 1]],
-  pipeline.results = [["weight", 1], ["opt", 1]], pipeline.ties = array<i64: 0, 2>}
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, opt x 1, norm x 1>,
+  pipeline.results = #pipeline.groups<weight x 1, opt x 1>, pipeline.ties = array<i64: 0, 2>}
 func.func private @s1.F(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" F>,
-  pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<stash x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.I(!t, !t, !t, !t) -> (!t, !t, !t) attributes {
   pipeline.body = #pipeline.body<"s1" I>,
-  pipeline.inputs = [["act", 1], ["targets", 1], ["stash", 1], ["weight", 1]],
-  pipeline.results = [["dact", 1], ["pending", 1], ["loss", 1]], pipeline.ties = array<i64: -1, -1, -1>}
+  pipeline.inputs = #pipeline.groups<act x 1, targets x 1, stash x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<dact x 1, pending x 1, loss x 1>, pipeline.ties = array<i64: -1, -1, -1>}
 func.func private @s1.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" W first>,
-  pipeline.inputs = [["pending", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<pending x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.W(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" W>,
-  pipeline.inputs = [["pending", 1], ["grad", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: 1>}
+  pipeline.inputs = #pipeline.groups<pending x 1, grad x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: 1>}
 func.func private @s1.tie.out(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" U tie_out>,
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["share", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<share x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.norm.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"s1" U norm_first>,
-  pipeline.inputs = [["grad", 1]], pipeline.results = [["norm", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<grad x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: -1>}
 func.func private @s1.U(!t, !t, !t, !t, !t) -> (!t, !t) attributes {
   pipeline.body = #pipeline.body<"s1" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1], ["opt", 1], ["norm", 1], ["fresh", 1]],
-  pipeline.results = [["weight", 1], ["opt", 1]], pipeline.ties = array<i64: 0, 2>}
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1, opt x 1, norm x 1, fresh x 1>,
+  pipeline.results = #pipeline.groups<weight x 1, opt x 1>, pipeline.ties = array<i64: 0, 2>}
 func.func private @r0.I(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"r0" I>,
-  pipeline.inputs = [["stash", 1]], pipeline.results = [["pending", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<stash x 1>, pipeline.results = #pipeline.groups<pending x 1>, pipeline.ties = array<i64: -1>}
 func.func private @r0.W.first(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"r0" W first>,
-  pipeline.inputs = [["pending", 1]], pipeline.results = [["grad", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<pending x 1>, pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>}
 func.func private @r0.U(!t, !t) -> !t attributes {
   pipeline.body = #pipeline.body<"r0" U>,
-  pipeline.inputs = [["weight", 1], ["grad", 1]], pipeline.results = [["weight", 1]], pipeline.ties = array<i64: 0>}
+  pipeline.inputs = #pipeline.groups<weight x 1, grad x 1>, pipeline.results = #pipeline.groups<weight x 1>, pipeline.ties = array<i64: 0>}
 func.func private @r0.copy(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"r0" U copy>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["weight", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<weight x 1>, pipeline.ties = array<i64: -1>}
 func.func private @r0.F(!t) -> !t attributes {
   pipeline.body = #pipeline.body<"r0" F>,
-  pipeline.inputs = [["weight", 1]], pipeline.results = [["stash", 1]], pipeline.ties = array<i64: -1>}
+  pipeline.inputs = #pipeline.groups<weight x 1>, pipeline.results = #pipeline.groups<stash x 1>, pipeline.ties = array<i64: -1>}
 
 // CHECK: pipeline.program @step
 pipeline.program @step ranks 2 microbatches 2 slices 0 attributes {train = {}} {

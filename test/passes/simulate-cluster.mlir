@@ -8,13 +8,13 @@
 // 2 * 8 * 8 * 8 = 1024 flops at half of 1024 a second: 2 s, for 3 * 256 bytes at half of 1536 a second take 1 s; with the
 // launch 2.5 s.
 func.func private @product(%x: !x, %w: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %y = nn.linear %x, %w : (!x, !x) -> !x
   return %y : !x
 }
 // 64 flops, and the same bytes: 1 s, with the launch 1.5 s.
 func.func private @sum(%x: !x, %w: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %y = nn.add %x, %w : (!x, !x) -> !x
   return %y : !x
 }

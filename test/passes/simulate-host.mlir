@@ -7,7 +7,7 @@
 
 // 768 bytes at 1536 a second and the launch: 1 s.
 func.func private @sum(%x: !x, %w: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %y = nn.add %x, %w : (!x, !x) -> !x
   return %y : !x
 }

@@ -6,12 +6,12 @@
 !sx = !pipeline.slot<tuple<!x>>
 
 func.func private @product(%x: !x, %w: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %y = nn.linear %x, %w : (!x, !x) -> !x
   return %y : !x
 }
 func.func private @sum(%x: !x, %w: !x) -> !x attributes {
-    pipeline.inputs = [["act", 1], ["weight", 1]], pipeline.results = [["act", 1]], pipeline.ties = array<i64: -1>} {
+    pipeline.inputs = #pipeline.groups<act x 1, weight x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
   %y = nn.add %x, %w : (!x, !x) -> !x
   return %y : !x
 }
