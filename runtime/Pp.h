@@ -103,10 +103,11 @@ int32_t pp_layernorm_rebuild(pp_rank_t *, int32_t op, const void *x, const void 
 /// only).
 int32_t pp_layernorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, const void *g, const void *mean,
                          const void *rstd, void *dx, void *dg, void *db);
-/// y, rstd[T] (acc) of x[T,h], gain g[h]. dims T h. params epsilon.
+/// y, rstd[T] (acc) of x[T,h], gain g[h]. dims T h. params epsilon. flags: "plus_one" (of all three: the gain is
+/// g + 1).
 int32_t pp_rmsnorm(pp_rank_t *, int32_t op, const void *x, const void *g, void *y, void *rstd);
 int32_t pp_rmsnorm_rebuild(pp_rank_t *, int32_t op, const void *x, const void *g, const void *rstd, void *y);
-/// dx[T,h] (+)= ..; dg[h] in acc always written. dims T h. flags: "accumulate" (dx only).
+/// dx[T,h] (+)= ..; dg[h] in acc always written. dims T h. flags: "accumulate" (dx only), "plus_one".
 int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, const void *g, const void *rstd,
                        void *dx, void *dg);
 
@@ -144,6 +145,11 @@ int32_t pp_gelu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, void
 int32_t pp_swiglu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
 /// dp, dq from dy, p, q; dp == p and dq == q allowed. dims n.
 int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);
+/// y = act(g) * (u + plus) with g = min(p, limit), u = q within +-limit. dims n. params limit (0: none), alpha, plus.
+/// act(g) is g * sigmoid(alpha * g). flags: "exact" or "tanh" (act is gelu, in that form).
+int32_t pp_glu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
+/// dp, dq from dy, p, q; dp == p and dq == q allowed. dims, params, flags as pp_glu.
+int32_t pp_glu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);
 /// z = x + y; z == x or z == y allowed. dims n.
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 /// y = factor * x; y == x allowed. dims n. params factor.
@@ -151,7 +157,8 @@ int32_t pp_scale(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
 /// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:
-/// "counted" (of every kernel with a scale: it is divided by a scalar of the rank, the update's targets that count).
+/// "counted" (of every kernel with a scale: it is divided by a scalar of the rank, the update's targets that count). A
+/// further param c, of this kernel, its stats and dz, makes c tanh(z / c) of the logits first.
 int32_t pp_cross_entropy(pp_rank_t *, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss);
 
 /// stats[T,3] (acc) of the columns [first, first + n) of the logits z[T,V]: largest, sum of exp(z - largest), and the

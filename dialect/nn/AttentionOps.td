@@ -13,8 +13,6 @@ def Nn_KeyLists { string declaration = [{
     /// Where in the sequence each query's document begins; null where a row is one document.
     ::mlir::Value getStarts();
   }]; }
-/// A number that is 0 where nothing is said.
-def Nn_Number : DefaultValuedAttr<F64Attr, "0.0">;
 
 def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists"]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";

@@ -73,15 +73,15 @@ LogicalResult LayernormOp::differentiate(Gradients &gradients) {
 bool RmsnormOp::isCheap() { return true; }
 
 Operation *RmsnormOp::rebuild(OpBuilder &builder) {
-  return builder.create<RmsnormRebuildOp>(getLoc(), getX(), getGain(), getRstd());
+  return builder.create<RmsnormRebuildOp>(getLoc(), getX(), getGain(), getRstd(), getPlus());
 }
 
 LogicalResult RmsnormOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());
   if (!dy)
     return success();
-  auto backward =
-      gradients.builder.create<RmsnormBwdOp>(getLoc(), dy, getX(), getGain(), getRstd(), gradients.get(getX()));
+  auto backward = gradients.builder.create<RmsnormBwdOp>(getLoc(), dy, getX(), getGain(), getRstd(),
+                                                         gradients.get(getX()), getPlus());
   gradients.addToWeight(getLoc(), getGain(), backward.getDgain());
   gradients.set(getX(), backward.getDx());
   return success();
@@ -112,6 +112,19 @@ LogicalResult SwigluOp::differentiate(Gradients &gradients) {
   if (!dy)
     return success();
   auto backward = gradients.builder.create<SwigluBwdOp>(getLoc(), dy, getP(), getQ());
+  gradients.add(getLoc(), getP(), backward.getDp());
+  gradients.add(getLoc(), getQ(), backward.getDq());
+  return success();
+}
+
+bool GluOp::isCheap() { return true; }
+
+LogicalResult GluOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  auto backward = gradients.builder.create<GluBwdOp>(getLoc(), dy, getP(), getQ(), getActivation(), getLimit(),
+                                                     getAlpha(), getPlus());
   gradients.add(getLoc(), getP(), backward.getDp());
   gradients.add(getLoc(), getQ(), backward.getDq());
   return success();

@@ -39,6 +39,38 @@ INFER(SwigluBwdOp) {
   return success();
 }
 
+/// Activation and numbers of a glu.
+template <typename Adaptor> static LogicalResult checkGlu(Check check, Adaptor a) {
+  StringRef activation = a.getActivation();
+  double limit = a.getLimit().convertToDouble(), alpha = a.getAlpha().convertToDouble();
+  if (!is_contained({"silu", "gelu", "gelu_tanh"}, activation))
+    return emitOptionalError(check.loc, "`", check.op,
+                             "` expects the activation \"silu\", \"gelu\" or \"gelu_tanh\", got \"", activation, "\"");
+  if (!(limit >= 0))
+    return emitOptionalError(check.loc, "`", check.op, "` expects a `limit` of at least 0, got ", limit);
+  if (!(alpha > 0) || (alpha != 1 && activation != "silu"))
+    return emitOptionalError(check.loc, "`", check.op, "` expects an `alpha` ",
+                             alpha > 0 ? "of 1 where the activation is no silu" : "above 0", ", got ", alpha);
+  return check.same("p", a.getP(), "q", a.getQ());
+}
+
+INFER(GluOp) {
+  Check check{"glu", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("p", a.getP())) || failed(checkGlu(check, a)))
+    return failure();
+  types.push_back(a.getP().getType());
+  return success();
+}
+
+INFER(GluBwdOp) {
+  Check check{"glu_bwd", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.same("dy", a.getDy(), "p", a.getP())) ||
+      failed(checkGlu(check, a)))
+    return failure();
+  types.assign({a.getP().getType(), a.getQ().getType()});
+  return success();
+}
+
 INFER(AddOp) {
   Check check{"add", loc};
   if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
@@ -197,6 +229,22 @@ Dims SwigluOp::dims() { return {elementsOf(getP())}; }
 double SwigluOp::flops() { return 10.0 * elementsOf(getP()); }
 Dims SwigluBwdOp::dims() { return {elementsOf(getP())}; }
 double SwigluBwdOp::flops() { return 15.0 * elementsOf(getP()); }
+
+template <typename Op> static SmallVector<double> gluParams(Op op) {
+  return {op.getLimit().convertToDouble(), op.getAlpha().convertToDouble(), op.getPlus().convertToDouble()};
+}
+static Flags gluFlags(StringRef activation) {
+  return flagsOf({{"exact", activation == "gelu"}, {"tanh", activation == "gelu_tanh"}});
+}
+Dims GluOp::dims() { return {elementsOf(getP())}; }
+double GluOp::flops() { return 10.0 * elementsOf(getP()); }
+SmallVector<double> GluOp::params() { return gluParams(*this); }
+Flags GluOp::flags() { return gluFlags(getActivation()); }
+Dims GluBwdOp::dims() { return {elementsOf(getP())}; }
+double GluBwdOp::flops() { return 15.0 * elementsOf(getP()); }
+SmallVector<double> GluBwdOp::params() { return gluParams(*this); }
+Flags GluBwdOp::flags() { return gluFlags(getActivation()); }
+
 Dims AddOp::dims() { return {elementsOf(getX())}; }
 double AddOp::flops() { return elementsOf(getX()); }
 Dims ScaleOp::dims() { return {elementsOf(getX())}; }

@@ -5,16 +5,19 @@
 using namespace mlir;
 using namespace pp::nn;
 
-/// Logits [.., V] and one target for each row.
-static LogicalResult checkLogits(Check check, Value z, Value targets) {
+/// Logits [.., V] and one target for each row; the cap of the logits, 0 for none.
+static LogicalResult checkLogits(Check check, Value z, Value targets, const APFloat &softcap) {
   if (failed(check.numbers("the logits", z)) || failed(check.tokens("the targets", targets)))
     return failure();
+  if (softcap.isNegative() || !softcap.isFinite())
+    return emitOptionalError(check.loc, "`", check.op, "` expects a `softcap` of at least 0, got ",
+                             softcap.convertToDouble());
   return check.equal("the logits' rows", rowsOf(z), "the targets", elementsOf(targets));
 }
 
 INFER(CrossEntropyOp) {
   Check check{"cross_entropy", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
       failed(check.vocabulary(widthOf(a.getZ()))))
     return failure();
   types.push_back(inSums(a.getZ(), {1}));
@@ -23,15 +26,22 @@ INFER(CrossEntropyOp) {
 
 INFER(CrossEntropyBwdOp) {
   Check check{"cross_entropy_bwd", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())))
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())))
     return failure();
   types.assign({a.getZ().getType(), inSums(a.getZ(), {1})});
   return success();
 }
 
+/// A cap follows the other numbers; without one a kernel is called as ever.
+static SmallVector<double> withCap(SmallVector<double> params, const APFloat &softcap) {
+  if (!softcap.isZero())
+    params.push_back(softcap.convertToDouble());
+  return params;
+}
+
 StringRef CrossEntropyBwdOp::kernelName() { return "cross_entropy"; }
 Dims CrossEntropyBwdOp::dims() { return {rowsOf(getZ()), widthOf(getZ())}; }
-SmallVector<double> CrossEntropyBwdOp::params() { return {getScale().convertToDouble()}; }
+SmallVector<double> CrossEntropyBwdOp::params() { return withCap({getScale().convertToDouble()}, getSoftcap()); }
 Flags CrossEntropyBwdOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 double CrossEntropyBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
 
@@ -62,7 +72,7 @@ static LogicalResult checkStatistics(Check check, Value stats) {
 
 INFER(CrossEntropyStatsOp) {
   Check check{"cross_entropy_stats", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+  if (failed(check.operands(a, 2, 2)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
       failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())))
     return failure();
   types.push_back(lossStatistics(a.getZ()));
@@ -93,7 +103,7 @@ INFER(CrossEntropyLossOp) {
 
 INFER(CrossEntropyDzOp) {
   Check check{"cross_entropy_dz", loc};
-  if (failed(check.operands(a, 3, 3)) || failed(checkLogits(check, a.getZ(), a.getTargets())) ||
+  if (failed(check.operands(a, 3, 3)) || failed(checkLogits(check, a.getZ(), a.getTargets(), a.getSoftcap())) ||
       failed(checkShard(check, a.getZ(), a.getFirst(), a.getVocab())) ||
       failed(check.type("the statistics", a.getStats(), lossStatistics(a.getZ()))))
     return failure();
@@ -107,6 +117,7 @@ template <typename Op> static Dims shardDims(Op op) {
 }
 
 Dims CrossEntropyStatsOp::dims() { return shardDims(*this); }
+SmallVector<double> CrossEntropyStatsOp::params() { return withCap({}, getSoftcap()); }
 double CrossEntropyStatsOp::flops() { return 5.0 * elementsOf(getZ()); }
 Dims CrossEntropyMergeOp::dims() { return {rowsOf(getStats()), static_cast<int64_t>(getParts().size())}; }
 double CrossEntropyMergeOp::flops() { return 5.0 * rowsOf(getStats()) * static_cast<double>(getParts().size()); }
@@ -117,5 +128,5 @@ SmallVector<double> CrossEntropyLossOp::params() { return {getScale().convertToD
 Flags CrossEntropyLossOp::flags() { return flagsOf({{"counted", getCounted()}}); }
 Dims CrossEntropyDzOp::dims() { return shardDims(*this); }
 double CrossEntropyDzOp::flops() { return 3.0 * elementsOf(getZ()); }
-SmallVector<double> CrossEntropyDzOp::params() { return {getScale().convertToDouble()}; }
+SmallVector<double> CrossEntropyDzOp::params() { return withCap({getScale().convertToDouble()}, getSoftcap()); }
 Flags CrossEntropyDzOp::flags() { return flagsOf({{"counted", getCounted()}}); }

@@ -8,32 +8,34 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
                 "too";
   let description = [{
     `scale` is the weight of this loss in that of the model, which may be a sum of several. `counted`: the sum is
-    divided by how many targets of the step count, which is known when it runs.
+    divided by how many targets of the step count, which is known when it runs. A `softcap` of c above 0 makes
+    c tanh(z / c) of the logits first.
   }];
-  let signature = "cross_entropy(z, targets)";
+  let signature = "cross_entropy(z, targets, softcap = 0.0)";
   let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";
-  let note = "z are the logits; the last part returns it, or `a + 0.3 * b` of several; training takes the mean over "
-             "all tokens of a step, or with `documents = true` over those that count";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale,
-                       UnitAttr:$counted);
+  let note = "z are the logits, with a `softcap` of c above 0 first made c tanh(z / c); the last part returns it, or "
+             "`a + 0.3 * b` of several; training takes the mean over all tokens of a step, or with `documents = true` "
+             "over those that count";
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted, Nn_Number:$softcap);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
 def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params", "flags"], [Nn_InPlace]> {
   let summary = "loss and gradient of the logits in one pass, both times `scale`";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale, UnitAttr:$counted);
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, F64Attr:$scale, UnitAttr:$counted, Nn_Number:$softcap);
   let results = (outs Nn_Tensor:$dz, Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats"> {
+def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params"]> {
   let summary = "largest logit, sum of exp(z - largest), target's logit or 0, of the columns of z in each row";
   let description = [{
     z holds columns [first, first + width) of the logits over a vocabulary of `vocab`; targets count in the whole.
+    A `softcap` is applied to z first.
   }];
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Offset:$first, I64Attr:$vocab);
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Offset:$first, I64Attr:$vocab, Nn_Number:$softcap);
   let results = (outs Nn_Tensor:$stats);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
@@ -52,8 +54,7 @@ def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]>
     Its derivative makes dz of each shard whose statistics are made in this function; the loss itself is counted where
     this op stands.
   }];
-  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, DefaultValuedAttr<F64Attr, "1.0">:$scale,
-                       UnitAttr:$counted);
+  let arguments = (ins Nn_Tensor:$stats, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$stats `,` $targets attr-dict `:` functional-type(operands, results)";
 }
@@ -61,7 +62,7 @@ def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]>
 def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags"], [Nn_InPlace]> {
   let summary = "gradient of a shard's logits times `scale`, from the statistics of whole rows";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Tensor:$stats, Nn_Offset:$first, I64Attr:$vocab,
-                       F64Attr:$scale, UnitAttr:$counted);
+                       F64Attr:$scale, UnitAttr:$counted, Nn_Number:$softcap);
   let results = (outs Nn_Tensor:$dz);
   let assemblyFormat = "$z `,` $targets `,` $stats attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

@@ -65,11 +65,17 @@ static int64_t headsOf(Value x, Value gain) {
 /// The kernel sees each head as a row.
 static Dims rowsOfHeads(Value x, Value gain) { return {elementsOf(x) / widthOf(gain), widthOf(gain)}; }
 
+static LogicalResult checkPlus(Check check, int64_t plus) {
+  if (plus == 0 || plus == 1)
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects a `plus` of 0 or 1, got ", plus);
+}
+
 INFER(RmsnormOp) {
   Check check{"rmsnorm", loc};
   auto heads = static_cast<int64_t>(a.getHeads());
   if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
-      failed(checkPerHead(check, a.getGain(), a.getX(), heads)))
+      failed(checkPlus(check, a.getPlus())) || failed(checkPerHead(check, a.getGain(), a.getX(), heads)))
     return failure();
   RankedTensorType rstd = statistic(a.getX());
   if (heads > 1) {
@@ -83,7 +89,7 @@ INFER(RmsnormOp) {
 
 INFER(RmsnormRebuildOp) {
   Check check{"rmsnorm_rebuild", loc};
-  if (failed(check.operands(a, 3, 3)) ||
+  if (failed(check.operands(a, 3, 3)) || failed(checkPlus(check, a.getPlus())) ||
       failed(checkPerHead(check, a.getGain(), a.getX(), headsOf(a.getX(), a.getGain()))) ||
       failed(check.equal("x's rows", elementsOf(a.getX()) / widthOf(a.getGain()), "rstd's elements",
                          elementsOf(a.getRstd()))))
@@ -95,6 +101,7 @@ INFER(RmsnormRebuildOp) {
 INFER(RmsnormBwdOp) {
   Check check{"rmsnorm_bwd", loc};
   if (failed(check.operands(a, 4, 5)) || failed(check.same("dy", a.getDy(), "x", a.getX())) ||
+      failed(checkPlus(check, a.getPlus())) ||
       failed(checkPerHead(check, a.getGain(), a.getX(), headsOf(a.getX(), a.getGain()))) ||
       failed(check.equal("x's rows", elementsOf(a.getX()) / widthOf(a.getGain()), "rstd's elements",
                          elementsOf(a.getRstd()))))
@@ -116,11 +123,13 @@ Flags LayernormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullp
 
 Dims RmsnormOp::dims() { return rowsOfHeads(getX(), getGain()); }
 SmallVector<double> RmsnormOp::params() { return {getEpsilon().convertToDouble()}; }
+Flags RmsnormOp::flags() { return flagsOf({{"plus_one", getPlus() == 1}}); }
 double RmsnormOp::flops() { return 8.0 * elementsOf(getX()); }
 
 Dims RmsnormRebuildOp::dims() { return rowsOfHeads(getX(), getGain()); }
+Flags RmsnormRebuildOp::flags() { return flagsOf({{"plus_one", getPlus() == 1}}); }
 double RmsnormRebuildOp::flops() { return 2.0 * elementsOf(getX()); }
 
 Dims RmsnormBwdOp::dims() { return rowsOfHeads(getX(), getGain()); }
 double RmsnormBwdOp::flops() { return 12.0 * elementsOf(getX()); }
-Flags RmsnormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+Flags RmsnormBwdOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}, {"plus_one", getPlus() == 1}}); }

@@ -102,6 +102,8 @@ class Nn_Overwrites<string ties> { string declaration = [{
 
 def Nn_Flag : DefaultValuedAttr<BoolAttr, "false">;
 def Nn_Offset : DefaultValuedAttr<I64Attr, "0">;
+def Nn_Number : DefaultValuedAttr<F64Attr, "0.0">;
+def Nn_One : DefaultValuedAttr<F64Attr, "1.0">;
 def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 //===-- Forward -------------------------------------------------------------------------------------------------===//
@@ -162,14 +164,15 @@ def LayernormOp : Nn_KernelOp<"layernorm", ["params"],
   let assemblyFormat = "$x `,` $gain `,` $bias attr-dict `:` functional-type(operands, results)";
 }
 
-def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params"],
+def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"],
                             [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap", "rebuild"]>]> {
   let summary = "mean square 1 over the width, times a gain; keeps 1/root";
-  let signature = "rmsnorm(x, gain, epsilon = 1e-5, heads = 1)";
-  let formula = "y = x / sqrt(mean(x^2) + epsilon) * gain";
+  let signature = "rmsnorm(x, gain, epsilon = 1e-5, heads = 1, plus = 0)";
+  let formula = "y = x / sqrt(mean(x^2) + epsilon) * (gain + plus)";
   let note = "mean square 1 over the width, times a gain; with `heads`, over the width of each head, and all heads "
-             "share one gain of that width";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Epsilon:$epsilon, DefaultValuedAttr<I64Attr, "1">:$heads);
+             "share one gain of that width; `plus` is 0, or 1 for a gain that is stored less 1";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Epsilon:$epsilon, DefaultValuedAttr<I64Attr, "1">:$heads,
+                       Nn_Offset:$plus);
   let results = (outs Nn_Tensor:$y, Nn_Tensor:$rstd);
   let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
 }
@@ -194,26 +197,6 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers"], [Nn_InPlace]>
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
-  let summary = "gelu in the tanh form; `exact` is the erf form, which is another function";
-  let signature = "gelu(x, exact = false)";
-  let formula = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); exact: y = x/2 (1 + erf(x / sqrt(2)))";
-  let note = "the tanh form, or the exact one: two functions";
-  let arguments = (ins Nn_Tensor:$x, Nn_Flag:$exact);
-  let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
-}
-
-def SwigluOp : Nn_KernelOp<"swiglu", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
-  let summary = "p sigmoid(p) q";
-  let signature = "swiglu(p, q)";
-  let formula = "y = p q / (1 + e^-p)";
-  let note = "p is the gate";
-  let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q);
-  let results = (outs Nn_Tensor:$y);
-  let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
-}
-
 def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
   let summary = "x + y";
   let signature = "x + y";
@@ -227,6 +210,9 @@ def AddOp : Nn_ForwardOp<"add", [], [Nn_InPlace]> {
 
 def ScaleOp : Nn_ForwardOp<"scale", ["params"], [Nn_InPlace]> {
   let summary = "x times a constant";
+  let signature = "scale(x, factor = ..)";
+  let formula = "y = factor x";
+  let note = "times a constant, also written `scale(x, 2)`; a model's constant is rounded to the type of x";
   let arguments = (ins Nn_Tensor:$x, F64Attr:$factor);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
@@ -316,36 +302,21 @@ def LayernormBwdOp : Nn_AccOp<"layernorm_bwd", ["flags"]> {
   }];
 }
 
-def RmsnormRebuildOp : Nn_KernelOp<"rmsnorm_rebuild"> {
+def RmsnormRebuildOp : Nn_KernelOp<"rmsnorm_rebuild", ["flags"]> {
   let summary = "an rmsnorm's output again, bit for bit, from its statistic";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd);
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Nn_Offset:$plus);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `,` $gain `,` $rstd attr-dict `:` functional-type(operands, results)";
 }
 
 def RmsnormBwdOp : Nn_AccOp<"rmsnorm_bwd", ["flags"]> {
   let summary = "gradients of an rmsnorm: dx, and gain's of this unit alone (docs/derivatives.md R3)";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Optional<Nn_Tensor>:$acc);
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Tensor:$gain, Nn_Tensor:$rstd, Optional<Nn_Tensor>:$acc,
+                       Nn_Offset:$plus);
   let results = (outs Nn_Tensor:$dx, Nn_Tensor:$dgain);
   let assemblyFormat = [{
     $dy `,` $x `,` $gain `,` $rstd (`into` $acc^)? attr-dict `:` functional-type(operands, results)
   }];
-}
-
-def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
-  let summary = "gradient of a gelu's input";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Flag:$exact);
-  let results = (outs Nn_Tensor:$dx);
-  let assemblyFormat = "$dy `,` $x attr-dict `:` functional-type(operands, results)";
-  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
-}
-
-def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", [], [Nn_InPlace]> {
-  let summary = "gradients of a swiglu's inputs";
-  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Nn_Tensor:$q);
-  let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
-  let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
-  let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
 }
 
 //===-- Columns, copies, sums -----------------------------------------------------------------------------------===//
@@ -413,6 +384,7 @@ def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags"]> {
   let assemblyFormat = "$grad (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
+include "dialect/nn/ActivationOps.td"
 include "dialect/nn/AttentionOps.td"
 include "dialect/nn/LossOps.td"
 include "dialect/nn/FusedOps.td"

@@ -116,7 +116,8 @@ static LogicalResult addLoss(Location loc, Value loss, Gradients &gradients) {
 
 LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
   auto scale = gradients.builder.getF64FloatAttr(getScale().convertToDouble() * gradients.lossScale);
-  auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale, getCountedAttr());
+  auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale, getCountedAttr(),
+                                                              getSoftcapAttr());
   gradients.add(getLoc(), getZ(), backward.getDz());
   return addLoss(getLoc(), backward.getLoss(), gradients);
 }
@@ -128,9 +129,9 @@ static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr 
       differentiateShards(part, loss, scale, gradients);
   else if (auto shard = stats.getDefiningOp<CrossEntropyStatsOp>())
     gradients.add(shard.getLoc(), shard.getZ(),
-                  gradients.builder.create<CrossEntropyDzOp>(shard.getLoc(), shard.getZ(), shard.getTargets(),
-                                                             loss.getStats(), shard.getFirstAttr(),
-                                                             shard.getVocabAttr(), scale, loss.getCountedAttr()));
+                  gradients.builder.create<CrossEntropyDzOp>(
+                      shard.getLoc(), shard.getZ(), shard.getTargets(), loss.getStats(), shard.getFirstAttr(),
+                      shard.getVocabAttr(), scale, loss.getCountedAttr(), shard.getSoftcapAttr()));
 }
 
 LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {

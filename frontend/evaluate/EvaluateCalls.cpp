@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/evaluate/Evaluator.h"
 #include "llvm/Support/MathExtras.h"
+#include <cmath>
 
 using namespace llvm;
 using namespace pp;
@@ -15,9 +16,9 @@ Binding *Scope::find(StringRef name) {
   return nullptr;
 }
 
-static constexpr const char *kBuiltins[] = {"min",         "max",          "sum",         "len",       "abs",
-                                            "sorted",      "reversed",     "unique",      "layers_of", "rope_default",
-                                            "rope_linear", "rope_dynamic", "rope_llama3", "rope_yarn", "rope_longrope"};
+static constexpr const char *kBuiltins[] = {
+    "min",    "max",       "sum",          "len",         "abs",          "power",       "sorted",    "reversed",
+    "unique", "layers_of", "rope_default", "rope_linear", "rope_dynamic", "rope_llama3", "rope_yarn", "rope_longrope"};
 
 LogicalResult Evaluator::unknown(StringRef name, SMLoc at, Scope &scope) {
   SmallVector<StringRef> names(std::begin(kBuiltins), std::end(kBuiltins));
@@ -128,6 +129,8 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
   }
   if (name.starts_with("rope_"))
     return ropeTable(expr, values);
+  if (name == "power")
+    return power(expr, values);
   bool folds = name == "min" || name == "max" || name == "sum";
   if (folds && (values.size() != 1 || values[0].asInt()) && name != "sum")
     values = {Value(std::move(values))};
@@ -164,6 +167,19 @@ FailureOr<Value> Evaluator::callBuiltin(const Expr *expr, Scope &scope) {
   Value::List &items = value.ownItems();
   std::reverse(items.begin(), items.end());
   return value;
+}
+
+FailureOr<Value> Evaluator::power(const Expr *expr, ArrayRef<Value> values) {
+  if (values.size() != 2)
+    return fail(expr->at, "`power` takes 2 values, got " + Twine(values.size()) + ": `power(x, exponent)`");
+  auto numberOf = [](const Value &value) {
+    return value.asInt() ? double(*value.asInt()) : value.asNumber() ? *value.asNumber() : std::nan("");
+  };
+  double made = std::pow(numberOf(values[0]), numberOf(values[1]));
+  if (!(numberOf(values[0]) > 0) || !std::isfinite(made))
+    return fail(expr->at, "`power` expects a number above 0 and an exponent, got " + values[0].text() + " and " +
+                              values[1].text());
+  return Value(made);
 }
 
 FailureOr<Value> Evaluator::unique(const Expr *expr, const Value &list) {

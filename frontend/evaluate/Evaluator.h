@@ -106,6 +106,7 @@ private:
                                       bool asStatement);
   mlir::FailureOr<Value> callBuiltin(const Expr *expr, Scope &scope);
   mlir::FailureOr<Value> sorted(const Expr *expr, Value &list);
+  mlir::FailureOr<Value> power(const Expr *expr, ArrayRef<Value> values);
   mlir::FailureOr<Value> unique(const Expr *expr, const Value &list);
   mlir::FailureOr<Value> layersOf(const Expr *expr, const Value &layout);        // Layout.cpp
   mlir::FailureOr<Value> ropeTable(const Expr *expr, const Value::List &values); // RopeTables.cpp

@@ -305,10 +305,8 @@ private:
       return options.failUnknown(expr);
     SmallVector<mlir::Value> operands;
     SmallVector<mlir::NamedAttribute> attributes;
-    for (auto [i, label, operand] : enumerate(expr->labels, expr->operands)) {
-      Name named = label;
-      if (named.text.empty() && expr->name == "split" && i == 1)
-        named = {"parts", operand->at};
+    for (auto [i, operand] : enumerate(expr->operands)) {
+      Name named = options.labelOf(expr, i);
       if (!named.text.empty()) {
         FailureOr<mlir::Attribute> made = options.read(expr, named, operand);
         if (failed(made))
@@ -326,7 +324,12 @@ private:
     }
     if (failed(options.checkCount(expr, *op, operands.size())) || failed(options.checkComplete(expr, attributes)))
       return failure();
-    return create(expr, expr->name, operands, attributes);
+    auto isOne = [](mlir::NamedAttribute factor) {
+      return cast<mlir::FloatAttr>(factor.getValue()).getValueAsDouble() == 1;
+    };
+    if (expr->name == "scale" && all_of(attributes, isOne))
+      return Tensors{operands.front()};
+    return create(expr, options.nameOf(expr->name, attributes), operands, attributes);
   }
 
   /// Attention and rotary positions end and begin with documents, where rows have several.

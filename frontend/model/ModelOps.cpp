@@ -1,13 +1,14 @@
 // Knows the ops of models: what each takes, and how its options are read from a model's text.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/ModelOps.h"
+#include <cmath>
 
 using namespace llvm;
 using namespace pp;
 
 namespace {
 struct OpAttribute {
-  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers, Limit };
+  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers, Limit, Natural, Factor };
   const char *op, *name;
   Kind kind;
   bool required;
@@ -24,18 +25,34 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"attention", "q, k, v"},
                                {"gelu", "x"},
                                {"swiglu", "p, q"},
+                               {"glu", "p, q"},
+                               {"scale", "x"},
                                {"split", "x"},
                                {"cross_entropy", "z, targets"}};
 
-static constexpr OpAttribute kAttributes[] = {
-    {"embedding", "pad", OpAttribute::Token, false},    {"layernorm", "epsilon", OpAttribute::Number, false},
-    {"rmsnorm", "epsilon", OpAttribute::Number, false}, {"rmsnorm", "heads", OpAttribute::Count, false},
-    {"rope", "heads", OpAttribute::Count, true},        {"rope", "theta", OpAttribute::Number, false},
-    {"rope", "style", OpAttribute::Text, false},        {"rope", "table", OpAttribute::Numbers, false},
-    {"attention", "heads", OpAttribute::Count, true},   {"attention", "kv_heads", OpAttribute::Count, false},
-    {"attention", "causal", OpAttribute::Flag, true},   {"attention", "window", OpAttribute::Window, false},
-    {"attention", "scale", OpAttribute::Limit, false},  {"attention", "softcap", OpAttribute::Limit, false},
-    {"gelu", "exact", OpAttribute::Flag, false},        {"split", "parts", OpAttribute::Count, true}};
+static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::Token, false},
+                                              {"layernorm", "epsilon", OpAttribute::Number, false},
+                                              {"rmsnorm", "epsilon", OpAttribute::Number, false},
+                                              {"rmsnorm", "heads", OpAttribute::Count, false},
+                                              {"rope", "heads", OpAttribute::Count, true},
+                                              {"rope", "theta", OpAttribute::Number, false},
+                                              {"rope", "style", OpAttribute::Text, false},
+                                              {"rope", "table", OpAttribute::Numbers, false},
+                                              {"attention", "heads", OpAttribute::Count, true},
+                                              {"attention", "kv_heads", OpAttribute::Count, false},
+                                              {"attention", "causal", OpAttribute::Flag, true},
+                                              {"attention", "window", OpAttribute::Window, false},
+                                              {"attention", "scale", OpAttribute::Limit, false},
+                                              {"attention", "softcap", OpAttribute::Limit, false},
+                                              {"gelu", "exact", OpAttribute::Flag, false},
+                                              {"split", "parts", OpAttribute::Count, true},
+                                              {"rmsnorm", "plus", OpAttribute::Natural, false},
+                                              {"scale", "factor", OpAttribute::Factor, true},
+                                              {"glu", "activation", OpAttribute::Text, false},
+                                              {"glu", "limit", OpAttribute::Limit, false},
+                                              {"glu", "alpha", OpAttribute::Number, false},
+                                              {"glu", "plus", OpAttribute::Factor, false},
+                                              {"cross_entropy", "softcap", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
@@ -53,7 +70,7 @@ std::string ModelOptions::signature(const ModelOp &op) {
     text += ((i + op.optional >= words.size() ? "[, " : i ? ", " : "") + word).str();
   text += std::string(op.optional, ']');
   for (const OpAttribute &known : kAttributes) {
-    static const char *const kinds[] = {"int", "number", "true|false", "string", "-1", "0", "[]"};
+    static const char *const kinds[] = {"int", "number", "true|false", "string", "-1", "0", "[]", "", "0", "number"};
     if (known.op != op.name)
       continue;
     text += std::string(", ") + known.name + " = ";
@@ -118,17 +135,45 @@ FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, cons
     made = builder.getF64FloatAttr(count ? double(*count) : *exact);
   else if (auto *flag = value->asBool(); flag && found->kind == OpAttribute::Flag)
     made = builder.getBoolAttr(*flag);
-  else if (count && found->kind == OpAttribute::Token && *count >= -1)
+  else if (found->kind == OpAttribute::Factor && (count || (exact && std::isfinite(*exact))))
+    made = builder.getF64FloatAttr(count ? double(*count) : *exact);
+  else if (count && *count >= (found->kind == OpAttribute::Token ? -1 : 0) &&
+           (found->kind == OpAttribute::Token || found->kind == OpAttribute::Natural))
     made = builder.getI64IntegerAttr(*count);
   else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
     made = builder.getStringAttr(*text);
   static const char *const kinds[] = {
-      "an int of at least 1",  "a number above 0", "true or false", "a string", "a token, or -1 for none,", "", "",
-      "a number of at least 0"};
+      "an int of at least 1",   "a number above 0",     "true or false", "a string", "a token, or -1 for none,", "", "",
+      "a number of at least 0", "an int of at least 0", "a number"};
   if (!made)
     return evaluator.fail(expr->at,
                           "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " + value->text());
-  return made;
+  return call->name == "scale" ? roundedFactor(made) : made;
+}
+
+/// As transformers has it: a constant of the model is of the type of its tensors.
+mlir::Attribute ModelOptions::roundedFactor(mlir::Attribute given) {
+  APFloat factor = cast<mlir::FloatAttr>(given).getValue();
+  bool changes = false;
+  factor.convert(shape.element.getFloatSemantics(), APFloat::rmNearestTiesToEven, &changes);
+  factor.convert(APFloat::IEEEdouble(), APFloat::rmNearestTiesToEven, &changes);
+  return builder.getFloatAttr(builder.getF64Type(), factor);
+}
+
+Name ModelOptions::labelOf(const Expr *call, size_t i) {
+  Name label = call->labels[i];
+  if (label.text.empty() && i == 1 && (call->name == "split" || call->name == "scale"))
+    return {call->name == "split" ? "parts" : "factor", call->operands[i]->at};
+  return label;
+}
+
+StringRef ModelOptions::nameOf(StringRef name, ArrayRef<mlir::NamedAttribute> given) {
+  if (name != "glu")
+    return name;
+  mlir::NamedAttrList normal;
+  mlir::OperationName("nn.glu", builder.getContext()).populateDefaultAttrs(normal);
+  return all_of(given, [&](mlir::NamedAttribute one) { return normal.get(one.getName()) == one.getValue(); }) ? "swiglu"
+                                                                                                              : name;
 }
 
 FailureOr<mlir::Attribute> ModelOptions::numbers(Name label, const Value &value, SMLoc at) {

@@ -27,6 +27,10 @@ public:
 
   /// Null for a value that says what an op without the option does.
   mlir::FailureOr<mlir::Attribute> read(const Expr *call, Name label, const Expr *expr);
+  /// The name of the option that operand i is for; empty for a tensor. `split(x, 3)` is `split(x, parts = 3)`.
+  Name labelOf(const Expr *call, size_t i);
+  /// The op that computes this: a `glu` with all defaults is a `swiglu`.
+  StringRef nameOf(StringRef name, ArrayRef<mlir::NamedAttribute> given);
   mlir::LogicalResult checkComplete(const Expr *call, ArrayRef<mlir::NamedAttribute> given);
   mlir::LogicalResult checkCount(const Expr *call, const ModelOp &op, size_t operands);
   mlir::LogicalResult failUnknown(const Expr *call);
@@ -34,6 +38,7 @@ public:
 private:
   std::string signature(const ModelOp &op);
   mlir::FailureOr<mlir::Attribute> numbers(Name label, const Value &value, SMLoc at);
+  mlir::Attribute roundedFactor(mlir::Attribute given);
   mlir::FailureOr<mlir::Attribute> checkWindow(Name label, const Value &value, SMLoc at);
 
   Evaluator &evaluator;

@@ -14,7 +14,7 @@ using namespace pp;
 
 /// Around this op, if all it reads are linears of one value, and one linear reads it and nothing else.
 static std::optional<PieceGraph::Mlp> mlpAround(Operation &op) {
-  if (!isa<nn::GeluOp, nn::SwigluOp>(op) || !op.hasOneUse())
+  if (!isa<nn::GeluOp, nn::SwigluOp, nn::GluOp>(op) || !op.hasOneUse())
     return std::nullopt;
   PieceGraph::Mlp mlp{{}, &op, *op.user_begin()};
   for (Value operand : op.getOperands()) {

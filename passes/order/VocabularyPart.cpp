@@ -123,7 +123,7 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   auto statsType = RankedTensorType::get(logits, element);
   logits.back() = count;
   Value z = builder.create<nn::LinearOp>(loc, whole.clone(logits), x, own, Value(), rows);
-  auto mine = builder.create<nn::CrossEntropyStatsOp>(loc, statsType, z, targets, begins, vocab);
+  auto mine = builder.create<nn::CrossEntropyStatsOp>(loc, statsType, z, targets, begins, vocab, loss.getSoftcap());
   SmallVector<Value> all;
   auto stats = builder.getDictionaryAttr(builder.getNamedAttr(nn::kStatsAttr, builder.getUnitAttr()));
   for (int64_t i = 0; i < shards; ++i) {

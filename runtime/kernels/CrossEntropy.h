@@ -18,49 +18,13 @@ inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) 
   return op.has(Counted) ? op.params[0] / scalars.divisor : op.params[0];
 }
 
-/// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z). Where e
-/// is acc the second pass leaves exp in dz; 16 bits compute it twice, because a value is rounded once.
-template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
-  using A = Acc<E>;
-  const int32_t *targets = in<int32_t>(arguments[1]);
-  int64_t vocabulary = op.dims[1];
-  double loss = 0, *losses = out<double>(arguments[5]);
-  const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
-  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
-  for (int64_t t = 0; t < op.dims[0]; ++t) {
-    const E *z = in<E>(arguments[0]) + t * vocabulary;
-    E *dz = out<E>(arguments[2]) + t * vocabulary;
-    int32_t target = targets[t];
-    if (target >= vocabulary)
-      return PP_INVALID;
-    if (target < 0) {
-      memset(dz, 0, size_t(vocabulary) * sizeof(E));
-      continue;
-    }
-    A largest = get(z, 0), logit = get(z, target), sum = 0;
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < vocabulary; ++i)
-      largest = get(z, i) > largest ? get(z, i) : largest;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < vocabulary; ++i) {
-      A power = exponential(get(z, i) - largest);
-      sum += power;
-      if constexpr (sizeof(E) == sizeof(A))
-        put(dz, i, power);
-    }
-    A factor = scale / sum;
-    const double mine = double(largest - logit) + double(logarithm(sum));
-    loss += mine;
-    if (losses)
-      losses[t] = mine;
-    A share = exponential(logit - largest) / sum;
-#pragma omp simd
-    for (int64_t i = 0; i < vocabulary; ++i)
-      put(dz, i, factor * (sizeof(E) == sizeof(A) ? get(dz, i) : exponential(get(z, i) - largest)));
-    put(dz, target, scale * (share - A(1)));
-  }
-  *out<A>(arguments[3]) = A(lossFactor(op, scalars) * loss);
-  return PP_OK;
+/// Logits as the loss sees them; Capped: cap tanh(z / cap).
+template <bool Capped, class E> PP_INLINE Acc<E> logitOf(const E *z, int64_t i, Acc<E> cap) {
+  return Capped ? cap * hyperbolicTangent(get(z, i) / cap) : get(z, i);
+}
+/// The slope of the cap where it makes `capped`.
+template <bool Capped, class A> PP_INLINE A capSlope(A capped, A cap) {
+  return Capped ? A(1) - (capped / cap) * (capped / cap) : A(1);
 }
 
 template <class E> PP_INLINE Acc<E> largestOf(const E *z, int64_t n) {
@@ -71,25 +35,99 @@ template <class E> PP_INLINE Acc<E> largestOf(const E *z, int64_t n) {
   return largest;
 }
 
-/// dims T n first V: columns [first, first + n) of V.
-template <class E> pp_status_t cross_entropy_stats(const PreparedOp &op, void *const *arguments) {
+/// The sum of exp(z - largest). Where e is acc the powers stay in dz; 16 bits compute them twice, because a value is
+/// rounded once. Of capped logits it is those that stay, as both the power and the slope are made of them.
+template <class E, bool Capped> PP_INLINE Acc<E> sumOfPowers(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> cap) {
+  using A = Acc<E>;
+  A sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    A logit = logitOf<Capped>(z, i, cap), power = exponential(logit - largest);
+    sum += power;
+    if constexpr (sizeof(E) == sizeof(A))
+      put(dz, i, Capped ? logit : power);
+  }
+  return sum;
+}
+
+/// dz but for the target's column.
+template <class E, bool Capped>
+PP_INLINE void writeSlopes(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> cap, Acc<E> factor) {
+  using A = Acc<E>;
+  constexpr bool isLeft = sizeof(E) == sizeof(A);
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) {
+    A logit = !Capped ? A(0) : isLeft ? get(dz, i) : logitOf<Capped>(z, i, cap);
+    A power = Capped ? exponential(logit - largest) : isLeft ? get(dz, i) : exponential(get(z, i) - largest);
+    put(dz, i, Capped ? factor * power * capSlope<Capped>(logit, cap) : factor * power);
+  }
+}
+
+/// Three passes over a row while it is in cache: maximum, sum, gradient (written over the logits if dz == z).
+template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int32_t *targets = in<int32_t>(arguments[1]);
+  int64_t vocabulary = op.dims[1];
+  double loss = 0, *losses = out<double>(arguments[5]);
+  const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
+  A scale = A(lossFactor(op, scalars) * scalars.lossScale), cap = A(op.logitCap());
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const E *z = in<E>(arguments[0]) + t * vocabulary;
+    E *dz = out<E>(arguments[2]) + t * vocabulary;
+    int32_t target = targets[t];
+    if (target >= vocabulary)
+      return PP_INVALID;
+    if (target < 0) {
+      memset(dz, 0, size_t(vocabulary) * sizeof(E));
+      continue;
+    }
+    A largest = largestOf<E>(z, vocabulary), logit = logitOf<Capped>(z, target, cap);
+    if constexpr (Capped)
+      largest = cap * hyperbolicTangent(largest / cap); // a cap keeps the order
+    A sum = sumOfPowers<E, Capped>(z, dz, vocabulary, largest, cap);
+    const double mine = double(largest - logit) + double(logarithm(sum));
+    loss += mine;
+    if (losses)
+      losses[t] = mine;
+    A share = exponential(logit - largest) / sum;
+    writeSlopes<E, Capped>(z, dz, vocabulary, largest, cap, scale / sum);
+    A slope = scale * (share - A(1));
+    put(dz, target, Capped ? slope * capSlope<Capped>(logit, cap) : slope);
+  }
+  *out<A>(arguments[3]) = A(lossFactor(op, scalars) * loss);
+  return PP_OK;
+}
+
+template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *arguments) {
+  return op.logitCap() > 0 ? lossOfRows<E, true>(op, arguments) : lossOfRows<E, false>(op, arguments);
+}
+
+template <class E, bool Capped> pp_status_t statsOfRows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2];
+  A cap = A(op.logitCap());
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     int64_t target = in<int32_t>(arguments[1])[t];
     if (target >= op.dims[3])
       return PP_INVALID;
     A largest = largestOf<E>(z, n), sum = 0;
+    if constexpr (Capped)
+      largest = cap * hyperbolicTangent(largest / cap);
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; ++i)
-      sum += exponential(get(z, i) - largest);
+      sum += exponential(logitOf<Capped>(z, i, cap) - largest);
     A *stats = out<A>(arguments[2]) + 3 * t;
     stats[0] = largest;
     stats[1] = sum;
-    stats[2] = target >= first && target < first + n ? get(z, target - first) : 0;
+    stats[2] = target >= first && target < first + n ? logitOf<Capped>(z, target - first, cap) : 0;
   }
   return PP_OK;
+}
+
+/// dims T n first V: columns [first, first + n) of V.
+template <class E> pp_status_t cross_entropy_stats(const PreparedOp &op, void *const *arguments) {
+  return op.logitCap() > 0 ? statsOfRows<E, true>(op, arguments) : statsOfRows<E, false>(op, arguments);
 }
 
 /// dims T parts. The result may lie on the first part.
@@ -129,12 +167,11 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
   return PP_OK;
 }
 
-/// dims T n first V; stats are the merged ones.
-template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
+template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2];
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
-  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
+  A scale = A(lossFactor(op, scalars) * scalars.lossScale), cap = A(op.logitCap());
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     E *dz = out<E>(arguments[3]) + t * n;
@@ -148,14 +185,24 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
     }
     A largest = stats[0], factor = scale / stats[1];
     bool here = target >= first && target < first + n;
-    A share = here ? factor * exponential(get(z, target - first) - largest) : 0;
+    A logit = here ? logitOf<Capped>(z, target - first, cap) : 0;
+    A share = here ? factor * exponential(logit - largest) : 0;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i)
-      put(dz, i, factor * exponential(get(z, i) - largest));
+    for (int64_t i = 0; i < n; ++i) {
+      A mine = logitOf<Capped>(z, i, cap);
+      put(dz, i,
+          Capped ? factor * exponential(mine - largest) * capSlope<Capped>(mine, cap)
+                 : factor * exponential(mine - largest));
+    }
     if (here)
-      put(dz, target - first, share - scale);
+      put(dz, target - first, Capped ? (share - scale) * capSlope<Capped>(logit, cap) : share - scale);
   }
   return PP_OK;
+}
+
+/// dims T n first V; stats are the merged ones.
+template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *const *arguments) {
+  return op.logitCap() > 0 ? slopesOfShard<E, true>(op, arguments) : slopesOfShard<E, false>(op, arguments);
 }
 
 } // namespace

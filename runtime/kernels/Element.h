@@ -96,7 +96,15 @@ PP_INLINE float squareRoot(float x) { return __builtin_sqrtf(x); }
 PP_INLINE double squareRoot(double x) { return __builtin_sqrt(x); }
 PP_INLINE float errorFunction(float x) { return __builtin_erff(x); }
 PP_INLINE double errorFunction(double x) { return __builtin_erf(x); }
-PP_INLINE float hyperbolicTangent(float x) { return __builtin_tanhf(x); }
+/// tanh to 5e-7 of its value; it vectorises. The series serves where 1 - e^-2x cancels.
+PP_INLINE float hyperbolicTangent(float x) {
+  float size = x < 0 ? -x : x, power = exponential(-2.0f * size), far = (1.0f - power) / (1.0f + power), square = x * x;
+  float near = square * 0.0218694885f - 0.0539682540f;
+  near = near * square + 0.133333333f;
+  near = near * square - 0.333333333f;
+  near = (near * square + 1.0f) * x;
+  return size < 0.3f ? near : x < 0 ? -far : far;
+}
 PP_INLINE double hyperbolicTangent(double x) { return __builtin_tanh(x); }
 PP_INLINE float logarithm(float x) { return __builtin_logf(x); }
 PP_INLINE double logarithm(double x) { return __builtin_log(x); }

@@ -1,4 +1,4 @@
-// Loops over flat arrays: gelu, swiglu, add, scale, copies of columns, zero, accumulate, round.
+// Loops over flat arrays: gelu, swiglu, glu, add, scale, copies of columns, zero, accumulate, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // `#pragma omp simd` promises no dependence between iterations; iteration i touches index i alone, so every alias that
@@ -89,6 +89,75 @@ template <class E> pp_status_t swiglu_bwd(const PreparedOp &op, void *const *arg
     put(dp, i, g * b * s * (A(1) + a * (A(1) - s)));
     put(dq, i, g * a * s);
   }
+  return PP_OK;
+}
+
+enum class Activation { Silu, Gelu, GeluTanh };
+
+/// The activation and its slope; alpha is silu's alone.
+template <Activation kind, class A> PP_INLINE A activate(A x, A alpha, A &slope) {
+  if constexpr (kind == Activation::Gelu) {
+    A normal = A(0.5) * (A(1) + errorFunction(x * A(0.70710678118654752440)));
+    slope = normal + x * exponential(A(-0.5) * x * x) * A(0.39894228040143267794);
+    return x * normal;
+  } else {
+    constexpr bool tanh = kind == Activation::GeluTanh;
+    A s = sigmoid(tanh ? A(2 * sqrt2OverPi) * (x + A(geluCubic) * x * x * x) : alpha * x);
+    A rise = tanh ? A(2 * sqrt2OverPi) * (A(1) + A(3 * geluCubic) * x * x) : alpha;
+    slope = s + x * s * (A(1) - s) * rise;
+    return x * s;
+  }
+}
+
+/// What a glu takes beside its tensors; without a limit every number lies within it.
+template <class A> struct GluNumbers {
+  A limit, alpha, plus;
+  explicit GluNumbers(const PreparedOp &op)
+      : limit(op.params[0] > 0 ? A(op.params[0]) : A(__builtin_huge_val())), alpha(A(op.params[1])),
+        plus(A(op.params[2])) {}
+  PP_INLINE A gate(A p) const { return p > limit ? limit : p; }
+  PP_INLINE A within(A q) const { return q > limit ? limit : q < -limit ? -limit : q; }
+};
+
+template <class E, Activation kind> void gluOf(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const E *p = in<E>(arguments[0]), *q = in<E>(arguments[1]);
+  E *y = out<E>(arguments[2]);
+  const GluNumbers<A> n(op);
+  int64_t count = op.dims[0];
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    A slope;
+    put(y, i, activate<kind>(n.gate(get(p, i)), n.alpha, slope) * (n.within(get(q, i)) + n.plus));
+  }
+}
+
+template <class E, Activation kind> void gluBackward(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const E *dy = in<E>(arguments[0]), *p = in<E>(arguments[1]), *q = in<E>(arguments[2]);
+  E *dp = out<E>(arguments[3]), *dq = out<E>(arguments[4]);
+  const GluNumbers<A> n(op);
+  int64_t count = op.dims[0];
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    A d = get(dy, i), a = get(p, i), b = get(q, i), slope;
+    A active = activate<kind>(n.gate(a), n.alpha, slope);
+    put(dp, i, a > n.limit ? A(0) : d * (n.within(b) + n.plus) * slope);
+    put(dq, i, b > n.limit || b < -n.limit ? A(0) : d * active);
+  }
+}
+
+template <class E> pp_status_t glu(const PreparedOp &op, void *const *arguments) {
+  op.has(Exact)  ? gluOf<E, Activation::Gelu>(op, arguments)
+  : op.has(Tanh) ? gluOf<E, Activation::GeluTanh>(op, arguments)
+                 : gluOf<E, Activation::Silu>(op, arguments);
+  return PP_OK;
+}
+
+template <class E> pp_status_t glu_bwd(const PreparedOp &op, void *const *arguments) {
+  op.has(Exact)  ? gluBackward<E, Activation::Gelu>(op, arguments)
+  : op.has(Tanh) ? gluBackward<E, Activation::GeluTanh>(op, arguments)
+                 : gluBackward<E, Activation::Silu>(op, arguments);
   return PP_OK;
 }
 

@@ -178,6 +178,12 @@ int32_t pp_swiglu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p
   return PP_RUN(swiglu_bwd, dy, p, q, dp, dq);
 }
 
+int32_t pp_glu(pp_rank_t *rank, int32_t op, const void *p, const void *q, void *y) { return PP_RUN(glu, p, q, y); }
+
+int32_t pp_glu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq) {
+  return PP_RUN(glu_bwd, dy, p, q, dp, dq);
+}
+
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 int32_t pp_scale(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(scale, x, y); }
 

@@ -50,6 +50,8 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::gelu_bwd, gelu_bwd<E>);
   set(Kernel::swiglu, swiglu<E>);
   set(Kernel::swiglu_bwd, swiglu_bwd<E>);
+  set(Kernel::glu, glu<E>);
+  set(Kernel::glu_bwd, glu_bwd<E>);
   set(Kernel::add, add<E>);
   set(Kernel::scale, scale<E>);
   set(Kernel::cross_entropy, cross_entropy<E>);

@@ -25,13 +25,15 @@ enum OpFlag : uint32_t {
   Counted = 1024,
   Nesterov = 2048,
   Documents = 4096,
+  PlusOne = 8192,
+  Tanh = 16384,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and d/2 frequencies in place of theta; attention and attention_bwd may
-/// have up to three: window, scale, softcap.
+/// have up to three: window, scale, softcap; cross_entropy, its stats and dz may end with a softcap.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -47,9 +49,9 @@ enum OpFlag : uint32_t {
   X(layernorm, 2, 1, 0)                                                                                                \
   X(layernorm_rebuild, 2, 0, 0)                                                                                        \
   X(layernorm_bwd, 2, 0, Accumulate)                                                                                   \
-  X(rmsnorm, 2, 1, 0)                                                                                                  \
-  X(rmsnorm_rebuild, 2, 0, 0)                                                                                          \
-  X(rmsnorm_bwd, 2, 0, Accumulate)                                                                                     \
+  X(rmsnorm, 2, 1, PlusOne)                                                                                            \
+  X(rmsnorm_rebuild, 2, 0, PlusOne)                                                                                    \
+  X(rmsnorm_bwd, 2, 0, Accumulate | PlusOne)                                                                           \
   X(rope, 5, 1, Pair | Inverse | Documents)                                                                            \
   X(attention, 6, 0, Causal | Documents)                                                                               \
   X(attention_merge, 5, 0, 0)                                                                                          \
@@ -59,6 +61,8 @@ enum OpFlag : uint32_t {
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
   X(swiglu, 1, 0, 0)                                                                                                   \
   X(swiglu_bwd, 1, 0, 0)                                                                                               \
+  X(glu, 1, 3, Exact | Tanh)                                                                                           \
+  X(glu_bwd, 1, 3, Exact | Tanh)                                                                                       \
   X(add, 1, 0, 0)                                                                                                      \
   X(scale, 1, 1, 0)                                                                                                    \
   X(cross_entropy, 2, 1, Counted)                                                                                      \
@@ -121,6 +125,8 @@ struct PreparedOp {
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }
+  /// The cap of the logits of a loss; 0: none.
+  double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };
 
 /// The loops of one ISA. Each is made by one file with its own compiler flags; all they define has internal linkage,

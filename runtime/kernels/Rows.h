@@ -18,10 +18,15 @@ template <class E>
     put(y, i, (get(x, i) - mean) * rstd * get(g, i) + get(b, i));
 }
 
-template <class E> [[gnu::noinline]] void scaleRow(const E *x, const E *g, Acc<E> rstd, E *y, int64_t h) {
+/// A gain of an rmsnorm; Plus: it is stored less 1.
+template <bool Plus, class E> PP_INLINE Acc<E> gainOf(const E *g, int64_t i) {
+  return Plus ? get(g, i) + Acc<E>(1) : get(g, i);
+}
+
+template <class E, bool Plus> [[gnu::noinline]] void scaleRow(const E *x, const E *g, Acc<E> rstd, E *y, int64_t h) {
 #pragma omp simd
   for (int64_t i = 0; i < h; ++i)
-    put(y, i, get(x, i) * rstd * get(g, i));
+    put(y, i, get(x, i) * rstd * gainOf<Plus>(g, i));
 }
 
 template <class E> pp_status_t layernorm(const PreparedOp &op, void *const *arguments) {
@@ -93,7 +98,7 @@ template <class E> pp_status_t layernorm_bwd(const PreparedOp &op, void *const *
   return PP_OK;
 }
 
-template <class E> pp_status_t rmsnorm(const PreparedOp &op, void *const *arguments) {
+template <class E, bool Plus> void rmsnormRows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   A *rstd = out<A>(arguments[3]);
   int64_t h = op.dims[1];
@@ -105,20 +110,25 @@ template <class E> pp_status_t rmsnorm(const PreparedOp &op, void *const *argume
     for (int64_t i = 0; i < h; ++i)
       squares += get(x, i) * get(x, i);
     rstd[t] = A(1) / squareRoot(squares / A(h) + epsilon);
-    scaleRow<E>(x, in<E>(arguments[1]), rstd[t], out<E>(arguments[2]) + t * h, h);
+    scaleRow<E, Plus>(x, in<E>(arguments[1]), rstd[t], out<E>(arguments[2]) + t * h, h);
   }
+}
+
+template <class E> pp_status_t rmsnorm(const PreparedOp &op, void *const *arguments) {
+  op.has(PlusOne) ? rmsnormRows<E, true>(op, arguments) : rmsnormRows<E, false>(op, arguments);
   return PP_OK;
 }
 
 template <class E> pp_status_t rmsnorm_rebuild(const PreparedOp &op, void *const *arguments) {
   const Acc<E> *rstd = in<Acc<E>>(arguments[2]);
   int64_t h = op.dims[1];
+  auto *scale = op.has(PlusOne) ? scaleRow<E, true> : scaleRow<E, false>;
   for (int64_t t = 0; t < op.dims[0]; ++t)
-    scaleRow<E>(in<E>(arguments[0]) + t * h, in<E>(arguments[1]), rstd[t], out<E>(arguments[3]) + t * h, h);
+    scale(in<E>(arguments[0]) + t * h, in<E>(arguments[1]), rstd[t], out<E>(arguments[3]) + t * h, h);
   return PP_OK;
 }
 
-template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *arguments) {
+template <class E, bool Plus> void rmsnormBackward(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const E *g = in<E>(arguments[2]);
   const A *rstd = in<A>(arguments[3]);
@@ -133,20 +143,24 @@ template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *ar
 #pragma omp simd reduction(+ : dot)
     for (int64_t i = 0; i < h; ++i) {
       A d = get(dy, i), normal = get(x, i) * r;
-      dot += d * get(g, i) * normal;
+      dot += d * gainOf<Plus>(g, i) * normal;
       dg[i] += d * normal;
     }
     dot /= A(h);
     if (!adds) {
 #pragma omp simd
       for (int64_t i = 0; i < h; ++i)
-        put(dx, i, r * (get(dy, i) * get(g, i) - get(x, i) * r * dot));
+        put(dx, i, r * (get(dy, i) * gainOf<Plus>(g, i) - get(x, i) * r * dot));
     } else {
 #pragma omp simd
       for (int64_t i = 0; i < h; ++i)
-        put(dx, i, get(dx, i) + r * (get(dy, i) * get(g, i) - get(x, i) * r * dot));
+        put(dx, i, get(dx, i) + r * (get(dy, i) * gainOf<Plus>(g, i) - get(x, i) * r * dot));
     }
   }
+}
+
+template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *arguments) {
+  op.has(PlusOne) ? rmsnormBackward<E, true>(op, arguments) : rmsnormBackward<E, false>(op, arguments);
   return PP_OK;
 }
 

@@ -35,7 +35,9 @@ constexpr struct {
                  {"accumulate_kv", AccumulateKv},
                  {"counted", Counted},
                  {"nesterov", Nesterov},
-                 {"documents", Documents}};
+                 {"documents", Documents},
+                 {"plus_one", PlusOne},
+                 {"tanh", Tanh}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -89,8 +91,15 @@ bool takesChunks(Kernel kernel) {
   return kernel == Kernel::attention || kernel == Kernel::attention_bwd || takesTensors(kernel);
 }
 
-bool takesParams(const OpSpec &spec, const KernelFacts &facts) {
+/// Losses whose logits may have a cap.
+bool takesCap(Kernel kernel) {
+  return kernel == Kernel::cross_entropy || kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz;
+}
+
+bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
   size_t count = spec.params.size();
+  if (takesCap(kernel))
+    return count == facts.params || count == facts.params + 1;
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
   if (facts.name == std::string("attention") || facts.name == std::string("attention_bwd"))
@@ -138,10 +147,11 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
             : lists               ? " and two for each chunk"
                                   : "") +
            ", got " + std::to_string(spec.dims.size());
-  if (!takesParams(spec, facts))
+  if (!takesParams(spec, facts, *kernel))
     return "expected " + counted(facts.params, "param") +
            (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair"
             : *kernel == Kernel::embedding_dw ? " or 1"
+            : takesCap(*kernel)               ? ", or a cap behind"
             : *kernel == Kernel::attention || *kernel == Kernel::attention_bwd ? " to 3"
                                                                                : "") +
            ", got " + std::to_string(spec.params.size());
@@ -155,7 +165,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)
     op.params[i] = spec.params[i];
-  if (*kernel == Kernel::attention || *kernel == Kernel::attention_bwd)
+  if (*kernel == Kernel::attention || *kernel == Kernel::attention_bwd || takesCap(*kernel))
     std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::embedding_dw)
     op.params[0] = spec.params.empty() ? -1 : spec.params[0];
@@ -249,9 +259,11 @@ double Kernels::flops(const OpSpec &spec) {
     return 3 * size;
   case Kernel::gelu:
   case Kernel::swiglu:
+  case Kernel::glu:
     return 10 * size;
   case Kernel::gelu_bwd:
   case Kernel::swiglu_bwd:
+  case Kernel::glu_bwd:
   case Kernel::adamw:
     return 15 * size;
   case Kernel::add:

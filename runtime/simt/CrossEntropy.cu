@@ -9,6 +9,15 @@ using namespace pp;
 
 namespace {
 
+/// W logits as the loss sees them; Capped: cap tanh(z / cap).
+template <bool Capped, int W, class E> PP_DEVICE Pack<Acc<E>, W> logitsOf(const E *z, Acc<E> cap) {
+  auto a = load<W>(z);
+  if constexpr (Capped)
+    for (int j = 0; j < W; ++j)
+      a.v[j] = cap * hyperbolicTangent(a.v[j] / cap);
+  return a;
+}
+
 /// The largest of some logits and the sum of exp(z - largest) of them.
 template <class A> struct Softmax {
   A largest = minusInfinity<A>, sum = 0;
@@ -21,11 +30,12 @@ template <class A> struct Softmax {
   }
 };
 
-template <class E, int W> PP_DEVICE Softmax<Acc<E>> softmaxOf(const E *z, int64_t n, Acc<E> *shared) {
+template <class E, int W, bool Capped>
+PP_DEVICE Softmax<Acc<E>> softmaxOf(const E *z, int64_t n, Acc<E> cap, Acc<E> *shared) {
   using A = Acc<E>;
   Softmax<A> mine;
   for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) {
-    auto a = load<W>(z + i);
+    auto a = logitsOf<Capped, W>(z + i, cap);
     A most = a.v[0], sum = 0;
     for (int j = 1; j < W; ++j)
       most = larger(most, a.v[j]);
@@ -51,14 +61,18 @@ template <class E, int W> PP_DEVICE Softmax<Acc<E>> softmaxOf(const E *z, int64_
   return all;
 }
 
-/// dz = factor * exp(z - largest), less `scale` at the target's column.
-template <class E, int W>
-PP_DEVICE void writeGradient(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> factor, Acc<E> scale,
-                             int64_t target) {
+/// dz = factor * exp(z - largest), less `scale` at the target's column; of capped logits times the cap's slope.
+template <class E, int W, bool Capped>
+PP_DEVICE void writeGradient(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> factor, Acc<E> scale, int64_t target,
+                             Acc<E> cap) {
   for (int64_t i = int64_t(threadIdx.x) * W; i < n; i += int64_t(blockDim.x) * W) {
-    auto a = load<W>(z + i);
-    for (int j = 0; j < W; ++j)
-      a.v[j] = factor * exponential(a.v[j] - largest) - (i + j == target ? scale : Acc<E>(0));
+    auto a = logitsOf<Capped, W>(z + i, cap);
+    for (int j = 0; j < W; ++j) {
+      Acc<E> logit = a.v[j];
+      a.v[j] = factor * exponential(logit - largest) - (i + j == target ? scale : Acc<E>(0));
+      if constexpr (Capped)
+        a.v[j] *= Acc<E>(1) - (logit / cap) * (logit / cap);
+    }
     store<W>(dz + i, a);
   }
 }
@@ -86,6 +100,7 @@ template <class E> struct LossArrays {
   double *losses; ///< of each row
   int64_t n, first, vocabulary;
   LossFactor factor;
+  Acc<E> cap; ///< of the logits; 0: none
   int32_t *failures, mark;
 
   PP_DEVICE Acc<E> slope() const { return Acc<E>(factor.value() * factor.scalars->lossScale); }
@@ -100,7 +115,7 @@ template <class E> struct LossArrays {
   }
 };
 
-template <class E, int W> __global__ void __launch_bounds__(512) lossKernel(LossArrays<E> a) {
+template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) lossKernel(LossArrays<E> a) {
   using A = Acc<E>;
   int64_t row = blockIdx.x, target = a.target(row);
   const E *z = a.z + row * a.n;
@@ -111,11 +126,11 @@ template <class E, int W> __global__ void __launch_bounds__(512) lossKernel(Loss
       a.losses[row] = 0;
     return;
   }
-  A logit = widen(z[target]);
-  Softmax<A> all = softmaxOf<E, W>(z, a.n, sharedMemory<A>());
+  A logit = logitsOf<Capped, 1>(z + target, a.cap).v[0];
+  Softmax<A> all = softmaxOf<E, W, Capped>(z, a.n, a.cap, sharedMemory<A>());
   if (threadIdx.x == 0)
     a.losses[row] = double(all.largest - logit) + double(logarithm(all.sum));
-  writeGradient<E, W>(z, dz, a.n, all.largest, a.slope() / all.sum, a.slope(), target);
+  writeGradient<E, W, Capped>(z, dz, a.n, all.largest, a.slope() / all.sum, a.slope(), target, a.cap);
 }
 
 template <class A> __global__ void sumLossesKernel(const double *losses, int64_t n, LossFactor factor, A *loss) {
@@ -148,6 +163,7 @@ template <class E> LossArrays<E> arraysOf(const PreparedOp &op, const void *z, c
   a.factor = lossFactor(op);
   a.z = in<E>(z), a.targets = in<int32_t>(targets);
   a.losses = reinterpret_cast<double *>(op.scratch);
+  a.cap = Acc<E>(op.logitCap());
   a.n = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
   a.failures = op.launches->failures, a.mark = op.number + 1;
   return a;
@@ -158,30 +174,34 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.dz = out<E>(arguments[2]);
   a.vocabulary = a.n;
-  if (pp_status_t status = launchRows(op, a, lossKernel<E, packOf<E>>, lossKernel<E, 1>))
+  constexpr int W = packOf<E>;
+  if (pp_status_t status = a.cap > 0 ? launchRows(op, a, lossKernel<E, W, true>, lossKernel<E, 1, true>)
+                                     : launchRows(op, a, lossKernel<E, W, false>, lossKernel<E, 1, false>))
     return status;
   return sumLosses<E>(op, a.losses, arguments[3]);
 }
 
 // --- Shards of the vocabulary ---
 
-template <class E, int W> __global__ void __launch_bounds__(512) statsKernel(LossArrays<E> a) {
+template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) statsKernel(LossArrays<E> a) {
   using A = Acc<E>;
   int64_t row = blockIdx.x, target = a.target(row) - a.first;
   const E *z = a.z + row * a.n;
-  Softmax<A> all = softmaxOf<E, W>(z, a.n, sharedMemory<A>());
+  Softmax<A> all = softmaxOf<E, W, Capped>(z, a.n, a.cap, sharedMemory<A>());
   if (threadIdx.x)
     return;
   A *stats = a.stats + 3 * row;
   stats[0] = all.largest, stats[1] = all.sum;
-  stats[2] = target >= 0 && target < a.n ? widen(z[target]) : A(0);
+  stats[2] = target >= 0 && target < a.n ? logitsOf<Capped, 1>(z + target, a.cap).v[0] : A(0);
 }
 
 /// dims T n first V: columns [first, first + n) of V.
 template <class E> pp_status_t cross_entropy_stats(const PreparedOp &op, void *const *arguments) {
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.stats = out<Acc<E>>(arguments[2]);
-  return launchRows(op, a, statsKernel<E, packOf<E>>, statsKernel<E, 1>);
+  constexpr int W = packOf<E>;
+  return a.cap > 0 ? launchRows(op, a, statsKernel<E, W, true>, statsKernel<E, 1, true>)
+                   : launchRows(op, a, statsKernel<E, W, false>, statsKernel<E, 1, false>);
 }
 
 constexpr int mostParts = 256;
@@ -235,14 +255,14 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
   return sumLosses<E>(op, losses, arguments[2]);
 }
 
-template <class E, int W> __global__ void __launch_bounds__(512) shardGradientKernel(LossArrays<E> a) {
+template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) shardGradientKernel(LossArrays<E> a) {
   int64_t row = blockIdx.x, target = a.target(row);
   const Acc<E> *stats = a.stats + 3 * row;
   if (target < 0)
     clearRow<E, W>(a.dz + row * a.n, a.n);
   else
-    writeGradient<E, W>(a.z + row * a.n, a.dz + row * a.n, a.n, stats[0], a.slope() / stats[1], a.slope(),
-                        target - a.first);
+    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.n, stats[0], a.slope() / stats[1], a.slope(),
+                                target - a.first, a.cap);
 }
 
 /// dims T n first V; stats are the merged ones.
@@ -251,7 +271,9 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.stats = out<Acc<E>>(arguments[2]);
   a.dz = out<E>(arguments[3]);
-  return launchRows(op, a, shardGradientKernel<E, packOf<E>>, shardGradientKernel<E, 1>);
+  constexpr int W = packOf<E>;
+  return a.cap > 0 ? launchRows(op, a, shardGradientKernel<E, W, true>, shardGradientKernel<E, 1, true>)
+                   : launchRows(op, a, shardGradientKernel<E, W, false>, shardGradientKernel<E, 1, false>);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// Kernels over flat arrays: gelu, swiglu, add, columns, copies, zero, accumulate, round.
+// Kernels over flat arrays: gelu, swiglu, glu, add, columns, copies, zero, accumulate, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A thread computes one pack of 16 bytes. It reads all it needs before it writes, and touches no other's elements, so
@@ -96,6 +96,70 @@ template <class E> pp_status_t swiglu_bwd(const PreparedOp &op, void *const *arg
   return map(op,
              SwigluBackward<E>{in<E>(arguments[0]), in<E>(arguments[1]), in<E>(arguments[2]), out<E>(arguments[3]),
                                out<E>(arguments[4])},
+             op.dims[0], aligned(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
+}
+
+/// What a glu takes beside its tensors; without a limit every number lies within it.
+template <class A> struct GluNumbers {
+  A limit, alpha, plus;
+  bool exact, tanh;
+  explicit GluNumbers(const PreparedOp &op)
+      : limit(op.params[0] > 0 ? A(op.params[0]) : -minusInfinity<A>), alpha(A(op.params[1])), plus(A(op.params[2])),
+        exact(op.has(Exact)), tanh(op.has(Tanh)) {}
+  PP_DEVICE A within(A q) const { return q > limit ? limit : q < -limit ? -limit : q; }
+  /// The activation of the gate p.
+  PP_DEVICE A active(A p) const {
+    A g = p > limit ? limit : p;
+    return exact || tanh ? geluOf(g, exact) : g * sigmoid(alpha * g);
+  }
+  PP_DEVICE A slope(A p) const {
+    if (p > limit)
+      return 0;
+    if (exact || tanh)
+      return geluSlope(p, exact);
+    A s = sigmoid(alpha * p);
+    return s + p * s * (A(1) - s) * alpha;
+  }
+};
+
+template <class E> struct Glu {
+  using Element = E;
+  const E *p, *q;
+  E *y;
+  GluNumbers<Acc<E>> n;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(p + i), b = load<W>(q + i);
+    for (int j = 0; j < W; ++j)
+      a.v[j] = n.active(a.v[j]) * (n.within(b.v[j]) + n.plus);
+    store<W>(y + i, a);
+  }
+};
+template <class E> pp_status_t glu(const PreparedOp &op, void *const *arguments) {
+  return map(op, Glu<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), GluNumbers<Acc<E>>(op)},
+             op.dims[0], aligned(arguments[0], arguments[1], arguments[2]));
+}
+
+template <class E> struct GluBackward {
+  using Element = E;
+  const E *dy, *p, *q;
+  E *dp, *dq;
+  GluNumbers<Acc<E>> n;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    using A = Acc<E>;
+    auto g = load<W>(dy + i), a = load<W>(p + i), b = load<W>(q + i);
+    for (int j = 0; j < W; ++j) {
+      A active = n.active(a.v[j]), up = b.v[j];
+      a.v[j] = g.v[j] * (n.within(up) + n.plus) * n.slope(a.v[j]);
+      b.v[j] = up > n.limit || up < -n.limit ? A(0) : g.v[j] * active;
+    }
+    store<W>(dp + i, a);
+    store<W>(dq + i, b);
+  }
+};
+template <class E> pp_status_t glu_bwd(const PreparedOp &op, void *const *arguments) {
+  return map(op,
+             GluBackward<E>{in<E>(arguments[0]), in<E>(arguments[1]), in<E>(arguments[2]), out<E>(arguments[3]),
+                            out<E>(arguments[4]), GluNumbers<Acc<E>>(op)},
              op.dims[0], aligned(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]));
 }
 
@@ -205,6 +269,8 @@ Body pp::elementwiseBody(Kernel kernel, Type type) {
     PP_BODY_OF(gelu_bwd)
     PP_BODY_OF(swiglu)
     PP_BODY_OF(swiglu_bwd)
+    PP_BODY_OF(glu)
+    PP_BODY_OF(glu_bwd)
     PP_BODY_OF(add)
     PP_BODY_OF(scale)
     PP_BODY_OF(slice_columns)

@@ -92,11 +92,19 @@ template <bool Layer, class A> PP_DEVICE A normalized(A x, A mean, A rstd, A g, 
   return x * rstd * g;
 }
 
+/// Gains that may be stored less 1.
+template <class A, int W> PP_DEVICE Pack<A, W> plusOne(Pack<A, W> gains, bool plus) {
+  for (int j = 0; j < W; ++j)
+    gains.v[j] = plus ? gains.v[j] + A(1) : gains.v[j];
+  return gains;
+}
+
 template <class E> struct NormArrays {
   const E *x, *g, *b;
   E *y;
   Acc<E> *mean, *rstd;
   int64_t h;
+  bool plus;
 };
 
 template <class E, int W, bool Layer> __global__ void normKernel(NormArrays<E> n, Acc<E> epsilon, bool rebuilds) {
@@ -133,7 +141,7 @@ template <class E, int W, bool Layer> __global__ void normKernel(NormArrays<E> n
     }
   }
   for (int64_t i = first; i < n.h; i += step) {
-    auto a = load<W>(x + i), g = load<W>(n.g + i);
+    auto a = load<W>(x + i), g = plusOne(load<W>(n.g + i), n.plus);
     Pack<A, W> b{};
     if constexpr (Layer)
       b = load<W>(n.b + i);
@@ -155,21 +163,25 @@ template <class E, bool Layer> pp_status_t norm(const PreparedOp &op, const Norm
 
 template <class E> pp_status_t layernorm(const PreparedOp &op, void *const *a) {
   return norm<E, true>(
-      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), out<E>(a[3]), out<Acc<E>>(a[4]), out<Acc<E>>(a[5]), op.dims[1]},
+      op,
+      {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), out<E>(a[3]), out<Acc<E>>(a[4]), out<Acc<E>>(a[5]), op.dims[1], false},
       false);
 }
 template <class E> pp_status_t layernorm_rebuild(const PreparedOp &op, void *const *a) {
   return norm<E, true>(
-      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), out<E>(a[5]), out<Acc<E>>(a[3]), out<Acc<E>>(a[4]), op.dims[1]},
+      op,
+      {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), out<E>(a[5]), out<Acc<E>>(a[3]), out<Acc<E>>(a[4]), op.dims[1], false},
       true);
 }
 template <class E> pp_status_t rmsnorm(const PreparedOp &op, void *const *a) {
-  return norm<E, false>(op, {in<E>(a[0]), in<E>(a[1]), nullptr, out<E>(a[2]), nullptr, out<Acc<E>>(a[3]), op.dims[1]},
-                        false);
+  return norm<E, false>(
+      op, {in<E>(a[0]), in<E>(a[1]), nullptr, out<E>(a[2]), nullptr, out<Acc<E>>(a[3]), op.dims[1], op.has(PlusOne)},
+      false);
 }
 template <class E> pp_status_t rmsnorm_rebuild(const PreparedOp &op, void *const *a) {
-  return norm<E, false>(op, {in<E>(a[0]), in<E>(a[1]), nullptr, out<E>(a[3]), nullptr, out<Acc<E>>(a[2]), op.dims[1]},
-                        true);
+  return norm<E, false>(
+      op, {in<E>(a[0]), in<E>(a[1]), nullptr, out<E>(a[3]), nullptr, out<Acc<E>>(a[2]), op.dims[1], op.has(PlusOne)},
+      true);
 }
 
 /// Blocks that share the rows of a norm's backward: a number of its own for each size, so that a GPU's number of
@@ -184,7 +196,7 @@ template <class E> struct NormGradients {
   E *dx;
   Acc<E> *parts; ///< [blocks][1 or 2][h]: sums of dg, db
   int64_t rows, h;
-  bool adds, shares;
+  bool adds, shares, plus;
 };
 
 /// A block takes every gridDim-th row. A thread always has the same columns, so that sums of dg and db need no barrier.
@@ -205,7 +217,7 @@ template <class E, int W, bool Layer> __global__ void normBackwardKernel(NormGra
     E *dx = n.dx + row * n.h;
     A mean = Layer ? n.mean[row] : A(0), rstd = n.rstd[row], sums[2] = {0, 0};
     for (int64_t i = first; i < n.h; i += step) {
-      auto d = load<W>(dy + i), a = load<W>(x + i), g = load<W>(n.g + i);
+      auto d = load<W>(dy + i), a = load<W>(x + i), g = plusOne(load<W>(n.g + i), n.plus);
       for (int j = 0; j < W; ++j) {
         A normal = (a.v[j] - mean) * rstd, scaled = d.v[j] * g.v[j];
         sums[0] += scaled * normal;
@@ -218,7 +230,7 @@ template <class E, int W, bool Layer> __global__ void normBackwardKernel(NormGra
     blockSum(sums, meeting);
     A dot = sums[0] / A(n.h), sum = Layer ? sums[1] / A(n.h) : A(0);
     for (int64_t i = first; i < n.h; i += step) {
-      auto d = load<W>(dy + i), a = load<W>(x + i), g = load<W>(n.g + i);
+      auto d = load<W>(dy + i), a = load<W>(x + i), g = plusOne(load<W>(n.g + i), n.plus);
       Pack<A, W> old{};
       if (n.adds)
         old = load<W>(dx + i);
@@ -240,7 +252,7 @@ template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, No
   constexpr int W = packOf<E>;
   constexpr int64_t sumsOf = Layer ? 2 : 1;
   n.parts = reinterpret_cast<A *>(op.scratch);
-  n.rows = op.dims[0], n.h = op.dims[1], n.adds = op.has(Accumulate);
+  n.rows = op.dims[0], n.h = op.dims[1], n.adds = op.has(Accumulate), n.plus = op.has(PlusOne);
   size_t sumBytes = size_t(sumsOf * n.h) * sizeof(A), meeting = 2 * blockSumEntries * sizeof(A);
   n.shares = sumBytes + meeting <= normSharedBytes;
   bool wide = n.h % W == 0 && aligned(n.dy, n.x, n.g, n.dx);
@@ -258,13 +270,14 @@ template <class E, bool Layer> pp_status_t normBackward(const PreparedOp &op, No
 template <class E> pp_status_t layernorm_bwd(const PreparedOp &op, void *const *a) {
   return normBackward<E, true>(op,
                                {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), in<Acc<E>>(a[3]), in<Acc<E>>(a[4]), out<E>(a[5]),
-                                nullptr, 0, 0, false, false},
+                                nullptr, 0, 0, false, false, false},
                                a[6], a[7]);
 }
 template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *a) {
-  return normBackward<E, false>(
-      op, {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), nullptr, in<Acc<E>>(a[3]), out<E>(a[4]), nullptr, 0, 0, false, false},
-      a[5], nullptr);
+  return normBackward<E, false>(op,
+                                {in<E>(a[0]), in<E>(a[1]), in<E>(a[2]), nullptr, in<Acc<E>>(a[3]), out<E>(a[4]),
+                                 nullptr, 0, 0, false, false, false},
+                                a[5], nullptr);
 }
 
 } // namespace

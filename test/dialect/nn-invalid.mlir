@@ -458,3 +458,49 @@ func.func @starts(%q: tensor<2x8x16xf32>, %s: tensor<2x7xi32>) {
   %o, %l = nn.attention %q, %q, %q, %s {heads = 4 : i64, causal = true} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x7xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
   return
 }
+
+// -----
+
+func.func @plus(%x: tensor<2x8x16xf32>, %g: tensor<16xf32>) {
+  // expected-error@+2 {{`rmsnorm` expects a `plus` of 0 or 1, got 2}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y, %r = nn.rmsnorm %x, %g {plus = 2 : i64} : (tensor<2x8x16xf32>, tensor<16xf32>) -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
+  return
+}
+
+// -----
+
+func.func @activation(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`glu` expects the activation "silu", "gelu" or "gelu_tanh", got "relu"}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.glu %x, %x {activation = "relu"} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
+func.func @alpha(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`glu_bwd` expects an `alpha` of 1 where the activation is no silu, got 2}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y:2 = nn.glu_bwd %x, %x, %x {activation = "gelu", alpha = 2.0}
+      : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x8x16xf32>)
+  return
+}
+
+// -----
+
+func.func @limit(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`glu` expects a `limit` of at least 0, got -1}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.glu %x, %x {limit = -1.0} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
+func.func @cap(%z: tensor<2x8x16xf32>, %t: tensor<2x8xi32>) {
+  // expected-error@+2 {{`cross_entropy` expects a `softcap` of at least 0, got -3}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %l = nn.cross_entropy %z, %t {softcap = -3.0} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  return
+}

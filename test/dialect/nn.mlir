@@ -33,6 +33,9 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   // CHECK: nn.rmsnorm %[[X]], %[[G]] {epsilon = 9.765625E-4 : f64} : {{.*}} -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
   %m, %s = nn.rmsnorm %x, %g {epsilon = 9.765625e-4 : f64} : (tensor<2x8x16xf32>, tensor<16xf32>)
                                                      -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
+  // A gain that is stored less 1.
+  // CHECK: nn.rmsnorm %[[X]], %[[G]] {plus = 1 : i64} : {{.*}} -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
+  %mp, %sp = nn.rmsnorm %x, %g {plus = 1 : i64} : (tensor<2x8x16xf32>, tensor<16xf32>) -> (tensor<2x8x16xf32>, tensor<2x8xf32>)
   // CHECK: nn.rope %[[X]] {heads = 4 : i64, offset = 8 : i64, style = "pair"} : (tensor<2x8x16xf32>)
   %q = nn.rope %x {heads = 4 : i64, offset = 8 : i64, style = "pair"} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.split %{{.*}} {parts = 4 : i64} : (tensor<2x8x32xf32>)
@@ -51,10 +54,16 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   %u = nn.gelu %y {exact = true} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   // CHECK: nn.swiglu %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   %h = nn.swiglu %y, %u : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.glu %{{.*}}, %{{.*}} {activation = "gelu_tanh", limit = 7.000000e+00 : f64, plus = 1.000000e+00 : f64} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>)
+  %hg = nn.glu %y, %u {activation = "gelu_tanh", limit = 7.0, plus = 1.0} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  // CHECK: nn.scale %{{.*}} {factor = 4.000000e+00 : f64} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
+  %hs = nn.scale %h {factor = 4.0} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   // CHECK: nn.add %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   %z = nn.add %h, %t : (tensor<2x8x32xf32>, tensor<2x8x32xf32>) -> tensor<2x8x32xf32>
   // CHECK: nn.cross_entropy %{{.*}}, %{{.*}} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
   %loss = nn.cross_entropy %z, %tokens : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  // CHECK: nn.cross_entropy %{{.*}}, %{{.*}} {softcap = 3.000000e+01 : f64} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  %capped = nn.cross_entropy %z, %tokens {softcap = 30.0} : (tensor<2x8x32xf32>, tensor<2x8xi32>) -> tensor<1xf32>
   return
 }
 
@@ -98,11 +107,20 @@ func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<
   // CHECK: nn.rmsnorm_bwd %[[X]], %[[X]], %{{.*}} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<16xf32>)
   %9:2 = nn.rmsnorm_bwd %x, %x, %g, %stat
       : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>) -> (tensor<2x8x16xbf16>, tensor<16xf32>)
+  // CHECK: nn.rmsnorm_rebuild %[[X]], {{.*}} {plus = 1 : i64} :
+  %r8 = nn.rmsnorm_rebuild %x, %g, %stat {plus = 1 : i64} : (tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>) -> tensor<2x8x16xbf16>
+  // CHECK: nn.rmsnorm_bwd %[[X]], %[[X]], {{.*}} into %[[X]] {plus = 1 : i64} :
+  %r9:2 = nn.rmsnorm_bwd %x, %x, %g, %stat into %x {plus = 1 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<16xbf16>, tensor<2x8xf32>, tensor<2x8x16xbf16>)
+     -> (tensor<2x8x16xbf16>, tensor<16xf32>)
   // CHECK: nn.gelu_bwd %[[X]], %[[X]]
   %11 = nn.gelu_bwd %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> tensor<2x8x16xbf16>
   // CHECK: nn.swiglu_bwd %[[X]], %[[X]], %[[X]]
   %12:2 = nn.swiglu_bwd %x, %x, %x : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
       -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
+  // CHECK: nn.glu_bwd %[[X]], %[[X]], %[[X]] {alpha = 1.702000e+00 : f64, limit = 7.000000e+00 : f64, plus = 1.000000e+00 : f64}
+  %g12:2 = nn.glu_bwd %x, %x, %x {alpha = 1.702, limit = 7.0, plus = 1.0}
+      : (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>, tensor<2x8x16xbf16>) -> (tensor<2x8x16xbf16>, tensor<2x8x16xbf16>)
   // CHECK: nn.cross_entropy_bwd %[[X]], %{{.*}} {scale = 6.250000e-02 : f64} : {{.*}} -> (tensor<2x8x16xbf16>, tensor<1xf32>)
   %13:2 = nn.cross_entropy_bwd %x, %tokens {scale = 0.0625 : f64} : (tensor<2x8x16xbf16>, tensor<2x8xi32>)
       -> (tensor<2x8x16xbf16>, tensor<1xf32>)
@@ -181,6 +199,12 @@ func.func @shards(%z: tensor<2x8x16xbf16>, %targets: tensor<2x8xi32>) {
   %m = nn.cross_entropy_merge %s, %s, %s : (tensor<2x8x3xf32>, tensor<2x8x3xf32>, tensor<2x8x3xf32>) -> tensor<2x8x3xf32>
   // CHECK: nn.cross_entropy_loss %[[M]], %[[T]] {scale = 5.000000e-01 : f64} : {{.*}} -> tensor<1xf32>
   %l = nn.cross_entropy_loss %m, %targets {scale = 0.5 : f64} : (tensor<2x8x3xf32>, tensor<2x8xi32>) -> tensor<1xf32>
+  // A cap is that of the statistics and of the gradient.
+  // CHECK: nn.cross_entropy_stats {{.*}} {softcap = 3.000000e+01 : f64, vocab = 16 : i64}
+  %sc = nn.cross_entropy_stats %z, %targets {softcap = 30.0, vocab = 16 : i64} : (tensor<2x8x16xbf16>, tensor<2x8xi32>) -> tensor<2x8x3xf32>
+  // CHECK: nn.cross_entropy_dz %[[Z]], %[[T]], %[[M]] {scale = 5.000000e-01 : f64, softcap = 3.000000e+01 : f64, vocab = 16 : i64}
+  %dc = nn.cross_entropy_dz %z, %targets, %m {scale = 0.5 : f64, softcap = 30.0, vocab = 16 : i64}
+      : (tensor<2x8x16xbf16>, tensor<2x8xi32>, tensor<2x8x3xf32>) -> tensor<2x8x16xbf16>
   // CHECK: nn.cross_entropy_dz %[[Z]], %[[T]], %[[M]] {first = 16 : i64, scale = 5.000000e-01 : f64, vocab = 48 : i64} : {{.*}} -> tensor<2x8x16xbf16>
   %dz = nn.cross_entropy_dz %z, %targets, %m {first = 16 : i64, scale = 0.5 : f64, vocab = 48 : i64}
       : (tensor<2x8x16xbf16>, tensor<2x8xi32>, tensor<2x8x3xf32>) -> tensor<2x8x16xbf16>

@@ -64,3 +64,32 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {mlp = {
 // CHECK: func.func private @s1.I({{.*}}pending x 6>
 // CHECK: func.func private @s1.W(
 // CHECK: nn.rows
+
+// -----
+
+// A gated unit of any activation is cut as well, and keeps its numbers in every run and gradient.
+!x = tensor<1x16x16xf32>
+!u = tensor<1x16x32xf32>
+
+func.func private @post(%x: !x, %w1: tensor<16x32xf32> {nn.weight = #nn.weight<"w1">},
+    %w2: tensor<16x32xf32> {nn.weight = #nn.weight<"w2">}, %w3: tensor<32x16xf32> {nn.weight = #nn.weight<"w3">}) -> !x {
+  %p = nn.linear %x, %w1 : (!x, tensor<16x32xf32>) -> !u
+  %q = nn.linear %x, %w2 : (!x, tensor<16x32xf32>) -> !u
+  %h = nn.glu %p, %q {activation = "gelu_tanh", plus = 1.0} : (!u, !u) -> !u
+  %z = nn.linear %h, %w3 : (!u, tensor<32x16xf32>) -> !x
+  return %z : !x
+}
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {mlp = {chunks = 2 : i64}}} {
+  pipeline.piece @s0 <stage 0> parts [["post", 0]]
+  pipeline.unit <F stage 0 mb 0> on [0]
+  pipeline.unit <B stage 0 mb 0> on [0]
+}
+// CHECK: func.func private @s0.F(
+// CHECK-COUNT-2: nn.glu {{.*}} {activation = "gelu_tanh", plus = 1.000000e+00 : f64} : (tensor<1x8x32xf32>, tensor<1x8x32xf32>)
+// CHECK: nn.join_rows
+// B makes what the last linear read again, from p and q.
+// CHECK: func.func private @s0.B(
+// CHECK: nn.glu {{.*}} {activation = "gelu_tanh", plus = 1.000000e+00 : f64} : (tensor<1x8x32xf32>, tensor<1x8x32xf32>)
+// CHECK: nn.linear_dw
+// CHECK: nn.glu_bwd {{.*}} {activation = "gelu_tanh", plus = 1.000000e+00 : f64} : (tensor<1x8x32xf32>,

@@ -30,7 +30,7 @@ func.func private @post(%x: !x) -> !x {
   return %x : !x
 }
 
-// The norm joins the piece before. Each shard merges its own statistics with those of the others; the last gives the loss.
+// The norm joins the piece before. Each shard caps its logits, and merges its own statistics with those of the others; the last gives the loss.
 // CHECK-LABEL: func.func private @head.before(
 // CHECK-SAME: %[[X:.*]]: tensor<1x8x16xf32>, %[[G:.*]]: tensor<16xf32> {nn.weight = #nn.weight<"g" normal 0.000000e+00>}) -> tensor<1x8x16xf32>
 // CHECK-NEXT: %[[N:.*]], %{{.*}} = nn.rmsnorm %[[X]], %[[G]]
@@ -38,7 +38,7 @@ func.func private @post(%x: !x) -> !x {
 // CHECK-LABEL: func.func private @head.0(
 // CHECK-SAME: %[[O:.*]]: tensor<1x8x3xf32> {nn.stats}, %[[OTHER:.*]]: tensor<1x8x3xf32> {nn.stats}) {
 // CHECK-NEXT: %[[Z:.*]] = nn.linear %{{.*}}, %{{.*}} {transposed = true} : (tensor<1x8x16xf32>, tensor<16x16xf32>) -> tensor<1x8x16xf32>
-// CHECK-NEXT: %[[OWN:.*]] = nn.cross_entropy_stats %[[Z]], %{{.*}} {vocab = 33 : i64}
+// CHECK-NEXT: %[[OWN:.*]] = nn.cross_entropy_stats %[[Z]], %{{.*}} {softcap = 3.000000e+01 : f64, vocab = 33 : i64}
 // CHECK-NEXT: %[[M:.*]] = nn.cross_entropy_merge %[[OWN]], %[[OTHER]]
 // CHECK-NEXT: nn.cross_entropy_loss %[[M]]
 // CHECK-NEXT: return{{$}}
@@ -50,7 +50,7 @@ func.func private @head(%x: !x, %targets: !t {nn.data = "targets"}, %g: tensor<1
   %n, %r = nn.rmsnorm %x, %g : (!x, tensor<16xf32>) -> (!x, tensor<1x8xf32>)
   %w = nn.transpose %wte : (!table) -> tensor<16x33xf32>
   %z = nn.linear %n, %w : (!x, tensor<16x33xf32>) -> tensor<1x8x33xf32>
-  %loss = nn.cross_entropy %z, %targets : (tensor<1x8x33xf32>, !t) -> tensor<1xf32>
+  %loss = nn.cross_entropy %z, %targets {softcap = 30.0} : (tensor<1x8x33xf32>, !t) -> tensor<1xf32>
   return %loss : tensor<1xf32>
 }
 

@@ -8,7 +8,10 @@ using namespace pp::test;
 
 namespace {
 
-Values lossReference(const Values &z, const std::vector<int32_t> &targets, double scale) {
+/// Of logits with a cap, if it is above 0.
+Values lossReference(Values z, const std::vector<int32_t> &targets, double scale, double cap = 0) {
+  for (double &logit : z)
+    logit = cap > 0 ? cap * std::tanh(logit / cap) : logit;
   size_t rows = targets.size(), vocabulary = z.size() / rows;
   double loss = 0;
   for (size_t t = 0; t < rows; ++t) {
@@ -28,18 +31,23 @@ Values lossReference(const Values &z, const std::vector<int32_t> &targets, doubl
 
 TEST(KernelsCrossEntropy, WholeRows) {
   for (Type type : allTypes)
-    for (int64_t vocabulary : {3, 50}) {
+    for (auto [vocabulary, cap] :
+         {std::pair<int64_t, double>{3, 0}, {50, 0}, {3, 2}, {50, 30}, {50, 1e6}, {50, 1e-3}}) {
       std::vector<int32_t> targets = {2, 0, -1, 1};
       Values z = rounded(type, random(targets.size() * size_t(vocabulary), 1, 3));
       z[0] += 60; // far apart logits
       z = rounded(type, z);
+      SCOPED_TRACE(std::string(nameOf(type)) + " cap " + std::to_string(cap));
       double scale = 0.25;
+      std::vector<double> params = cap > 0 ? Values{scale, cap} : Values{scale};
       Array dz(type, z), loss(accOf(type), 1); // dz over z
-      OneOp("cross_entropy", type, {int64_t(targets.size()), vocabulary}, {scale})(pp_cross_entropy, dz, targets, dz,
-                                                                                   loss);
-      expectNear(loss.get(), lossReference(z, targets, scale), toleranceOf(accOf(type)) / 10, "loss");
-      Values expected = finiteDifferences([&](const Values &v) { return lossReference(v, targets, scale); }, z, {1});
-      expectNear(dz.get(), expected, std::max(1e-8, toleranceOf(type)), nameOf(type));
+      OneOp("cross_entropy", type, {int64_t(targets.size()), vocabulary}, params)(pp_cross_entropy, dz, targets, dz,
+                                                                                  loss);
+      expectNear(loss.get(), lossReference(z, targets, scale, cap), toleranceOf(accOf(type)) / 10, "loss");
+      if (cap == 1e-3) // far above it all, where differences see a step
+        continue;
+      auto of = [&, cap = cap](const Values &v) { return lossReference(v, targets, scale, cap); };
+      expectNear(dz.get(), finiteDifferences(of, z, {1}), std::max(1e-8, toleranceOf(type)), "dz");
     }
 }
 
@@ -102,7 +110,13 @@ struct ShardedLoss {
   Type type;
   std::vector<int64_t> widths;
   std::vector<int32_t> targets;
-  double scale;
+  double scale, cap = 0;
+  /// Those of a kernel, and the cap if there is one.
+  Values params(Values others) const {
+    if (cap > 0)
+      others.push_back(cap);
+    return others;
+  }
   int64_t vocabulary() const { return std::accumulate(widths.begin(), widths.end(), int64_t(0)); }
   int64_t tokens() const { return int64_t(targets.size()); }
   Values columns(const Values &z, int64_t first, int64_t width) const {
@@ -115,8 +129,8 @@ struct ShardedLoss {
 
   Values stats(const Values &z, int64_t first, int64_t width) const {
     Array stats(accOf(type), size_t(3 * tokens()));
-    OneOp("cross_entropy_stats", type, dims(first, width))(pp_cross_entropy_stats,
-                                                           Array(type, columns(z, first, width)), targets, stats);
+    OneOp op("cross_entropy_stats", type, dims(first, width), params({}));
+    op(pp_cross_entropy_stats, Array(type, columns(z, first, width)), targets, stats);
     return stats.get();
   }
   Values merged(const Values &z) const {
@@ -145,11 +159,13 @@ void compareShards(const ShardedLoss &n, uint32_t seed) {
   Array stats(accOf(n.type), n.merged(z)), loss(accOf(n.type), 1);
   OneOp("cross_entropy_loss", n.type, {n.tokens()}, {n.scale})(pp_cross_entropy_loss, stats, n.targets, loss);
   double tolerance = toleranceOf(accOf(n.type));
-  expectNear(loss.get(), lossReference(z, n.targets, n.scale), tolerance / 10, "loss");
-  Values expected = finiteDifferences([&](const Values &v) { return lossReference(v, n.targets, n.scale); }, z, {1});
+  expectNear(loss.get(), lossReference(z, n.targets, n.scale, n.cap), tolerance / 10, "loss");
+  auto of = [&](const Values &v) { return lossReference(v, n.targets, n.scale, n.cap); };
+  Values expected = finiteDifferences(of, z, {1});
   for (int64_t first = 0; int64_t width : n.widths) {
     Array dz(n.type, n.columns(z, first, width)); // dz over z
-    OneOp("cross_entropy_dz", n.type, n.dims(first, width), {n.scale})(pp_cross_entropy_dz, dz, n.targets, stats, dz);
+    OneOp op("cross_entropy_dz", n.type, n.dims(first, width), n.params({n.scale}));
+    op(pp_cross_entropy_dz, dz, n.targets, stats, dz);
     expectNear(dz.get(), n.columns(expected, first, width), std::max(1e-8, toleranceOf(n.type)),
                "dz from column " + std::to_string(first));
     first += width;
@@ -169,6 +185,8 @@ TEST(KernelsCrossEntropy, ShardsOfTheVocabulary) {
         n.widths.push_back(pick(1, 40));
       int last = int(n.vocabulary()) - 1;
       n.targets = {0, last, -1, pick(0, last), pick(0, last), pick(0, last)};
+      compareShards(n, seed);
+      n.cap = seed % 2 ? 2 : 30;
       compareShards(n, seed);
     }
 }

@@ -1,4 +1,4 @@
-// Flat loops: gelu, swiglu, add, columns, copies, sum of squares and AdamW against f64, and derivatives by differences.
+// Flat loops: gelu, gated units, add, columns, copies, sum of squares and AdamW against f64, slopes by differences.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "test/unit/Kernels.h"
 
@@ -90,6 +90,84 @@ TEST(KernelsElementwise, Swiglu) {
       expectNear(dp.get(), slopes(p, silu, weight), std::max(1e-8, toleranceOf(type)), "dp");
       expectNear(dq.get(), dqExpected, toleranceOf(type), "dq");
     }
+}
+
+namespace {
+
+/// A gated unit by its definition.
+struct GluCase {
+  const char *activation;
+  double limit, alpha, plus;
+  Function act() const { return activation == std::string("exact") ? geluErf : geluTanh; }
+  double gate(double p) const {
+    double g = limit > 0 ? std::min(p, limit) : p;
+    return activation[0] ? act()(g) : g / (1 + std::exp(-alpha * g));
+  }
+  double up(double q) const { return (limit > 0 ? std::clamp(q, -limit, limit) : q) + plus; }
+  Values y(const Values &p, const Values &q) const {
+    Values y(p.size());
+    for (size_t i = 0; i < p.size(); ++i)
+      y[i] = gate(p[i]) * up(q[i]);
+    return y;
+  }
+  OneOp op(const char *kernel, Type type, size_t n) const {
+    return OneOp(kernel, type, {int64_t(n)}, {limit, alpha, plus}, flags(activation[0], activation));
+  }
+};
+
+constexpr GluCase gluCases[] = {{"", 0, 1, 0},       {"", 1.5, 1.702, 1}, {"tanh", 0, 1, 0},
+                                {"tanh", 1.5, 1, 0}, {"exact", 0, 1, 0},  {"exact", 1.5, 1, 0.5}};
+
+/// Where a limit is near, no difference across it says anything of the slopes beside it.
+Values apartFrom(double limit, Values values) {
+  for (double &value : values)
+    if (limit > 0 && std::fabs(std::fabs(value) - limit) < 0.02)
+      value = 0.25;
+  return values;
+}
+
+} // namespace
+
+TEST(KernelsElementwise, Glu) {
+  for (Type type : allTypes)
+    for (const GluCase &c : gluCases)
+      for (size_t n : {1, 17, 300}) {
+        SCOPED_TRACE(std::string(nameOf(type)) + " `" + c.activation + "` limit " + std::to_string(c.limit));
+        Values p = rounded(type, apartFrom(c.limit, inputs(n, 1))), q = rounded(type, apartFrom(c.limit, inputs(n, 2)));
+        Values dy = rounded(type, random(n, 3));
+        Array y(type, n), dp(type, p), dq(type, q); // dp over p, dq over q
+        c.op("glu", type, n)(pp_glu, dp, dq, y);
+        expectNear(y.get(), c.y(p, q), toleranceOf(type), "y");
+        c.op("glu_bwd", type, n)(pp_glu_bwd, Array(type, dy), dp, dq, dp, dq);
+        auto of = [&](bool gate) {
+          return [&, gate](const Values &moved) { return gate ? c.y(moved, q) : c.y(p, moved); };
+        };
+        expectNear(dp.get(), finiteDifferences(of(true), p, dy), std::max(1e-8, toleranceOf(type)), "dp");
+        expectNear(dq.get(), finiteDifferences(of(false), q, dy), std::max(1e-8, toleranceOf(type)), "dq");
+      }
+}
+
+/// At its limit an input still has a gradient, as torch.clamp has it; what is no number stays none.
+TEST(KernelsElementwise, GluAtItsLimits) {
+  for (Type type : allTypes) {
+    Array dp(type, Values{2, 2, NAN}), dq(type, Values{2, -2, 1}), dy(type, Values{1, 1, 1}), y(type, 3);
+    OneOp("glu", type, {3}, {2, 1, 0})(pp_glu, dp, dq, y);
+    OneOp("glu_bwd", type, {3}, {2, 1, 0})(pp_glu_bwd, dy, dp, dq, dp, dq);
+    EXPECT_GT(dp.get()[0], 1);
+    EXPECT_GT(dq.get()[0], 1);
+    EXPECT_GT(dq.get()[1], 1);
+    for (const Array *array : {&y, &dp, &dq})
+      EXPECT_TRUE(std::isnan(array->get()[2])) << nameOf(type);
+  }
+}
+
+/// With its defaults a glu is the swiglu, up to the order of its roundings.
+TEST(KernelsElementwise, GluIsSwiglu) {
+  Values p = rounded(Type::F32, inputs(300, 1)), q = rounded(Type::F32, random(300, 2));
+  Array y(Type::F32, 300), z(Type::F32, 300);
+  OneOp("glu", Type::F32, {300}, {0, 1, 0})(pp_glu, Array(Type::F32, p), Array(Type::F32, q), y);
+  OneOp("swiglu", Type::F32, {300})(pp_swiglu, Array(Type::F32, p), Array(Type::F32, q), z);
+  expectNear(y.get(), z.get(), 1e-7, "y");
 }
 
 TEST(KernelsElementwise, Scale) {

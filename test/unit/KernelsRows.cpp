@@ -119,6 +119,32 @@ TEST(KernelsRows, NormDerivatives) {
   });
 }
 
+/// With `plus_one` the gain is the stored number and 1: forward, rebuilt, and both gradients.
+TEST(KernelsRows, RmsnormWithAGainStoredLessOne) {
+  forEachNorm([](const NormCase &c) {
+    Values gain = c.g;
+    for (double &g : gain)
+      g += 1;
+    Norm expected = normReference(c.x, gain, {}, c.epsilon);
+    Type acc = accOf(c.type);
+    Array y(c.type, c.x.size()), rstd(acc, size_t(c.t)), again(c.type, c.x.size()), x(c.type, c.x), g(c.type, c.g);
+    OneOp("rmsnorm", c.type, {c.t, c.h}, {c.epsilon}, {"plus_one"})(pp_rmsnorm, x, g, y, rstd);
+    expectNear(y.get(), expected.y, toleranceOf(c.type), "y");
+    OneOp("rmsnorm_rebuild", c.type, {c.t, c.h}, {}, {"plus_one"})(pp_rmsnorm_rebuild, x, g, rstd, again);
+    expectEqual(again.get(), y.get(), "rebuilt");
+    Array dx(c.type, c.old), dg(acc, size_t(c.h));
+    OneOp("rmsnorm_bwd", c.type, {c.t, c.h}, {}, {"accumulate", "plus_one"})(pp_rmsnorm_bwd, Array(c.type, c.dy), x, g,
+                                                                             rstd, dx, dg);
+    auto of = [&](const Values &v, const Values &by) { return normReference(v, by, {}, c.epsilon).y; };
+    Values slopes = finiteDifferences([&](const Values &v) { return of(v, gain); }, c.x, c.dy);
+    for (size_t i = 0; i < slopes.size(); ++i)
+      slopes[i] += c.old[i];
+    expectNear(dx.get(), slopes, c.type == Type::F64 ? 1e-7 : toleranceOf(c.type), "dx");
+    expectNear(dg.get(), finiteDifferences([&](const Values &v) { return of(c.x, v); }, gain, c.dy),
+               std::max(1e-8, toleranceOf(acc)), "dg");
+  });
+}
+
 /// A shift of x changes no layernorm, a scale no rmsnorm (up to epsilon).
 TEST(KernelsRows, NormInvariances) {
   int64_t t = 3, h = 24;

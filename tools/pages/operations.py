@@ -116,7 +116,7 @@ def main():
         sys.exit("\n".join(problems))
     lines = [INTRODUCTION, "| operation | computes | |", "|---|---|---|"]
     order = ["embedding", "positions", "layernorm", "rmsnorm", "linear", "transpose", "split", "rope", "attention",
-             "gelu", "swiglu", "add"]
+             "gelu", "swiglu", "glu", "scale", "add"]
     for op in sorted(said, key=lambda op: (order + [op["opName"]]).index(op["opName"])):
         lines.append(f"| `{op['signature']}` | `{op['formula']}` | {op['note'] or op['summary']} |")
     rest = [op for op in definitions.ops if not op.get("signature")]

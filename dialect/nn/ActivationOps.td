@@ -1,0 +1,63 @@
+// Activations and their gradients: gelu, and units in which an activation of one tensor gates another.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NNACTIVATIONOPS_TD
+#define PP_DIALECT_NNACTIVATIONOPS_TD
+
+def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+  let summary = "gelu in the tanh form; `exact` is the erf form, which is another function";
+  let signature = "gelu(x, exact = false)";
+  let formula = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); exact: y = x/2 (1 + erf(x / sqrt(2)))";
+  let note = "the tanh form, or the exact one: two functions";
+  let arguments = (ins Nn_Tensor:$x, Nn_Flag:$exact);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def SwigluOp : Nn_KernelOp<"swiglu", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+  let summary = "p sigmoid(p) q";
+  let signature = "swiglu(p, q)";
+  let formula = "y = p q / (1 + e^-p)";
+  let note = "p is the gate";
+  let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
+}
+
+def GluOp : Nn_KernelOp<"glu", ["params", "flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+  let summary = "a gated unit: an activation of p, times q, each within limits";
+  let signature = "glu(p, q, activation = \"silu\", limit = 0.0, alpha = 1.0, plus = 0.0)";
+  let formula = "y = act(min(p, limit)) (clamp(q, -limit, limit) + plus)";
+  let note = "p is the gate; `activation` is \"silu\", x / (1 + e^(-alpha x)), or \"gelu\" or \"gelu_tanh\", the exact "
+             "and the tanh form of gelu; a limit of 0 is none; with all defaults it is `swiglu(p, q)`";
+  let arguments = (ins Nn_Tensor:$p, Nn_Tensor:$q, DefaultValuedStrAttr<StrAttr, "silu">:$activation, Nn_Number:$limit,
+                       Nn_One:$alpha, Nn_Number:$plus);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$p `,` $q attr-dict `:` functional-type(operands, results)";
+}
+
+def GeluBwdOp : Nn_KernelOp<"gelu_bwd", ["flags"], [Nn_InPlace]> {
+  let summary = "gradient of a gelu's input";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$x, Nn_Flag:$exact);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = "$dy `,` $x attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def SwigluBwdOp : Nn_KernelOp<"swiglu_bwd", [], [Nn_InPlace]> {
+  let summary = "gradients of a swiglu's inputs";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Nn_Tensor:$q);
+  let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
+  let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
+}
+
+def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags"], [Nn_InPlace]> {
+  let summary = "gradients of a glu's inputs; where a limit holds an input, its gradient is 0";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$p, Nn_Tensor:$q, DefaultValuedStrAttr<StrAttr, "silu">:$activation,
+                       Nn_Number:$limit, Nn_One:$alpha, Nn_Number:$plus);
+  let results = (outs Nn_Tensor:$dp, Nn_Tensor:$dq);
+  let assemblyFormat = "$dy `,` $p `,` $q attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
+}
+
+#endif // PP_DIALECT_NNACTIVATIONOPS_TD
