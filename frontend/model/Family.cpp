@@ -10,6 +10,7 @@
 #include "frontend/evaluate/Evaluator.h"
 #include "frontend/model/RopeFields.h"
 #include "frontend/syntax/Parser.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 #include "llvm/Support/FileSystem.h"
 #include "llvm/Support/GlobPattern.h"
@@ -282,13 +283,24 @@ private:
         defaults.original = number;
       else if (label.text == "yarn" && value->asString())
         defaults.yarn = *value->asString();
+      else if (label.text == "kind" && value->asString())
+        defaults.kind = *value->asString();
+      else if (label.text == "base" && value->asString())
+        defaults.base = *value->asString();
       else
-        return fail(operand->at, "`rope_table` takes the width of a head, and numbers for `theta`, `partial` and "
-                                 "`original`, and a type for `yarn`");
+        return fail(operand->at, "`rope_table` takes the width of a head, numbers for `theta`, `partial` and "
+                                 "`original`, a type for `yarn`, layers for `kind`, and a field for `base`");
     }
-    for (StringRef name : kRopeFields)
-      known.push_back(name);
+    append_range(known, kRopeFields);
+    known.push_back(defaults.base);
     return ropeCall(source, config, defaults, sequence());
+  }
+
+  /// A value as a program spells it; lists in full, where messages leave out the middle.
+  static std::string spelt(const Value &value) {
+    if (!value.asList())
+      return value.text();
+    return "[" + join(map_range(*value.asList(), spelt), ", ") + "]";
   }
 
   FailureOr<std::string> modelCall() {
@@ -298,7 +310,7 @@ private:
       if (argument->kind == Expr::Call && argument->name == "rope_table") {
         value = ropeTable(argument);
       } else if (FailureOr<Value> evaluated = evaluate(argument, scope); succeeded(evaluated)) {
-        value = evaluated->text();
+        value = spelt(*evaluated);
       }
       if (failed(value))
         return failure();

@@ -135,6 +135,12 @@ FailureOr<std::pair<StringRef, double>> ModelWeights::initOf(const WeightDeclara
   const Expr *init = weight.init;
   if (!init)
     return std::make_pair(StringRef("normal"), 0.02);
+  while (init->kind == Expr::Conditional) {
+    FailureOr<const Expr *> taken = branch(init);
+    if (failed(taken))
+      return failure();
+    init = *taken;
+  }
   StringRef name = init->name;
   bool isCall = init->kind == Expr::Call;
   if (init->kind == Expr::Variable && (name == "one" || name == "zero"))

@@ -13,19 +13,11 @@ namespace {
 class RopeFields {
 public:
   RopeFields(Source &source, const FolderConfig &config, const RopeDefaults &defaults)
-      : source(source), config(config), defaults(defaults) {
-    for (StringRef name : {"rope_parameters", "rope_scaling"})
-      if (const json::Value *value = config.get(name);
-          value && value->getAsObject() && !value->getAsObject()->empty()) {
-        given = value->getAsObject();
-        givenAs = name;
-      }
-  }
+      : source(source), config(config), defaults(defaults) {}
 
   FailureOr<std::string> call(int64_t sequence) {
-    for (StringRef name : {"rope_scaling", "rope_parameters"})
-      if (const json::Value *value = config.get(name); value && !value->getAsObject() && !value->getAsNull())
-        return refuse(name, "expected an object or null for `" + name + "`");
+    if (failed(defaults.kind.empty() ? readGiven() : readGivenOfKind()))
+      return failure();
     StringRef type = "default";
     for (StringRef name : {"type", "rope_type"})
       if (const json::Value *value = get(name)) {
@@ -33,7 +25,7 @@ public:
           return refuse(givenAs, "expected a string for `" + name + "`");
         type = *value->getAsString();
       }
-    FailureOr<double> theta = insideOrOutside("rope_theta", defaults.theta);
+    FailureOr<double> theta = insideOrOutside("rope_theta", defaults.theta, defaults.base);
     FailureOr<int64_t> width = failed(theta) ? FailureOr<int64_t>() : turnedWidth();
     if (failed(width))
       return failure();
@@ -57,6 +49,47 @@ public:
   }
 
 private:
+  /// The object of this name; null where there is none or nothing in it.
+  FailureOr<const json::Object *> object(StringRef name) {
+    const json::Value *value = config.get(name);
+    if (value && !value->getAsObject() && !value->getAsNull())
+      return refuse(name, "expected an object or null for `" + name + "`");
+    return value && value->getAsObject() && !value->getAsObject()->empty() ? value->getAsObject() : nullptr;
+  }
+  LogicalResult readGiven() {
+    for (StringRef name : {"rope_parameters", "rope_scaling"}) {
+      FailureOr<const json::Object *> found = object(name);
+      if (failed(found))
+        return failure();
+      if (*found)
+        given = *found, givenAs = name;
+    }
+    return success();
+  }
+  /// `rope_parameters` has an object for each type of layers; `rope_scaling` is that of full layers.
+  LogicalResult readGivenOfKind() {
+    FailureOr<const json::Object *> parameters = object("rope_parameters"), scaling = object("rope_scaling");
+    if (failed(parameters) || failed(scaling))
+      return failure();
+    if (*parameters && *scaling)
+      return refuse("rope_scaling",
+                    "`rope_scaling` and `rope_parameters` are both there; which one holds is not known");
+    static const json::Object nothing;
+    for (const auto &[key, value] : *parameters ? **parameters : nothing) {
+      StringRef name = key;
+      if (name != "full_attention" && name != "sliding_attention")
+        return refuse("rope_parameters", "`rope_parameters` has `" + name +
+                                             "`; this family has an object for `full_attention` and one for "
+                                             "`sliding_attention`");
+      if (!value.getAsObject() && !value.getAsNull())
+        return refuse("rope_parameters", "expected an object or null for `" + name + "` of `rope_parameters`");
+      if (name == defaults.kind && value.getAsObject())
+        given = value.getAsObject(), givenAs = "rope_parameters";
+    }
+    if (*scaling && defaults.kind == "full_attention")
+      given = *scaling, givenAs = "rope_scaling";
+    return success();
+  }
   LogicalResult refuse(StringRef field, const Twine &message) { return source.error(config.at(field)) << message; }
   const json::Value *get(StringRef name) const {
     const json::Value *value = given ? given->get(name) : nullptr;
@@ -71,18 +104,18 @@ private:
     return refuse(givenAs, (value ? "expected a number for `" : "`" + givenAs + "` has no `") + name + "`");
   }
   /// A number that stands in the dictionary or, with less weight, beside it.
-  FailureOr<double> insideOrOutside(StringRef name, double absent) {
-    const json::Value *outside = config.get(name);
+  FailureOr<double> insideOrOutside(StringRef name, double absent, StringRef outsideName) {
+    const json::Value *outside = config.get(outsideName);
     if (get(name) || !outside || outside->getAsNull())
       return number(name, absent);
     if (!outside->getAsNumber())
-      return refuse(name, "expected a number for `" + name + "`");
+      return refuse(outsideName, "expected a number for `" + outsideName + "`");
     return *outside->getAsNumber();
   }
   /// How many columns of a head the table turns; of an odd number, the last pair has one column more.
   FailureOr<int64_t> turnedWidth() {
     StringRef name = "partial_rotary_factor";
-    FailureOr<double> partial = insideOrOutside(name, defaults.partial.value_or(1));
+    FailureOr<double> partial = insideOrOutside(name, defaults.partial.value_or(1), name);
     if (failed(partial))
       return failure();
     StringRef said = get(name) || !config.get(name) ? givenAs : name;

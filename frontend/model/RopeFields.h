@@ -14,10 +14,14 @@ inline constexpr llvm::StringLiteral kRopeFields[] = {"rope_theta", "rope_scalin
 /// What a family says of its rotary positions: the heads, and what stands where its config.json says nothing.
 struct RopeDefaults {
   int64_t width = 0;
+  /// The type of layers that turn by the table, where types differ; they all do if empty. What is said of no type is
+  /// said of `full_attention`.
+  llvm::StringRef kind = "";
   double theta = 10000;
-  std::optional<double> partial;  ///< the share of a head that turns; none: heads turn as a whole
-  std::optional<double> original; ///< the sequence's length in training, whatever the dictionary says
-  llvm::StringRef yarn = "yarn";  ///< the type that `yarn` stands for
+  llvm::StringRef base = "rope_theta"; ///< the field that has theta, beside `rope_scaling`
+  std::optional<double> partial;       ///< the share of a head that turns; none: heads turn as a whole
+  std::optional<double> original;      ///< the sequence's length in training, whatever the dictionary says
+  llvm::StringRef yarn = "yarn";       ///< the type that `yarn` stands for
 };
 
 /// The call that makes the table, for sequences of `sequence` tokens: `rope_linear(10000, 64, 4)`.

@@ -203,7 +203,8 @@ def check_sums(compiler, folder):
 
 
 # Rows of one document each, so that their models need not tell documents apart; qwen3 has a padding token.
-LABELLED = {"llama": "1f1b.pipe", "gpt2": "zb_v.pipe:zb_v", "qwen3": "weipipe.pipe:weipipe_interleave"}
+LABELLED = {"llama": "1f1b.pipe", "gpt2": "zb_v.pipe:zb_v", "qwen3": "weipipe.pipe:weipipe_interleave",
+            "gemma2": "slimpipe.pipe", "gemma3": "tawpipe.pipe", "olmo3": "helixpipe.pipe"}
 
 
 def labelled():
@@ -233,7 +234,11 @@ TOGETHER = (dict(schedule="single"), dict(schedule="1f1b", model="gpt2"), dict(s
             dict(schedule="slimpipe", slices=4), {"schedule": "slimpipe", "slices": 4, "exchange": "true"},
             {"schedule": "slimpipe", "slices": 4, "model.windows": "[0, 5, 5, 0]"}, dict(schedule="helixpipe"),
             {"schedule": "1f1b", "model.sliding_window": 3}, dict(schedule="1f1b_vocabulary", model="gpt2"),
-            dict(schedule="ring_attention"))
+            dict(schedule="ring_attention"),
+            {"schedule": "weipipe_interleave", "model": "gemma", "model.windows": "[0, 5, 5, 0]",
+             "model.score_cap": 2, "model.logit_cap": 3, "model.head_norms": "true"},
+            {"schedule": "1f1b_vocabulary", "model": "gemma", "model.sliding_window": 3, "model.logit_cap": 2},
+            {"schedule": "slimpipe", "slices": 4, "model": "olmo", "model.windows": "[0, 5, 5, 0]"})
 
 
 def check_alone(compiler, folder, tally):

@@ -53,6 +53,37 @@ VARIANTS = {
     "smollm3_windows": llama_like("smollm3", 20, 2, 1, 33, head_dim=6, attention_bias=True, mlp_bias=True,
                                   tie_word_embeddings=False, no_rope_layers=[1, 0, 0, 1], use_sliding_window=True,
                                   sliding_window=5, pad_token_id=101, rope_theta=500.0),
+    # Heads of any width, and a gate that older files call gelu; without a word of it token 0 pads.
+    "gemma": llama_like("gemma", 20, 2, 1, 33, head_dim=8),
+    "gemma_biases": llama_like("gemma", 24, 4, 2, 21, head_dim=10, attention_bias=True, tie_word_embeddings=False,
+                               hidden_act="gelu", pad_token_id=101),
+    # Caps so low that scores and logits feel them.
+    "gemma2": llama_like("gemma2", 20, 2, 1, 33, head_dim=8, query_pre_attn_scalar=12, sliding_window=7,
+                         attn_logit_softcapping=1.5, final_logit_softcapping=2.0),
+    "gemma2_uncapped": llama_like("gemma2", 24, 4, 2, 21, head_dim=10, attention_bias=True, pad_token_id=101,
+                                  attn_logit_softcapping=None, final_logit_softcapping=None, sliding_window=3,
+                                  layer_types=["full_attention", "sliding_attention", "sliding_attention",
+                                               "full_attention"]),
+    # Rotary positions of two types of layers, as older files spell them, and as newer ones do.
+    "gemma3": llama_like("gemma3_text", 20, 2, 1, 33, head_dim=8, query_pre_attn_scalar=10, sliding_window=5,
+                         sliding_window_pattern=3, final_logit_softcapping=2.5, rope_theta=700.0,
+                         rope_local_base_freq=30.0, rope_scaling=dict(rope_type="linear", factor=4.0)),
+    "gemma3_untied": llama_like("gemma3_text", 24, 4, 2, 21, head_dim=10, attention_bias=True, sliding_window=4,
+                                tie_word_embeddings=False, pad_token_id=101, layer_types=[
+                                    "sliding_attention", "full_attention"] * 2, rope_parameters=dict(
+                                    full_attention=dict(rope_type="llama3", rope_theta=500.0, factor=8.0,
+                                                        low_freq_factor=1.0, high_freq_factor=4.0,
+                                                        original_max_position_embeddings=16),
+                                    sliding_attention=dict(rope_type="default", rope_theta=50.0))),
+    "olmo2": llama_like("olmo2", 20, 2, 1, 33),
+    "olmo2_biases": llama_like("olmo2", 24, 4, 2, 21, attention_bias=True, tie_word_embeddings=True, pad_token_id=101,
+                               rope_theta=300.0),
+    "olmo3": llama_like("olmo3", 24, 4, 2, 43, sliding_window=5, rope_theta=500000),
+    "olmo3_yarn": llama_like("olmo3", 32, 4, 1, 21, attention_bias=True, sliding_window=9, layer_types=[
+        "full_attention", "sliding_attention"] * 2, rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", rope_theta=500000, factor=4.0, original_max_position_embeddings=16,
+                                attention_factor=1.2, beta_fast=32.0, beta_slow=1.0),
+            sliding_attention=dict(rope_type="default", rope_theta=500.0))),
     "gpt2": GPT2 | dict(n_inner=33),
     "gpt2_unscaled": GPT2 | dict(scale_attn_weights=False),
     "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, layer_norm_epsilon=1e-6),

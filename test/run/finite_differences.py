@@ -55,6 +55,11 @@ def main():
     for model in ("llama", "gpt2"):
         judge(compiler, folder, tally, model)
     judge(compiler, folder, tally, "llama", **{"model.windows": "[4, 2]"})
+    judge(compiler, folder, tally, "llama", **{"model.plus": 1, "model.activation": "gelu", "model.embed_scale": 3})
+    judge(compiler, folder, tally, "gemma", **{
+        "model.windows": "[4, 0]", "model.head_norms": "true", "model.score_cap": 2, "model.logit_cap": 3,
+        "model.score_scale": 0.3, "model.local_rope": "[1.5, 0.7, 0.1]"})
+    judge(compiler, folder, tally, "olmo", **{"model.windows": "[0, 3]"})
     return tally.close()
 
 

@@ -83,14 +83,16 @@ class Runner:
 
 
 def cases(quick, schedules, precisions):
-    for model in ("llama", "gpt2"):
+    """Of llama and gpt2, and of the other models that a schedule names."""
+    named = {model for schedule in schedules for model in re.findall(r"/model=(\w+)", schedule)} - {"llama", "gpt2"}
+    for model in ("llama", "gpt2", *sorted(named)):
         for precision in precisions:
             for ranks in (1, 2, 4):
                 for microbatches in (4, 8):
                     chosen = (ranks, microbatches, precision) in ((4, 8, "f64"), (2, 4, "f32"),
                                                                   *((ranks, 2 * ranks, "f16") for ranks in (2, 4)))
                     for number, schedule in enumerate(schedules if chosen or not quick else ()):
-                        if "/model=" in schedule and f"/model={model}" not in schedule:
+                        if f"/model={model}" not in schedule and ("/model=" in schedule or model in named):
                             continue
                         other = (number + (ranks == 2)) % 2 == 1
                         if quick and "/model=" not in schedule and (model == "gpt2") != other:
