@@ -256,8 +256,7 @@ void loops() {
   benchLoop("swiglu", {}, [](Op &op, P p) { pp_swiglu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
   benchLoop("swiglu_bwd", {}, [](Op &op, P p) { pp_swiglu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
   benchLoop("glu", {7, 1.702, 1}, [](Op &op, P p) { pp_glu(&op.rank, 0, p[0], p[1], p[2]); }, flat);
-  benchLoop(
-      "glu_bwd", {7, 1.702, 1}, [](Op &op, P p) { pp_glu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
+  benchLoop("glu_bwd", {7, 1.702, 1}, [](Op &op, P p) { pp_glu_bwd(&op.rank, 0, p[0], p[1], p[2], p[3], p[4]); }, flat);
   benchLoop(
       "layernorm", {1e-5}, [](Op &op, P p) { pp_layernorm(&op.rank, 0, p[0], p[1], p[2], p[3], p[4], p[5]); }, rows);
   benchLoop(
