@@ -113,7 +113,8 @@ int32_t pp_rmsnorm_bwd(pp_rank_t *, int32_t op, const void *dy, const void *x, c
 
 /// y[b,s,H*d] = x with each pair (j, j + d/2) of a head turned by position * theta^(-2j/d). x == y allowed.
 /// dims b s H d offset. params theta; or the factor of cosines and sines and then for each pair the angle from one
-/// position to the next. flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative), "documents"
+/// position to the next; n of these, n <= d/2, turn the first 2n columns, pairs (j, j + n), and the others are copied.
+/// flags: "pair" (pairs are 2j, 2j+1), "inverse" (turn back: the derivative), "documents"
 /// (positions count from starts[b,s], where in the sequence the token's document begins; else starts is null).
 int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, const int32_t *starts, void *y);
 
@@ -128,6 +129,11 @@ int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *const *
 /// o, lse as if one attention had seen all that the parts saw; `parts` lists o0, lse0, o1, lse1, ..; o == o0 with
 /// lse == lse0 allowed. dims b s H d parts.
 int32_t pp_attention_merge(pp_rank_t *, int32_t op, const void *const *parts, void *o, void *lse);
+/// As if each head's softmax had one score more, s[H], without a value: lse_y = log(e^lse + e^s),
+/// y = e^(lse - lse_y) o. y == o with lse_y == lse allowed. dims b s H d.
+int32_t pp_sink(pp_rank_t *, int32_t op, const void *o, const void *lse, const void *s, void *y, void *lse_y);
+/// ds[H] (acc) = -sum over b and s of e^(s - lse) delta, with the lse of pp_sink and the delta of its y. dims b s H.
+int32_t pp_sink_bwd(pp_rank_t *, int32_t op, const void *s, const void *lse, const void *delta, void *ds);
 /// delta[b,H,s] (acc) = the sum of dout * o over each head's row. dims b s H d.
 int32_t pp_attention_delta(pp_rank_t *, int32_t op, const void *dout, const void *o, void *delta);
 /// dq (+)= and `dkv` (dk0, dv0, dk1, dv1, ..) from some of the chunks, with lse and delta of all together: calls for
@@ -153,6 +159,10 @@ int32_t pp_glu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const
 /// z = x + y; z == x or z == y allowed. dims n.
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 /// y = factor * x; y == x allowed. dims n. params factor.
+/// y[b,s,w] = x with each element 0, or times 1 / (1 - rate) if a word of Philox4x32-10 is at least rate 2^32: word
+/// i mod 4 of the key `seed` of the rank's scalars and the counter i / 4 (48 bits), site (16 bits), rows[b,s] (64 bits)
+/// with i = (offset + t) w + c. y == x allowed; where the step only holds, y = x. dims b s w offset site. params rate.
+int32_t pp_dropout(pp_rank_t *, int32_t op, const void *x, const int32_t *rows, void *y);
 int32_t pp_scale(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;

@@ -152,7 +152,7 @@ void checkInside(const RankProgram &rank, const std::string &name, int64_t offse
 }
 
 /// By InputSpec::Kind.
-constexpr const char *inputKinds[] = {"tokens", "targets", "source", "starts", "positions"};
+constexpr const char *inputKinds[] = {"tokens", "targets", "source", "starts", "positions", "rows"};
 
 void checkInside(const RankProgram &rank, const Program &program) {
   for (const WeightSpec &weight : rank.weights)

@@ -27,8 +27,8 @@
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "u" | "master" | "previous", "shape": [128],
 //                  "type": "f32", "offset": 512}],
 //    "grads":    [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 1024}],
-//    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions", "microbatch": 0, "offset": 4096,
-//                  "first": 64, "length": 32}],
+//    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions" | "rows", "microbatch": 0,
+//                  "offset": 4096, "first": 64, "length": 32}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
 //    "norm":     {"offset": 8256}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
@@ -165,7 +165,8 @@ struct StateSpec : TensorSpec {
 
 struct InputSpec {
   /// Starts: where in the sequence each token's document begins. Positions: how far behind that the token stands.
-  enum class Kind : uint8_t { Tokens, Targets, Source, Starts, Positions };
+  /// Rows: the number of its sequence in the run.
+  enum class Kind : uint8_t { Tokens, Targets, Source, Starts, Positions, Rows };
   Kind kind = Kind::Tokens;
   int64_t microbatch = 0;
   int64_t offset = 0;

@@ -35,6 +35,7 @@ struct OptimizerScalars {
   bool skips = false;   ///< an update by a norm that is not finite leaves everything as it is
   double momentum = 0;  ///< SGD's and Muon's
   double matrixRate = 0, matrixDecay = 0; ///< Muon's learning rate and weight decay; those above are AdamW's beside it
+  uint64_t seed = 0;                      ///< of dropout's masks
 };
 
 /// Where the losses of the tokens go whose targets lie here.

@@ -60,4 +60,27 @@ def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags"], [Nn_InPlace]> {
   let extraClassDeclaration = Nn_Overwrites<"{{0, 1}, {1, 2}}">.declaration;
 }
 
+//===-- Dropout -------------------------------------------------------------------------------------------------===//
+
+def DropoutOp : Nn_ForwardOp<"dropout", ["params"], [Nn_InPlace]> {
+  let summary = "x with some elements made 0 and the others grown by 1 / (1 - rate), in training; its own derivative";
+  let signature = "dropout(x, rate = ..)";
+  let formula = "y = x m / (1 - rate), m = 1 with probability 1 - rate, else 0";
+  let note = "also written `dropout(x, 0.1)`; which elements are 0 depends on the run's seed, the sequence, the place "
+             "in it and the place in the model, whatever the schedule; evaluation drops nothing, and a rate of 0 is "
+             "no op";
+  let description = [{
+    Element c of the token at position t of a sequence stays if a word of Philox4x32-10 (Salmon et al. 2011) is at least
+    rate 2^32: of the key `seed` of the run and the counter made of `rows`, the number of each token's sequence in the
+    run, `site`, the number of the op in the model, and the element's place t * width + c in the sequence. So a mask is
+    made again wherever it is needed, and is never kept. Until the layer is known, `sites` is the number of such ops in
+    the model's text, and the op of layer l is number (l + 1) * sites + site. The first token stands at `offset`.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Integers:$rows, F64Attr:$rate, Nn_Offset:$offset, Nn_Offset:$site,
+                       Nn_Offset:$sites);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `of` $rows attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
 #endif // PP_DIALECT_NNACTIVATIONOPS_TD

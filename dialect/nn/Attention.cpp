@@ -14,17 +14,16 @@ static LogicalResult checkStarts(Check check, Value starts, Value x) {
 INFER(RopeOp) {
   Check check{"rope", loc};
   if (failed(check.operands(a, 1, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
-      failed(check.heads("x", widthOf(a.getX()), a.getHeads(), /*even=*/true)))
+      failed(check.heads("x", widthOf(a.getX()), a.getHeads(), /*even=*/!a.getTable())))
     return failure();
   if (a.getStyle() != "half" && a.getStyle() != "pair")
     return emitOptionalError(loc, "`rope` expects the style \"half\" or \"pair\", got \"", a.getStyle(), "\"");
   if (a.getStarts() && failed(checkStarts(check, a.getStarts(), a.getX())))
     return failure();
-  if (auto table = a.getTable())
-    if (failed(check.equal("a table of a factor and a frequency for each pair, so of length",
-                           1 + widthOf(a.getX()) / static_cast<int64_t>(a.getHeads()) / 2, "the table's length",
-                           table->size())))
-      return failure();
+  int64_t width = widthOf(a.getX()) / static_cast<int64_t>(a.getHeads());
+  if (auto table = a.getTable(); table && (table->size() < 2 || static_cast<int64_t>(table->size()) > 1 + width / 2))
+    return emitOptionalError(loc, "`rope` expects a table of a factor and a frequency for each pair that turns, so of ",
+                             "length 2 to ", 1 + width / 2, " for heads of width ", width, ", got ", table->size());
   types.push_back(a.getX().getType());
   return success();
 }
@@ -234,6 +233,40 @@ Dims AttentionMergeOp::dims() {
 }
 double AttentionMergeOp::flops() { return static_cast<double>(elementsOf(getO())) * count(getParts()); }
 SmallVector<Run> AttentionMergeOp::lists() { return {{0, count(getParts())}}; }
+
+INFER(SinkOp) {
+  Check check{"sink", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("o", a.getO())) || failed(check.rank("o", a.getO(), 3)) ||
+      failed(check.rank("s", a.getS(), 1)) || failed(check.sameElements("o", a.getO(), "s", a.getS())) ||
+      failed(check.heads("o", widthOf(a.getO()), widthOf(a.getS()), false)) ||
+      failed(check.type("lse", a.getLse(), headStatistic(a.getO(), widthOf(a.getS())))))
+    return failure();
+  types.assign({a.getO().getType(), a.getLse().getType()});
+  return success();
+}
+
+Dims SinkOp::dims() {
+  auto o = tensorOf(getO());
+  int64_t heads = widthOf(getS());
+  return {o.getDimSize(0), o.getDimSize(1), heads, o.getDimSize(2) / heads};
+}
+double SinkOp::flops() { return elementsOf(getO()) + 20.0 * elementsOf(getLse()); }
+
+INFER(SinkBwdOp) {
+  Check check{"sink_bwd", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("s", a.getS())) || failed(check.rank("s", a.getS(), 1)) ||
+      failed(check.rank("lse", a.getLse(), 3)) || failed(check.same("lse", a.getLse(), "delta", a.getDelta())) ||
+      failed(check.equal("the heads of s,", widthOf(a.getS()), "lse's", tensorOf(a.getLse()).getDimSize(1))))
+    return failure();
+  types.push_back(inSums(a.getS(), tensorOf(a.getS()).getShape()));
+  return check.type("lse", a.getLse(), inSums(a.getS(), tensorOf(a.getLse()).getShape()));
+}
+
+Dims SinkBwdOp::dims() {
+  auto lse = tensorOf(getLse());
+  return {lse.getDimSize(0), lse.getDimSize(2), lse.getDimSize(1)};
+}
+double SinkBwdOp::flops() { return 12.0 * elementsOf(getLse()); }
 
 INFER(AttentionDeltaOp) {
   Check check{"attention_delta", loc};

@@ -55,6 +55,28 @@ def AttentionMergeOp : Nn_ForwardOp<"attention_merge", ["lists"], [Nn_InPlace]> 
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {1, 1}}">.declaration;
 }
 
+def SinkOp : Nn_ForwardOp<"sink", [], [Nn_InPlace]> {
+  let summary = "o and log-sum-exp of an attention whose softmax has one score more, `s` of each head, without a value";
+  let signature = "sink(o, s)";
+  let formula = "o = softmax([q k^T / sqrt(d), s])[.., : keys] v";
+  let note = "as `sink(attention(..), s)` only; s has a number for each head, a score that every query sees";
+  let description = [{
+    lse' = log(e^lse + e^s) and o' = e^(lse - lse') o. The attention, or the parts of it that a merge joins, get their
+    gradients here, from lse' and o': these are what attention_bwd takes for all that a query saw.
+  }];
+  let arguments = (ins Nn_Tensor:$o, Nn_Tensor:$lse, Nn_Tensor:$s);
+  let results = (outs Nn_Tensor:$y, Nn_Tensor:$lse_y);
+  let assemblyFormat = "$o `,` $lse `,` $s attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}, {1, 1}}">.declaration;
+}
+
+def SinkBwdOp : Nn_KernelOp<"sink_bwd"> {
+  let summary = "gradient of a sink's scores, of this unit alone (docs/derivatives.md R3): -sum e^(s - lse) delta";
+  let arguments = (ins Nn_Tensor:$s, Nn_Tensor:$lse, Nn_Tensor:$delta);
+  let results = (outs Nn_Tensor:$ds);
+  let assemblyFormat = "$s `,` $lse `,` $delta attr-dict `:` functional-type(operands, results)";
+}
+
 def AttentionDeltaOp : Nn_KernelOp<"attention_delta"> {
   let summary = "sums of dout times o over each head's row: with lse, all that a part's gradients need of the whole";
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$o, I64Attr:$heads);

@@ -95,8 +95,9 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     return isa<WeightAttr>(named.getValue()) ? success() : refuse(op, named, "`#nn.weight<..>`");
   if (name == kDataAttr) {
     auto data = dyn_cast<StringAttr>(named.getValue());
-    bool isKnown = data && llvm::is_contained({"tokens", "targets", "source", "starts", "positions"}, data.getValue());
-    return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts or positions");
+    static constexpr StringRef kData[] = {"tokens", "targets", "source", "starts", "positions", "rows"};
+    bool isKnown = data && llvm::is_contained(kData, data.getValue());
+    return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts, positions or rows");
   }
   if (name == kStatsAttr || name == kAdapterAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");

@@ -145,17 +145,26 @@ LogicalResult ScaleOp::differentiate(Gradients &gradients) {
   return success();
 }
 
+LogicalResult DropoutOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(
+        getLoc(), getX(),
+        gradients.builder.create<DropoutOp>(getLoc(), dy, getRows(), getRate(), getOffset(), getSite(), getSites()));
+  return success();
+}
+
 LogicalResult pp::nn::SplitOp::differentiate(Gradients &gradients) {
   int64_t total = cast<RankedTensorType>(getX().getType()).getShape().back();
-  int64_t width = total / static_cast<int64_t>(getParts());
+  int64_t start = 0;
   Value placed;
   if (llvm::none_of(getColumns(), [&](Value value) { return gradients.get(value); }))
     return success();
-  for (auto [i, column] : llvm::enumerate(getColumns())) {
-    Value gradient = gradients.get(column);
+  for (auto [i, width] : llvm::enumerate(runWidths())) {
+    Value gradient = gradients.get(getColumns()[i]);
     if (!gradient)
       return emitError("result ") << i << " of `split` is read by nothing; its gradient would be missing";
-    placed = gradients.builder.create<PlaceColumnsOp>(getLoc(), gradient, placed, i * width, total);
+    placed = gradients.builder.create<PlaceColumnsOp>(getLoc(), gradient, placed, start, total, getPeriods());
+    start += width;
   }
   gradients.add(getLoc(), getX(), placed);
   return success();

@@ -88,15 +88,63 @@ INFER(ScaleOp) {
   return success();
 }
 
+INFER(DropoutOp) {
+  Check check{"dropout", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
+      failed(check.type(
+          "rows", a.getRows(),
+          RankedTensorType::get(tensorOf(a.getX()).getShape().take_front(2), IntegerType::get(context, 32)))))
+    return failure();
+  double rate = a.getRate().convertToDouble();
+  if (!(rate >= 0 && rate < 1))
+    return emitOptionalError(loc, "`dropout` expects a rate of at least 0 and below 1, got ", rate);
+  if (int64_t site = a.getSite(); site < 0 || site >= kDropoutSites)
+    return emitOptionalError(loc, "`dropout` expects a site from 0 to ", kDropoutSites - 1, ", got ", site);
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+Dims DropoutOp::dims() {
+  auto type = tensorOf(getX());
+  return {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), static_cast<int64_t>(getOffset()),
+          static_cast<int64_t>(getSite())};
+}
+SmallVector<double> DropoutOp::params() { return {getRate().convertToDouble()}; }
+double DropoutOp::flops() { return 15.0 * elementsOf(getX()); }
+
 INFER(pp::nn::SplitOp) {
   Check check{"split", loc};
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
     return failure();
-  int64_t parts = a.getParts(), width = widthOf(a.getX());
-  if (parts <= 0 || width % parts != 0)
-    return emitOptionalError(loc, "`split` expects x's width to be a multiple of ", parts, " parts, got ", width);
-  types.assign(parts, withWidth(a.getX(), width / parts));
-  return success();
+  int64_t periods = a.getPeriods(), width = widthOf(a.getX());
+  if (a.getParts().has_value() == a.getWidths().has_value())
+    return emitOptionalError(loc, "`split` expects a number of parts, or widths");
+  if (periods < 1 || width % periods != 0)
+    return emitOptionalError(loc, "`split` expects x's width to be a multiple of ", periods, " periods, got ", width);
+  if (a.getParts()) {
+    int64_t parts = *a.getParts();
+    if (parts <= 0 || width / periods % parts != 0)
+      return emitOptionalError(loc, "`split` expects x's width to be a multiple of ", parts, " parts, got ",
+                               width / periods);
+    types.assign(parts, withWidth(a.getX(), width / parts));
+    return success();
+  }
+  int64_t total = 0;
+  ArrayRef<int64_t> widths = *a.getWidths();
+  for (int64_t run : widths) {
+    if (run < 1 || run > width)
+      return emitOptionalError(loc, "`split` expects widths of 1 to ", width, " columns, got ", run);
+    types.push_back(withWidth(a.getX(), run * periods));
+    total += run;
+  }
+  return check.equal("all widths together", total, "x's width in a period", width / periods);
+}
+
+SmallVector<int64_t> pp::nn::SplitOp::runWidths() {
+  SmallVector<int64_t> widths;
+  for (Value column : getColumns())
+    widths.push_back(widthOf(column) / static_cast<int64_t>(getPeriods()));
+  return widths;
 }
 
 /// A sequence of so many rows of x.
@@ -148,19 +196,24 @@ INFER(RowsOp) {
   return success();
 }
 
-/// Columns [start, start + width) are columns of a tensor `total` wide.
-static LogicalResult checkColumns(Check check, int64_t start, int64_t width, int64_t total) {
-  if (start >= 0 && width > 0 && start + width <= total)
+/// Columns [start, start + width) are columns of each of `periods` runs of a tensor `total` wide.
+static LogicalResult checkColumns(Check check, int64_t start, int64_t width, int64_t total, int64_t periods) {
+  if (periods < 1 || total % periods != 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects a width that is a multiple of ", periods,
+                             " periods, got ", total);
+  if (start >= 0 && width > 0 && start <= total / periods && width <= total / periods - start)
     return success();
-  return emitOptionalError(check.loc, "`", check.op, "` expects columns of a tensor ", total, " wide, got ", start,
-                           " to ", start + width);
+  return emitOptionalError(check.loc, "`", check.op, "` expects columns of ",
+                           periods == 1 ? "a tensor " : "periods of a tensor ", total, " wide, got ", start, " to ",
+                           start + width);
 }
 
 INFER(SliceColumnsOp) {
   Check check{"slice_columns", loc};
-  if (failed(check.operands(a, 1, 1)) || failed(checkColumns(check, a.getStart(), a.getWidth(), widthOf(a.getX()))))
+  if (failed(check.operands(a, 1, 1)) ||
+      failed(checkColumns(check, a.getStart(), a.getWidth(), widthOf(a.getX()), a.getPeriods())))
     return failure();
-  types.push_back(withWidth(a.getX(), a.getWidth()));
+  types.push_back(withWidth(a.getX(), a.getWidth() * a.getPeriods()));
   return success();
 }
 
@@ -178,7 +231,13 @@ INFER(SliceElementsOp) {
 
 INFER(PlaceColumnsOp) {
   Check check{"place_columns", loc};
-  if (failed(check.operands(a, 1, 2)) || failed(checkColumns(check, a.getStart(), widthOf(a.getX()), a.getTotal())))
+  if (failed(check.operands(a, 1, 2)))
+    return failure();
+  int64_t periods = a.getPeriods(), width = widthOf(a.getX());
+  if (periods < 1 || width % periods != 0)
+    return emitOptionalError(loc, "`place_columns` expects a width that is a multiple of ", periods, " periods, got ",
+                             width);
+  if (failed(checkColumns(check, a.getStart(), width / periods, a.getTotal(), periods)))
     return failure();
   types.push_back(withWidth(a.getX(), a.getTotal()));
   return check.into(a.getAcc(), types[0]);
@@ -251,8 +310,11 @@ Dims ScaleOp::dims() { return {elementsOf(getX())}; }
 SmallVector<double> ScaleOp::params() { return {getFactor().convertToDouble()}; }
 double ScaleOp::flops() { return elementsOf(getX()); }
 
+// A period is a row of its own.
 Dims SliceColumnsOp::dims() {
-  return {rowsOf(getX()), widthOf(getX()), static_cast<int64_t>(getStart()), static_cast<int64_t>(getWidth())};
+  auto periods = static_cast<int64_t>(getPeriods());
+  return {rowsOf(getX()) * periods, widthOf(getX()) / periods, static_cast<int64_t>(getStart()),
+          static_cast<int64_t>(getWidth())};
 }
 double SliceColumnsOp::flops() { return 0; }
 StringRef SliceElementsOp::kernelName() { return "slice_columns"; } // of one long row
@@ -261,7 +323,9 @@ Dims SliceElementsOp::dims() {
 }
 double SliceElementsOp::flops() { return 0; }
 Dims PlaceColumnsOp::dims() {
-  return {rowsOf(getX()), static_cast<int64_t>(getTotal()), static_cast<int64_t>(getStart()), widthOf(getX())};
+  auto periods = static_cast<int64_t>(getPeriods());
+  return {rowsOf(getX()) * periods, static_cast<int64_t>(getTotal()) / periods, static_cast<int64_t>(getStart()),
+          widthOf(getX()) / periods};
 }
 double PlaceColumnsOp::flops() { return 0; }
 

@@ -102,6 +102,7 @@ class Nn_Overwrites<string ties> { string declaration = [{
 
 def Nn_Flag : DefaultValuedAttr<BoolAttr, "false">;
 def Nn_Offset : DefaultValuedAttr<I64Attr, "0">;
+def Nn_Once : DefaultValuedAttr<I64Attr, "1">;
 def Nn_Number : DefaultValuedAttr<F64Attr, "0.0">;
 def Nn_One : DefaultValuedAttr<F64Attr, "1.0">;
 def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
@@ -182,10 +183,13 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers"], [Nn_InPlace]>
   let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [])";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
   let note = "each head turned, pair by pair, by angles of the position t; pairs are (j, j + d/2) for \"half\", "
-             "(2j, 2j + 1) for \"pair\"; a `table` of rope_llama3(..) or the like replaces the frequencies of theta";
+             "(2j, 2j + 1) for \"pair\"; a `table` of rope_llama3(..) or the like replaces the frequencies of theta, "
+             "and one with fewer than d/2 of them turns the first columns of each head alone, as if it had no others";
   let description = [{
     `style` pairs (j, j + d/2) for "half", (2j, 2j + 1) for "pair". `table` holds the factor of cosines and sines and
-    then the angle that each pair turns by from one position to the next; without it they are 1 and theta^(-2j/d).
+    then the angle that each pair turns by from one position to the next; without it they are 1 and theta^(-2j/d). A
+    table of n angles, n < d/2, turns the first 2n columns of each head, where pairs are (j, j + n) for "half"; the
+    others pass.
     `starts` says where in the sequence each token's document begins, and positions count from there.
   }];
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Integers>:$starts, I64Attr:$heads,
@@ -220,13 +224,20 @@ def ScaleOp : Nn_ForwardOp<"scale", ["params"], [Nn_InPlace]> {
 }
 
 def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
-  let summary = "the width cut in `parts` equal runs of columns";
-  let signature = "split(x, parts = ..)";
+  let summary = "the width cut in `parts` equal runs of columns, or in runs of `widths`, in each of `periods` runs";
+  let signature = "split(x, parts = .., periods = 1)";
   let formula = "columns_i = x[.., i width/parts : (i + 1) width/parts]";
-  let note = "the width cut in `parts` equal runs; also written `split(x, 3)`";
-  let arguments = (ins Nn_Tensor:$x, I64Attr:$parts);
+  let note = "the width cut in `parts` equal runs; also written `split(x, 3)`, or `split(x, [8, 4, 4])` for runs of "
+             "these widths; with `periods`, each of so many equal runs of columns is cut, and a result has its part of "
+             "all";
+  let arguments = (ins Nn_Tensor:$x, OptionalAttr<I64Attr>:$parts, OptionalAttr<DenseI64ArrayAttr>:$widths,
+                       Nn_Once:$periods);
   let results = (outs Variadic<Nn_Tensor>:$columns);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = [{
+    /// How many columns of a period each result has.
+    ::llvm::SmallVector<int64_t> runWidths();
+  }];
 }
 
 def SplitRowsOp : Nn_Op<"split_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
@@ -329,8 +340,8 @@ def RowsOp : Nn_Op<"rows", [Nn_View]> {
 }
 
 def SliceColumnsOp : Nn_KernelOp<"slice_columns"> {
-  let summary = "columns [start, start + width) of x";
-  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$width);
+  let summary = "columns [start, start + width) of each of `periods` equal runs of columns of x";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$start, I64Attr:$width, Nn_Once:$periods);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
@@ -343,8 +354,9 @@ def SliceElementsOp : Nn_KernelOp<"slice_elements", ["kernelName"]> {
 }
 
 def PlaceColumnsOp : Nn_AccOp<"place_columns"> {
-  let summary = "a tensor `total` wide with x from column `start` on; the rest is that of `acc`, undefined without it";
-  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total);
+  let summary = "a tensor `total` wide with x from column `start` on, in each of `periods` equal runs its share of x; "
+                "the rest is that of `acc`, undefined without it";
+  let arguments = (ins Nn_Tensor:$x, Optional<Nn_Tensor>:$acc, I64Attr:$start, I64Attr:$total, Nn_Once:$periods);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

@@ -106,6 +106,25 @@ LogicalResult AttentionMergeOp::differentiate(Gradients &gradients) {
   return success();
 }
 
+/// The attention inside, whole or merged, has no gradient of its own: that of all that its queries saw is here.
+LogicalResult SinkOp::differentiate(Gradients &gradients) {
+  Value dout = gradients.get(getY());
+  if (!dout)
+    return success();
+  int64_t heads = cast<RankedTensorType>(getS().getType()).getDimSize(0);
+  Value delta = gradients.builder.create<AttentionDeltaOp>(getLoc(), dout, getY(), heads);
+  gradients.addToWeight(getLoc(), getS(),
+                        gradients.builder.create<SinkBwdOp>(getLoc(), getS(), getLseY(), delta).getDs());
+  Whole whole{dout, getLseY(), delta};
+  if (auto attention = getO().getDefiningOp<AttentionOp>())
+    differentiatePart(attention, whole, gradients);
+  else if (auto merge = getO().getDefiningOp<AttentionMergeOp>())
+    differentiateParts(merge, whole, gradients);
+  else
+    return emitError("expected a `sink` around an attention of the same function");
+  return success();
+}
+
 //===-- Cross-entropy -------------------------------------------------------------------------------------------===//
 
 /// The loss of a step is the sum of all that its model makes.

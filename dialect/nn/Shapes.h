@@ -46,6 +46,9 @@ inline RankedTensorType inSums(Value like, ArrayRef<int64_t> shape) {
 /// query sees the keys up to its own position. A closed form, so that a cost does not take longer for longer sequences.
 double visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_t position, bool causal, int64_t window = 0);
 
+/// Dropouts that have masks of their own: a site has 16 bits of their counter.
+constexpr int64_t kDropoutSites = 1 << 16;
+
 /// What is wrong with the operands of one op, said at its location; the first complaint ends the check.
 struct Check {
   StringRef op;

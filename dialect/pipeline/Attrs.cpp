@@ -23,6 +23,8 @@ std::optional<BindingKind> GroupName::data() const {
     return BindingKind::starts;
   case GroupKind::positions:
     return BindingKind::positions;
+  case GroupKind::rows:
+    return BindingKind::rows;
   default:
     return std::nullopt;
   }
@@ -270,7 +272,7 @@ Attribute pp::pipeline::WeightAttr::parse(AsmParser &parser, Type) {
 
 bool BindingAttr::isData(BindingKind kind) {
   return kind == BindingKind::tokens || kind == BindingKind::targets || kind == BindingKind::source ||
-         kind == BindingKind::starts || kind == BindingKind::positions;
+         kind == BindingKind::starts || kind == BindingKind::positions || kind == BindingKind::rows;
 }
 
 bool BindingAttr::isThereBefore() const {

@@ -51,7 +51,7 @@ def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer fin
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
   I32EnumAttrCase<"loss", 7>, I32EnumAttrCase<"norm", 8>, I32EnumAttrCase<"starts", 9>,
-  I32EnumAttrCase<"positions", 10>]>;
+  I32EnumAttrCase<"positions", 10>, I32EnumAttrCase<"rows", 11>]>;
 
 def Pipeline_PostKind : Pipeline_I32Enum<"PostKind", "one rank's side of a move", [
   I32EnumAttrCase<"send", 0>, I32EnumAttrCase<"receive", 1>, I32EnumAttrCase<"all_reduce", 2>,
@@ -77,7 +77,7 @@ def Pipeline_GroupKind : Pipeline_I32Enum<"GroupKind", "what the tensors of a gr
   I32EnumAttrCase<"grad", 18>, I32EnumAttrCase<"share", 19>, I32EnumAttrCase<"opt", 20>, I32EnumAttrCase<"norm", 21>,
   I32EnumAttrCase<"loss", 22>, I32EnumAttrCase<"stats", 23>, I32EnumAttrCase<"tokens", 24>,
   I32EnumAttrCase<"targets", 25>, I32EnumAttrCase<"source", 26>, I32EnumAttrCase<"starts", 27>,
-  I32EnumAttrCase<"positions", 28>]>;
+  I32EnumAttrCase<"positions", 28>, I32EnumAttrCase<"rows", 29>]>;
 
 class Pipeline_Attr<string name, string mnem> : AttrDef<Pipeline_Dialect, name> { let mnemonic = mnem; }
 

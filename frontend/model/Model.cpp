@@ -12,8 +12,8 @@ using namespace pp;
 using mlir::RankedTensorType;
 
 /// What attention, rotary and learned positions read where rows hold documents: the begin of the token's, and how far
-/// behind it the token stands.
-static constexpr StringRef kAdded[] = {"starts", "positions"};
+/// behind it the token stands. What dropout reads: which row of the run the token is in.
+static constexpr StringRef kAdded[] = {"starts", "positions", "rows"};
 
 namespace {
 using Tensors = SmallVector<mlir::Value, 3>;
@@ -38,6 +38,8 @@ public:
       types = part.results;
       previous = step;
     }
+    for (nn::DropoutOp dropout : dropouts)
+      dropout.setSites(int64_t(dropouts.size()));
     auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
     if (types.size() != 1 || types[0] != loss)
       return evaluator.fail(model.parts.back().returnAt,
@@ -127,7 +129,7 @@ private:
       names.push_back(name);
     }
     addedAt = types.size();
-    for (StringRef name : shape.documents ? ArrayRef<StringRef>(kAdded) : ArrayRef<StringRef>()) {
+    for (StringRef name : kAdded) {
       types.push_back(dataType);
       attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr(name))));
       names.push_back({"", part.name.at});
@@ -162,7 +164,7 @@ private:
     values.clear();
     losses.clear();
     added.clear();
-    append_range(added, function.getArguments().slice(addedAt, shape.documents ? std::size(kAdded) : 0));
+    append_range(added, function.getArguments().slice(addedAt, std::size(kAdded)));
     for (auto [name, argument] : zip(names, function.getArguments()))
       if (!is_contained(added, argument) && failed(define(name, argument)))
         return failure();
@@ -236,6 +238,16 @@ private:
     if (expr->kind == Expr::Conditional) {
       FailureOr<const Expr *> taken = weights.branch(expr);
       return failed(taken) ? FailureOr<Tensors>() : tensors(*taken);
+    }
+    if (expr->kind == Expr::List) {
+      Tensors all;
+      for (const Expr *item : expr->operands) {
+        FailureOr<mlir::Value> value = tensor(item);
+        if (failed(value))
+          return failure();
+        all.push_back(*value);
+      }
+      return all;
     }
     if (expr->kind != Expr::Add)
       return evaluator.fail(expr->at, "expected a tensor, got `" + expr->text + "`");
@@ -312,7 +324,8 @@ private:
         if (failed(made))
           return failure();
         if (*made)
-          attributes.push_back(builder.getNamedAttr(named.text, *made));
+          attributes.push_back(
+              builder.getNamedAttr(isa<mlir::DenseI64ArrayAttr>(*made) ? StringRef("widths") : named.text, *made));
         continue;
       }
       if (i >= op->mostOperands() - op->optional && weights.findAbsent(operand))
@@ -321,15 +334,24 @@ private:
       if (failed(value) || failed(checkNoLoss(operand, *value)))
         return failure();
       operands.push_back(*value);
+      if (expr->name == "sink" && operands.size() == 1 && failed(addStatistic(operand, operands)))
+        return failure();
     }
-    if (failed(options.checkCount(expr, *op, operands.size())) || failed(options.checkComplete(expr, attributes)))
+    size_t written = operands.size() - (expr->name == "sink" && !operands.empty());
+    if (failed(options.checkCount(expr, *op, written)) || failed(options.checkComplete(expr, attributes)))
       return failure();
-    auto isOne = [](mlir::NamedAttribute factor) {
-      return cast<mlir::FloatAttr>(factor.getValue()).getValueAsDouble() == 1;
-    };
-    if (expr->name == "scale" && all_of(attributes, isOne))
+    if (options.isNothing(expr->name, attributes))
       return Tensors{operands.front()};
     return create(expr, options.nameOf(expr->name, attributes), operands, attributes);
+  }
+
+  /// Behind the output of the attention that stands there, its log-sum-exp.
+  LogicalResult addStatistic(const Expr *expr, SmallVectorImpl<mlir::Value> &operands) {
+    auto attention = operands.back().getDefiningOp<nn::AttentionOp>();
+    if (expr->kind != Expr::Call || expr->name != "attention" || !attention)
+      return evaluator.fail(expr->at, "`sink` stands around an `attention(..)`, got `" + expr->text + "`");
+    operands.push_back(attention.getLse());
+    return success();
   }
 
   /// Attention and rotary positions end and begin with documents, where rows have several.
@@ -347,6 +369,10 @@ private:
       name = "embedding";
     }
     mlir::NamedAttrList attributes(given);
+    if (name == "dropout") {
+      operands.push_back(added[2]);
+      attributes.set("site", builder.getI64IntegerAttr(int64_t(dropouts.size())));
+    }
     mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
     // The text may be right and a size from the command line wrong: an error of shapes names these sizes, too.
     mlir::ScopedDiagnosticHandler addSizes(builder.getContext(), [&](mlir::Diagnostic &error) {
@@ -362,6 +388,8 @@ private:
       if (auto tensor = dyn_cast<RankedTensorType>(type))
         if (std::string tooLarge = saysTooLarge(tensor.getShape()); !tooLarge.empty())
           return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge);
+    if (auto dropout = dyn_cast<pp::nn::DropoutOp>(*op))
+      dropouts.push_back(dropout);
     if (auto loss = dyn_cast<pp::nn::CrossEntropyOp>(*op)) {
       loss.setCounted(shape.documents);
       losses.add(loss.getLoss(), expr->at);
@@ -381,8 +409,9 @@ private:
   ModelOptions options;
   ModelLosses losses;                               // of the part that is being built
   std::vector<Built> built;                         // by part
-  SmallVector<mlir::Value, 2> added;                // data of documents, as kAdded says
+  SmallVector<mlir::Value, 3> added;                // data that the text does not name, as kAdded says
   unsigned addedAt = 0;                             // the number of the first among the arguments
+  SmallVector<nn::DropoutOp> dropouts;              // of the model, in the order of its text
   SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
 };
 } // namespace

@@ -1,6 +1,7 @@
 // Knows the ops of models: what each takes, and how its options are read from a model's text.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/ModelOps.h"
+#include "llvm/ADT/StringSwitch.h"
 #include <cmath>
 
 using namespace llvm;
@@ -8,7 +9,7 @@ using namespace pp;
 
 namespace {
 struct OpAttribute {
-  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers, Limit, Natural, Factor };
+  enum Kind { Count, Number, Flag, Text, Token, Window, Numbers, Limit, Natural, Factor, Runs };
   const char *op, *name;
   Kind kind;
   bool required;
@@ -23,10 +24,12 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"rmsnorm", "x, gain"},
                                {"rope", "x"},
                                {"attention", "q, k, v"},
+                               {"sink", "o, s"},
                                {"gelu", "x"},
                                {"swiglu", "p, q"},
                                {"glu", "p, q"},
                                {"scale", "x"},
+                               {"dropout", "x"},
                                {"split", "x"},
                                {"cross_entropy", "z, targets"}};
 
@@ -45,12 +48,14 @@ static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::
                                               {"attention", "scale", OpAttribute::Limit, false},
                                               {"attention", "softcap", OpAttribute::Limit, false},
                                               {"gelu", "exact", OpAttribute::Flag, false},
-                                              {"split", "parts", OpAttribute::Count, true},
+                                              {"split", "parts", OpAttribute::Runs, true},
+                                              {"split", "periods", OpAttribute::Count, false},
                                               {"rmsnorm", "plus", OpAttribute::Natural, false},
                                               {"scale", "factor", OpAttribute::Factor, true},
                                               {"glu", "activation", OpAttribute::Text, false},
                                               {"glu", "limit", OpAttribute::Limit, false},
                                               {"glu", "alpha", OpAttribute::Number, false},
+                                              {"dropout", "rate", OpAttribute::Limit, true},
                                               {"glu", "plus", OpAttribute::Factor, false},
                                               {"cross_entropy", "softcap", OpAttribute::Limit, false}};
 
@@ -70,7 +75,8 @@ std::string ModelOptions::signature(const ModelOp &op) {
     text += ((i + op.optional >= words.size() ? "[, " : i ? ", " : "") + word).str();
   text += std::string(op.optional, ']');
   for (const OpAttribute &known : kAttributes) {
-    static const char *const kinds[] = {"int", "number", "true|false", "string", "-1", "0", "[]", "", "0", "number"};
+    static const char *const kinds[] = {"int", "number", "true|false", "string", "-1",           "0",
+                                        "[]",  "number", "0",          "number", "int|[int, ..]"};
     if (known.op != op.name)
       continue;
     text += std::string(", ") + known.name + " = ";
@@ -122,10 +128,13 @@ FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, cons
     return failure();
   if (found->kind == OpAttribute::Numbers)
     return numbers(label, *value, expr->at);
+  if (found->kind == OpAttribute::Runs && value->asList())
+    return runs(label, *value, expr->at);
   if (found->kind == OpAttribute::Window)
     return checkWindow(label, *value, expr->at);
   mlir::Attribute made;
-  if (auto *count = value->asInt(); count && found->kind == OpAttribute::Count && *count > 0)
+  if (auto *count = value->asInt();
+      count && (found->kind == OpAttribute::Count || found->kind == OpAttribute::Runs) && *count > 0)
     made = builder.getI64IntegerAttr(*count);
   else if (count && found->kind == OpAttribute::Number && *count > 0)
     made = builder.getF64FloatAttr(*count);
@@ -142,9 +151,17 @@ FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, cons
     made = builder.getI64IntegerAttr(*count);
   else if (auto *text = value->asString(); text && found->kind == OpAttribute::Text)
     made = builder.getStringAttr(*text);
-  static const char *const kinds[] = {
-      "an int of at least 1",   "a number above 0",     "true or false", "a string", "a token, or -1 for none,", "", "",
-      "a number of at least 0", "an int of at least 0", "a number"};
+  static const char *const kinds[] = {"an int of at least 1",
+                                      "a number above 0",
+                                      "true or false",
+                                      "a string",
+                                      "a token, or -1 for none,",
+                                      "",
+                                      "",
+                                      "a number of at least 0",
+                                      "an int of at least 0",
+                                      "a number",
+                                      "an int of at least 1 or a list of them"};
   if (!made)
     return evaluator.fail(expr->at,
                           "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " + value->text());
@@ -162,9 +179,23 @@ mlir::Attribute ModelOptions::roundedFactor(mlir::Attribute given) {
 
 Name ModelOptions::labelOf(const Expr *call, size_t i) {
   Name label = call->labels[i];
-  if (label.text.empty() && i == 1 && (call->name == "split" || call->name == "scale"))
-    return {call->name == "split" ? "parts" : "factor", call->operands[i]->at};
+  StringRef second = StringSwitch<StringRef>(call->name)
+                         .Case("split", "parts")
+                         .Case("scale", "factor")
+                         .Case("dropout", "rate")
+                         .Default("");
+  if (label.text.empty() && i == 1 && !second.empty())
+    return {second, call->operands[i]->at};
   return label;
+}
+
+bool ModelOptions::isNothing(StringRef name, ArrayRef<mlir::NamedAttribute> given) {
+  if (name != "scale" && name != "dropout")
+    return false;
+  double nothing = name == "scale" ? 1 : 0;
+  return all_of(given, [&](mlir::NamedAttribute factor) {
+    return cast<mlir::FloatAttr>(factor.getValue()).getValueAsDouble() == nothing;
+  });
 }
 
 StringRef ModelOptions::nameOf(StringRef name, ArrayRef<mlir::NamedAttribute> given) {
@@ -186,6 +217,17 @@ FailureOr<mlir::Attribute> ModelOptions::numbers(Name label, const Value &value,
   return all.empty() ? mlir::Attribute() : builder.getDenseF64ArrayAttr(all);
 }
 
+/// The widths of what is cut, in place of the number of equal parts.
+FailureOr<mlir::Attribute> ModelOptions::runs(Name label, const Value &value, SMLoc at) {
+  SmallVector<int64_t> widths;
+  for (const Value &item : *value.asList())
+    if (item.asInt() && *item.asInt() > 0)
+      widths.push_back(*item.asInt());
+  if (widths.empty() || widths.size() != value.asList()->size())
+    return evaluator.fail(at, "expected ints of at least 1 for `" + label.text + "`, got " + value.text());
+  return mlir::Attribute(builder.getDenseI64ArrayAttr(widths));
+}
+
 /// A window that covers the sequence hides nothing.
 FailureOr<mlir::Attribute> ModelOptions::checkWindow(Name label, const Value &value, SMLoc at) {
   const int64_t *window = value.asInt();
@@ -205,7 +247,9 @@ LogicalResult ModelOptions::checkCount(const Expr *call, const ModelOp &op, size
 
 LogicalResult ModelOptions::checkComplete(const Expr *call, ArrayRef<mlir::NamedAttribute> given) {
   for (const OpAttribute &known : kAttributes) {
-    auto isIt = [&](mlir::NamedAttribute attribute) { return attribute.getName() == known.name; };
+    auto isIt = [&](mlir::NamedAttribute attribute) {
+      return attribute.getName() == known.name || (known.kind == OpAttribute::Runs && attribute.getName() == "widths");
+    };
     if (!known.required || known.op != call->name || any_of(given, isIt))
       continue;
     if (StringRef(known.name) == "causal")

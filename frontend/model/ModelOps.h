@@ -35,10 +35,14 @@ public:
   mlir::LogicalResult checkCount(const Expr *call, const ModelOp &op, size_t operands);
   mlir::LogicalResult failUnknown(const Expr *call);
 
+  /// Whether these options make an op that changes nothing: a scale of 1, a dropout of 0.
+  static bool isNothing(StringRef name, ArrayRef<mlir::NamedAttribute> given);
+
 private:
   std::string signature(const ModelOp &op);
   mlir::FailureOr<mlir::Attribute> numbers(Name label, const Value &value, SMLoc at);
   mlir::Attribute roundedFactor(mlir::Attribute given);
+  mlir::FailureOr<mlir::Attribute> runs(Name label, const Value &value, SMLoc at);
   mlir::FailureOr<mlir::Attribute> checkWindow(Name label, const Value &value, SMLoc at);
 
   Evaluator &evaluator;

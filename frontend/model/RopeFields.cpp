@@ -153,6 +153,10 @@ private:
   }
   /// How long the sequences were that the plain positions were trained with.
   FailureOr<double> original() {
+    if (const json::Value *inside = get("original_max_position_embeddings"); inside && defaults.original)
+      if (inside->getAsNumber() != *defaults.original)
+        return refuse(givenAs, "`original_max_position_embeddings` of `" + givenAs + "` is not that beside it, " +
+                                   Value(*defaults.original).text());
     if (defaults.original)
       return *defaults.original;
     for (const json::Value *value : {config.get("original_max_position_embeddings"),

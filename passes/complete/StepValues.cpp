@@ -66,6 +66,7 @@ Role StepValues::roleOf(GroupKind kind) {
   case GroupKind::source:
   case GroupKind::starts:
   case GroupKind::positions:
+  case GroupKind::rows:
     return Role::data;
   case GroupKind::query:
   case GroupKind::dquery:

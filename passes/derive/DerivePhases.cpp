@@ -43,10 +43,25 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
                                     .Case("targets", &targets)
                                     .Case("starts", &starts)
                                     .Case("positions", &positions)
+                                    .Case("rows", &rows)
                                     .Default(&source);
   if (values.empty())
     values = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)});
   return values.front();
+}
+
+/// Each layer's dropouts have masks of their own. A part outside the layers has those behind the last of layer -1.
+static LogicalResult numberDropout(Operation *op, int64_t layer) {
+  constexpr int64_t sites = 1 << 16; // 16 bits of the masks' counter
+  auto dropout = dyn_cast<nn::DropoutOp>(op);
+  if (!dropout || dropout.getSites() == 0)
+    return success();
+  int64_t site = (layer + 1) * static_cast<int64_t>(dropout.getSites()) + static_cast<int64_t>(dropout.getSite());
+  if (site >= sites)
+    return op->emitError() << "a model has at most " << sites << " dropouts; this is number " << site;
+  dropout.setSite(site);
+  dropout.setSites(0);
+  return success();
 }
 
 LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> &flow) {
@@ -82,7 +97,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   for (Operation &op : part.front().without_terminator()) {
     FailureOr<Operation *> copy = slice.isWhole() ? builder.clone(op, mapping) : cloneSliced(builder, op, mapping);
-    if (failed(copy))
+    if (failed(copy) || failed(numberDropout(*copy, use.layer)))
       return failure();
     if (shares && isa<nn::CrossEntropyStatsOp>(*copy))
       statsOut.push_back((*copy)->getResult(0));
@@ -231,9 +246,9 @@ void PieceGraph::lowerSplits() {
   for (auto split : llvm::make_early_inc_range(scratch.block().getOps<nn::SplitOp>())) {
     OpBuilder builder(split);
     int64_t start = 0;
-    for (Value column : split.getColumns()) {
-      int64_t width = cast<RankedTensorType>(column.getType()).getShape().back();
-      auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width);
+    for (auto [result, width] : llvm::zip(split.getColumns(), split.runWidths())) {
+      Value column = result;
+      auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width, split.getPeriods());
       inherit(split, run);
       column.replaceAllUsesWith(run.getY());
       for (SmallVector<Value> *values : {&actOut, &keys})
@@ -281,7 +296,8 @@ void PieceGraph::eraseDead() {
 /// What the trainer and the piece before give.
 SmallVector<Group> PieceGraph::dataGroups() const {
   return {{GroupKind::act, act},       {GroupKind::tokens, tokens}, {GroupKind::targets, targets},
-          {GroupKind::source, source}, {GroupKind::starts, starts}, {GroupKind::positions, positions}};
+          {GroupKind::source, source}, {GroupKind::starts, starts}, {GroupKind::positions, positions},
+          {GroupKind::rows, rows}};
 }
 
 LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {

@@ -37,7 +37,7 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
   auto attention = dyn_cast<nn::AttentionOp>(op);
   if (attention && failed(addChunks(builder, attention, operands)))
     return failure();
-  if (attention || isa<nn::RopeOp, nn::PositionsOp>(op)) {
+  if (attention || isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp>(op)) {
     auto offset = attributes.get("offset");
     int64_t own = offset ? cast<IntegerAttr>(offset).getInt() : 0;
     attributes.set("offset", builder.getI64IntegerAttr(own + slice.start()));

@@ -69,7 +69,7 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
     return emitError(entry.op.getLoc()) << "the model has no part `" << name << "`, of which `" << entry.op.getSymName()
                                         << "` is made";
   Builder builder(module.getContext());
-  PartUse use{function, {}};
+  PartUse use{function, {}, layer};
   if (ArrayAttr again = entry.op.getRecomputeAttr()) {
     use.again = llvm::is_contained(again, StringAttr::get(module.getContext(), name));
     entry.key += use.again ? "again " : "kept ";
@@ -97,6 +97,8 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
   }
   entry.model.parts.push_back(use);
   entry.key += name.str() + " ";
+  if (!function.front().getOps<nn::DropoutOp>().empty()) // a mask is the layer's
+    entry.key += "layer " + std::to_string(layer) + " ";
   return success();
 }
 

@@ -29,6 +29,7 @@ struct PieceWeight {
 struct PartUse {
   mlir::func::FuncOp function;
   llvm::SmallVector<unsigned> weights;
+  int64_t layer;
   bool again = true; ///< R, where there is one, runs it again
 };
 

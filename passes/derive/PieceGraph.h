@@ -117,7 +117,8 @@ private:
   const SequenceSlice &slice;
   Identities &written;
   Scratch scratch;
-  llvm::SmallVector<mlir::Value> act, tokens, targets, source, starts, positions, weights, dact, grads; ///< arguments
+  llvm::SmallVector<mlir::Value> act, tokens, targets, source, starts, positions, rows, weights, dact,
+      grads;                                      ///< arguments
   llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;

@@ -37,6 +37,7 @@ static constexpr GroupRule groupRules[] = {
     {GroupKind::source, What::source, Span::Tokens},
     {GroupKind::starts, What::starts, Span::Tokens},
     {GroupKind::positions, What::positions, Span::Tokens},
+    {GroupKind::rows, What::rows, Span::Tokens},
 };
 
 static constexpr BodyRule bodyRules[] = {

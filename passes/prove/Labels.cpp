@@ -57,6 +57,8 @@ std::string Label::str(const Pieces &pieces) const {
     return "`data(starts, " + data + ")`";
   case What::positions:
     return "`data(positions, " + data + ")`";
+  case What::rows:
+    return "`data(rows, " + data + ")`";
   case What::loss:
     return "the loss of microbatch " + std::to_string(microbatch);
   case What::norm:

@@ -35,6 +35,7 @@ enum class What : uint8_t {
   source,
   starts,
   positions,
+  rows,
   weight,
   opt,
   fresh,

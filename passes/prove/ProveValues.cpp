@@ -141,7 +141,8 @@ private:
                                      {BindingKind::loss, What::loss, false, true},
                                      {BindingKind::source, What::source, true, false},
                                      {BindingKind::starts, What::starts, true, false},
-                                     {BindingKind::positions, What::positions, true, false}};
+                                     {BindingKind::positions, What::positions, true, false},
+                                     {BindingKind::rows, What::rows, true, false}};
     auto *kind = llvm::find_if(kinds, [&](const Kind &kind) { return kind.kind == binding.getKind(); });
     Label label;
     label.what = kind->what;

@@ -17,19 +17,19 @@ using namespace pp;
 
 namespace {
 
-/// cos and sin of the turns of all positions and pairs, [s][d/2] each.
+/// cos and sin of the turns of all positions and pairs, [s][pairs] each.
 struct RopeTable {
-  int64_t s, d, offset;
+  int64_t s, d, pairs, offset;
   std::vector<double> params;
   bool wide;
   std::vector<float> narrow[2];
   std::vector<double> full[2];
 
   RopeTable(const PreparedOp &op)
-      : s(RopeRows(op).count), d(op.dims[3]), offset(RopeRows(op).first), params(*op.turns),
+      : s(RopeRows(op).count), d(op.dims[3]), pairs(op.pairs), offset(RopeRows(op).first), params(*op.turns),
         wide(op.type == Type::F64) {
     for (int64_t t = 0; t < s; ++t)
-      for (int64_t j = 0; j < d / 2; ++j) {
+      for (int64_t j = 0; j < pairs; ++j) {
         std::array<double, 2> turn = ropeTurn(params, d, offset + t, j);
         for (size_t i = 0; i < 2; ++i)
           if (wide)
@@ -43,7 +43,7 @@ struct RopeTable {
            wide == (op.type == Type::F64);
   }
   const void *data(int i) const { return wide ? static_cast<const void *>(full[i].data()) : narrow[i].data(); }
-  int64_t bytes() const { return s * d / 2 * 2 * (wide ? 8 : 4); }
+  int64_t bytes() const { return s * pairs * 2 * (wide ? 8 : 4); }
 };
 
 struct AlignedFree {

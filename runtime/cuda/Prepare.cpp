@@ -20,16 +20,22 @@ namespace {
 
 int64_t align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// cos, then sin, of the turns of all positions and pairs, [s][d/2] each.
+/// How many pairs of heads of width d turn (PreparedOp::pairs).
+int64_t pairsOf(int64_t d, const std::vector<double> &params) {
+  return params.size() > 1 ? int64_t(params.size()) - 1 : d / 2;
+}
+
+/// cos, then sin, of the turns of all positions and pairs, [s][pairs] each.
 template <class A>
 std::vector<char> ropeTable(int64_t s, int64_t d, int64_t offset, const std::vector<double> &params) {
-  std::vector<char> bytes(size_t(s * d) * sizeof(A));
-  A *cosines = reinterpret_cast<A *>(bytes.data()), *sines = cosines + s * d / 2;
+  int64_t pairs = pairsOf(d, params);
+  std::vector<char> bytes(size_t(2 * s * pairs) * sizeof(A));
+  A *cosines = reinterpret_cast<A *>(bytes.data()), *sines = cosines + s * pairs;
   for (int64_t t = 0; t < s; ++t)
-    for (int64_t j = 0; j < d / 2; ++j) {
+    for (int64_t j = 0; j < pairs; ++j) {
       auto [cosine, sine] = ropeTurn(params, d, offset + t, j);
-      cosines[t * (d / 2) + j] = A(cosine);
-      sines[t * (d / 2) + j] = A(sine);
+      cosines[t * pairs + j] = A(cosine);
+      sines[t * pairs + j] = A(sine);
     }
   return bytes;
 }
@@ -212,7 +218,7 @@ void Kernels::State::placeOp(PreparedOp &op, char *base) {
   RopeRows rows(op);
   char *table = base + tables[{rows.count, op.dims[3], rows.first, *op.turns, wide}];
   op.cosines = table;
-  op.sines = table + rows.count * op.dims[3] / 2 * (wide ? 8 : 4);
+  op.sines = table + rows.count * op.pairs * (wide ? 8 : 4);
 }
 
 /// Allocates once, fills the tables, and tells the ops where all of it lies.
@@ -221,7 +227,8 @@ pp_status_t Kernels::State::placeAll(std::string &why) {
   bytes = failures + align(sizeof(int32_t));
   for (auto &[key, at] : tables) {
     at = bytes;
-    bytes += align(std::get<0>(key) * std::get<1>(key) * (std::get<4>(key) ? 8 : 4));
+    int64_t pairs = pairsOf(std::get<1>(key), std::get<3>(key));
+    bytes += align(2 * std::get<0>(key) * pairs * (std::get<4>(key) ? 8 : 4));
   }
   if (!memory.allocate(size_t(bytes), why))
     return PP_IO;

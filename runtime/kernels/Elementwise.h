@@ -6,6 +6,8 @@
 #ifndef PP_RUNTIME_KERNELS_ELEMENTWISE_H
 #define PP_RUNTIME_KERNELS_ELEMENTWISE_H
 
+#include "runtime/Rank.h"
+#include "runtime/files/Philox.h"
 #include "runtime/kernels/Element.h"
 
 namespace {
@@ -181,6 +183,31 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i)
     put(y, i, factor * A(get(x, i)));
+  return PP_OK;
+}
+
+/// dims b s w offset site. An element is read before it is written: y may be x.
+template <class E> pp_status_t dropout(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const auto *scalars = static_cast<const OptimizerScalars *>(arguments[3]);
+  int64_t s = op.dims[1], width = op.dims[2], rows = op.dims[0] * s;
+  if (scalars->holds) {
+    memmove(arguments[2], arguments[0], size_t(rows * width) * sizeof(E));
+    return PP_OK;
+  }
+  DropoutMask mask(scalars->seed, op.dims[4], op.params[0]);
+  A scale = A(1 / (1 - op.params[0]));
+  for (int64_t t = 0; t < rows; ++t) {
+    const E *x = in<E>(arguments[0]) + t * width;
+    E *y = out<E>(arguments[2]) + t * width;
+    int64_t first = (op.dims[3] + t % s) * width, group = -1;
+    Words words{};
+    for (int64_t c = 0; c < width; ++c) {
+      if ((first + c) / 4 != group)
+        words = mask.words(group = (first + c) / 4, in<int32_t>(arguments[1])[t]);
+      put(y, c, words.v[(first + c) % 4] >= mask.threshold ? scale * A(get(x, c)) : A(0));
+    }
+  }
   return PP_OK;
 }
 

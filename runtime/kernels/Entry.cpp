@@ -155,6 +155,14 @@ int32_t pp_attention_merge(pp_rank_t *rank, int32_t op, const void *const *parts
   return PP_RUN(attention_merge, parts, o, lse);
 }
 
+int32_t pp_sink(pp_rank_t *rank, int32_t op, const void *o, const void *lse, const void *s, void *y, void *lseY) {
+  return PP_RUN(sink, o, lse, s, y, lseY);
+}
+
+int32_t pp_sink_bwd(pp_rank_t *rank, int32_t op, const void *s, const void *lse, const void *delta, void *ds) {
+  return PP_RUN(sink_bwd, s, lse, delta, ds);
+}
+
 int32_t pp_attention_delta(pp_rank_t *rank, int32_t op, const void *dout, const void *o, void *delta) {
   return PP_RUN(attention_delta, dout, o, delta);
 }
@@ -186,6 +194,10 @@ int32_t pp_glu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p, c
 
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 int32_t pp_scale(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(scale, x, y); }
+
+int32_t pp_dropout(pp_rank_t *rank, int32_t op, const void *x, const int32_t *rows, void *y) {
+  return PP_RUN(dropout, x, rows, y, rank->scalars());
+}
 
 int32_t pp_cross_entropy(pp_rank_t *rank, int32_t op, const void *z, const int32_t *targets, void *dz, void *loss) {
   return PP_RUN(cross_entropy, z, targets, dz, loss, rank->scalars(), rank->lossesOf(targets));

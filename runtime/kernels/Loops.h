@@ -46,6 +46,8 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   }
   set(Kernel::attention_merge, attention_merge<E>);
   set(Kernel::attention_delta, attention_delta<E>);
+  set(Kernel::sink, sink<E>);
+  set(Kernel::sink_bwd, sink_bwd<E>);
   set(Kernel::gelu, gelu<E>);
   set(Kernel::gelu_bwd, gelu_bwd<E>);
   set(Kernel::swiglu, swiglu<E>);
@@ -54,6 +56,7 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::glu_bwd, glu_bwd<E>);
   set(Kernel::add, add<E>);
   set(Kernel::scale, scale<E>);
+  set(Kernel::dropout, dropout<E>);
   set(Kernel::cross_entropy, cross_entropy<E>);
   set(Kernel::cross_entropy_stats, cross_entropy_stats<E>);
   set(Kernel::cross_entropy_merge, cross_entropy_merge<E>);

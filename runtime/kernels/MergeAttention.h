@@ -1,4 +1,4 @@
-// What joins partial attentions: their outputs and log-sum-exps become one, and the row sums that all backwards share.
+// What joins partial attentions, or an attention and its sinks, to one, and the row sums that all backwards share.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_KERNELS_MERGEATTENTION_H
 #define PP_RUNTIME_KERNELS_MERGEATTENTION_H
@@ -62,6 +62,43 @@ template <class E> pp_status_t attention_delta(const PreparedOp &op, void *const
         out<Acc<E>>(arguments[2])[(b * heads + head) * s + t] =
             dotRows<E>(in<E>(arguments[0]) + at, in<E>(arguments[1]) + at, d);
       }
+  return PP_OK;
+}
+
+/// dims b s H d. The log-sum-exp that the row had is read before the new one is written.
+template <class E> pp_status_t sink(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  int64_t s = op.dims[1], heads = op.dims[2], d = op.dims[3];
+  for (int64_t b = 0; b < op.dims[0]; ++b)
+    for (int64_t t = 0; t < s; ++t)
+      for (int64_t head = 0; head < heads; ++head) {
+        int64_t at = ((b * s + t) * heads + head) * d, row = (b * heads + head) * s + t;
+        A lse = in<A>(arguments[1])[row], score = get(in<E>(arguments[2]), head), most = lse > score ? lse : score;
+        A whole = most + logarithm(exponential(lse - most) + exponential(score - most)),
+          share = exponential(lse - whole);
+        out<A>(arguments[4])[row] = whole;
+        const E *x = in<E>(arguments[0]) + at;
+        E *y = out<E>(arguments[3]) + at;
+#pragma omp simd
+        for (int64_t c = 0; c < d; ++c)
+          put(y, c, share * get(x, c));
+      }
+  return PP_OK;
+}
+
+/// dims b s H.
+template <class E> pp_status_t sink_bwd(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  int64_t s = op.dims[1], heads = op.dims[2];
+  for (int64_t head = 0; head < heads; ++head) {
+    A score = get(in<E>(arguments[0]), head), sum = 0;
+    for (int64_t b = 0; b < op.dims[0]; ++b)
+      for (int64_t t = 0; t < s; ++t) {
+        int64_t row = (b * heads + head) * s + t;
+        sum -= exponential(score - in<A>(arguments[1])[row]) * in<A>(arguments[2])[row];
+      }
+    out<A>(arguments[3])[head] = sum;
+  }
   return PP_OK;
 }
 

@@ -32,8 +32,8 @@ enum OpFlag : uint32_t {
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
-/// takes no gradient; rope may have a factor and d/2 frequencies in place of theta; attention and attention_bwd may
-/// have up to three: window, scale, softcap; cross_entropy, its stats and dz may end with a softcap.
+/// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
+/// may have up to three: window, scale, softcap; cross_entropy, its stats and dz may end with a softcap.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -56,6 +56,8 @@ enum OpFlag : uint32_t {
   X(attention, 6, 0, Causal | Documents)                                                                               \
   X(attention_merge, 5, 0, 0)                                                                                          \
   X(attention_delta, 4, 0, 0)                                                                                          \
+  X(sink, 4, 0, 0)                                                                                                     \
+  X(sink_bwd, 3, 0, 0)                                                                                                 \
   X(attention_bwd, 6, 0, Causal | Documents | Accumulate | Sums | AccumulateKv)                                        \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
@@ -65,6 +67,7 @@ enum OpFlag : uint32_t {
   X(glu_bwd, 1, 3, Exact | Tanh)                                                                                       \
   X(add, 1, 0, 0)                                                                                                      \
   X(scale, 1, 1, 0)                                                                                                    \
+  X(dropout, 5, 1, 0)                                                                                                  \
   X(cross_entropy, 2, 1, Counted)                                                                                      \
   X(cross_entropy_stats, 4, 0, 0)                                                                                      \
   X(cross_entropy_merge, 2, 0, 0)                                                                                      \
@@ -116,7 +119,8 @@ struct PreparedOp {
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves
   const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Specs.h)
   Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
-  const void *cosines = nullptr;   ///< rope: [positions][d/2] in acc
+  int64_t pairs = 0;               ///< rope: how many of each head turn
+  const void *cosines = nullptr;   ///< rope: [positions][pairs] in acc
   const void *sines = nullptr;
   const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
   int64_t chunkCount = 0;

@@ -166,7 +166,7 @@ template <class E> pp_status_t rmsnorm_bwd(const PreparedOp &op, void *const *ar
 
 // --- Rope ---
 
-/// One head of one token; sign -1 turns back.
+/// The first 2 half columns of one head of one token; sign -1 turns back.
 template <class E>
 PP_INLINE void turnHead(const E *x, E *y, const Acc<E> *cosines, const Acc<E> *sines, Acc<E> sign, int64_t half,
                         bool pair) {
@@ -189,7 +189,7 @@ PP_INLINE void turnHead(const E *x, E *y, const Acc<E> *cosines, const Acc<E> *s
 
 template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t batch = op.dims[0], s = op.dims[1], heads = op.dims[2], d = op.dims[3], half = d / 2;
+  int64_t batch = op.dims[0], s = op.dims[1], heads = op.dims[2], d = op.dims[3], half = op.pairs;
   A sign = op.has(Inverse) ? A(-1) : A(1);
   bool pair = op.has(Pair);
   const int32_t *starts = op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr;
@@ -198,7 +198,11 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
     const A *cosines = in<A>(op.cosines) + position * half, *sines = in<A>(op.sines) + position * half;
     for (int64_t head = 0; head < heads; ++head) {
       int64_t at = (row * heads + head) * d;
-      turnHead<E>(in<E>(arguments[0]) + at, out<E>(arguments[2]) + at, cosines, sines, sign, half, pair);
+      const E *x = in<E>(arguments[0]) + at;
+      E *y = out<E>(arguments[2]) + at;
+      turnHead<E>(x, y, cosines, sines, sign, half, pair);
+      if (2 * half < d && x != y)
+        memcpy(y + 2 * half, x + 2 * half, size_t(d - 2 * half) * sizeof(E));
     }
   }
   return PP_OK;

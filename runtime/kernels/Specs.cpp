@@ -58,8 +58,13 @@ std::string checkDims(const PreparedOp &op) {
       return std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads";
     return !op.has(Causal) && (op.params[0] > 0 || op.has(Documents)) ? "windows and documents need the flag `causal`"
                                                                       : "";
+  case Kernel::dropout:
+    return !(op.params[0] >= 0 && op.params[0] < 1)
+               ? "a rate of " + std::to_string(op.params[0]) + "; expected one of at least 0 and below 1"
+           : d[4] >= 1 << 16 ? "site " + std::to_string(d[4]) + " has more than 16 bits"
+                             : "";
   case Kernel::rope:
-    return d[3] % 2 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
+    return op.pairs == 0 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:
   case Kernel::positions_dw:
     return d[3] + d[1] > d[4] ? "positions " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[1] - 1) +
@@ -105,7 +110,7 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
   if (facts.name == std::string("attention") || facts.name == std::string("attention_bwd"))
     return count <= 3;
   if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
-    return count == 1 + size_t(spec.dims[3]) / 2;
+    return count <= 1 + size_t(spec.dims[3]) / 2;
   return count == facts.params;
 }
 
@@ -123,7 +128,7 @@ bool mayBeZero(Kernel kernel, size_t i) {
     return i >= 5 && i % 2;
   if (kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz)
     return i == 2;
-  return kernel == Kernel::rope && i == 4;
+  return (kernel == Kernel::rope && i == 4) || (kernel == Kernel::dropout && i >= 3);
 }
 
 } // namespace
@@ -149,7 +154,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
            ", got " + std::to_string(spec.dims.size());
   if (!takesParams(spec, facts, *kernel))
     return "expected " + counted(facts.params, "param") +
-           (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair"
+           (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair that turns"
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
             : *kernel == Kernel::attention || *kernel == Kernel::attention_bwd ? " to 3"
@@ -167,6 +172,8 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
     op.params[i] = spec.params[i];
   if (*kernel == Kernel::attention || *kernel == Kernel::attention_bwd || takesCap(*kernel))
     std::copy(spec.params.begin(), spec.params.end(), op.params);
+  if (*kernel == Kernel::rope)
+    op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;
   if (*kernel == Kernel::embedding_dw)
     op.params[0] = spec.params.empty() ? -1 : spec.params[0];
   for (const std::string &name : spec.flags) {
@@ -241,6 +248,10 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::attention_merge:
   case Kernel::attention_delta:
     return 2 * size;
+  case Kernel::sink:
+    return size + 20 * d[0] * d[1] * d[2];
+  case Kernel::sink_bwd:
+    return 12 * size;
   case Kernel::layernorm:
   case Kernel::rmsnorm:
   case Kernel::cross_entropy:
@@ -257,6 +268,8 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::layernorm_rebuild:
   case Kernel::rmsnorm_rebuild:
     return 3 * size;
+  case Kernel::dropout:
+    return 15 * d[0] * d[1] * d[2];
   case Kernel::gelu:
   case Kernel::swiglu:
   case Kernel::glu:

@@ -3,6 +3,7 @@
 //
 // A thread computes one pack of 16 bytes. It reads all it needs before it writes, and touches no other's elements, so
 // every alias that runtime/Pp.h allows is safe.
+#include "runtime/files/Philox.h"
 #include "runtime/simt/Map.h"
 
 using namespace pp;
@@ -196,6 +197,49 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
              aligned(arguments[0], arguments[1]));
 }
 
+/// Four elements share a counter; their words are made once for a pack.
+template <class E> struct Dropout {
+  using Element = E;
+  const E *x;
+  const int32_t *rows;
+  E *y;
+  int64_t s, width, offset;
+  int64_t site;
+  double rate;
+  Acc<E> scale;
+  const OptimizerScalars *scalars;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i);
+    int64_t token = quotient(i, width), known = -1;
+    int64_t first = (offset + token - quotient(token, s) * s) * width + (i - token * width);
+    Words words{};
+    DropoutMask mask(scalars->seed, site, rate);
+    for (int j = 0; j < W && !scalars->holds; ++j) {
+      int64_t place = first + j;
+      if (place / 4 != known)
+        words = mask.words(known = place / 4, rows[token]);
+      a.v[j] = words.v[place % 4] >= mask.threshold ? scale * a.v[j] : Acc<E>(0);
+    }
+    store<W>(y + i, a);
+  }
+};
+/// dims b s w offset site. A pack is of one token.
+template <class E> pp_status_t dropout(const PreparedOp &op, void *const *arguments) {
+  takeScalars(op, arguments[3]);
+  Dropout<E> dropout{in<E>(arguments[0]),
+                     in<int32_t>(arguments[1]),
+                     out<E>(arguments[2]),
+                     op.dims[1],
+                     op.dims[2],
+                     op.dims[3],
+                     op.dims[4],
+                     op.params[0],
+                     Acc<E>(1 / (1 - op.params[0])),
+                     op.launches->scalars};
+  return map(op, dropout, op.dims[0] * op.dims[1] * op.dims[2],
+             op.dims[2] % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
+}
+
 /// Column c of row t of x goes to column c of row t of y; rows of different widths.
 template <class E> struct Columns {
   using Element = E;
@@ -273,6 +317,7 @@ Body pp::elementwiseBody(Kernel kernel, Type type) {
     PP_BODY_OF(glu_bwd)
     PP_BODY_OF(add)
     PP_BODY_OF(scale)
+    PP_BODY_OF(dropout)
     PP_BODY_OF(slice_columns)
     PP_BODY_OF(place_columns)
     PP_BODY_OF(copy)

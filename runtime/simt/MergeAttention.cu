@@ -1,4 +1,4 @@
-// Kernels that join partial attentions: merged outputs and log-sum-exps, and the row sums that all backwards share.
+// Kernels that join partial attentions, or an attention and its sinks, to one, and row sums that all backwards share.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/simt/Launch.h"
 
@@ -91,12 +91,65 @@ template <class E> pp_status_t attention_delta(const PreparedOp &op, void *const
                 op.dims[3]);
 }
 
+/// A warp for each row; all lanes read the log-sum-exp before one writes the new one.
+template <class E>
+__global__ void sinkKernel(const E *o, const Acc<E> *lse, const E *scores, E *y, Acc<E> *lseY, int64_t rows, int64_t s,
+                           int64_t heads, int64_t d) {
+  using A = Acc<E>;
+  int64_t number = int64_t(blockIdx.x) * warps + threadIdx.x / 32;
+  if (number >= rows)
+    return;
+  HeadRow row(number, s, heads, d);
+  A was = lse[row.statistic], score = widen(scores[number % heads]), most = larger(was, score);
+  A whole = most + logarithm(exponential(was - most) + exponential(score - most)), share = exponential(was - whole);
+  for (int64_t c = int64_t(threadIdx.x) % 32; c < d; c += 32)
+    narrow(y[row.at + c], share * widen(o[row.at + c]));
+  waitWarp();
+  if (threadIdx.x % 32 == 0)
+    lseY[row.statistic] = whole;
+}
+
+/// dims b s H d.
+template <class E> pp_status_t sink(const PreparedOp &op, void *const *arguments) {
+  int64_t rows = op.dims[0] * op.dims[1] * op.dims[2];
+  return launch(op, sinkKernel<E>, {blocksFor(rows, warps)}, 32 * warps, 0, in<E>(arguments[0]),
+                in<Acc<E>>(arguments[1]), in<E>(arguments[2]), out<E>(arguments[3]), out<Acc<E>>(arguments[4]), rows,
+                op.dims[1], op.dims[2], op.dims[3]);
+}
+
+constexpr int sinkThreads = 256;
+
+/// A block for each head, whose threads add rows in a fixed order.
+template <class E>
+__global__ void sinkScoresKernel(const E *scores, const Acc<E> *lse, const Acc<E> *delta, Acc<E> *ds, int64_t batch,
+                                 int64_t s, int64_t heads) {
+  using A = Acc<E>;
+  int64_t head = blockIdx.x;
+  A score = widen(scores[head]), sum[1] = {0};
+  for (int64_t i = threadIdx.x; i < batch * s; i += sinkThreads) {
+    int64_t row = (i / s * heads + head) * s + i % s;
+    sum[0] -= exponential(score - lse[row]) * delta[row];
+  }
+  blockSum(sum, sharedMemory<A>());
+  if (threadIdx.x == 0)
+    ds[head] = sum[0];
+}
+
+/// dims b s H.
+template <class E> pp_status_t sink_bwd(const PreparedOp &op, void *const *arguments) {
+  return launch(op, sinkScoresKernel<E>, {op.dims[2]}, sinkThreads, blockSumEntries * sizeof(Acc<E>),
+                in<E>(arguments[0]), in<Acc<E>>(arguments[1]), in<Acc<E>>(arguments[2]), out<Acc<E>>(arguments[3]),
+                op.dims[0], op.dims[1], op.dims[2]);
+}
+
 } // namespace
 
 Body pp::mergeAttentionBody(Kernel kernel, Type type) {
   switch (kernel) {
     PP_BODY_OF(attention_merge)
     PP_BODY_OF(attention_delta)
+    PP_BODY_OF(sink)
+    PP_BODY_OF(sink_bwd)
   default:
     return nullptr;
   }

@@ -13,7 +13,7 @@ template <class E> struct Rope {
   const E *x;
   E *y;
   const Acc<E> *cosines, *sines; ///< [positions][half]
-  int64_t s, heads, half;
+  int64_t s, heads, half, d;     ///< the first 2 half of a head's d columns turn
   Acc<E> sign;
   bool pair;
   const int32_t *starts; ///< [batch, s], or null: positions count from those of the table
@@ -24,7 +24,7 @@ template <class E> struct Rope {
     int64_t head = quotient(i, half), j = i - head * half, row = quotient(head, heads), t = row - quotient(row, s) * s;
     int64_t position = starts ? offset + t - starts[row] : t;
     auto c = load<W>(cosines + position * half + j), n = load<W>(sines + position * half + j);
-    int64_t base = head * 2 * half;
+    int64_t base = head * d;
     const E *from = x + base + (pair ? 2 * j : j);
     E *to = y + base + (pair ? 2 * j : j);
     auto a = load<W>(from), b = load<W>(from + (pair ? W : half));
@@ -50,9 +50,25 @@ template <class E> struct Rope {
   }
 };
 
+/// Columns of heads from `first` on, which do not turn.
+template <class E> struct Passed {
+  using Element = E;
+  const E *x;
+  E *y;
+  int64_t first, d;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t width = d - first, head = quotient(i, width), at = head * d + first + (i - head * width);
+    store<W>(y + at, load<W>(x + at));
+  }
+};
+
 template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t half = op.dims[3] / 2;
+  int64_t half = op.pairs, d = op.dims[3], all = op.dims[0] * op.dims[1] * op.dims[2];
+  if (2 * half < d && arguments[0] != arguments[2])
+    if (pp_status_t status =
+            map(op, Passed<E>{in<E>(arguments[0]), out<E>(arguments[2]), 2 * half, d}, all * (d - 2 * half), false))
+      return status;
   Rope<E> rope{in<E>(arguments[0]),
                out<E>(arguments[2]),
                in<A>(op.cosines),
@@ -60,12 +76,12 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
                op.dims[1],
                op.dims[2],
                half,
+               d,
                op.has(Inverse) ? A(-1) : A(1),
                op.has(Pair),
                op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr,
                op.dims[4]};
-  return map(op, rope, op.dims[0] * op.dims[1] * op.dims[2] * half,
-             half % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
+  return map(op, rope, all * half, (half | d) % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
 }
 
 // --- Tables ---

@@ -73,14 +73,20 @@ void StepInputs::begin(int64_t number) {
 int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
 
 Status StepInputs::fill(const RankProgram &program, Device &device) {
-  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before, Rows::What::Starts,
-                                  Rows::What::Starts}; // by InputSpec::Kind
+  constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
+                                  Rows::What::Starts, Rows::What::Starts,  Rows::What::Starts}; // by InputSpec::Kind
   for (const InputSpec &its : program.inputs) {
     input.resize(size_t(whole.batch * its.length));
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
     const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
     for (int64_t row = 0; row < whole.batch; ++row) {
       const int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
+      if (its.kind == InputSpec::Kind::Rows) {
+        if (number > INT32_MAX)
+          return invalid("step ", step, " reads sequence ", number, "; dropout knows ", INT32_MAX, " of them");
+        std::fill_n(input.data() + row * its.length, its.length, int32_t(number));
+        continue;
+      }
       (own ? sourceRows : rows).read(number, what, input.data() + row * its.length, its.first, its.length);
     }
     for (size_t i = 0; its.kind == InputSpec::Kind::Positions && i < input.size(); ++i)

@@ -299,7 +299,8 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
                       whole.scalesLoss(),
                       given.momentum,
                       summary.lr,
-                      given.weightDecay};
+                      given.weightDecay,
+                      state.seed};
     if (given.kind == "muon") { // one factor for both rates
       rank.optimizer.lr = given.lr > 0 ? given.restLr * (summary.lr / given.lr) : given.restLr;
       rank.optimizer.weightDecay = given.restDecay;

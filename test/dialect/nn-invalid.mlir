@@ -92,6 +92,69 @@ func.func @thirds(%x: tensor<2x8x16xf32>) {
 
 // -----
 
+func.func @splits_what(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`split` expects a number of parts, or widths}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a, %b = nn.split %x : (tensor<2x8x16xf32>) -> (tensor<2x8x8xf32>, tensor<2x8x8xf32>)
+  return
+}
+
+// -----
+
+func.func @splits_widths(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`split` expects all widths together 7 to be x's width in a period, got 8}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a, %b = nn.split %x {periods = 2 : i64, widths = array<i64: 4, 3>} : (tensor<2x8x16xf32>) -> (tensor<2x8x8xf32>, tensor<2x8x6xf32>)
+  return
+}
+
+// -----
+
+func.func @splits_periods(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`split` expects x's width to be a multiple of 3 periods, got 16}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a, %b = nn.split %x {parts = 2 : i64, periods = 3 : i64} : (tensor<2x8x16xf32>) -> (tensor<2x8x8xf32>, tensor<2x8x8xf32>)
+  return
+}
+
+// -----
+
+func.func @slices_beyond_a_period(%x: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`slice_columns` expects columns of periods of a tensor 16 wide, got 3 to 5}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.slice_columns %x {periods = 4 : i64, start = 3 : i64, width = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x8xf32>
+  return
+}
+
+// -----
+
+func.func @turns_more_than_a_head(%x: tensor<2x8x10xf32>) {
+  // expected-error@+2 {{`rope` expects a table of a factor and a frequency for each pair that turns, so of length 2 to 3 for heads of width 5, got 4}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %a = nn.rope %x {heads = 2 : i64, table = array<f64: 1.0, 1.0, 0.5, 0.2>} : (tensor<2x8x10xf32>) -> tensor<2x8x10xf32>
+  return
+}
+
+// -----
+
+func.func @sinks_for_other_heads(%o: tensor<2x8x12xf32>, %lse: tensor<2x4x8xf32>, %s: tensor<3xf32>) {
+  // expected-error@+2 {{`sink` expects lse as 'tensor<2x3x8xf32>', got 'tensor<2x4x8xf32>'}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %y, %l = nn.sink %o, %lse, %s : (tensor<2x8x12xf32>, tensor<2x4x8xf32>, tensor<3xf32>) -> (tensor<2x8x12xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @drops_all(%x: tensor<2x8x12xf32>, %rows: tensor<2x8xi32>) {
+  // expected-error@+2 {{`dropout` expects a rate of at least 0 and below 1, got 1.000000e+00}}
+  // expected-error@+1 {{op failed to infer returned types}}
+  %y = nn.dropout %x of %rows {rate = 1.0 : f64} : (tensor<2x8x12xf32>, tensor<2x8xi32>) -> tensor<2x8x12xf32>
+  return
+}
+
+// -----
+
 func.func @context(%tokens: tensor<2x8xi32>, %table: tensor<4x16xf32>) {
   // expected-error@+2 {{`positions` expects a table of at least 8 positions, got 4}}
   // expected-error@+1 {{failed to infer returned types}}
@@ -396,7 +459,7 @@ func.func private @part(%w: tensor<2xf32> {nn.weight = {name = "w"}})
 // -----
 
 // What else a part of a model and its arguments may carry.
-// expected-error@+1 {{expected tokens, targets, source, starts or positions in `nn.data`, got "images"}}
+// expected-error@+1 {{expected tokens, targets, source, starts, positions or rows in `nn.data`, got "images"}}
 func.func private @part(%x: tensor<2xi32> {nn.data = "images"})
 
 // -----

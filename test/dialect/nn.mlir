@@ -132,6 +132,15 @@ func.func @backward(%x: tensor<2x8x16xbf16>, %w: tensor<16x16xbf16>, %g: tensor<
 func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16x16xf32>, %norm: tensor<1xf64>) {
   // CHECK: nn.slice_columns %{{.*}} {start = 4 : i64, width = 8 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
   %0 = nn.slice_columns %x {start = 4 : i64, width = 8 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
+  // CHECK: nn.slice_columns %{{.*}} {periods = 4 : i64, start = 1 : i64, width = 2 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
+  %p = nn.slice_columns %x {periods = 4 : i64, start = 1 : i64, width = 2 : i64} : (tensor<2x8x16xf64>) -> tensor<2x8x8xf64>
+  // CHECK: nn.place_columns %{{.*}} {periods = 4 : i64, start = 1 : i64, total = 16 : i64}
+  %px = nn.place_columns %p {periods = 4 : i64, start = 1 : i64, total = 16 : i64} : (tensor<2x8x8xf64>) -> tensor<2x8x16xf64>
+  // CHECK: nn.split %{{.*}} {periods = 2 : i64, widths = array<i64: 5, 3>} : (tensor<2x8x16xf64>) -> (tensor<2x8x10xf64>, tensor<2x8x6xf64>)
+  %uneven:2 = nn.split %x {periods = 2 : i64, widths = array<i64: 5, 3>} : (tensor<2x8x16xf64>) -> (tensor<2x8x10xf64>, tensor<2x8x6xf64>)
+  // A table of two pairs turns the first four columns of each head, whose width may be odd then.
+  // CHECK: nn.rope %{{.*}} {heads = 2 : i64, table = array<f64: 1.000000e+00, 1.000000e+00, 5.000000e-01>}
+  %t = nn.rope %uneven#0 {heads = 2 : i64, table = array<f64: 1.0, 1.0, 0.5>} : (tensor<2x8x10xf64>) -> tensor<2x8x10xf64>
   // CHECK: nn.place_columns %{{.*}} into %{{.*}} {start = 8 : i64, total = 16 : i64}
   %1 = nn.place_columns %0 into %x {start = 8 : i64, total = 16 : i64} : (tensor<2x8x8xf64>, tensor<2x8x16xf64>) -> tensor<2x8x16xf64>
   // Rows of both sequences together: a run may have some of each.

@@ -22,6 +22,11 @@ def llama_like(kind, hidden, heads, kv_heads, ffn, **more):
                 intermediate_size=ffn) | COMMON | more
 
 
+def neox(hidden, heads, ffn, **more):
+    return dict(model_type="gpt_neox", hidden_size=hidden, num_attention_heads=heads, intermediate_size=ffn,
+                classifier_dropout=0.1) | COMMON | more
+
+
 def stretched(kind, **more):
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=500.0, **more))
 
@@ -84,8 +89,20 @@ VARIANTS = {
             full_attention=dict(rope_type="yarn", rope_theta=500000, factor=4.0, original_max_position_embeddings=16,
                                 attention_factor=1.2, beta_fast=32.0, beta_slow=1.0),
             sliding_attention=dict(rope_type="default", rope_theta=500.0))),
+    "phi3": llama_like("phi3", 24, 4, 2, 21, sliding_window=5, pad_token_id=None, partial_rotary_factor=0.75),
+    "phi3_odd": llama_like("phi3", 24, 4, 4, 33, pad_token_id=101, tie_word_embeddings=True,
+                           rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
+    "phi3_longrope": llama_like("phi3", 32, 4, 1, 21, pad_token_id=None, original_max_position_embeddings=16,
+                                partial_rotary_factor=0.5, rope_scaling=dict(
+                                    type="longrope", short_factor=[1.0, 1.5], long_factor=[1.5, 3.0])),
+    "gpt_neox": neox(20, 2, 33),
+    "gpt_neox_in_sequence": neox(20, 2, 33, use_parallel_residual=False, attention_bias=False, rotary_pct=0.3,
+                                 rotary_emb_base=500.0, tie_word_embeddings=True),
+    "gpt_neox_stretched": neox(24, 3, 21, rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=500.0,
+                                                               partial_rotary_factor=1.0)),
     "gpt2": GPT2 | dict(n_inner=33),
     "gpt2_unscaled": GPT2 | dict(scale_attn_weights=False),
+    "gpt2_depths": GPT2 | dict(scale_attn_by_inverse_layer_idx=True),
     "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, layer_norm_epsilon=1e-6),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.

@@ -15,12 +15,19 @@ import transformers
 import families
 
 
+def parameters(model):
+    """By the names in files: without `transformer.`, and the head of GPT-NeoX as `embed_out`."""
+    renamed = "embed_out" if model.config.model_type == "gpt_neox" else "lm_head"
+    return {name.removeprefix("transformer.").replace("lm_head", renamed): weight
+            for name, weight in model.named_parameters()}
+
+
 def model_of(variant):
     config = transformers.AutoConfig.for_model(**families.VARIANTS[variant])
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64)
     with torch.no_grad():
-        for name, weight in model.named_parameters():
-            _, values = families.weight_of(name.removeprefix("transformer."), list(weight.shape))
+        for name, weight in parameters(model).items():
+            _, values = families.weight_of(name, list(weight.shape))
             weight.copy_(torch.tensor(values).reshape(weight.shape))
     return model
 
@@ -32,7 +39,7 @@ def judge(variant):
     logits = model.train()(input_ids=rows, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.reshape(len(targets), -1), targets)
     loss.backward()
-    gradients = {name: (None, weight.grad.flatten().tolist()) for name, weight in model.named_parameters()}
+    gradients = {name: (None, weight.grad.flatten().tolist()) for name, weight in parameters(model).items()}
     return {"loss": loss.item(), "gradients": families.summary(gradients)}
 
 

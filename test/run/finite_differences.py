@@ -60,6 +60,11 @@ def main():
         "model.windows": "[4, 0]", "model.head_norms": "true", "model.score_cap": 2, "model.logit_cap": 3,
         "model.score_scale": 0.3, "model.local_rope": "[1.5, 0.7, 0.1]"})
     judge(compiler, folder, tally, "olmo", **{"model.windows": "[0, 3]"})
+    judge(compiler, folder, tally, "llama", **{"model.sinks": "true", "model.windows": "[3, 0]"})
+    judge(compiler, folder, tally, "llama", **{
+        "model.fused": "true", "model.turns": "[1, 0]", "model.rope": "[1.5, 0.7]"})
+    judge(compiler, folder, tally, "gpt2", **{"model.depths": "[1, 2]"})
+    judge(compiler, folder, tally, "gpt2", **{"model.embed_rate": 0.1, "model.residual_rate": 0.3})
     return tally.close()
 
 

@@ -86,6 +86,66 @@ TEST(KernelsAttention, DerivativesByDifferences) {
 }
 /// Differences cannot see a mask that is wrong in both directions: o_i must depend on v_j exactly for j <= i, with the
 /// diagonal, and o_0 is v_0.
+namespace {
+
+/// Causal attention with one score more in each head's softmax, by its definition.
+Values sunk(const Slice &n, const Values &q, const Keys &keys, const Values &scores) {
+  Values o(n.queries());
+  auto at = [&](int64_t b, int64_t t, int64_t head, int64_t heads) {
+    return size_t(((b * n.s + t) * heads + head) * n.d);
+  };
+  for (int64_t b = 0; b < n.b; ++b)
+    for (int64_t head = 0; head < n.heads; ++head)
+      for (int64_t t = 0; t < n.s; ++t) {
+        double total = std::exp(scores[size_t(head)]);
+        size_t row = at(b, t, head, n.heads);
+        for (int64_t j = 0; j <= t; ++j) {
+          size_t key = at(b, j, head * n.groups / n.heads, n.groups);
+          double score = 0;
+          for (size_t c = 0; c < size_t(n.d); ++c)
+            score += q[row + c] * keys.k[0][key + c] * n.factor();
+          total += std::exp(score);
+          for (size_t c = 0; c < size_t(n.d); ++c)
+            o[row + c] += std::exp(score) * keys.v[0][key + c];
+        }
+        for (size_t c = 0; c < size_t(n.d); ++c)
+          o[row + c] /= total;
+      }
+  return o;
+}
+
+} // namespace
+
+/// With the sink's log-sum-exp and output, the gradients of an attention are those of both.
+TEST(KernelsAttention, SinksAndTheirDerivatives) {
+  Slice n(2, 9, 4, 2, 6, true);
+  for (Type type : allTypes) {
+    Values q = rounded(type, random(n.queries(), 1)), dout = rounded(type, random(n.queries(), 2));
+    Values scores = rounded(type, {0.5, -1, 3, -1e4});
+    Keys keys{{rounded(type, random(n.keys(0), 3))}, {rounded(type, random(n.keys(0), 4))}};
+    Output output = forward(n, type, q, keys);
+    Array o(type, output.o), lse(accOf(type), output.lse), y(type, n.queries()), all(accOf(type), n.rows());
+    OneOp op("sink", type, {n.b, n.s, n.heads, n.d});
+    op(pp_sink, o, lse, Array(type, scores), y, all);
+    op(pp_sink, o, lse, Array(type, scores), o, lse);
+    expectEqual(o.get(), y.get(), "in place");
+    expectEqual(lse.get(), all.get(), "in place");
+    expectNear(y.get(), sunk(n, q, keys, scores), 2 * toleranceOf(type), nameOf(type));
+    Gradients gradients = backward(n, type, dout, q, keys, {y.get(), all.get()});
+    Values dq = finiteDifferences([&](const Values &moved) { return sunk(n, moved, keys, scores); }, q, dout);
+    Values dk =
+        finiteDifferences([&](const Values &moved) { return sunk(n, q, {{moved}, keys.v}, scores); }, keys.k[0], dout);
+    double tolerance = std::max(1e-8, 4 * toleranceOf(type));
+    expectNear(gradients.dq, dq, tolerance, "dq");
+    expectNear(gradients.dk[0], dk, tolerance, "dk");
+    Array ds(accOf(type), scores.size());
+    OneOp("sink_bwd", type, {n.b, n.s, n.heads})(pp_sink_bwd, Array(type, scores), all,
+                                                 Array(accOf(type), delta(n, type, dout, y.get())), ds);
+    expectNear(ds.get(), finiteDifferences([&](const Values &moved) { return sunk(n, q, keys, moved); }, scores, dout),
+               tolerance, "ds");
+  }
+}
+
 TEST(KernelsAttention, DependsOnExactlyTheVisibleKeys) {
   for (Type type : allTypes)
     for (const Slice &n :

@@ -1,5 +1,6 @@
 // Flat loops: gelu, gated units, add, columns, copies, sum of squares and AdamW against f64, slopes by differences.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/Philox.h"
 #include "test/unit/Kernels.h"
 
 using namespace pp;
@@ -89,6 +90,57 @@ TEST(KernelsElementwise, Swiglu) {
       OneOp("swiglu_bwd", type, {int64_t(n)})(pp_swiglu_bwd, Array(type, dy), dp, dq, dp, dq);
       expectNear(dp.get(), slopes(p, silu, weight), std::max(1e-8, toleranceOf(type)), "dp");
       expectNear(dq.get(), dqExpected, toleranceOf(type), "dq");
+    }
+}
+
+/// The known answers of the authors' Random123 library.
+TEST(KernelsElementwise, PhiloxKnownAnswers) {
+  auto expectWords = [](uint64_t key, Words counter, Words expected) {
+    Words words = philox(key, counter);
+    for (int i = 0; i < 4; ++i)
+      EXPECT_EQ(words.v[i], expected.v[i]) << i;
+  };
+  expectWords(0, {{0, 0, 0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
+  expectWords(~uint64_t(0), {{~0u, ~0u, ~0u, ~0u}}, {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}});
+  expectWords(0x299f31d0a4093822, {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+              {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
+}
+
+/// Each element by its counter, whatever part of the sequences a call has; a step that holds drops nothing.
+TEST(KernelsElementwise, Dropout) {
+  for (Type type : allTypes)
+    for (int64_t width : {5, 16}) {
+      const int64_t batch = 2, s = 6, site = 4711;
+      const double rate = 0.3;
+      const uint64_t seed = 0x123456789abcdef0;
+      std::vector<int32_t> rows;
+      for (int64_t i = 0; i < batch * s; ++i)
+        rows.push_back(int32_t(40 + i / s));
+      Values x = rounded(type, random(size_t(batch * s * width), 1)), expected = x;
+      size_t dropped = 0;
+      for (size_t i = 0; i < x.size(); ++i) {
+        auto place = uint64_t(int64_t(i) % (s * width)), row = uint64_t(40 + int64_t(i) / (s * width));
+        Words words = philox(seed, {{uint32_t(place / 4), uint32_t(site) << 16, uint32_t(row), 0}});
+        bool stays = double(words.v[place % 4]) >= rate * 4294967296.0;
+        expected[i] = stays ? x[i] / (1 - rate) : 0;
+        dropped += !stays;
+      }
+      EXPECT_NEAR(double(dropped) / double(x.size()), rate, 0.15);
+      OneOp op("dropout", type, {batch, s, width, 0, site}, {rate});
+      op.rank.optimizer.seed = seed;
+      Array y(type, x);
+      op(pp_dropout, y, rows, y);
+      expectNear(y.get(), expected, toleranceOf(type) / 2, nameOf(type));
+      op.rank.optimizer.holds = true;
+      op(pp_dropout, Array(type, x), rows, y);
+      expectEqual(y.get(), x, "held");
+      OneOp last("dropout", type, {1, 2, width, 4, site}, {rate}); // the last two tokens of the first sequence
+      last.rank.optimizer.seed = seed;
+      Values part(x.begin() + 4 * width, x.begin() + 6 * width);
+      Array z(type, part.size());
+      last(pp_dropout, Array(type, part), std::vector<int32_t>{40, 40}, z);
+      expectNear(z.get(), Values(expected.begin() + 4 * width, expected.begin() + 6 * width), toleranceOf(type) / 2,
+                 "a slice");
     }
 }
 

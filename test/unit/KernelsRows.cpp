@@ -226,6 +226,34 @@ TEST(KernelsRows, RopeOfATable) {
     }
 }
 
+/// A table of fewer pairs than a head has: what is behind them passes, also of heads of odd width.
+TEST(KernelsRows, RopeOfAPart) {
+  for (Type type : allTypes)
+    for (int64_t d : {7, 16})
+      for (bool pair : {false, true}) {
+        int64_t batch = 2, s = 5, heads = 3;
+        size_t pairs = d == 7 ? 2 : 4;
+        Values table = {1.25, 1.0, 0.5}, x = rounded(type, random(size_t(batch * s * heads * d), 1)), expected = x;
+        if (d == 16)
+          table.insert(table.end(), {0.01, 3.0});
+        for (size_t i = 0; i < x.size(); i += size_t(d))
+          for (size_t j = 0; j < pairs; ++j) {
+            double angle = double(int64_t(i) / (d * heads) % s) * table[1 + j];
+            size_t a = i + (pair ? 2 * j : j), b = pair ? a + 1 : a + pairs;
+            expected[a] = 1.25 * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
+            expected[b] = 1.25 * (x[b] * std::cos(angle) + x[a] * std::sin(angle));
+          }
+        Array y(type, x.size()), inPlace(type, x);
+        OneOp op("rope", type, {batch, s, heads, d, 0}, table, flags(pair, "pair"));
+        op(pp_rope, Array(type, x), nullptr, y);
+        op(pp_rope, inPlace, nullptr, inPlace);
+        expectNear(y.get(), expected, toleranceOf(type) / 2, nameOf(type));
+        expectEqual(inPlace.get(), y.get(), "in place");
+        for (size_t i = 2 * pairs; i < size_t(d); ++i)
+          ASSERT_EQ(y.get()[i], x[i]);
+      }
+}
+
 /// Products of turned q and k see only the distance: shifting all positions by 1000 changes nothing.
 TEST(KernelsRows, RopeShiftInvariance) {
   int64_t s = 6, d = 16;

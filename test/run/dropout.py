@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Judges dropout: one mask on every schedule, slice, microbatch and recompute; none in evaluation."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: dropout.py PP_COMPILE FOLDER
+import os, sys
+import harness
+
+SIZES = dict(model="gpt2", layers=8, hidden=20, heads=4, ffn=33, vocab=256, context=32, sequence=16, microbatch=1,
+             microbatches=8, precision="f64")
+RATES = {"model.embed_rate": 0.1, "model.residual_rate": 0.25}
+# All but the first run on four ranks. The last ones have other microbatches of the same eight sequences.
+PROGRAMS = [dict(schedule="single"), *(dict(schedule=name, ranks=4) for name in (
+    "1f1b", "1f1b_recompute", "zb_v", "weipipe_interleave", "tawpipe", "slimpipe", "helixpipe", "dualpipe_v", "fsdp",
+    "1f1b_vocabulary")), dict(schedule="single", microbatch=8, microbatches=1),
+    dict(schedule="data_parallel", ranks=4, microbatch=2, microbatches=4)]
+
+
+class Dropped:
+    def __init__(self, compiler, folder):
+        self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
+        self.short = os.path.join(folder, "short.txt")
+        with open(self.text, "rb") as text, open(self.short, "wb") as short:
+            short.write(text.read(2000))
+
+    def compile(self, name, **values):
+        return harness.compile_train(self.compiler, os.path.join(self.folder, name), SIZES | RATES | values)
+
+    def run(self, program, *options):
+        log, grads = program + ".jsonl", program + ".grads"
+        harness.call([program, "--in-process", "--data", self.text, "--steps", "2", "--log", log, "--grads", grads,
+                      *options])
+        return harness.read_log(log), harness.read_safetensors(grads)
+
+
+def distance(gradients, others):
+    """Over the largest number of each tensor."""
+    return max(max(abs(a - b) for a, b in zip(values, others[name][1])) / max(map(abs, others[name][1]))
+               for name, (_, values) in gradients.items())
+
+
+def main():
+    compiler, folder = sys.argv[1:]
+    tests, tally = Dropped(compiler, folder), harness.Tally()
+    first, wanted = None, None
+    for number, values in enumerate(PROGRAMS):
+        lines, gradients = tests.run(tests.compile(f"program{number}", **values))
+        losses = [line["loss"] for line in lines]
+        if not number:
+            first, wanted = losses, gradients
+            continue
+        error, off = max(abs(a - b) for a, b in zip(losses, first)), distance(gradients, wanted)
+        tally.check(error <= 1e-12 * first[0] and off <= 1e-10, f"{values}: losses {error:.1e}, gradients {off:.1e}")
+    with_it = os.path.join(folder, "program0")
+    without = tests.compile("without", schedule="single", **{"model.dropout": 0})
+    plain = tests.compile("plain", schedule="single", **{"model.embed_rate": 0, "model.residual_rate": 0})
+    off, none = tests.run(without), tests.run(plain)
+    tally.check(off[0][0]["loss"] == none[0][0]["loss"] and off[1] == none[1], "`model.dropout=0`: as without rates")
+    tally.check(abs(off[0][0]["loss"] - first[0]) > 1e-6, "dropout changes the loss")
+    lines = [tests.run(program, "--lr", "0", "--eval", tests.short)[0][-1] for program in (with_it, without)]
+    tally.check(lines[0]["eval_loss"] == lines[1]["eval_loss"], "evaluation drops nothing")
+    again = [line["loss"] for line in tests.run(with_it, "--lr", "0")[0]]
+    tally.check(abs(again[0] - first[0]) == 0, "the same seed has the same masks")
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
