@@ -139,6 +139,19 @@ private:
       emitRemark(program.getLoc()) << "all weights are frozen, so `B` is `I` and `W`, `U` and moves of `grad` are "
                                       "nothing: "
                                    << input;
+    if (!freeze)
+      remarkSplit();
+  }
+
+  /// Of a linear with an adapter of rank r, from K to N features, `W` has the share r (K + N) / (K N) of the work of `I`.
+  void remarkSplit() {
+    program.walk([](UnitOp unit) {
+      if (unit.getUnit().getPhase() != Phase::W)
+        return WalkResult::advance();
+      emitRemark(unit.getLoc()) << "`W` computes gradients of adapters alone, which is little work: a backward split "
+                                   "into `I` and `W` keeps memory for `W` and gains next to no time";
+      return WalkResult::interrupt();
+    });
   }
 };
 

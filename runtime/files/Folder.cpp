@@ -132,6 +132,12 @@ Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, st
   return {};
 }
 
+bool isOfTokenizer(const std::string &name) {
+  static const char *const begins[] = {
+      "tokenizer", "special_tokens_map.json", "added_tokens.json", "vocab.", "merges.txt", "chat_template"};
+  return std::any_of(std::begin(begins), std::end(begins), [&](const char *begin) { return name.starts_with(begin); });
+}
+
 /// Walks the text once. A string at depth 1 is a key if a colon follows; the value ends before the next comma or brace.
 std::string withDtype(const std::string &config, const std::string &dtype) {
   std::string out, key;

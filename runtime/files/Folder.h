@@ -29,6 +29,8 @@ Status readText(const std::string &path, std::string &body);
 /// What a folder with a model has beside its weights: config.json, the tokenizer's files and the like, but no code and
 /// no weights of other formats. `tooLarge` gets the files that are too large to be such.
 Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, std::vector<std::string> &tooLarge);
+/// Whether such a file belongs to the tokenizer.
+bool isOfTokenizer(const std::string &name);
 /// The text of a config.json whose `dtype` and `torch_dtype`, where it has them, are this one. No other byte changes.
 [[nodiscard]] std::string withDtype(const std::string &config, const std::string &dtype);
 

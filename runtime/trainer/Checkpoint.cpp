@@ -277,14 +277,24 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
   return writer ? file.finish() : Status();
 }
 
+/// What is copied from the model's folder.
+Status copiedFiles(const WeightLayout &layout, std::vector<std::string> &names, std::vector<std::string> &tooLarge) {
+  if (!layout.beside)
+    return {};
+  PP_TRY(filesBeside(*layout.beside, names, tooLarge));
+  if (layout.adapters)
+    for (std::vector<std::string> *list : {&names, &tooLarge})
+      std::erase_if(*list, [](const std::string &name) { return !isOfTokenizer(name); });
+  return {};
+}
+
 /// Copies what the model has beside its weights, and writes the index.
 Status writeBeside(const std::string &fresh, const WeightLayout &layout, const Plan &plan) {
   std::vector<std::string> beside, tooLarge;
-  if (layout.origin)
-    PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
+  PP_TRY(copiedFiles(layout, beside, tooLarge));
   for (const std::string &name : beside) {
     std::string body;
-    PP_TRY(readText(layout.origin->path() + "/" + name, body));
+    PP_TRY(readText(layout.beside->path() + "/" + name, body));
     if (name == "config.json" && layout.type)
       body = withDtype(body, *layout.type == Type::F32   ? "float32"
                              : *layout.type == Type::F16 ? "float16"
@@ -298,8 +308,7 @@ Status writeBeside(const std::string &fresh, const WeightLayout &layout, const P
 Status writeOthers(RankMemory &memory, const std::string &fresh, const RunState &state, const WeightLayout &layout,
                    Plan &plan) {
   std::vector<std::string> beside, tooLarge;
-  if (layout.origin)
-    PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
+  PP_TRY(copiedFiles(layout, beside, tooLarge));
   plan.names.insert(plan.names.end(), beside.begin(), beside.end());
   PP_TRY(writeState(memory.emitted.program(), fresh + "/" + stateFile, state, plan.names));
   if (layout.adapters) {
@@ -403,12 +412,11 @@ Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayo
     for (const Held &piece : pieces)
       needed += uint64_t(piece.tensor.bytes());
   std::vector<std::string> beside, tooLarge;
-  if (layout.origin)
-    PP_TRY(filesBeside(*layout.origin, beside, tooLarge));
+  PP_TRY(copiedFiles(layout, beside, tooLarge));
   for (const std::string &name : beside)
-    needed += std::filesystem::file_size(layout.origin->path() + "/" + name, error);
+    needed += std::filesystem::file_size(layout.beside->path() + "/" + name, error);
   if (!tooLarge.empty())
-    remark = text("`", layout.origin->path(), "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder,
+    remark = text("`", layout.beside->path(), "/", tooLarge[0], "` has more than 64 MiB and is not copied to `", folder,
                   "`");
   if (known && uint64_t(room.f_bavail) * room.f_frsize < needed)
     return refused("cannot save to `", folder, "`: a checkpoint needs ", needed, " bytes, ",

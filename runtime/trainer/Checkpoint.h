@@ -33,6 +33,7 @@ struct RunState {
 struct WeightLayout {
   const WeightFiles *origin = nullptr; ///< the folder that was read: its files, names, order and types are kept
   const WeightMatch *match = nullptr;  ///< of the origin
+  const WeightFiles *beside = nullptr; ///< the folder whose other files are copied; with adapters, its tokenizer alone
   bool adapters = false;               ///< of the adapters alone, as a folder of peft
   std::optional<Type> type;            ///< of all weights; absent: the origin's, or the program's
   int64_t shardBytes = 5'000'000'000;  ///< without an origin: at most so many in a file

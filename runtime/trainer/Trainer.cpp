@@ -225,13 +225,15 @@ WeightLayout Trainer::layout() const {
   WeightLayout out;
   out.adapters = true;
   out.type = options.saveType;
+  if (files.isFolder())
+    out.beside = &files;
   return out;
 }
 
 WeightLayout Trainer::modelLayout() const {
   WeightLayout out;
   if (files.isFolder()) {
-    out.origin = &files;
+    out.origin = out.beside = &files;
     out.match = &match;
   }
   out.type = options.saveType;

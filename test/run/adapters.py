@@ -94,7 +94,16 @@ def check_reference(judge, tally, variant, expected):
                       *harness.RUNTIME, "-o", program])
         if not ranks:  # names, shapes and config are those of what the program saves
             shutil.rmtree(adapter, ignore_errors=True)
+            beside = {name: name.encode() for name in ("tokenizer.json", "merges.txt", "README.md")}
+            for name, content in beside.items():
+                with open(os.path.join(place, name), "wb") as file:
+                    file.write(content)
             judge.run(program, "--lr", "0", "--save", adapter)
+            copied = {name for name in os.listdir(adapter) if name not in (CONFIG, TENSORS, "state.json",
+                                                                           "optimizer.safetensors")}
+            tally.check(copied == {"tokenizer.json", "merges.txt"} and all(
+                open(os.path.join(adapter, name), "rb").read() == beside[name] for name in copied),
+                f"{variant}: the tokenizer's files, and no others, are copied to the adapters' folder")
             path = os.path.join(adapter, TENSORS)
             shapes = {name: shape for name, (shape, _) in harness.read_safetensors(path).items()}
             harness.write_safetensors(path, {name: families.weight_of(name, shape) for name, shape in shapes.items()})
