@@ -9,7 +9,7 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-Pieces::Pieces(ProgramOp program) {
+Pieces::Pieces(ProgramOp program) : isForward(program.getForward()) {
   for (Operation &op : program.getBody().front()) {
     if (levelOf(&op)) // pieces stand before what there may be a million of
       break;
@@ -24,7 +24,7 @@ Pieces::Pieces(ProgramOp program) {
           tiedNames.insert(weight.getName());
   }
   auto isFrozen = [](PieceOp piece) { return bool(piece.getFrozenAttr()); };
-  while (llvm::any_of(ops, isFrozen) && firstTrained < size() && !trains(firstTrained))
+  while ((isForward || llvm::any_of(ops, isFrozen)) && firstTrained < size() && !trains(firstTrained))
     ++firstTrained;
 }
 
@@ -38,8 +38,9 @@ SmallVector<int64_t> Pieces::runs(int64_t piece) const {
 
 bool Pieces::trains(int64_t piece) const {
   PieceOp op = ops[piece];
-  return op.getWeightsAttr() && llvm::any_of(op.getWeightsAttr().getAsRange<WeightAttr>(),
-                                             [](WeightAttr weight) { return !weight.getFrozen(); });
+  return !isForward && op.getWeightsAttr() &&
+         llvm::any_of(op.getWeightsAttr().getAsRange<WeightAttr>(),
+                      [](WeightAttr weight) { return !weight.getFrozen(); });
 }
 
 int64_t Pieces::find(CoordAttr coord) const {
@@ -92,6 +93,8 @@ bool Pieces::mayHaveWeights(int64_t piece) const {
 }
 
 int64_t Pieces::primary(int64_t piece) const {
+  if (isForward)
+    return -1;
   auto weightsOf = [&](int64_t of) {
     PieceOp op = ops[of];
     return op.getWeightsAttr() ? op.getWeightsAttr().getValue() : ArrayRef<Attribute>();

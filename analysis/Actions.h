@@ -62,6 +62,7 @@ private:
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
   int64_t firstTrained = 0;
+  bool isForward = false; ///< nothing trains in a forward program
 };
 
 /// The update that the gradient of this microbatch is part of.

@@ -50,12 +50,13 @@ FailureOr<ProvedModule> ProvedModule::run(PassManager &manager, ModuleOp module)
   if (failed(manager.run(module)))
     return failure();
   auto programs = module.getOps<ProgramOp>();
-  if (!llvm::hasSingleElement(programs))
-    return module.emitError() << "expected one `pipeline.program`, got " << llvm::range_size(programs);
-  auto recorded = (*programs.begin()).getProofAttr();
-  for (auto [name, claim] : kClaims)
-    if (!recorded || !recorded.contains(name))
-      return (*programs.begin())->emitError() << "`prove-" << name << "` did not run; this is a fault of pp-compile";
+  int64_t count = llvm::count_if(programs, [](ProgramOp program) { return !program.getForward(); });
+  if (count != 1)
+    return module.emitError() << "expected one `pipeline.program`, got " << count;
+  for (auto program : programs)
+    for (auto [name, claim] : kClaims)
+      if (!program.getProofAttr() || !program.getProofAttr().contains(name))
+        return program->emitError() << "`prove-" << name << "` did not run; this is a fault of pp-compile";
   return ProvedModule(module);
 }
 

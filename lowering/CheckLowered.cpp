@@ -36,15 +36,11 @@ public:
         symbols(rank->getParentOfType<ModuleOp>()),
         text(rank, textOf(lowered, "pp_json_" + std::to_string(number)).value_or("")) {}
 
-  LogicalResult run() {
-    if (failed(text.checkHead()) || failed(readStep()))
+  LogicalResult run(RankOp forward) {
+    if (failed(text.checkHead()) || failed(checkStep(rank, "pp_step_")))
       return failure();
-    for (Operation &op : rank.getBody().front())
-      if (failed(check(op)))
-        return failure();
-    if (next != calls.size())
-      return differs(rank.getLoc(), "behind its last op", "no call", nameOf(calls[next]));
-    if (failed(checkModule()))
+    text.beginForward(units, static_cast<int64_t>(messages.size()), bool(forward));
+    if ((forward && failed(checkStep(forward, "pp_eval_"))) || failed(checkModule()))
       return failure();
     return text.finish();
   }
@@ -61,9 +57,21 @@ private:
     return why.empty() ? success() : differs(rank.getLoc(), "`" + function.getName() + "`", "calls alone", why);
   }
 
+  LogicalResult checkStep(RankOp program, StringRef prefix) {
+    calls.clear();
+    next = 0;
+    if (failed(readStep((prefix + Twine(number)).str())))
+      return failure();
+    for (Operation &op : program.getBody().front())
+      if (failed(check(op)))
+        return failure();
+    if (next != calls.size())
+      return differs(program.getLoc(), "behind its last op", "no call", nameOf(calls[next]));
+    return success();
+  }
+
   /// The calls of the step, through the functions that it is cut into.
-  LogicalResult readStep() {
-    std::string name = "pp_step_" + std::to_string(number);
+  LogicalResult readStep(const std::string &name) {
     const llvm::Function *step = lowered.getFunction(name);
     if (!step || step->isDeclaration() || !step->hasExternalLinkage() || step->arg_size() != 2)
       return differs(rank.getLoc(), "the step", "a function `" + name + "`", "none");
@@ -209,11 +217,14 @@ private:
 
 } // namespace
 
-LogicalResult pp::checkLowered(RankOp rank, const llvm::Module &lowered) { return RankCheck(rank, lowered).run(); }
+LogicalResult pp::checkLowered(RankOp rank, RankOp forward, const llvm::Module &lowered) {
+  return RankCheck(rank, lowered).run(forward);
+}
 
 //===-- The table -----------------------------------------------------------------------------------------------===//
 
-LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, const llvm::Module &lowered) {
+LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, bool evaluates,
+                                    const llvm::Module &lowered) {
   auto differs = [&](const Twine &where, const Twine &expected, const Twine &got) -> LogicalResult {
     return emitError(program.getLoc()) << "the table of ranks is not what was proved: " << where << ": expected "
                                        << expected << ", got " << got << "; this is a fault of pp-compile";
@@ -226,12 +237,17 @@ LogicalResult pp::checkLoweredTable(ProgramOp program, ArrayRef<int64_t> ranks, 
   auto *type = table && table->hasInitializer() ? dyn_cast<llvm::ArrayType>(table->getValueType()) : nullptr;
   if (!type || type->getNumElements() != ranks.size())
     return differs("`pp_rank_table`", Twine(ranks.size()) + " entries", "another number");
-  constexpr StringLiteral kPrefixes[] = {"pp_json_", "pp_step_"};
+  constexpr StringLiteral kPrefixes[] = {"pp_json_", "pp_step_", "pp_eval_"};
   for (auto [i, rank] : llvm::enumerate(ranks)) {
     const llvm::Constant *entry = table->getInitializer()->getAggregateElement(static_cast<unsigned>(i));
     for (auto [field, prefix] : llvm::enumerate(kPrefixes)) {
       const llvm::Constant *part = entry ? entry->getAggregateElement(static_cast<unsigned>(field)) : nullptr;
       std::string expected = (prefix + Twine(rank)).str();
+      if (prefix == "pp_eval_" && !evaluates) {
+        if (!part || !part->isNullValue())
+          return differs("entry " + Twine(i), "no step for evaluation", "one");
+        continue;
+      }
       if (!part || part->getName() != expected || !cast<llvm::GlobalValue>(part)->isDeclaration())
         return differs("entry " + Twine(i), "`" + expected + "`",
                        part ? "`" + part->getName() + "`" : Twine("nothing"));

@@ -17,11 +17,12 @@ class Module;
 
 namespace pp {
 
-/// The module of one rank. A difference is an error at the op that was lowered otherwise.
-mlir::LogicalResult checkLowered(pipeline::RankOp rank, const llvm::Module &lowered);
+/// The module of one rank; `forward` is its program for evaluation, or null. A difference is an error at the op that
+/// was lowered otherwise.
+mlir::LogicalResult checkLowered(pipeline::RankOp rank, pipeline::RankOp forward, const llvm::Module &lowered);
 
-/// The module with the table of `ranks` and the text of the program.
-mlir::LogicalResult checkLoweredTable(pipeline::ProgramOp program, llvm::ArrayRef<int64_t> ranks,
+/// The module with the table of `ranks` and the text of the program. `evaluates`: the ranks have forward programs.
+mlir::LogicalResult checkLoweredTable(pipeline::ProgramOp program, llvm::ArrayRef<int64_t> ranks, bool evaluates,
                                       const llvm::Module &lowered);
 
 } // namespace pp

@@ -105,6 +105,7 @@ struct TextCheck::State {
   llvm::StringMap<PieceOp> named;  ///< the pieces by their symbols
   llvm::BitVector kernels;         ///< entries of `ops` that a body names
   llvm::StringMap<size_t> entries; ///< by table: how many are compared
+  JsonValue forward;               ///< what the text must say of the forward program, lists apart; null without one
 
   State(RankOp rank, StringRef json)
       : rank(rank), program(rank->getParentOfType<ProgramOp>()), number(static_cast<int64_t>(rank.getRank())),
@@ -113,10 +114,15 @@ struct TextCheck::State {
       named[piece.getSymName()] = piece;
   }
 
+  /// A table; `forward.inputs` is one of the forward program alone.
   const JsonValue *find(StringRef key) const {
-    auto found = text.find(key.str());
-    return found == text.end() ? nullptr : &*found;
+    auto [in, table] = key.contains('.') ? key.split('.') : std::pair(StringRef(), key);
+    const JsonValue *object = in.empty() ? &text : find(in);
+    auto found = object ? object->find(table.str()) : text.end();
+    return !object || found == object->end() ? nullptr : &*found;
   }
+  /// Of what is compared now.
+  StringRef ownTable(StringRef table, StringRef inForward) const { return forward.is_null() ? table : inForward; }
 
   LogicalResult compare(Location loc, const Twine &where, const JsonValue &expected, const JsonValue *got) {
     if (got && *got == expected)
@@ -156,7 +162,8 @@ LogicalResult TextCheck::checkHead() {
   if (auto peak = rank.getPeakAttr())
     expected["peak"] = inWords(peak);
   JsonValue head = state->text;
-  for (const char *table : {"ops", "units", "messages", "weights", "state", "grads", "inputs", "losses", "norm"})
+  for (const char *table :
+       {"ops", "units", "messages", "weights", "state", "grads", "inputs", "losses", "norm", "forward"})
     head.erase(table);
   if (const JsonValue *ops = state->find("ops"); ops && ops->is_array())
     state->kernels.resize(ops->size());
@@ -222,9 +229,23 @@ LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const Expect
   return success();
 }
 
+void TextCheck::beginForward(int64_t units, int64_t messages, bool exists) {
+  if (exists)
+    state->forward = {{"units", units}, {"messages", messages}};
+}
+
 LogicalResult TextCheck::finish() {
   Location loc = state->rank.getLoc();
-  for (StringRef table : {"units", "messages", "weights", "state", "grads", "inputs", "losses"}) {
+  SmallVector<StringRef> tables = {"units", "messages", "weights", "state", "grads", "inputs", "losses"};
+  JsonValue own = state->text.value("forward", JsonValue());
+  for (StringRef table : {"forward.inputs", "forward.losses"})
+    if (!state->forward.is_null()) {
+      tables.push_back(table);
+      state->forward[table.split('.').second.str()] = state->find(table) ? *state->find(table) : JsonValue();
+    }
+  if (failed(state->compare(loc, "`forward` of its text", state->forward, &own)))
+    return failure();
+  for (StringRef table : tables) {
     const JsonValue *list = state->find(table);
     size_t count = list && list->is_array() ? list->size() : 0;
     if (!list || !list->is_array() || count != state->entries[table])
@@ -246,8 +267,8 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   if (!binding)
     return success();
   BindingKind kind = binding.getKind();
-  if (binding.getPiece())
-    return state->compareWeights(slot, kind);
+  if (binding.getPiece()) // the forward program's are those of the training program, as prove-slots has shown
+    return state->forward.is_null() ? state->compareWeights(slot, kind) : success();
   JsonValue expected = {{"offset", static_cast<int64_t>(slot.getOffset().value_or(0))}};
   if (kind == BindingKind::norm) {
     ++state->entries["norm"];
@@ -257,12 +278,12 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   auto tensor = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
   if (kind == BindingKind::loss) {
     expected["type"] = nameOfType(tensor.getElementType());
-    return state->compareNext(slot.getLoc(), "losses", expected);
+    return state->compareNext(slot.getLoc(), state->ownTable("losses", "forward.losses"), expected);
   }
   expected["kind"] = stringifyBindingKind(kind).str();
   if (binding.getFirst() >= 0)
     expected.update({{"first", binding.getFirst()}, {"length", tensor.getDimSize(1)}});
-  return state->compareNext(slot.getLoc(), "inputs", expected);
+  return state->compareNext(slot.getLoc(), state->ownTable("inputs", "forward.inputs"), expected);
 }
 
 /// Which part of the whole tensor lies in a slot: nothing where it is all of it.

@@ -40,6 +40,8 @@ public:
   mlir::LogicalResult checkUnit(pipeline::LaunchOp launch, int64_t number, double flops);
   mlir::LogicalResult checkMessage(pipeline::PostOp post, int64_t number);
   mlir::LogicalResult checkKernel(mlir::Operation *op, int64_t number, const ExpectedKernel &kernel);
+  /// What follows is the forward program's, if there is one: its first unit and message have these numbers.
+  void beginForward(int64_t units, int64_t messages, bool exists);
   /// The entries that the slot's binding asks for; slots come in the order of the program.
   mlir::LogicalResult checkSlot(pipeline::SlotOp slot);
   /// There is nothing else in the text, and every kernel is used.

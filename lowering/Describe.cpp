@@ -16,7 +16,8 @@ using Json = nlohmann::ordered_json;
 
 struct RankText::Tables {
   Json head, ops = Json::array(), units = Json::array(), messages = Json::array(), weights = Json::array(),
-             state = Json::array(), grads = Json::array(), inputs = Json::array(), losses = Json::array(), norm;
+             state = Json::array(), grads = Json::array(), inputs = Json::array(), losses = Json::array(), norm,
+             forward;                 ///< null: what is added is the training program's
   llvm::StringMap<int32_t> opNumbers; ///< text of an entry to its number
 };
 
@@ -117,6 +118,13 @@ int32_t RankText::addMessage(PostOp post) {
   json["label"] = post.getThing().str();
   tables->messages.push_back(std::move(json));
   return static_cast<int32_t>(tables->messages.size() - 1);
+}
+
+/// Its units and messages go on in the tables of the training program.
+void RankText::beginForward() {
+  tables->forward = {{"units", tables->units.size()}, {"messages", tables->messages.size()}};
+  tables->forward["inputs"] = Json::array();
+  tables->forward["losses"] = Json::array();
 }
 
 //===-- Slots ---------------------------------------------------------------------------------------------------===//
@@ -280,7 +288,10 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
   BindingAttr binding = slot.getBindingAttr();
   if (!binding)
     return success();
+  bool isForward = !tables->forward.is_null();
   if (binding.isOfPiece()) {
+    if (isForward) // in the places of the training program
+      return success();
     PieceOp piece = boundPiece(slot, pieces);
     if (!piece)
       return failure();
@@ -303,8 +314,9 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
   }
   auto type = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
   if (binding.getKind() == BindingKind::loss) {
-    tables->losses.push_back(
-        {{"microbatch", binding.getMicrobatch()}, {"offset", offset}, {"type", typeName(type.getElementType())}});
+    (isForward ? tables->forward["losses"] : tables->losses)
+        .push_back(
+            {{"microbatch", binding.getMicrobatch()}, {"offset", offset}, {"type", typeName(type.getElementType())}});
     return success();
   }
   Json input = {{"kind", stringifyBindingKind(binding.getKind()).str()},
@@ -314,7 +326,7 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
     input["first"] = binding.getFirst();
     input["length"] = type.getDimSize(1);
   }
-  tables->inputs.push_back(std::move(input));
+  (isForward ? tables->forward["inputs"] : tables->inputs).push_back(std::move(input));
   return success();
 }
 
@@ -330,6 +342,8 @@ std::string RankText::take() {
   json["losses"] = std::move(tables->losses);
   if (!tables->norm.is_null())
     json["norm"] = std::move(tables->norm);
+  if (!tables->forward.is_null())
+    json["forward"] = std::move(tables->forward);
   return json.dump();
 }
 

@@ -36,6 +36,8 @@ public:
   int32_t addOp(const KernelEntry &entry);
   int32_t addUnit(pipeline::LaunchOp launch, double flops);
   int32_t addMessage(pipeline::PostOp post);
+  /// What is added from here on is the forward program's.
+  void beginForward();
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.
   mlir::LogicalResult addSlot(pipeline::SlotOp slot, const Pieces &pieces);
   /// The whole text; the tables are spent.

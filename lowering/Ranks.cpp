@@ -4,6 +4,8 @@
 // Before: launch @s0.F #unit(%a, %w) -> (%b) scratch %t;  %r = post send #thing %b;  complete %r
 // After:  pp_begin_unit(rank, 0); s0.F(rank, arena + 0, arena + 64, arena + 128, arena + 192); pp_end_unit(rank, 0);
 //         pp_post_send(rank, 0, arena + 128); pp_complete(rank, 0), each followed by `return if the status is not 0`.
+// The forward program of the rank becomes a second chain, `pp_eval_<rank>`, with the bodies and in the text of the
+// first one.
 #include "analysis/Actions.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "lowering/Bodies.h"
@@ -25,21 +27,32 @@ static constexpr unsigned kCallsPerFunction = 1000;
 
 static FailureOr<ProgramOp> findProgram(ModuleOp module) {
   auto programs = module.getOps<ProgramOp>();
-  if (!llvm::hasSingleElement(programs))
-    return module.emitError() << "expected one `pipeline.program` to lower, got " << llvm::range_size(programs);
-  return *programs.begin();
+  int64_t count = llvm::count_if(programs, [](ProgramOp program) { return !program.getForward(); });
+  if (count != 1)
+    return module.emitError() << "expected one `pipeline.program` to lower, got " << count;
+  return ProgramOp::trainingOf(module);
+}
+
+/// The program of a rank; null if there is none.
+static RankOp findRank(ProgramOp program, int64_t number) {
+  if (program)
+    for (auto rank : program.getOps<RankOp>())
+      if (static_cast<int64_t>(rank.getRank()) == number)
+        return rank;
+  return {};
 }
 
 namespace {
 
-/// The step of one rank under construction.
+/// The steps of one rank under construction.
 class RankLowering {
 public:
   RankLowering(RankOp rank, ProgramOp program)
       : rank(rank), pieces(program), calls(rank.getLoc()), text(rank), bodies(calls, text),
         symbols(program->getParentOfType<ModuleOp>()) {}
 
-  FailureOr<OwningOpRef<ModuleOp>> run();
+  /// `forward`: the rank's program for evaluation, or null.
+  FailureOr<OwningOpRef<ModuleOp>> run(RankOp forward);
 
 private:
   LogicalResult lower(Operation &op);
@@ -51,9 +64,10 @@ private:
   /// The function that takes the next calls; a new one where the last is full.
   CallChain &chain();
   std::string name(StringRef prefix) { return (prefix + Twine(rank.getRank())).str(); }
-  void addStep();
+  LogicalResult lowerStep(RankOp program, StringRef called);
 
   RankOp rank;
+  StringRef stepName; ///< `pp_step_` or `pp_eval_`
   Pieces pieces;
   CallModule calls;
   RankText text;
@@ -73,7 +87,7 @@ CallChain &RankLowering::chain() {
     return *link;
   if (link)
     link->finish();
-  links.push_back(calls.addFunction(name("pp_step_") + "_link_" + std::to_string(links.size()), /*pointers=*/2,
+  links.push_back(calls.addFunction(name(stepName) + "_link_" + std::to_string(links.size()), /*pointers=*/2,
                                     /*internal=*/true, rank.getLoc()));
   link = std::make_unique<CallChain>(calls, links.back());
   return *link;
@@ -163,20 +177,30 @@ LogicalResult RankLowering::lower(Operation &op) {
   return op.emitOpError("cannot be lowered in a rank's program");
 }
 
-void RankLowering::addStep() {
+LogicalResult RankLowering::lowerStep(RankOp program, StringRef called) {
+  stepName = called;
+  links.clear();
+  link.reset();
+  for (Operation &op : program.getBody().front())
+    if (failed(lower(op)))
+      return failure();
   if (link)
     link->finish();
-  CallChain step(calls, calls.addFunction(name("pp_step_"), /*pointers=*/2, /*internal=*/false, rank.getLoc()));
+  CallChain step(calls, calls.addFunction(name(stepName), /*pointers=*/2, /*internal=*/false, rank.getLoc()));
   for (LLVM::LLVMFuncOp function : links)
     step.call(rank.getLoc(), function, {step.argument(0), step.argument(1)});
   step.finish();
+  return success();
 }
 
-FailureOr<OwningOpRef<ModuleOp>> RankLowering::run() {
-  for (Operation &op : rank.getBody().front())
-    if (failed(lower(op)))
+FailureOr<OwningOpRef<ModuleOp>> RankLowering::run(RankOp forward) {
+  if (failed(lowerStep(rank, "pp_step_")))
+    return failure();
+  if (forward) {
+    text.beginForward();
+    if (failed(lowerStep(forward, "pp_eval_")))
       return failure();
-  addStep();
+  }
   calls.addText(name("pp_json_"), text.take());
   return std::move(calls.module);
 }
@@ -193,7 +217,7 @@ void pp::loadLoweringDialects(MLIRContext &context) {
 
 SmallVector<int64_t> pp::programRanks(ModuleOp module) {
   SmallVector<int64_t> ranks;
-  for (auto program : module.getOps<ProgramOp>())
+  if (ProgramOp program = ProgramOp::trainingOf(module))
     for (auto rank : program.getOps<RankOp>())
       ranks.push_back(rank.getRank());
   return ranks;
@@ -210,26 +234,26 @@ LogicalResult pp::lowerRank(ModuleOp module, int64_t number, llvm::LLVMContext &
   FailureOr<ProgramOp> program = findProgram(module);
   if (failed(program))
     return failure();
-  for (auto rank : program->getOps<RankOp>()) {
-    if (static_cast<int64_t>(rank.getRank()) != number)
-      continue;
-    FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run();
-    if (failed(lowered) || failed(translate(**lowered, ("rank" + Twine(number)).str(), context, result)))
-      return failure();
-    return checkLowered(rank, *result);
-  }
-  return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks()
-                                << " ranks";
+  RankOp rank = findRank(*program, number), forward = findRank(ProgramOp::forwardOf(module), number);
+  if (!rank)
+    return program->emitOpError() << "has no program for rank " << number << "; it has " << program->getRanks()
+                                  << " ranks";
+  FailureOr<OwningOpRef<ModuleOp>> lowered = RankLowering(rank, *program).run(forward);
+  if (failed(lowered) || failed(translate(**lowered, ("rank" + Twine(number)).str(), context, result)))
+    return failure();
+  return checkLowered(rank, forward, *result);
 }
 
-// { ptr json, ptr step } per rank: pp_rank_entry_t of runtime/Pp.h.
-static void addTable(CallModule &calls, ArrayRef<int64_t> ranks) {
+// { ptr json, ptr step, ptr eval } per rank: pp_rank_entry_t of runtime/Pp.h.
+static void addTable(CallModule &calls, ArrayRef<int64_t> ranks, bool evaluates) {
   OpBuilder &builder = calls.builder;
   Location loc = calls.module->getLoc();
-  auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, calls.pointer});
+  auto entry = LLVM::LLVMStructType::getLiteral(builder.getContext(), {calls.pointer, calls.pointer, calls.pointer});
   auto table = LLVM::LLVMArrayType::get(entry, ranks.size());
   for (int64_t rank : ranks) {
     calls.addFunction(("pp_step_" + Twine(rank)).str(), 2, /*internal=*/false, loc);
+    if (evaluates)
+      calls.addFunction(("pp_eval_" + Twine(rank)).str(), 2, /*internal=*/false, loc);
     builder.create<LLVM::GlobalOp>(loc, builder.getI8Type(), /*isConstant=*/true, LLVM::Linkage::External,
                                    ("pp_json_" + Twine(rank)).str(), Attribute());
   }
@@ -239,11 +263,15 @@ static void addTable(CallModule &calls, ArrayRef<int64_t> ranks) {
                                  builder.getI32IntegerAttr(static_cast<int32_t>(ranks.size())));
   builder.createBlock(&global.getInitializerRegion());
   Value value = builder.create<LLVM::UndefOp>(loc, table);
-  const StringRef prefixes[] = {"pp_json_", "pp_step_"};
+  const StringRef prefixes[] = {"pp_json_", "pp_step_", "pp_eval_"};
   for (auto [i, rank] : llvm::enumerate(ranks))
     for (auto [field, prefix] : llvm::enumerate(prefixes)) {
       int64_t position[] = {static_cast<int64_t>(i), static_cast<int64_t>(field)};
-      Value address = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, (prefix + Twine(rank)).str());
+      Value address;
+      if (evaluates || prefix != "pp_eval_")
+        address = builder.create<LLVM::AddressOfOp>(loc, calls.pointer, (prefix + Twine(rank)).str());
+      else
+        address = builder.create<LLVM::ZeroOp>(loc, calls.pointer);
       value = builder.create<LLVM::InsertValueOp>(loc, value, address, position);
     }
   builder.create<LLVM::ReturnOp>(loc, value);
@@ -259,8 +287,9 @@ LogicalResult pp::lowerTable(ModuleOp module, ArrayRef<int64_t> ranks, llvm::LLV
     return failure();
   CallModule calls(module.getLoc());
   calls.addText("pp_program_json", *text);
-  addTable(calls, ranks);
+  bool evaluates = bool(ProgramOp::forwardOf(module));
+  addTable(calls, ranks, evaluates);
   if (failed(translate(*calls.module, "table", context, result)))
     return failure();
-  return checkLoweredTable(*program, ranks, *result);
+  return checkLoweredTable(*program, ranks, evaluates, *result);
 }

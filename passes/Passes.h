@@ -34,6 +34,7 @@ struct ChangeOptions {
   bool fuse = true;       ///< I and W side by side become B where nobody sees the difference (FuseUnits.cpp)
   bool hoist = false;     ///< weights leave earlier where the step gains by it (HoistMoves.cpp)
   std::string costs;      ///< by which it does, as pp-compile --costs
+  bool forward = false;   ///< a program for evaluation beside that for training (DeriveForward.cpp)
   bool epilogues = false; ///< products take the gelu or the bias gradient beside them along (FuseEpilogues.cpp)
 };
 

@@ -79,6 +79,17 @@ def LinearizeActions : PpPass<"linearize-actions", "actions"> {
   }];
 }
 
+def DeriveForward : PpPass<"derive-forward", "actions"> {
+  let summary = "a second program with the units F alone and what they read, for evaluation";
+  let description = [{
+    `program @t { unit F(0, 0); transfer weight(1) ..; unit F(1, 0); unit B(1, 0); .. }` ~~> the same, and
+    `program @t_forward .. {forward} { unit F(0, 0); transfer weight(1) ..; unit F(1, 0) }` with tasks of its own, which
+    save nothing. Weights and optimizer state lie where those of the training program do, and nothing writes them.
+    `pp-compile --forward=false` leaves this pass out.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def VerifyArrivals : PpPass<"verify-arrivals", "actions"> {
   let summary = "what a rank holds of a gradient when it leaves follows from the schedule";
   let description = [{

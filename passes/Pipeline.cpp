@@ -20,13 +20,16 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createFuseUnits());
   // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
   manager.addPass(createDeriveTasks());
-  // Before memory is planned: a product that does its neighbour's work reads and writes at the same time.
-  if (changes.epilogues)
-    manager.addPass(createFuseEpilogues());
   // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
   manager.addPass(createLinearizeActions());
   // That order must not decide what a gradient holds when it leaves a rank: where the schedule does not, it is refused.
   manager.addPass(createVerifyArrivals());
+  // A part of that order is an order, too; what an F reads, and from which move, is known only where there is one.
+  if (changes.forward)
+    manager.addPass(createDeriveForward());
+  // Before memory is planned: a product that does its neighbour's work reads and writes at the same time.
+  if (changes.epilogues)
+    manager.addPass(createFuseEpilogues());
   // Actions become SSA: from here on what a unit reads is an operand, and a missing transfer is a type error.
   manager.addPass(createCompleteStep());
   // In one order of all ranks a message may leave earlier without care for the others; once projected it may not.

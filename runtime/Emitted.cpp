@@ -23,6 +23,9 @@ Status Emitted::rank(int32_t number, const RankProgram *&out) {
     RankProgram read;
     read.rank = number;
     PP_TRY(readRankProgram(entry.json, whole, read));
+    if (read.forward.has_value() != (entry.eval != nullptr))
+      return internal("rank ", number, read.forward ? " lacks" : " has", " the forward step that its text ",
+                      read.forward ? "describes" : "does not describe");
     found = ranks.emplace(number, std::move(read)).first;
   }
   out = &found->second;

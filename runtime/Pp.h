@@ -1,8 +1,9 @@
 // The C ABI between an emitted program and the runtime: kernels, messages and marks, all bound before the first step.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// An emitted ELF holds, for each rank r, a step function `pp_step_<r>` and a JSON text that describes everything the
-// step refers to by number: ops, messages, units, slots (runtime/Program.h reads it once, at start). A step only calls
+// An emitted ELF holds, for each rank r, a step function `pp_step_<r>`, a second one, `pp_eval_<r>`, that runs forward
+// alone and changes nothing that the first one keeps, and a JSON text that describes everything the two refer to by
+// number: ops, messages, units, slots (runtime/Program.h reads it once, at start). A step only calls
 // the functions below with constants and addresses in the rank's arena; it allocates nothing and looks nothing up.
 // Every function returns a status; nothing below `main` prints or exits. Shapes are row-major; T is tokens =
 // batch*length.
@@ -34,6 +35,7 @@ typedef int32_t (*pp_step_t)(pp_rank_t *rank, char *arena);
 typedef struct pp_rank_entry_t {
   const char *json;
   pp_step_t step;
+  pp_step_t eval; ///< null: it was compiled without
 } pp_rank_entry_t;
 extern const pp_rank_entry_t pp_rank_table[];
 extern const int32_t pp_rank_count;

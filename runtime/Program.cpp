@@ -154,14 +154,9 @@ void checkInside(const RankProgram &rank, const std::string &name, int64_t offse
 /// By InputSpec::Kind.
 constexpr const char *inputKinds[] = {"tokens", "targets", "source", "starts", "positions", "rows"};
 
-void checkInside(const RankProgram &rank, const Program &program) {
-  for (const WeightSpec &weight : rank.weights)
-    checkInside(rank, weight.name, weight.offset, weight.bytes());
-  for (const StateSpec &state : rank.state)
-    checkInside(rank, state.name + "." + state.kind, state.offset, state.bytes());
-  for (const TensorSpec &grad : rank.grads)
-    checkInside(rank, grad.name, grad.offset, grad.bytes());
-  for (const InputSpec &input : rank.inputs) {
+void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, const std::vector<LossSpec> &losses,
+                 const Program &program) {
+  for (const InputSpec &input : inputs) {
     if (input.first < 0 || input.length < 1 || input.first + input.length > program.sequence)
       throw Unfit(text("input holds tokens ", input.first, " to ", input.first + input.length, " of a sequence of ",
                        program.sequence));
@@ -169,13 +164,29 @@ void checkInside(const RankProgram &rank, const Program &program) {
     if (input.microbatch < 0 || input.microbatch >= program.microbatches)
       throw Unfit(text("input of microbatch ", input.microbatch, " of ", program.microbatches));
   }
-  for (const LossSpec &loss : rank.losses) {
+  for (const LossSpec &loss : losses) {
     checkInside(rank, "loss", loss.offset, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.microbatch < 0 || loss.microbatch >= program.microbatches)
       throw Unfit(text("loss of microbatch ", loss.microbatch, " of ", program.microbatches));
   }
+}
+
+void checkInside(const RankProgram &rank, const Program &program) {
+  for (const WeightSpec &weight : rank.weights)
+    checkInside(rank, weight.name, weight.offset, weight.bytes());
+  for (const StateSpec &state : rank.state)
+    checkInside(rank, state.name + "." + state.kind, state.offset, state.bytes());
+  for (const TensorSpec &grad : rank.grads)
+    checkInside(rank, grad.name, grad.offset, grad.bytes());
+  checkInside(rank, rank.inputs, rank.losses, program);
+  if (rank.forward)
+    checkInside(rank, rank.forward->inputs, rank.forward->losses, program);
   if (rank.normOffset >= 0)
     checkInside(rank, "norm", rank.normOffset, 8);
+  if (rank.forward &&
+      (rank.forward->firstUnit > rank.units.size() || rank.forward->firstMessage > rank.messages.size()))
+    throw Unfit(text("the forward step begins with unit ", rank.forward->firstUnit, " of ", rank.units.size(),
+                     " and message ", rank.forward->firstMessage, " of ", rank.messages.size()));
 }
 
 void readOps(const json &root, RankProgram &rank) {
@@ -263,6 +274,22 @@ void readProgramRoot(const json &root, Program &program) {
       throw Unfit("ranks, microbatches, batch, sequence and vocab must be at least 1");
 }
 
+/// What the trainer writes before a step and reads after it.
+void readEnds(const json &root, const Program &program, std::vector<InputSpec> &inputs, std::vector<LossSpec> &losses) {
+  for (const json &entry : listOf(root, "inputs")) {
+    auto kind = entry.at("kind").get<std::string>();
+    auto known = std::find(std::begin(inputKinds), std::end(inputKinds), kind);
+    if (known == std::end(inputKinds))
+      throw Unfit(text("input kind `", kind, "` is not one of tokens, targets, source"));
+    inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
+                      entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
+                      entry.value("first", int64_t(0)), entry.value("length", program.sequence)});
+  }
+  for (const json &entry : listOf(root, "losses"))
+    losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
+                      elementType(entry.value("type", std::string("f32")))});
+}
+
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.rank = root.at("rank").get<int32_t>();
   rank.arenaBytes = root.at("arena_bytes").get<int64_t>();
@@ -279,18 +306,13 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
     rank.state.push_back(readState(entry));
   for (const json &entry : listOf(root, "grads"))
     readTensor(entry, rank.grads.emplace_back());
-  for (const json &entry : listOf(root, "inputs")) {
-    auto kind = entry.at("kind").get<std::string>();
-    auto known = std::find(std::begin(inputKinds), std::end(inputKinds), kind);
-    if (known == std::end(inputKinds))
-      throw Unfit(text("input kind `", kind, "` is not one of tokens, targets, source"));
-    rank.inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
-                           entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                           entry.value("first", int64_t(0)), entry.value("length", program.sequence)});
+  readEnds(root, program, rank.inputs, rank.losses);
+  if (auto forward = root.find("forward"); forward != root.end()) {
+    rank.forward.emplace();
+    rank.forward->firstUnit = forward->at("units").get<size_t>();
+    rank.forward->firstMessage = forward->at("messages").get<size_t>();
+    readEnds(*forward, program, rank.forward->inputs, rank.forward->losses);
   }
-  for (const json &entry : listOf(root, "losses"))
-    rank.losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                           elementType(entry.value("type", std::string("f32")))});
   if (auto norm = root.find("norm"); norm != root.end() && norm->is_object())
     rank.normOffset = norm->at("offset").get<int64_t>();
   checkInside(rank, program);

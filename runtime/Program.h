@@ -30,7 +30,8 @@
 //    "inputs":   [{"kind": "tokens" | "targets" | "source" | "starts" | "positions" | "rows", "microbatch": 0,
 //                  "offset": 4096, "first": 64, "length": 32}],
 //    "losses":   [{"microbatch": 0, "offset": 8192, "type": "f32"}],
-//    "norm":     {"offset": 8256}}
+//    "norm":     {"offset": 8256},
+//    "forward":  {"units": 24, "messages": 10, "inputs": [..], "losses": [..]}}
 // Offsets are bytes in the rank's arena. A weight stands once for every place that must hold it when a step begins;
 // over all ranks exactly one place of each name has save = true. `shape` is ours ([in, out]); `transposed` says that a
 // checkpoint stores [out, in]. `tied`: a copy of a weight that another place owns, same name, same value. State lies on
@@ -38,10 +39,11 @@
 // the step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and
 // lie on the owner: those of the last update.
 // Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
-// trainer before each step. A loss is one scalar already scaled, so
-// that the sum over the microbatches of an update (and ranks) is the mean over them. `norm` is one f64, the squared
-// norm of all gradients. Where a piece is cut over ranks, weights, state and grads have `begin` and `count` too:
-// `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
+// trainer before each step. A loss is one scalar already scaled, so that the sum over the microbatches of an update
+// (and ranks) is the mean over them. `norm` is one f64, the squared norm of all gradients. `forward` (absent: there is
+// none) is the second step, which evaluates: its units and messages are those from these numbers on, its inputs and
+// losses have places of their own. Where a piece is cut over ranks, weights, state and grads have `begin` and `count`
+// too: `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
 // `stride`, so many of each `stride` of them: columns of a matrix.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
@@ -51,6 +53,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -184,6 +187,13 @@ struct PeakSpec {
   int64_t bytes = 0;
 };
 
+/// The step that runs forward alone.
+struct ForwardSpec {
+  size_t firstUnit = 0, firstMessage = 0; ///< in the tables of the rank; those before are the training step's
+  std::vector<InputSpec> inputs;
+  std::vector<LossSpec> losses;
+};
+
 /// What the JSON of one rank says.
 struct RankProgram {
   int32_t rank = 0;
@@ -199,7 +209,11 @@ struct RankProgram {
   std::vector<InputSpec> inputs;
   std::vector<LossSpec> losses;
   int64_t normOffset = -1; ///< -1: this rank does not hold the norm
+  std::optional<ForwardSpec> forward;
   [[nodiscard]] int64_t plannedPeak() const;
+  /// How many units, and messages, a training step has.
+  [[nodiscard]] size_t stepUnits() const { return forward ? forward->firstUnit : units.size(); }
+  [[nodiscard]] size_t stepMessages() const { return forward ? forward->firstMessage : messages.size(); }
 };
 
 struct OptimizerSpec {

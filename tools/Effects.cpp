@@ -56,6 +56,8 @@ static const Row kRows[] = {
      [](const Asked &asked) { return asked.ordersMessages(); }},
     {"order", "forms that are made from a schedule, after --emit=actions",
      [](const Asked &asked) { return asked.ordersMessages(); }},
+    {"forward", "forms that are made from a schedule, after --emit=actions, and --prove",
+     [](const Asked &asked) { return asked.ordersMessages() && !asked.compares && !asked.checks; }},
     {"plan", "what is made from a schedule", [](const Asked &asked) { return !asked.hasRanks; }},
     {"epilogues", "forms with code, bytes or times that are made from a schedule",
      [](const Asked &asked) { return asked.readsBodies() && !asked.hasRanks; }},

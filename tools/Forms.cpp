@@ -86,6 +86,7 @@ cl::opt<std::string> runtimeLibrary("runtime", cl::desc("path of libpp-runtime.a
 Form pp::requestedForm() { return form; }
 std::string pp::requestedCosts() { return costsOption; }
 Manner pp::requestedManner() { return {overlapOption, lockstepOption}; }
+bool pp::writesCode() { return (form == Form::Exe && compareOption.empty()) || form == Form::Obj; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 NamedValues pp::formNames() { return namedValues(form); }
 
@@ -96,6 +97,13 @@ LogicalResult pp::setCosts(ModuleOp module) {
     if (given && failed(setPartCosts(program, costs)))
       return failure();
   return success();
+}
+
+/// What is drawn and counted: the forward program where it was asked for, for only then there is one.
+static SmallVector<pipeline::ProgramOp> shownPrograms(ModuleOp module) {
+  if (pipeline::ProgramOp forward = pipeline::ProgramOp::forwardOf(module))
+    return {forward};
+  return llvm::to_vector(module.getOps<pipeline::ProgramOp>());
 }
 
 /// The step as simulated with the costs that the command line asks for.
@@ -129,7 +137,7 @@ static LogicalResult writeText(ModuleOp module, StringRef source, llvm::raw_ostr
     emitLlvmText(*rank, os);
     return success();
   }
-  for (auto program : module.getOps<pipeline::ProgramOp>()) {
+  for (pipeline::ProgramOp program : shownPrograms(module)) {
     bool compares = !compareOption.empty();
     FailureOr<Timeline> timeline = compares || isSimulated() ? timelineOf(program) : Timeline();
     if (failed(timeline))
@@ -258,15 +266,13 @@ LogicalResult pp::writeForm(ModuleOp module, const ProvedModule *proved, StringR
   if (rankOption.getNumOccurrences() && !llvm::is_contained(ranks, rankOption))
     return usage("rank " + llvm::Twine(rankOption) + " does not exist; this program has " + llvm::Twine(ranks.size()) +
                  " ranks, 0 to " + llvm::Twine(ranks.size() - 1));
-  bool compares = !compareOption.empty();
   std::string named = outputName(source);
-  bool isCode = (form == Form::Exe && !compares) || form == Form::Obj;
-  if (isCode && !proved)
+  if (writesCode() && !proved)
     return usage("objects and executables are made of proved programs only");
-  if (isCode)
+  if (writesCode())
     return form == Form::Obj ? writeObjects(*proved) : writeExecutable(*proved, Output::of(named).path);
   if (form == Form::Chakra) {
-    for (auto program : module.getOps<pipeline::ProgramOp>())
+    for (pipeline::ProgramOp program : shownPrograms(module))
       if (FailureOr<Timeline> timeline = timelineOf(program);
           failed(timeline) || failed(writeChakra(program, *timeline, named)))
         return failure();

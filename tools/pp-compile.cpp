@@ -46,6 +46,11 @@ cl::opt<cl::boolOrDefault>
     epilogues("epilogues",
               cl::desc("compute gelu and bias gradients inside the products beside them (default for cuda)"),
               cl::cat(pp::codeOptions()));
+cl::opt<cl::boolOrDefault> forward(
+    "forward",
+    cl::desc("make a step that runs forward alone, for --eval and --logprobs of the program (exe and obj: true); "
+             "other forms show that step"),
+    cl::cat(pp::codeOptions()));
 cl::opt<bool> verifyDiagnostics("verify-diagnostics", cl::desc("check expected-error comments"), cl::Hidden,
                                 cl::cat(pp::frontendFlags()));
 cl::opt<bool> splitInput("split-input-file", cl::desc("treat each part between `# -----` lines as a file"), cl::Hidden,
@@ -74,6 +79,12 @@ LogicalResult checkRequest(ModuleOp module, const llvm::SourceMgr &sources, bool
   return success(proves || succeeded(pp::checkOutputs(module, input, read)));
 }
 
+/// Whether a program for evaluation is wanted beside the one that trains.
+bool wantsForward() {
+  bool writesCode = pp::writesCode() && !pp::wantsCheck() && (pp::isFormRequested() || !pp::wantsProof());
+  return forward == cl::BOU_TRUE || (forward == cl::BOU_UNSET && writesCode);
+}
+
 /// Brings the module to the level that --emit and --prove ask for. `proved` is set where that is the ranks' programs.
 LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times,
                         std::optional<pp::ProvedModule> &proved) {
@@ -85,11 +96,12 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
   if (failed(pp::setCosts(module)))
     return failure();
   bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
-  pp::ChangeOptions changes = {fuse, hoist, pp::requestedCosts(), epilogue};
+  pp::ChangeOptions changes = {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue};
   if (plan && failed(pp::planProgram(module, {proofs, changes, pp::requestedManner()})))
     return failure();
   if (isActions)
     return success();
+  changes.forward = wantsForward();
   PassManager manager(module.getContext());
   manager.enableVerifier(false); // the pipeline has passes for it
   manager.addInstrumentation(pp::timePasses(times));

@@ -33,14 +33,15 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     where they are not equal. `updates` (1 if absent) is how often a step updates its weights. `target` is `cpu` (if
     absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
     `between` and others. `costs` has the time of each part of the model. `proof` has what was proved, a dictionary for
-    each proof. All ops of the program are of one level, and each names only ranks, microbatches, slices and pieces that
-    it has.
+    each proof. `forward`: it has the units F of another program of the module alone, for evaluation; nothing is
+    trained, and what that one keeps from step to step lies here where it does there. All ops of the program are of one
+    level, and each names only ranks, microbatches, slices and pieces that it has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,
                        OptionalAttr<DenseI64ArrayAttr>:$slice_lengths, OptionalAttr<StrAttr>:$target,
                        OptionalAttr<DictionaryAttr>:$cluster, OptionalAttr<DictionaryAttr>:$costs,
-                       OptionalAttr<DictionaryAttr>:$proof);
+                       OptionalAttr<DictionaryAttr>:$proof, UnitAttr:$forward);
   let regions = (region SizedRegion<1>:$body);
   let skipDefaultBuilders = 1;
   let builders = [OpBuilder<(ins "::llvm::StringRef":$name, "int64_t":$ranks, "int64_t":$microbatches,
@@ -52,6 +53,10 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     std::optional<Level> getLevel();
     /// How often a step updates its weights.
     int64_t countUpdates() { return getUpdates().value_or(1); }
+    /// The training program of a module that has its forward program, too; null if there is no program.
+    static ProgramOp trainingOf(::mlir::ModuleOp module);
+    /// The one with `forward`; null if there is none.
+    static ProgramOp forwardOf(::mlir::ModuleOp module);
   }];
   let assemblyFormat = [{
     $sym_name `ranks` $ranks `microbatches` $microbatches `slices` $slices attr-dict-with-keyword $body

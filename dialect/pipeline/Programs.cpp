@@ -38,6 +38,16 @@ std::optional<Level> ProgramOp::getLevel() {
   return std::nullopt;
 }
 
+static ProgramOp findProgram(ModuleOp module, bool forward) {
+  for (auto program : module.getOps<ProgramOp>())
+    if (program.getForward() == forward)
+      return program;
+  return {};
+}
+
+ProgramOp ProgramOp::trainingOf(ModuleOp module) { return findProgram(module, /*forward=*/false); }
+ProgramOp ProgramOp::forwardOf(ModuleOp module) { return findProgram(module, /*forward=*/true); }
+
 //===-- Builders ------------------------------------------------------------------------------------------------===//
 
 void ProgramOp::build(OpBuilder &builder, OperationState &state, StringRef name, int64_t ranks, int64_t microbatches,

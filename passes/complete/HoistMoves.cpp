@@ -87,6 +87,8 @@ struct HoistMoves : public pp::impl::HoistMovesBase<HoistMoves> {
   void runOnPrograms() override {
     auto [chosen, share] = choose();
     for (auto program : getOperation().getOps<ProgramOp>()) {
+      if (program.getForward())
+        continue;
       Hoist hoist{chosen};
       if (chosen > 0)
         hoist.run(program);
@@ -125,6 +127,8 @@ private:
   /// How long the steps take with this distance; nothing where limits or memory do not allow it.
   std::optional<double> timeAt(int64_t far) {
     OwningOpRef<ModuleOp> trial = getOperation().clone();
+    if (ProgramOp forward = ProgramOp::forwardOf(*trial))
+      forward.erase();
     ScopedDiagnosticHandler silence(&getContext(), [](Diagnostic &) { return success(); });
     for (auto program : trial->getOps<ProgramOp>())
       Hoist{far}.run(program);

@@ -136,7 +136,9 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
       inputs.append(parts[step - 1]);
     if (step + 1 == steps)
       results.push_back({GroupKind::act, actOut});
-    else
+    if (step + 1 == steps && isLossForward())
+      results.push_back({GroupKind::loss, {loss}});
+    if (step + 1 < steps)
       results.push_back(chunkGroup(GroupKind::kv, kv.back(), slice.number, step));
     results.append(ofStep(saved, plan, step, /*before=*/false));
     if (step + 1 < steps)

@@ -11,7 +11,8 @@
 //
 // The head is late: nothing in the step reads the loss, so its forward ops stand below the line (docs/derivatives.md,
 // "The head"). Of a head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the
-// stash: what W reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on.
+// stash: what W reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on. In a forward
+// program the head is not late; its loss is that of the backward, of which nothing else is left.
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;
@@ -93,6 +94,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   bool late =
       llvm::any_of(part.getOps(), [](Operation &op) { return isa<nn::CrossEntropyOp, nn::CrossEntropyLossOp>(op); });
   bool shares = !stats.empty(); // the loss with pieces on other ranks
+  hasHead |= late;
   run += !use.again;
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   for (Operation &op : part.front().without_terminator()) {
@@ -136,10 +138,13 @@ LogicalResult PieceGraph::build(bool first) {
   splitKeys();
   if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();
-  if (hasBackward() && failed(differentiate(first)))
+  if ((hasBackward() || isLossForward()) && failed(differentiate(first)))
     return failure();
   lowerSplits();
   eraseDead();
+  if (isLossForward())
+    for (Operation &op : scratch.block())
+      forward.insert(&op);
   rebuildCheap();
   saveInputs();
   collectStash();
@@ -311,6 +316,8 @@ LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
       inputs.append(std::exchange(own, {}));
   }
   results.append(own);
+  if (isLossForward())
+    results.push_back({GroupKind::loss, {loss}});
   inputs.push_back({GroupKind::weight, weights});
   results.append(savedGroups(GroupKind::kept, kept));
   results.append(made);

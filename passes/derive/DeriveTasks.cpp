@@ -105,6 +105,9 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
 LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   entries.push_back({op, PieceModel{op.getSymNameAttr(), op.getLoc(), {}, {}, {}}, ""});
   Entry &entry = entries.back();
+  entry.model.isForward = program.getForward();
+  if (entry.model.isForward)
+    entry.model.name = StringAttr::get(op.getContext(), "forward." + op.getSymName());
   if (PlaceAttr owner = op.getOwnerAttr(); owner && owner.getLayout() == Layout::shard) {
     entry.model.shards = owner.getRanks().size();
     entry.model.cutsWeights = op.getHomesAttr() && op.getHomesAttr().getLayout() != Layout::shard;
@@ -199,6 +202,11 @@ void PieceTable::readPhases() {
 
 /// Where nothing upstream trains, pieces have no backward, and the first one behind them makes no `dact`.
 void PieceTable::readEnds() {
+  if (program.getForward()) {
+    for (Entry &entry : entries)
+      entry.model.endsBackward = true;
+    return;
+  }
   if (llvm::none_of(entries, [](Entry &entry) { return bool(entry.op.getFrozenAttr()); }))
     return;
   Pieces pieces(program);
@@ -321,17 +329,20 @@ LogicalResult PieceTable::derive() {
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))
         return failure();
-    if (failed(deriveUpdates(module, model)))
+    if (!model.isForward && failed(deriveUpdates(module, model)))
       return failure();
   }
   return success();
 }
 
+LogicalResult pp::deriveTasks(ModuleOp module, ProgramOp program) {
+  PieceTable table(module, program);
+  return success(succeeded(table.read()) && succeeded(table.derive()));
+}
+
 LogicalResult pp::deriveTasks(ModuleOp module) {
-  for (auto program : llvm::to_vector(module.getOps<ProgramOp>())) {
-    PieceTable table(module, program);
-    if (failed(table.read()) || failed(table.derive()))
+  for (auto program : llvm::to_vector(module.getOps<ProgramOp>()))
+    if (failed(deriveTasks(module, program)))
       return failure();
-  }
   return success();
 }

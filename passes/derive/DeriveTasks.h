@@ -14,6 +14,8 @@ namespace pp {
 
 /// Gives every piece of the module's programs its weights and task bodies (`@s0.F`, `@s0.B`, ..).
 mlir::LogicalResult deriveTasks(mlir::ModuleOp module);
+/// The same for one program. Those of a forward program save nothing, and their names begin with `forward.`.
+mlir::LogicalResult deriveTasks(mlir::ModuleOp module, pipeline::ProgramOp program);
 
 // --- Inside derive-tasks -------------------------------------------------------------------------------------------
 
@@ -79,12 +81,14 @@ struct PieceModel {
   std::vector<CutRequest> cuts = {};   ///< if there are any, stashes and keys are kept by attention
   int64_t shards = 0;                  ///< over which updates are cut; 0: they are whole
   bool cutsWeights = false;            ///< they are whole on every rank, which cuts its shard out of them
+  bool isForward = false;              ///< it is of a forward program: nothing trains, and F makes the loss
   /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go
   /// out, if this one makes them for the piece after (KeysBefore).
   llvm::SmallVector<unsigned, 2> keysIn = {}, keysOut = {};
   /// How many of its weights are trained.
   size_t trained() const {
-    return llvm::count_if(weights, [](const PieceWeight &weight) { return !weight.isFrozen(); });
+    auto isTrained = [](const PieceWeight &weight) { return !weight.isFrozen(); };
+    return isForward ? 0 : llvm::count_if(weights, isTrained);
   }
   bool runs(pipeline::Phase phase) const { return phases & 1u << static_cast<unsigned>(phase); }
   static void add(std::vector<CutRequest> &cuts, const CutRequest &cut);

@@ -47,6 +47,8 @@ private:
   void seedKeys(nn::Gradients &gradients);
   /// Keys and values of this slice come from the piece before.
   bool readsKeys() const { return !piece.keysIn.empty(); }
+  /// F makes the loss: of a forward program, and of statistics of its own alone.
+  bool isLossForward() const { return piece.isForward && hasHead && stats.empty(); }
   bool isOwnChunk(mlir::Value value) const { return !kv.empty() && llvm::is_contained(kv.back(), value); }
   /// `kv.0`, `kv.1`, .. from slice `first` on; if units of the piece are cut `kv.0.0`, .., by attention.
   llvm::SmallVector<Group> chunkGroups(pipeline::GroupKind kind, llvm::ArrayRef<llvm::SmallVector<mlir::Value>> chunks,
@@ -123,6 +125,7 @@ private:
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
   mlir::Value loss;
+  bool hasHead = false; ///< a part of it ends in a loss
   /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those
   /// with this one's part.
   llvm::SmallVector<llvm::SmallVector<mlir::Value>> kv, dkv, dkvOut;

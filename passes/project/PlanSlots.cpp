@@ -9,7 +9,8 @@
 //
 // First fit by start is right for the regular lives of a pipeline; if it needs more than the largest live sum, which no
 // plan can go below, ImprovePlan.cpp tries others. Slots in host memory are planned by themselves, in an arena of their
-// own.
+// own. A forward program is planned after the training program, in its arena: weights, optimizer state and older
+// weights have their places from there, and the other slots lie around them.
 #include "analysis/Actions.h"
 #include "mlir/IR/Threading.h"
 #include "passes/Passes.h"
@@ -114,17 +115,28 @@ void firstFitByStart(ArrayRef<SlotLife> lives, ArrayRef<size_t> order, ArrayRef<
   }
 }
 
-/// Slots that live in several segments first: they are few, and everything else fits around them.
-SlotLayout firstFitOf(ArrayRef<SlotLife> lives) {
+/// Slots that have their places stay there. Then those that live in several segments: they are few, and everything else
+/// fits around them. `bySize`: then the others by size, and not by start.
+SlotLayout firstFitOf(ArrayRef<SlotLife> lives, bool keeps, bool bySize = false) {
   std::vector<size_t> order(lives.size());
   std::iota(order.begin(), order.end(), 0);
+  auto isPlaced = [&](size_t slot) { return keeps && SlotOp(lives[slot].op).getOffset(); };
+  auto placed = std::stable_partition(order.begin(), order.end(), isPlaced);
   auto single =
-      std::stable_partition(order.begin(), order.end(), [&](size_t slot) { return lives[slot].segments.size() > 1; });
-  ArrayRef<size_t> all(order), homes = all.take_front(single - order.begin());
+      std::stable_partition(placed, order.end(), [&](size_t slot) { return lives[slot].segments.size() > 1; });
+  if (bySize)
+    std::stable_sort(single, order.end(), [&](size_t a, size_t b) { return lives[a].bytes > lives[b].bytes; });
+  ArrayRef<size_t> all(order), first = all.take_front(single - order.begin());
   SlotLayout layout;
   layout.offsets.assign(lives.size(), 0);
-  firstFit(lives, homes, /*bottom=*/0, layout);
-  firstFitByStart(lives, all.drop_front(homes.size()), homes, layout);
+  for (size_t slot : first.take_front(placed - order.begin()))
+    place(layout, slot, *SlotOp(lives[slot].op).getOffset(), lives[slot].bytes);
+  for (size_t i = placed - order.begin(); i < (bySize ? all.size() : first.size()); ++i) {
+    SmallVector<Range> taken = besides(lives, all[i], all.take_front(i), layout);
+    place(layout, all[i], lowestFree(0, lives[all[i]].bytes, taken), lives[all[i]].bytes);
+  }
+  if (!bySize)
+    firstFitByStart(lives, all.drop_front(first.size()), first, layout);
   return layout;
 }
 
@@ -155,9 +167,10 @@ struct Plan {
   Joined joined;
   SlotLayout layout;
 
-  Plan(RankOp rank, bool host, bool apart)
+  /// `keeps`: slots that have their places stay there.
+  Plan(RankOp rank, bool host, bool apart, bool keeps = false)
       : lives(slotLives(rank, host, apart)), peak(peakOf(rank, lives)), joined(lives),
-        layout(firstFitOf(joined.lives)) {}
+        layout(firstFitOf(joined.lives, keeps)) {}
   bool isGood() const { return layout.bytes <= peak.bytes + peak.bytes / 50; }
   void improve(int64_t work) {
     if (layout.bytes > peak.bytes)
@@ -194,13 +207,77 @@ Plan planArena(RankOp rank, bool host, int64_t work) {
   return apart.layout.bytes < plan.layout.bytes ? std::move(apart) : std::move(plan);
 }
 
+/// `host`: of its host memory; null if it has none.
+void setPlan(RankOp rank, const Plan &plan, const Plan *host) {
+  Builder builder(rank.getContext());
+  plan.setOffsets(rank.getContext());
+  int64_t hostBytes = host ? host->layout.bytes : 0;
+  if (host)
+    host->setOffsets(rank.getContext());
+  if (hostBytes > 0)
+    rank.setHostBytesAttr(builder.getI64IntegerAttr(hostBytes));
+  for (auto slot : rank.getOps<SlotOp>())
+    if (!slot.getOffset() && !slot.getPlaces()) // never touched
+      slot.setOffsetAttr(builder.getI64IntegerAttr(0));
+  rank.setArenaBytesAttr(builder.getI64IntegerAttr(plan.layout.bytes));
+  SmallVector<NamedAttribute> entries;
+  for (auto [role, bytes] : plan.peak.byRole)
+    entries.push_back(builder.getNamedAttr(role, builder.getI64IntegerAttr(bytes)));
+  entries.push_back(builder.getNamedAttr("total", builder.getI64IntegerAttr(plan.layout.bytes)));
+  if (hostBytes > 0)
+    entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(hostBytes)));
+  entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(plan.peak.bytes)));
+  rank.setPeakAttr(builder.getDictionaryAttr(entries));
+}
+
+/// Gives what is kept from step to step the places that it has in the training program. Where that one has more of it,
+/// optimizer state and older weights, the forward program gets a slot that nothing touches.
+void keepPlaces(RankOp training, RankOp forward) {
+  llvm::DenseMap<Attribute, SlotOp> slots; // by binding
+  for (auto slot : forward.getOps<SlotOp>())
+    if (slot.getBinding())
+      slots[slot.getBindingAttr()] = slot;
+  OpBuilder builder = OpBuilder::atBlockBegin(&forward.getBody().front());
+  for (auto slot : training.getOps<SlotOp>())
+    if (BindingAttr binding = slot.getBindingAttr(); binding && binding.isThereBefore() && binding.isThereAfter()) {
+      SlotOp own = slots.lookup(slot.getBindingAttr());
+      if (!own)
+        own = cast<SlotOp>(builder.clone(*slot));
+      own.setOffsetAttr(slot.getOffsetAttr());
+    }
+}
+
+/// In the training program's arena, which is made larger should that not be enough.
+void planForward(RankOp training, RankOp forward) {
+  keepPlaces(training, forward);
+  Plan plan(forward, /*host=*/false, /*apart=*/false, /*keeps=*/true);
+  int64_t arena = static_cast<int64_t>(training.getArenaBytes().value_or(0));
+  if (plan.layout.bytes > arena)
+    if (SlotLayout other = firstFitOf(plan.joined.lives, /*keeps=*/true, /*bySize=*/true);
+        other.bytes < plan.layout.bytes)
+      plan.layout = std::move(other);
+  setPlan(forward, plan, nullptr);
+  Builder builder(forward.getContext());
+  auto bytes = builder.getI64IntegerAttr(std::max(arena, plan.layout.bytes));
+  training.setArenaBytesAttr(bytes);
+  forward.setArenaBytesAttr(bytes);
+}
+
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>()) {
+      if (program.getForward())
+        continue; // below
       int64_t work = std::min<int64_t>(kRankWork, kProgramWork / std::max<int64_t>(program.getRanks(), 1));
       parallelForEach(&getContext(), llvm::to_vector(program.getOps<RankOp>()),
                       [&](RankOp rank) { planRank(rank, work); });
     }
+    ProgramOp forward = ProgramOp::forwardOf(getOperation()), training = ProgramOp::trainingOf(getOperation());
+    if (!forward || !training)
+      return;
+    auto trained = llvm::to_vector(training.getOps<RankOp>());
+    auto ranks = llvm::to_vector(forward.getOps<RankOp>());
+    parallelFor(&getContext(), 0, ranks.size(), [&](size_t i) { planForward(trained[i], ranks[i]); });
   }
 
   /// Slots looked at in search of a better plan: about a fifth of a second a rank, two a program; twice that with slots
@@ -208,24 +285,8 @@ struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   static constexpr int64_t kRankWork = 40'000'000, kProgramWork = 400'000'000;
 
   static void planRank(RankOp rank, int64_t work) {
-    Builder builder(rank.getContext());
     Plan plan = planArena(rank, /*host=*/false, work), host = planArena(rank, /*host=*/true, work);
-    plan.setOffsets(rank.getContext());
-    host.setOffsets(rank.getContext());
-    if (host.layout.bytes > 0)
-      rank.setHostBytesAttr(builder.getI64IntegerAttr(host.layout.bytes));
-    for (auto slot : rank.getOps<SlotOp>())
-      if (!slot.getOffset() && !slot.getPlaces()) // never touched
-        slot.setOffsetAttr(builder.getI64IntegerAttr(0));
-    rank.setArenaBytesAttr(builder.getI64IntegerAttr(plan.layout.bytes));
-    SmallVector<NamedAttribute> entries;
-    for (auto [role, bytes] : plan.peak.byRole)
-      entries.push_back(builder.getNamedAttr(role, builder.getI64IntegerAttr(bytes)));
-    entries.push_back(builder.getNamedAttr("total", builder.getI64IntegerAttr(plan.layout.bytes)));
-    if (host.layout.bytes > 0)
-      entries.push_back(builder.getNamedAttr("host", builder.getI64IntegerAttr(host.layout.bytes)));
-    entries.push_back(builder.getNamedAttr("live", builder.getI64IntegerAttr(plan.peak.bytes)));
-    rank.setPeakAttr(builder.getDictionaryAttr(entries));
+    setPlan(rank, plan, &host);
   }
 };
 

@@ -96,6 +96,7 @@ private:
   DenseMap<Attribute, Callee> callees;
   DenseMap<Attribute, int64_t> lanes; ///< members of collectives -> number
 
+  void readLanes(ModuleOp module);
   LogicalResult readCallee(TaskOp task);
   LogicalResult readMove(MoveOp move);
   void leave(Operation *left);
@@ -484,6 +485,16 @@ LogicalResult Step::readMove(MoveOp move) {
   return success();
 }
 
+/// A forward program's groups have the lanes of the training program: the messages of both are bound at once.
+void Step::readLanes(ModuleOp module) {
+  int64_t ranks = program.getRanks();
+  if (ProgramOp training = ProgramOp::trainingOf(module))
+    training.walk([&](PostOp post) {
+      if (post.isCollective())
+        lanes.try_emplace(DenseI64ArrayAttr::get(context, post.getPeers()), *post.getChannel() - ranks * ranks);
+    });
+}
+
 int64_t Step::channelOf(ArrayRef<int64_t> members) const {
   int64_t ranks = stretch.size();
   return ranks * ranks + lanes.lookup(DenseI64ArrayAttr::get(context, members));
@@ -511,6 +522,8 @@ static llvm::SmallSetVector<int64_t, 4> ranksOf(Operation *op) {
 }
 
 LogicalResult Step::read() {
+  if (program.getForward())
+    readLanes(program->getParentOfType<ModuleOp>());
   stretch.resize(program.getRanks());
   allEnds.resize(program.getRanks());
   for (Operation &op : program.getBody().front()) {

@@ -185,6 +185,36 @@ struct ProveSlots : public pp::impl::ProveSlotsBase<ProveSlots> {
         return signalPassFailure();
       recordProof(program, "slots", {{"slots", slots.load()}, {"lives", segments.load()}});
     }
+    ProgramOp training = ProgramOp::trainingOf(getOperation()), forward = ProgramOp::forwardOf(getOperation());
+    if (training && forward)
+      for (auto [rank, other] : llvm::zip(training.getOps<RankOp>(), forward.getOps<RankOp>()))
+        if (failed(proveKept(rank, other)))
+          return signalPassFailure();
+  }
+
+  /// What the training program keeps from step to step has a slot of the forward program, in the same place. That the
+  /// slot holds the same at the end of the step is prove-values' matter.
+  static LogicalResult proveKept(RankOp training, RankOp forward) {
+    llvm::DenseMap<Attribute, SlotOp> slots; // by binding
+    for (auto slot : forward.getOps<SlotOp>())
+      if (slot.getBinding())
+        slots[slot.getBindingAttr()] = slot;
+    for (auto slot : training.getOps<SlotOp>()) {
+      BindingAttr binding = slot.getBindingAttr();
+      if (!binding || !binding.isThereBefore() || !binding.isThereAfter())
+        continue;
+      SlotOp other = slots.lookup(binding);
+      if (other && other.getOffset() == slot.getOffset() && other.getSlot().getType() == slot.getSlot().getType())
+        continue;
+      auto error = emitError(slot.getLoc()) << "`" << slot.getLabel() << "` of rank " << training.getRank()
+                                            << " lies at byte " << slot.getOffset().value_or(0) << ", and ";
+      if (!other)
+        return error << "the forward program has no slot for it";
+      error << "in the forward program at byte " << other.getOffset().value_or(0);
+      error.attachNote(other.getLoc()) << "`" << other.getLabel() << "` is here";
+      return failure();
+    }
+    return success();
   }
 
   static LogicalResult proveDisjoint(RankOp rank, ArrayRef<SlotLife> lives, int64_t arena) {

@@ -62,8 +62,9 @@ Status StepGroup::run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stre
     lanes.push_back({compute, -1});
     PP_TRY(driver.makeEvent(lanes.back().end));
   }
+  Kind &kind = rank.forward ? evaluation : training;
   if (++arrived == ranks) {
-    PP_TRY(open());
+    PP_TRY(open(kind));
     ++opened;
   }
   if (!await([&] { return opened > number; }))
@@ -73,7 +74,7 @@ Status StepGroup::run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stre
       return {pp_status_t(code), rank.message};
   rank.unit = -1; // all is asked for; which unit the device is at is not known
   if (++issued == ranks) {
-    PP_TRY(close());
+    PP_TRY(close(kind));
     arrived = issued = 0;
     ++closed;
   }
@@ -81,12 +82,15 @@ Status StepGroup::run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stre
 }
 
 /// All ranks are here. A capture begins in one stream, and the ranks' streams follow it.
-Status StepGroup::open() {
-  how = graph >= 0 ? How::Replay : graphWanted && opened > 0 ? How::Capture : How::Calls;
+Status StepGroup::open(Kind &kind) {
+  how = kind.graph >= 0 ? How::Replay : graphWanted && kind.called ? How::Capture : How::Calls;
+  kind.called = true;
   if (how != How::Capture)
     return {};
-  PP_TRY(driver.makeStream(origin));
-  PP_TRY(driver.makeEvent(begin));
+  if (origin < 0) {
+    PP_TRY(driver.makeStream(origin));
+    PP_TRY(driver.makeEvent(begin));
+  }
   PP_TRY(driver.beginCapture(origin));
   PP_TRY(driver.record(begin, origin));
   for (const Lane &lane : lanes)
@@ -95,16 +99,16 @@ Status StepGroup::open() {
 }
 
 /// All ranks have asked for their steps. The streams of messages need no wait: their ranks have waited for them.
-Status StepGroup::close() {
+Status StepGroup::close(Kind &kind) {
   if (how == How::Capture) {
     for (const Lane &lane : lanes) {
       PP_TRY(driver.record(lane.end, lane.compute));
       PP_TRY(driver.wait(origin, lane.end));
     }
-    PP_TRY(driver.endCapture(origin, graph));
+    PP_TRY(driver.endCapture(origin, kind.graph));
   }
   if (how != How::Calls)
-    PP_TRY(driver.launch(graph, origin));
+    PP_TRY(driver.launch(kind.graph, origin));
   return driver.finish();
 }
 

@@ -15,7 +15,7 @@ class Emitted; // runtime/Emitted.h
 
 /// The ranks of this process, which share a device and begin and end each step together. With `graph` the first step
 /// is asked for call by call (libraries load and tune themselves in it), the second is captured as one graph, and from
-/// there on a step is one launch.
+/// there on a step is one launch; so it is, apart from these, with steps that evaluate.
 class StepGroup {
 public:
   /// `fibers` null: this process has one rank.
@@ -26,6 +26,11 @@ public:
   Status run(pp_step_t step, pp_rank_t &rank, char *arena, Driver::Stream compute);
 
 private:
+  /// Steps of one kind.
+  struct Kind {
+    bool called = false; ///< one has been asked for call by call
+    Driver::Graph graph = -1;
+  };
   /// A rank's stream, and the event of its end.
   struct Lane {
     Driver::Stream compute = -1;
@@ -33,8 +38,8 @@ private:
   };
   enum class How : uint8_t { Calls, Capture, Replay };
 
-  Status open();
-  Status close();
+  Status open(Kind &kind);
+  Status close(Kind &kind);
   template <typename Ready> bool await(const Ready &ready) { return fibers ? fibers->waitUntil(ready) : ready(); }
 
   Driver &driver;
@@ -46,7 +51,7 @@ private:
   std::vector<Lane> lanes;
   Driver::Stream origin = -1;
   Driver::Event begin = -1;
-  Driver::Graph graph = -1;
+  Kind training, evaluation;
 };
 
 /// With `timed` the marks of a trace are events in the rank's stream, for which a step must be asked for call by call.

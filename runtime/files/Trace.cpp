@@ -201,7 +201,7 @@ std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &r
       const std::vector<MessageSpec> &messages = ranks[rank].program->messages;
       std::map<std::pair<std::vector<int32_t>, int32_t>, int64_t> counts;
       numbers[rank].resize(messages.size());
-      for (size_t i = 0; i < messages.size(); ++i) {
+      for (size_t i = 0; i < ranks[rank].program->stepMessages(); ++i) {
         const MessageSpec &message = messages[i];
         if ((message.kind == Kind::Receive) != receives)
           continue;

@@ -1,4 +1,4 @@
-// The loss over the rows of a file, and of each token: a step of training runs, and its updates change nothing.
+// The loss over the rows of a file, and of each token, by the step of the program that runs forward alone.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Trainer.h"
 #include <algorithm>
@@ -6,23 +6,21 @@
 
 namespace pp {
 
-/// Where an update keeps the weights that it replaces, no step leaves everything as it is.
-Status Trainer::refuseHeld(const char *option) const {
-  const bool keeps = std::any_of(program->state.begin(), program->state.end(),
-                                 [](const StateSpec &state) { return state.kind.starts_with("previous"); });
-  return whole.updates > 1 || keeps ? invalid("`--", option, "`: units of the schedule `", whole.schedule,
-                                              "` read older weights; it has no step that changes nothing")
-                                    : Status();
+Status Trainer::checkForward(const char *option) {
+  return program->forward ? Status()
+                          : invalid("`--", option,
+                                    "`: this program has no forward step; compile it without "
+                                    "--forward=false");
 }
 
 Status Trainer::openEvaluation() {
   if (!options.logprobs.empty())
-    PP_TRY(refuseHeld("logprobs"));
+    PP_TRY(checkForward("logprobs"));
   if (!options.logprobs.empty() && whole.target != "cpu")
     return invalid("`--logprobs` needs a program for the CPU; this one is for `", whole.target, "`");
   if (options.eval.empty())
     return {};
-  PP_TRY(refuseHeld("eval"));
+  PP_TRY(checkForward("eval"));
   if (options.eval == "random")
     return invalid("`--eval` needs a file: random tokens have no end");
   if (!options.source.empty())
@@ -33,19 +31,25 @@ Status Trainer::openEvaluation() {
 }
 
 /// Runs step `number` of these rows without learning from them.
-Status Trainer::runHeld(int64_t step, StepInputs &from, int64_t number, StepSummary &summary) {
+Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary) {
   from.begin(number);
   rank.optimizer = {};
-  rank.optimizer.divisor = from.divisor(0);
-  rank.optimizer.holds = true;
-  return runStep(step, from, summary);
+  rank.optimizer.divisor = from.divisor();
+  rank.optimizer.holds = true; // nothing is dropped
+  rank.updates.clear();
+  rank.forward = true;
+  rank.trace = &evalTrace;
+  Status status = runStep(step, from, summary);
+  rank.forward = false;
+  rank.trace = &trace;
+  return status;
 }
 
 Status Trainer::evaluate(int64_t step, StepSummary &summary) {
   double sum = 0;
   for (int64_t number = 1; number <= evalSteps; ++number) {
     StepSummary each;
-    PP_TRY(runHeld(step, evalInputs, number, each));
+    PP_TRY(runForward(step, evalInputs, number, each));
     sum += each.loss * evalInputs.lossDivisor();
     summary.evalTokens += evalInputs.counted();
   }
@@ -63,7 +67,7 @@ Status Trainer::writeLogprobs() {
     PP_TRY(data.shuffle(state.seed));
   const int64_t steps = data.readOnce(), perStep = whole.sequencesPerStep() * whole.sequence;
   std::vector<std::vector<double>> mine; // of each input of targets
-  for (const InputSpec &its : program->inputs)
+  for (const InputSpec &its : program->forward->inputs)
     if (its.kind == InputSpec::Kind::Targets) {
       const auto *begin = reinterpret_cast<const int32_t *>(device.base() + its.offset);
       mine.emplace_back(size_t(whole.batch * its.length));
@@ -75,10 +79,10 @@ Status Trainer::writeLogprobs() {
     for (std::vector<double> &losses : mine)
       std::fill(losses.begin(), losses.end(), NAN);
     StepSummary summary;
-    PP_TRY(runHeld(lastStep, data, number, summary));
+    PP_TRY(runForward(lastStep, data, number, summary));
     std::fill(all.begin(), all.end(), 0.0);
     auto losses = mine.begin();
-    for (const InputSpec &its : program->inputs)
+    for (const InputSpec &its : program->forward->inputs)
       if (its.kind == InputSpec::Kind::Targets) {
         for (size_t i = 0; i < losses->size(); ++i) {
           const int64_t row = its.microbatch * whole.batch + int64_t(i) / its.length;

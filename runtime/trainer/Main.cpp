@@ -44,7 +44,7 @@ Status printInfo(Emitted &emitted) {
   PP_TRY(emitted.all(programs));
   for (const RankProgram *its : programs)
     printf("%4d %15lld %10lld %7zu %9zu %8zu %8zu\n", its->rank, static_cast<long long>(its->plannedPeak()),
-           static_cast<long long>(its->arenaBytes), its->units.size(), its->messages.size(), its->weights.size(),
+           static_cast<long long>(its->arenaBytes), its->stepUnits(), its->stepMessages(), its->weights.size(),
            its->ops.size());
   return {};
 }

@@ -72,10 +72,10 @@ void StepInputs::begin(int64_t number) {
 
 int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
 
-Status StepInputs::fill(const RankProgram &program, Device &device) {
+Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
   constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
                                   Rows::What::Starts, Rows::What::Starts,  Rows::What::Starts}; // by InputSpec::Kind
-  for (const InputSpec &its : program.inputs) {
+  for (const InputSpec &its : specs) {
     input.resize(size_t(whole.batch * its.length));
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
     const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];

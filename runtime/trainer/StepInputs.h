@@ -37,14 +37,16 @@ public:
   void begin(int64_t step);
   /// What the loss of an update is divided by: the targets that count, or 1.
   [[nodiscard]] double divisor(int64_t update) const { return std::max(double(targets[size_t(update)]), 1.0); }
-  /// What the program's loss of a step has been divided by.
+  /// The same of a step that evaluates, where no update cuts it.
+  [[nodiscard]] double divisor() const { return std::max(double(counted()), 1.0); }
+  /// What the loss of a step that evaluates has been divided by.
   [[nodiscard]] double lossDivisor() const {
-    return whole.documents ? divisor(0) : double(whole.sequencesPerStep() * whole.sequence);
+    return whole.documents ? divisor() : double(whole.sequencesPerStep() * whole.sequence);
   }
   /// Targets of the step that count.
   [[nodiscard]] int64_t counted() const;
   /// Writes what this rank reads to its memory.
-  Status fill(const RankProgram &program, Device &device);
+  Status fill(const std::vector<InputSpec> &specs, Device &device);
   /// Writes the first `count` rows and a number for each of their tokens to a file.
   Status write(const std::string &path, int64_t count, const std::string &name, const std::vector<float> &numbers);
   /// Writes the rows and divisors of the steps after `done` up to `last` to a file.

@@ -87,7 +87,7 @@ Status Trainer::makeReady() {
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
-    size_t perStep = program->units.size() + 2 * program->messages.size() + 1;
+    size_t perStep = program->stepUnits() + 2 * program->stepMessages() + 1;
     trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
   }
   return speaks() ? runLog.open() : Status(); // last: a run that cannot begin leaves an older log as it is
@@ -318,14 +318,15 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
   return whole.scalesLoss() ? adaptScale(step, summary) : Status();
 }
 
-/// Runs the emitted step on rows that are ready, with the rank's scalars.
+/// Runs the emitted step, or the one that evaluates, on rows that are ready, with the rank's scalars.
 Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   transport.markStep(step);
-  PP_TRY(from.fill(*program, device));
+  PP_TRY(from.fill(rank.forward ? program->forward->inputs : program->inputs, device));
   rank.unit = -1;
   int64_t began = Trace::now();
-  pp_status_t code = device.run(pp_rank_table[rank.rank].step, rank);
-  trace.stepped(int32_t(step), began);
+  const pp_rank_entry_t &entry = pp_rank_table[rank.rank];
+  pp_status_t code = device.run(rank.forward ? entry.eval : entry.step, rank);
+  rank.trace->stepped(int32_t(step), began);
   if (code != PP_OK) {
     std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
                            ? text(", `", program->units[rank.unit].name, "`")
@@ -336,7 +337,7 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   if (transport.outstanding() != 0)
     return internal("rank ", rank.rank, ", step ", step, ": ", transport.outstanding(),
                     transport.outstanding() == 1 ? " message was" : " messages were", " posted and never completed");
-  if (transport.received() > received) // a graph that is replayed does not pass through the transport
+  if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
   received = transport.received();
   return summarize(summary);
@@ -363,7 +364,7 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
 /// Each loss lives on one rank; adding zeros moves it to all, and the microbatches are then added in their order.
 Status Trainer::summarize(StepSummary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
-  for (const LossSpec &loss : program->losses) {
+  for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
     double wide = 0;
     float narrow = 0;
     bool isWide = loss.type == Type::F64;
@@ -371,13 +372,13 @@ Status Trainer::summarize(StepSummary &summary) {
     sums[loss.microbatch] += isWide ? wide : double(narrow);
   }
   double *norms = sums.data() + whole.microbatches;
-  if (program->normOffset >= 0) {
+  if (program->normOffset >= 0 && !rank.forward) {
     PP_TRY(device.download(program->normOffset, &norms[2 * rank.rank], sizeof(double)));
     norms[2 * rank.rank + 1] = 1;
   }
   PP_TRY(transport.sum(sums));
   for (int64_t i = 0; i < whole.microbatches; ++i)
-    summary.loss += sums[i] / double(whole.updates);
+    summary.loss += sums[i] / double(rank.forward ? 1 : whole.updates);
   for (int32_t other = whole.ranks - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;

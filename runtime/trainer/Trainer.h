@@ -45,8 +45,8 @@ private:
   Status runStep(int64_t step, StepInputs &from, StepSummary &summary);
   Status openEvaluation();
   Status evaluate(int64_t step, StepSummary &summary);
-  Status runHeld(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
-  Status refuseHeld(const char *option) const;
+  Status runForward(int64_t step, StepInputs &from, int64_t number, StepSummary &summary);
+  Status checkForward(const char *option);
   Status writeLogprobs();
   Status summarize(StepSummary &summary);
   Status adaptScale(int64_t step, StepSummary &summary);
@@ -72,7 +72,7 @@ private:
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;
-  Trace trace;
+  Trace trace, evalTrace;        ///< of training; of evaluation, which nobody reads
   StepInputs inputs, evalInputs; ///< of training; of --eval
   int64_t evalSteps = 0;
   RunState state;

@@ -7,6 +7,7 @@
 // RUN: not pp-opt %s --split-input-file --pp-derive-tasks 2>&1 | FileCheck %s -DPASS=derive-tasks "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-linearize-actions 2>&1 | FileCheck %s -DPASS=linearize-actions "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-arrivals 2>&1 | FileCheck %s -DPASS=verify-arrivals "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-derive-forward 2>&1 | FileCheck %s -DPASS=derive-forward "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-complete-step 2>&1 | FileCheck %s -DPASS=complete-step "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-hoist-moves 2>&1 | FileCheck %s -DPASS=hoist-moves "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-limits 2>&1 | FileCheck %s -DPASS=verify-limits "-DTAKES=the step" --check-prefix=STEP --implicit-check-not=takes

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Judges --eval on every schedule of the library: the loss of the rows on one rank, and training to the same bits."""
+"""Judges --eval on every schedule: the loss of one rank and of training, units F alone, training to the same bits."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: evaluates.py PP_COMPILE FOLDER
-import filecmp, math, os, sys
+import csv, filecmp, math, os, sys
 import data, documents, harness
 
 SIZES = dict(model="llama", layers=8, hidden=16, heads=4, kv_heads=4, ffn=24, vocab=256, sequence=16, microbatch=2,
@@ -28,6 +28,14 @@ def run(program, path, *options, ranks=1, transport="threads"):
 def same(one, other):
     return all(filecmp.cmp(os.path.join(one, name), os.path.join(other, name), shallow=False)
                for name in ("model.safetensors", "optimizer.safetensors"))
+
+
+def step_losses(lines):
+    """Their mean over all targets, added as an evaluation adds them."""
+    total = 0.0
+    for line in lines:
+        total += line["loss"] * line["tokens"]
+    return total / sum(line["tokens"] for line in lines)
 
 
 def row_losses(program, folder, path):
@@ -62,6 +70,59 @@ def check_schedule(compiler, folder, path, held, schedule, reference):
         assert abs(line["eval_loss"] - expected) < 1e-10 * expected, f"{line['eval_loss']}, on one rank {expected}"
 
 
+def check_forward(compiler, folder, held, schedule, ranks, microbatches):
+    """With a learning rate of 0 the steps of an epoch have the loss of an evaluation of their rows, to a rounding."""
+    program = compiled(compiler, folder, f"{schedule}_{ranks}", ["-D", "data.documents=true"], schedule=schedule,
+                       ranks=ranks, microbatches=microbatches)
+    lines, _ = run(program, held, "--lr", "0", "--epochs", "1", "--eval", held)
+    got, expected = lines[-1]["eval_loss"], step_losses(lines)
+    assert abs(got - expected) <= 4e-16 * expected, f"{got}, and the steps {expected}"
+
+
+def units_of(compiler, options, **values):
+    """By rank the units that it runs, in order."""
+    defines = [word for key, value in (SIZES | values).items() for word in ("-D", f"{key}={value}")]
+    rows = harness.call([compiler, harness.TRAIN, *defines, "--emit=tasks", *options]).stdout.splitlines()
+    return [[cell for cell in row if cell] for row in csv.reader(rows)]
+
+
+def check_units(compiler, schedule):
+    """The forward step runs the units F of the step that trains, in their order, and nothing else; of a head that is
+    cut by the vocabulary also what makes the loss, on one rank."""
+    whole, forward = (units_of(compiler, more, schedule=schedule, ranks=4) for more in ([], ["--forward"]))
+    wanted = [[cell for cell in row if "F" in cell] for row in whole]
+    if schedule == "1f1b_vocabulary":
+        losses = [cell for cell in forward[3] if cell.startswith("head.3I")]
+        assert losses == [f"head.3I{i}" for i in range(SIZES["microbatches"])], losses
+        forward[3] = [cell for cell in forward[3] if cell not in losses]
+    assert sum(map(len, wanted)) > 0 and forward == wanted, f"{forward}, expected {wanted}"
+
+
+def check_versions(compiler, folder, text):
+    """Where units read older weights, an evaluation reads the newest: those that are saved."""
+    program = compiled(compiler, folder, "versions", schedule="pipedream_2bw", ranks=4, microbatches=16)
+    plain, saved = run(program, text, "--steps", "2")
+    os.rename(saved, saved + ".plain")
+    lines, saved = run(program, text, "--steps", "2", "--eval", text, "--eval-every", "1")
+    assert same(saved, saved + ".plain") and [line["loss"] for line in lines] == [line["loss"] for line in plain]
+    single = compiled(compiler, folder, "single_text", schedule="single")
+    expected = run(single, text, "--load", saved, "--lr", "0", "--steps", "1", "--eval", text)[0][0]
+    assert lines[-1]["eval_tokens"] == expected["eval_tokens"]
+    assert abs(lines[-1]["eval_loss"] - expected["eval_loss"]) < 1e-12, (lines[-1], expected)
+
+
+def check_streams(compiler, folder, path, held, schedule):
+    """On a device with streams, where both steps are captured as graphs after their first time."""
+    program = os.path.join(folder, schedule)
+    options = ("--steps", "3", "--eval", held, "--eval-every", "1")
+    expected, saved = run(program, path, *options)
+    os.rename(saved, saved + ".plain")
+    lines, saved = run(program, path, *options, ranks=4, transport="streams/5")
+    assert same(saved, saved + ".plain"), "weights and optimizer are the same bits"
+    for line, other in zip(lines, expected):
+        assert (line["loss"], line["eval_loss"]) == (other["loss"], other["eval_loss"]), (line, other)
+
+
 def check_logprobs(compiler, folder, held, schedule, losses):
     """Minus the mean over the targets is the loss of the rows; each token has the number that it has on one rank."""
     program = compiled(compiler, folder, schedule, ["-D", "data.documents=true"], schedule=schedule, ranks=4)
@@ -80,12 +141,12 @@ def check_logprobs(compiler, folder, held, schedule, losses):
 
 
 def check_refused(compiler, folder, path):
-    program = compiled(compiler, folder, "refused", schedule="pipedream_2bw", ranks=4, microbatches=16)
+    program = compiled(compiler, folder, "refused", ["--forward=false"], schedule="1f1b", ranks=4)
     single = compiled(compiler, folder, "plain", schedule="single")
     for chosen, options, expected in (
-        (program, ["--logprobs", os.path.join(folder, "x")], "read older weights"),
+        (program, ["--logprobs", os.path.join(folder, "x")], "has no forward step"),
         (single, ["--data", "random", "--logprobs", os.path.join(folder, "x")], "has no effect"),
-        (program, ["--eval", path], "read older weights; it has no step that changes nothing"),
+        (program, ["--eval", path], "compile it without --forward=false"),
         (single, ["--eval", "random"], "random tokens have no end"), (single, ["--eval-every", "2"], "needs `--eval"),
         (single, ["--eval", path, "--trace", os.path.join(folder, "trace")], "give one"),
         (single, ["--eval", os.path.join(folder, "none")], "cannot read data")):
@@ -120,9 +181,16 @@ def main():
     reference = [line["eval_loss"] for line in lines]
     for schedule in SCHEDULES:
         tally.attempt(schedule, check_schedule, compiler, folder, path, held, schedule, reference)
+        for ranks, microbatches in ((4, 8), (2, 4)):
+            tally.attempt(f"{schedule} forward, {ranks} ranks", check_forward, compiler, folder, held, schedule, ranks,
+                          microbatches)
+        tally.attempt(f"{schedule} units", check_units, compiler, schedule)
     losses = check_logprobs(compiler, folder, held, "single", None)
     for schedule in ("1f1b", "zb_v", "1f1b_vocabulary", "slimpipe", "data_parallel", "weipipe_interleave"):
         tally.attempt("logprobs " + schedule, check_logprobs, compiler, folder, held, schedule, losses)
+    tally.attempt("check_versions", check_versions, compiler, folder, text)
+    for schedule in ("1f1b", "zb_v", "fsdp", "1f1b_vocabulary", "weipipe_interleave") if harness.RUNTIME else ():
+        tally.attempt("streams " + schedule, check_streams, compiler, folder, path, held, schedule)
     tally.attempt("check_half", check_half, compiler, folder, text)
     tally.attempt("check_refused", check_refused, compiler, folder, text)
     return tally.close()

@@ -41,7 +41,13 @@ std::ostream &operator<<(std::ostream &os, const Case &each) { return os << each
 struct Proved {
   std::unique_ptr<MLIRContext> context;
   OwningOpRef<ModuleOp> module;
-  ProgramOp program() { return *module->getOps<ProgramOp>().begin(); }
+  ProgramOp program() { return ProgramOp::trainingOf(*module); }
+  /// The rank's program for evaluation.
+  RankOp forward(RankOp rank) {
+    auto ranks = ProgramOp::forwardOf(*module).getOps<RankOp>();
+    return *std::next(ranks.begin(), static_cast<int64_t>(rank.getRank()));
+  }
+  LogicalResult check(RankOp rank, const llvm::Module &lowered) { return checkLowered(rank, forward(rank), lowered); }
 };
 
 /// A schedule of the library, planned and proved; hidden sizes are small where the case does not say them.
@@ -64,7 +70,9 @@ Proved compile(const Case &wanted) {
   sources.AddNewSourceBuffer(std::move(*llvm::MemoryBuffer::getFile(PP_STDLIB_DIR "/../examples/train.pipe")), {});
   proved.module = importPipe(sources, proved.context.get(), options);
   PassManager passes(proved.context.get());
-  buildPipeline(passes);
+  ChangeOptions changes;
+  changes.forward = true;
+  buildPipeline(passes, Until::Ranks, {}, changes);
   if (proved.module && failed(passes.run(*proved.module)))
     proved.module = {};
   return proved;
@@ -303,7 +311,7 @@ TEST_P(LoweredPrograms, EveryMutantOfTheCodeIsFound) {
         if (!mutation.change(*mutant, site))
           continue;
         ++made;
-        std::string error = errorOf(proved.context.get(), [&] { return checkLowered(rank, *mutant); });
+        std::string error = errorOf(proved.context.get(), [&] { return proved.check(rank, *mutant); });
         EXPECT_TRUE(StringRef(error).contains("this is a fault of pp-compile"))
             << mutation.name << " " << site << " on rank " << rank.getRank() << ": " << error;
       }
@@ -332,11 +340,11 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTextsIsFound) {
   for (RankOp rank : proved.program().getOps<RankOp>()) {
     std::unique_ptr<llvm::Module> lowered;
     ASSERT_TRUE(succeeded(lowerRank(*proved.module, static_cast<int64_t>(rank.getRank()), context, lowered)));
-    check(*lowered, "pp_json_" + std::to_string(rank.getRank()), 15, [&] { return checkLowered(rank, *lowered); });
+    check(*lowered, "pp_json_" + std::to_string(rank.getRank()), 15, [&] { return proved.check(rank, *lowered); });
   }
   std::unique_ptr<llvm::Module> table;
   ASSERT_TRUE(succeeded(lowerTable(*proved.module, ranks, context, table)));
-  auto checkTable = [&] { return checkLoweredTable(proved.program(), ranks, *table); };
+  auto checkTable = [&] { return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, *table); };
   EXPECT_EQ(errorOf(proved.context.get(), checkTable), "");
   check(*table, "pp_program_json", 60, checkTable);
 }
@@ -350,7 +358,9 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTableIsFound) {
     std::unique_ptr<llvm::Module> table;
     ASSERT_TRUE(succeeded(lowerTable(*proved.module, ranks, context, table)));
     change(*table);
-    EXPECT_NE(errorOf(proved.context.get(), [&] { return checkLoweredTable(proved.program(), ranks, *table); }), "");
+    EXPECT_NE(errorOf(proved.context.get(),
+                      [&] { return checkLoweredTable(proved.program(), ranks, /*evaluates=*/true, *table); }),
+              "");
   };
   isFound([](llvm::Module &table) {
     llvm::GlobalVariable *count = table.getNamedGlobal("pp_rank_count");
@@ -361,6 +371,16 @@ TEST_P(LoweredPrograms, EveryMutantOfTheTableIsFound) {
     std::vector<llvm::Constant *> entries;
     for (unsigned i = 0; i < 4; ++i)
       entries.push_back(list->getInitializer()->getAggregateElement(i ^ (i < 2)));
+    list->setInitializer(llvm::ConstantArray::get(llvm::cast<llvm::ArrayType>(list->getValueType()), entries));
+  });
+  isFound([](llvm::Module &table) { // the step of rank 0 that trains in the place of the one that evaluates
+    llvm::GlobalVariable *list = table.getNamedGlobal("pp_rank_table");
+    std::vector<llvm::Constant *> entries;
+    for (unsigned i = 0; i < 4; ++i)
+      entries.push_back(list->getInitializer()->getAggregateElement(i));
+    llvm::Constant *step = entries[0]->getAggregateElement(1);
+    entries[0] = llvm::ConstantStruct::get(llvm::cast<llvm::StructType>(entries[0]->getType()),
+                                           {entries[0]->getAggregateElement(0U), step, step});
     list->setInitializer(llvm::ConstantArray::get(llvm::cast<llvm::ArrayType>(list->getValueType()), entries));
   });
 }
@@ -443,11 +463,11 @@ TEST(LoweredAddresses, TruncatedToBitsOfAStaticIndexAreFound) {
       continue;
     ++wide;
     addTo(index, wrapped - offset);
-    EXPECT_NE(errorOf(proved.context.get(), [&] { return checkLowered(rank, *lowered); }), "") << offset;
+    EXPECT_NE(errorOf(proved.context.get(), [&] { return proved.check(rank, *lowered); }), "") << offset;
     addTo(index, offset - wrapped);
   }
   EXPECT_GE(wide, 20u);
-  EXPECT_EQ(errorOf(proved.context.get(), [&] { return checkLowered(rank, *lowered); }), "");
+  EXPECT_EQ(errorOf(proved.context.get(), [&] { return proved.check(rank, *lowered); }), "");
 }
 
 } // namespace
