@@ -12,6 +12,7 @@
 #include "analysis/Vocabulary.h"
 #include "passes/Passes.h"
 #include "passes/derive/DeriveTasks.h"
+#include "llvm/ADT/SmallSet.h"
 
 namespace pp {
 #define GEN_PASS_DEF_DERIVEFORWARD
@@ -29,6 +30,7 @@ public:
   ForwardWriter(ModuleOp module, ProgramOp training) : module(module), training(training), pieces(training) {}
 
   ProgramOp write() {
+    training.walk([&](TransferOp move) { moved.insert(move.getThing().getRole()); });
     for (Operation &op : llvm::reverse(training.getBody().front()))
       choose(&op);
     OpBuilder builder(training->getContext());
@@ -50,7 +52,8 @@ private:
   ProgramOp training;
   Pieces pieces;
   llvm::DenseSet<Operation *> kept; ///< units and transfers
-  llvm::DenseSet<Place> wanted;     ///< what is read from here on
+  llvm::DenseSet<Place> wanted;     ///< what is read from here on, of roles that the schedule moves
+  llvm::SmallSet<Role, 8> moved;    ///< by the schedule
 
   //===-- Choosing, from the end --------------------------------------------------------------------------------===//
 
@@ -97,14 +100,15 @@ private:
     want(Role::weight, pieces.op(piece).getCoord(), rank);
     for (int64_t before : piecesBefore(pieces, piece))
       want(Role::act, pieces.op(before).getCoord().with(unit.getMicrobatch(), unit.getSlice()), rank);
-    for (int64_t slice = 0; slice <= unit.getSlice(); ++slice)
+    for (int64_t slice = 0; moved.contains(Role::kv) && slice <= unit.getSlice(); ++slice)
       wantKeys(unit, slice, rank);
   }
   void wantKeys(CoordAttr unit, int64_t slice, int64_t rank) {
     want(Role::kv, unit.with(unit.getMicrobatch(), slice), rank);
   }
   void want(Role role, CoordAttr coord, int64_t rank) {
-    wanted.insert({ThingAttr::get(coord.getContext(), role, coord), rank});
+    if (moved.contains(role))
+      wanted.insert({ThingAttr::get(coord.getContext(), role, coord), rank});
   }
 
   /// All of one group: all reads before all writes.

@@ -56,6 +56,9 @@ private:
   Status settle(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
   Status look(bool overdue);
   [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] == 0; }
+  /// The messages of a step that trains come first, behind them those of one that evaluates.
+  [[nodiscard]] size_t first() const { return forward ? program->stepMessages() : 0; }
+  [[nodiscard]] size_t last(const RankProgram &its) const { return forward ? its.messages.size() : its.stepMessages(); }
   [[nodiscard]] std::string under(const Lane &lane) const;
   [[nodiscard]] Status missing() const;
   [[nodiscard]] std::string whatOthersDo() const;
@@ -291,10 +294,10 @@ Status NcclTransport::finishMessage(pp_rank_t &, int32_t message) {
 
 void NcclTransport::markStep(int64_t its) {
   step = its;
-  firstOpen = 0;
+  firstOpen = first();
   for (size_t i = 0; i < bounds.size(); ++i)
     marks[i] = 0;
-  keepOpen(0);
+  keepOpen(int32_t(firstOpen));
   BesideMpi::markStep(its);
 }
 
@@ -310,7 +313,7 @@ Status NcclTransport::look(bool overdue) {
   if (connecting)
     return overdue ? Status(PP_PEER, text(under(*connecting), " is overdue after ", options.timeoutSeconds, " s"))
                    : Status();
-  while (firstOpen < bounds.size() && !isOpen(firstOpen))
+  while (firstOpen < last(*program) && !isOpen(firstOpen))
     ++firstOpen;
   keepOpen(int32_t(firstOpen));
   return overdue ? missing() : Status();
@@ -320,21 +323,21 @@ Status NcclTransport::look(bool overdue) {
 std::string NcclTransport::under(const Lane &lane) const {
   if (connecting)
     return "connecting " + lane.name;
-  for (size_t i = 0; i < bounds.size(); ++i)
+  for (size_t i = first(); i < last(*program); ++i)
     if (bounds[i].lane == &lane && isOpen(i))
       return describe(program->messages[i]);
   return lane.name;
 }
 
 Status NcclTransport::missing() const {
-  if (firstOpen == bounds.size())
+  if (firstOpen == last(*program))
     return {};
   size_t open = 0;
-  for (size_t i = firstOpen; i < bounds.size(); ++i)
+  for (size_t i = firstOpen; i < last(*program); ++i)
     open += isOpen(i);
-  return {PP_PEER,
-          text(describe(program->messages[firstOpen]), " is overdue after ", options.timeoutSeconds, " s; of ",
-               bounds.size(), " messages of this rank's step ", bounds.size() - open, " are done", whatOthersDo())};
+  return {PP_PEER, text(describe(program->messages[firstOpen]), " is overdue after ", options.timeoutSeconds, " s; of ",
+                        last(*program) - first(), " messages of this rank's step ", last(*program) - first() - open,
+                        " are done", whatOthersDo())};
 }
 
 std::string NcclTransport::whatOthersDo() const {
@@ -348,7 +351,7 @@ std::string NcclTransport::whatOthersDo() const {
     all += text("; rank ", seen.rank);
     if (seen.seconds > std::max(1.0, options.timeoutSeconds / 2))
       all += text(" has not been heard of for ", int64_t(seen.seconds), " s, in step ", seen.step);
-    else if (size_t(seen.open) < its->messages.size())
+    else if (size_t(seen.open) < last(*its))
       all += " waits for " + describe(its->messages[size_t(seen.open)]);
     else
       all += text(" is through step ", seen.step);

@@ -38,9 +38,11 @@ Status Trainer::runForward(int64_t step, StepInputs &from, int64_t number, StepS
   rank.optimizer.holds = true; // nothing is dropped
   rank.updates.clear();
   rank.forward = true;
+  transport.setForward(true);
   rank.trace = &evalTrace;
   Status status = runStep(step, from, summary);
   rank.forward = false;
+  transport.setForward(false);
   rank.trace = &trace;
   return status;
 }

@@ -50,6 +50,8 @@ public:
 
   /// Keeps the step that runs where the other ranks can read it, for the message when this rank is killed.
   virtual void markStep(int64_t step) = 0;
+  /// The steps that are marked from now on are those that run forward alone, or those that train.
+  void setForward(bool its) { forward = its; }
   /// Seconds of a clock that all ranks share as well as they can.
   [[nodiscard]] virtual double now() const = 0;
   /// `mpi`, `threads`.
@@ -57,6 +59,7 @@ public:
 
 protected:
   int64_t receivedBytes = 0;
+  bool forward = false;
 };
 
 /// Leaves what is said between steps to another transport.
