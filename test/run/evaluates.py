@@ -116,9 +116,9 @@ def check_streams(compiler, folder, path, held, schedule):
     program = os.path.join(folder, schedule)
     options = ("--steps", "3", "--eval", held, "--eval-every", "1")
     expected, saved = run(program, path, *options)
-    os.rename(saved, saved + ".plain")
+    os.rename(saved, saved + ".threads.plain")
     lines, saved = run(program, path, *options, ranks=4, transport="streams/5")
-    assert same(saved, saved + ".plain"), "weights and optimizer are the same bits"
+    assert same(saved, saved + ".threads.plain"), "weights and optimizer are the same bits"
     for line, other in zip(lines, expected):
         assert (line["loss"], line["eval_loss"]) == (other["loss"], other["eval_loss"]), (line, other)
 

@@ -276,8 +276,8 @@ const std::string leftJson = rankJson(0), rightJson = rankJson(1);
 extern "C" {
 extern const char pp_program_json[];
 const int32_t pp_rank_count = PP_TEST_RANKS;
-const pp_rank_entry_t pp_rank_table[] = {{leftJson.c_str(), twoRanks ? stepLeft : stepAlone},
-                                         {rightJson.c_str(), stepRight}};
+const pp_rank_entry_t pp_rank_table[] = {{leftJson.c_str(), twoRanks ? stepLeft : stepAlone, nullptr},
+                                         {rightJson.c_str(), stepRight, nullptr}};
 const char pp_program_json[] = R"({"name": "byhand", "model": "tiny", "schedule": "byhand", "ranks": )" PP_TEXT(
     PP_TEST_RANKS) R"(, "microbatches": 2, "batch": 2, "sequence": 8, "vocab": 128, "precision": ")" PP_TEST_TYPE R"(",
   "parameters": 4096, "flops_per_step": 1e6, "tokens_per_step": 32,
