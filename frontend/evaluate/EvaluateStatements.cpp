@@ -166,7 +166,10 @@ LogicalResult Evaluator::runAssign(const AssignStatement *assign, Scope &scope) 
   return success();
 }
 
+/// Names that mean something where the expression stands; those of a comprehension mean one thing after the other.
 static void collectNames(const Expr *expr, SmallVectorImpl<const Expr *> &names) {
+  if (expr->kind == Expr::Comprehension)
+    return;
   bool known = any_of(names, [&](const Expr *other) { return other->name == expr->name; });
   if (expr->kind == Expr::Variable && !known)
     names.push_back(expr);
@@ -179,8 +182,7 @@ LogicalResult Evaluator::runRequire(const RequireStatement *require, Scope &scop
   if (failed(holds) || *holds)
     return holds;
   SmallVector<const Expr *> names;
-  if (require->condition->kind != Expr::Comprehension)
-    collectNames(require->condition, names);
+  collectNames(require->condition, names);
   std::string values;
   for (const Expr *name : names) {
     FailureOr<Value> value = variable(name, scope);

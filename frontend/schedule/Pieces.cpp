@@ -275,9 +275,10 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
   if (*count < 1)
     return fail(statement->count->at, "the model is cut into at least 1 stage, got " + Twine(*count));
   bool given = any_of(statement->clauses, [](const Clause &clause) { return clause.layers; });
-  if (!given && model.layers % *count)
-    return fail(statement->at, Twine(model.layers) + " layers do not divide into " + Twine(*count) +
-                                   " equal stages; `layers` says how many each stage holds");
+  int64_t least = model.layers / *count, more = model.layers % *count;
+  if (!given && least == 0)
+    return fail(statement->at, Twine(*count) + " stages need a layer each, and the model has " + Twine(model.layers) +
+                                   "; `layers` says how many each stage holds, 0 too");
   if (failed(checkUnits(statement->at, *count)))
     return failure();
   Family family{"", statement->at, /*indexed=*/true, unsigned(pieces.size()), unsigned(*count), {}};
@@ -287,12 +288,16 @@ LogicalResult Elaborator::cutStages(const CutStatement *statement, Scope &scope)
   families.push_back(family);
   for (int64_t s = 0; s < *count; ++s) {
     Piece &piece = addPiece({"", s}, location(statement->at));
-    piece.layers = model.layers / *count;
+    piece.layers = least + (s < more);
     if (failed(placePiece(statement, piece, scope)))
       return failure();
   }
   if (failed(checkLayers(statement, family, given)))
     return failure();
+  if (!given && more > 0)
+    mlir::emitRemark(location(statement->at))
+        << model.layers << " layers in " << *count << " stages: the first "
+        << (more == 1 ? "holds " : std::to_string(more) + " hold ") << least + 1 << ", the others " << least;
   recomputeDeclared(family);
   return success();
 }

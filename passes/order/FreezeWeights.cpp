@@ -143,7 +143,7 @@ private:
       remarkSplit();
   }
 
-  /// Of a linear with an adapter of rank r, from K to N features, `W` has the share r (K + N) / (K N) of the work of `I`.
+  /// With adapters of rank r on a linear from K to N features, the work of `W` is that of `I` times r (K + N) / (K N).
   void remarkSplit() {
     program.walk([](UnitOp unit) {
       if (unit.getUnit().getPhase() != Phase::W)
