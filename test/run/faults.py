@@ -33,7 +33,7 @@ class Faults:
         for what, values, words in (
             ("a schedule that does not exist", dict(schedule="1f1c"), ["1f1c", "did you mean `1f1b`"]),
             ("a model that does not exist", dict(model="lama"), ["lama", "did you mean `llama`"]),
-            ("layers that do not divide", dict(layers=6), ["6", "4"]),
+            ("fewer layers than stages", dict(layers=3), ["4 stages need a layer each, and the model has 3"]),
             ("heads that do not divide", dict(hidden=30), ["`hidden` must be a multiple of `heads`"]),
             ("WeiPipe with half a round", dict(schedule="weipipe_interleave", microbatches=6), ["microbatches"]),
         ):
