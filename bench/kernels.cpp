@@ -1,8 +1,8 @@
 // Prints what the kernels reach on this machine: attention against sgemm, products against raw oneDNN, loops in ns.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Usage: pp-bench-kernels [attention] [gemm] [loops] [quick]; no name: all. Shares are of sgemm 1024^3 (oneDNN, one
-// thread) timed beside each row, since a busy neighbour moves single numbers more than shares.
+// Usage: pp-bench-kernels [attention] [bounded] [gemm] [loops] [quick]; no name: all. Shares are of sgemm 1024^3
+// (oneDNN, one thread) timed beside each row, since a busy neighbour moves single numbers more than shares.
 #include "runtime/Kernels.h"
 #include "runtime/Rank.h"
 #include <algorithm>
@@ -53,6 +53,15 @@ std::vector<float> random(size_t n) {
   return values;
 }
 
+/// Into the first half of the array.
+void toBf16(std::vector<float> &values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &values[i], 4);
+    reinterpret_cast<uint16_t *>(values.data())[i] = uint16_t(bits >> 16);
+  }
+}
+
 double sgemmRate() {
   static std::vector<float> a = random(1 << 20), b = random(1 << 20), c(1 << 20);
   return 2.0 * 1024 * 1024 * 1024 /
@@ -89,11 +98,7 @@ void benchAttention(const Attention &n, Type type) {
   std::vector<float> o(queries), lse(rows), delta(rows), dq(queries), dk(keys), dv(keys);
   if (type == Type::Bf16)
     for (auto *values : {&q, &k, &v, &dout})
-      for (size_t i = 0; i < values->size(); ++i) {
-        uint32_t bits;
-        std::memcpy(&bits, &(*values)[i], 4);
-        reinterpret_cast<uint16_t *>(values->data())[i] = uint16_t(bits >> 16);
-      }
+      toBf16(*values);
   const void *kv[] = {k.data(), v.data()};
   void *dkv[] = {dk.data(), dv.data()};
   double reference = sgemmRate();
@@ -165,6 +170,68 @@ void benchSlices(int64_t s, int64_t n, int64_t heads, int64_t groups, int64_t d)
               100 * last / merged * more);
 }
 
+/// Seconds of a call of attention and of one of its backward.
+struct Bounded {
+  double forward, backward;
+};
+
+/// Causal attention where a window of so many keys, or so many documents of equal length, bound what a query sees.
+Bounded timeBounded(const Attention &n, Type type, int64_t window, int64_t documents) {
+  std::vector<int64_t> dims = {n.b, n.s, n.heads, n.groups, n.d, 0, n.s, 0};
+  std::vector<double> params = window ? std::vector<double>{double(window)} : std::vector<double>{};
+  std::vector<std::string> flags = {"causal"};
+  if (documents)
+    flags.push_back("documents");
+  Op forward({"attention", type, dims, params, flags}), backward({"attention_bwd", type, dims, params, flags});
+  size_t queries = size_t(n.b * n.s * n.heads * n.d), keys = size_t(n.b * n.s * n.groups * n.d);
+  std::vector<float> q = random(queries), k = random(keys), v = random(keys), dout = random(queries), o(queries),
+                     dq(queries), dk(keys), dv(keys);
+  std::vector<float> lse(size_t(n.b * n.heads * n.s)), delta(lse);
+  std::vector<int32_t> starts(size_t(n.b * n.s));
+  for (int64_t i = 0; documents && i < n.b * n.s; ++i)
+    starts[size_t(i)] = int32_t(i % n.s / (n.s / documents) * (n.s / documents));
+  if (type == Type::Bf16)
+    for (auto *values : {&q, &k, &v, &dout})
+      toBf16(*values);
+  const void *kv[] = {k.data(), v.data(), starts.data()};
+  void *dkv[] = {dk.data(), dv.data()};
+  Bounded time;
+  time.forward = best([&] { pp_attention(&forward.rank, 0, q.data(), kv, o.data(), lse.data()); });
+  time.backward = best([&] {
+    pp_attention_bwd(&backward.rank, 0, dout.data(), q.data(), lse.data(), delta.data(), kv, dq.data(), dkv, o.data());
+  });
+  return time;
+}
+
+/// Time for each pair of a query and a key that it sees, over that of whole causal attention in the same rounds.
+void benchBounded(const Attention &n, Type type) {
+  auto causal = [](int64_t s) { return double(s) * double(s + 1) / 2; };
+  const std::pair<int64_t, int64_t> bounds[] = {{0, 0}, {256, 0}, {512, 0}, {2048, 0}, {0, 8}};
+  std::vector<Bounded> least(std::size(bounds), {1e30, 1e30});
+  for (int round = 0; round < 3; ++round)
+    for (size_t i = 0; i < least.size(); ++i) {
+      Bounded time = timeBounded(n, type, bounds[i].first, bounds[i].second);
+      least[i] = {std::min(least[i].forward, time.forward), std::min(least[i].backward, time.backward)};
+    }
+  for (size_t i = 1; i < least.size(); ++i) {
+    auto [window, documents] = bounds[i];
+    double pairs = documents ? double(documents) * causal(n.s / documents) : causal(n.s);
+    if (window)
+      pairs = causal(window) + double(n.s - window) * double(window);
+    double share = causal(n.s) / pairs;
+    std::printf("%4s d%-3ld H%-2ld G%-2ld s%-5ld window %-4ld documents %-2ld  time of a pair: fwd %4.2f   bwd %4.2f\n",
+                type == Type::Bf16 ? "bf16" : "f32", n.d, n.heads, n.groups, n.s, window, documents,
+                least[i].forward / least[0].forward * share, least[i].backward / least[0].backward * share);
+  }
+}
+
+void bounded() {
+  std::printf("causal attention with windows and documents: time of a pair over that of whole rows\n");
+  for (Type type : {Type::F32, Type::Bf16})
+    for (Attention n : {Attention{1, 8192, 2, 2, 64}, {1, 8192, 4, 1, 64}, {1, 8192, 2, 2, 128}})
+      benchBounded(n, type);
+}
+
 void attention() {
   std::printf("attention, causal, GFLOP/s (share of sgemm 1024^3), %s\n", Kernels::isa());
   for (int64_t s : {128, 256, 512, 768, 1024, 1536, 2048, 3072})
@@ -228,8 +295,8 @@ void gemm() {
 /// One loop at two sizes: arrays that fit the second-level cache, and arrays that do not.
 void benchLoop(const char *name, const std::vector<double> &params,
                const std::function<void(Op &, std::vector<float *>)> &call,
-               const std::function<std::vector<int64_t>(int64_t)> &dims) {
-  std::printf("%-18s", name);
+               const std::function<std::vector<int64_t>(int64_t)> &dims, const char *note = "") {
+  std::printf("%-22s", (name + std::string(note)).c_str());
   for (int64_t n : {int64_t(1) << 14, int64_t(1) << 22}) {
     Op op({name, Type::F32, dims(n), params, {}});
     std::vector<std::vector<float>> arrays;
@@ -269,9 +336,13 @@ void loops() {
       "rope", {1e4}, [](Op &op, P p) { pp_rope(&op.rank, 0, p[0], nullptr, p[0]); },
       [](int64_t n) { return std::vector<int64_t>{1, n / 1024, 16, 64, 0}; });
   std::vector<int32_t> targets(512, 7);
+  auto logits = [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192}; };
+  auto loss = [&](Op &op, P p) { pp_cross_entropy(&op.rank, 0, p[0], targets.data(), p[1], p[2]); };
+  benchLoop("cross_entropy", {1}, loss, logits);
+  benchLoop("cross_entropy", {1, 30}, loss, logits, ", capped");
   benchLoop(
-      "cross_entropy", {1}, [&](Op &op, P p) { pp_cross_entropy(&op.rank, 0, p[0], targets.data(), p[1], p[2]); },
-      [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192}; });
+      "cross_entropy_stats", {}, [&](Op &op, P p) { pp_cross_entropy_stats(&op.rank, 0, p[0], targets.data(), p[1]); },
+      [](int64_t n) { return std::vector<int64_t>{n / 8192, 8192, 0, 8192}; });
   benchLoop("bias_dw", {}, [](Op &op, P p) { pp_bias_dw(&op.rank, 0, p[0], p[1]); }, rows);
   benchLoop("accumulate", {}, [](Op &op, P p) { pp_accumulate(&op.rank, 0, p[0], p[1]); }, flat);
   benchLoop(
@@ -287,12 +358,12 @@ void loops() {
 } // namespace
 
 int main(int count, char **names) {
-  bool all = true, wanted[3] = {};
-  const char *known[] = {"attention", "gemm", "loops"};
+  bool all = true, wanted[4] = {};
+  const char *known[] = {"attention", "bounded", "gemm", "loops"};
   for (int i = 1; i < count; ++i) {
     if (!std::strcmp(names[i], "quick"))
       budget = 0.03;
-    for (int j = 0; j < 3; ++j)
+    for (int j = 0; j < 4; ++j)
       if (!std::strcmp(names[i], known[j]))
         wanted[j] = true, all = false;
   }
@@ -300,7 +371,9 @@ int main(int count, char **names) {
   if (all || wanted[0])
     attention();
   if (all || wanted[1])
-    gemm();
+    bounded();
   if (all || wanted[2])
+    gemm();
+  if (all || wanted[3])
     loops();
 }

@@ -12,7 +12,8 @@
 // The head is late: nothing in the step reads the loss, so its forward ops stand below the line (docs/derivatives.md,
 // "The head"). Of a head that is cut by the vocabulary only those that read the statistics of all shards do. I ends the
 // stash: what W reads of it (O-linear's input, 1A a layer) stays where it is and is pending from then on. In a forward
-// program the head is not late; its loss is that of the backward, of which nothing else is left.
+// program the head is not late; its loss is that of the backward, of which nothing else is left. It comes from
+// statistics of the logits, not from the kernel that makes dz too.
 #include "passes/derive/PieceGraph.h"
 
 using namespace mlir;
@@ -131,10 +132,27 @@ LogicalResult PieceGraph::foldTransposes() {
   return success();
 }
 
+/// The kernel of a whole cross-entropy makes the gradient of the logits too. Statistics and their loss do not.
+void PieceGraph::splitLosses() {
+  for (auto whole : llvm::make_early_inc_range(scratch.block().getOps<nn::CrossEntropyOp>())) {
+    OpBuilder builder(whole);
+    Value z = whole.getZ();
+    int64_t vocab = cast<RankedTensorType>(z.getType()).getShape().back();
+    auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*first=*/0, vocab,
+                                                         whole.getSoftcap());
+    auto loss = builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
+                                                       whole.getCountedAttr());
+    whole.replaceAllUsesWith(loss.getLoss());
+    erase(whole);
+  }
+}
+
 LogicalResult PieceGraph::build(bool first) {
   for (const PartUse &part : piece.parts)
     if (failed(inlinePart(part, actOut)))
       return failure();
+  if (isLossForward())
+    splitLosses();
   splitKeys();
   if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();

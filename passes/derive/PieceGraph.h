@@ -84,6 +84,7 @@ private:
   llvm::SmallVector<Group> sumsOfStep(const CutPlan &plan, int64_t step) const;
   llvm::SmallVector<mlir::Value> argumentsOf(const Group &sum) const;
 
+  void splitLosses();
   mlir::LogicalResult foldTransposes();
   // DeriveChunks.cpp
   mlir::LogicalResult chunkMlps();

@@ -18,14 +18,14 @@ inline double lossFactor(const PreparedOp &op, const OptimizerScalars &scalars) 
   return op.has(Counted) ? op.params[0] / scalars.divisor : op.params[0];
 }
 
-/// Logits as the loss sees them; Capped: cap tanh(z / cap).
-template <bool Capped, class E> PP_INLINE Acc<E> logitOf(const E *z, int64_t i, Acc<E> cap) {
-  return Capped ? cap * hyperbolicTangent(get(z, i) / cap) : get(z, i);
-}
-/// The slope of the cap where it makes `capped`.
-template <bool Capped, class A> PP_INLINE A capSlope(A capped, A cap) {
-  return Capped ? A(1) - (capped / cap) * (capped / cap) : A(1);
-}
+/// The cap of logits as loops use it; Capped: logits are cap tanh(z / cap).
+template <bool Capped, class A> struct LogitCap {
+  A cap, inverse;
+  explicit LogitCap(const PreparedOp &op) : cap(A(op.logitCap())), inverse(Capped ? A(1 / op.logitCap()) : A(0)) {}
+  PP_INLINE A operator()(A z) const { return Capped ? cap * hyperbolicTangent(z * inverse) : z; }
+  /// The slope of the cap where it makes `logit`.
+  PP_INLINE A slope(A logit) const { return Capped ? A(1) - (logit * inverse) * (logit * inverse) : A(1); }
+};
 
 template <class E> PP_INLINE Acc<E> largestOf(const E *z, int64_t n) {
   Acc<E> largest = get(z, 0);
@@ -35,31 +35,34 @@ template <class E> PP_INLINE Acc<E> largestOf(const E *z, int64_t n) {
   return largest;
 }
 
-/// The sum of exp(z - largest). Where e is acc the powers stay in dz; 16 bits compute them twice, because a value is
-/// rounded once. Of capped logits it is those that stay, as both the power and the slope are made of them.
-template <class E, bool Capped> PP_INLINE Acc<E> sumOfPowers(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> cap) {
+/// The sum of exp(z - largest). Where e is acc the powers, times the cap's slopes, stay in dz; 16 bits compute them
+/// twice, because a value is rounded once.
+template <class E, bool Capped>
+PP_INLINE Acc<E> sumOfPowers(const E *z, E *dz, int64_t n, Acc<E> largest, LogitCap<Capped, Acc<E>> cap) {
   using A = Acc<E>;
   A sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
-    A logit = logitOf<Capped>(z, i, cap), power = exponential(logit - largest);
+    A logit = cap(get(z, i)), power = exponential(logit - largest);
     sum += power;
     if constexpr (sizeof(E) == sizeof(A))
-      put(dz, i, Capped ? logit : power);
+      put(dz, i, Capped ? power * cap.slope(logit) : power);
   }
   return sum;
 }
 
 /// dz but for the target's column.
 template <class E, bool Capped>
-PP_INLINE void writeSlopes(const E *z, E *dz, int64_t n, Acc<E> largest, Acc<E> cap, Acc<E> factor) {
+PP_INLINE void writeSlopes(const E *z, E *dz, int64_t n, Acc<E> largest, LogitCap<Capped, Acc<E>> cap, Acc<E> factor) {
   using A = Acc<E>;
-  constexpr bool isLeft = sizeof(E) == sizeof(A);
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    A logit = !Capped ? A(0) : isLeft ? get(dz, i) : logitOf<Capped>(z, i, cap);
-    A power = Capped ? exponential(logit - largest) : isLeft ? get(dz, i) : exponential(get(z, i) - largest);
-    put(dz, i, Capped ? factor * power * capSlope<Capped>(logit, cap) : factor * power);
+    if constexpr (sizeof(E) == sizeof(A)) {
+      put(dz, i, factor * get(dz, i));
+    } else {
+      A logit = cap(get(z, i)), power = exponential(logit - largest);
+      put(dz, i, Capped ? factor * power * cap.slope(logit) : factor * power);
+    }
   }
 }
 
@@ -70,7 +73,8 @@ template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, voi
   int64_t vocabulary = op.dims[1];
   double loss = 0, *losses = out<double>(arguments[5]);
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
-  A scale = A(lossFactor(op, scalars) * scalars.lossScale), cap = A(op.logitCap());
+  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
+  LogitCap<Capped, A> cap(op);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * vocabulary;
     E *dz = out<E>(arguments[2]) + t * vocabulary;
@@ -81,9 +85,7 @@ template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, voi
       memset(dz, 0, size_t(vocabulary) * sizeof(E));
       continue;
     }
-    A largest = largestOf<E>(z, vocabulary), logit = logitOf<Capped>(z, target, cap);
-    if constexpr (Capped)
-      largest = cap * hyperbolicTangent(largest / cap); // a cap keeps the order
+    A largest = cap(largestOf<E>(z, vocabulary)), logit = cap(get(z, target)); // a cap keeps the order
     A sum = sumOfPowers<E, Capped>(z, dz, vocabulary, largest, cap);
     const double mine = double(largest - logit) + double(logarithm(sum));
     loss += mine;
@@ -92,7 +94,7 @@ template <class E, bool Capped> pp_status_t lossOfRows(const PreparedOp &op, voi
     A share = exponential(logit - largest) / sum;
     writeSlopes<E, Capped>(z, dz, vocabulary, largest, cap, scale / sum);
     A slope = scale * (share - A(1));
-    put(dz, target, Capped ? slope * capSlope<Capped>(logit, cap) : slope);
+    put(dz, target, Capped ? slope * cap.slope(logit) : slope);
   }
   *out<A>(arguments[3]) = A(lossFactor(op, scalars) * loss);
   return PP_OK;
@@ -105,22 +107,20 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
 template <class E, bool Capped> pp_status_t statsOfRows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2];
-  A cap = A(op.logitCap());
+  LogitCap<Capped, A> cap(op);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     int64_t target = in<int32_t>(arguments[1])[t];
     if (target >= op.dims[3])
       return PP_INVALID;
-    A largest = largestOf<E>(z, n), sum = 0;
-    if constexpr (Capped)
-      largest = cap * hyperbolicTangent(largest / cap);
+    A largest = cap(largestOf<E>(z, n)), sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; ++i)
-      sum += exponential(logitOf<Capped>(z, i, cap) - largest);
+      sum += exponential(cap(get(z, i)) - largest);
     A *stats = out<A>(arguments[2]) + 3 * t;
     stats[0] = largest;
     stats[1] = sum;
-    stats[2] = target >= first && target < first + n ? logitOf<Capped>(z, target - first, cap) : 0;
+    stats[2] = target >= first && target < first + n ? cap(get(z, target - first)) : 0;
   }
   return PP_OK;
 }
@@ -171,7 +171,8 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
   using A = Acc<E>;
   int64_t n = op.dims[1], first = op.dims[2];
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
-  A scale = A(lossFactor(op, scalars) * scalars.lossScale), cap = A(op.logitCap());
+  A scale = A(lossFactor(op, scalars) * scalars.lossScale);
+  LogitCap<Capped, A> cap(op);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     E *dz = out<E>(arguments[3]) + t * n;
@@ -185,17 +186,15 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
     }
     A largest = stats[0], factor = scale / stats[1];
     bool here = target >= first && target < first + n;
-    A logit = here ? logitOf<Capped>(z, target - first, cap) : 0;
+    A logit = here ? cap(get(z, target - first)) : 0;
     A share = here ? factor * exponential(logit - largest) : 0;
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-      A mine = logitOf<Capped>(z, i, cap);
-      put(dz, i,
-          Capped ? factor * exponential(mine - largest) * capSlope<Capped>(mine, cap)
-                 : factor * exponential(mine - largest));
+      A mine = cap(get(z, i)), slope = factor * exponential(mine - largest);
+      put(dz, i, Capped ? slope * cap.slope(mine) : slope);
     }
     if (here)
-      put(dz, target - first, Capped ? (share - scale) * capSlope<Capped>(logit, cap) : share - scale);
+      put(dz, target - first, Capped ? (share - scale) * cap.slope(logit) : share - scale);
   }
   return PP_OK;
 }
