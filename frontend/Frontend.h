@@ -30,6 +30,8 @@ struct FrontendOptions {
   std::vector<std::pair<std::string, int64_t>> *modelSizes = nullptr;
   /// For --from-hf: the folder whose weights a run of the program starts with.
   std::string folder;
+  /// For --from-hf: what its config.json says of the computation, as ConfigFacts writes it.
+  std::string config;
   Budget budget;
 };
 

@@ -498,7 +498,7 @@ private:
       });
     }
     if (!options.folder.empty())
-      made.push_back(string("folder", options.folder));
+      made.append({string("folder", options.folder), string("config", options.config)});
     trained.addTo(made, builder);
     if (settings.mlp[0].value > 1)
       made.push_back(builder.getNamedAttr("mlp", settings.dictionaryOf("mlp", precision, builder)));

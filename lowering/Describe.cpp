@@ -407,7 +407,7 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
     json["reads_source"] = true;
   if (train.get("documents"))
     json["documents"] = true;
-  for (StringRef key : {"optimizer", "function", "folder", "pad", "lora"})
+  for (StringRef key : {"optimizer", "function", "folder", "config", "pad", "lora"})
     if (Attribute value = train.get(key))
       json[key.str()] = toJson(value);
   json["fingerprint"] = Json::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());

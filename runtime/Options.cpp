@@ -96,11 +96,13 @@ Status readNames(const std::string &value, Options &options) {
 Status readChanged(const std::string &value, Options &options) {
   std::istringstream all(value);
   for (std::string name; std::getline(all, name, ',');)
-    if (name != "data" && name != "optimizer")
-      return invalid("`--changed` expects `data`, `optimizer` or both with a comma, got `", value, "`");
+    if (name != "data" && name != "optimizer" && name != "config")
+      return invalid("`--changed` expects `data`, `optimizer` or `config`, with commas between them, got `", value,
+                     "`");
     else
       options.changed.push_back(name);
-  return options.changed.empty() ? invalid("`--changed` expects `data` or `optimizer`, got nothing") : Status();
+  return options.changed.empty() ? invalid("`--changed` expects `data`, `optimizer` or `config`, got nothing")
+                                 : Status();
 }
 
 Status readPacking(const std::string &value, Options &options) {
@@ -187,7 +189,10 @@ const std::vector<OptionSpec> &allOptions() {
       wholeOption("stop-at", "end after step N, although --steps says more", 1, &Options::stopAt),
       pathOption("resume", "DIR", "continue from a checkpoint, bit for bit; seed, lr and steps come from it",
                  &Options::resume),
-      {"changed", "NAME,..", "what may differ from the run that is resumed: data, optimizer", readChanged},
+      {"changed", "NAME,..",
+       "what may differ: data or optimizer from the resumed run,\n"
+       "config from the folder that the program was made from",
+       readChanged},
       pathOption("grads", "FILE", "write all gradients of the first step, .safetensors", &Options::grads),
       pathOption("log", "FILE", "write one JSON line for each step", &Options::log),
       pathOption("tensorboard", "DIR", "write loss, rate, norm and speed of each step for TensorBoard",
@@ -270,8 +275,9 @@ Status checkTogether(const Options &options) {
     return invalid("`--shard-size` has no effect beside `--resume`: the files of the checkpoint are kept");
   if (options.steps && options.epochs)
     return invalid("`--steps` and `--epochs` both say where to end; give one");
-  if (!options.changed.empty() && options.resume.empty())
-    return invalid("`--changed` needs `--resume`");
+  for (const std::string &name : options.changed)
+    if (name == "config" ? options.load.empty() : options.resume.empty())
+      return invalid("`--changed ", name, "` needs `--", name == "config" ? "load" : "resume", "`");
   if (options.data == "random" && (options.epochs || options.shuffle))
     return invalid("`", options.epochs ? "--epochs" : "--shuffle", "` has no effect: random tokens have no end");
   if (options.init && !options.load.empty())

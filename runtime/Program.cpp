@@ -242,6 +242,7 @@ void readProgramRoot(const json &root, Program &program) {
   program.schedule = root.value("schedule", std::string());
   program.function = root.value("function", std::string());
   program.folder = root.value("folder", std::string());
+  program.config = root.value("config", std::string());
   program.target = root.value("target", std::string("cpu"));
   if (auto made = root.find("fingerprint"); made != root.end())
     program.fingerprint = made->dump();

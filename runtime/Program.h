@@ -248,6 +248,7 @@ struct Program {
   std::string name, model, schedule, precision;
   std::string function;           ///< a hash of what the model computes; empty: not known
   std::string folder;             ///< its weights are the first ones; empty: none
+  std::string config;             ///< what its config.json says, as frontend/model/ConfigFacts.h has it
   std::string target = "cpu";     ///< what it was compiled for
   std::string fingerprint = "{}"; ///< JSON: what profiles and traces say that they were made from
   int32_t ranks = 1;

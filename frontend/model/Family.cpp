@@ -8,6 +8,7 @@
 // What differs between families is said in families.pipe; only rotary positions have rules of their own (RopeFields).
 #include "frontend/model/Family.h"
 #include "frontend/evaluate/Evaluator.h"
+#include "frontend/model/ConfigFacts.h"
 #include "frontend/model/RopeFields.h"
 #include "frontend/syntax/Parser.h"
 #include "llvm/ADT/StringExtras.h"
@@ -41,6 +42,7 @@ public:
       return source.error(config.begin) << "cannot tell where `" << request.folder << "` is: " << error.message();
     sys::path::remove_dots(folder, /*remove_dot_dot=*/true);
     options.folder = folder.str().str();
+    options.config = facts.text(config);
     return program(*call, *schedule);
   }
 
@@ -119,17 +121,14 @@ private:
   }
 
   /// A field without a default is a size; another has the type of its default.
-  LogicalResult checkType(const Family::Field &field, const Value &value) {
+  LogicalResult checkType(const Family::Field &field, const Value &value, const std::optional<Value> &normal) {
     StringRef name = field.name.text;
     std::string note = ("family `" + family->name.text + "` reads it here").str();
-    if (!field.absent) {
+    if (!normal) {
       if (value.asInt() && *value.asInt() >= 1)
         return success();
       return refuse(name, "expected an int of at least 1 for `" + name + "`, got " + value.text(), field.name.at, note);
     }
-    FailureOr<Value> normal = evaluate(field.absent, scope);
-    if (failed(normal))
-      return failure();
     bool fits = value.sameTypeAs(*normal) || (normal->asNumber() && value.asInt());
     if (fits && value.asInt() && *value.asInt() < 0 && !(normal->asInt() && *normal->asInt() < 0))
       fits = false;
@@ -149,24 +148,31 @@ private:
     return success();
   }
 
+  LogicalResult evaluateIfThere(Expr *expr, std::optional<Value> &value) {
+    if (!expr)
+      return success();
+    FailureOr<Value> made = evaluate(expr, scope);
+    return failed(made) ? failure() : (value = *made, success());
+  }
+
   LogicalResult readField(const Family::Field &field) {
     StringRef name = field.name.text;
     known.push_back(name);
-    const json::Value *given = config.get(name);
-    if (given && given->getAsNull() && field.null) {
-      FailureOr<Value> value = evaluate(field.null, scope);
-      return failed(value) ? failure() : (scope.bind(field.name, *value), success());
-    }
-    if (!given || given->getAsNull()) {
-      if (!field.absent)
-        return refuse(name, "`" + name + "` is not there", field.name.at,
-                      "family `" + family->name.text + "` needs it");
-      FailureOr<Value> value = evaluate(field.absent, scope);
-      return failed(value) ? failure() : (scope.bind(field.name, *value), success());
-    }
-    FailureOr<Value> value = valueOf(name, *given);
-    if (failed(value) || failed(checkType(field, *value)))
+    std::optional<Value> absent, null;
+    if (failed(evaluateIfThere(field.absent, absent)) || failed(evaluateIfThere(field.null, null)))
       return failure();
+    const json::Value *given = config.get(name);
+    std::optional<Value> value = !given ? absent : null;
+    if (given && !given->getAsNull()) {
+      FailureOr<Value> read = valueOf(name, *given);
+      if (failed(read) || failed(checkType(field, *read, absent)))
+        return failure();
+      value = *read;
+    }
+    if (!value)
+      return refuse(name, "`" + name + "` is " + (given ? "null" : "not there"), field.name.at,
+                    "family `" + family->name.text + (given ? "` has no meaning for that" : "` needs it"));
+    facts.read(name, *value, absent, null);
     scope.bind(field.name, *value);
     return success();
   }
@@ -196,12 +202,15 @@ private:
         if (one == any && isOfFamily(name)) // the family knows better
           continue;
         known.push_back(name);
-        const json::Value *given = config.get(name);
-        if (!given || given->getAsNull() || is_contained(request.notes, name))
-          continue;
         FailureOr<Value> allowed = evaluate(only.values, scope);
         if (failed(allowed))
           return failure();
+        const json::Value *given = config.get(name);
+        if (is_contained(request.notes, name))
+          continue;
+        facts.only(name, *allowed);
+        if (!given || given->getAsNull())
+          continue;
         bool fits = !given->getAsObject() && allowed->asList() && any_of(*allowed->asList(), [&](const Value &value) {
           if (value.asBool() || given->getAsBoolean())
             return value.asBool() && given->getAsBoolean() == *value.asBool();
@@ -293,6 +302,7 @@ private:
     }
     append_range(known, kRopeFields);
     known.push_back(defaults.base);
+    facts.rope(defaults);
     return ropeCall(source, config, defaults, sequence());
   }
 
@@ -399,6 +409,7 @@ private:
   std::vector<const Family *> families;
   const Family *family = nullptr, *any = nullptr;
   Scope scope{nullptr};
+  ConfigFacts facts;
   SmallVector<StringRef> known; ///< fields that are read or checked
 };
 } // namespace

@@ -163,6 +163,8 @@ private:
                                      get("original_max_position_embeddings"), config.get("max_position_embeddings")})
       if (value && value->getAsNumber())
         return *value->getAsNumber();
+      else if (value && !value->getAsNull())
+        return refuse(givenAs, "expected a number for the length of sequences in training");
     return refuse(givenAs, "`original_max_position_embeddings` is not there");
   }
   FailureOr<double> positions() {

@@ -247,10 +247,12 @@ private:
   Family::Field field() {
     Family::Field made;
     made.name = expectName();
-    if (take("="))
+    bool isNullAbsent = takeName("null");
+    if (isNullAbsent)
+      expect("=");
+    if (isNullAbsent || take("="))
       made.absent = expression();
-    if (takeName("null"))
-      made.null = expression();
+    made.null = isNullAbsent ? made.absent : takeName("null") ? expression() : nullptr;
     return made;
   }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/Trainer.h"
 #include "runtime/files/Folder.h"
+#include "runtime/files/FolderConfig.h"
 #include "runtime/files/Profile.h"
 #include "runtime/trainer/Adapters.h"
 #include "runtime/trainer/Rate.h"
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 namespace pp {
 namespace {
@@ -184,6 +186,20 @@ Status Trainer::checkOutputs() {
   return {};
 }
 
+/// What the config.json beside the weights means, if this run begins with them.
+Status Trainer::checkConfigOf(const WeightFiles &model) {
+  const auto &changed = options.changed;
+  if (!options.resume.empty() || !model.isFolder() || std::count(changed.begin(), changed.end(), "config"))
+    return {};
+  if (!whole.config.empty())
+    return checkConfig(whole.config, model.path());
+  if (std::filesystem::exists(model.path() + "/config.json"))
+    remarks.push_back(text("`", model.path(),
+                           "/config.json` is not compared: this program was compiled without "
+                           "--from-hf"));
+  return {};
+}
+
 /// Finds every weight in the files that are read, before anything is written.
 Status Trainer::openWeights() {
   if (whole.adapts())
@@ -196,6 +212,7 @@ Status Trainer::openWeights() {
     state.origin = files.path();
   if (options.shardBytes && files.isFolder())
     return invalid("`--shard-size` has no effect: the files of `", path, "` are kept");
+  PP_TRY(checkConfigOf(files));
   RankMemory view = memory();
   return matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match);
 }
@@ -209,6 +226,7 @@ Status Trainer::openAdapted() {
     state.origin = options.load;
   if (!state.origin.empty()) {
     PP_TRY(files.open(state.origin));
+    PP_TRY(checkConfigOf(files));
     PP_TRY(matchWeights(view, files, options.resume.empty() ? &options.allowUnused : nullptr, match));
   }
   const std::string folder = withoutEndSlash(options.resume.empty() ? options.adapter : options.resume);

@@ -37,6 +37,7 @@ private:
   Status openData();
   Status writeBatches();
   Status endAt(int64_t steps);
+  Status checkConfigOf(const WeightFiles &model);
   Status openWeights();
   Status openAdapted();
   Status fillArena();

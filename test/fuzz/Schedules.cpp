@@ -18,23 +18,63 @@ std::string list(const std::vector<int64_t> &values) {
   return text + "]";
 }
 
-/// The model, data and optimizer around a schedule. gpt2 ties its embedding and its head. The vocabulary has a token
-/// for each place of a step, and its table more than 32 elements for each of four ranks, so that it can be cut over
-/// them.
-std::string trainText(bool tied, int64_t layers, const std::string &call) {
-  std::string model =
-      tied ? "gpt2(layers = " + number(layers) + ", hidden = 4, heads = 2, vocab = 61, context = 4, ffn = 8)"
-           : "llama(layers = " + number(layers) + ", hidden = 4, heads = 1, ffn = 6, vocab = 61)";
-  return "\ntrain fuzz {\n  model     " + model + "\n  schedule  " + call +
-         "\n  data      microbatch = 1, sequence = 4\n  optimizer adamw(lr = 0.05)\n  precision f64\n}\n";
+/// What a schedule is drawn for.
+struct World {
+  std::string model;     ///< gpt2, which ties its embedding and its head, or llama
+  std::string modelMore; ///< arguments of the model
+  std::string dataMore;  ///< `, documents = true`
+  std::string optimizer; ///< the call
+  std::string trained;   ///< `freeze ..`, `lora ..`
+};
+
+/// Half of the worlds are plain; the others have windows, sinks, dropout, documents, frozen weights, adapters, another
+/// optimizer. With `cuts`, matrices may be cut, which Muon refuses.
+World drawWorld(Dice &dice, bool tied, bool cuts) {
+  World world{tied ? "gpt2" : "llama", "", "", "adamw(lr = 0.05)", ""};
+  if (dice.oneIn(2))
+    return world;
+  if (tied) {
+    const char *more[] = {"", "", ", residual_rate = 0.25", ", embed_rate = 0.5, residual_rate = 0.25"};
+    world.modelMore = dice.pick(more);
+  } else {
+    const char *more[] = {"",
+                          "",
+                          ", sliding_window = 2",
+                          ", sinks = true",
+                          ", head_norms = true, qkv_bias = true",
+                          ", sinks = true, sliding_window = 3",
+                          ", fused = true",
+                          ", plus = 1, tied = false"};
+    world.modelMore = dice.pick(more);
+  }
+  if (dice.oneIn(4))
+    world.dataMore = ", documents = true";
+  const char *optimizers[] = {"adamw(lr = 0.05)", "adamw(lr = 0.05)", "sgd(lr = 0.05)", "muon(lr = 0.05)"};
+  world.optimizer = optimizers[dice.below(cuts ? 3 : 4)];
+  const char *trained[] = {"", "", tied ? "  freeze \"wte\", \"wpe\"\n" : "  freeze \"embed_tokens\"\n",
+                           tied ? "  freeze \"h.0.\", \"mlp\"\n" : "  freeze \"layers.0.\", \"mlp\"\n",
+                           tied ? "  lora rank = 1, alpha = 2, targets = [\"c_attn\", \"c_fc\"]\n"
+                                : "  lora rank = 1, alpha = 2, targets = [\"o_proj\", \"down_proj\"]\n"};
+  world.trained = dice.pick(trained);
+  return world;
 }
 
-Schedule finish(Schedule schedule, bool tied, int64_t layers, const std::string &call) {
-  std::string model = tied ? "import \"std/models/gpt2.pipe\"\n" : "import \"std/models/llama.pipe\"\n";
+/// The model, data and optimizer around a schedule. The vocabulary has a token for each place of a step, and its table
+/// more than 32 elements for each of four ranks, so that it can be cut over them.
+std::string trainText(const World &world, int64_t layers, const std::string &call) {
+  std::string sizes = world.model == "gpt2" ? ", hidden = 4, heads = 2, vocab = 61, context = 4, ffn = 8"
+                                            : ", hidden = 4, heads = 1, ffn = 6, vocab = 61";
+  return "\ntrain fuzz {\n  model     " + world.model + "(layers = " + number(layers) + sizes + world.modelMore +
+         ")\n  schedule  " + call + "\n  data      microbatch = 1, sequence = 4" + world.dataMore + "\n  optimizer " +
+         world.optimizer + "\n  precision f64\n" + world.trained + "}\n";
+}
+
+Schedule finish(Schedule schedule, const World &world, int64_t layers, const std::string &call) {
+  std::string model = "import \"std/models/" + world.model + ".pipe\"\n";
   schedule.head = model + schedule.head;
-  schedule.tail += trainText(tied, layers, call);
+  schedule.tail += trainText(world, layers, call);
   schedule.single = model + "import \"std/single.pipe\"\n" +
-                    trainText(tied, layers, "single(microbatches = " + number(schedule.microbatches) + ")");
+                    trainText(world, layers, "single(microbatches = " + number(schedule.microbatches) + ")");
   return schedule;
 }
 
@@ -87,7 +127,8 @@ public:
     schedule.microbatches = microbatches;
     schedule.perRank = perRank;
     schedule.actions = lines;
-    return finish(schedule, dice.oneIn(2), stages,
+    bool tied = dice.oneIn(2);
+    return finish(schedule, drawWorld(dice, tied, /*cuts=*/false), stages,
                   "fuzz(ranks = " + number(ranks) + ", microbatches = " + number(microbatches) + ")");
   }
 
@@ -341,7 +382,8 @@ Schedule fromLibrary(Dice &dice, int64_t size, const std::vector<std::string> &n
   std::string call = std::string(chosen.name) + "(ranks = " + number(schedule.ranks) +
                      ", microbatches = " + number(schedule.microbatches) + chosen.more + ")";
   schedule.head = std::string("import \"std/") + chosen.file + ".pipe\"\n";
-  return finish(schedule, dice.oneIn(2) && !chosen.untied, schedule.stages, call);
+  bool tied = dice.oneIn(2) && !chosen.untied;
+  return finish(schedule, drawWorld(dice, tied, /*cuts=*/true), schedule.stages, call);
 }
 
 } // namespace

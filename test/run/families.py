@@ -203,6 +203,39 @@ class Judge:
                     f"{variant:16} saved by {schedule:23} loss {before:.4f}, then {after:.4f}")
 
 
+def other_folders(tally, judge):
+    """--load of a folder whose config.json means another model is refused; another spelling of the same is not."""
+    rope = dict(VARIANTS["llama_llama3"]["rope_parameters"])
+    theta, kind = rope.pop("rope_theta"), rope.pop("rope_type")
+    program = judge.write("llama_llama3")
+    read = os.path.join(judge.folder, "llama_llama3")
+
+    def load(name, *more, **changes):
+        place = os.path.join(judge.folder, "other." + name)
+        shutil.copytree(read, place, dirs_exist_ok=True)
+        with open(os.path.join(place, "config.json"), "w") as file:
+            config = VARIANTS["llama_llama3"] | dict(dtype="float64") | changes
+            json.dump({key: value for key, value in config.items() if value != "none"}, file)
+        return harness.call([program, "--in-process", "--data", judge.text, "--steps", "1", "--load", place, *more],
+                            expect=None)
+
+    old = dict(rope_parameters="none", rope_theta=theta, head_dim=None, initializer_range=0.5,
+               rope_scaling=dict(rope, type=kind), hidden_act="swish", bos_token_id=7)
+    done = load("spelling", **old)
+    tally.check(done.returncode == 0, "older spelling of the same config.json " + done.stderr)
+    for name, changes, says in (
+            ("theta", old | dict(rope_theta=501.0), "has `rope_theta` 501.0; this program was compiled for 500"),
+            ("factor", dict(rope_parameters=dict(rope, rope_theta=theta, rope_type=kind, factor=4)), "has `factor` 4"),
+            ("plain", dict(rope_parameters="none", rope_theta=theta), '"default"; this program was compiled for "llama3"'),
+            ("epsilon", dict(rms_norm_eps=1e-4), "has `rms_norm_eps` 0.0001; this program was compiled for 1e-06"),
+            ("gate", dict(hidden_act="gelu"), "has `hidden_act` \"gelu\""),
+            ("pad", dict(pad_token_id=3), "has `pad_token_id` 3; this program was compiled for none"),
+            ("family", dict(model_type="mistral"), "has `model_type` \"mistral\"")):
+        done, accepted = load(name, **changes), load(name, "--changed", "config", **changes)
+        tally.check(done.returncode == 1 and says in done.stderr and accepted.returncode == 0,
+                    f"other config.json: {name} {done.stderr.strip()}")
+
+
 def main():
     compiler, folder, *chosen = sys.argv[1:]
     judge, tally = Judge(compiler, folder), harness.Tally()
@@ -212,6 +245,8 @@ def main():
         if not chosen or variant in chosen:
             judge.judge(tally, variant, SCHEDULES[number % len(SCHEDULES)], expected[variant])
             judge.return_trip(tally, variant, "zb_v.pipe:zb_v")
+    if not chosen or "other_folders" in chosen:
+        other_folders(tally, judge)
     return tally.close()
 
 

@@ -1,0 +1,100 @@
+// Reads config.json as a family does: defaults, and rotary positions under the names of older and newer files.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/files/FolderConfig.h"
+#include "runtime/files/Folder.h"
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace pp {
+
+using nlohmann::json;
+
+namespace {
+constexpr const char *kOriginal = "original_max_position_embeddings", *kPositions = "max_position_embeddings";
+
+/// The field; null where there is none.
+json get(const json &object, const std::string &name) {
+  return object.is_object() && object.contains(name) ? object.at(name) : json();
+}
+
+json firstOf(std::initializer_list<json> all) {
+  for (const json &one : all)
+    if (!one.is_null())
+      return one;
+  return {};
+}
+
+/// What a configuration says of the rotary positions of one type of layers, under one name each.
+json ropeOf(const json &config, const json &defaults) {
+  const std::string kind = defaults.at("kind"), base = defaults.at("base");
+  json given = get(config, "rope_parameters");
+  if (!kind.empty())
+    given = get(given, kind);
+  if (json scaling = get(config, "rope_scaling");
+      scaling.is_object() && !scaling.empty() && (kind.empty() || kind == "full_attention"))
+    given = scaling;
+  json made = json::object();
+  for (const auto &[name, value] : given.items())
+    if (!value.is_null() && given.is_object())
+      made[name] = value;
+  const json type = firstOf({get(given, "rope_type"), get(given, "type"), "default"});
+  made.erase("type");
+  made["rope_type"] = type == "su" ? json("longrope") : type;
+  made["rope_theta"] = firstOf({get(given, "rope_theta"), get(config, base), defaults.at("theta")});
+  const char *partial = "partial_rotary_factor";
+  made[partial] = firstOf({get(given, partial), get(config, partial), defaults.at("partial")});
+  if (type == "default" || type == "linear")
+    return made;
+  made[kOriginal] = firstOf({get(config, kOriginal), get(given, kOriginal), get(config, kPositions)});
+  made[kPositions] = get(config, kPositions);
+  return made;
+}
+
+Status compare(const std::string &path, const std::string &name, const json &theirs, const json &ours) {
+  const bool isNone = ours.is_null() || (ours.is_number() && ours < 0); // a row of padding that is not there
+  if (theirs == ours)
+    return {};
+  return invalid("`", path, "` has ", theirs.is_null() ? "no `" + name + "`" : "`" + name + "` " + theirs.dump(),
+                 "; this program was compiled for ", isNone ? "none" : ours.dump(),
+                 "; compile it from that folder, or say --changed config");
+}
+
+Status compareField(const std::string &path, const std::string &name, const json &theirs, const json &facts) {
+  const json given = get(theirs, name);
+  if (!facts.contains("in")) {
+    const char *unsaid = theirs.contains(name) ? "null" : "absent";
+    return compare(path, name, given.is_null() ? get(facts, unsaid) : given, facts.at("is"));
+  }
+  const json &allowed = facts.at("in");
+  bool fits = given.is_null() || std::find(allowed.begin(), allowed.end(), given) != allowed.end();
+  return fits ? Status() : compare(path, name, given, allowed.size() == 1 ? allowed[0] : allowed);
+}
+} // namespace
+
+Status checkConfig(const std::string &facts, const std::string &folder) {
+  const std::string path = folder + "/config.json";
+  std::string text;
+  if (!std::filesystem::exists(path))
+    return {};
+  PP_TRY(readText(path, text));
+  try {
+    const json ours = json::parse(facts), theirs = json::parse(text);
+    if (!theirs.is_object())
+      return invalid("`", path, "` is no object of fields");
+    PP_TRY(compare(path, "model_type", get(theirs, "model_type"), ours.at("model_type")));
+    for (const auto &[name, field] : ours.at("fields").items())
+      PP_TRY(compareField(path, name, theirs, field));
+    for (const json &defaults : ours.at("rope")) {
+      json mine = ropeOf(ours.at("said"), defaults), other = ropeOf(theirs, defaults), all = mine;
+      all.update(other);
+      PP_TRY(compare(path, "rope_type", other.at("rope_type"), mine.at("rope_type")));
+      for (const auto &[name, value] : all.items())
+        PP_TRY(compare(path, name, get(other, name), get(mine, name)));
+    }
+  } catch (const json::exception &error) {
+    return invalid("`", path, "` cannot be read: ", error.what());
+  }
+  return {};
+}
+
+} // namespace pp

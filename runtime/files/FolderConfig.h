@@ -1,0 +1,17 @@
+// Compares the config.json beside weights with the one that a program was compiled from.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_FOLDERCONFIG_H
+#define PP_RUNTIME_FOLDERCONFIG_H
+
+#include "runtime/Status.h"
+#include <string>
+
+namespace pp {
+
+/// Refuses the config.json of a folder, where there is one, if it means another computation than `facts`, which
+/// frontend/model/ConfigFacts.h wrote. Both spellings of rotary positions are read, and what an absent field means.
+Status checkConfig(const std::string &facts, const std::string &folder);
+
+} // namespace pp
+
+#endif // PP_RUNTIME_FOLDERCONFIG_H
