@@ -226,7 +226,8 @@ def other_folders(tally, judge):
     for name, changes, says in (
             ("theta", old | dict(rope_theta=501.0), "has `rope_theta` 501.0; this program was compiled for 500"),
             ("factor", dict(rope_parameters=dict(rope, rope_theta=theta, rope_type=kind, factor=4)), "has `factor` 4"),
-            ("plain", dict(rope_parameters="none", rope_theta=theta), '"default"; this program was compiled for "llama3"'),
+            ("plain", dict(rope_parameters="none", rope_theta=theta),
+             '"default"; this program was compiled for "llama3"'),
             ("epsilon", dict(rms_norm_eps=1e-4), "has `rms_norm_eps` 0.0001; this program was compiled for 1e-06"),
             ("gate", dict(hidden_act="gelu"), "has `hidden_act` \"gelu\""),
             ("pad", dict(pad_token_id=3), "has `pad_token_id` 3; this program was compiled for none"),
