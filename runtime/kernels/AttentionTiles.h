@@ -280,7 +280,7 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
   struct Sight {
     int64_t length, first;
     bool causal;
-    const int64_t *low; ///< the first key that each query sees; null where nothing bounds it
+    const int32_t *low; ///< the first key that each query sees; null where nothing bounds it
     int64_t all;        ///< the greatest of these: a key that no bound hides from a query
     /// Keys of the block at j0 that some query of the panel sees.
     int64_t keys(int64_t j0, int64_t block) const {
@@ -290,22 +290,33 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
     bool crosses(int64_t key) const { return key + rows > length || (causal && key + rows - 1 > first) || key < all; }
     /// For each row of a stored tile that has hidden keys: value where seen, else `otherwise`.
     [[gnu::noinline]] void hide(float *tile, int64_t stride, int64_t key, float otherwise) const {
-      for (int64_t i = 0; i < rows; ++i)
-        for (int64_t lane = 0; lane < panel; ++lane) {
-          bool seen = key + i < length && (!causal || key + i <= first + lane) && (!low || key + i >= low[lane]);
-          tile[i * stride + lane] = seen ? tile[i * stride + lane] : otherwise;
+      Integers lane;
+      for (int i = 0; i < lanes; ++i)
+        lane[i] = i;
+      for (int n = 0; n < vectors; ++n) {
+        Integers last = Integers{} + (INT32_MAX - 1), from = Integers{} - INT32_MAX;
+        if (causal)
+          last = lane + int32_t(first + n * lanes);
+        if (low)
+          from = *reinterpret_cast<const Integers *>(low + n * lanes);
+        for (int64_t i = 0; i < rows; ++i) {
+          Integers at = Integers{} + (key + i < length ? int32_t(key + i) : INT32_MAX);
+          float *values = tile + i * stride + n * lanes;
+          store(values, (at <= last) & (at >= from) ? load(values) : Vector{} + otherwise);
         }
+      }
     }
   };
 
   /// The bounds from below of a block of queries against a chunk, panel by panel.
   struct Bounds {
     bool any;
-    int64_t low[queryBlock], begins[queryBlock / panel], alls[queryBlock / panel];
+    alignas(64) int32_t low[queryBlock];
+    int64_t begins[queryBlock / panel], alls[queryBlock / panel];
     Bounds(const AttentionShape &shape, const Chunk &chunk, int64_t b, int64_t q0) : any(shape.isBounded()) {
       int64_t queries = queriesFrom(shape, q0);
       for (int64_t i = 0; i < queryBlock && any; ++i)
-        low[i] = shape.lowest(chunk, b, q0 + (i < queries ? i : queries - 1));
+        low[i] = int32_t(shape.lowest(chunk, b, q0 + (i < queries ? i : queries - 1)));
       for (int64_t p = 0; p < queryBlock / panel; ++p) {
         begins[p] = any ? low[p * panel] : 0, alls[p] = 0;
         for (int64_t i = p * panel; i < (p + 1) * panel && any; ++i)
@@ -314,6 +325,8 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
     }
     /// The tile of keys with which panel p begins.
     int64_t begin(int64_t p) const { return begins[p] < 0 ? 0 : begins[p] / rows * rows; }
+    /// Whether the query and all after it see none of the tile of keys.
+    bool isBehind(int64_t query, int64_t key) const { return any && low[query] >= key + rows; }
     Sight sight(const AttentionShape &shape, const Chunk &chunk, int64_t q0, int64_t p) const {
       return {chunk.length, shape.lead(chunk) + q0 + p * panel, shape.causal, any ? low + p * panel : nullptr, alls[p]};
     }

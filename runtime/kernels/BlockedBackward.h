@@ -147,11 +147,11 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
                (roundUp(keys, rows) - from) / perWord);
     }
     for (int64_t t = bounds.begin(0) > j0 ? bounds.begin(0) - j0 : 0; t < most; t += rows) {
-      // Panels wholly before the key have no scores for it, and no more have those whose bounds are behind it.
-      int64_t from = shape.causal && j0 + t > lead ? (j0 + t - lead) / panel * panel : 0, at = (j0 + t) * width;
+      // Queries wholly before the key have weights of 0 or none, and no more have those whose bounds are behind it.
+      int64_t from = shape.causal && j0 + t > lead ? (j0 + t - lead) / lanes * lanes : 0, at = (j0 + t) * width;
       int64_t end = roundUp(queries, panel);
-      while (end > from && bounds.begin((end - 1) / panel) > j0 + t)
-        end -= panel;
+      while (end > from && bounds.isBehind(end - lanes, j0 + t))
+        end -= lanes;
       int64_t first = (t * queryBlock + from) / perWord, row = from / perWord * width, depth = (end - from) / perWord;
       addDot(f.dv + at, f.pt + first, f.doutAcross + row, width, depth);
       addDot(f.dk + at, f.dst + first, f.qAcross + row, width, depth);
@@ -193,7 +193,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     pack(head.dout + q0 * stride, 1, f.doutAcross, f.doutT);
     pack(head.q + q0 * stride, log2e / float(shape.root), f.qAcross, f.qt);
     packStatistics(f, head.lse + q0, head.delta + q0, queries, packed);
-    for (int64_t j0 = bounds.begin(0) / keyBlock * keyBlock; j0 < keys; j0 += keyBlock)
+    for (int64_t j0 = bounds.begin(0); j0 < keys; j0 += keyBlock)
       backwardBlock(shape, f, dqt, chunk, bounds, q0, j0);
   }
 

@@ -155,7 +155,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
     packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
     float scale = log2e / float(shape.root);
     transposeBlock(f.q, packed, width, scale, f.qt);
-    for (int64_t j0 = bounds.begin(0) / keyBlock * keyBlock; j0 < keys; j0 += keyBlock)
+    for (int64_t j0 = bounds.begin(0); j0 < keys; j0 += keyBlock)
       for (int64_t p = 0; p * panel < queries; ++p) {
         Sight sight = bounds.sight(shape, chunk, q0, p);
         int64_t from = bounds.begin(p) > j0 ? bounds.begin(p) : j0, seen = sight.keys(from, j0 + keyBlock - from);
