@@ -4,6 +4,9 @@
 #include "analysis/Keys.h"
 #include "analysis/Vocabulary.h"
 #include "analysis/costs/Costs.h"
+#include "dialect/nn/Nn.h"
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
 
 using namespace mlir;
 using namespace pp;
@@ -26,6 +29,71 @@ Pieces::Pieces(ProgramOp program) : isForward(program.getForward()) {
   auto isFrozen = [](PieceOp piece) { return bool(piece.getFrozenAttr()); };
   while ((isForward || llvm::any_of(ops, isFrozen)) && firstTrained < size() && !trains(firstTrained))
     ++firstTrained;
+  readSkips(program);
+}
+
+/// The parts of the model that give or take values past the part after them, by name.
+static llvm::StringMap<func::FuncOp> partsWithSkips(ModuleOp module) {
+  llvm::StringMap<func::FuncOp> parts;
+  bool found = false;
+  for (auto part : module.getOps<func::FuncOp>()) {
+    bool takes = part.getArgAttrsAttr() && llvm::any_of(llvm::seq(part.getNumArguments()), [&](unsigned i) {
+                   return part.getArgAttr(i, nn::kFromAttr) != nullptr;
+                 });
+    found |= takes;
+    if (takes || part->hasAttr(nn::kSkipsAttr))
+      parts[part.getSymName()] = part;
+  }
+  return found ? parts : llvm::StringMap<func::FuncOp>();
+}
+
+// A value whose readers are all in the piece of its maker goes nowhere, and is not here.
+void Pieces::readSkips(ProgramOp program) {
+  llvm::StringMap<func::FuncOp> parts = partsWithSkips(program->getParentOfType<ModuleOp>());
+  if (parts.empty())
+    return;
+  llvm::MapVector<StringAttr, int64_t> makers;
+  DenseMap<StringAttr, SmallVector<int64_t, 2>> readers;
+  for (int64_t number = 0; number < size(); ++number)
+    for (Attribute entry : ops[number].getParts()) {
+      auto pair = dyn_cast<ArrayAttr>(entry);
+      auto name = pair && !pair.empty() ? dyn_cast<StringAttr>(pair[0]) : StringAttr();
+      func::FuncOp part = name ? parts.lookup(name.getValue()) : func::FuncOp();
+      for (unsigned i = 0; part && i < part.getNumArguments(); ++i)
+        if (auto from = part.getArgAttrOfType<StringAttr>(i, nn::kFromAttr))
+          if (auto *it = makers.find(from);
+              it != makers.end() && it->second != number && !llvm::is_contained(readers[from], number))
+            readers[from].push_back(number);
+      if (auto made = part ? part->getAttrOfType<ArrayAttr>(nn::kSkipsAttr) : ArrayAttr())
+        for (auto value : made.getAsRange<StringAttr>())
+          makers.insert({value, number});
+    }
+  auto add = [&](StringAttr name, int64_t index, Role role, int64_t maker, ArrayRef<int64_t> readBy) {
+    numbers[{name, index}] = size() + static_cast<int64_t>(skips.size());
+    skips.push_back({CoordAttr::get(name.getContext(), name, index, -1, -1), role, maker, llvm::to_vector<2>(readBy)});
+  };
+  for (auto [name, maker] : makers)
+    if (!readers[name].empty())
+      add(name, -1, Role::act, maker, readers[name]);
+  for (auto [name, maker] : makers)
+    for (auto [k, reader] : llvm::enumerate(readers[name]))
+      add(name, static_cast<int64_t>(k), Role::dact, reader, maker);
+}
+
+SmallVector<int64_t, 2> Pieces::skipsFrom(int64_t piece, Role role) const {
+  SmallVector<int64_t, 2> found;
+  for (auto [i, skip] : llvm::enumerate(skips))
+    if (skip.role == role && skip.maker == piece)
+      found.push_back(size() + static_cast<int64_t>(i));
+  return found;
+}
+
+SmallVector<int64_t, 2> Pieces::skipsInto(int64_t piece, Role role) const {
+  SmallVector<int64_t, 2> found;
+  for (auto [i, skip] : llvm::enumerate(skips))
+    if (skip.role == role && llvm::is_contained(skip.readers, piece))
+      found.push_back(size() + static_cast<int64_t>(i));
+  return found;
 }
 
 SmallVector<int64_t> Pieces::runs(int64_t piece) const {

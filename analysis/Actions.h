@@ -19,6 +19,26 @@ public:
   const llvm::SmallVector<pipeline::PieceOp> &all() const { return ops; }
   /// The number of the piece of this unit or thing; -1 if the schedule has no such piece.
   int64_t find(pipeline::CoordAttr coord) const;
+
+  /// A value that a part gives to others than the one after it (`e from embed`), or the gradient that one of its
+  /// readers gives back. Its number begins behind those of the pieces, and `find` finds it.
+  struct Skip {
+    pipeline::CoordAttr coord; ///< `embed.e`, or of a gradient `embed.e(k)`, that of reader k in model order
+    pipeline::Role role;       ///< act or dact
+    int64_t maker;
+    llvm::SmallVector<int64_t, 2> readers; ///< in model order
+  };
+  bool isSkip(int64_t number) const { return number >= size(); }
+  const Skip &skip(int64_t number) const { return skips[number - size()]; }
+  /// The numbers of those that this piece makes, or reads, in their order. The k-th gradient that a piece makes is that
+  /// of the k-th value that it reads.
+  llvm::SmallVector<int64_t, 2> skipsFrom(int64_t piece, pipeline::Role role) const;
+  llvm::SmallVector<int64_t, 2> skipsInto(int64_t piece, pipeline::Role role) const;
+  /// Who makes what is numbered so: of a piece, itself.
+  int64_t makerOf(int64_t number) const { return isSkip(number) ? skip(number).maker : number; }
+  pipeline::CoordAttr coordOf(int64_t number) const {
+    return isSkip(number) ? skip(number).coord : op(number).getCoord();
+  }
   /// `2` or `attn(3)`, as a `.pipe` file writes the piece alone.
   std::string name(int64_t piece) const { return op(piece).getCoord().str(); }
   /// `stage 2` or `attn(3)` in back quotes: the piece in a message.
@@ -58,6 +78,9 @@ public:
   int64_t tieNumber(int64_t piece) const;
 
 private:
+  void readSkips(pipeline::ProgramOp program);
+
+  std::vector<Skip> skips;
   llvm::SmallVector<pipeline::PieceOp> ops;
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use

@@ -20,7 +20,7 @@ static SmallVector<unsigned, 2> keyPlaces(func::FuncOp part) {
       return {};
     unsigned place = 0;
     for (unsigned i = 0; i <= argument.getArgNumber(); ++i) {
-      bool flows = llvm::none_of(ArrayRef<StringRef>{nn::kWeightAttr, nn::kDataAttr, nn::kStatsAttr},
+      bool flows = llvm::none_of(ArrayRef<StringRef>{nn::kWeightAttr, nn::kDataAttr, nn::kStatsAttr, nn::kFromAttr},
                                  [&](StringRef kind) { return part.getArgAttr(i, kind) != nullptr; });
       if (!flows && i == argument.getArgNumber())
         return {};

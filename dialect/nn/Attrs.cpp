@@ -84,6 +84,12 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   if (name == kPartAttr)
     return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a part");
+  if (name == kSkipsAttr) {
+    auto names = dyn_cast<ArrayAttr>(named.getValue());
+    bool fits = names && llvm::all_of(names, llvm::IsaPred<StringAttr>) &&
+                names.size() <= cast<FunctionOpInterface>(op).getNumResults();
+    return fits ? success() : refuse(op, named, "the names of the last results");
+  }
   if (name == kLayersAttr)
     return isa<DenseI64ArrayAttr>(named.getValue()) ? success() : refuse(op, named, "numbers of layers");
   return op->emitOpError() << "has `" << name << "`, which is no attribute of this dialect";
@@ -99,6 +105,8 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     bool isKnown = data && llvm::is_contained(kData, data.getValue());
     return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts, positions or rows");
   }
+  if (name == kFromAttr)
+    return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a value");
   if (name == kStatsAttr || name == kAdapterAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   return op->emitOpError() << "has an argument with `" << name << "`, which is no attribute of this dialect";

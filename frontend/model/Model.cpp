@@ -4,6 +4,7 @@
 #include "dialect/nn/Nn.h"
 #include "frontend/model/ModelLosses.h"
 #include "frontend/model/ModelOps.h"
+#include "frontend/model/ModelSkips.h"
 #include "frontend/model/ModelWeights.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -24,7 +25,7 @@ public:
                const ModelOutline &outline, mlir::OpBuilder &builder)
       : source(source), evaluator(evaluator), model(model), parameters(parameters), shape(shape), outline(outline),
         builder(builder), weights(evaluator, model, parameters, shape, builder),
-        options(evaluator, parameters, shape, builder), built(model.parts.size()) {}
+        options(evaluator, parameters, shape, builder), skips(evaluator, model, builder), built(model.parts.size()) {}
 
   LogicalResult build() {
     if (failed(evaluator.run(model.requirements, parameters)) || failed(weights.findShared()))
@@ -94,7 +95,9 @@ private:
   }
 
   LogicalResult checkInputs(const ModelPart &part, const ModelPart *previous, size_t got) {
-    size_t expected = count_if(part.parameters, [](const Name &name) { return !isData(name.text); });
+    size_t expected = 0;
+    for (auto [name, source] : zip(part.parameters, part.sources))
+      expected += source.text.empty() && !isData(name.text);
     if (expected == got)
       return success();
     std::string values = " value" + std::string(expected == 1 ? "" : "s");
@@ -119,14 +122,22 @@ private:
     SmallVector<mlir::Type> types;
     SmallVector<mlir::DictionaryAttr> attributes;
     SmallVector<Name> names;
-    for (const Name &name : part.parameters) {
+    for (auto [i, name] : enumerate(part.parameters)) {
+      FailureOr<ModelSkips::Value> skip = skips.find(part, i);
+      if (failed(skip))
+        return failure();
+      names.push_back(name);
+      if (skip->name) {
+        types.push_back(skip->type);
+        attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kFromAttr, skip->name)));
+        continue;
+      }
       bool data = isData(name.text);
       types.push_back(data ? dataType : inputs.front());
       inputs = inputs.drop_front(!data);
       attributes.push_back(
           data ? builder.getDictionaryAttr(builder.getNamedAttr(nn::kDataAttr, builder.getStringAttr(name.text)))
                : builder.getDictionaryAttr({}));
-      names.push_back(name);
     }
     addedAt = types.size();
     for (StringRef name : kAdded) {
@@ -181,11 +192,35 @@ private:
     if (failed(losses.finish(builder, evaluator, &part == &model.parts.back(), returned)))
       return failure();
     append_range(built[number].results, mlir::ValueRange(returned).getTypes());
+    if (failed(returnSkips(part, function, returned)))
+      return failure();
     builder.create<mlir::func::ReturnOp>(source.location(part.returnAt), returned);
-    function.setFunctionType(builder.getFunctionType(types, built[number].results));
+    function.setFunctionType(builder.getFunctionType(types, mlir::ValueRange(returned).getTypes()));
     for (size_t i = added.size(); i-- > 0;)
       if (added[i].use_empty())
         function.eraseArgument(addedAt + i);
+    return success();
+  }
+
+  /// Behind what goes on to the next part, what other parts take. What this one takes so, it reads.
+  LogicalResult returnSkips(const ModelPart &part, mlir::func::FuncOp function,
+                            SmallVectorImpl<mlir::Value> &returned) {
+    SmallVector<StringRef> names;
+    std::vector<std::string> kept;
+    for (const Name &name : skips.wantedOf(part))
+      for (auto &[known, value] : values)
+        if (known.text == name.text) {
+          kept.push_back(ModelSkips::nameOf(part, name));
+          skips.add(part, name, value.getType());
+          returned.push_back(value);
+        }
+    llvm::append_range(names, kept);
+    if (!names.empty())
+      function->setAttr(nn::kSkipsAttr, builder.getStrArrayAttr(names));
+    for (auto [i, name, from] : enumerate(part.parameters, part.sources))
+      if (!from.text.empty() && function.getArgument(i).use_empty() && !is_contained(returned, function.getArgument(i)))
+        return evaluator.fail(name.at, "part `" + part.name.text + "` takes `" + name.text + "` from `" + from.text +
+                                           "` and does not read it");
     return success();
   }
 
@@ -407,6 +442,7 @@ private:
   mlir::OpBuilder &builder;
   ModelWeights weights;
   ModelOptions options;
+  ModelSkips skips;
   ModelLosses losses;                               // of the part that is being built
   std::vector<Built> built;                         // by part
   SmallVector<mlir::Value, 3> added;                // data that the text does not name, as kAdded says

@@ -1,5 +1,6 @@
 // Hashes what a model computes, so that a run is not continued with another function of the same weights.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Nn.h"
 #include "frontend/model/Model.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/StringExtras.h"
@@ -14,8 +15,11 @@ std::string pp::hashOfParts(mlir::ModuleOp module) {
   for (auto part : module.getOps<mlir::func::FuncOp>()) {
     out << part.getSymName() << part->getDiscardableAttrDictionary() << "\n";
     DenseMap<mlir::Value, size_t> numbers;
-    for (mlir::Value argument : part.getArguments())
+    for (mlir::Value argument : part.getArguments()) {
+      if (mlir::Attribute from = part.getArgAttr(numbers.size(), nn::kFromAttr))
+        out << numbers.size() << from << "\n";
       numbers.try_emplace(argument, numbers.size());
+    }
     for (mlir::Operation &op : part.getBody().front()) {
       out << op.getName() << op.getAttrDictionary();
       for (mlir::Value operand : op.getOperands())

@@ -147,7 +147,13 @@ private:
     next();
     made.name = expectName();
     expect("(");
-    made.parameters = list<Name>([&] { return expectName(); });
+    SmallVector<Name> sources;
+    made.parameters = list<Name>([&] {
+      Name name = expectName();
+      sources.push_back(take("from") ? expectName() : Name());
+      return name;
+    });
+    made.sources = keep(ArrayRef<Name>(sources));
     expect(")");
     expect("{");
     SmallVector<WeightDeclaration> own;

@@ -18,7 +18,7 @@ void Activations::record(Thing made, Value value, int64_t piece, int64_t rank, L
     return;
   SmallVector<int64_t, 2> readers = outline.readersOf(made);
   int64_t next = made.role == Role::act ? *groupOf(step.pieces, piece).end() : leadOf(step.pieces, piece) - 1;
-  if (readers.size() > 1 && vocabularyShards(step.pieces, next)) {
+  if (readers.size() > 1 && !step.pieces.isSkip(made.piece) && vocabularyShards(step.pieces, next)) {
     llvm::sort(readers);
     Value future = step.createMove(made, value, step.place(readers), loc);
     for (int64_t to : readers)

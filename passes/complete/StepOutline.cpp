@@ -57,9 +57,14 @@ void StepOutline::readUnit(const StepValues &step, UnitOp op, Recomputers &recom
 SmallVector<int64_t, 2> StepOutline::readersOf(Thing made) const {
   bool isForward = made.role == Role::act;
   SmallVector<int64_t, 2> ranks;
-  for (int64_t reader : isForward ? piecesAfter(pieces, made.piece) : piecesBefore(pieces, made.piece))
+  auto add = [&](int64_t reader) {
     if (int64_t rank = (isForward ? forwards : backwards)[numberOf(reader, made.microbatch, made.slice)]; rank >= 0)
       ranks.push_back(rank);
+  };
+  if (pieces.isSkip(made.piece))
+    llvm::for_each(pieces.skip(made.piece).readers, add);
+  else
+    llvm::for_each(isForward ? piecesAfter(pieces, made.piece) : piecesBefore(pieces, made.piece), add);
   return ranks;
 }
 

@@ -25,7 +25,7 @@ ThingAttr StepValues::attr(Thing thing) const {
     return ThingAttr::get(context, thing.role, coordOf("norm"));
   if (thing.role == Role::data)
     return ThingAttr::get(context, thing.role, coordOf(stringifyBindingKind(BindingKind(thing.piece))));
-  return ThingAttr::get(context, thing.role, pieces.op(thing.piece).getCoord().with(thing.microbatch, thing.slice));
+  return ThingAttr::get(context, thing.role, pieces.coordOf(thing.piece).with(thing.microbatch, thing.slice));
 }
 
 PlaceAttr StepValues::place(ArrayRef<int64_t> ranks, Layout layout) const {

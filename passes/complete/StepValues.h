@@ -15,7 +15,7 @@ namespace pp {
 /// took a third of the time.
 struct Thing {
   pipeline::Role role;
-  int32_t piece; ///< its number; of data a `BindingKind`; -1: the norm of all gradients
+  int32_t piece; ///< its number, or that of a skip; of data a `BindingKind`; -1: the norm of all gradients
   int32_t microbatch, slice;
 
   Thing(pipeline::Role role, int64_t piece, int64_t microbatch = -1, int64_t slice = -1)

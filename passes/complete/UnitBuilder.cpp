@@ -43,13 +43,20 @@ Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, Tup
   return step.get({data, rank}, step.program.getLoc());
 }
 
+/// Of these values that skip parts that of the group's number.
+Thing UnitBuilder::skipOf(ArrayRef<int64_t> skips, const BodyGroups::Group &group, CoordAttr unit) {
+  return StepValues::thing(StepValues::roleOf(group.kind()), skips[group.number()], unit);
+}
+
 /// What other units made, or attentions of this one that ran apart from it. Null if it is none of these.
 FailureOr<Value> UnitBuilder::readShared(UnitOp op, const BodyGroups::Group &group) {
   CoordAttr coord = op.getUnit().getCoord();
   int64_t piece = step.pieces.find(coord), rank = op.getRanks().front();
   GroupKind kind = group.kind();
   Thing needed = step.thing(Role::act, piece, coord);
-  if (kind == GroupKind::act)
+  if ((kind == GroupKind::act || kind == GroupKind::dact) && group.number() >= 0)
+    needed = skipOf(step.pieces.skipsInto(piece, StepValues::roleOf(kind)), group, coord);
+  else if (kind == GroupKind::act)
     needed.piece = *piecesBefore(step.pieces, piece).begin();
   else if (kind == GroupKind::dact) // of shards the first's
     needed = step.thing(Role::dact, *piecesAfter(step.pieces, piece).begin(), coord);
@@ -169,7 +176,10 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
       if (failed(activations.recordShard(op, StepValues::roleOf(kind), piece, value)))
         return failure();
     } else if (kind == GroupKind::act || kind == GroupKind::dact) {
-      activations.record(step.thing(StepValues::roleOf(kind), piece, coord), value, piece, rank, op.getLoc());
+      Role role = StepValues::roleOf(kind);
+      Thing made = group.number() < 0 ? step.thing(role, piece, coord)
+                                      : skipOf(step.pieces.skipsFrom(piece, role), group, coord);
+      activations.record(made, value, piece, rank, op.getLoc());
     } else if (kind == GroupKind::stash) {
       step.set({stash, rank, ValueKey::whole, group.number()}, value);
     } else if (kind == GroupKind::kept) {

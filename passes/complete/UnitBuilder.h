@@ -53,6 +53,7 @@ private:
   const TaskBody *bodyOf(pipeline::UnitOp op, bool continues);
   void remarkLate(pipeline::UnitOp op);
   mlir::LogicalResult finishUpdate(pipeline::UnitOp op);
+  static Thing skipOf(llvm::ArrayRef<int64_t> skips, const BodyGroups::Group &group, pipeline::CoordAttr unit);
   mlir::FailureOr<mlir::Value> readShared(pipeline::UnitOp op, const BodyGroups::Group &group);
   mlir::FailureOr<mlir::Value> readOwn(pipeline::UnitOp op, const BodyGroups::Group &group);
   mlir::LogicalResult reportMoved(pipeline::UnitOp op, Thing stash, pipeline::TransferOp move) const;

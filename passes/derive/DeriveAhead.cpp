@@ -58,6 +58,7 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
       return failure();
     SmallVector<Group> inputs = {{GroupKind::act, act}, {GroupKind::starts, starts}};
     inputs.append(chunkGroups(GroupKind::kv, kv));
+    inputs.append(skipGroups(GroupKind::act, skips));
     if (number > 0)
       inputs.push_back(part);
     if (BodyAttr body = identity(Phase::F, CutPlan::part(0, help, /*next=*/number > 0));
@@ -102,6 +103,8 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
                                  {GroupKind::stash, stash},
                                  {GroupKind::dact, dact}};
     inputs.append(chunkGroups(GroupKind::kv, kv));
+    inputs.append(skipGroups(GroupKind::act, skips));
+    inputs.append(skipGroups(GroupKind::dact, dskips));
     if (number > 0)
       inputs.push_back(given);
     SmallVector<Group> results = {{GroupKind::dpart, {part.getDq()}}};
@@ -125,7 +128,10 @@ LogicalResult PieceGraph::writeBackwardRest(const CutRequest &cut, const Group &
       {GroupKind::act, act}, {GroupKind::starts, starts}, {GroupKind::kept, kept}, {GroupKind::stash, stash}};
   inputs.append(chunkGroups(GroupKind::kv, kv));
   inputs.append({{GroupKind::dact, dact}, given});
+  inputs.append(skipGroups(GroupKind::act, skips));
+  inputs.append(skipGroups(GroupKind::dact, dskips));
   SmallVector<Group> results = {{GroupKind::dact, dactOut}};
+  results.append(skipGroups(GroupKind::dact, dskipsOut));
   results.append(chunkGroups(GroupKind::dkv, dkvOut));
   return write(identity(cut.phase, cut.plan.step(module.getContext(), 0, 1)), inputs, results);
 }

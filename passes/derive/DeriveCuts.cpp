@@ -125,7 +125,9 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
   SmallVector<Value> known = kv.back();
   for (const Group &group : saved)
     llvm::append_range(known, group.values);
-  SmallVector<Group> carries = carryGroups(GroupKind::carry, plan, true, known, actOut);
+  SmallVector<Value> ends = actOut;
+  llvm::append_range(ends, skipsOut);
+  SmallVector<Group> carries = carryGroups(GroupKind::carry, plan, true, known, ends);
   for (int64_t step = 0; step < steps; ++step) {
     SmallVector<Group> inputs = dataGroups(), results;
     inputs.append(ofStep(saved, plan, step, /*before=*/true));
@@ -136,6 +138,8 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
       inputs.append(parts[step - 1]);
     if (step + 1 == steps)
       results.push_back({GroupKind::act, actOut});
+    if (step + 1 == steps)
+      results.append(skipGroups(GroupKind::act, skipsOut));
     if (step + 1 == steps && isLossForward())
       results.push_back({GroupKind::loss, {loss}});
     if (step + 1 < steps)
@@ -208,7 +212,9 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
       llvm::append_range(known, op.getResults());
   if (sumsUpTo(plan, steps - 1) != gradOut)
     return emitError(piece.loc) << "`attend` expects gradients that are added to in place";
-  SmallVector<Group> carries = carryGroups(GroupKind::dcarry, plan, false, known, dactOut);
+  SmallVector<Value> ends = dactOut;
+  llvm::append_range(ends, dskipsOut);
+  SmallVector<Group> carries = carryGroups(GroupKind::dcarry, plan, false, known, ends);
   for (int64_t step = 0; step < steps; ++step) {
     SmallVector<Group> inputs = dataGroups(), results;
     inputs.append(savedGroups(GroupKind::kept, kept));
@@ -217,6 +223,7 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
     if (!plan.gives())
       inputs.append(chunkGroups(GroupKind::kv, kv));
     inputs.push_back({GroupKind::dact, dact});
+    inputs.append(skipGroups(GroupKind::dact, dskips));
     inputs.append(carries.begin(), carries.begin() + step);
     if (plan.gives() && step > 0)
       inputs.append(parts[step - 1]);
@@ -229,6 +236,8 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
       inputs.push_back({GroupKind::grad, step > 0 ? sumsUpTo(plan, step - 1) : llvm::to_vector(grads)});
     if (step + 1 == steps)
       results.push_back({GroupKind::dact, dactOut});
+    if (step + 1 == steps)
+      results.append(skipGroups(GroupKind::dact, dskipsOut));
     results.append(sums);
     results.append(ofStep(waiting, plan, step, /*before=*/false));
     if (sumsWeights)

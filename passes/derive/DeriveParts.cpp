@@ -8,7 +8,7 @@ using namespace pp::pipeline;
 
 void PieceGraph::replace(Value value, Value by) {
   value.replaceAllUsesWith(by);
-  for (SmallVector<Value> *values : {&actOut, &dactOut, &stash, &kept})
+  for (SmallVector<Value> *values : {&actOut, &dactOut, &stash, &kept, &skipsOut, &dskipsOut})
     std::replace(values->begin(), values->end(), value, by);
   for (SmallVector<Value> &values : dkvOut)
     std::replace(values.begin(), values.end(), value, by);

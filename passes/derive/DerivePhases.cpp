@@ -37,6 +37,8 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
   if (part.getArgAttr(number, nn::kStatsAttr))
     return stats.emplace_back(
         scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)}).front());
+  if (auto from = part.getArgAttrOfType<StringAttr>(number, nn::kFromAttr))
+    return skipOf(from, slice.typeIn(part.getArgumentTypes()[number], slice.number));
   auto data = part.getArgAttrOfType<StringAttr>(number, nn::kDataAttr);
   if (!data)
     return {};
@@ -114,6 +116,7 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   if (!late)
     for (Value value : part.front().getTerminator()->getOperands())
       flow.push_back(mapping.lookup(value));
+  nameSkips(part, flow);
   return success();
 }
 
@@ -154,6 +157,7 @@ LogicalResult PieceGraph::build(bool first) {
   if (isLossForward())
     splitLosses();
   splitKeys();
+  collectSkips();
   if (failed(foldTransposes()) || failed(chunkMlps()))
     return failure();
   if ((hasBackward() || isLossForward()) && failed(differentiate(first)))
@@ -185,6 +189,7 @@ LogicalResult PieceGraph::differentiate(bool first) {
   for (Value value : actOut)
     types.push_back(value.getType());
   dact = scratch.addArguments(types);
+  seedSkips(gradients);
   for (auto [value, gradient] : llvm::zip(actOut, dact))
     gradients.add(piece.loc, value, gradient);
   seedKeys(gradients);
@@ -226,6 +231,7 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
     Value gradient = gradients.get(value);
     dactOut.push_back(gradient ? gradient : gradients.builder.create<nn::ZeroOp>(piece.loc, value.getType()).getY());
   }
+  collectSkipGradients(gradients);
   for (auto [weight, grad] : llvm::zip(trained(), grads)) {
     Value sum = gradients.get(weight);
     if (!sum) // nothing reads the weight
@@ -274,7 +280,7 @@ void PieceGraph::lowerSplits() {
       auto run = builder.create<nn::SliceColumnsOp>(split.getLoc(), split.getX(), start, width, split.getPeriods());
       inherit(split, run);
       column.replaceAllUsesWith(run.getY());
-      for (SmallVector<Value> *values : {&actOut, &keys})
+      for (SmallVector<Value> *values : {&actOut, &keys, &skipsOut})
         std::replace(values->begin(), values->end(), column, Value(run.getY()));
       if (!kv.empty())
         std::replace(kv.back().begin(), kv.back().end(), column, Value(run.getY()));
@@ -303,7 +309,7 @@ void PieceGraph::erase(Operation *op) {
 
 void PieceGraph::eraseDead() {
   DenseSet<Value> wanted;
-  for (const SmallVector<Value> *values : {&actOut, &keys, &dactOut, &gradOut, &statsOut})
+  for (const SmallVector<Value> *values : {&actOut, &keys, &dactOut, &gradOut, &statsOut, &skipsOut, &dskipsOut})
     wanted.insert(values->begin(), values->end());
   for (const auto *chunks : {&kv, &dkvOut})
     for (const SmallVector<Value> &values : *chunks)
@@ -318,14 +324,18 @@ void PieceGraph::eraseDead() {
 
 /// What the trainer and the piece before give.
 SmallVector<Group> PieceGraph::dataGroups() const {
-  return {{GroupKind::act, act},       {GroupKind::tokens, tokens}, {GroupKind::targets, targets},
-          {GroupKind::source, source}, {GroupKind::starts, starts}, {GroupKind::positions, positions},
-          {GroupKind::rows, rows}};
+  SmallVector<Group> groups = {{GroupKind::act, act},         {GroupKind::tokens, tokens},
+                               {GroupKind::targets, targets}, {GroupKind::source, source},
+                               {GroupKind::starts, starts},   {GroupKind::positions, positions},
+                               {GroupKind::rows, rows}};
+  groups.append(skipGroups(GroupKind::act, skips));
+  return groups;
 }
 
 LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
   SmallVector<Group> inputs = dataGroups(),
                      results = {{GroupKind::act, actOut}, {GroupKind::stats, statsOut}, {GroupKind::keys, keys}};
+  results.append(skipGroups(GroupKind::act, skipsOut));
   SmallVector<Group> own, made = savedGroups(GroupKind::stash, stash);
   if (!slice.isWhole()) {
     own = chunkGroups(GroupKind::kv, kv, slice.number);
@@ -370,8 +380,10 @@ LogicalResult PieceGraph::writeBackward(bool first) {
   inputs.append(chunkGroups(GroupKind::kv, kv));
   inputs.append(chunkGroups(GroupKind::dkv, dkv));
   inputs.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}});
+  inputs.append(skipGroups(GroupKind::dact, dskips));
   SmallVector<Group> results = chunkGroups(GroupKind::dkv, dkvOut, 0, /*tied=*/!dkv.empty());
   results.insert(results.begin(), Group{GroupKind::dact, dactOut});
+  results.append(skipGroups(GroupKind::dact, dskipsOut));
   auto with = [](SmallVector<Group> groups, ArrayRef<Group> more) {
     groups.append(more.begin(), more.end());
     return groups;
@@ -391,6 +403,8 @@ LogicalResult PieceGraph::writeBackward(bool first) {
                                    {GroupKind::positions, positions}},
                                   pendingGroups());
   given.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}, {GroupKind::grad, grads}});
+  given.append(skipGroups(GroupKind::act, skips));
+  given.append(skipGroups(GroupKind::dact, dskips));
   return write(identity(Phase::W, variant), given, {{GroupKind::grad, gradOut, !first}});
 }
 

@@ -39,6 +39,7 @@ private:
   void readPhases();
   void readEnds();
   void readKeys();
+  void readSkips();
   LogicalResult readSlices();
   LogicalResult readChunks();
 
@@ -233,6 +234,26 @@ void PieceTable::readKeys() {
   }
 }
 
+/// Values that skip parts, and their gradients: those of makers that have a backward.
+void PieceTable::readSkips() {
+  Pieces pieces(program);
+  auto hasBackward = [&](int64_t piece) {
+    return entries[piece].model.runs(Phase::B) || entries[piece].model.runs(Phase::I);
+  };
+  for (auto [piece, entry] : llvm::enumerate(entries)) {
+    for (int64_t number : pieces.skipsInto(piece, Role::act)) {
+      const Pieces::Skip &skip = pieces.skip(number);
+      entry.model.skipsIn.push_back({skip.coord.getPart(), hasBackward(skip.maker)});
+      entry.key += "from " + skip.coord.getPart().str() + (hasBackward(skip.maker) ? " " : " forward ");
+    }
+    for (int64_t number : pieces.skipsFrom(piece, Role::act)) {
+      const Pieces::Skip &skip = pieces.skip(number);
+      entry.model.skipsOut.push_back({skip.coord.getPart(), unsigned(skip.readers.size())});
+      entry.key += "skip " + skip.coord.getPart().str() + " " + std::to_string(skip.readers.size()) + " ";
+    }
+  }
+}
+
 LogicalResult PieceTable::readSlices() {
   int64_t count = program.getSlices();
   if (count == 0) {
@@ -279,6 +300,7 @@ LogicalResult PieceTable::read() {
   readPhases();
   readEnds();
   readKeys();
+  readSkips();
   return success(succeeded(readSharers()) && succeeded(readChunks()));
 }
 

@@ -85,6 +85,12 @@ struct PieceModel {
   /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go
   /// out, if this one makes them for the piece after (KeysBefore).
   llvm::SmallVector<unsigned, 2> keysIn = {}, keysOut = {};
+  /// A value that skips parts, which comes in or goes out.
+  struct Skip {
+    mlir::StringAttr name;
+    unsigned gradients; ///< how many come back for it, or whether one goes back
+  };
+  llvm::SmallVector<Skip, 1> skipsIn = {}, skipsOut = {};
   /// How many of its weights are trained.
   size_t trained() const {
     auto isTrained = [](const PieceWeight &weight) { return !weight.isFrozen(); };

@@ -36,6 +36,13 @@ public:
 private:
   mlir::LogicalResult inlinePart(const PartUse &part, llvm::SmallVectorImpl<mlir::Value> &flow);
   mlir::Value argumentOf(mlir::func::FuncOp part, unsigned number, unsigned &weightsSeen, const PartUse &use);
+  // DeriveSkips.cpp: values that skip parts.
+  mlir::Value skipOf(mlir::StringAttr name, mlir::Type type);
+  void nameSkips(mlir::func::FuncOp part, llvm::SmallVectorImpl<mlir::Value> &results);
+  void collectSkips();
+  void seedSkips(nn::Gradients &gradients);
+  void collectSkipGradients(nn::Gradients &gradients);
+  static llvm::SmallVector<Group> skipGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values);
   // DeriveSlices.cpp: the ops as one slice of the sequence sees them.
   mlir::FailureOr<mlir::Operation *> cloneSliced(mlir::OpBuilder &builder, mlir::Operation &op, mlir::IRMapping &map);
   mlir::LogicalResult addChunks(mlir::OpBuilder &builder, nn::AttentionOp attention,
@@ -121,7 +128,10 @@ private:
   Identities &written;
   Scratch scratch;
   llvm::SmallVector<mlir::Value> act, tokens, targets, source, starts, positions, rows, weights, dact,
-      grads;                                      ///< arguments
+      grads; ///< arguments
+  /// Values that skip parts, as they come in and go out, and their gradients; of one that is not asked for, null.
+  llvm::SmallVector<mlir::Value> skips, skipsOut, dskips, dskipsOut;
+  llvm::DenseMap<mlir::StringAttr, mlir::Value> named; ///< those, and those that stay in the piece
   llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;

@@ -71,7 +71,10 @@ private:
     int64_t piece = pieces.find(coord);
     if (travelling.contains(piece))
       return false;
-    return llvm::all_of(piecesBefore(pieces, piece), [&](int64_t before) {
+    SmallVector<int64_t, 4> readers = llvm::to_vector<4>(piecesBefore(pieces, piece));
+    for (int64_t gradient : pieces.skipsFrom(piece, Role::dact))
+      readers.push_back(pieces.skip(gradient).readers.front());
+    return llvm::all_of(readers, [&](int64_t before) {
       CoordAttr reader = pieces.op(before).getCoord().with(coord.getMicrobatch(), coord.getSlice());
       auto found = backwards.find(reader);
       return !vocabularyShards(pieces, piece) && (found == backwards.end() || found->second == inputs.getRanks());

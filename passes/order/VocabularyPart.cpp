@@ -74,6 +74,7 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
     return !function.getArgAttr(number, nn::kWeightAttr) && !function.getArgAttr(number, nn::kDataAttr);
   };
   bool drops = linear && llvm::count_if(function.getArguments(), isValue) > 1; // values that end here
+  drops |= function->hasAttr(nn::kSkipsAttr);                                  // values for other parts
   if (!drops && llvm::all_of(function.front(), [&](Operation &op) { return cut.contains(&op); }))
     return false;
   func::FuncOp made = begin(builder, name);
@@ -93,6 +94,8 @@ bool VocabularyPart::writeRest(OpBuilder &builder, StringRef name) {
   for (Value &result : results)
     result = mapping.lookup(result);
   end(builder, made, results);
+  if (Attribute skips = function->getAttr(nn::kSkipsAttr))
+    made->setAttr(nn::kSkipsAttr, skips);
   return true;
 }
 

@@ -195,8 +195,11 @@ private:
       Role role = post.getThing().getRole();
       if (post.getKind() != PostKind::send || (role != Role::act && role != Role::dact))
         continue;
+      int64_t piece = pieces.find(post.getThing().getCoord());
+      if (pieces.isSkip(piece)) // its reader waits for the pieces between, too
+        continue;
       Route route = costs.route(PostKind::send, {number, post.getPeers().front()}, bytesOf(post));
-      double &delay = delays[pieces.find(post.getThing().getCoord())][role == Role::dact];
+      double &delay = delays[piece][role == Role::dact];
       delay = std::max(delay, route.lastPost + route.transfer + route.latency + route.wake);
     }
   }

@@ -23,7 +23,7 @@ struct GroupRule {
 /// A group of a body.
 struct BodyGroup {
   const GroupRule *rule;
-  int32_t chunk;     ///< the 2 of `kv.2` and `kv.2.1`, else -1
+  int32_t chunk;     ///< the 2 of `kv.2` and `kv.2.1`, and of `act.2`, a value that skips parts; else -1
   int32_t attention; ///< the 1 of `kv.2.1`, else -1
   const GroupRule *operator->() const { return rule; }
 };

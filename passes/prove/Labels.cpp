@@ -42,7 +42,7 @@ static std::string describeVersion(int64_t version) {
 }
 
 std::string Label::str(const Pieces &pieces) const {
-  std::string coord = piece < 0 ? "" : pieces.op(piece).getCoord().with(microbatch, slice).str();
+  std::string coord = piece < 0 ? "" : pieces.coordOf(piece).with(microbatch, slice).str();
   std::string data = std::to_string(microbatch) + (slice < 0 ? "" : ", " + std::to_string(slice));
   switch (what) {
   case What::nothing:

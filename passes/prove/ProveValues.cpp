@@ -223,6 +223,13 @@ private:
                                       << launch.getCallee() << "`, which is not its body" << withLoops(launch);
   }
 
+  /// The number of a value that skips parts, or of its gradient.
+  int64_t skipOf(const Unit &unit, const BodyGroup &group, bool input) const {
+    Role role = group->what == What::act ? Role::act : Role::dact;
+    auto skips = input ? values.pieces.skipsInto(unit.piece, role) : values.pieces.skipsFrom(unit.piece, role);
+    return group.chunk < static_cast<int64_t>(skips.size()) ? skips[group.chunk] : -1;
+  }
+
   Label labelOf(const Unit &unit, const BodyGroup &group, bool input) const {
     Label label;
     label.what = group->what;
@@ -233,6 +240,8 @@ private:
       label.piece = *piecesBefore(values.pieces, unit.piece).begin();
     if ((input || group->what == What::kv) && group->from > 0) // keys are of the piece that attends them
       label.piece = *piecesAfter(values.pieces, unit.piece).begin();
+    if (llvm::is_contained({What::act, What::dact}, group->what) && group.chunk >= 0)
+      label.piece = skipOf(unit, group, input);
     if (group->span == Span::Tokens || ofUnit) {
       label.microbatch = unit.coord.getMicrobatch();
       label.slice = group->span == Span::Chunk ? group.chunk : unit.coord.getSlice();

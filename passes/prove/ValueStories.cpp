@@ -172,7 +172,7 @@ bool Values::makes(LaunchOp launch, const Label &label) const {
   default:
     break;
   }
-  return fits && pieces.find(coord) == label.piece && coord.getMicrobatch() == label.microbatch &&
+  return fits && pieces.find(coord) == pieces.makerOf(label.piece) && coord.getMicrobatch() == label.microbatch &&
          coord.getSlice() == label.slice;
 }
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: gradients.py PP_COMPILE FOLDER [--quick] [--schedules NAME[/PARAMETER=VALUE..],..] [--train FILE.pipe]
-#                     [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist] [--plan] [--order COSTS]
-#                     [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
+#                     [--models FILE.pipe] [--precisions f64,f32] [-D NAME=VALUE].. [--recompute PARTS] [--hoist]
+#                     [--plan] [--order COSTS] [--matrix [--only PRECISION,RANKS,ROUNDS,LAYERS]..]
 # Every case is compiled by pp-compile from examples/train.pipe (or FILE.pipe), run for three steps of AdamW under
 # `mpirun` or in one process, with buffered or rendezvous sends, or as on a GPU (streams and staged copies, emulated);
 # the gradients of its first step, its losses and the weights after its last step must equal those of `schedule=single`
@@ -42,17 +42,17 @@ def difference(ours, theirs):
 class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
-        self.options = ()
+        self.options, self.train = (), harness.TRAIN
 
     def hoist(self):
         """From now on weights leave as early as the step on a cluster of slow links gains by it."""
         self.options += ("--hoist", "--cluster=a800_pcie_10gbe")
 
-    def compile(self, train=harness.TRAIN, **values):
+    def compile(self, train=None, **values):
         path = os.path.join(self.folder, "_".join(str(value).replace("/", "_") for value in values.values()))
         values["schedule"], *more = values["schedule"].split("/")
         defines = SMALL | values | dict(pair.split("=") for pair in more)
-        return harness.compile_train(self.compiler, path, defines, train, self.options)
+        return harness.compile_train(self.compiler, path, defines, train or self.train, self.options)
 
     def forget(self, parts):
         """From now on every schedule of the library says `recompute PARTS` behind its stages."""
@@ -119,7 +119,8 @@ def main():
     parser.add_argument("--quick", action="store_true",
                         help="two sizes, each with one of the two models, and three of the six modes a case")
     parser.add_argument("--schedules", nargs="+", default=["gpipe,1f1b,weipipe_interleave"])
-    parser.add_argument("--train", default=harness.TRAIN,
+    parser.add_argument("--models", metavar="FILE.pipe", help="more models, for schedules that say `/model=NAME`")
+    parser.add_argument("--train",
                         help="the file with the schedules; the reference keeps its own")
     parser.add_argument("--precisions", default="f64,f32")
     parser.add_argument("--hoist", action="store_true", help="let weights leave earlier")
@@ -138,6 +139,8 @@ def main():
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
+    if arguments.models:
+        runner.train = harness.add_models(arguments.folder, arguments.models)
     if arguments.hoist:
         runner.hoist()
     if arguments.plan:

@@ -1,6 +1,6 @@
 """What the execution tests share: compiling from examples/train.pipe, running, reading and writing safetensors."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import array, json, os, struct, subprocess
+import array, json, os, re, struct, subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, "examples", "train.pipe")
@@ -37,6 +37,22 @@ def compile_train(compiler, path, values, train=TRAIN, options=()):
     defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
     runtime = [] if any(option.startswith("--runtime=") for option in options) else RUNTIME
     call([compiler, train, *defines, *options, *runtime, "-o", path])
+    return path
+
+
+def add_models(folder, models):
+    """A copy of examples/train.pipe whose `model` may also name the models of this file, each of six parameters as
+    llama's first."""
+    with open(models) as file, open(TRAIN) as train:
+        text, made = file.read(), train.read()
+    choices = "".join(f'    "{name}" {name}(layers, hidden, heads, kv_heads, ffn, vocab)\n'
+                      for name in re.findall(r"^model (\w+)\(", text, flags=re.M))
+    path = os.path.join(folder, "train.pipe")
+    with open(os.path.join(folder, "models.pipe"), "w") as file:
+        file.write(text)
+    with open(path, "w") as file:
+        begin = "  model choose model {\n"
+        file.write('import "models.pipe"\n' + made.replace(begin, begin + choices))
     return path
 
 
