@@ -134,7 +134,7 @@ def main():
     parser.add_argument("compiler")
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--families", default=",".join(FAMILIES))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--judge", nargs="+", help="a kind and folders: what the parts of this script are told")
     arguments = parser.parse_args()
     if arguments.judge:
