@@ -104,6 +104,20 @@ SmallVector<int64_t> Pieces::runs(int64_t piece) const {
   return numbers;
 }
 
+int64_t Pieces::summedTensors(int64_t piece, int64_t shard) const {
+  PieceOp op = ops[piece];
+  SmallVector<Type> types;
+  SmallVector<bool> counts;
+  for (auto weight : op.getWeightsAttr().getAsRange<WeightAttr>()) {
+    types.push_back(weight.getType());
+    counts.push_back(!weight.getTied() && !weight.getFrozen());
+  }
+  if (shard < 0)
+    return llvm::count(counts, true);
+  PayloadCut cut = cutPayload(types, shards(piece).size(), runs(piece));
+  return llvm::count_if(cut.shards[shard], [&](const ElementRange &range) { return counts[range.tensor]; });
+}
+
 bool Pieces::trains(int64_t piece) const {
   PieceOp op = ops[piece];
   return !isForward && op.getWeightsAttr() &&

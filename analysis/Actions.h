@@ -70,6 +70,9 @@ public:
   bool trains(int64_t piece) const;
   /// Whether it, or a piece before it, trains: only then it has a backward.
   bool hasBackward(int64_t piece) const { return piece >= firstTrained; }
+  /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh: all but those of tied
+  /// weights, which stand last.
+  int64_t summedTensors(int64_t piece, int64_t shard) const;
   /// By weight the run in which it is cut over ranks (cutPayload).
   llvm::SmallVector<int64_t> runs(int64_t piece) const;
   /// The piece that owns the first trained weight of this one that is tied; -1 if it has none.

@@ -76,6 +76,8 @@ json::Object pp::fingerprintOf(ProgramOp program) {
     if (auto number = train.getAs<IntegerAttr>(key))
       made[key] = number.getInt();
   made["ranks"] = static_cast<int64_t>(program.getRanks());
+  if (MeshAttr mesh = program.getMeshAttr())
+    made["replicas"] = mesh.sizeOf(Axis::data);
   made["microbatches"] = static_cast<int64_t>(program.getMicrobatches());
   made["slices"] = static_cast<int64_t>(program.getSlices());
   made["target"] = program.getTarget().value_or("cpu");
@@ -113,8 +115,8 @@ std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool
     const json::Value *theirs = found->get(key), *ours = own.get(key);
     return theirs && ours && *theirs != *ours;
   };
-  for (StringRef key : {"model", "schedule", "ranks", "microbatches", "slices", "layers", "batch", "sequence", "vocab",
-                        "precision", "gradients", "target"})
+  for (StringRef key : {"model", "schedule", "ranks", "replicas", "microbatches", "slices", "layers", "batch",
+                        "sequence", "vocab", "precision", "gradients", "target"})
     if (differs(key))
       return (Twine("is of another program: its `") + key + "` is " + Hash::str(*found->get(key)) + ", expected " +
               Hash::str(*own.get(key)))

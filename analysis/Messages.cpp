@@ -40,11 +40,11 @@ Messages::Messages(ProgramOp program) {
     }
 }
 
-int64_t pp::bytesOf(PostOp post) { return slotBytes(post.getSlot()); }
+int64_t pp::bytesOf(PostOp post) { return payloadOffsets(post.getPayload()).back(); }
 
 int64_t pp::bytesReceived(PostOp post) {
-  TupleType payload = post.getSlot().getType().getPayload();
-  int64_t others = post.getPeers().size() - 1, size = bytesOf(post);
+  TupleType payload = post.getPayload();
+  int64_t others = post.countMembers() - 1, size = bytesOf(post);
   int64_t shard = post.getShard() ? slotBytes(post.getShard()) : 0;
   if (post.isCollective() && !post.getShard() && payload.size() == 1) // no more than its elements are sent
     size = tensorBytes(cast<RankedTensorType>(payload.getType(0)));
@@ -57,8 +57,8 @@ int64_t pp::bytesReceived(PostOp post) {
     return post.writtenSlot() ? size : 0;
   case PostKind::reduce:
     return post.writtenSlot() ? others * size : 0;
-  case PostKind::all_reduce:
-    return others * size;
+  case PostKind::all_reduce: // over the mesh a reduce-scatter and an all-gather
+    return post.getAxes() ? 2 * others * size / (others + 1) : others * size;
   case PostKind::all_gather:
     return size - shard;
   case PostKind::reduce_scatter:

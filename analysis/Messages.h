@@ -23,7 +23,7 @@ private:
   int64_t count = 0;
 };
 
-/// Bytes of the slot that a rank sends, receives or has all of in a collective.
+/// Bytes that a rank sends, receives or has all of in a collective: of its slot, or of the first tensors of it.
 int64_t bytesOf(pipeline::PostOp post);
 /// Bytes that come to the rank from others, each member's straight from it.
 int64_t bytesReceived(pipeline::PostOp post);

@@ -169,12 +169,15 @@ FailureOr<ClusterOutline> pp::outlineCluster(Evaluator &evaluator, const Cluster
   return Reader(evaluator, cluster, scope, context).run();
 }
 
-LogicalResult pp::checkRoom(Evaluator &evaluator, const ClusterOutline &cluster, int64_t ranks, StringRef precision,
-                            SMLoc at) {
+LogicalResult pp::checkRoom(Evaluator &evaluator, const ClusterOutline &cluster, int64_t ranks, int64_t devicesOfRank,
+                            StringRef precision, SMLoc at) {
+  StringRef whose = devicesOfRank == 1 ? "the schedule" : "the program",
+            what = devicesOfRank == 1 ? "ranks" : "devices";
+  ranks *= devicesOfRank;
   std::string name = ("cluster `" + cluster.name.text + "`").str(), note = "it is described here";
   if (cluster.nodes && ranks > cluster.nodes * cluster.ranksPerNode)
     return evaluator.fail(at,
-                          "the schedule has " + Twine(ranks) + " ranks; " + name + " has " +
+                          whose + " has " + Twine(ranks) + " " + what + "; " + name + " has " +
                               Twine(cluster.nodes * cluster.ranksPerNode) + ", " + Twine(cluster.ranksPerNode) +
                               " on each of " + Twine(cluster.nodes) + (cluster.nodes == 1 ? " node" : " nodes"),
                           cluster.name.at, note);
@@ -182,11 +185,18 @@ LogicalResult pp::checkRoom(Evaluator &evaluator, const ClusterOutline &cluster,
     return evaluator.fail(at, name + " does not say how fast its devices are in " + precision, cluster.name.at, note);
   bool crosses = ranks > cluster.ranksPerNode, meets = ranks > 1 && cluster.ranksPerNode > 1;
   if (crosses && !cluster.attribute.get("between"))
-    return evaluator.fail(at, Twine(ranks) + " ranks take more than one node of " + name + ", which has no `between`",
-                          cluster.name.at, note);
+    return evaluator.fail(
+        at, Twine(ranks) + " " + what + " take more than one node of " + name + ", which has no `between`",
+        cluster.name.at, note);
   if (meets && !cluster.attribute.get("inside"))
-    return evaluator.fail(at, name + " has several ranks on a node and no `inside`", cluster.name.at, note);
+    return evaluator.fail(at, name + " has several " + what + " on a node and no `inside`", cluster.name.at, note);
   return success();
+}
+
+LogicalResult pp::noNodes(Evaluator &evaluator, SMLoc at) {
+  return evaluator.fail(at, "`nodes`: with this `mesh` and cluster the devices of a rank neither share a node nor fill "
+                            "nodes; their number has to divide that of a node, or be a multiple of it, and `order` "
+                            "ends with `pipeline`");
 }
 
 Value pp::nodesOf(int64_t ranks, int64_t ranksPerNode) {

@@ -21,12 +21,15 @@ struct ClusterOutline {
 mlir::FailureOr<ClusterOutline> outlineCluster(Evaluator &evaluator, const Cluster &cluster, Scope &scope,
                                                mlir::MLIRContext *context);
 
-/// That many ranks of this precision have room on it; errors are said at `at`, where the cluster is chosen.
-mlir::LogicalResult checkRoom(Evaluator &evaluator, const ClusterOutline &cluster, int64_t ranks, StringRef precision,
-                              SMLoc at);
+/// That many ranks, each of so many devices of this precision, have room on it; errors are said at `at`, where the
+/// cluster is chosen.
+mlir::LogicalResult checkRoom(Evaluator &evaluator, const ClusterOutline &cluster, int64_t ranks, int64_t devicesOfRank,
+                              StringRef precision, SMLoc at);
 
 /// The predefined `nodes`: ranks 0, 1, .. in lists of as many as a node has, or all in one (0).
 Value nodesOf(int64_t ranks, int64_t ranksPerNode);
+/// That a schedule reads `nodes` where the devices of a rank neither fill nodes nor share one.
+mlir::LogicalResult noNodes(Evaluator &evaluator, SMLoc at);
 
 } // namespace pp
 

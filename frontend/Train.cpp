@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Train.h"
 #include "frontend/Cluster.h"
+#include "frontend/Mesh.h"
 #include "frontend/Settings.h"
 #include "frontend/TrainedWeights.h"
 #include "frontend/evaluate/Parameters.h"
@@ -16,8 +17,9 @@ namespace {
 class ArgumentEvaluator : public Evaluator {
 public:
   using Evaluator::Evaluator;
-  int64_t layers = 0, ranksPerNode = 0;
-  const Schedule *schedule = nullptr; ///< whose parameters `scope` binds, one after the other
+  int64_t layers = 0;
+  std::optional<int64_t> ranksPerNode = 0; ///< nothing: a node has no whole ranks
+  const Schedule *schedule = nullptr;      ///< whose parameters `scope` binds, one after the other
   Scope *scope = nullptr;
 
 private:
@@ -29,7 +31,9 @@ private:
       return std::nullopt;
     if (failed(reserve(at, *ranks->asInt())))
       return failure();
-    return nodesOf(*ranks->asInt(), ranksPerNode);
+    if (!ranksPerNode)
+      return noNodes(*this, at);
+    return nodesOf(*ranks->asInt(), *ranksPerNode);
   }
   void addNames(SmallVectorImpl<StringRef> &names) override {
     if (layers)
@@ -75,7 +79,8 @@ public:
     if (failed(outline))
       return failure();
     evaluator.layers = outline->layers;
-    if (failed(readCluster()))
+    if (failed(mesh.read(train ? train->options : ArrayRef<Option>(), overrides, trainScope, *outline)) ||
+        failed(readCluster()))
       return failure();
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
@@ -124,14 +129,14 @@ private:
     }
     if (failed(bindParameters(evaluator, callee, nullptr, trainScope, overrides, trainScope)))
       return failure();
-    static const StringRef known[] = {"model",     "schedule",  "data",    "mlp",    "optimizer",
-                                      "precision", "gradients", "cluster", "freeze", "lora"};
+    static const StringRef known[] = {"model",     "schedule", "data",   "mlp",  "optimizer", "precision",
+                                      "gradients", "cluster",  "freeze", "lora", "mesh"};
     for (const Option &option : train->options) {
       if (!is_contained(known, option.name.text))
         return evaluator.fail(option.name.at,
                               "`train` has no option `" + option.name.text + "`" + didYouMean(option.name.text, known),
                               option.name.at, thereAre(known));
-      if (const Option *first = find(option.name.text); first != &option)
+      if (const Option *first = find(option.name.text); first != &option && option.parts.empty())
         return evaluator.fail(option.name.at, "option `" + option.name.text + "` is given twice", first->name.at,
                               "first given here");
     }
@@ -140,7 +145,7 @@ private:
 
   const Option *find(StringRef name) {
     auto found = find_if(train ? train->options : ArrayRef<Option>(),
-                         [&](const Option &option) { return option.name.text == name; });
+                         [&](const Option &option) { return option.name.text == name && option.parts.empty(); });
     return train && found != train->options.end() ? found : nullptr;
   }
 
@@ -233,7 +238,7 @@ private:
     if (failed(read))
       return failure();
     clusterOutline = *read;
-    evaluator.ranksPerNode = read->ranksPerNode;
+    evaluator.ranksPerNode = mesh.ranksPerNode(read->ranksPerNode);
     return success();
   }
 
@@ -269,6 +274,7 @@ private:
     scheduleScope.bindings.clear();
     scheduleScope.bind(schedule->parameters.front().name, Value(options.aloneMicrobatches));
     settings.mlp[0].value = 1;
+    settings.data[0].value *= static_cast<double>(mesh.devicesOfRank()); // the rows of all replicas
     return success();
   }
 
@@ -324,6 +330,8 @@ private:
     }
     if (owner == "lora")
       return trained.checkName(given.at, name);
+    if (owner == "mesh")
+      return mesh.checkName(given.at, name);
     for (const Callee &callee : callees())
       if (callee.kind == owner)
         return callee.find(name) ? success() : noParameter(given, callee);
@@ -334,10 +342,10 @@ private:
       return evaluator.fail(given.at, "this program names no cluster");
     if (owner == "train")
       return evaluator.fail(given.at, "this train has no parameter `" + name + "`");
-    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster", "lora"};
-    return evaluator.fail(given.at,
-                          "expected one of schedule, model, cluster, data, mlp, optimizer, lora before the dot, got `" +
-                              owner + "`" + didYouMean(owner, owners));
+    static const StringRef owners[] = {"schedule", "model", "data", "mlp", "optimizer", "cluster", "lora", "mesh"};
+    return evaluator.fail(given.at, "expected one of schedule, model, cluster, data, mlp, optimizer, lora, mesh before "
+                                    "the dot, got `" +
+                                        owner + "`" + didYouMean(owner, owners));
   }
 
   /// What is chosen and has parameters.
@@ -550,14 +558,18 @@ private:
       else if (parameter.role == "slices")
         sizes.slices = count;
     }
-    if (cluster && failed(checkRoom(evaluator, clusterOutline, sizes.ranks, precision, clusterAt)))
+    if (cluster &&
+        failed(checkRoom(evaluator, clusterOutline, sizes.ranks, mesh.devicesOfRank(), precision, clusterAt)))
       return failure();
-    sizes.ranksPerNode = clusterOutline.ranksPerNode;
+    sizes.ranksPerNode = evaluator.ranksPerNode;
     auto program = builder.create<pipeline::ProgramOp>(source.location(schedule->name.at),
                                                        train ? train->name.text : schedule->name.text, sizes.ranks,
                                                        sizes.microbatches, sizes.slices, trainAttr(outline.layers));
     if (cluster)
       program.setClusterAttr(clusterOutline.attribute);
+    if (!options.aloneMicrobatches)
+      if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context))
+        program.setMeshAttr(made);
     if (!lengths->empty())
       program.setSliceLengths(*lengths);
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());
@@ -589,6 +601,7 @@ private:
   Scope trainScope{nullptr}, modelScope{nullptr}, scheduleScope{nullptr}, clusterScope{nullptr};
   Settings settings;
   TrainedWeights trained{source, evaluator};
+  MeshClause mesh{evaluator};
   StringRef precision = "f32", gradients = "f32";
 };
 } // namespace

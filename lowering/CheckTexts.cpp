@@ -183,7 +183,8 @@ LogicalResult TextCheck::checkUnit(LaunchOp launch, int64_t number, double flops
 
 LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
   TupleType payload = post.getSlot().getType().getPayload();
-  int64_t bytes = payloadOffsets(payload).back();
+  int64_t tensors = static_cast<int64_t>(post.getTensors().value_or(payload.size()));
+  int64_t bytes = payloadOffsets(payload)[tensors];
   JsonValue expected = {{"kind", stringifyPostKind(post.getKind()).str()},
                         {"label", post.getThing().str()},
                         {"channel", post.getChannel().value_or(0)}};
@@ -201,7 +202,7 @@ LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
     for (Type type : payload.getTypes())
       if (Type other = cast<RankedTensorType>(type).getElementType(); isSum && other != element)
         return reportDifference(post.getLoc(), state->number, "a sum", "one type", nameOfType(other));
-    bool isOne = payload.size() == 1 && !post.getShard();
+    bool isOne = tensors == 1 && !post.getShard();
     int64_t width = tensorBytes(RankedTensorType::get({1}, element));
     expected.update({{"group", numbers(post.getPeers())},
                      {"root", post.getRoot() ? static_cast<int64_t>(*post.getRoot()) : -1},
@@ -209,6 +210,8 @@ LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
                      {"type", nameOfType(element)}});
     if (post.getCuts())
       expected["cuts"] = numbers(*post.getCuts());
+    for (Axis axis : post.getAxes() ? post.getAxesAttr().getAxes() : ArrayRef<Axis>())
+      expected["axes"].push_back(stringifyAxis(axis).str());
   }
   state->entries["messages"] = static_cast<size_t>(number + 1);
   return state->compareEntry(post.getLoc(), "messages", number, expected);
@@ -419,6 +422,14 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
                    {"parameters", parameters},
                    {"flops_per_step", flops},
                    {"tokens_per_step", numberOf("batch") * numberOf("sequence") * microbatches}});
+  if (MeshAttr mesh = program.getMeshAttr()) {
+    expected["mesh"] = {{"order", JsonValue::array()}};
+    for (size_t i = 0; i < mesh.getSizes().size(); ++i)
+      expected["mesh"]["order"].push_back({stringifyAxis(mesh.getOrder()[i]).str(), mesh.getSizes()[i]});
+    auto replicas = mesh.getSizes()[llvm::find(mesh.getOrder(), Axis::data) - mesh.getOrder().begin()];
+    expected["flops_per_step"] = flops * static_cast<double>(replicas);
+    expected["tokens_per_step"] = expected["tokens_per_step"].get<int64_t>() * replicas;
+  }
   // Names for people and hashes; nothing that is computed depends on it.
   expected["fingerprint"] = JsonValue::parse(llvm::formatv("{0}", llvm::json::Value(fingerprintOf(program))).str());
   if (got == expected)

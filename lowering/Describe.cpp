@@ -88,7 +88,7 @@ int32_t RankText::addUnit(LaunchOp launch, double flops) {
 
 // A payload with gaps is sent or summed as one run of elements, gaps included: nobody reads them.
 static Json collectiveOf(PostOp post) {
-  TupleType payload = post.getSlot().getType().getPayload();
+  TupleType payload = post.getPayload();
   auto first = cast<RankedTensorType>(payload.getType(0));
   int64_t count = first.getNumElements();
   if (payload.size() > 1 || post.getShard())
@@ -99,6 +99,9 @@ static Json collectiveOf(PostOp post) {
                {"channel", post.getChannel().value_or(0)},
                {"count", count},
                {"type", typeName(first.getElementType())}};
+  if (AxesAttr axes = post.getAxesAttr())
+    for (Axis axis : axes.getAxes())
+      json["axes"].push_back(stringifyAxis(axis).str());
   if (auto cuts = post.getCuts())
     json["cuts"] = std::vector<int64_t>(cuts->begin(), cuts->end());
   return json;
@@ -376,6 +379,9 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   for (StringRef key : {"model", "schedule"})
     json[key.str()] = toJson(train.get(key));
   json["ranks"] = program.getRanks();
+  if (MeshAttr mesh = program.getMeshAttr())
+    for (auto [axis, size] : llvm::zip(mesh.getOrder(), mesh.getSizes()))
+      json["mesh"]["order"].push_back({stringifyAxis(axis).str(), size});
   json["microbatches"] = program.getMicrobatches();
   for (StringRef key : {"batch", "sequence", "vocab", "precision"})
     json[key.str()] = toJson(train.get(key));
@@ -400,9 +406,10 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
       for (auto weight : weights.getAsRange<WeightAttr>())
         parameters += weight.getTied() ? 0 : weight.getType().getNumElements();
   json["parameters"] = parameters;
-  json["flops_per_step"] = stepFlops(program);
-  json["tokens_per_step"] =
-      json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() * static_cast<int64_t>(program.getMicrobatches());
+  int64_t replicas = program.sizeOf(Axis::data);
+  json["flops_per_step"] = stepFlops(program) * static_cast<double>(replicas);
+  json["tokens_per_step"] = json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() *
+                            static_cast<int64_t>(program.getMicrobatches()) * replicas;
   if (readsSource(program))
     json["reads_source"] = true;
   if (train.get("documents"))

@@ -173,6 +173,8 @@ static LogicalResult writeFile(const Twine &path, Location loc, llvm::function_r
 }
 
 LogicalResult pp::writeChakra(ProgramOp program, const Timeline &timeline, StringRef prefix) {
+  if (program.getMeshAttr())
+    return emitError(program.getLoc(), "`--emit=chakra` has a file for each rank, and cannot describe a `mesh` yet");
   RankWriter writer(program, timeline);
   for (auto rank : program.getOps<RankOp>())
     if (failed(writeFile(prefix + "." + Twine(rank.getRank()) + ".et", program.getLoc(),

@@ -14,15 +14,15 @@ class Emitted {
 public:
   Status open();
   [[nodiscard]] const Program &program() const { return whole; }
-  /// The rank's program; stays valid.
-  Status rank(int32_t number, const RankProgram *&out);
-  /// The programs of all ranks, in order; they stay valid.
+  /// What the device runs: the program of its rank; stays valid.
+  Status of(int32_t device, const RankProgram *&out);
+  /// The programs of all ranks, in order, each as the rank's first device runs it; they stay valid.
   Status all(std::vector<const RankProgram *> &out);
 
 private:
   Program whole;
   std::mutex mutex; // ranks may be threads
-  std::map<int32_t, RankProgram> ranks;
+  std::map<int32_t, RankProgram> devices;
 };
 
 } // namespace pp

@@ -402,9 +402,9 @@ Status resolveWeights(const Program &program, Options &options) {
 }
 
 std::string helpText(const Program &program) {
-  std::string out = text("Trains `", program.model, "` with the schedule `", program.schedule, "` on ", program.ranks,
-                         program.ranks == 1 ? " rank" : " ranks", ": as `mpirun -n ", program.ranks,
-                         " <program> --data FILE`, or alone with --in-process.\n\n");
+  std::string out =
+      text("Trains `", program.model, "` with the schedule `", program.schedule, "` on ", program.mesh.describe(),
+           ": as `mpirun -n ", program.devices(), " <program> --data FILE`, or alone with --in-process.\n\n");
   for (const OptionSpec &spec : allOptions()) {
     std::string left = "  --" + spec.name + (spec.value.empty() ? "" : " " + spec.value);
     left.resize(std::max<size_t>(left.size() + 2, 24), ' ');

@@ -87,18 +87,43 @@ StateSpec readState(const json &entry) {
 constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",    "broadcast",
                                         "reduce", "all_gather", "reduce_scatter"}; // as MessageSpec::Kind
 
-void readCollective(const json &entry, int32_t rank, MessageSpec &message) {
+Axis axisOf(const std::string &name) {
+  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline})
+    if (name == nameOf(axis))
+      return axis;
+  throw Unfit(text("the axis `", name, "` is not one of tensor, context, data, pipeline"));
+}
+
+/// The device of another rank, or of this one, that is in line with this device.
+int32_t deviceOf(const Program &program, const RankProgram &own, const std::string &label, int32_t rank) {
+  if (rank < 0 || rank >= program.ranks)
+    throw Unfit(text("message `", label, "` names rank ", rank, " of ", program.ranks));
+  return program.mesh.moved(own.device, Axis::Pipeline, rank);
+}
+
+void readGroup(const json &entry, const Program &program, const RankProgram &own, MessageSpec &message) {
+  std::vector<Axis> axes;
+  for (const json &name : listOf(entry, "axes"))
+    axes.push_back(axisOf(name.get<std::string>()));
+  for (int32_t rank : entry.at("group").get<std::vector<int32_t>>())
+    for (int32_t member : program.mesh.line(deviceOf(program, own, message.label, rank), axes))
+      message.group.push_back(member);
+  std::sort(message.group.begin(), message.group.end());
+  message.oneText = !axes.empty();
+  message.with = text(message.group.size(), program.mesh.devicesOfRank() > 1 ? " devices" : " ranks");
+}
+
+void readCollective(const json &entry, const Program &program, const RankProgram &own, MessageSpec &message) {
   const std::string_view kind = kindName(message.kind);
   auto isMember = [&](int32_t member) {
     return std::find(message.group.begin(), message.group.end(), member) != message.group.end();
   };
-  message.group = entry.at("group").get<std::vector<int32_t>>();
-  std::sort(message.group.begin(), message.group.end());
+  readGroup(entry, program, own, message);
   message.count = entry.at("count").get<int64_t>();
   message.type = elementType(entry.value("type", std::string("f64")));
   message.bytes = message.count * static_cast<int64_t>(elementBytes(message.type));
-  if (!isMember(rank))
-    throw Unfit(text(kind, " `", message.label, "` does not hold its own rank ", rank));
+  if (!isMember(own.device))
+    throw Unfit(text(kind, " `", message.label, "` does not hold its own rank ", own.rank));
   if (message.isSharded()) {
     message.cuts = entry.at("cuts").get<std::vector<int64_t>>();
     if (message.cuts.size() < 2 || message.cuts.size() % message.group.size() != 1 % message.group.size() ||
@@ -109,12 +134,13 @@ void readCollective(const json &entry, int32_t rank, MessageSpec &message) {
   }
   if (message.isSharded() || message.kind == MessageSpec::Kind::AllReduce)
     return;
-  message.root = entry.at("root").get<int32_t>();
+  message.root = deviceOf(program, own, message.label, entry.at("root").get<int32_t>());
+  message.with += text(", root ", program.mesh.name(message.root));
   if (!isMember(message.root))
     throw Unfit(text(kind, " `", message.label, "` does not hold its root ", message.root));
 }
 
-MessageSpec readMessage(const json &entry, const Program &program, int32_t rank) {
+MessageSpec readMessage(const json &entry, const Program &program, const RankProgram &own) {
   MessageSpec message;
   auto kind = entry.at("kind").get<std::string>();
   message.channel = entry.value("channel", 0);
@@ -126,19 +152,18 @@ MessageSpec readMessage(const json &entry, const Program &program, int32_t rank)
                      "reduce_scatter"));
   message.kind = MessageSpec::Kind(known - std::begin(messageKinds));
   if (message.isCollective()) {
-    readCollective(entry, rank, message);
+    readCollective(entry, program, own, message);
   } else {
-    message.peer = entry.at("peer").get<int32_t>();
+    const auto peer = entry.at("peer").get<int32_t>();
+    message.peer = deviceOf(program, own, message.label, peer);
+    message.with = program.mesh.name(message.peer);
     message.bytes = entry.at("bytes").get<int64_t>();
     message.group = {message.peer};
     message.host = entry.value("host", false);
-    if (message.host != (message.peer == rank))
-      throw Unfit(text("message `", message.label, "` goes from rank ", rank, " to ",
-                       message.peer == rank ? "itself, and not to its host memory" : "another's host memory"));
+    if (message.host != (peer == own.rank))
+      throw Unfit(text("message `", message.label, "` goes from rank ", own.rank, " to ",
+                       peer == own.rank ? "itself, and not to its host memory" : "another's host memory"));
   }
-  for (int32_t member : message.group)
-    if (member < 0 || member >= program.ranks)
-      throw Unfit(text("message `", message.label, "` names rank ", member, " of ", program.ranks));
   if (message.bytes < 0)
     throw Unfit(text("message `", message.label, "` has ", message.bytes, " bytes"));
   return message;
@@ -236,6 +261,30 @@ void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
     throw Unfit(text("a loss scale of ", optimizer.lossScale, " that doubles after ", optimizer.scaleWindow, " steps"));
 }
 
+/// Absent: each rank is one device.
+void readMesh(const json &root, Program &program) {
+  program.mesh = Mesh(program.ranks);
+  auto mesh = root.find("mesh");
+  if (mesh == root.end())
+    return;
+  std::array<Axis, axisCount> order = {};
+  std::array<int32_t, axisCount> sizes = {};
+  const json &entries = mesh->at("order");
+  std::vector<Axis> seen;
+  for (size_t i = 0; i < entries.size() && i < axisCount; ++i) {
+    order[i] = axisOf(entries[i].at(0).get<std::string>());
+    sizes[i] = entries[i].at(1).get<int32_t>();
+    if (sizes[i] < 1 || std::find(seen.begin(), seen.end(), order[i]) != seen.end())
+      throw Unfit(text("the axis `", nameOf(order[i]), "` of the mesh is there twice, or has ", sizes[i], " devices"));
+    seen.push_back(order[i]);
+  }
+  if (entries.size() != axisCount)
+    throw Unfit(text("the mesh has ", entries.size(), " axes, not ", axisCount));
+  program.mesh = Mesh(order, sizes);
+  if (program.mesh.size(Axis::Pipeline) != program.ranks)
+    throw Unfit(text("the mesh has ", program.mesh.size(Axis::Pipeline), " ranks, the program ", program.ranks));
+}
+
 void readProgramRoot(const json &root, Program &program) {
   program.name = root.value("name", std::string());
   program.model = root.value("model", std::string());
@@ -249,6 +298,7 @@ void readProgramRoot(const json &root, Program &program) {
   program.precision = root.value("precision", std::string("f32"));
   (void)elementType(program.precision);
   program.ranks = root.at("ranks").get<int32_t>();
+  readMesh(root, program);
   program.microbatches = root.at("microbatches").get<int64_t>();
   program.updates = root.value("updates", int64_t(1));
   if (program.updates < 1 || program.microbatches % program.updates != 0)
@@ -293,6 +343,8 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
 
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.rank = root.at("rank").get<int32_t>();
+  rank.device = deviceOf(program, rank, "", rank.rank);
+  rank.name = program.mesh.name(rank.device);
   rank.arenaBytes = root.at("arena_bytes").get<int64_t>();
   rank.hostBytes = root.value("host_bytes", int64_t(0));
   if (auto peak = root.find("peak"); peak != root.end())
@@ -300,7 +352,7 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
       rank.peaks.push_back({role, bytes.get<int64_t>()});
   readOps(root, rank);
   for (const json &entry : listOf(root, "messages"))
-    rank.messages.push_back(readMessage(entry, program, rank.rank));
+    rank.messages.push_back(readMessage(entry, program, rank));
   for (const json &entry : listOf(root, "weights"))
     rank.weights.push_back(readWeight(entry));
   for (const json &entry : listOf(root, "state"))
@@ -328,8 +380,8 @@ std::string_view elementName(Type type) {
 
 std::string_view kindName(MessageSpec::Kind kind) { return messageKinds[size_t(kind)]; }
 
-size_t MessageSpec::memberOf(int32_t rank) const {
-  return size_t(std::find(group.begin(), group.end(), rank) - group.begin());
+size_t MessageSpec::memberOf(int32_t device) const {
+  return size_t(std::find(group.begin(), group.end(), device) - group.begin());
 }
 
 bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
@@ -349,20 +401,20 @@ std::string_view jointName(const MessageSpec &message) {
                                                         : "sum";
 }
 
-int64_t bytesIn(const MessageSpec &message, int32_t rank) {
+int64_t bytesIn(const MessageSpec &message, int32_t device) {
   using Kind = MessageSpec::Kind;
-  int64_t others = int64_t(message.group.size()) - 1, own = message.shardBytes(message.memberOf(rank));
+  int64_t others = int64_t(message.group.size()) - 1, own = message.shardBytes(message.memberOf(device));
   switch (message.kind) {
   case Kind::Send:
     return 0;
   case Kind::Receive:
     return message.host ? 0 : message.bytes;
-  case Kind::AllReduce:
-    return others * message.bytes;
+  case Kind::AllReduce: // of one text: a reduce-scatter and an all-gather
+    return message.oneText ? 2 * others * message.bytes / int64_t(message.group.size()) : others * message.bytes;
   case Kind::Broadcast:
-    return message.root == rank ? 0 : message.bytes;
+    return message.root == device ? 0 : message.bytes;
   case Kind::Reduce:
-    return message.root == rank ? others * message.bytes : 0;
+    return message.root == device ? others * message.bytes : 0;
   case Kind::AllGather:
     return message.bytes - own;
   case Kind::ReduceScatter:
@@ -372,17 +424,19 @@ int64_t bytesIn(const MessageSpec &message, int32_t rank) {
 }
 
 std::string describe(const MessageSpec &message) {
+  std::string with = message.with;
+  if (with.empty()) // made by hand, not read
+    with = !message.isCollective() ? text("rank ", message.peer)
+           : message.root < 0      ? text(message.group.size(), " ranks")
+                                   : text(message.group.size(), " ranks, root ", message.root);
   if (message.kind == MessageSpec::Kind::AllReduce)
-    return text("the sum `", message.label, "` over ", message.group.size(), " ranks");
+    return text("the sum `", message.label, "` over ", with);
   if (message.host)
     return text("`", message.label, "` between host memory and device (", message.bytes, " bytes)");
-  if (message.isSharded())
-    return text("the ", kindName(message.kind), " of `", message.label, "` over ", message.group.size(), " ranks");
   if (message.isCollective())
-    return text("the ", kindName(message.kind), " of `", message.label, "` over ", message.group.size(),
-                " ranks, root ", message.root);
-  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " rank ", message.peer,
-              " (", message.bytes, " bytes, channel ", message.channel, ")");
+    return text("the ", kindName(message.kind), " of `", message.label, "` over ", with);
+  return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " ", with, " (",
+              message.bytes, " bytes, channel ", message.channel, ")");
 }
 
 int64_t TensorSpec::wholeElements() const {

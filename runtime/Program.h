@@ -4,6 +4,7 @@
 // pp_program_json:
 //   {"name": "quickstart", "target": "cuda" (absent: cpu),
 //    "model": "llama", "schedule": "one_f_one_b", "ranks": 4, "microbatches": 8, "updates": 2 (absent: 1),
+//    "mesh": {"order": [["tensor", 1], ["context", 1], ["data", 2], ["pipeline", 4]]} (absent: a rank is one device),
 //    "batch": 2, "sequence": 128, "vocab": 256, "precision": "f32" | "bf16" | "f16" | "f64", "parameters": 123456,
 //    "folder": "/models/tiny" (absent: none; a run without --load begins with the weights there),
 //    "flops_per_step": 1.5e9, "tokens_per_step": 2048,
@@ -21,7 +22,8 @@
 //    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)"},
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},
 //                 {"kind": "broadcast" | "reduce", "group": [0, 1], "root": 1, "channel": 7, "count": 64, ...},
-//                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...}],
+//                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...},
+//                 {"kind": "all_reduce", "group": [0], "axes": ["data"], "channel": 17, "count": 64, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "u" | "master" | "previous", "shape": [128],
@@ -45,11 +47,15 @@
 // losses have places of their own. Where a piece is cut over ranks, weights, state and grads have `begin` and `count`
 // too: `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
 // `stride`, so many of each `stride` of them: columns of a matrix.
+//
+// Each device of a rank reads the rank's text, and ranks in it become devices: the peer of a message the device of that
+// rank with the same other coordinates, a group those of its ranks, and with `axes` all devices of them along these.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 
 #include "runtime/Kernels.h"
 #include "runtime/Status.h"
+#include "runtime/transport/Mesh.h"
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -102,10 +108,12 @@ private:
 struct MessageSpec {
   enum class Kind : uint8_t { Send, Receive, AllReduce, Broadcast, Reduce, AllGather, ReduceScatter };
   Kind kind = Kind::Send;
-  int32_t peer = -1;          ///< sends and receives
+  int32_t peer = -1;          ///< sends and receives; devices, as all below
   bool host = false;          ///< between the rank and its own host memory
   std::vector<int32_t> group; ///< collectives, ascending
   int32_t root = -1;          ///< broadcasts and reduces
+  bool oneText = false;       ///< of a sum: its members run the same program, so they complete it in the same order
+  std::string with;           ///< peer or root as people know it: `rank 1`
   std::vector<int64_t>
       cuts; ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
             ///< cuts[n + k] to cuts[n + k + 1], ..
@@ -116,8 +124,8 @@ struct MessageSpec {
   std::string label;
   [[nodiscard]] bool isCollective() const { return kind != Kind::Send && kind != Kind::Receive; }
   [[nodiscard]] bool isSharded() const { return kind == Kind::AllGather || kind == Kind::ReduceScatter; }
-  /// Which member of the group this rank is.
-  [[nodiscard]] size_t memberOf(int32_t rank) const;
+  /// Which member of the group this device is.
+  [[nodiscard]] size_t memberOf(int32_t device) const;
   /// What the member's shard has of the whole, in order.
   [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member}; }
   /// The length of a member's shard; 0 where nothing is cut.
@@ -130,8 +138,8 @@ std::string_view kindName(MessageSpec::Kind kind);
 std::string_view jointName(const MessageSpec &message);
 /// Whether two members take a collective for the same one, so that what one writes has room in the other.
 [[nodiscard]] bool isSameCollective(const MessageSpec &a, const MessageSpec &b);
-/// Bytes that come to this rank from others in a message, each member's straight from it.
-[[nodiscard]] int64_t bytesIn(const MessageSpec &message, int32_t rank);
+/// Bytes that come to this device from others in a message, each member's straight from it.
+[[nodiscard]] int64_t bytesIn(const MessageSpec &message, int32_t device);
 /// The message as errors name it.
 [[nodiscard]] std::string describe(const MessageSpec &message);
 
@@ -194,9 +202,11 @@ struct ForwardSpec {
   std::vector<LossSpec> losses;
 };
 
-/// What the JSON of one rank says.
+/// What the JSON of one rank says to one of its devices.
 struct RankProgram {
   int32_t rank = 0;
+  int32_t device = 0;
+  std::string name;            ///< the device as people know it: `rank 1`
   int64_t arenaBytes = 0;      ///< all of the rank's block of memory
   int64_t hostBytes = 0;       ///< at its end: what the schedule moves to host memory
   std::vector<PeakSpec> peaks; ///< by role, and `total`
@@ -252,6 +262,7 @@ struct Program {
   std::string target = "cpu";     ///< what it was compiled for
   std::string fingerprint = "{}"; ///< JSON: what profiles and traces say that they were made from
   int32_t ranks = 1;
+  Mesh mesh; ///< of the ranks and their devices
   int64_t microbatches = 1, updates = 1, batch = 1, sequence = 1, vocab = 1, parameters = 0;
   double flopsPerStep = 0, tokensPerStep = 0;
   bool readsSource = false; ///< the model has an encoder with tokens of its own
@@ -261,14 +272,18 @@ struct Program {
   LoraSpec lora;
   /// The weights of the model stay as they are read, and a checkpoint has the adapters alone.
   [[nodiscard]] bool adapts() const { return lora.rank > 0; }
-  [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch; }
+  [[nodiscard]] int32_t devices() const { return mesh.devices(); }
+  /// How many run the schedule, each on microbatches of its own.
+  [[nodiscard]] int32_t replicas() const { return mesh.size(Axis::Data); }
+  [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch * replicas(); }
   /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.
   [[nodiscard]] bool scalesLoss() const { return precision == "f16"; }
 };
 
 /// Reads pp_program_json; a text that does not hold what it must is PP_INTERNAL.
 Status readProgram(std::string_view json, Program &program);
-/// Reads one rank's JSON and checks every offset against the arena and every peer against `program`.
+/// Reads one rank's JSON and checks every offset against the arena and every peer against `program`; for the device of
+/// that rank that lies in line with `rank.device`.
 Status readRankProgram(std::string_view json, const Program &program, RankProgram &rank);
 
 } // namespace pp

@@ -47,8 +47,9 @@ struct TokenLosses {
 } // namespace pp
 
 struct pp_rank_t {
-  int32_t rank = 0;
+  int32_t rank = 0; ///< whose program it runs
   int32_t ranks = 1;
+  int32_t device = 0;
   pp::Kernels *kernels = nullptr;
   pp::Transport *transport = nullptr;
   pp::Trace *trace = nullptr;

@@ -66,7 +66,7 @@ private:
   llvm::raw_ostream &os;
   std::vector<Size> sizes;
   std::string title;
-  int64_t microbatches = 0, batch = 0, sequence = 0;
+  int64_t microbatches = 0, batch = 0, replicas = 1, sequence = 0;
   double parameters = 0; ///< of the model that was elaborated last
 };
 } // namespace
@@ -150,6 +150,7 @@ LogicalResult Checker::findSizes() {
                                   << program.getRanks() << " ranks, " << microbatches << " microbatches, "
                                   << trainNumber(program, "layers") << " layers";
   batch = trainNumber(program, "batch");
+  replicas = program.sizeOf(pipeline::Axis::data);
   sequence = trainNumber(program, "sequence");
   return success();
 }
@@ -195,7 +196,7 @@ void Checker::makeSmaller() {
 
 /// A step that would take hours is refused, with the numbers that could not be made smaller.
 LogicalResult Checker::refuseLarge() {
-  double operations = 6 * parameters * double(batch) * sequence * microbatches;
+  double operations = 6 * parameters * double(batch * replicas) * sequence * microbatches;
   if (operations <= kMostOperations)
     return success();
   std::string large;

@@ -5,10 +5,15 @@
 // at the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
 // device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
 // the ranks of the node share.
+//
+// On a mesh a rank stands for its first device. A message between nodes loads a NIC as often as devices of the rank use
+// that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
+// brings B (n - 1) / n, and on a node of N devices N / g groups share the NICs; of the latency at most 2 log2 n steps.
 #include "analysis/Actions.h"
 #include "analysis/costs/Costs.h"
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
+#include <cmath>
 
 using namespace mlir;
 using namespace pp;
@@ -18,9 +23,11 @@ namespace {
 
 class ClusterCosts : public CostModel {
 public:
-  ClusterCosts(ProgramOp program, DictionaryAttr cluster) : cluster(cluster) {
+  ClusterCosts(ProgramOp program, DictionaryAttr cluster) : cluster(cluster), mesh(program.getMeshAttr()) {
     ranksPerNode = cluster.getAs<IntegerAttr>("ranks_per_node").getInt();
     nics = figure("between", "nics", 1);
+    if (mesh)
+      countCopies();
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
       double &cost = costs[function.getName()];
       function.walk([&](nn::Kernel kernel) { cost += secondsOf(kernel); });
@@ -30,6 +37,8 @@ public:
   double of(int64_t, LaunchOp launch) const override { return costs.lookup(launch.getCallee()); }
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
+    if (kind == PostKind::all_reduce && ranks.size() == 1) // over the mesh
+      return routeOverReplicas(ranks.front(), bytes);
     Route route;
     llvm::StringMap<Load> loads; // by link
     Ring ring = ringOf(kind, ranks.size());
@@ -48,6 +57,30 @@ private:
   struct Load {
     double volume = 0, seconds = 0;
   };
+
+  /// The replicas of a rank sum so many bytes.
+  Route routeOverReplicas(int64_t rank, int64_t bytes) const {
+    SmallVector<int64_t> members;
+    for (int64_t k = 0; k < mesh.sizeOf(Axis::data); ++k)
+      members.push_back(firstOf(rank) + k * mesh.stride(Axis::data));
+    const auto count = static_cast<double>(members.size());
+    const auto near = static_cast<double>(llvm::count_if(
+        members, [&](int64_t device) { return device / ranksPerNode == members.front() / ranksPerNode; }));
+    bool crosses = near < count;
+    double inside = near > 1 ? 1 / figure("inside", "bandwidth", 1) : 0;
+    double allNics = static_cast<double>(nics) * figure("between", "bandwidth", 1);
+    double between = crosses ? static_cast<double>(ranksPerNode) / near / allNics : 0;
+    Route route;
+    route.latency =
+        2 * std::min(count - 1, 2 * std::ceil(std::log2(count))) *
+        std::max(near > 1 ? figure("inside", "latency", 0) : 0, crosses ? figure("between", "latency", 0) : 0);
+    route.transfer = 2 * static_cast<double>(bytes) * (count - 1) / count * std::max(inside, between);
+    for (StringRef way : {" out", " in"}) {
+      route.links.push_back((crosses ? nicOf(rank) : "rank " + std::to_string(rank)) + way.str());
+      route.volumes.push_back(2 * (count - 1) / count);
+    }
+    return route;
+  }
 
   double figure(StringRef option, StringRef label, double otherwise) const {
     auto figures = cluster.getAs<DictionaryAttr>(option);
@@ -83,7 +116,8 @@ private:
       loads[route.links.back()] = {volume, volume * bytes / figure("host", "bandwidth", 1)};
       return;
     }
-    bool inside = from / ranksPerNode == to / ranksPerNode;
+    bool inside = firstOf(from) / ranksPerNode == firstOf(to) / ranksPerNode;
+    volume *= inside || !mesh ? 1 : static_cast<double>(copiesOnNic[from]);
     StringRef option = inside ? "inside" : "between";
     route.latency = std::max(route.latency, figure(option, "latency", 0));
     for (auto [rank, way] : {std::pair(from, " out"), std::pair(to, " in")}) {
@@ -96,14 +130,29 @@ private:
     }
   }
 
+  int64_t firstOf(int64_t rank) const { return mesh ? rank * mesh.stride(Axis::pipeline) : rank; }
+  int64_t numberOfNic(int64_t device) const { return device % ranksPerNode * nics / ranksPerNode; }
+
   std::string nicOf(int64_t rank) const {
-    std::string name = "node " + std::to_string(rank / ranksPerNode);
-    return nics == 1 ? name : name + " nic " + std::to_string(rank % ranksPerNode * nics / ranksPerNode);
+    std::string name = "node " + std::to_string(firstOf(rank) / ranksPerNode);
+    return nics == 1 ? name : name + " nic " + std::to_string(numberOfNic(firstOf(rank)));
+  }
+
+  /// How many devices of each rank have the NIC of the first one.
+  void countCopies() {
+    int64_t stride = mesh.stride(Axis::pipeline), ranks = mesh.sizeOf(Axis::pipeline);
+    copiesOnNic.assign(ranks, 0);
+    for (int64_t device = 0; device < ranks * mesh.devicesOfRank(); ++device) {
+      int64_t rank = device / stride % ranks, first = firstOf(rank);
+      copiesOnNic[rank] += device / ranksPerNode == first / ranksPerNode && numberOfNic(device) == numberOfNic(first);
+    }
   }
 
   DictionaryAttr cluster;
+  MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
   llvm::StringMap<double> costs; ///< by body
+  std::vector<int64_t> copiesOnNic;
 };
 
 } // namespace

@@ -47,6 +47,10 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
   I32EnumAttrCase<"all_to_all", 6>, I32EnumAttrCase<"scatter", 7>, I32EnumAttrCase<"gather", 8>,
   I32EnumAttrCase<"to_host", 9>, I32EnumAttrCase<"from_host", 10>]>;
 
+def Pipeline_Axis : Pipeline_I32Enum<"Axis", "along what the devices of a program lie", [
+  I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
+  I32EnumAttrCase<"pipeline", 3>]>;
+
 def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer finds in a slot", [
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
@@ -315,6 +319,31 @@ def Pipeline_GroupsAttr : Pipeline_Attr<"Groups", "groups"> {
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::GroupAttr">:$groups);
   let hasCustomAssemblyFormat = 1;
+}
+
+def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
+  let summary = "the devices of a program: its axes with their sizes, that whose coordinate runs fastest first";
+  let description = [{
+    All four axes are there, each once; `pipeline` has as many devices as the program has ranks. The devices of a rank
+    run its program. Printed as `#pipeline.mesh<tensor 1, context 1, data 2, pipeline 4>`.
+  }];
+  let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    int64_t sizeOf(Axis axis) const;
+    /// How many devices run the program of one rank.
+    int64_t devicesOfRank() const;
+    /// How far apart in number two neighbours on this axis are.
+    int64_t stride(Axis axis) const;
+  }];
+}
+
+def Pipeline_AxesAttr : Pipeline_Attr<"Axes", "axes"> {
+  let summary = "axes of the mesh over which devices do something together: `#pipeline.axes<data>`";
+  let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$axes);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
 }
 
 class Pipeline_Type<string name, string mnem, string what> : TypeDef<Pipeline_Dialect, name> {

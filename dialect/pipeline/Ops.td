@@ -34,14 +34,15 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     absent) or `cuda`. `cluster` describes the machines: numbers, and dictionaries of numbers for `device`, `inside`,
     `between` and others. `costs` has the time of each part of the model. `proof` has what was proved, a dictionary for
     each proof. `forward`: it has the units F of another program of the module alone, for evaluation; nothing is
-    trained, and what that one keeps from step to step lies here where it does there. All ops of the program are of one
-    level, and each names only ranks, microbatches, slices and pieces that it has.
+    trained, and what that one keeps from step to step lies here where it does there. `mesh`: each rank is several
+    devices, which run its program on data of their own; absent, each is one. All ops of the program are of one level,
+    and each names only ranks, microbatches, slices and pieces that it has.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, I64Attr:$ranks, I64Attr:$microbatches, I64Attr:$slices,
                        DictionaryAttr:$train, OptionalAttr<I64Attr>:$updates,
                        OptionalAttr<DenseI64ArrayAttr>:$slice_lengths, OptionalAttr<StrAttr>:$target,
                        OptionalAttr<DictionaryAttr>:$cluster, OptionalAttr<DictionaryAttr>:$costs,
-                       OptionalAttr<DictionaryAttr>:$proof, UnitAttr:$forward);
+                       OptionalAttr<DictionaryAttr>:$proof, UnitAttr:$forward, OptionalAttr<Pipeline_MeshAttr>:$mesh);
   let regions = (region SizedRegion<1>:$body);
   let skipDefaultBuilders = 1;
   let builders = [OpBuilder<(ins "::llvm::StringRef":$name, "int64_t":$ranks, "int64_t":$microbatches,
@@ -53,6 +54,8 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     std::optional<Level> getLevel();
     /// How often a step updates its weights.
     int64_t countUpdates() { return getUpdates().value_or(1); }
+    /// How many devices lie along an axis; 1 without a mesh.
+    int64_t sizeOf(Axis axis) { return getMeshAttr() ? getMeshAttr().sizeOf(axis) : 1; }
     /// The training program of a module that has its forward program, too; null if there is no program.
     static ProgramOp trainingOf(::mlir::ModuleOp module);
     /// The one with `forward`; null if there is none.
@@ -188,11 +191,21 @@ def TaskOp : Pipeline_StepOp<"task", [Named]> {
 def MoveOp : Pipeline_StepOp<"move", [Named]> {
   let summary = "a value changes its placement; the verb is read off the two types";
   let description = [{
-    Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`.
+    Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`. `over`: the value
+    stays on its rank; the devices of the rank along these axes sum what they have, of the value's first `tensors`.
   }];
-  let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group);
+  let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group,
+                       OptionalAttr<Pipeline_AxesAttr>:$axes, OptionalAttr<I64Attr>:$tensors);
   let results = (outs Pipeline_FutureType:$future);
-  let assemblyFormat = "$thing $value (`group` $group^)? attr-dict `:` type($value) `->` type($future)";
+  let assemblyFormat = [{
+    $thing $value (`group` $group^)? (`over` $axes^)? (`tensors` $tensors^)? attr-dict `:` type($value) `->`
+    type($future)
+  }];
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::mlir::Type":$future, "::pp::pipeline::ThingAttr":$thing, "::mlir::Value":$value,
+                                 CArg<"::mlir::IntegerAttr", "{}">:$group,
+                                 CArg<"::pp::pipeline::AxesAttr", "{}">:$axes,
+                                 CArg<"::mlir::IntegerAttr", "{}">:$tensors)>];
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// The verb of the two places; nullopt where no single message does it.
@@ -300,20 +313,33 @@ def PostOp : Pipeline_RankOp<"post"> {
     what that of `root` holds. all_gather and reduce_scatter have the rank's shard beside the whole: bytes `cuts[k]` to
     `cuts[k + 1]` of it for the k-th of n members, then `cuts[n + k]` to `cuts[n + k + 1]` where tensors are cut for
     themselves, and so on. all_gather: every slot gets what the members' `shard`s hold, each in its place.
-    reduce_scatter: every `shard` gets its range of the slots' sum.
+    reduce_scatter: every `shard` gets its range of the slots' sum. `over`: the members are the devices of the ranks
+    `peers` along these axes of the mesh. `tensors`: of the slot it has only so many, the first ones.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        Optional<Pipeline_SlotType>:$shard, DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$root,
                        OptionalAttr<DenseI64ArrayAttr>:$cuts, OptionalAttr<I64Attr>:$channel,
-                       OptionalAttr<I64Attr>:$group);
+                       OptionalAttr<I64Attr>:$group, OptionalAttr<Pipeline_AxesAttr>:$axes,
+                       OptionalAttr<I64Attr>:$tensors);
   let results = (outs Pipeline_RequestType:$request);
   let assemblyFormat = [{
-    $kind $thing $slot (`shard` $shard^)? `with` $peers (`root` $root^)? (`cuts` $cuts^)? (`channel` $channel^)?
-    (`group` $group^)? attr-dict `:` type($slot) (`shard` type($shard)^)?
+    $kind $thing $slot (`shard` $shard^)? `with` $peers (`over` $axes^)? (`tensors` $tensors^)? (`root` $root^)?
+    (`cuts` $cuts^)? (`channel` $channel^)? (`group` $group^)? attr-dict `:` type($slot) (`shard` type($shard)^)?
   }];
+  let skipDefaultBuilders = 1;
+  let builders = [OpBuilder<(ins "::mlir::Type":$request, "::pp::pipeline::PostKind":$kind,
+                                 "::pp::pipeline::ThingAttr":$thing, "::mlir::Value":$slot, "::mlir::Value":$shard,
+                                 "::llvm::ArrayRef<int64_t>":$peers, "::mlir::IntegerAttr":$root,
+                                 "::mlir::DenseI64ArrayAttr":$cuts, "::mlir::IntegerAttr":$channel,
+                                 "::mlir::IntegerAttr":$group, CArg<"::pp::pipeline::AxesAttr", "{}">:$axes,
+                                 CArg<"::mlir::IntegerAttr", "{}">:$tensors)>];
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     bool isCollective() { return getKind() != PostKind::send && getKind() != PostKind::receive; }
+    /// How many devices join a collective.
+    int64_t countMembers();
+    /// What of the slot's payload it has.
+    ::mlir::TupleType getPayload();
     /// The rank whose program it stands in.
     int64_t getSelf();
     /// The members of a collective as a ring: of a broadcast from its root on, of a reduce up to it.

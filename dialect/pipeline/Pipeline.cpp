@@ -143,6 +143,8 @@ std::optional<Verb> MoveOp::getVerb() {
   auto from = cast<ValType>(getValue().getType()), to = getTarget();
   bool oneFrom = from.getRanks().size() == 1, oneTo = to.getRanks().size() == 1;
   Layout a = from.getLayout(), b = to.getLayout();
+  if (getAxes()) // of the mesh: it stays on its rank
+    return from == to && oneFrom && a == Layout::full ? std::optional(Verb::all_reduce) : std::nullopt;
   if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::full && b == Layout::host)
     return Verb::to_host;
   if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::host && b == Layout::full)
@@ -169,6 +171,8 @@ LogicalResult MoveOp::verify() {
   if (!getVerb())
     return emitOpError() << "has no verb from " << from.getPlace().str() << " (" << stringifyLayout(from.getLayout())
                          << ") to " << to.getPlace().str() << " (" << stringifyLayout(to.getLayout()) << ")";
+  if (failed(verifyAxes(*this, cast<ProgramOp>((*this)->getParentOp()), getAxesAttr(), getTensors(), to.getPayload())))
+    return failure();
   return verifyPlaced(*this, to);
 }
 

@@ -159,6 +159,8 @@ LogicalResult ProgramOp::verify() {
     return emitOpError() << "has " << lengths->size() << " slice lengths for its " << slices << " slices";
   if (auto target = getTarget(); target && *target != "cpu" && *target != "cuda")
     return emitOpError() << "has the target `" << *target << "`; expected `cpu` or `cuda`";
+  if (MeshAttr mesh = getMeshAttr(); mesh && mesh.sizeOf(Axis::pipeline) != ranks)
+    return emitOpError() << "has " << ranks << " ranks, and its mesh " << mesh.sizeOf(Axis::pipeline);
   auto isNumber = [](Attribute attr) { return isa<IntegerAttr, FloatAttr>(attr); };
   if (!containsOnly(getCostsAttr(), llvm::IsaPred<FloatAttr>))
     return emitOpError("expected floating-point numbers in `costs`, one for each part");

@@ -12,6 +12,11 @@ mlir::LogicalResult verifyNumber(mlir::Operation *op, llvm::StringRef what, int6
 mlir::LogicalResult verifyRanks(mlir::Operation *op, ProgramOp program, llvm::ArrayRef<int64_t> ranks);
 /// A unit names a microbatch and, in a schedule with slices, a slice; an update may name no microbatch.
 mlir::LogicalResult verifyUnit(mlir::Operation *op, ProgramOp program, UnitIdAttr unit);
+/// `data`: the axes as messages name them.
+std::string textOf(AxesAttr axes);
+/// What goes over axes of the mesh: the program has one, and the payload so many tensors. Null: it goes over none.
+mlir::LogicalResult verifyAxes(mlir::Operation *op, ProgramOp program, AxesAttr axes, std::optional<uint64_t> tensors,
+                               mlir::TupleType payload);
 
 } // namespace pp::pipeline
 

@@ -162,6 +162,14 @@ LogicalResult PostOp::verify() {
     return emitOpError() << stringifyPostKind(getKind()) << (shards ? " needs a shard and cuts" : " has no shard");
   if (shards && failed(verifyCuts(*this)))
     return failure();
+  if (getAxes() && getKind() != PostKind::all_reduce)
+    return emitOpError() << "is a " << stringifyPostKind(getKind()) << " over " << textOf(getAxesAttr())
+                         << "; expected an all_reduce";
+  if (getAxes() && getPeers() != ArrayRef<int64_t>(getSelf()))
+    return emitOpError() << "goes over " << textOf(getAxesAttr()) << "; expected rank " << getSelf()
+                         << " as its only peer";
+  if (failed(verifyAxes(*this, programOf(*this), getAxesAttr(), getTensors(), getSlot().getType().getPayload())))
+    return failure();
   bool rooted = getKind() == PostKind::broadcast || getKind() == PostKind::reduce;
   if (rooted != getRoot().has_value())
     return emitOpError() << stringifyPostKind(getKind()) << (rooted ? " needs a root" : " has no root");

@@ -42,7 +42,7 @@ struct ModelOutline {
 
 struct ScheduleSizes {
   int64_t ranks = 1, microbatches = 1, slices = 0;
-  int64_t ranksPerNode = 0; ///< 0: all on one
+  std::optional<int64_t> ranksPerNode = 0; ///< 0: all on one; nothing: devices of a rank do not share or fill nodes
 };
 
 class Elaborator : public Evaluator {

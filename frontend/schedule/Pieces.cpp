@@ -40,8 +40,10 @@ FailureOr<Value> Elaborator::listOnce(StringRef name, SMLoc at) {
                    .Case("kinds", int64_t(model.kindOf.size()))
                    .Default(sizes.ranks);
   FailureOr<Value> made = countUp(at, 0, count);
+  if (name == "nodes" && !sizes.ranksPerNode)
+    return noNodes(*this, at);
   if (name == "nodes" && succeeded(made))
-    made = nodesOf(sizes.ranks, sizes.ranksPerNode);
+    made = nodesOf(sizes.ranks, *sizes.ranksPerNode);
   if (name == "kinds" && succeeded(made))
     for (auto [item, kind] : zip(made->ownItems(), model.kindOf))
       item = Value(model.kinds[kind]);

@@ -288,6 +288,7 @@ struct Option {
   ArrayRef<Name> labels; // of `data microbatch = 4, ..`, with `values`
   ArrayRef<Expr *> values;
   ArrayRef<Name> texts;    // `freeze "a", "b"`
+  ArrayRef<Name> parts;    // `mesh of head, embed tensor = 1`
   Expr *value = nullptr;   // `model llama(..)`, `precision f32`
   Expr *chooser = nullptr; // `schedule choose name { .. }`
   ArrayRef<Choice> choices;

@@ -321,6 +321,8 @@ private:
   Option option() {
     Option made;
     made.name = expectWord();
+    if (made.name.text == "mesh" && take("of"))
+      made.parts = list<Name>([&] { return expectName(); });
     if (peek(1).is("=")) {
       SmallVector<Name> labels;
       SmallVector<Expr *> values;

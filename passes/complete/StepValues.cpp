@@ -142,6 +142,12 @@ Value StepValues::createMove(Thing thing, Value value, PlaceAttr to, Location lo
   return builder.create<MoveOp>(loc, future, attr(thing), value, group);
 }
 
+MoveOp StepValues::createSum(Thing thing, Value value, AxesAttr axes, int64_t tensors, Location loc) {
+  auto future = FutureType::get(builder.getContext(), cast<ValType>(value.getType()));
+  return builder.create<MoveOp>(loc, future, attr(thing), value, IntegerAttr(), axes,
+                                builder.getI64IntegerAttr(tensors));
+}
+
 Value StepValues::createJoin(Role role, TupleType payload, PlaceAttr place, ValueRange values, Location loc) {
   return builder.create<JoinOp>(loc, ValType::get(builder.getContext(), role, payload, place), values);
 }

@@ -86,6 +86,9 @@ public:
   mlir::Value createMove(Thing thing, mlir::Value value, int64_t to, mlir::Location loc, mlir::IntegerAttr group = {});
   mlir::Value createMove(Thing thing, mlir::Value value, pipeline::PlaceAttr to, mlir::Location loc,
                          mlir::IntegerAttr group = {});
+  /// The devices of the value's rank along these axes sum its first tensors.
+  pipeline::MoveOp createSum(Thing thing, mlir::Value value, pipeline::AxesAttr axes, int64_t tensors,
+                             mlir::Location loc);
   /// One value of all these, each on a rank of its own.
   mlir::Value createJoin(pipeline::Role role, mlir::TupleType payload, pipeline::PlaceAttr place,
                          mlir::ValueRange values, mlir::Location loc);

@@ -3,6 +3,9 @@
 //
 //   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
 //
+// On a mesh the owner's devices along `data` sum what they have before the norm. All of them then have the same, so
+// each makes the norm and the update of all by itself, and they stay alike.
+//
 // A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
 // of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
 #include "passes/complete/UpdateBuilder.h"
@@ -76,6 +79,8 @@ LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
   norms.clear();
   if (failed(reduceGradients(pieces)) || failed(addTied(pieces)))
     return failure();
+  if (step.program.sizeOf(Axis::data) > 1)
+    sumOverMesh(pieces);
   if (gradients.updates() == 1 || versions.updatesTogether())
     createNorms();
   if (failed(updateWeights(pieces)))
@@ -157,6 +162,26 @@ LogicalResult UpdateBuilder::addTiedToOwners(int64_t piece) {
     step.set(own(Role::grad, primary, target), sum);
   }
   return success();
+}
+
+/// Every replica adds what the others have, where the last contribution of its own is; tied weights are their owner's.
+void UpdateBuilder::sumOverMesh(ArrayRef<int64_t> pieces) {
+  auto axes = AxesAttr::get(step.program.getContext(), Axis::data);
+  for (int64_t piece : pieces) {
+    if (!step.pieces.trains(piece))
+      continue;
+    bool isSharded = step.pieces.isSharded(piece);
+    for (int64_t rank : isSharded ? step.pieces.shards(piece) : step.pieces.owners(piece)) {
+      int64_t tensors = step.pieces.summedTensors(piece, isSharded ? step.pieces.shardOf(piece, rank) : -1);
+      if (tensors == 0)
+        continue;
+      Value sum = getOwn(Role::grad, piece, rank);
+      MoveOp move = step.createSum(Thing(Role::grad, piece), sum, axes, tensors, locOf(piece));
+      if (step.pieces.primary(piece) < 0) // else the share of the tied weights has just been read
+        move->moveAfter(sum.getDefiningOp());
+      step.set(own(Role::grad, piece, rank), move.getFuture());
+    }
+  }
 }
 
 //===-- The gradient norm ---------------------------------------------------------------------------------------===//

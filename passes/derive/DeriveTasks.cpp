@@ -34,7 +34,7 @@ private:
   LogicalResult readPiece(PieceOp op, unsigned number);
   LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
                          llvm::StringMap<unsigned> &known);
-  static void putFrozenLast(PieceModel &model);
+  void putFrozenLast(PieceModel &model);
   LogicalResult readSharers();
   void readPhases();
   void readEnds();
@@ -136,11 +136,16 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   return success();
 }
 
-/// So a gradient's payload is like the first tensors of the weights', and is cut over ranks at the same elements.
+/// So a gradient's payload is like the first tensors of the weights', and is cut over ranks at the same elements. On a
+/// mesh tied weights stand before those that are frozen: the gradients of the others are summed as one run.
 void PieceTable::putFrozenLast(PieceModel &model) {
   SmallVector<unsigned> order = llvm::to_vector(llvm::seq<unsigned>(0, model.weights.size()));
-  llvm::stable_sort(order,
-                    [&](unsigned a, unsigned b) { return model.weights[a].isFrozen() < model.weights[b].isFrozen(); });
+  const bool hasMesh = bool(program.getMeshAttr());
+  auto placeOf = [&](unsigned i) {
+    const PieceWeight &weight = model.weights[i];
+    return weight.isFrozen() ? 2 : hasMesh && weight.isTied() ? 1 : 0;
+  };
+  llvm::stable_sort(order, [&](unsigned a, unsigned b) { return placeOf(a) < placeOf(b); });
   SmallVector<PieceWeight> sorted;
   SmallVector<unsigned> place(order.size());
   for (auto [i, old] : llvm::enumerate(order)) {
@@ -347,7 +352,7 @@ LogicalResult PieceTable::derive() {
     }
     model.readsNorm = readsNorm(program);
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
-    model.lossScale = lossScale(model, program.getMicrobatches() / program.countUpdates());
+    model.lossScale = lossScale(model, program.getMicrobatches() / program.countUpdates() * program.sizeOf(Axis::data));
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))
         return failure();

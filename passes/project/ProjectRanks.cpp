@@ -42,7 +42,7 @@ int64_t rankOf(Value value) { return typeOf(value).getRanks().front(); }
 
 bool isCollective(Verb verb) { return verb != Verb::p2p && verb != Verb::to_host && verb != Verb::from_host; }
 
-/// The members of a collective in ascending order.
+/// The ranks of a collective in ascending order.
 SmallVector<int64_t> membersOf(MoveOp move) {
   SmallVector<int64_t> members(typeOf(move.getValue()).getRanks());
   if (int64_t root = members.front(); *move.getVerb() == Verb::broadcast) {
@@ -78,8 +78,9 @@ public:
   ArrayRef<Operation *> ends(int64_t rank) const { return allEnds[rank]; }
   const Callee &callee(TaskOp task) const { return callees.find(task.getCalleeAttr())->second; }
   /// All collectives of a group are one lane: whatever their kind, its members join them in one order. Every group has
-  /// a channel of its own, after those of the directed edges.
-  int64_t channelOf(ArrayRef<int64_t> members) const;
+  /// a channel of its own, after those of the directed edges. What goes over axes of the mesh has one behind those: a
+  /// device is in one group of it.
+  int64_t channelOf(ArrayRef<int64_t> members, AxesAttr axes) const;
 
   ProgramOp program;
   Pieces pieces;
@@ -352,9 +353,9 @@ private:
   void postCollective(MoveOp move, PostKind kind, Value slot, IntegerAttr root, Value shard = {},
                       DenseI64ArrayAttr cuts = {}) {
     SmallVector<int64_t> members = membersOf(move);
-    auto channel = builder.getI64IntegerAttr(step.channelOf(members));
+    auto channel = builder.getI64IntegerAttr(step.channelOf(members, move.getAxesAttr()));
     auto post = builder.create<PostOp>(move.getLoc(), requestType(), kind, move.getThing(), slot, shard, members, root,
-                                       cuts, channel, IntegerAttr());
+                                       cuts, channel, IntegerAttr(), move.getAxesAttr(), move.getTensorsAttr());
     // The whole that is scattered is free as soon as what is sent may be.
     bool waits = post.writtenSlot() && kind != PostKind::reduce_scatter;
     bool waited = waits && llvm::any_of(move.getFuture().getUsers(), [&](Operation *user) {
@@ -481,7 +482,8 @@ LogicalResult Step::readMove(MoveOp move) {
   if ((verb == Verb::all_gather || verb == Verb::reduce_scatter) && members != others)
     return move.emitOpError() << "goes from " << from.getPlace().str() << " to " << to.getPlace().str()
                               << "; expected the same ranks";
-  lanes.try_emplace(DenseI64ArrayAttr::get(context, members), lanes.size());
+  if (!move.getAxes())
+    lanes.try_emplace(DenseI64ArrayAttr::get(context, members), lanes.size());
   return success();
 }
 
@@ -490,14 +492,14 @@ void Step::readLanes(ModuleOp module) {
   int64_t ranks = program.getRanks();
   if (ProgramOp training = ProgramOp::trainingOf(module))
     training.walk([&](PostOp post) {
-      if (post.isCollective())
+      if (post.isCollective() && !post.getAxes())
         lanes.try_emplace(DenseI64ArrayAttr::get(context, post.getPeers()), *post.getChannel() - ranks * ranks);
     });
 }
 
-int64_t Step::channelOf(ArrayRef<int64_t> members) const {
+int64_t Step::channelOf(ArrayRef<int64_t> members, AxesAttr axes) const {
   int64_t ranks = stretch.size();
-  return ranks * ranks + lanes.lookup(DenseI64ArrayAttr::get(context, members));
+  return ranks * ranks + (axes ? lanes.size() : 0) + lanes.lookup(DenseI64ArrayAttr::get(context, members));
 }
 
 /// The ranks on which the op stands.

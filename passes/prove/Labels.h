@@ -50,13 +50,14 @@ enum class What : uint8_t {
 /// this step's updates, below 0 before those of earlier steps; of a norm the update that it is for.
 struct Label {
   What what = What::nothing;
+  bool pending = false; ///< of a gradient: it is a replica's own, and is still to be summed over the mesh
   int32_t version = 0;
   int32_t piece = -1, microbatch = -1, slice = -1;
   int32_t shard = -1; ///< -1: the whole; where units are cut, of which attention, or made by which step
 
   bool operator==(const Label &other) const {
     return what == other.what && version == other.version && piece == other.piece && microbatch == other.microbatch &&
-           slice == other.slice && shard == other.shard;
+           slice == other.slice && shard == other.shard && pending == other.pending;
   }
   bool operator!=(const Label &other) const { return !(*this == other); }
   /// Whether its terms are counted: see Terms.

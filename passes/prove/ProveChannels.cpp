@@ -4,6 +4,7 @@
 // NCCL and MPI channels carry no names: a receive takes whatever comes next (docs/proofs.md 5).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
+#include "dialect/pipeline/Ranges.h"
 #include "passes/Passes.h"
 
 namespace pp {
@@ -30,6 +31,7 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
     std::map<std::tuple<int64_t, int64_t, int64_t>, std::pair<std::vector<PostOp>, std::vector<PostOp>>> lanes;
     // A collective is known by its channel and members; `proveMembers` compares each member with the first.
     std::map<std::pair<int64_t, std::vector<int64_t>>, std::map<int64_t, std::vector<PostOp>>> collectives;
+    std::map<int64_t, PostOp> firstOn; // each channel that collectives use
     for (auto rank : program.getOps<RankOp>())
       for (auto post : rank.getOps<PostOp>()) {
         int64_t self = rank.getRank(), peer = post.getPeers().front(), channel = post.getChannel().value_or(0);
@@ -39,6 +41,9 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
           lanes[{peer, self, channel}].second.push_back(post);
         else
           collectives[{channel, post.getPeers().vec()}][self].push_back(post);
+        if (post.isCollective())
+          if (PostOp first = firstOn.try_emplace(channel, post).first->second; first.getAxes() != post.getAxes())
+            return tellSharedChannel(first, post);
       }
     for (auto &[lane, ends] : lanes)
       if (failed(proveLane(std::get<0>(lane), std::get<1>(lane), ends.first, ends.second)))
@@ -55,6 +60,16 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
                  {"messages", messages},
                  {"groups", static_cast<int64_t>(collectives.size())}});
     return success();
+  }
+
+  /// A device is in one group of a channel: that of the ranks, or that of its line along the axes.
+  static LogicalResult tellSharedChannel(PostOp first, PostOp post) {
+    auto over = [](PostOp one) { return one.getAxes() ? "over " + textOf(one.getAxesAttr()) : "among ranks"; };
+    auto error = emitError(post.getLoc()) << "`" << post.getThing().str() << "` goes " << over(post) << " on channel "
+                                          << static_cast<int64_t>(post.getChannel().value_or(0)) << ", where `"
+                                          << first.getThing().str() << "` goes " << over(first) << withLoops(post);
+    error.attachNote(first.getLoc()) << "first here" << withLoops(first);
+    return failure();
   }
 
   static LogicalResult proveLane(int64_t from, int64_t to, ArrayRef<PostOp> sends, ArrayRef<PostOp> receives) {
@@ -104,7 +119,8 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
 
   static bool agree(PostOp a, PostOp b) {
     return a.getThing() == b.getThing() && a.getSlot().getType() == b.getSlot().getType() &&
-           (!a.isCollective() || (a.getKind() == b.getKind() && a.getRoot() == b.getRoot()));
+           (!a.isCollective() ||
+            (a.getKind() == b.getKind() && a.getRoot() == b.getRoot() && a.getTensors() == b.getTensors()));
   }
 
   /// What is sent; where both ends name the same thing, how large it is here, or where it comes from or goes to.

@@ -20,6 +20,7 @@
 #include "analysis/Execution.h"
 #include "analysis/Proof.h"
 #include "analysis/Vocabulary.h"
+#include "dialect/pipeline/Ranges.h"
 #include "passes/Passes.h"
 #include "passes/prove/LabelRules.h"
 #include "passes/prove/Values.h"
@@ -75,7 +76,7 @@ public:
       return;
     if (first.jointName() == "sum" && first.isCollective()) {
       bool isShard = llvm::is_contained({Role::act, Role::dact}, first.getThing().getRole());
-      result = isShard ? sumShards(ends) : sum(ends);
+      result = first.getAxes() ? sumOverMesh(first) : isShard ? sumShards(ends) : sum(ends);
       return;
     }
     if (first.getKind() == PostKind::all_gather) {
@@ -254,6 +255,8 @@ private:
       label.version = unit.update;
     if (group->span == Span::Piece && !(isCut && input))
       label.shard = unit.body.identity.getShard();
+    if (group->what == What::grad)
+      label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
     else if (ofUnit)
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
     bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
@@ -269,6 +272,13 @@ private:
       label.piece = isSharer ? sharers[sharer] : -1;
     }
     return label;
+  }
+
+  /// The norm and the update read what the replicas have summed; all else makes, or reads, a replica's own gradient.
+  static bool isOfAllReplicas(const Unit &unit) {
+    BodyVariant variant = unit.body.identity.getVariant();
+    return unit.body.identity.getPhase() == Phase::U &&
+           llvm::is_contained({BodyVariant::plain, BodyVariant::norm, BodyVariant::norm_first}, variant);
   }
 
   /// Where old versions are kept, a copy may be of any; what reads it asks for the right one.
@@ -531,6 +541,25 @@ private:
       setTerms(state, total);
       state.writer = post;
     }
+    return success();
+  }
+
+  /// Of the devices of a rank, which have the same terms of other sequences: all but tied weights, and all of it once.
+  LogicalResult sumOverMesh(PostOp post) {
+    SlotState &state = values.of(post.getSlot());
+    if (state.label.what != What::grad || !isCargo(state.label, post.getThing()))
+      return values.tellWrongSend(post);
+    if (!state.label.pending)
+      return values.tellSummedTwice(post);
+    int64_t summed = values.pieces.summedTensors(state.label.piece, state.label.shard);
+    if (post.getAxesAttr().getAxes() != ArrayRef(Axis::data) || !post.getTensors() ||
+        static_cast<int64_t>(*post.getTensors()) != summed)
+      return emitError(post.getLoc()) << "rank " << post.getSelf() << " sums "
+                                      << static_cast<int64_t>(post.getTensors().value_or(0)) << " tensors of `"
+                                      << post.getThing().str() << "` over " << textOf(post.getAxesAttr())
+                                      << "; expected " << summed << " over data";
+    state.label.pending = false;
+    state.writer = post;
     return success();
   }
 

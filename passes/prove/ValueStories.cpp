@@ -1,5 +1,6 @@
 // Reports wrong values of a program: one error for each, with the places of the wrong and of the right value.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Ranges.h"
 #include "passes/prove/Values.h"
 
 using namespace mlir;
@@ -42,6 +43,8 @@ Values::Values(ProgramOp program, const BodyTable &bodies)
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    summed.push_back(program.sizeOf(Axis::data) > 1 && pieces.trains(piece) && pieces.summedTensors(piece, -1) > 0);
   norms.push_back(0);
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     norms.push_back(norms.back() + std::max<int64_t>(1, pieces.shards(piece).size()));
@@ -128,7 +131,8 @@ void Values::noteWriter(InFlightDiagnostic &error, Value slot, StringRef subject
   else if (auto post = cast<PostOp>(writer); post.getKind() == PostKind::receive)
     note << " came to " << onRank(writer) << " here, from rank " << post.getPeers().front();
   else
-    note << " comes from the " << post.jointName() << " that " << onRank(writer) << " joined here";
+    note << " comes from the " << post.jointName() << (post.getAxes() ? " over replicas" : "") << " that "
+         << onRank(writer) << " joined here";
   note << withLoops(writer);
 }
 
@@ -364,6 +368,15 @@ LogicalResult Values::tellWrongSend(PostOp send) const {
         << (collective ? " to the " + joint + " of `" : llvm::Twine(" as `")).str() << send.getThing().str() << "`"
         << withLoops(send);
   noteWriter(error, send.readSlot(), state.label.str(pieces));
+  return failure();
+}
+
+LogicalResult Values::tellSummedTwice(PostOp post) const {
+  const SlotState &state = of(post.getSlot());
+  auto error = emitError(post.getLoc()) << onRank(post) << " sums `" << post.getThing().str() << "` over "
+                                        << textOf(post.getAxesAttr()) << ", and its replicas have done so before"
+                                        << withLoops(post);
+  noteWriter(error, post.getSlot(), state.label.str(pieces));
   return failure();
 }
 

@@ -30,6 +30,8 @@ struct Values {
   int32_t unitNumber(pipeline::CoordAttr coord) const;
   /// The terms of a whole gradient: its own units', then those of each piece that shares its weights.
   int32_t wholeGradient(int64_t piece) const { return unitCount() * (1 + sharers[piece].size()); }
+  /// Whether some of its gradient is summed over the mesh: all but tied weights.
+  bool isSummedOverMesh(int64_t piece) const { return summed[piece]; }
   /// A norm's term of a piece's gradient, or of one of its shards.
   int32_t normTerm(int64_t piece, int64_t shard) const { return norms[piece] + std::max<int64_t>(shard, 0); }
   /// The first piece with weights whose gradient, or a shard of it, a norm lacks; -1 if none.
@@ -47,6 +49,7 @@ struct Values {
   std::vector<Terms> terms;
   int32_t steps = 1;
   int64_t updates = 1;        ///< of a step
+  std::vector<bool> summed;   ///< per piece whether the mesh sums gradients of it
   std::vector<int32_t> norms; ///< per piece its first term in a norm; behind the last one, the end
 
   //===-- Stories: each is one error with its notes, and failure ------------------------------------------------===//
@@ -65,6 +68,8 @@ struct Values {
   Result tellTwice(mlir::Operation *op, mlir::Value first, mlir::Value second, int32_t term) const;
   Result tellLost(mlir::Operation *op, mlir::Value slot) const;
   Result tellWrongSend(pipeline::PostOp send) const;
+  /// The gradient has been summed over the mesh before.
+  Result tellSummedTwice(pipeline::PostOp post) const;
   Result tellAtEnd(pipeline::SlotOp slot, Label wanted) const;
 
 private:

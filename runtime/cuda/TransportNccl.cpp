@@ -346,9 +346,9 @@ std::string NcclTransport::whatOthersDo() const {
   int32_t told = 0;
   for (const Seen &seen : lookAround()) {
     const RankProgram *its = nullptr;
-    if (seen.rank == rank || !emitted.rank(seen.rank, its).ok() || told++ == most)
+    if (seen.rank == rank || !emitted.of(seen.rank, its).ok() || told++ == most)
       continue;
-    all += text("; rank ", seen.rank);
+    all += "; " + its->name;
     if (seen.seconds > std::max(1.0, options.timeoutSeconds / 2))
       all += text(" has not been heard of for ", int64_t(seen.seconds), " s, in step ", seen.step);
     else if (size_t(seen.open) < last(*its))

@@ -131,8 +131,8 @@ void Writer::name(size_t rank, int32_t line, const std::string &name) {
 }
 
 void Writer::names(size_t rank) {
-  put(text("{\"ph\":\"M\",\"pid\":", rank, ",\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank ", rank,
-           "\"}}"));
+  put(text("{\"ph\":\"M\",\"pid\":", rank, ",\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"",
+           ranks[rank].program->name, "\"}}"));
   put(text("{\"ph\":\"M\",\"pid\":", rank, ",\"tid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":", rank,
            "}}"));
   name(rank, 0, "compute");

@@ -208,6 +208,8 @@ Status writeState(const Program &program, const std::string &path, const RunStat
                        {"sequences", state.step * program.sequencesPerStep()},
                        {"program", programFacts(program)},
                        {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}};
+  if (program.mesh.devicesOfRank() > 1)
+    root["made_by"]["mesh"] = program.mesh.describe();
   if (program.documents && state.packing)
     root["data"]["pack"] = nameOf(*state.packing);
   if (program.scalesLoss())
@@ -241,7 +243,7 @@ void addProduct(const OutTensor &tensor, const std::vector<char> &a, const std::
 /// Gathers the tensors of a file, one at a time, and writes them. Collective.
 Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &out,
                  const std::map<std::string, std::string> &metadata, int64_t &vanished) {
-  bool writer = memory.program.rank == 0;
+  bool writer = memory.program.device == 0;
   std::vector<FileTensor> entries;
   for (const OutTensor &tensor : out.tensors)
     entries.push_back(tensor.entry);
@@ -323,7 +325,7 @@ Status writeAll(RankMemory &memory, const std::string &fresh, const RunState &st
                 int64_t &vanished) {
   Plan plan;
   PP_TRY(makePlan(memory, layout, plan));
-  if (memory.program.rank == 0)
+  if (memory.program.device == 0)
     PP_TRY(writeOthers(memory, fresh, state, layout, plan));
   // Shards of a model that was read are as others write them; only our own say of which step they are.
   std::map<std::string, std::string> plain = {{"format", "pt"}}, ours = plain;
@@ -365,7 +367,7 @@ Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan)
 Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, int64_t &vanished) {
   Plan plan;
   PP_TRY(makeMergePlan(memory, layout, plan));
-  if (memory.program.rank == 0)
+  if (memory.program.device == 0)
     PP_TRY(writeBeside(fresh, layout, plan));
   for (const OutFile &file : plan.files)
     PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, vanished));
@@ -375,7 +377,7 @@ Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLay
 /// Lets `write` fill a folder beside this one, and exchanges the two.
 template <typename Write> Status replaceBy(RankMemory &memory, const std::string &folder, Write write) {
   std::string fresh = folder + ".tmp";
-  bool writer = memory.program.rank == 0;
+  bool writer = memory.program.device == 0;
   if (writer) {
     PP_TRY(checkReplaceable(folder));
     PP_TRY(makeFresh(folder, fresh));

@@ -63,7 +63,7 @@ Status Trainer::evaluate(int64_t step, StepSummary &summary) {
 /// Every rank keeps the losses of the tokens whose cross-entropy it computes. Ranks with shards of one vocabulary all
 /// have the same losses: so the sum over ranks is divided by how many have one.
 Status Trainer::writeLogprobs() {
-  StepInputs data(whole);
+  StepInputs data(whole, rank.device);
   PP_TRY(data.open(options.data, options.source, state.seed, state.packing, /*check=*/false));
   if (state.shuffle)
     PP_TRY(data.shuffle(state.seed));
@@ -87,7 +87,7 @@ Status Trainer::writeLogprobs() {
     for (const InputSpec &its : program->forward->inputs)
       if (its.kind == InputSpec::Kind::Targets) {
         for (size_t i = 0; i < losses->size(); ++i) {
-          const int64_t row = its.microbatch * whole.batch + int64_t(i) / its.length;
+          const int64_t row = data.firstRow(its.microbatch) + int64_t(i) / its.length;
           const auto place = size_t(row * whole.sequence + its.first + int64_t(i) % its.length);
           const bool has = !std::isnan((*losses)[i]);
           all[place] = has ? (*losses)[i] : 0;

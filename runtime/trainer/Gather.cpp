@@ -15,13 +15,13 @@ void collect(const RankProgram &program, TensorKind kind, const std::map<std::st
   if (kind == TensorKind::Weights)
     for (const WeightSpec &weight : program.weights)
       if (weight.save)
-        out.push_back({weight.name, weight, program.rank});
+        out.push_back({weight.name, weight, program.device});
   if (kind == TensorKind::Grads)
     for (const TensorSpec &grad : program.grads)
-      out.push_back({grad.name, grad, program.rank});
+      out.push_back({grad.name, grad, program.device});
   if (kind == TensorKind::State)
     for (const StateSpec &state : program.state) {
-      Held held{state.name + "." + state.kind, state, program.rank};
+      Held held{state.name + "." + state.kind, state, program.device};
       if (auto found = transposed.find(state.name); found != transposed.end())
         held.tensor.transposed = found->second;
       out.push_back(held);
@@ -49,7 +49,7 @@ Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
     for (const StateSpec &state : program->state)
       here.insert({state.name + "." + state.kind, state.begin});
     std::erase_if(out, [&](const Held &held) {
-      return held.rank == program->rank && seen.contains({held.name, held.tensor.begin});
+      return held.device == program->device && seen.contains({held.name, held.tensor.begin});
     });
     seen.merge(here);
   }
@@ -63,8 +63,8 @@ Status checkWhole(const Pieces &pieces) {
   for (size_t i = 0; i < pieces.size(); ++i) {
     const TensorSpec &shard = pieces[i].tensor;
     if (shard.begin < reached)
-      return internal("ranks ", pieces[std::max<size_t>(i, 1) - 1].rank, " and ", pieces[i].rank, " both hand in `",
-                      pieces[i].name, "`");
+      return internal("devices ", pieces[std::max<size_t>(i, 1) - 1].device, " and ", pieces[i].device,
+                      " both hand in `", pieces[i].name, "`");
     if (shard.begin > reached)
       return internal("no rank hands in all of `", pieces[i].name, "`");
     reached = end(shard);
@@ -94,7 +94,7 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
   if (kind == TensorKind::State) // old versions of a weight that two pieces of one rank share
     held.erase(std::unique(held.begin(), held.end(),
                            [](const Held &a, const Held &b) {
-                             return a.rank == b.rank && a.name == b.name && a.tensor.begin == b.tensor.begin;
+                             return a.device == b.device && a.name == b.name && a.tensor.begin == b.tensor.begin;
                            }),
                held.end());
   for (Held &each : held)
@@ -112,11 +112,11 @@ Status ownState(RankMemory &memory, Pieces &out) {
 }
 
 Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) {
-  bool writer = memory.program.rank == 0;
+  bool writer = memory.program.device == 0;
   std::vector<char> whole, shard;
   for (const Held &piece : pieces) {
     const TensorSpec &tensor = piece.tensor;
-    bool mine = piece.rank == memory.program.rank;
+    bool mine = piece.device == memory.program.device;
     size_t size = elementBytes(tensor.type);
     if (mine || writer)
       shard.resize(size_t(tensor.bytes()));
@@ -127,7 +127,7 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
     if (!writer)
       continue;
     if (!mine)
-      PP_TRY(memory.transport.receive(piece.rank, shard.data(), shard.size()));
+      PP_TRY(memory.transport.receive(piece.device, shard.data(), shard.size()));
     whole.resize(size_t(tensor.wholeElements()) * size);
     int64_t run = tensor.run < 0 ? tensor.elements() : tensor.run;
     for (int64_t at = 0; at < tensor.elements(); at += run)
@@ -142,7 +142,7 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
 Status writeGradients(RankMemory &memory, const std::string &path, double factor) {
   std::map<std::string, Pieces> tensors;
   PP_TRY(piecesOf(memory, TensorKind::Grads, tensors));
-  bool writer = memory.program.rank == 0;
+  bool writer = memory.program.device == 0;
   std::vector<FileTensor> entries;
   for (const auto &[name, pieces] : tensors)
     entries.push_back({name, fileType(pieces.front().tensor.type), fileShape(pieces.front().tensor)});

@@ -9,11 +9,12 @@ namespace pp {
 
 enum class TensorKind : uint8_t { Weights, State, Grads };
 
-/// A tensor of one rank, or the piece of it that the rank has, under its name in the file.
+/// A tensor of one rank, or the piece of it that the rank has, under its name in the file; the first device of the rank
+/// hands it in.
 struct Held {
   std::string name;
   TensorSpec tensor;
-  int32_t rank = 0;
+  int32_t device = 0;
 };
 
 /// The pieces of a tensor in the order in which they lie in it.

@@ -30,10 +30,10 @@ const char *const linkedTransports = "threads (--in-process)";
 Status printInfo(Emitted &emitted) {
   const Program &program = emitted.program();
   printf("pp          %s\nprogram     %s\nmodel       %s, %lld parameters, vocabulary %lld, %s\n"
-         "schedule    %s on %d %s\n",
+         "schedule    %s on %s\n",
          version(), program.name.c_str(), program.model.c_str(), static_cast<long long>(program.parameters),
-         static_cast<long long>(program.vocab), program.precision.c_str(), program.schedule.c_str(), program.ranks,
-         program.ranks == 1 ? "rank" : "ranks");
+         static_cast<long long>(program.vocab), program.precision.c_str(), program.schedule.c_str(),
+         program.mesh.describe().c_str());
   printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  %s\n",
          static_cast<long long>(program.microbatches), static_cast<long long>(program.batch),
          static_cast<long long>(program.sequence), program.flopsPerStep * 1e-9, linkedTransports);
@@ -92,9 +92,10 @@ int mainOf(int argc, char **argv) {
 
 } // namespace
 
-int say(const Status &status, int32_t rank) {
-  bool named = status.message().starts_with("rank ") || status.message().starts_with("deadlock ");
-  std::string prefix = rank > 0 && !named ? text("rank ", rank, ": ") : std::string();
+int say(const Status &status, const std::string &who) {
+  bool named = status.message().starts_with("rank ") || status.message().starts_with("device ") ||
+               status.message().starts_with("deadlock ");
+  std::string prefix = !who.empty() && !named ? who + ": " : std::string();
   std::string line = "pp: error: " + prefix + status.message() + "\n";
   fflush(stdout);
   fwrite(line.data(), 1, line.size(), stderr);
@@ -102,24 +103,24 @@ int say(const Status &status, int32_t rank) {
 }
 
 int runThreads(Emitted &emitted, const Options &options) {
-  int32_t ranks = emitted.program().ranks;
-  std::shared_ptr<Meeting> meeting = makeMeeting(ranks, options.transport);
+  const Mesh &mesh = emitted.program().mesh;
+  std::shared_ptr<Meeting> meeting = makeMeeting(mesh.devices(), options.transport);
   std::vector<std::thread> threads;
-  std::latch allLeft(ranks);
-  for (int32_t rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      std::unique_ptr<Transport> transport = makeThreadTransport(meeting, rank);
+  std::latch allLeft(mesh.devices());
+  for (int32_t number = 0; number < mesh.devices(); ++number)
+    threads.emplace_back([&, number] {
+      std::unique_ptr<Transport> transport = makeThreadTransport(meeting, number);
       std::unique_ptr<Device> device = makeHostDevice();
-      Trainer trainer(emitted, options, *transport, *device, rank);
+      Trainer trainer(emitted, options, *transport, *device, number);
       Outcome outcome = trainer.run();
-      leave(*meeting, rank, outcome.together && !outcome.mine ? Status() : outcome.status);
+      leave(*meeting, number, outcome.together && !outcome.mine ? Status() : outcome.status);
       allLeft.arrive_and_wait(); // others may still copy from or to what this rank has posted
     });
   for (std::thread &thread : threads)
     thread.join();
   int32_t failed = -1;
   Status status = firstFailure(*meeting, failed);
-  return status.ok() ? 0 : say(status, failed);
+  return status.ok() ? 0 : say(status, failed > 0 ? mesh.name(failed) : std::string());
 }
 
 } // namespace pp

@@ -8,14 +8,14 @@
 
 namespace pp {
 
-/// Prints once why a run failed; the exit status of the process.
-int say(const Status &status, int32_t rank = 0);
+/// Prints once why a run failed, and on which device where that is not the first; the exit status of the process.
+int say(const Status &status, const std::string &who = {});
 
-/// All ranks in this process, each a thread on this CPU.
+/// All devices in this process, each a thread on this CPU.
 int runThreads(Emitted &emitted, const Options &options);
-/// All ranks in this process, one thread that asks the device for the work of all.
+/// All devices in this process, one thread that asks the device for the work of all.
 int runStreams(Emitted &emitted, const Options &options, Driver &driver);
-/// This process is one rank of several under mpirun. (Where the program was linked with MPI.)
+/// This process is one device of several under mpirun. (Where the program was linked with MPI.)
 int runMpi(Emitted &emitted, const Options &options);
 
 } // namespace pp

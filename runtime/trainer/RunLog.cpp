@@ -52,7 +52,7 @@ Status RunLog::open() {
 }
 
 double RunLog::share(double seconds) const {
-  return options.peakFlops ? whole.flopsPerStep / (seconds * double(whole.ranks) * *options.peakFlops) : -1;
+  return options.peakFlops ? whole.flopsPerStep / (seconds * double(whole.devices()) * *options.peakFlops) : -1;
 }
 
 Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary &summary) {

@@ -58,7 +58,8 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
 int runMpi(Emitted &emitted, const Options &options) {
   int32_t rank = 0;
   Place place;
-  Status status = makeMpiTransport(emitted.program().ranks, options.transport, rank, place.transport);
+  const Mesh &mesh = emitted.program().mesh;
+  Status status = makeMpiTransport(mesh, options.transport, rank, place.transport);
   if (!status.ok()) {
     int code = rank == 0 ? say(status) : int(status.code());
     finishMpi();
@@ -72,14 +73,15 @@ int runMpi(Emitted &emitted, const Options &options) {
     status = makePlace(emitted, options, rank, place);
     Status heard = mpi.agree(status, failed, code);
     if (heard.ok() && failed >= 0)
-      outcome = {failed == rank ? status : Status(code, text("rank ", failed, " failed")), true, failed == rank};
+      outcome = {failed == rank ? status : Status(code, text(mesh.name(failed), " failed")), true, failed == rank};
     else if (!heard.ok())
       outcome = {heard, false, false};
     else
       outcome = Trainer(emitted, options, *place.transport, *place.device, rank).run();
   }
   if (outcome.status.ok() || outcome.together) {
-    int code = outcome.mine ? say(outcome.status, rank) : int(outcome.status.code());
+    int code =
+        outcome.mine ? say(outcome.status, rank > 0 ? mesh.name(rank) : std::string()) : int(outcome.status.code());
     {
       Place ended = std::move(place);
     } // from its last member: the driver outlives what uses it
@@ -87,7 +89,7 @@ int runMpi(Emitted &emitted, const Options &options) {
     return code;
   }
   if (claimMpiReport())
-    say(outcome.status, rank);
+    say(outcome.status, rank > 0 ? mesh.name(rank) : std::string());
   abortMpi(int(outcome.status.code()));
 }
 

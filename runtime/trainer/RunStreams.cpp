@@ -6,7 +6,8 @@
 namespace pp {
 
 int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
-  int32_t ranks = emitted.program().ranks;
+  const Mesh &mesh = emitted.program().mesh;
+  int32_t ranks = mesh.devices();
   Fibers fibers(ranks);
   bool timed = options.isTimed();
   StepGroup group(driver, &fibers, ranks, !options.noGraph && !timed);
@@ -25,7 +26,9 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
       [&] { return standstillOf(*meeting); });
   if (!status.ok())
     return say(status);
-  return fibers.failure().ok() ? 0 : say(fibers.failure(), fibers.failed());
+  return fibers.failure().ok()
+             ? 0
+             : say(fibers.failure(), fibers.failed() > 0 ? mesh.name(fibers.failed()) : std::string());
 }
 
 } // namespace pp

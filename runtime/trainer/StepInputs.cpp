@@ -80,7 +80,7 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
     const bool own = its.kind == InputSpec::Kind::Source && hasSource;
     const Rows::What what = own ? Rows::What::Tokens : whats[size_t(its.kind)];
     for (int64_t row = 0; row < whole.batch; ++row) {
-      const int64_t number = (step - 1) * whole.sequencesPerStep() + its.microbatch * whole.batch + row;
+      const int64_t number = (step - 1) * whole.sequencesPerStep() + firstRow(its.microbatch) + row;
       if (its.kind == InputSpec::Kind::Rows) {
         if (number > INT32_MAX)
           return invalid("step ", step, " reads sequence ", number, "; dropout knows ", INT32_MAX, " of them");

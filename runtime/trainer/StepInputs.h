@@ -1,9 +1,9 @@
 // What each step of a run reads: the rows of its microbatches, and the number of targets that its loss is divided by.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// Row b of microbatch i of step t has number ((t - 1) * microbatches + i) * batch + b, whatever the schedule. Every
-// rank counts the targets of a step by itself, before the step: units of its first microbatch may run long before
-// another rank reads the last one.
+// Of D replicas row b of microbatch i of the k-th has number (((t - 1) * microbatches + i) * D + k) * batch + b in step
+// t, whatever the schedule: as if there were one replica with D times the rows. Every rank counts the targets of a step
+// by itself, before the step: units of its first microbatch may run long before another rank reads the last one.
 #ifndef PP_RUNTIME_TRAINER_STEPINPUTS_H
 #define PP_RUNTIME_TRAINER_STEPINPUTS_H
 
@@ -17,7 +17,8 @@ class SafeTensorsWriter;
 
 class StepInputs {
 public:
-  explicit StepInputs(const Program &whole) : whole(whole), counts(whole.documents) {}
+  StepInputs(const Program &whole, int32_t device)
+      : whole(whole), replica(whole.mesh.coordinate(device, Axis::Data)), counts(whole.documents) {}
 
   /// Opens `data`, and for an encoder `source`, if they are not empty. Absent: documents are packed whole, where the
   /// program and the data know of them.
@@ -54,6 +55,10 @@ public:
 
   [[nodiscard]] std::string fingerprint() const;
   [[nodiscard]] Packing packing() const { return packed; }
+  /// The number in its step of the first row that this replica has of a microbatch.
+  [[nodiscard]] int64_t firstRow(int64_t microbatch) const {
+    return (microbatch * whole.replicas() + replica) * whole.batch;
+  }
   [[nodiscard]] int64_t tokenCount() const { return tokens.count(); }
   [[nodiscard]] int64_t sourceCount() const { return source.count(); }
   /// Rows of the first epoch; 0: random tokens have no end.
@@ -64,6 +69,7 @@ private:
   [[nodiscard]] int64_t rowsPerUpdate() const { return whole.sequencesPerStep() / whole.updates; }
 
   const Program &whole;
+  int64_t replica;
   Tokens tokens, source; ///< what the model reads; an encoder's file of its own
   Rows rows, sourceRows;
   Packing packed = Packing::Stream;

@@ -20,11 +20,12 @@ constexpr int64_t defaultSteps = 20;
 
 } // namespace
 
-Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t number)
+Trainer::Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t its)
     : emitted(emitted), options(options), transport(transport), device(device), whole(emitted.program()),
-      runLog(whole, options), inputs(whole), evalInputs(whole) {
-  rank.rank = number;
+      runLog(whole, options), inputs(whole, its), evalInputs(whole, its) {
+  rank.rank = whole.mesh.rankOf(its);
   rank.ranks = whole.ranks;
+  rank.device = its;
   rank.transport = &transport;
   rank.trace = &trace;
 }
@@ -54,8 +55,8 @@ Status Trainer::settle(Status status) {
   if (failed < 0)
     return {};
   together = true;
-  mine = failed == rank.rank;
-  return mine ? status : Status(code, text("rank ", failed, " failed"));
+  mine = failed == rank.device;
+  return mine ? status : Status(code, text(whole.mesh.name(failed), " failed"));
 }
 
 /// What the steps would read.
@@ -68,7 +69,7 @@ Status Trainer::writeBatches() {
 }
 
 Status Trainer::makeReady() {
-  PP_TRY(emitted.rank(rank.rank, program));
+  PP_TRY(emitted.of(rank.device, program));
   PP_TRY(openData());
   PP_TRY(openEvaluation());
   PP_TRY(openWeights());
@@ -85,7 +86,9 @@ Status Trainer::makeReady() {
                                       (unit.phase == "U" ? 1 : whole.microbatches / whole.updates)));
   device.bind(rank);
   PP_TRY(fillArena());
-  sums.resize(whole.microbatches + 2 * whole.ranks);
+  sums.resize(whole.microbatches + 2 * whole.devices());
+  if (!options.profile.empty() && whole.mesh.devicesOfRank() > 1)
+    return invalid("`--profile` of a program with a `mesh` is not supported yet; profile it without");
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
@@ -349,11 +352,10 @@ Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
     std::string unit = rank.unit >= 0 && rank.unit < int32_t(program->units.size())
                            ? text(", `", program->units[rank.unit].name, "`")
                            : std::string();
-    return {code,
-            text("rank ", rank.rank, ", step ", step, unit, ": ", rank.message.empty() ? "failed" : rank.message)};
+    return {code, text(program->name, ", step ", step, unit, ": ", rank.message.empty() ? "failed" : rank.message)};
   }
   if (transport.outstanding() != 0)
-    return internal("rank ", rank.rank, ", step ", step, ": ", transport.outstanding(),
+    return internal(program->name, ", step ", step, ": ", transport.outstanding(),
                     transport.outstanding() == 1 ? " message was" : " messages were", " posted and never completed");
   if (transport.received() > received && !rank.forward) // a graph that is replayed does not pass through the transport
     stepBytes = transport.received() - received;
@@ -379,7 +381,8 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
   return {};
 }
 
-/// Each loss lives on one rank; adding zeros moves it to all, and the microbatches are then added in their order.
+/// Each loss lives on one rank of each replica; adding zeros moves it to all, and the microbatches are then added in
+/// their order.
 Status Trainer::summarize(StepSummary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
   for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
@@ -391,13 +394,13 @@ Status Trainer::summarize(StepSummary &summary) {
   }
   double *norms = sums.data() + whole.microbatches;
   if (program->normOffset >= 0 && !rank.forward) {
-    PP_TRY(device.download(program->normOffset, &norms[2 * rank.rank], sizeof(double)));
-    norms[2 * rank.rank + 1] = 1;
+    PP_TRY(device.download(program->normOffset, &norms[2 * rank.device], sizeof(double)));
+    norms[2 * rank.device + 1] = 1;
   }
   PP_TRY(transport.sum(sums));
   for (int64_t i = 0; i < whole.microbatches; ++i)
     summary.loss += sums[i] / double(rank.forward ? 1 : whole.updates);
-  for (int32_t other = whole.ranks - 1; other >= 0; --other)
+  for (int32_t other = whole.devices() - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;
       summary.hasNorm = true;
@@ -407,8 +410,10 @@ Status Trainer::summarize(StepSummary &summary) {
 
 Status Trainer::printHeader() {
   std::vector<double> peaks(whole.ranks + 1);
-  peaks[rank.rank] = double(program->plannedPeak());
-  peaks[whole.ranks] = double(vanished);
+  if (whole.mesh.isFirst(rank.device)) { // the rank's other devices are like it
+    peaks[rank.rank] = double(program->plannedPeak());
+    peaks[whole.ranks] = double(vanished);
+  }
   PP_TRY(transport.sum(peaks));
   if (peaks.back() > 0)
     remarks.push_back(
@@ -416,9 +421,9 @@ Status Trainer::printHeader() {
   peaks.pop_back();
   if (!speaks())
     return {};
-  printf("%s, schedule %s, %d %s over %s, %s, %lld parameters\n", whole.model.c_str(), whole.schedule.c_str(),
-         whole.ranks, whole.ranks == 1 ? "rank" : "ranks", std::string(transport.name()).c_str(),
-         whole.precision.c_str(), static_cast<long long>(whole.parameters));
+  printf("%s, schedule %s, %s over %s, %s, %lld parameters\n", whole.model.c_str(), whole.schedule.c_str(),
+         whole.mesh.describe().c_str(), std::string(transport.name()).c_str(), whole.precision.c_str(),
+         static_cast<long long>(whole.parameters));
   std::string where = device.name();
   printf("a step: %lld microbatches of %lld x %lld tokens, %.3f GFLOP; kernels %s%s\n",
          static_cast<long long>(whole.microbatches), static_cast<long long>(whole.batch),
@@ -441,9 +446,9 @@ Status Trainer::printHeader() {
 
 Status Trainer::finish() {
   constexpr int columns = 8;
-  std::vector<double> table(columns * whole.ranks);
+  std::vector<double> table(columns * whole.devices());
   const Trace::Sums &spent = trace.sums();
-  double *row = table.data() + columns * rank.rank;
+  double *row = table.data() + columns * rank.device;
   row[0] = double(program->plannedPeak());
   row[1] = double(device.usedBytes());
   row[2] = double(kernels->scratchBytes());
@@ -455,9 +460,9 @@ Status Trainer::finish() {
   PP_TRY(transport.sum(table));
   if (speaks()) {
     bool timed = device.isTimed();
-    printf("rank  planned peak B     used B  scratch B  received B/step%s\n",
-           timed ? "   kernels   waiting  messages  dispatch" : "");
-    for (int32_t other = 0; other < whole.ranks; ++other) {
+    printf("%s  planned peak B     used B  scratch B  received B/step%s\n",
+           whole.mesh.devicesOfRank() > 1 ? "dev." : "rank", timed ? "   kernels   waiting  messages  dispatch" : "");
+    for (int32_t other = 0; other < whole.devices(); ++other) {
       const double *its = table.data() + columns * other;
       double all = std::max(its[6], 1.0) / 100;
       printf("%4d %15.0f %10.0f %10.0f %16.0f", other, its[0], its[1], its[2], its[7]);
@@ -472,7 +477,7 @@ Status Trainer::finish() {
 }
 
 Status Trainer::finishTrace() {
-  std::vector<RankTrace> traces(whole.ranks);
+  std::vector<RankTrace> traces(whole.devices());
   PP_TRY(gatherTraces(traces));
   if (speaks() && !options.trace.empty())
     PP_TRY(writeTrace(options.trace, whole, traces));
@@ -480,23 +485,23 @@ Status Trainer::finishTrace() {
                                               : Status();
 }
 
-/// On rank 0: the events of all ranks.
+/// On device 0: the events of all devices.
 Status Trainer::gatherTraces(std::vector<RankTrace> &traces) {
-  std::vector<double> facts(3 * whole.ranks);
-  facts[3 * rank.rank] = double(trace.size());
-  facts[3 * rank.rank + 1] = transport.now() * 1e9 - double(Trace::now());
-  facts[3 * rank.rank + 2] = double(trace.dropped());
+  std::vector<double> facts(3 * whole.devices());
+  facts[3 * rank.device] = double(trace.size());
+  facts[3 * rank.device + 1] = transport.now() * 1e9 - double(Trace::now());
+  facts[3 * rank.device + 2] = double(trace.dropped());
   PP_TRY(transport.sum(facts));
   if (!speaks())
     return trace.size() ? transport.send(0, trace.data(), trace.size() * sizeof(Trace::Event)) : Status();
   double dropped = 0;
-  for (int32_t other = 0; other < whole.ranks; ++other) {
+  for (int32_t other = 0; other < whole.devices(); ++other) {
     RankTrace &its = traces[other];
-    PP_TRY(emitted.rank(other, its.program));
+    PP_TRY(emitted.of(other, its.program));
     its.shift = int64_t(facts[3 * other + 1]);
     its.events.resize(size_t(facts[3 * other]));
     dropped += facts[3 * other + 2];
-    if (other == rank.rank)
+    if (other == rank.device)
       its.events.assign(trace.data(), trace.data() + trace.size());
     else if (!its.events.empty())
       PP_TRY(transport.receive(other, its.events.data(), its.events.size() * sizeof(Trace::Event)));

@@ -22,7 +22,7 @@ struct Outcome {
 
 class Trainer {
 public:
-  Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t rank);
+  Trainer(Emitted &emitted, const Options &options, Transport &transport, Device &device, int32_t its);
   Trainer(const Trainer &) = delete;
   Trainer &operator=(const Trainer &) = delete;
 
@@ -62,7 +62,7 @@ private:
   /// Of the model, whether it has adapters or not.
   [[nodiscard]] WeightLayout modelLayout() const;
   [[nodiscard]] RankMemory memory() { return {emitted, *program, transport, device}; }
-  [[nodiscard]] bool speaks() const { return rank.rank == 0; }
+  [[nodiscard]] bool speaks() const { return rank.device == 0; }
 
   Emitted &emitted;
   const Options &options;
@@ -79,7 +79,7 @@ private:
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  std::vector<double> sums;            ///< losses by microbatch, then each rank's norm
+  std::vector<double> sums;            ///< losses by microbatch, then each device's norm
   bool together = false, mine = false;
   std::vector<std::string> remarks;
   WeightFiles files; ///< what --load or --resume names; under adapters the model

@@ -227,7 +227,7 @@ Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vec
   std::vector<std::string> wrong;
   for (const std::string &name : unused) {
     if (!hasOutput && isOutputLayer(name))
-      PP_TRY(matchOutput(name, files.find(name), memory.program.rank == 0, match));
+      PP_TRY(matchOutput(name, files.find(name), memory.program.device == 0, match));
     bool isAllowed = !allowed || std::find(allowed->begin(), allowed->end(), name) != allowed->end();
     if (!isAllowed && !isBuffer(name) && !match.copies.contains(name))
       wrong.push_back(name);

@@ -205,12 +205,14 @@ pp_status_t Meeting::wait(std::unique_lock<std::mutex> &lock, int32_t rank, Tick
 }
 
 std::string describe(const Standing &standing, int32_t rank) {
+  const std::string name =
+      standing.program && !standing.program->name.empty() ? standing.program->name : text("rank ", rank);
   if (standing.ended)
-    return text("rank ", rank, " has ended");
+    return name + " has ended";
   if (!standing.message)
-    return text("rank ", rank, " waits between steps");
+    return name + " waits between steps";
   bool known = standing.unit >= 0 && standing.program && standing.unit < int32_t(standing.program->units.size());
-  return text("rank ", rank, known ? text(" after `", standing.program->units[standing.unit].name, "`") : std::string(),
+  return text(name, known ? text(" after `", standing.program->units[standing.unit].name, "`") : std::string(),
               " waits for ", describe(*standing.message));
 }
 

@@ -77,6 +77,20 @@ Status MpiGroups::make(const RankProgram &program) {
   return {};
 }
 
+/// Where a sum in two phases is cut: at the same elements for all members.
+static int64_t evenShare(const MessageSpec &message) {
+  const auto members = int64_t(message.group.size());
+  constexpr int64_t line = 64; // of a cache
+  return ((message.bytes + members - 1) / members + line - 1) / line * line;
+}
+
+static std::vector<int64_t> evenCuts(const MessageSpec &message) {
+  std::vector<int64_t> cuts;
+  for (int64_t k = 0; k <= int64_t(message.group.size()); ++k)
+    cuts.push_back(std::min(k * evenShare(message), message.bytes));
+  return cuts;
+}
+
 Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm groupComm, bool isRendezvous) {
   message = &spec;
   comm = groupComm;
@@ -91,11 +105,19 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   }
   if (count < 0)
     return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes");
-  if (spec.isSharded())
-    PP_TRY(cut());
+  int64_t each = spec.bytes, longest = 0;
+  if (spec.isSharded()) {
+    each = spec.shardBytes(size_t(member));
+    for (size_t k = 0; k < spec.group.size(); ++k)
+      longest = std::max(longest, spec.shardBytes(k));
+    PP_TRY(cut(spec.cuts, each, longest));
+  } else if (isInTwoPhases()) {
+    std::vector<int64_t> cuts = evenCuts(spec);
+    each = cuts[size_t(member) + 1] - cuts[size_t(member)];
+    PP_TRY(cut(cuts, each, evenShare(spec)));
+  }
   bool isRoot = member == root;
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
-    int64_t each = spec.isSharded() ? spec.shardBytes(size_t(member)) : spec.bytes;
     parts.resize(size_t(each * members));
     for (int64_t k = 0; k < members; ++k)
       sources.push_back(parts.data() + k * each);
@@ -105,12 +127,9 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
 }
 
 /// One type for all segments, the same at all members: words where all of them are made of words.
-Status MpiCollective::cut() {
-  const std::vector<int64_t> &cuts = message->cuts;
+Status MpiCollective::cut(const std::vector<int64_t> &cuts, int64_t mine, int64_t longest) {
   size_t members = message->group.size();
-  int64_t shardPlace = 0, mine = message->shardBytes(size_t(member)), longest = 0;
-  for (size_t k = 0; k < members; ++k)
-    longest = std::max(longest, message->shardBytes(k));
+  int64_t shardPlace = 0;
   int64_t unit = mpiUnit(cuts, longest * int64_t(members));
   type = unit == 8 ? MPI_INT64_T : MPI_BYTE;
   if (unit > 8 &&
@@ -160,7 +179,11 @@ int MpiCollective::post(void *whole, void *own) {
     code = MPI_Igather(data, count, type, parts.data(), count, type, root, comm, &requests[0]);
     break;
   case Kind::AllReduce:
-    code = MPI_Iallgather(data, count, type, parts.data(), count, type, comm, &requests[0]);
+    isSecond = false;
+    if (isInTwoPhases())
+      code = postShards();
+    else
+      code = MPI_Iallgather(data, count, type, parts.data(), count, type, comm, &requests[0]);
     break;
   default:
     code = postShards();
@@ -168,10 +191,23 @@ int MpiCollective::post(void *whole, void *own) {
   return code == MPI_SUCCESS && rendezvous ? MPI_Ibarrier(comm, &requests.back()) : code;
 }
 
-void MpiCollective::finish() {
-  if (!sources.empty())
+bool MpiCollective::goesOn(int &code) {
+  if (sources.empty() || isSecond)
+    return false;
+  if (!isInTwoPhases()) {
     sumMembers(message->type, sources, message->isSharded() ? shard : data,
                message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
+    return false;
+  }
+  const Segment &all = segments.front();
+  const std::vector<int64_t> cuts = evenCuts(*message);
+  const int64_t begin = cuts[size_t(member)], end = cuts[size_t(member) + 1];
+  sumMembers(message->type, sources, static_cast<char *>(data) + begin, end - begin);
+  isSecond = true;
+  std::fill(requests.begin(), requests.end(), MPI_REQUEST_NULL);
+  code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, all.counts.data(), all.places.data(), type, comm,
+                         &requests[0]);
+  return true;
 }
 
 } // namespace pp

@@ -7,9 +7,11 @@
 // MPI's own reductions may add in any order, by their manual and in fact (by size, and by where the ranks run): losses
 // would differ in their last bits from run to run, from machine to machine, and from the threads transport. So sums are
 // gathered and added in the order of the members. It costs nothing for reduce_scatter, where alltoall moves as little
-// as any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce moves n / 2
-// times as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so: ZeRO's
-// are cut.
+// as any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce of ranks moves
+// n / 2 times as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so:
+// ZeRO's are cut. Replicas of a rank sum in two phases that move as little as a ring: each gets a range of the sum, and
+// when it waits for the message hands that range to the others. MPI wants that in one order at all members: they run
+// one program.
 //
 // MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
 // collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and
@@ -54,8 +56,8 @@ public:
   Status bind(const MessageSpec &message, int32_t rank, MPI_Comm comm, bool rendezvous);
   /// Posts it; a code of MPI.
   int post(void *data, void *shard);
-  /// All of it has arrived.
-  void finish();
+  /// All of it has arrived. True where what is pending has been posted anew, and is to be waited for.
+  bool goesOn(int &code);
   [[nodiscard]] std::vector<MPI_Request> &pending() { return requests; }
 
 private:
@@ -64,8 +66,12 @@ private:
     std::vector<int> counts, places, inCounts, inPlaces; ///< in elements of the type, by member; `in`: in `parts`
     int64_t shardPlace = 0;                              ///< of the own range, in bytes of the shard
   };
-  Status cut();
+  /// `mine`: bytes of the member's own shard.
+  Status cut(const std::vector<int64_t> &cuts, int64_t mine, int64_t longest);
   int postShards();
+  [[nodiscard]] bool isInTwoPhases() const {
+    return message->kind == MessageSpec::Kind::AllReduce && message->oneText && message->group.size() > 2;
+  }
 
   const MessageSpec *message = nullptr;
   MPI_Comm comm = MPI_COMM_NULL;
@@ -77,6 +83,7 @@ private:
   std::vector<const void *> sources;
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;
+  bool isSecond = false; ///< of two phases
 };
 
 } // namespace pp

@@ -28,6 +28,7 @@ struct Entry {
   std::atomic<int32_t> state; ///< one of Life
   std::atomic<int32_t> open;  ///< number of a message
   std::atomic<int64_t> step;
+  char name[64];              ///< written before the others look
   std::atomic<int64_t> heard; ///< when `open` was kept, in nanoseconds of this machine's clock
 };
 /// The table of one machine; `reported`: somebody has printed.
@@ -73,13 +74,13 @@ const Entry *findDeadEntry() {
 
 int describeDead(const Entry &dead, char *out, size_t size) {
   return snprintf(out, size,
-                  "rank %d (process %d) ended without an error message in step %lld: it was killed, or it crashed",
-                  dead.rank.load(), dead.pid.load(), static_cast<long long>(dead.step.load()));
+                  "%s (process %d) ended without an error message in step %lld: it was killed, or it crashed",
+                  dead.name, dead.pid.load(), static_cast<long long>(dead.step.load()));
 }
 
 /// mpirun ends us: say whose death caused it, unless somebody has said why already.
 void onTerminate(int) {
-  char line[160] = "pp: error: ";
+  char line[224] = "pp: error: ";
   size_t head = strlen(line);
   if (const Entry *dead = findDeadEntry(); dead && table->reported.exchange(1) == 0) {
     int length = int(head) + describeDead(*dead, line + head, sizeof line - head - 1);
@@ -90,7 +91,7 @@ void onTerminate(int) {
 }
 
 /// Makes the table of this machine's ranks and steps into it.
-bool makeTable(int32_t rank) {
+bool makeTable(int32_t rank, const std::string &name) {
   MPI_Comm machine = MPI_COMM_NULL;
   if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine) != MPI_SUCCESS)
     return false;
@@ -114,6 +115,7 @@ bool makeTable(int32_t rank) {
     own = &table->entries[local];
     own->pid = getpid();
     own->rank = rank;
+    snprintf(own->name, sizeof own->name, "%s", name.c_str());
     own->state = runs;
     MPI_Barrier(machine);
   }
@@ -123,8 +125,8 @@ bool makeTable(int32_t rank) {
 
 } // namespace
 
-void enterPresence(int32_t rank) {
-  oneMachine = makeTable(rank);
+void enterPresence(int32_t rank, const std::string &name) {
+  oneMachine = makeTable(rank, name);
   struct sigaction action = {};
   action.sa_handler = onTerminate;
   sigaction(SIGTERM, &action, nullptr);
@@ -182,7 +184,7 @@ bool hasAnotherFailed() {
 }
 
 std::string findDead() {
-  char line[128];
+  char line[192];
   const Entry *dead = findDeadEntry();
   return dead ? std::string(line, describeDead(*dead, line, sizeof line)) : std::string();
 }

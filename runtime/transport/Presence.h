@@ -13,7 +13,7 @@
 namespace pp {
 
 /// Makes the table and steps into it; from now on SIGTERM looks at it. Collective, MPI must run.
-void enterPresence(int32_t rank);
+void enterPresence(int32_t rank, const std::string &name);
 /// Steps out in order. Collective.
 void leavePresence();
 

@@ -100,8 +100,8 @@ void leave(Meeting &meeting, int32_t rank, const Status &status);
 /// The first failure of any rank and the rank that had it (-1: none).
 [[nodiscard]] Status firstFailure(Meeting &meeting, int32_t &rank);
 
-/// Starts MPI; the rank of this process in `rank`. `expected` ranks or PP_INVALID on every rank.
-Status makeMpiTransport(int32_t expected, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made);
+/// Starts MPI; the device that this process is in `rank`. All devices of the mesh or PP_INVALID on every one.
+Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made);
 /// True for exactly one of all failing processes (of one machine): the one that may print.
 [[nodiscard]] bool claimMpiReport();
 /// Ends MPI after a run whose ranks all came this far.

@@ -19,7 +19,8 @@ namespace {
 
 class MpiTransport final : public Transport {
 public:
-  MpiTransport(int32_t rank, int32_t ranks, TransportOptions options) : rank(rank), ranks(ranks), options(options) {}
+  MpiTransport(int32_t rank, const Mesh &mesh, TransportOptions options)
+      : rank(rank), ranks(mesh.devices()), own(mesh.name(rank)), options(options) {}
   Status open();
 
   Status prepare(const RankProgram &program) override;
@@ -54,7 +55,8 @@ private:
                const MessageSpec *message);
   void giveWay(uint64_t polls) const;
 
-  int32_t rank, ranks;
+  int32_t rank, ranks; ///< devices
+  std::string own;     ///< this one as people know it
   TransportOptions options;
   MPI_Comm stepComm = MPI_COMM_NULL, asideComm = MPI_COMM_NULL;
   MpiGroups groups;
@@ -71,7 +73,7 @@ Status MpiTransport::open() {
       return internal("MPI_Comm_dup: ", mpiErrorText(code));
     MPI_Comm_set_errhandler(*comm, MPI_ERRORS_RETURN);
   }
-  enterPresence(rank);
+  enterPresence(rank, own);
   crowded = ranksHere() > sysconf(_SC_NPROCESSORS_ONLN);
   MPI_Barrier(asideComm);
   clockStart = MPI_Wtime();
@@ -198,7 +200,14 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
   if (!status.ok())
     return state.fail(status.code(), status.message());
   if (bound.joint) {
-    bound.joint->finish();
+    int code = MPI_SUCCESS;
+    if (bound.joint->goesOn(code)) {
+      if (pp_status_t posted = check(state, code, *bound.message); posted != PP_OK)
+        return posted;
+      status = await(all->data(), int(all->size()), statuses.data(), nullptr, bound.message);
+      if (!status.ok())
+        return state.fail(status.code(), status.message());
+    }
     receivedBytes += bytesIn(*bound.message, rank);
     return PP_OK;
   }
@@ -275,19 +284,19 @@ Status MpiTransport::agree(const Status &mine, int32_t &failed, pp_status_t &sta
 
 } // namespace
 
-Status makeMpiTransport(int32_t expected, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made) {
+Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made) {
   int provided = 0, ranks = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
     return internal("MPI does not start");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (ranks != expected)
-    return invalid("this program has ", expected, expected == 1 ? " rank" : " ranks",
+  if (const int32_t expected = mesh.devices(); ranks != expected)
+    return invalid("this program has ", mesh.describe(),
                    getenv("OMPI_COMM_WORLD_SIZE") || ranks > 1 ? text("; mpirun started ", ranks)
                                                                : std::string("; it was started without mpirun"),
                    ": run `mpirun -n ", expected, " <program>`, or the program alone with --in-process");
-  auto transport = std::make_unique<MpiTransport>(rank, ranks, options);
+  auto transport = std::make_unique<MpiTransport>(rank, mesh, options);
   PP_TRY(transport->open());
   made = std::move(transport);
   return {};

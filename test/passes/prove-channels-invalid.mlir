@@ -212,3 +212,18 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
     %1 = pipeline.post broadcast <weight stage 0> %w with [0, 1] root 0 channel 4 : !s
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// A device would be in two groups of one channel: with the other rank, and with its replicas.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}, mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 2>} {
+  pipeline.rank 0 {
+    %a = pipeline.slot grad "a" : !s
+    // expected-note@+1 {{first here}}
+    %0 = pipeline.post all_reduce <grad stage 0> %a with [0, 1] channel 4 : !s
+    // expected-error@+1 {{`grad(0)` goes over data on channel 4, where `grad(0)` goes among ranks}}
+    %1 = pipeline.post all_reduce <grad stage 0> %a with [0] over <data> tensors 1 channel 4 : !s
+  }
+}

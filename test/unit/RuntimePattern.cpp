@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
   TransportOptions options{isLong || strcmp(argv[5], "plain") == 0 ? Sends::Plain : Sends::Rendezvous, 60};
   int32_t ranks = atoi(getenv("OMPI_COMM_WORLD_SIZE")), rank = 0;
   std::unique_ptr<Transport> transport;
-  Status status = makeMpiTransport(ranks, options, rank, transport);
+  Status status = makeMpiTransport(pp::Mesh(ranks), options, rank, transport);
   pp_rank_t state;
   state.rank = rank;
   state.ranks = ranks;

@@ -1,0 +1,160 @@
+// The mesh of a program: how its devices are numbered along the axes, and messages between devices of one rank.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/pipeline/Ranges.h"
+#include "mlir/IR/Builders.h"
+#include "mlir/IR/DialectImplementation.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+static ParseResult parseAxis(AsmParser &parser, Axis &axis) {
+  StringRef word;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseKeyword(&word))
+    return failure();
+  std::optional<Axis> known = symbolizeAxis(word);
+  if (!known)
+    return parser.emitError(loc, "expected tensor, context, data or pipeline, got `") << word << "`";
+  axis = *known;
+  return success();
+}
+
+//===-- #pipeline.mesh ------------------------------------------------------------------------------------------===//
+
+Attribute MeshAttr::parse(AsmParser &parser, Type) {
+  SmallVector<Axis> order;
+  SmallVector<int64_t> sizes;
+  auto parseEntry = [&]() -> ParseResult {
+    return failure(parseAxis(parser, order.emplace_back()) || parser.parseInteger(sizes.emplace_back()));
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseEntry))
+    return {};
+  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes);
+}
+
+void MeshAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  llvm::interleaveComma(llvm::zip(getOrder(), getSizes()), printer,
+                        [&](auto entry) { printer << stringifyAxis(std::get<0>(entry)) << " " << std::get<1>(entry); });
+  printer << ">";
+}
+
+LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> order,
+                               ArrayRef<int64_t> sizes) {
+  SmallVector<Axis> sorted(order);
+  llvm::sort(sorted);
+  if (sizes.size() != order.size() || sorted != ArrayRef({Axis::tensor, Axis::context, Axis::data, Axis::pipeline}))
+    return emitError() << "expected each of tensor, context, data and pipeline once, with a size";
+  for (auto [axis, size] : llvm::zip(order, sizes))
+    if (size < 1)
+      return emitError() << "the axis `" << stringifyAxis(axis) << "` has " << size << " devices; expected at least 1";
+  return success();
+}
+
+int64_t MeshAttr::sizeOf(Axis axis) const { return getSizes()[llvm::find(getOrder(), axis) - getOrder().begin()]; }
+
+int64_t MeshAttr::stride(Axis axis) const {
+  int64_t stride = 1;
+  for (auto [other, size] : llvm::zip(getOrder(), getSizes())) {
+    if (other == axis)
+      break;
+    stride *= size;
+  }
+  return stride;
+}
+
+int64_t MeshAttr::devicesOfRank() const {
+  int64_t devices = 1;
+  for (auto [axis, size] : llvm::zip(getOrder(), getSizes()))
+    devices *= axis == Axis::pipeline ? 1 : size;
+  return devices;
+}
+
+//===-- #pipeline.axes ------------------------------------------------------------------------------------------===//
+
+Attribute AxesAttr::parse(AsmParser &parser, Type) {
+  SmallVector<Axis> axes;
+  auto parseOne = [&] { return parseAxis(parser, axes.emplace_back()); };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseOne))
+    return {};
+  return parser.getChecked<AxesAttr>(parser.getContext(), axes);
+}
+
+void AxesAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  llvm::interleaveComma(getAxes(), printer, [&](Axis axis) { printer << stringifyAxis(axis); });
+  printer << ">";
+}
+
+LogicalResult AxesAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> axes) {
+  if (axes.empty() || llvm::is_contained(axes, Axis::pipeline))
+    return emitError() << "expected axes along which the devices of one rank lie: tensor, context or data";
+  for (size_t i = 1; i < axes.size(); ++i)
+    if (axes[i] <= axes[i - 1])
+      return emitError() << "expected axes in the order tensor, context, data, each once";
+  return success();
+}
+
+std::string pp::pipeline::textOf(AxesAttr axes) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::interleaveComma(axes.getAxes(), os, [&](Axis axis) { os << stringifyAxis(axis); });
+  return text;
+}
+
+//===-- Messages between devices of a rank ----------------------------------------------------------------------===//
+
+LogicalResult pp::pipeline::verifyAxes(Operation *op, ProgramOp program, AxesAttr axes, std::optional<uint64_t> tensors,
+                                       TupleType payload) {
+  if (!axes)
+    return tensors ? op->emitOpError("has a number of tensors; only what goes over axes of the mesh has one")
+                   : success();
+  if (!program.getMeshAttr())
+    return op->emitOpError() << "goes over " << textOf(axes) << ", and this program has no mesh";
+  if (tensors && (*tensors < 1 || *tensors > payload.size()))
+    return op->emitOpError() << "has " << static_cast<int64_t>(*tensors) << " tensors of " << payload.size();
+  return success();
+}
+
+int64_t PostOp::countMembers() {
+  int64_t members = getPeers().size();
+  for (Axis axis : getAxesAttr() ? getAxesAttr().getAxes() : ArrayRef<Axis>())
+    members *= (*this)->getParentOfType<ProgramOp>().sizeOf(axis);
+  return members;
+}
+
+TupleType PostOp::getPayload() {
+  TupleType payload = getSlot().getType().getPayload();
+  return getTensors() ? TupleType::get(getContext(), payload.getTypes().take_front(*getTensors())) : payload;
+}
+
+void MoveOp::build(OpBuilder &, OperationState &state, Type future, ThingAttr thing, Value value, IntegerAttr group,
+                   AxesAttr axes, IntegerAttr tensors) {
+  auto &properties = state.getOrAddProperties<Properties>();
+  properties.thing = thing;
+  properties.group = group;
+  properties.axes = axes;
+  properties.tensors = tensors;
+  state.addOperands(value);
+  state.addTypes(future);
+}
+
+void PostOp::build(OpBuilder &builder, OperationState &state, Type request, PostKind kind, ThingAttr thing, Value slot,
+                   Value shard, ArrayRef<int64_t> peers, IntegerAttr root, DenseI64ArrayAttr cuts, IntegerAttr channel,
+                   IntegerAttr group, AxesAttr axes, IntegerAttr tensors) {
+  auto &properties = state.getOrAddProperties<Properties>();
+  properties.kind = PostKindAttr::get(builder.getContext(), kind);
+  properties.thing = thing;
+  properties.peers = builder.getDenseI64ArrayAttr(peers);
+  properties.root = root;
+  properties.cuts = cuts;
+  properties.channel = channel;
+  properties.group = group;
+  properties.axes = axes;
+  properties.tensors = tensors;
+  state.addOperands(slot);
+  if (shard)
+    state.addOperands(shard);
+  state.addTypes(request);
+}

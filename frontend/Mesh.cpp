@@ -1,0 +1,171 @@
+// Reads the clause `mesh`: each option in its range, and a sentence for what is not built yet.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "frontend/Mesh.h"
+#include "frontend/schedule/Elaborator.h"
+
+using namespace llvm;
+using namespace pp;
+using pp::pipeline::Axis;
+
+static const StringRef kMeshOptions[] = {"tensor", "sequence", "context", "attention", "data",
+                                         "expert", "zero",     "again",   "order"};
+static const StringRef kPartOptions[] = {"tensor", "expert", "attention", "again"};
+static const StringRef kAttentions[] = {"gather", "heads", "commute", "ring"};
+static const StringRef kAgain[] = {"nothing", "inputs", "all"};
+
+LogicalResult MeshClause::checkName(SMLoc at, StringRef name) {
+  if (is_contained(kMeshOptions, name))
+    return success();
+  return evaluator.fail(at, "`mesh` has no axis `" + name + "`" + didYouMean(name, kMeshOptions), at,
+                        thereAre(kMeshOptions));
+}
+
+LogicalResult MeshClause::read(ArrayRef<Option> options, ArrayRef<Override> overrides, Scope &scope,
+                               const ModelOutline &model) {
+  for (const Option &option : options) {
+    if (option.name.text != "mesh")
+      continue;
+    if (option.labels.empty())
+      return evaluator.fail(option.name.at, "expected `mesh name = value`, as in `mesh data = 2`");
+    if (!option.parts.empty()) {
+      if (failed(readPart(option, scope, model)))
+        return failure();
+      continue;
+    }
+    for (auto [i, label, expr] : enumerate(option.labels, option.values)) {
+      for (const Name &first : option.labels.take_front(i))
+        if (first.text == label.text)
+          return evaluator.fail(label.at, "`" + label.text + "` is given twice", first.at, "first given here");
+      FailureOr<Value> value = evaluator.evaluate(expr, scope);
+      if (failed(value) || failed(set(label, originOf(expr, scope), *value)))
+        return failure();
+    }
+  }
+  for (const Override &given : overrides)
+    if (given.owner == "mesh" && failed(set({given.parameter, given.at}, given.valueAt, given.value)))
+      return failure();
+  return check();
+}
+
+static bool isWord(const Value &value, ArrayRef<StringRef> words) {
+  return value.asString() && is_contained(words, *value.asString());
+}
+
+LogicalResult MeshClause::set(Name name, SMLoc at, const Value &value) {
+  if (failed(checkName(name.at, name.text)))
+    return failure();
+  auto expect = [&](bool good, const Twine &what) -> LogicalResult {
+    return good ? success() : evaluator.fail(at, "expected " + what + " for `" + name.text + "`, got " + value.text());
+  };
+  int64_t number = value.asInt() ? *value.asInt() : -1;
+  constexpr int64_t kMostDevices = 1 << 16; // of an axis
+  if (std::optional<Axis> axis = pipeline::symbolizeAxis(name.text)) {
+    sizes[static_cast<size_t>(*axis)] = {number, at};
+    return expect(number >= 1 && number <= kMostDevices, "an int from 1 to " + Twine(kMostDevices));
+  }
+  if (name.text == "expert") {
+    expert = {number, at};
+    return expect(number >= 1 && number <= kMostDevices, "an int from 1 to " + Twine(kMostDevices));
+  }
+  if (name.text == "zero") {
+    zero = {number, at};
+    return expect(number >= 0 && number <= 2, "0, 1 or 2");
+  }
+  if (name.text == "sequence") {
+    sequence = {value.asBool() && *value.asBool(), at};
+    return expect(value.asBool(), "true or false");
+  }
+  if (name.text == "attention")
+    return expect(isWord(value, kAttentions), "one of \"" + join(ArrayRef(kAttentions), "\", \"") + "\"");
+  if (name.text == "again")
+    return expect(isWord(value, kAgain), "one of \"" + join(ArrayRef(kAgain), "\", \"") + "\"");
+  return value.asString() ? setOrder(at, *value.asString()) : expect(false, "four words in a string");
+}
+
+LogicalResult MeshClause::setOrder(SMLoc at, StringRef text) {
+  SmallVector<StringRef> words;
+  text.split(words, ' ', -1, /*KeepEmpty=*/false);
+  SmallVector<Axis> axes;
+  for (StringRef word : words)
+    if (std::optional<Axis> axis = pipeline::symbolizeAxis(word); axis && !is_contained(axes, *axis))
+      axes.push_back(*axis);
+  if (axes.size() != order.size() || words.size() != order.size())
+    return evaluator.fail(at, "`order`: expected the words tensor, context, data, pipeline once each, got \"" + text +
+                                  "\"");
+  order = axes;
+  return success();
+}
+
+//===-- Parts ---------------------------------------------------------------------------------------------------===//
+
+LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const ModelOutline &model) {
+  SmallVector<StringRef> names;
+  for (const ModelOutline::Part &part : model.parts)
+    names.push_back(part.name);
+  for (Name part : option.parts)
+    if (!is_contained(names, part.text))
+      return evaluator.fail(part.at,
+                            "`mesh of " + part.text + "`: the model has no part `" + part.text + "`" +
+                                didYouMean(part.text, names),
+                            part.at, thereAre(names));
+  for (auto [label, expr] : zip(option.labels, option.values)) {
+    FailureOr<Value> value = evaluator.evaluate(expr, scope);
+    if (failed(value) || failed(setOfPart(label, originOf(expr, scope), *value)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult MeshClause::setOfPart(Name name, SMLoc at, const Value &value) {
+  if (failed(checkName(name.at, name.text)))
+    return failure();
+  if (!is_contained(kPartOptions, name.text))
+    return evaluator.fail(name.at, "`mesh of` a part has no option `" + name.text + "`", name.at,
+                          thereAre(kPartOptions));
+  if (name.text == "attention" || name.text == "again")
+    return set(name, at, value);
+  int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
+  if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all))
+    return success();
+  return evaluator.fail(at, "`mesh of` a part `" + name.text + " = " + value.text() +
+                                "`: a part has all of the axis, " + Twine(all) + ", or 1");
+}
+
+//===-- What is built -------------------------------------------------------------------------------------------===//
+
+LogicalResult MeshClause::check() {
+  auto refuse = [&](const Given &given, StringRef name, StringRef what) {
+    return evaluator.fail(given.at, "`" + name + " = " + Twine(given.value) + "` is not built yet: " + what);
+  };
+  if (const Given &tensor = sizes[0]; tensor.value > 1)
+    return refuse(tensor, "tensor", "weights are whole on every device of a rank");
+  if (const Given &context = sizes[1]; context.value > 1)
+    return refuse(context, "context", "sequences are whole on every device of a rank");
+  if (expert.value > 1)
+    return refuse(expert, "expert", "no model has experts");
+  if (zero.value > 0)
+    return refuse(zero, "zero", "every replica updates all of its weights");
+  if (sequence.value)
+    return evaluator.fail(sequence.at, "`sequence = true` needs `tensor`; rows are cut over its devices");
+  return success();
+}
+
+std::optional<int64_t> MeshClause::ranksPerNode(int64_t devicesPerNode) const {
+  int64_t devices = devicesOfRank();
+  if (devices == 1 || devicesPerNode == 0)
+    return devicesPerNode;
+  if (order.back() == Axis::pipeline && devicesPerNode % devices == 0)
+    return devicesPerNode / devices;
+  if (order.back() == Axis::pipeline && devices % devicesPerNode == 0)
+    return 1;
+  return std::nullopt;
+}
+
+pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *context) const {
+  if (devicesOfRank() == 1)
+    return {};
+  SmallVector<int64_t> extents;
+  for (Axis axis : order)
+    extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
+  return pipeline::MeshAttr::get(context, order, extents);
+}

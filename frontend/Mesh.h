@@ -1,0 +1,53 @@
+// What the clause `mesh` of a training program says: how many devices a rank is, along which axes, in which order.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_MESH_H
+#define PP_FRONTEND_MESH_H
+
+#include "dialect/pipeline/Pipeline.h"
+#include "frontend/evaluate/CommandLine.h"
+#include <array>
+
+namespace pp {
+
+struct ModelOutline;
+
+class MeshClause {
+public:
+  explicit MeshClause(Evaluator &evaluator) : evaluator(evaluator) {}
+
+  /// Whether `mesh` has an option of this name.
+  mlir::LogicalResult checkName(SMLoc at, StringRef name);
+  /// Reads `mesh` and each `mesh of`, and what the command line says in their place.
+  mlir::LogicalResult read(llvm::ArrayRef<Option> options, llvm::ArrayRef<Override> overrides, Scope &scope,
+                           const ModelOutline &model);
+
+  /// How many devices run the program of one rank.
+  int64_t devicesOfRank() const { return size(pipeline::Axis::data); }
+  /// How many ranks are on a node of so many devices, 0 for all; nothing where the devices of a rank do not fill nodes.
+  std::optional<int64_t> ranksPerNode(int64_t devicesPerNode) const;
+  /// Null where each rank is one device.
+  pipeline::MeshAttr attribute(int64_t ranks, mlir::MLIRContext *context) const;
+
+private:
+  struct Given {
+    int64_t value;
+    SMLoc at; ///< invalid: the default
+  };
+
+  mlir::LogicalResult set(Name name, SMLoc at, const Value &value);
+  mlir::LogicalResult setOrder(SMLoc at, StringRef words);
+  mlir::LogicalResult readPart(const Option &option, Scope &scope, const ModelOutline &model);
+  mlir::LogicalResult setOfPart(Name name, SMLoc at, const Value &value);
+  mlir::LogicalResult check();
+  int64_t size(pipeline::Axis axis) const { return sizes[static_cast<size_t>(axis)].value; }
+
+  Evaluator &evaluator;
+  std::array<Given, 3> sizes = {Given{1, {}}, Given{1, {}}, Given{1, {}}}; ///< of tensor, context, data
+  Given expert{1, {}}, zero{0, {}}, sequence{0, {}};
+  llvm::SmallVector<pipeline::Axis> order = {pipeline::Axis::tensor, pipeline::Axis::context, pipeline::Axis::data,
+                                             pipeline::Axis::pipeline};
+};
+
+} // namespace pp
+
+#endif // PP_FRONTEND_MESH_H

@@ -1,0 +1,71 @@
+// Numbers of devices from their coordinates and back, and devices as messages for people name them.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/transport/Mesh.h"
+#include <algorithm>
+
+namespace pp {
+
+const char *nameOf(Axis axis) {
+  constexpr const char *names[] = {"tensor", "context", "data", "pipeline"};
+  return names[size_t(axis)];
+}
+
+Mesh::Mesh(std::array<Axis, axisCount> order, std::array<int32_t, axisCount> sizesInOrder) : order(order) {
+  for (size_t i = 0; i < axisCount; ++i)
+    sizes[size_t(order[i])] = sizesInOrder[i];
+}
+
+int32_t Mesh::devices() const {
+  int32_t product = 1;
+  for (int32_t size : sizes)
+    product *= size;
+  return product;
+}
+
+int32_t Mesh::stride(Axis axis) const {
+  int32_t product = 1;
+  for (size_t i = 0; order[i] != axis; ++i)
+    product *= size(order[i]);
+  return product;
+}
+
+std::vector<int32_t> Mesh::line(int32_t device, const std::vector<Axis> &axes) const {
+  std::vector<int32_t> members = {device};
+  for (Axis axis : axes) {
+    std::vector<int32_t> along;
+    for (int32_t member : members)
+      for (int32_t k = 0; k < size(axis); ++k)
+        along.push_back(moved(member, axis, k));
+    members = std::move(along);
+  }
+  std::sort(members.begin(), members.end());
+  return members;
+}
+
+std::string Mesh::name(int32_t device) const {
+  std::string rank = "rank " + std::to_string(rankOf(device));
+  if (devicesOfRank() == 1)
+    return rank;
+  std::string text = "device " + std::to_string(device) + " (" + rank;
+  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data})
+    if (size(axis) > 1)
+      text += std::string(", ") + nameOf(axis) + " " + std::to_string(coordinate(device, axis));
+  return text + ")";
+}
+
+std::string Mesh::describe() const {
+  const int32_t ranks = size(Axis::Pipeline), each = devicesOfRank();
+  std::string text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  if (each == 1)
+    return text;
+  text = std::to_string(devices()) + " devices (" + text + " of " + std::to_string(each) + ": ";
+  bool isNext = false;
+  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data})
+    if (size(axis) > 1) {
+      text += std::string(isNext ? ", " : "") + nameOf(axis) + " " + std::to_string(size(axis));
+      isNext = true;
+    }
+  return text + ")";
+}
+
+} // namespace pp

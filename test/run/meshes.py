@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Judges `mesh data = D` by execution: D replicas of a schedule against one rank with D times the rows."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: meshes.py PP_COMPILE FOLDER [--all] [--only NAME]..
+# A microbatch of D replicas holds the sequences that a microbatch of D times the rows holds on one rank: so gradients,
+# losses and the weights after three steps of AdamW are those of `schedule=single` but for rounding, and the same bits
+# in each mode. Replicas sum in the order of their devices, as `data_parallel` does: there the bits are the same, too.
+# --all: every schedule with two and with three replicas; without, each with one number.
+import argparse, os, signal, subprocess, sys, time
+import documents, harness
+from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
+
+SCHEDULES = ("1f1b", "zb_v/model=gpt2", "gpipe", "interleaved/model=gpt2", "weipipe_interleave", "tawpipe/model=gpt2",
+             "fsdp", "slimpipe/exchange=true/kv_heads=1", "helixpipe/model=gpt2", "dualpipe_v", "1f1b_vocabulary",
+             "1f1b/model=gpt2", "weipipe_interleave/model=gpt2", "fsdp/model=gpt2", "replicated_1f1b", "zero1")
+SIZES = dict(model="llama", precision="f64", ranks=4, microbatches=4)
+
+
+class Meshes:
+    def __init__(self, compiler, folder, only):
+        self.runner, self.tally, self.references, self.only = Runner(compiler, folder), harness.Tally(), {}, only
+        self.compiler, self.folder, self.text = compiler, folder, self.runner.text
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def wants(self, name):
+        return not self.only or any(word in name for word in self.only)
+
+    def make(self, name, **values):
+        return harness.compile_train(self.compiler, self.path(name), SMALL | SIZES | values)
+
+    def reference(self, replicas, values):
+        """One rank that has the rows of all replicas in a microbatch."""
+        sizes = SIZES | values | dict(ranks=1, microbatch=SMALL["microbatch"] * replicas)
+        key = tuple(sizes.items())
+        if key not in self.references:
+            program = self.runner.compile(schedule="single", **sizes)
+            self.references[key] = self.runner.run(program, 1, "threads", "rendezvous")
+        return self.references[key]
+
+    def schedule(self, schedule, replicas, modes, **values):
+        name, *more = schedule.split("/")
+        if not self.wants(schedule):
+            return
+        given = values | dict(pair.split("=") for pair in more if pair.startswith(("model=", "kv_heads=")))
+        program = self.runner.compile(schedule=schedule, **SIZES | values, **{"mesh.data": replicas})
+        wanted, first = self.reference(replicas, given), None
+        tolerance = TOLERANCE[SIZES["precision"]]
+        for transport, sends in modes:
+            gradients, losses, weights = self.runner.run(program, SIZES["ranks"] * replicas, transport, sends)
+            worst, where = difference(gradients, wanted[0])
+            drift = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted[1]))
+            trained, moved = difference(weights, wanted[2])
+            first = first or (gradients, losses, weights)
+            same = first == (gradients, losses, weights)
+            good = same and worst <= tolerance and drift <= 10 * tolerance and trained <= TRAINED[SIZES["precision"]]
+            self.tally.check(good, f"{replicas} x {schedule} {transport} {sends}: gradients {worst:.1e} losses "
+                                   f"{drift:.1e} trained {trained:.1e}"
+                                   + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
+
+    def bits(self):
+        """Sums over replicas have the bits of those over ranks that share the microbatches."""
+        for precision, model in (("f32", "llama"), ("bf16", "gpt2")):
+            sizes = dict(model=model, precision=precision)
+            mesh = self.runner.compile(schedule="single", **SIZES | sizes, **{"mesh.data": 2})
+            ranks = self.runner.compile(schedule="data_parallel", **SIZES | sizes | dict(ranks=2, microbatches=8))
+            ours, theirs = (self.runner.run(program, 2, "threads", "rendezvous") for program in (mesh, ranks))
+            self.tally.check(ours[0] == theirs[0] and ours[2] == theirs[2],
+                             f"2 x single in {precision}, {model}: the bits of data_parallel")
+
+    def orders(self):
+        """Devices may be numbered along the pipeline first: the same bits."""
+        text = open(harness.TRAIN).read()
+        changed = self.path("pipeline_first.pipe")
+        with open(changed, "w") as file:
+            file.write(text.replace("  precision precision\n",
+                                    '  precision precision\n  mesh data = 2, order = "pipeline data tensor context"\n'))
+        made = [self.runner.compile(train, schedule="1f1b", **SIZES, **defines)
+                for train, defines in ((changed, {}), (harness.TRAIN, {"mesh.data": 2}))]
+        first, second = (self.runner.run(program, 8, "mpi", "rendezvous") for program in made)
+        self.tally.check(first == second, "`order = \"pipeline data ..\"`: the bits of the default order")
+
+    def resumed(self):
+        """A checkpoint of two replicas goes on as one with twice the rows, and back: losses of one run."""
+        rows = SMALL["microbatch"]
+        programs = {"mesh": (self.make("resume_mesh", schedule="1f1b", **{"mesh.data": 2}), 8),
+                    "single": (self.make("resume_single", schedule="single", ranks=1, microbatch=2 * rows), 1)}
+
+        def run(name, *options):
+            program, ranks = programs[name]
+            log = self.path("resume.jsonl")
+            harness.call([*harness.launch(program, ranks, "threads"), "--data", self.text, "--log", log, *options])
+            return [line["loss"] for line in harness.read_log(log)]
+
+        for first, second in (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh")):
+            whole = run(first, "--steps", "4")
+            saved = self.path(f"saved_{first}_{second}")
+            run(first, "--steps", "4", "--stop-at", "2", "--save", saved)
+            rest = run(second, "--resume", saved)
+            error = max(abs(a - b) / b for a, b in zip(whole[2:], rest, strict=True))
+            self.tally.check(error <= (0 if first == second else 1e-12),
+                             f"{first}, saved and resumed as {second}: losses {error:.1e}")
+
+    def rows(self):
+        """Packed documents, dropout, shuffling and epochs: which sequence a row is decides all of them."""
+        rows = SMALL["microbatch"]
+        packed = documents.write_dataset(self.folder, "documents.safetensors", *documents.random_documents(3, 400, 30))
+        drop = {"model": "gpt2", "model.embed_rate": 0.1, "model.residual_rate": 0.2}
+        for what, defines, options in (
+            ("packed documents", {"data.documents": "true"}, ["--data", packed]),
+            ("dropout", drop, ["--data", self.text]),
+            ("shuffled epochs", {"data.documents": "true"}, ["--data", packed, "--shuffle", "--epochs", "2"]),
+        ):
+            name, found = what.replace(" ", "_"), []
+            for schedule, ranks, values in (("1f1b", 4, {"mesh.data": 2}),
+                                            ("single", 1, {"microbatch": 2 * rows})):
+                program = self.make(f"{name}_{schedule}", schedule=schedule, **dict(ranks=ranks) | values, **defines)
+                log, grads = program + ".jsonl", program + ".grads"
+                steps = [] if "--epochs" in options else ["--steps", "3"]
+                harness.call([program, "--in-process", *options, *steps, "--log", log, "--grads", grads, "--eval",
+                              packed if "documents" in str(defines) else self.path("short.txt")])
+                lines = [(line["loss"], line["tokens"], line.get("eval_loss", 0)) for line in harness.read_log(log)]
+                found.append((lines, {key: its for key, (_, its) in harness.read_safetensors(grads).items()}))
+            (ours, gradients), (theirs, wanted) = found
+            worst, where = difference(gradients, wanted)
+            off = max(abs(a - b) / max(abs(b), 1) for mine, other in zip(ours, theirs, strict=True)
+                      for a, b in zip(mine, other, strict=True))
+            self.tally.check(worst <= 1e-11 and off <= 1e-10,
+                             f"{what}: gradients {worst:.1e} ({where}), losses {off:.1e}")
+
+    def logprobs(self):
+        """Each token's, in the order of the file, whoever computes it."""
+        found = []
+        for name, values in (("logprobs_mesh", dict(schedule="1f1b", **{"mesh.data": 3})),
+                             ("logprobs_single", dict(schedule="single", ranks=1))):
+            program = self.make(name, **values)
+            harness.call([program, "--in-process", "--data", self.path("short.txt"), "--steps", "1", "--lr", "0",
+                          "--logprobs", program + ".logprobs"])
+            found.append(harness.read_safetensors(program + ".logprobs"))
+        error = max(abs(a - b) for a, b in zip(found[0]["logprobs"][1], found[1]["logprobs"][1], strict=True))
+        self.tally.check(error <= 1e-6 and found[0]["tokens"] == found[1]["tokens"], f"logprobs: {error:.1e}")
+
+    def faults(self):
+        """What says where something went wrong names the device."""
+        program = self.make("faults", schedule="1f1b", **{"mesh.data": 2})
+        said = harness.call([*harness.launch(program, 4, "mpi"), "--data", self.text], expect=None).stderr
+        self.tally.check("8 devices (4 ranks of 2: data 2); mpirun started 4: run `mpirun -n 8 <program>`" in said,
+                         f"too few devices: {said.strip()[-300:]}")
+        run = subprocess.Popen([*harness.launch(program, 8, "mpi"), "--data", self.text, "--steps", "100000"],
+                               env=harness.ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        time.sleep(5)
+        listed = subprocess.run(["pgrep", "-f", f"^{program} --data"], capture_output=True, text=True).stdout.split()
+        for pid in listed:
+            with open(f"/proc/{pid}/environ") as environment:
+                if "OMPI_COMM_WORLD_RANK=5" in environment.read().split("\0"):
+                    os.kill(int(pid), signal.SIGKILL)
+        said = run.communicate(timeout=60)[1]
+        self.tally.check("device 5 (rank 2, data 1) (process" in said, f"a killed device: {said.strip()[-300:]}")
+
+    def traces(self):
+        program, trace = self.make("traced", schedule="1f1b", **{"mesh.data": 2}), self.path("trace.json")
+        harness.call([program, "--in-process", "--data", self.text, "--steps", "2", "--trace", trace])
+        with open(trace) as file:
+            text = file.read()
+        self.tally.check(all(f"device {k} (rank {k // 2}, data {k % 2})" in text for k in range(8)),
+                         "--trace names all devices")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only", action="append", default=[])
+    arguments = parser.parse_args()
+    os.makedirs(arguments.folder, exist_ok=True)
+    tests = Meshes(arguments.compiler, arguments.folder, arguments.only)
+    with open(tests.text, "rb") as text, open(tests.path("short.txt"), "wb") as short:
+        short.write(text.read(2000))
+    for number, schedule in enumerate(SCHEDULES):
+        for replicas in (2, 3) if arguments.all else (2 + number % 2,):
+            modes = [("threads", "rendezvous"), ("mpi", "buffered" if number % 2 else "rendezvous")]
+            if harness.RUNTIME:
+                modes.append((f"streams/{number}", "rendezvous"))
+            tests.schedule(schedule, replicas, modes)
+    for name in ("bits", "orders", "resumed", "rows", "logprobs", "faults", "traces"):
+        if tests.wants(name):
+            getattr(tests, name)()
+    return tests.tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
