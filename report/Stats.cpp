@@ -142,6 +142,8 @@ void pp::writeStats(ProgramOp program, const Timeline &timeline, llvm::json::OSt
   json.objectBegin();
   json.attribute("program", program.getSymName());
   json.attribute("ranks", static_cast<int64_t>(program.getRanks()));
+  if (MeshAttr mesh = program.getMeshAttr()) // all below is of one device of a rank
+    json.attribute("devices", static_cast<int64_t>(program.getRanks()) * mesh.devicesOfRank());
   json.attribute("microbatches", static_cast<int64_t>(program.getMicrobatches()));
   json.attribute("makespan", timeline.makespan);
   json.attribute("bubble", timeline.bubble());

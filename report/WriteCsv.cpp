@@ -73,6 +73,11 @@ static std::string messageCell(PostOp post, const Pieces &pieces) {
     name += "." + std::to_string(coord.getMicrobatch());
   char sign = post.getKind() == PostKind::send ? '>' : post.getKind() == PostKind::receive ? '<' : '+';
   std::string peers = post.isHost() ? "host" : "";
+  if (AxesAttr axes = post.getAxesAttr()) { // `grad.0+data`
+    for (Axis axis : axes.getAxes())
+      peers += (peers.empty() ? "" : ":") + stringifyAxis(axis).str();
+    return name + sign + peers;
+  }
   for (int64_t peer : post.isHost() ? ArrayRef<int64_t>() : post.getPeers())
     peers += (peers.empty() ? "" : ":") + std::to_string(peer);
   return name + sign + peers;

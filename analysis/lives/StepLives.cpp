@@ -93,21 +93,25 @@ void StepLives::begin(Value value, int64_t first, Operation *born) {
   extend(list.back(), value);
 }
 
-void StepLives::readTask(TaskOp task) {
-  for (auto [result, tie] : llvm::zip(task.getResults(), task.getTies())) {
-    if (tie >= 0 && shards.contains(task.getInputs()[tie])) {
-      shards.insert(result);
-      continue;
-    }
-    auto taken = tie < 0 ? storage.end() : storage.find(task.getInputs()[tie]);
-    if (taken == storage.end()) {
-      begin(result, positions[task], task);
-      continue;
-    }
-    auto [key, index] = taken->second;
-    storage[result] = {key, index};
-    extend(lives[key][index], result);
+/// The value goes on in the place of another. False where that has no life of its own.
+bool StepLives::goesOn(Value value, Value before) {
+  if (shards.contains(before)) {
+    shards.insert(value);
+    return true;
   }
+  auto taken = storage.find(before);
+  if (taken == storage.end())
+    return false;
+  auto [key, index] = taken->second;
+  storage[value] = {key, index};
+  extend(lives[key][index], value);
+  return true;
+}
+
+void StepLives::readTask(TaskOp task) {
+  for (auto [result, tie] : llvm::zip(task.getResults(), task.getTies()))
+    if (tie < 0 || !goesOn(result, task.getInputs()[tie]))
+      begin(result, positions[task], task);
 }
 
 void StepLives::readWait(WaitOp wait) {
@@ -115,8 +119,9 @@ void StepLives::readWait(WaitOp wait) {
     shards.insert(wait.getValue());
     return;
   }
-  Operation *move = wait.getFuture().getDefiningOp();
-  begin(wait.getValue(), positions[move], move);
+  auto move = wait.getFuture().getDefiningOp<MoveOp>();
+  if (!move.getAxes() || !goesOn(wait.getValue(), move.getValue())) // over the mesh it is summed where it is
+    begin(wait.getValue(), positions[move], move);
 }
 
 /// A copy that arrives and that nobody waits for.

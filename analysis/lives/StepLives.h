@@ -47,6 +47,7 @@ private:
   int64_t endOfArrival(pipeline::MoveOp move, int64_t rank) const;
   void readStashMove(pipeline::MoveOp move);
   void endStash(UnitRank key, mlir::Operation *end);
+  bool goesOn(mlir::Value value, mlir::Value before);
   void readTask(pipeline::TaskOp task);
   void readStash(pipeline::TaskOp task);
 };
