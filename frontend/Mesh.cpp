@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/Mesh.h"
 #include "frontend/schedule/Elaborator.h"
+#include "llvm/ADT/StringExtras.h"
 
 using namespace llvm;
 using namespace pp;

@@ -63,8 +63,8 @@ class Meshes:
                                    + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
 
     def bits(self):
-        """Sums over replicas have the bits of those over ranks that share the microbatches. A tied table has not: on one
-        rank it is one weight of one piece, and its two gradients are added in every microbatch."""
+        """Sums over replicas have the bits of those over ranks that share the microbatches. A tied table has not:
+        in one piece its two gradients are added in every microbatch."""
         for precision in ("f32", "bf16"):
             sizes = dict(precision=precision)
             mesh = self.runner.compile(schedule="single", **SIZES | sizes, **{"mesh.data": 2})
