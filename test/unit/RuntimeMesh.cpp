@@ -71,18 +71,17 @@ RankProgram resolved(const std::string &mesh, int32_t device, Program &program) 
   EXPECT_TRUE(readProgram(whole, program).ok());
   RankProgram rank;
   rank.device = device;
-  const std::string text = R"({"rank": )" + std::to_string(program.mesh.rankOf(device)) + R"(, "arena_bytes": 64,
-    "messages": [{"kind": "send", "peer": )" +
-                           std::to_string(1 - program.mesh.rankOf(device)) + R"(, "bytes": 8, "label": "act(0, 0)"
-},
+  const std::string own = std::to_string(program.mesh.rankOf(device)),
+                    other = std::to_string(1 - program.mesh.rankOf(device));
+  const std::string text = R"x({"rank": )x" + own + R"x(, "arena_bytes": 64, "messages": [
+      {"kind": "send", "peer": )x" +
+                           other + R"x(, "bytes": 8, "label": "act(0, 0)"},
       {"kind": "reduce", "group": [0, 1], "root": 1, "count": 1, "type": "f64", "label": "norm"},
-      {"kind": "all_reduce", "group": [)" +
-                           std::to_string(program.mesh.rankOf(device)) +
-                           R"(], "axes": ["data"], "count": 4, "type": "f32", "label": "grad(0)"}]
-})";
+      {"kind": "all_reduce", "group": [)x" +
+                           own + R"x(], "axes": ["data"], "count": 4, "type": "f32", "label": "grad(0)"}]})x";
   const Status status = readRankProgram(text, program, rank);
-EXPECT_TRUE(status.ok()) << status.message();
-return rank;
+  EXPECT_TRUE(status.ok()) << status.message();
+  return rank;
 }
 
 TEST(Mesh, MessagesNameDevices) {
