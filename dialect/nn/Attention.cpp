@@ -46,16 +46,30 @@ SmallVector<Value> RopeOp::pointers() { return {getX(), getStarts(), getY()}; }
 
 //===-- Chunks --------------------------------------------------------------------------------------------------===//
 
-static bool endsWithStarts(ValueRange lists) {
-  return !lists.empty() && tensorOf(lists.back()).getElementType().isInteger(32);
+/// The tensors of integers behind all k and v: `starts` or not, and with dropout `rows`.
+template <typename Range> static Range dataOf(Range lists) {
+  auto isInteger = [](Value value) { return tensorOf(value).getElementType().isInteger(32); };
+  size_t keys = lists.size();
+  while (keys > 0 && isInteger(lists[keys - 1]))
+    --keys;
+  return lists.drop_front(keys);
 }
-template <typename Range> static Range keysOf(Range lists) { return lists.drop_back(endsWithStarts(lists)); }
-static Value startsOf(ValueRange lists) { return endsWithStarts(lists) ? lists.back() : Value(); }
+template <typename Range> static Range keysOf(Range lists) { return lists.drop_back(dataOf(lists).size()); }
+template <typename Op> static Value startsOf(Op op) {
+  auto data = dataOf(op.getLists());
+  return data.size() > (op.getDropoutAttr() ? 1 : 0) ? data.front() : Value();
+}
+template <typename Op> static Value sequencesOf(Op op) {
+  auto data = dataOf(op.getLists());
+  return op.getDropoutAttr() && !data.empty() ? data.back() : Value();
+}
 
 OperandRange AttentionOp::getKv() { return keysOf(getLists()); }
 OperandRange AttentionBwdOp::getKv() { return keysOf(getLists()); }
-Value AttentionOp::getStarts() { return startsOf(getLists()); }
-Value AttentionBwdOp::getStarts() { return startsOf(getLists()); }
+Value AttentionOp::getStarts() { return startsOf(*this); }
+Value AttentionBwdOp::getStarts() { return startsOf(*this); }
+Value AttentionOp::getRows() { return sequencesOf(*this); }
+Value AttentionBwdOp::getRows() { return sequencesOf(*this); }
 
 /// Where the first key of each chunk stands: as given, else one chunk after the other from 0 on.
 template <typename Op> static SmallVector<int64_t> positionsOf(Op op) {
@@ -100,7 +114,7 @@ template <typename Adaptor> static LogicalResult checkScores(Check check, Adapto
     return emitOptionalError(check.loc, "`", check.op, "` expects a window of at least 0, got ", window);
   if (window > 0 && !a.getCausal())
     return emitOptionalError(check.loc, "`", check.op, "` expects `causal` where it has a window");
-  if (Value starts = startsOf(a.getLists())) {
+  if (Value starts = startsOf(a)) {
     if (!a.getCausal())
       return emitOptionalError(check.loc, "`", check.op, "` expects `causal` where rows hold documents");
     if (failed(checkStarts(check, starts, a.getQ())))
@@ -111,6 +125,23 @@ template <typename Adaptor> static LogicalResult checkScores(Check check, Adapto
       return emitOptionalError(check.loc, "`", check.op, "` expects a ", name, " of at least 0, got ",
                                value.convertToDouble());
   return success();
+}
+
+/// What dropout reads, and that the call's queries are of a sequence; keys are, where they may be seen.
+template <typename Adaptor> static LogicalResult checkDropout(Check check, Adaptor a) {
+  size_t data = dataOf(ValueRange(a.getLists())).size(), most = a.getDropoutAttr() ? 2 : 1;
+  if (data > most || data + 1 < most)
+    return emitOptionalError(check.loc, "`", check.op, "` expects ",
+                             a.getDropoutAttr() ? "1 or 2 tensors" : "at most 1 tensor",
+                             " of integers behind its keys, got ", data);
+  if (!a.getDropoutAttr())
+    return success();
+  int64_t end = static_cast<int64_t>(a.getOffset()) + tensorOf(a.getQ()).getDimSize(1);
+  if (int64_t length = a.getDropoutAttr().getLength(); end > length)
+    return emitOptionalError(check.loc, "`", check.op, "` expects queries of a sequence of ", length,
+                             " tokens where it has dropout, got some up to position ", end - 1);
+  auto i32 = IntegerType::get(a.getQ().getContext(), 32);
+  return check.type("rows", sequencesOf(a), RankedTensorType::get(tensorOf(a.getQ()).getShape().take_front(2), i32));
 }
 
 /// Shapes of q and of all chunks.
@@ -128,7 +159,7 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
   if (heads % kvHeads != 0)
     return emitOptionalError(check.loc, "`", check.op, "` expects heads to be a multiple of kv_heads, got ", heads,
                              " and ", kvHeads);
-  if (failed(checkScores(check, a)))
+  if (failed(checkDropout(check, a)) || failed(checkScores(check, a)))
     return failure();
   for (size_t i = 0; i < kv.size(); i += 2)
     if (failed(checkChunk(check, q, kv[i], kv[i + 1], heads, kvHeads)))
@@ -174,10 +205,21 @@ template <typename Op> static double attentionPairs(Op op) {
   return static_cast<double>(dims[0] * widthOf(op.getQ())) * pairs;
 }
 
-/// Window, scale and softcap, up to the last that says something.
+/// Arithmetic of all pairs; dropout makes a word for each.
+template <typename Op> static double attentionFlops(Op op, double perElement) {
+  double elements = attentionPairs(op), width = static_cast<double>(widthOf(op.getQ()) / op.getHeads());
+  return perElement * elements + (op.getDropoutAttr() ? 15 * (elements / width) : 0);
+}
+
+/// Window, scale and softcap, up to the last that says something; with dropout all, and its own.
 template <typename Op> static SmallVector<double> attentionParams(Op op) {
   SmallVector<double> params = {static_cast<double>(op.getWindow()), op.getScale().convertToDouble(),
                                 op.getSoftcap().convertToDouble()};
+  if (DropoutAttr dropout = op.getDropoutAttr()) {
+    params.append({dropout.getRate().getValueAsDouble(), static_cast<double>(dropout.getSite()),
+                   static_cast<double>(dropout.getLength())});
+    return params;
+  }
   while (!params.empty() && params.back() == 0)
     params.pop_back();
   return params;
@@ -202,8 +244,10 @@ INFER(AttentionOp) {
 
 Dims AttentionOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionOp::params() { return attentionParams(*this); }
-double AttentionOp::flops() { return 4 * attentionPairs(*this); }
-Flags AttentionOp::flags() { return flagsOf({{"causal", getCausal()}, {"documents", getStarts() != nullptr}}); }
+double AttentionOp::flops() { return attentionFlops(*this, 4); }
+Flags AttentionOp::flags() {
+  return flagsOf({{"causal", getCausal()}, {"documents", getStarts() != nullptr}, {"dropout", getRows() != nullptr}});
+}
 SmallVector<Run> AttentionOp::lists() { return {{1, count(getLists())}}; }
 
 INFER(AttentionMergeOp) {
@@ -315,10 +359,11 @@ INFER(AttentionBwdOp) {
 
 Dims AttentionBwdOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionBwdOp::params() { return attentionParams(*this); }
-double AttentionBwdOp::flops() { return 10 * attentionPairs(*this); }
+double AttentionBwdOp::flops() { return attentionFlops(*this, 10); }
 Flags AttentionBwdOp::flags() {
   return flagsOf({{"causal", getCausal()},
                   {"documents", getStarts() != nullptr},
+                  {"dropout", getRows() != nullptr},
                   {"accumulate", getAcc() != nullptr},
                   {"sums", getSums() && getKvAcc().empty()},
                   {"accumulate_kv", !getKvAcc().empty()}});

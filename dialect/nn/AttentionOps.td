@@ -5,23 +5,28 @@
 
 /// First positions of chunks.
 def Nn_Offsets : OptionalAttr<DenseI64ArrayAttr>;
-/// k and v of each chunk in turn and then, where rows hold several documents, where the document of each query begins.
+/// k and v of each chunk in turn; then, where rows hold several documents, where the document of each query begins;
+/// then, with dropout, the number of each query's sequence in the run.
 def Nn_Lists : Variadic<AnyTypeOf<[Nn_Tensor, Nn_Integers]>>;
 def Nn_KeyLists { string declaration = [{
     /// k and v of each chunk in turn.
     ::mlir::OperandRange getKv();
     /// Where in the sequence each query's document begins; null where a row is one document.
     ::mlir::Value getStarts();
+    /// The number of each query's sequence in the run; null without dropout.
+    ::mlir::Value getRows();
   }]; }
+def Nn_Dropout : OptionalAttr<Nn_DropoutAttr>;
 
 def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists"]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";
   let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = .., window = 0, scale = 1 / sqrt(d), "
-                  "softcap = 0.0)";
+                  "softcap = 0.0, dropout = 0.0)";
   let formula = "o = softmax(q k^T / sqrt(d)) v, d = width / heads";
   let note = "of each head; k and v have kv_heads heads, each read by heads / kv_heads heads of q; `causal`: a query "
              "sees the keys up to its own position, with a `window` of n the last n of them; a `scale` replaces "
-             "1 / sqrt(d), and a `softcap` of c makes c tanh(x / c) of every score x";
+             "1 / sqrt(d), and a `softcap` of c makes c tanh(x / c) of every score x; `dropout` is a rate, as that of "
+             "`dropout(..)`, and meets the softmax's results";
   let description = [{
     `lists` has k and v of each chunk in turn: one chunk for a whole sequence, for a slice those of the slices before it
     and its own. A tensor of integers behind them, [b, l], says where in the sequence the document of each query begins:
@@ -33,11 +38,15 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists"]> {
     has o = 0 and a log-sum-exp of -inf. With a `window` of n keys, a query sees those from n - 1 before its own
     position on; 0: all. `scale` is 1 / sqrt(d) where it is 0; a `softcap` of 0 leaves scores as they are.
 
+    With `dropout` the weight of query i and key j of a head h, both counted from the sequence's begin, is 0 or grows by
+    1 / (1 - rate), as element (h * length + i) * length + j of a sequence does in `nn.dropout`, before it multiplies v;
+    the log-sum-exp is that of all keys. The last tensor of `lists` are the numbers of the queries' sequences, `rows`.
+
     An attention of some of the chunks is a part; `attention_merge` joins parts.
   }];
   let arguments = (ins Nn_Tensor:$q, Nn_Lists:$lists, I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal,
                        Nn_Offset:$offset, Nn_Offsets:$kv_offsets, Nn_Offset:$window, Nn_Number:$scale,
-                       Nn_Number:$softcap);
+                       Nn_Number:$softcap, Nn_Dropout:$dropout);
   let results = (outs Nn_Tensor:$o, Nn_Tensor:$lse);
   let assemblyFormat = "$q `,` $lists attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_KeyLists.declaration;
@@ -95,7 +104,7 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists"],
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$lse, Nn_Tensor:$delta, Nn_Lists:$lists,
                        Optional<Nn_Tensor>:$acc, Variadic<Nn_Tensor>:$kv_acc, I64Attr:$heads, Nn_Offset:$kv_heads,
                        Nn_Flag:$causal, Nn_Flag:$sums, Nn_Offset:$offset, Nn_Offsets:$kv_offsets,
-                       Nn_Offset:$window, Nn_Number:$scale, Nn_Number:$softcap);
+                       Nn_Offset:$window, Nn_Number:$scale, Nn_Number:$softcap, Nn_Dropout:$dropout);
   let results = (outs Nn_Tensor:$dq, Variadic<Nn_Tensor>:$dkv);
   let assemblyFormat = [{
     $dout `,` $q `,` $lse `,` $delta `,` $lists (`into` $acc^)? (`into_kv` $kv_acc^)? attr-dict

@@ -1,6 +1,6 @@
-// How the declaration of a weight is printed, parsed and verified; what parts of a model and their arguments may carry.
+// How attributes of weights and dropouts are printed, parsed and verified; what parts of a model, and arguments, carry.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "dialect/nn/Nn.h"
+#include "dialect/nn/Shapes.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -68,6 +68,42 @@ LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitEr
   if (!(given >= 0) || (given > 0 && init != Init::normal && init != Init::uniform))
     return emitError() << "`" << name.getValue() << "` begins as `" << stringifyInit(init) << "` with deviation "
                        << given << "; expected 0 or more for `normal` and `uniform`, and 0 for others";
+  return success();
+}
+
+// <1.0e-01 site 1 of 3 in 1024>
+void DropoutAttr::print(AsmPrinter &printer) const {
+  printer << "<";
+  printer.printAttributeWithoutType(getRate());
+  printer << " site " << getSite();
+  if (getSites())
+    printer << " of " << getSites();
+  printer << " in " << getLength() << ">";
+}
+
+Attribute DropoutAttr::parse(AsmParser &parser, Type) {
+  MLIRContext *context = parser.getContext();
+  SMLoc loc = parser.getCurrentLocation();
+  double rate = 0;
+  int64_t site = 0, sites = 0, length = 0;
+  if (parser.parseLess() || parser.parseFloat(rate) || parser.parseKeyword("site") || parser.parseInteger(site) ||
+      (succeeded(parser.parseOptionalKeyword("of")) && parser.parseInteger(sites)) || parser.parseKeyword("in") ||
+      parser.parseInteger(length) || parser.parseGreater())
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(emitError, context, FloatAttr::get(Float64Type::get(context), rate), site, sites, length);
+}
+
+LogicalResult DropoutAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, FloatAttr rate, int64_t site,
+                                  int64_t sites, int64_t length) {
+  double share = rate.getValueAsDouble();
+  if (!(share >= 0 && share < 1))
+    return emitError() << "`dropout` expects a rate of at least 0 and below 1, got " << share;
+  if (site < 0 || site >= kDropoutSites)
+    return emitError() << "`dropout` expects a site from 0 to " << kDropoutSites - 1 << ", got " << site;
+  if (sites < 0 || length < 1)
+    return emitError() << "`dropout` expects sites of at least 0 and a length of at least 1, got " << sites << " and "
+                       << length;
   return success();
 }
 

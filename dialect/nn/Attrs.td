@@ -1,4 +1,4 @@
-// Attributes of the `nn` dialect: how a model declares a weight.
+// Attributes of the `nn` dialect: how a model declares a weight, and the dropout of an attention's weights.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_DIALECT_NNATTRS_TD
 #define PP_DIALECT_NNATTRS_TD
@@ -46,6 +46,18 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                         "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+}
+
+def Nn_DropoutAttr : AttrDef<Nn_Dialect, "Dropout"> {
+  let mnemonic = "dropout";
+  let summary = "dropout of the weights of an attention";
+  let description = [{
+    `rate` of them are 0; `site` and `sites` are as in `nn.dropout`; a whole sequence has `length` tokens.
+    `#nn.dropout<1.0e-01 site 1 of 3 in 1024>`, and once the layer is known `#nn.dropout<1.0e-01 site 4 in 1024>`.
+  }];
+  let parameters = (ins "::mlir::FloatAttr":$rate, "int64_t":$site, "int64_t":$sites, "int64_t":$length);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
 }

@@ -40,6 +40,26 @@ FailureOr<Operation *> pp::nn::createOp(OpBuilder &builder, Location loc, String
   return builder.create(state);
 }
 
+std::optional<DropoutSite> pp::nn::dropoutSiteOf(Operation *op) {
+  auto known = [](int64_t site, int64_t sites) { return DropoutSite{site, sites}; };
+  if (auto dropout = dyn_cast<DropoutOp>(op))
+    return known(dropout.getSite(), dropout.getSites());
+  auto attention = dyn_cast<AttentionOp>(op);
+  if (!attention || !attention.getDropoutAttr())
+    return std::nullopt;
+  return known(attention.getDropoutAttr().getSite(), attention.getDropoutAttr().getSites());
+}
+
+void pp::nn::setDropoutSite(Operation *op, DropoutSite site) {
+  if (auto dropout = dyn_cast<DropoutOp>(op)) {
+    dropout.setSite(site.site);
+    return dropout.setSites(site.sites);
+  }
+  auto attention = cast<AttentionOp>(op);
+  DropoutAttr old = attention.getDropoutAttr();
+  attention.setDropoutAttr(DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength()));
+}
+
 Type pp::nn::sumType(Type element) { return element.isF64() ? element : Float32Type::get(element.getContext()); }
 
 Type pp::nn::firstElementType(Operation *op) {

@@ -83,6 +83,14 @@ llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);
 
 namespace pp::nn {
 
+/// Which of the model's dropouts an op has: until the layer is known, `sites` is how many the model's text has, then 0.
+struct DropoutSite {
+  int64_t site, sites;
+};
+std::optional<DropoutSite> dropoutSiteOf(mlir::Operation *op);
+/// Of an op that has one.
+void setDropoutSite(mlir::Operation *op, DropoutSite site);
+
 /// The name in checkpoints of a weight that this part of a model declares, in this layer; -1: the part exists once.
 std::string weightName(WeightAttr declared, mlir::Operation *part, int64_t layer);
 

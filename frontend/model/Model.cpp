@@ -39,8 +39,8 @@ public:
       types = part.results;
       previous = step;
     }
-    for (nn::DropoutOp dropout : dropouts)
-      dropout.setSites(int64_t(dropouts.size()));
+    for (auto [site, op] : enumerate(dropouts))
+      nn::setDropoutSite(op, {int64_t(site), int64_t(dropouts.size())});
     auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
     if (types.size() != 1 || types[0] != loss)
       return evaluator.fail(model.parts.back().returnAt,
@@ -404,10 +404,14 @@ private:
       name = "embedding";
     }
     mlir::NamedAttrList attributes(given);
-    if (name == "dropout") {
+    auto rate = name == "attention" ? dyn_cast_or_null<mlir::FloatAttr>(attributes.get("dropout")) : mlir::FloatAttr();
+    if (rate && rate.getValueAsDouble() < 1)
+      attributes.set("dropout", nn::DropoutAttr::get(builder.getContext(), rate, 0, 0, shape.sequence));
+    else if (rate)
+      return evaluator.fail(expr->at, "`attention` expects a rate of dropout of at least 0 and below 1, got " +
+                                          Value(rate.getValueAsDouble()).text());
+    if (name == "dropout" || rate)
       operands.push_back(added[2]);
-      attributes.set("site", builder.getI64IntegerAttr(int64_t(dropouts.size())));
-    }
     mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(attributes);
     // The text may be right and a size from the command line wrong: an error of shapes names these sizes, too.
     mlir::ScopedDiagnosticHandler addSizes(builder.getContext(), [&](mlir::Diagnostic &error) {
@@ -423,8 +427,8 @@ private:
       if (auto tensor = dyn_cast<RankedTensorType>(type))
         if (std::string tooLarge = saysTooLarge(tensor.getShape()); !tooLarge.empty())
           return evaluator.fail(expr->at, "the result of `" + name + "` " + tooLarge);
-    if (auto dropout = dyn_cast<pp::nn::DropoutOp>(*op))
-      dropouts.push_back(dropout);
+    if (nn::dropoutSiteOf(*op))
+      dropouts.push_back(*op);
     if (auto loss = dyn_cast<pp::nn::CrossEntropyOp>(*op)) {
       loss.setCounted(shape.documents);
       losses.add(loss.getLoss(), expr->at);
@@ -447,7 +451,7 @@ private:
   std::vector<Built> built;                         // by part
   SmallVector<mlir::Value, 3> added;                // data that the text does not name, as kAdded says
   unsigned addedAt = 0;                             // the number of the first among the arguments
-  SmallVector<nn::DropoutOp> dropouts;              // of the model, in the order of its text
+  SmallVector<mlir::Operation *> dropouts;          // of the model, in the order of its text
   SmallVector<std::pair<Name, mlir::Value>> values; // of the part that is being built
 };
 } // namespace

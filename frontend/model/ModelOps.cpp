@@ -33,31 +33,20 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"split", "x"},
                                {"cross_entropy", "z, targets"}};
 
-static constexpr OpAttribute kAttributes[] = {{"embedding", "pad", OpAttribute::Token, false},
-                                              {"layernorm", "epsilon", OpAttribute::Number, false},
-                                              {"rmsnorm", "epsilon", OpAttribute::Number, false},
-                                              {"rmsnorm", "heads", OpAttribute::Count, false},
-                                              {"rope", "heads", OpAttribute::Count, true},
-                                              {"rope", "theta", OpAttribute::Number, false},
-                                              {"rope", "style", OpAttribute::Text, false},
-                                              {"rope", "table", OpAttribute::Numbers, false},
-                                              {"attention", "heads", OpAttribute::Count, true},
-                                              {"attention", "kv_heads", OpAttribute::Count, false},
-                                              {"attention", "causal", OpAttribute::Flag, true},
-                                              {"attention", "window", OpAttribute::Window, false},
-                                              {"attention", "scale", OpAttribute::Limit, false},
-                                              {"attention", "softcap", OpAttribute::Limit, false},
-                                              {"gelu", "exact", OpAttribute::Flag, false},
-                                              {"split", "parts", OpAttribute::Runs, true},
-                                              {"split", "periods", OpAttribute::Count, false},
-                                              {"rmsnorm", "plus", OpAttribute::Natural, false},
-                                              {"scale", "factor", OpAttribute::Factor, true},
-                                              {"glu", "activation", OpAttribute::Text, false},
-                                              {"glu", "limit", OpAttribute::Limit, false},
-                                              {"glu", "alpha", OpAttribute::Number, false},
-                                              {"dropout", "rate", OpAttribute::Limit, true},
-                                              {"glu", "plus", OpAttribute::Factor, false},
-                                              {"cross_entropy", "softcap", OpAttribute::Limit, false}};
+static constexpr OpAttribute kAttributes[] = {
+    {"embedding", "pad", OpAttribute::Token, false},     {"layernorm", "epsilon", OpAttribute::Number, false},
+    {"rmsnorm", "epsilon", OpAttribute::Number, false},  {"rmsnorm", "heads", OpAttribute::Count, false},
+    {"rope", "heads", OpAttribute::Count, true},         {"rope", "theta", OpAttribute::Number, false},
+    {"rope", "style", OpAttribute::Text, false},         {"rope", "table", OpAttribute::Numbers, false},
+    {"attention", "heads", OpAttribute::Count, true},    {"attention", "kv_heads", OpAttribute::Count, false},
+    {"attention", "causal", OpAttribute::Flag, true},    {"attention", "window", OpAttribute::Window, false},
+    {"attention", "scale", OpAttribute::Limit, false},   {"attention", "softcap", OpAttribute::Limit, false},
+    {"attention", "dropout", OpAttribute::Limit, false}, {"gelu", "exact", OpAttribute::Flag, false},
+    {"split", "parts", OpAttribute::Runs, true},         {"split", "periods", OpAttribute::Count, false},
+    {"rmsnorm", "plus", OpAttribute::Natural, false},    {"scale", "factor", OpAttribute::Factor, true},
+    {"glu", "activation", OpAttribute::Text, false},     {"glu", "limit", OpAttribute::Limit, false},
+    {"glu", "alpha", OpAttribute::Number, false},        {"dropout", "rate", OpAttribute::Limit, true},
+    {"glu", "plus", OpAttribute::Factor, false},         {"cross_entropy", "softcap", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
@@ -85,6 +74,8 @@ std::string ModelOptions::signature(const ModelOp &op) {
       text += "heads";
     else if (StringRef(known.name) == "scale")
       text += "1 / sqrt(d)";
+    else if (StringRef(known.name) == "dropout")
+      text += "0.0";
     else if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
       text += Value(number.getValueAsDouble()).text();
     else if (auto flag = dyn_cast_or_null<mlir::BoolAttr>(normal); flag && !known.required)
@@ -165,6 +156,8 @@ FailureOr<mlir::Attribute> ModelOptions::read(const Expr *call, Name label, cons
   if (!made)
     return evaluator.fail(expr->at,
                           "expected " + Twine(kinds[found->kind]) + " for `" + label.text + "`, got " + value->text());
+  if (call->name == "attention" && label.text == "dropout" && cast<mlir::FloatAttr>(made).getValue().isZero())
+    return mlir::Attribute();
   return call->name == "scale" ? roundedFactor(made) : made;
 }
 

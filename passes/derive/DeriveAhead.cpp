@@ -32,6 +32,8 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
       llvm::append_range(operands, kv[k]);
     if (attention.getStarts())
       llvm::append_range(operands, starts);
+    if (attention.getRows())
+      llvm::append_range(operands, rows);
     NamedAttrList attributes(attention->getAttrs());
     attributes.set("kv_offsets", slice.startsOf(slices, builder.getContext()));
     FailureOr<Operation *> made =
@@ -56,7 +58,7 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     auto made = attend(help.getSlices(), number > 0);
     if (failed(made))
       return failure();
-    SmallVector<Group> inputs = {{GroupKind::act, act}, {GroupKind::starts, starts}};
+    SmallVector<Group> inputs = {{GroupKind::act, act}, {GroupKind::starts, starts}, {GroupKind::rows, rows}};
     inputs.append(chunkGroups(GroupKind::kv, kv));
     inputs.append(skipGroups(GroupKind::act, skips));
     if (number > 0)
@@ -86,22 +88,21 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
       llvm::append_range(keys, kv[k]);
     if (whole.getStarts())
       llvm::append_range(keys, starts);
+    if (whole.getRows())
+      llvm::append_range(keys, rows);
     auto part = builder.create<nn::AttentionBwdOp>(
         whole.getLoc(), whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta(), keys,
         adds ? given.values.front() : Value(), ValueRange(), whole.getHeads(), whole.getKvHeads(), whole.getCausal(),
         /*sums=*/true, whole.getOffset(), slice.startsOf(slices, builder.getContext()), whole.getWindow(),
-        whole.getScale(), whole.getSoftcap());
+        whole.getScale(), whole.getSoftcap(), whole.getDropoutAttr());
     for (auto [i, k] : llvm::enumerate(slices))
       dkvOut[k] = SmallVector<Value>(part.getDkv().slice(2 * i, 2));
     return part;
   };
   for (auto [number, help] : llvm::enumerate(cut.plan.helps)) {
     auto part = attend(help.getSlices(), number > 0);
-    SmallVector<Group> inputs = {{GroupKind::act, act},
-                                 {GroupKind::starts, starts},
-                                 {GroupKind::kept, kept},
-                                 {GroupKind::stash, stash},
-                                 {GroupKind::dact, dact}};
+    SmallVector<Group> inputs = {{GroupKind::act, act},   {GroupKind::starts, starts}, {GroupKind::rows, rows},
+                                 {GroupKind::kept, kept}, {GroupKind::stash, stash},   {GroupKind::dact, dact}};
     inputs.append(chunkGroups(GroupKind::kv, kv));
     inputs.append(skipGroups(GroupKind::act, skips));
     inputs.append(skipGroups(GroupKind::dact, dskips));
@@ -124,8 +125,11 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
 }
 
 LogicalResult PieceGraph::writeBackwardRest(const CutRequest &cut, const Group &given) {
-  SmallVector<Group> inputs = {
-      {GroupKind::act, act}, {GroupKind::starts, starts}, {GroupKind::kept, kept}, {GroupKind::stash, stash}};
+  SmallVector<Group> inputs = {{GroupKind::act, act},
+                               {GroupKind::starts, starts},
+                               {GroupKind::rows, rows},
+                               {GroupKind::kept, kept},
+                               {GroupKind::stash, stash}};
   inputs.append(chunkGroups(GroupKind::kv, kv));
   inputs.append({{GroupKind::dact, dact}, given});
   inputs.append(skipGroups(GroupKind::act, skips));

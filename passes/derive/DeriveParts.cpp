@@ -41,6 +41,10 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
       inputs.push_back({GroupKind::starts, starts});
       llvm::append_range(operands, starts);
     }
+    if (attention.getRows()) {
+      inputs.push_back({GroupKind::rows, rows});
+      llvm::append_range(operands, rows);
+    }
     NamedAttrList attributes(attention->getAttrs());
     attributes.set("kv_offsets", slice.startsOf(chunks, builder.getContext()));
     FailureOr<Operation *> part = nn::createOp(builder, loc, "attention", operands, attributes.getAttrs());
@@ -124,6 +128,10 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
     inputs.push_back({GroupKind::starts, starts});
     llvm::append_range(keys, starts);
   }
+  if (whole.getRows()) {
+    inputs.push_back({GroupKind::rows, rows});
+    llvm::append_range(keys, rows);
+  }
   for (int64_t k : help.getHome() && adds ? help.getSlices() : ArrayRef<int64_t>()) {
     inputs.push_back(chunkGroup(GroupKind::dkv, dkv[k], k, attention));
     llvm::append_range(sums, inputs.back().values);
@@ -131,7 +139,7 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
   auto part = builder.create<nn::AttentionBwdOp>(
       whole.getLoc(), query[0], query[1], query[2], query[3], keys, Value(), sums, whole.getHeads(), whole.getKvHeads(),
       whole.getCausal(), true, whole.getOffset(), slice.startsOf(help.getSlices(), builder.getContext()),
-      whole.getWindow(), whole.getScale(), whole.getSoftcap());
+      whole.getWindow(), whole.getScale(), whole.getSoftcap(), whole.getDropoutAttr());
   SmallVector<Value> made = {part.getDq()};
   if (!help.getHome())
     llvm::append_range(made, part.getDkv());

@@ -57,14 +57,13 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
 /// Each layer's dropouts have masks of their own. A part outside the layers has those behind the last of layer -1.
 static LogicalResult numberDropout(Operation *op, int64_t layer) {
   constexpr int64_t sites = 1 << 16; // 16 bits of the masks' counter
-  auto dropout = dyn_cast<nn::DropoutOp>(op);
-  if (!dropout || dropout.getSites() == 0)
+  std::optional<nn::DropoutSite> said = nn::dropoutSiteOf(op);
+  if (!said || said->sites == 0)
     return success();
-  int64_t site = (layer + 1) * static_cast<int64_t>(dropout.getSites()) + static_cast<int64_t>(dropout.getSite());
+  int64_t site = (layer + 1) * said->sites + said->site;
   if (site >= sites)
     return op->emitError() << "a model has at most " << sites << " dropouts; this is number " << site;
-  dropout.setSite(site);
-  dropout.setSites(0);
+  nn::setDropoutSite(op, {site, 0});
   return success();
 }
 

@@ -58,7 +58,7 @@ LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attentio
     return attention.emitError("an `attention` that is not causal needs the keys of later slices; such a model cannot "
                                "run in slices");
   SmallVector<Value> own = {operands[1], operands[2]};
-  SmallVector<Value> starts(operands.begin() + 3, operands.end());
+  SmallVector<Value> data(operands.begin() + 3, operands.end()); // `starts`, `rows`
   for (Value &value : own)
     if (isa<BlockArgument>(value) &&
         !readsKeys()) { // of an activation from another piece, which does not wait for later slices
@@ -73,7 +73,7 @@ LogicalResult PieceGraph::addChunks(OpBuilder &builder, nn::AttentionOp attentio
     operands.append(kv[k].end() - 2, kv[k].end());
   }
   operands.append(own);
-  operands.append(starts);
+  operands.append(data);
   kv.back().append(own);
   return success();
 }

@@ -98,7 +98,7 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
   }
   entry.model.parts.push_back(use);
   entry.key += name.str() + " ";
-  if (!function.front().getOps<nn::DropoutOp>().empty()) // a mask is the layer's
+  if (llvm::any_of(function.front(), [](Operation &op) { return nn::dropoutSiteOf(&op); })) // a mask is the layer's
     entry.key += "layer " + std::to_string(layer) + " ";
   return success();
 }

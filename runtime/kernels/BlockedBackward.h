@@ -84,12 +84,21 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       for (int n = 0; n < vectors; ++n)
         store(pt + i * queryBlock + n * lanes, exp2(load(pt + i * queryBlock + n * lanes) - load(lse + n * lanes)));
   }
+  /// What dropout leaves of a tile: which pairs stay, all bits of a word or none, and what their weights grow by.
+  struct Drops {
+    alignas(64) uint32_t stays[rows * panel];
+    float growth;
+    PP_INLINE Vector factor(int64_t at) const {
+      using Integers = typename Base::Integers;
+      return Vector(Integers(Vector{} + growth) & *reinterpret_cast<const Integers *>(stays + at));
+    }
+  };
   /// dSt = scale * Pt * (V dOt - D), times `slope` if scores are capped, and what Pt and dSt are multiplied as; `at` is
-  /// the tile's first word.
-  template <bool isCapped>
+  /// the tile's first word. With dropout V dOt is what stays of it, and so is Pt from then on.
+  template <bool isCapped, bool isDropped>
   [[gnu::noinline]] static void slopeTile(const Packs &f, const float *v, int64_t words, const float *doutT,
-                                          const float *delta, float scale, const float *pt, int64_t at,
-                                          const float *slope) {
+                                          const float *delta, float scale, float *pt, int64_t at, const float *slope,
+                                          const Drops &drops) {
     Vector tile[rows][vectors];
     clearTile(tile);
     dot(tile, v, words, doutT, panel, words);
@@ -98,9 +107,15 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       PP_UNROLL
     for (int n = 0; n < vectors; ++n) {
       Vector weight = load(pt + i * queryBlock + n * lanes);
+      if constexpr (isDropped)
+        tile[i][n] *= drops.factor(i * panel + n * lanes);
       tile[i][n] = scale * weight * (tile[i][n] - load(delta + n * lanes));
       if constexpr (isCapped)
         tile[i][n] *= load(slope + i * panel + n * lanes);
+      if constexpr (isDropped) {
+        weight *= drops.factor(i * panel + n * lanes);
+        store(pt + i * queryBlock + n * lanes, weight);
+      }
       if constexpr (paired) {
         PairsOf<lanes>::storeHalves(f.pt + (at + i * queryBlock + n * lanes) / 2, weight);
         PairsOf<lanes>::storeHalves(f.dst + (at + i * queryBlock + n * lanes) / 2, tile[i][n]);
@@ -113,10 +128,14 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     }
   }
   /// Pt and dSt of a panel against a block of keys; hidden scores may exceed L, so they are cleared after exp.
-  static void backwardScores(const Packs &f, int64_t p, int64_t width, int64_t j0, int64_t from, int64_t keys,
-                             float scale, const Sight &sight) {
+  static void backwardScores(const Packs &f, int64_t p, int64_t width, int64_t t0, int64_t j0, int64_t from,
+                             int64_t keys, float scale, const Sight &sight, const PairDropout &dropout) {
     int64_t words = width / perWord, queries = p * words * panel;
     alignas(64) float slope[rows * panel];
+    Drops drops;
+    drops.growth = float(dropout.growth);
+    auto *slopes = dropout.any ? (f.cap > 0 ? slopeTile<true, true> : slopeTile<false, true>)
+                               : (f.cap > 0 ? slopeTile<true, false> : slopeTile<false, false>);
     for (int64_t t = from; t < keys; t += rows) {
       int64_t at = t * queryBlock + p * panel, row = (j0 + t) * words;
       float *pt = f.tile + (paired ? p * panel : at);
@@ -126,14 +145,15 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
         weightTile(f.k + row, words, f.qt + queries, log2e * scale, f.lse + p * panel, pt);
       if (sight.crosses(j0 + t))
         sight.hide(pt, queryBlock, j0 + t, 0);
-      auto *slopes = f.cap > 0 ? slopeTile<true> : slopeTile<false>;
-      slopes(f, f.v + row, words, f.doutT + queries, f.delta + p * panel, scale, pt, at, slope);
+      if (dropout.any)
+        dropout.tile<rows, panel>(t0, j0 + t, drops.stays);
+      slopes(f, f.v + row, words, f.doutT + queries, f.delta + p * panel, scale, pt, at, slope, drops);
     }
   }
 
   /// All panels of a query block against one block of keys; the queries begin `lead` keys after the chunk's first.
   static void backwardBlock(const AttentionShape &shape, const Packs &f, float *dqt, const Chunk &chunk,
-                            const Bounds &bounds, int64_t q0, int64_t j0) {
+                            const Bounds &bounds, int64_t q0, int64_t j0, const PairDropout &dropout) {
     int64_t width = widthOf(shape), most = 0, queries = queriesFrom(shape, q0), lead = shape.lead(chunk) + q0;
     for (int64_t p = 0; p * panel < queries; ++p) {
       Sight sight = bounds.sight(shape, chunk, q0, p);
@@ -141,7 +161,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
       if (keys <= from)
         continue;
       most = keys > most ? keys : most;
-      backwardScores(f, p, width, j0, from, keys, 1 / float(shape.root), sight);
+      backwardScores(f, p, width, q0 + p * panel, j0, from, keys, 1 / float(shape.root), sight, dropout);
       addOuter(dqt + p * width * panel, f.kAcross + (j0 + from) / perWord * width,
                f.dstAcross + from / perWord * queryBlock + p * panel, queryBlock, width,
                (roundUp(keys, rows) - from) / perWord);
@@ -163,6 +183,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     const E *dout, *q;
     const float *lse, *delta;
     E *dq;
+    PairDropout dropout;
   };
 
   /// A query without keys has L = -inf, and weights 2^(S - L) that must be 0.
@@ -194,7 +215,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     pack(head.q + q0 * stride, log2e / float(shape.root), f.qAcross, f.qt);
     packStatistics(f, head.lse + q0, head.delta + q0, queries, packed);
     for (int64_t j0 = bounds.begin(0); j0 < keys; j0 += keyBlock)
-      backwardBlock(shape, f, dqt, chunk, bounds, q0, j0);
+      backwardBlock(shape, f, dqt, chunk, bounds, q0, j0, head.dropout);
   }
 
   template <class E>
@@ -222,11 +243,11 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   template <class E>
   static void backwardChunk(const PreparedOp &op, const Packs &f, int64_t b, int64_t group, int64_t i,
                             void *const *arguments) {
-    AttentionShape shape(op, arguments[4]);
+    AttentionShape shape(op, arguments[4], arguments[8]);
     for (int64_t h = group * shape.share(); h < (group + 1) * shape.share(); ++h) {
       int64_t query = shape.query(b, 0, h), row = shape.statistic(b, 0, h);
-      Head<E> head{in<E>(arguments[0]) + query, in<E>(arguments[1]) + query, in<float>(arguments[2]) + row,
-                   in<float>(arguments[3]) + row, out<E>(arguments[5]) + query};
+      Head<E> head{in<E>(arguments[0]) + query,   in<E>(arguments[1]) + query,  in<float>(arguments[2]) + row,
+                   in<float>(arguments[3]) + row, out<E>(arguments[5]) + query, shape.dropout(shape.chunks[i], b, h)};
       for (int64_t q0 = 0; q0 < shape.s; q0 += queryBlock) {
         float *dqt = f.dqt(shape, blockKept(shape, h, q0));
         if (i == 0)
@@ -239,7 +260,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   }
 
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
-    AttentionShape shape(op, arguments[4]);
+    AttentionShape shape(op, arguments[4], arguments[8]);
     Packs f(op.scratch, shape);
     int64_t width = widthOf(shape), stride = shape.groups * shape.d;
     for (int64_t b = 0; b < shape.batch; ++b)

@@ -93,9 +93,26 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
         store(top + n * lanes, greater(load(top + n * lanes), load(st + i * panel + n * lanes)));
   }
 
-  /// One panel against one block of keys.
-  static void forwardBlock(const Packs &f, const Carried &carried, int64_t p, int64_t width, float scale, int64_t j0,
-                           int64_t keys, const Sight &sight) {
+  /// Clears the weights in `st` of pairs that dropout drops; the first query and key as `dropout` counts them.
+  [[gnu::noinline]] static void dropWeights(const PairDropout &dropout, float *st, int64_t query, int64_t key,
+                                            int64_t keys) {
+    using Integers = typename Base::Integers;
+    alignas(64) uint32_t stays[rows * panel];
+    for (int64_t j = 0; j < keys; j += rows) {
+      dropout.tile<rows, panel>(query, key + j, stays);
+      for (int64_t i = 0; i < rows; i += perWord)
+        for (int n = 0; n < vectors; ++n) {
+          const auto *bits = reinterpret_cast<const Integers *>(stays + i * panel + n * lanes);
+          Integers kept = paired ? (bits[0] & 0xffff) | (bits[vectors] & ~0xffff) : bits[0];
+          auto *weights = reinterpret_cast<Integers *>(st + (j + i) / perWord * panel + n * lanes);
+          *weights &= kept;
+        }
+    }
+  }
+
+  /// One panel, whose first query is number t0 of the call, against one block of keys.
+  static void forwardBlock(const Packs &f, const Carried &carried, int64_t p, int64_t width, float scale, int64_t t0,
+                           int64_t j0, int64_t keys, const Sight &sight, const PairDropout &dropout) {
     int64_t words = width / perWord;
     float *ot = carried.ot + p * width * panel, *largest = carried.largest + p * panel, *sum = carried.sum + p * panel;
     const float *k = f.k + j0 * words, *qt = f.qt + p * words * panel;
@@ -133,6 +150,8 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
       for (int64_t c = 0; c < width && any; ++c)
         store(ot + c * panel + n * lanes, load(ot + c * panel + n * lanes) * shrink);
     }
+    if (dropout.any)
+      dropWeights(dropout, f.st, t0, j0, keys);
     addOuter(ot, f.v + j0 / perWord * width, f.st, panel, width, keys / perWord);
   }
 
@@ -145,13 +164,14 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
   /// A block of queries (rows of one head, `stride` apart) against the packed chunk.
   template <class E>
   static void attendChunk(const AttentionShape &shape, const Packs &f, const Carried &carried, const Chunk &chunk,
-                          const E *q, int64_t b, int64_t q0) {
+                          const E *q, int64_t b, int64_t head, int64_t q0) {
     int64_t width = widthOf(shape), keyBlock = keyBlockOf(shape), stride = shape.heads * shape.d;
     int64_t queries = queriesFrom(shape, q0), packed = roundUp(queries, panel);
     int64_t keys = shape.keysBefore(chunk, q0 + queries);
     if (shape.keysFrom(chunk, b, q0) >= keys)
       return;
     Bounds bounds(shape, chunk, b, q0);
+    PairDropout dropout = shape.dropout(chunk, b, head);
     packRows(q + q0 * stride, stride, queries, shape.d, f.q, width, packed);
     float scale = log2e / float(shape.root);
     transposeBlock(f.q, packed, width, scale, f.qt);
@@ -160,7 +180,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
         Sight sight = bounds.sight(shape, chunk, q0, p);
         int64_t from = bounds.begin(p) > j0 ? bounds.begin(p) : j0, seen = sight.keys(from, j0 + keyBlock - from);
         if (seen > 0)
-          forwardBlock(f, carried, p, width, scale, from, seen, sight);
+          forwardBlock(f, carried, p, width, scale, q0 + p * panel, from, seen, sight, dropout);
       }
   }
 
@@ -172,14 +192,14 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
     for (int64_t i = 0; i < queries; ++i) {
       bool any = carried.sum[i] > 0;
       lse[q0 + i] = any ? ln2 * carried.largest[i] + __builtin_logf(carried.sum[i]) : -__builtin_inff();
-      carried.sum[i] = any ? 1 / carried.sum[i] : 0;
+      carried.sum[i] = any ? float(shape.growth) / carried.sum[i] : 0;
     }
     transposeBack(carried.ot, roundUp(queries, panel), width, carried.sum, f.q);
     unpackRows(f.q, width, o + q0 * stride, stride, queries, shape.d, false);
   }
 
   template <class E> static pp_status_t run(const PreparedOp &op, void *const *arguments) {
-    AttentionShape shape(op, arguments[1]);
+    AttentionShape shape(op, arguments[1], arguments[4]);
     Packs f(op.scratch, shape);
     int64_t width = widthOf(shape), stride = shape.groups * shape.d;
     for (int64_t b = 0; b < shape.batch; ++b)
@@ -196,7 +216,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
               Carried carried(f, shape, blockKept(shape, head, q0));
               if (i == 0)
                 begin(carried, roundUp(queriesFrom(shape, q0), panel), width);
-              attendChunk(shape, f, carried, chunk, in<E>(arguments[0]) + query, b, q0);
+              attendChunk(shape, f, carried, chunk, in<E>(arguments[0]) + query, b, head, q0);
               if (i + 1 == shape.count)
                 finish(shape, f, carried, out<E>(arguments[2]) + query,
                        out<float>(arguments[3]) + shape.statistic(b, 0, head), q0);

@@ -34,7 +34,7 @@ size_t listLength(const PreparedOp &op) {
   switch (op.kernel) {
   case Kernel::attention:
   case Kernel::attention_bwd:
-    return size_t(2 * op.chunkCount) + op.has(Documents);
+    return size_t(2 * op.chunkCount) + op.has(Documents) + op.has(Dropped);
   case Kernel::attention_merge:
     return size_t(2 * op.dims[4]);
   case Kernel::cross_entropy_merge:
@@ -148,7 +148,7 @@ int32_t pp_rope(pp_rank_t *rank, int32_t op, const void *x, const int32_t *start
 }
 
 int32_t pp_attention(pp_rank_t *rank, int32_t op, const void *q, const void *const *kv, void *o, void *lse) {
-  return PP_RUN(attention, q, kv, o, lse);
+  return PP_RUN(attention, q, kv, o, lse, rank->scalars());
 }
 
 int32_t pp_attention_merge(pp_rank_t *rank, int32_t op, const void *const *parts, void *o, void *lse) {
@@ -169,7 +169,7 @@ int32_t pp_attention_delta(pp_rank_t *rank, int32_t op, const void *dout, const 
 
 int32_t pp_attention_bwd(pp_rank_t *rank, int32_t op, const void *dout, const void *q, const void *lse,
                          const void *delta, const void *const *kv, void *dq, void *const *dkv, const void *o) {
-  return PP_RUN(attention_bwd, dout, q, lse, delta, kv, dq, dkv, o);
+  return PP_RUN(attention_bwd, dout, q, lse, delta, kv, dq, dkv, o, rank->scalars());
 }
 
 int32_t pp_gelu(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(gelu, x, y); }

@@ -27,13 +27,15 @@ enum OpFlag : uint32_t {
   Documents = 4096,
   PlusOne = 8192,
   Tanh = 16384,
+  Dropped = 32768,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
-/// may have up to three: window, scale, softcap; cross_entropy, its stats and dz may end with a softcap.
+/// may have up to three: window, scale, softcap, and with the flag "dropout" have three more; cross_entropy, its stats
+/// and dz may end with a softcap.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -53,12 +55,12 @@ enum OpFlag : uint32_t {
   X(rmsnorm_rebuild, 2, 0, PlusOne)                                                                                    \
   X(rmsnorm_bwd, 2, 0, Accumulate | PlusOne)                                                                           \
   X(rope, 5, 1, Pair | Inverse | Documents)                                                                            \
-  X(attention, 6, 0, Causal | Documents)                                                                               \
+  X(attention, 6, 0, Causal | Documents | Dropped)                                                                     \
   X(attention_merge, 5, 0, 0)                                                                                          \
   X(attention_delta, 4, 0, 0)                                                                                          \
   X(sink, 4, 0, 0)                                                                                                     \
   X(sink_bwd, 3, 0, 0)                                                                                                 \
-  X(attention_bwd, 6, 0, Causal | Documents | Accumulate | Sums | AccumulateKv)                                        \
+  X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv)                              \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
   X(swiglu, 1, 0, 0)                                                                                                   \
@@ -99,8 +101,8 @@ enum class Kernel : uint8_t {
 inline constexpr int kernelCount = 0 PP_FOR_EACH_KERNEL(PP_ONE);
 #undef PP_ONE
 
-/// Runs one op; `arguments` are the C ABI's pointers in their order (adamw, adamw_all, sgd,
-/// muon_momentum, muon and the gradients of cross-entropy: then the rank's OptimizerScalars).
+/// Runs one op; `arguments` are the C ABI's pointers in their order (updates, attention, attention_bwd, dropout and the
+/// gradients of cross-entropy: then the rank's OptimizerScalars).
 using Body = pp_status_t (*)(const PreparedOp &op, void *const *arguments);
 
 /// Keys that lie together, and where the first of them stands in the sequence.
@@ -113,7 +115,7 @@ struct PreparedOp {
   Type type;
   uint32_t flags = 0;
   int64_t dims[6] = {};
-  double params[3] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
+  double params[6] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
   const std::vector<double> *turns = nullptr; ///< rope: all of its params
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves

@@ -40,7 +40,7 @@ inline double plainScores(const AttentionShape &shape, const double *q, const vo
 }
 
 inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) {
-  AttentionShape shape(op, arguments[1]);
+  AttentionShape shape(op, arguments[1], arguments[4]);
   double *scores = reinterpret_cast<double *>(op.scratch), *sum = scores + shape.allKeys();
   for (int64_t b = 0; b < shape.batch; ++b)
     for (int64_t head = 0; head < shape.heads; ++head)
@@ -53,10 +53,11 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
         for (int64_t i = 0; i < shape.count; ++i) {
           const double *v = inList<double>(arguments[1], 2 * i + 1) + shape.key(shape.chunks[i], b, 0, group);
           int64_t begin = shape.keysFrom(shape.chunks[i], b, t), end = shape.keysBefore(shape.chunks[i], t + 1);
+          PairDropout dropout = shape.dropout(shape.chunks[i], b, head);
           for (int64_t j = begin; j < end; ++j) {
             double weight = exponential(*score++ - largest);
             total += weight;
-            addScaled(sum, weight, v + j * shape.groups * shape.d, shape.d);
+            addScaled(sum, weight * dropout.factor(t, j), v + j * shape.groups * shape.d, shape.d);
           }
         }
         for (int64_t c = 0; c < shape.d; ++c)
@@ -74,22 +75,23 @@ inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, 
   double lse = in<double>(arguments[2])[row], delta = in<double>(arguments[3])[row],
          *dq = out<double>(arguments[5]) + at;
   double scale = 1 / shape.root;
+  PairDropout dropout = shape.dropout(chunk, b, head);
   for (int64_t j = shape.keysFrom(chunk, b, t); j < shape.keysBefore(chunk, t + 1); ++j) {
     int64_t key = shape.key(chunk, b, j, head / shape.share());
     const double *k = inList<double>(arguments[4], 2 * i) + key, *v = inList<double>(arguments[4], 2 * i + 1) + key;
     double score = cappedScore(shape, scale * dotRows<double>(q, k, d));
-    double weight = lse > -__builtin_inf() ? exponential(score - lse) : 0;
-    double slope = scale * weight * (dotRows<double>(dout, v, d) - delta);
+    double weight = lse > -__builtin_inf() ? exponential(score - lse) : 0, factor = dropout.factor(t, j);
+    double slope = scale * weight * (factor * dotRows<double>(dout, v, d) - delta);
     if (shape.softcap > 0)
       slope *= 1 - score / shape.softcap * (score / shape.softcap);
     addScaled(outList<double>(arguments[6], 2 * i) + key, slope, q, d);
-    addScaled(outList<double>(arguments[6], 2 * i + 1) + key, weight, dout, d);
+    addScaled(outList<double>(arguments[6], 2 * i + 1) + key, factor * weight, dout, d);
     addScaled(dq, slope, k, d);
   }
 }
 
 inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arguments) {
-  AttentionShape shape(op, arguments[4]);
+  AttentionShape shape(op, arguments[4], arguments[8]);
   if (!op.has(Accumulate))
     memset(arguments[5], 0, size_t(shape.batch * shape.s * shape.heads * shape.d) * sizeof(double));
   for (int64_t i = 0; i < shape.count; ++i) {

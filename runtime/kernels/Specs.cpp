@@ -37,13 +37,22 @@ constexpr struct {
                  {"nesterov", Nesterov},
                  {"documents", Documents},
                  {"plus_one", PlusOne},
-                 {"tanh", Tanh}};
+                 {"tanh", Tanh},
+                 {"dropout", Dropped}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
     if (name == kernelFacts[i].name)
       return Kernel(i);
   return std::nullopt;
+}
+
+bool isAttention(Kernel kernel) { return kernel == Kernel::attention || kernel == Kernel::attention_bwd; }
+
+std::string checkDropout(double rate, double site) {
+  return !(rate >= 0 && rate < 1) ? "a rate of " + std::to_string(rate) + "; expected one of at least 0 and below 1"
+         : site >= 1 << 16        ? "site " + std::to_string(int64_t(site)) + " has more than 16 bits"
+                                  : "";
 }
 
 std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
@@ -56,13 +65,11 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::attention_bwd:
     if (d[2] % d[3])
       return std::to_string(d[2]) + " heads are no multiple of " + std::to_string(d[3]) + " kv heads";
-    return !op.has(Causal) && (op.params[0] > 0 || op.has(Documents)) ? "windows and documents need the flag `causal`"
-                                                                      : "";
+    if (!op.has(Causal) && (op.params[0] > 0 || op.has(Documents)))
+      return "windows and documents need the flag `causal`";
+    return op.has(Dropped) ? checkDropout(op.params[3], op.params[4]) : "";
   case Kernel::dropout:
-    return !(op.params[0] >= 0 && op.params[0] < 1)
-               ? "a rate of " + std::to_string(op.params[0]) + "; expected one of at least 0 and below 1"
-           : d[4] >= 1 << 16 ? "site " + std::to_string(d[4]) + " has more than 16 bits"
-                             : "";
+    return checkDropout(op.params[0], double(d[4]));
   case Kernel::rope:
     return op.pairs == 0 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:
@@ -92,9 +99,7 @@ std::string checkDims(const PreparedOp &op) {
 
 bool takesTensors(Kernel kernel) { return kernel == Kernel::adamw_all || kernel == Kernel::sum_squares_all; }
 
-bool takesChunks(Kernel kernel) {
-  return kernel == Kernel::attention || kernel == Kernel::attention_bwd || takesTensors(kernel);
-}
+bool takesChunks(Kernel kernel) { return isAttention(kernel) || takesTensors(kernel); }
 
 /// Losses whose logits may have a cap.
 bool takesCap(Kernel kernel) {
@@ -107,8 +112,8 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
     return count == facts.params || count == facts.params + 1;
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
-  if (facts.name == std::string("attention") || facts.name == std::string("attention_bwd"))
-    return count <= 3;
+  if (isAttention(kernel))
+    return std::count(spec.flags.begin(), spec.flags.end(), "dropout") ? count == 6 : count <= 3;
   if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
     return count <= 1 + size_t(spec.dims[3]) / 2;
   return count == facts.params;
@@ -157,8 +162,8 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
            (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair that turns"
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
-            : *kernel == Kernel::attention || *kernel == Kernel::attention_bwd ? " to 3"
-                                                                               : "") +
+            : isAttention(*kernel)            ? " to 3, or 6 with the flag `dropout`"
+                                              : "") +
            ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)
     if (spec.dims[i] < (mayBeZero(*kernel, i) ? 0 : 1))
@@ -170,7 +175,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)
     op.params[i] = spec.params[i];
-  if (*kernel == Kernel::attention || *kernel == Kernel::attention_bwd || takesCap(*kernel))
+  if (isAttention(*kernel) || takesCap(*kernel))
     std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::rope)
     op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;
@@ -240,9 +245,9 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::linear_dw_bias:
     return 2 * size + d[0] * d[2];
   case Kernel::attention:
-    return 4 * pairs * d[4];
+    return pairs * (4 * d[4] + (op.has(Dropped) ? 15 : 0));
   case Kernel::attention_bwd:
-    return 10 * pairs * d[4];
+    return pairs * (10 * d[4] + (op.has(Dropped) ? 15 : 0));
   case Kernel::rope:
     return 3 * d[0] * d[1] * d[2] * d[3];
   case Kernel::attention_merge:

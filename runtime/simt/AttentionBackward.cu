@@ -14,8 +14,10 @@ namespace {
 constexpr float log2e = 1.44269504088896340736f;
 constexpr int warps = 4, threads = 32 * warps;
 
-/// Weights and slopes of a tile of scores, in place: scores become weights, products with v become slopes.
-PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, bool seen, float lse2, float delta) {
+/// Weights and slopes of a tile of scores, in place: scores become weights, products with v become slopes. `factor` is
+/// dropout's.
+PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, bool seen, float lse2, float delta,
+                       float factor) {
   float scale = float(n.scale), slope = 1;
   if (n.softcap > 0) {
     float capped = n.capped(score * scale);
@@ -23,9 +25,9 @@ PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, boo
     score = capped / scale;
   }
   float weight = seen ? power2(multiplyAdd(score, scale * log2e, -lse2)) : 0.0f;
-  product = seen ? scale * weight * (product - delta) : 0.0f;
+  product = seen ? scale * weight * (product * factor - delta) : 0.0f;
   product *= slope;
-  score = weight;
+  score = weight * factor;
 }
 
 // --- dk, dv ---
@@ -91,7 +93,7 @@ PP_DEVICE void writeKeys(const AttentionCall &n, void *to, const RowSums<KeyGrad
   }
 }
 
-template <class E, int D>
+template <class E, int D, bool Drops>
 __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = KeyGradient<D>;
   constexpr int queries = Block::queries, halves = D / Block::columns;
@@ -122,6 +124,7 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
       load(i + 1);
     QueryStage<E, D> stage(stages, i % 2);
     int t = start + i % tiles * queries;
+    DropoutIf<float, Drops> dropout(n, b, group * n.share() + i / tiles);
     RowSums<Block::blocks> scores, products;
     scores.clear();
     products.clear();
@@ -136,7 +139,10 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
     for (int e = 0; e < 4; ++e) {
       int column = 8 * j + lane % 4 * 2 + e % 2, key = first + warp * 16 + lane / 4 + e / 2 * 8;
       bool seen = !masked || (t + column < n.s && n.sees(chunk, b, t + column, key));
-      slopeOf(n, scores.v[j][e], products.v[j][e], seen, stage.lse[column], stage.delta[column]);
+      float factor = 1;
+      if constexpr (Drops)
+        factor = dropout.factor(t + column, lead, key);
+      slopeOf(n, scores.v[j][e], products.v[j][e], seen, stage.lse[column], stage.delta[column], factor);
     }
     multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<E, Block::blocks>(scores), stage.dout, firstColumn);
     multiplyDown<Block::columns / 8, Block::blocks, D>(dk, Operands<E, Block::blocks>(products), stage.q, firstColumn);
@@ -173,7 +179,7 @@ PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, in
   }
 }
 
-template <class E, int D>
+template <class E, int D, bool Drops>
 __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_constant__ AttentionCall n) {
   using Block = QueryGradient<D>;
   constexpr int keys = Block::keys;
@@ -201,6 +207,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
       lse[half] = static_cast<const float *>(n.lse)[n.statistic(b, t, head)] * log2e;
       delta[half] = static_cast<const float *>(n.delta)[n.statistic(b, t, head)];
     }
+  DropoutIf<float, Drops> dropout(n, b, head);
   RowSums<D / 8> dq;
   dq.clear();
   int chunk = 0, key = 0, turn = 0;
@@ -225,12 +232,18 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
                   (n.causal && thisKey + keys - 1 > first + n.chunks[thisChunk].lead) ||
                   n.hides(thisChunk, b, thisKey, end);
     PP_UNROLL
-    for (int j = 0; j < Block::blocks; ++j)
+    for (int j = 0; j < Block::blocks; ++j) {
+      float factors[4] = {1, 1, 1, 1};
+      if constexpr (Drops)
+        for (int half = 0; half < 2; ++half)
+          dropout.apply(first + warp * 16 + lane / 4 + half * 8, n.chunks[thisChunk].lead,
+                        thisKey + 8 * j + lane % 4 * 2, factors[2 * half], factors[2 * half + 1]);
       PP_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      int column = thisKey + 8 * j + lane % 4 * 2 + e % 2, t = first + warp * 16 + lane / 4 + e / 2 * 8;
-      bool seen = !masked || n.sees(thisChunk, b, t, column);
-      slopeOf(n, scores.v[j][e], products.v[j][e], seen, lse[e / 2], delta[e / 2]);
+      for (int e = 0; e < 4; ++e) {
+        int column = thisKey + 8 * j + lane % 4 * 2 + e % 2, t = first + warp * 16 + lane / 4 + e / 2 * 8;
+        bool seen = !masked || n.sees(thisChunk, b, t, column);
+        slopeOf(n, scores.v[j][e], products.v[j][e], seen, lse[e / 2], delta[e / 2], factors[e]);
+      }
     }
     multiplyDown<D / 8, Block::blocks, D>(dq, Operands<E, Block::blocks>(products), k, 0);
   }
@@ -239,16 +252,17 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
 }
 
 template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[4], a[6], sizeof(E));
+  AttentionCall call = attentionCall(op, a[4], a[6], a[8], sizeof(E));
   call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
   call.wide = call.wide && aligned(call.q, call.dout);
   constexpr int halves = D / KeyGradient<D>::columns;
-  if (pp_status_t status =
-          launch(op, keyGradientKernel<E, D>, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
-                 threads, KeyGradient<D>::sharedBytes, call))
+  auto *keys = op.has(Dropped) ? keyGradientKernel<E, D, true> : keyGradientKernel<E, D, false>;
+  auto *queries = op.has(Dropped) ? queryGradientKernel<E, D, true> : queryGradientKernel<E, D, false>;
+  if (pp_status_t status = launch(op, keys, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
+                                  threads, KeyGradient<D>::sharedBytes, call))
     return status;
-  return launch(op, queryGradientKernel<E, D>, {blocksFor(call.s, QueryGradient<D>::queries), call.heads, call.batch},
-                threads, QueryGradient<D>::sharedBytes, call);
+  return launch(op, queries, {blocksFor(call.s, QueryGradient<D>::queries), call.heads, call.batch}, threads,
+                QueryGradient<D>::sharedBytes, call);
 }
 
 template <class E> Body bodyOf(int64_t d) {

@@ -122,6 +122,15 @@ template <class E, int D, int Keys, int Fold> struct Forward {
     }
   }
 
+  /// Clears the weights that dropout drops; t and key as in `mask`.
+  static PP_DEVICE void drop(const PairDropout<float> &dropout, RowSums<blocks> &weights, int t, int lead, int key) {
+    int column = int(threadIdx.x) % 4 * 2;
+    PP_UNROLL
+    for (int j = 0; j < blocks; ++j)
+      for (int half = 0; half < 2; ++half)
+        dropout.apply(t + half * 8, lead, key + j * 8 + column, weights.v[j][2 * half], weights.v[j][2 * half + 1]);
+  }
+
   /// Divides by the sums and writes rows t and t + 8 of each run.
   PP_DEVICE void write(const AttentionCall &n, int b, int head, int first) {
     int lane = int(threadIdx.x) % 32;
@@ -148,7 +157,7 @@ template <class E, int D, int Keys, int Fold> struct Forward {
   }
 };
 
-template <class E, int D, int Keys, int Fold>
+template <class E, int D, int Keys, int Fold, bool Drops>
 __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ AttentionCall n) {
   using Block = Forward<E, D, Keys, Fold>;
   constexpr int threads = Block::threads;
@@ -162,6 +171,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
                                n.chunks[chunk].length - key, n.d, n.wide);
     commitCopies();
   };
+  DropoutIf<float, Drops> dropout(n, b, head);
   Block mine;
   mine.clear();
   loadRows<Block::queries, D, threads>(q, static_cast<const E *>(n.q) + n.query(b, first, head), int64_t(n.heads) * n.d,
@@ -186,6 +196,8 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
       if (masked)
         Block::mask(n, scores[f], chunk, b, first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, key);
       mine.soften(scores[f], f, float(n.scale) * log2e);
+      if constexpr (Drops)
+        Block::drop(dropout, scores[f], first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, lead, key);
     }
     waitCopies<0>();
     waitBlock(); // V is here, and no warp reads K any more
@@ -201,11 +213,12 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
 
 template <class E, int D, int Keys, int Fold> pp_status_t attention(const PreparedOp &op, void *const *a) {
   using Block = Forward<E, D, Keys, Fold>;
-  AttentionCall call = attentionCall(op, a[1], nullptr, sizeof(E));
+  AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
   call.q = a[0], call.o = a[2], call.lse = a[3];
   call.wide = call.wide && aligned(call.q);
-  return launch(op, forwardKernel<E, D, Keys, Fold>, {blocksFor(call.s, Block::queries), call.heads, call.batch},
-                Block::threads, Block::sharedBytes, call);
+  auto *kernel = op.has(Dropped) ? forwardKernel<E, D, Keys, Fold, true> : forwardKernel<E, D, Keys, Fold, false>;
+  return launch(op, kernel, {blocksFor(call.s, Block::queries), call.heads, call.batch}, Block::threads,
+                Block::sharedBytes, call);
 }
 
 /// Two runs of 16 queries per warp halve the reads of K and V from shared memory; wider heads have no registers for it.

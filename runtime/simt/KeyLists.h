@@ -3,6 +3,7 @@
 #ifndef PP_RUNTIME_SIMT_KEYLISTS_H
 #define PP_RUNTIME_SIMT_KEYLISTS_H
 
+#include "runtime/files/Philox.h"
 #include "runtime/simt/Launch.h"
 
 namespace pp {
@@ -33,6 +34,11 @@ struct AttentionCall {
   double scale, softcap;
   int window;            ///< 0: none
   const int32_t *starts; ///< [batch, s]; null: every row is one document
+  const int32_t *rows;   ///< [batch, s]: the number of each query's sequence in the run; null: no dropout
+  const OptimizerScalars *scalars;
+  double rate;
+  int64_t whole; ///< the length of a sequence, of which this call may have a slice
+  int site;
   KeyChunk chunks[mostChunks];
 
   PP_DEVICE int share() const { return heads / groups; }
@@ -106,6 +112,41 @@ struct AttentionCall {
   }
 };
 
+/// Dropout of one head of a sequence: what the weight of a pair is multiplied by. A pair's word is that of
+/// runtime/kernels/AttentionShape.h.
+template <class A> struct PairDropout {
+  DropoutMask mask;
+  int64_t head, whole;
+  int32_t row;
+  int position;
+  A growth;
+  PP_DEVICE PairDropout(const AttentionCall &n, int b, int head)
+      : mask(n.scalars->seed, n.site, n.scalars->holds ? 0 : n.rate), head(head * n.whole), whole(n.whole),
+        row(n.rows[int64_t(b) * n.s]), position(n.position), growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
+  PP_DEVICE int64_t place(int t, int lead, int j) const {
+    return (head + position + t) * whole + (position - lead + j);
+  }
+  /// Of query t and key j of the chunk.
+  PP_DEVICE A factor(int t, int lead, int j) const {
+    int64_t at = place(t, lead, j);
+    return mask.words(at / 4, row).v[at % 4] >= mask.threshold ? growth : A(0);
+  }
+  /// Multiplies the weights of keys j and j + 1, which mostly share a counter.
+  PP_DEVICE void apply(int t, int lead, int j, A &first, A &second) const {
+    int64_t at = place(t, lead, j);
+    Words words = mask.words(at / 4, row);
+    first *= words.v[at % 4] >= mask.threshold ? growth : A(0);
+    if (at % 4 == 3)
+      words = mask.words(at / 4 + 1, row);
+    second *= words.v[(at + 1) % 4] >= mask.threshold ? growth : A(0);
+  }
+};
+/// In the place of it where nothing is dropped.
+struct NoDropout {
+  PP_DEVICE NoDropout(const AttentionCall &, int, int) {}
+};
+template <class A, bool Drops> using DropoutIf = std::conditional_t<Drops, PairDropout<A>, NoDropout>;
+
 inline int64_t tilesOf(const PreparedOp &op, int64_t size) {
   int64_t tiles = 0;
   for (int64_t i = 0; i < op.chunkCount; ++i)
@@ -113,8 +154,8 @@ inline int64_t tilesOf(const PreparedOp &op, int64_t size) {
   return tiles;
 }
 
-/// `kv` and `dkv` are the C ABI's lists; null what the call has not.
-AttentionCall attentionCall(const PreparedOp &op, const void *kv, void *dkv, int64_t elementBytes);
+/// `kv` and `dkv` are the C ABI's lists; null what the call has not. `scalars` are the rank's.
+AttentionCall attentionCall(const PreparedOp &op, const void *kv, void *dkv, const void *scalars, int64_t elementBytes);
 
 } // namespace pp
 

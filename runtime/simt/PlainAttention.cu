@@ -68,7 +68,7 @@ PP_DEVICE int loadKeys(const PlainTiles<Acc<E>> &tiles, const AttentionCall &n, 
   return count;
 }
 
-template <class E> __global__ void plainForwardKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int first = int(blockIdx.x) * warps, t = first + int(threadIdx.x) / 32,
@@ -78,6 +78,7 @@ template <class E> __global__ void plainForwardKernel(const __grid_constant__ At
     loadRow(tiles.own[0], static_cast<const E *>(n.q) + n.query(b, t, head), d, lane);
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
+  DropoutIf<A, Drops> dropout(n, b, head);
   A largest = minusInfinity<A>, total = 0;
   for (int chunk = 0, key = 0; n.seek(chunk, key, b, first, end); key += tileRows) {
     int count = loadKeys<E>(tiles, n, b, group, chunk, key);
@@ -90,6 +91,8 @@ template <class E> __global__ void plainForwardKernel(const __grid_constant__ At
     largest = most;
     for (int c = lane; c < d; c += 32)
       tiles.sum[0][c] *= keep;
+    if constexpr (Drops)
+      weight *= dropout.factor(t, n.chunks[chunk].lead, key + lane);
     tiles.scores[0][lane] = weight;
     waitWarp();
     addRows(tiles.sum[0], tiles.scores[0], tiles.second, count, d, lane);
@@ -104,20 +107,21 @@ template <class E> __global__ void plainForwardKernel(const __grid_constant__ At
     static_cast<A *>(n.lse)[n.statistic(b, t, head)] = largest + logarithm(total);
 }
 
-/// The weight of a pair and the slope of its score.
+/// The weight of a pair, as dropout leaves it, and the slope of its score.
 template <class A> struct PairSlope {
   A weight = 0, slope = 0;
   PP_DEVICE PairSlope(const AttentionCall &n, bool seen, const A *q, const A *k, const A *dout, const A *v, A lse,
-                      A delta) {
+                      A delta, A factor) {
     if (!seen)
       return;
     A score = n.capped(A(n.scale) * dot(q, k, n.d));
     weight = exponential(score - lse);
-    slope = A(n.scale) * weight * (dot(dout, v, n.d) - delta) * n.slopeOfCap(score);
+    slope = A(n.scale) * weight * (factor * dot(dout, v, n.d) - delta) * n.slopeOfCap(score);
+    weight *= factor;
   }
 };
 
-template <class E> __global__ void plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops> __global__ void plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int first = int(blockIdx.x) * warps, t = first + int(threadIdx.x) / 32,
@@ -132,10 +136,14 @@ template <class E> __global__ void plainQueryGradientKernel(const __grid_constan
   }
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
+  DropoutIf<A, Drops> dropout(n, b, head);
   for (int chunk = 0, key = 0; n.seek(chunk, key, b, first, end); key += tileRows) {
     int count = loadKeys<E>(tiles, n, b, group, chunk, key);
+    A factor = 1;
+    if constexpr (Drops)
+      factor = dropout.factor(t, n.chunks[chunk].lead, key + lane);
     PairSlope<A> pair(n, t < n.s && n.sees(chunk, b, t, key + lane), tiles.own[0], tiles.first + lane * (d + 1),
-                      tiles.own[1], tiles.second + lane * (d + 1), lse, delta);
+                      tiles.own[1], tiles.second + lane * (d + 1), lse, delta, factor);
     tiles.scores[0][lane] = pair.slope;
     waitWarp();
     addRows(tiles.sum[0], tiles.scores[0], tiles.first, count, d, lane);
@@ -160,7 +168,7 @@ PP_DEVICE void writeKeyRow(const AttentionCall &n, void *to, int64_t at, const A
       narrow(static_cast<E *>(to)[at + c], sum[c]);
 }
 
-template <class E> __global__ void plainKeyGradientKernel(const __grid_constant__ AttentionCall n) {
+template <class E, bool Drops> __global__ void plainKeyGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, group = int(blockIdx.y), b = int(blockIdx.z), chunk, first;
   n.tile(int(blockIdx.x), warps, chunk, first);
@@ -176,7 +184,8 @@ template <class E> __global__ void plainKeyGradientKernel(const __grid_constant_
   int start = n.causal && first > lead ? first - lead : 0; // the first query that sees the block's first key
   int64_t stride = int64_t(n.heads) * d;
   int stop = n.queriesUpTo(chunk, b, start, first + warps < length ? first + warps : length);
-  for (int head = group * n.share(); head < (group + 1) * n.share(); ++head)
+  for (int head = group * n.share(); head < (group + 1) * n.share(); ++head) {
+    DropoutIf<A, Drops> dropout(n, b, head);
     for (int t = start; t < stop; t += tileRows) {
       int count = n.s - t < tileRows ? n.s - t : tileRows;
       waitBlock();
@@ -185,9 +194,12 @@ template <class E> __global__ void plainKeyGradientKernel(const __grid_constant_
       waitBlock();
       bool seen = lane < count && n.sees(chunk, b, t + lane, j);
       int64_t row = n.statistic(b, t + lane, head);
+      A factor = 1;
+      if constexpr (Drops)
+        factor = dropout.factor(t + lane, lead, j);
       PairSlope<A> pair(n, seen, tiles.first + lane * (d + 1), tiles.own[0], tiles.second + lane * (d + 1),
                         tiles.own[1], seen ? static_cast<const A *>(n.lse)[row] : A(0),
-                        seen ? static_cast<const A *>(n.delta)[row] : A(0));
+                        seen ? static_cast<const A *>(n.delta)[row] : A(0), factor);
       tiles.scores[0][lane] = pair.slope;
       tiles.scores[1][lane] = pair.weight;
       waitWarp();
@@ -195,6 +207,7 @@ template <class E> __global__ void plainKeyGradientKernel(const __grid_constant_
       addRows(tiles.sum[1], tiles.scores[1], tiles.second, count, d, lane);
       waitWarp();
     }
+  }
   if (j >= length)
     return;
   writeKeyRow<E>(n, n.chunks[chunk].dk, at, tiles.sum[0], lane);
@@ -202,25 +215,28 @@ template <class E> __global__ void plainKeyGradientKernel(const __grid_constant_
 }
 
 template <class E> pp_status_t attention(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[1], nullptr, sizeof(E));
+  AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
   call.q = a[0], call.o = a[2], call.lse = a[3];
-  return launch(op, plainForwardKernel<E>, {blocksFor(call.s, warps), call.heads, call.batch}, 32 * warps,
-                plainBytes<Acc<E>>(call.d), call);
+  auto *kernel = op.has(Dropped) ? plainForwardKernel<E, true> : plainForwardKernel<E, false>;
+  return launch(op, kernel, {blocksFor(call.s, warps), call.heads, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d),
+                call);
 }
 
 template <class E> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
-  AttentionCall call = attentionCall(op, a[4], a[6], sizeof(E));
+  AttentionCall call = attentionCall(op, a[4], a[6], a[8], sizeof(E));
+  auto *queries = op.has(Dropped) ? plainQueryGradientKernel<E, true> : plainQueryGradientKernel<E, false>;
+  auto *keys = op.has(Dropped) ? plainKeyGradientKernel<E, true> : plainKeyGradientKernel<E, false>;
   call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
-  if (pp_status_t status = launch(op, plainQueryGradientKernel<E>, {blocksFor(call.s, warps), call.heads, call.batch},
-                                  32 * warps, plainBytes<Acc<E>>(call.d), call))
+  if (pp_status_t status = launch(op, queries, {blocksFor(call.s, warps), call.heads, call.batch}, 32 * warps,
+                                  plainBytes<Acc<E>>(call.d), call))
     return status;
-  return launch(op, plainKeyGradientKernel<E>, {tilesOf(op, warps), call.groups, call.batch}, 32 * warps,
-                plainBytes<Acc<E>>(call.d), call);
+  return launch(op, keys, {tilesOf(op, warps), call.groups, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d), call);
 }
 
 } // namespace
 
-AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv, int64_t elementBytes) {
+AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv, const void *scalars,
+                                int64_t elementBytes) {
   AttentionCall call{};
   call.batch = int(op.dims[0]), call.s = int(op.dims[1]), call.heads = int(op.dims[2]), call.groups = int(op.dims[3]);
   call.d = int(op.dims[4]), call.count = int(op.chunkCount);
@@ -229,6 +245,11 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
   call.scale = op.params[1] > 0 ? op.params[1] : 1 / std::sqrt(double(call.d));
   call.window = int(op.params[0]), call.softcap = op.params[2], call.position = int(op.dims[5]);
   call.starts = op.has(Documents) ? inList<int32_t>(kv, 2 * op.chunkCount) : nullptr;
+  if (op.has(Dropped)) {
+    takeScalars(op, scalars);
+    call.rows = inList<int32_t>(kv, 2 * op.chunkCount + op.has(Documents)), call.scalars = op.launches->scalars;
+    call.rate = op.params[3], call.site = int(op.params[4]), call.whole = int64_t(op.params[5]);
+  }
   call.wide = call.d * elementBytes % 16 == 0;
   for (int64_t i = 0; i < op.chunkCount; ++i) {
     KeyChunk &chunk = call.chunks[i];

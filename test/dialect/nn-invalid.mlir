@@ -524,6 +524,57 @@ func.func @starts(%q: tensor<2x8x16xf32>, %s: tensor<2x7xi32>) {
 
 // -----
 
+func.func @dropout_without_rows(%q: tensor<2x8x16xf32>) {
+  // expected-error@+2 {{`attention` expects 1 or 2 tensors of integers behind its keys, got 0}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q {heads = 4 : i64, dropout = #nn.dropout<0.5 site 1 in 8>} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @two_starts(%q: tensor<2x8x16xf32>, %s: tensor<2x8xi32>) {
+  // expected-error@+2 {{`attention` expects at most 1 tensor of integers behind its keys, got 2}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q, %s, %s {causal = true, heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8xi32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @rows_of_others(%q: tensor<2x8x16xf32>, %s: tensor<2x7xi32>) {
+  // expected-error@+2 {{`attention` expects rows as 'tensor<2x8xi32>', got 'tensor<2x7xi32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q, %s {heads = 4 : i64, dropout = #nn.dropout<0.5 site 1 in 8>} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x7xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+func.func @queries_behind_the_sequence(%q: tensor<2x8x16xf32>, %s: tensor<2x8xi32>) {
+  // expected-error@+2 {{`attention` expects queries of a sequence of 15 tokens where it has dropout, got some up to position 15}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %o, %l = nn.attention %q, %q, %q, %s {heads = 4 : i64, offset = 8 : i64, dropout = #nn.dropout<0.5 site 1 in 15>} : (tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8x16xf32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  return
+}
+
+// -----
+
+// expected-error@+1 {{`dropout` expects a rate of at least 0 and below 1, got 1.0}}
+func.func private @all_dropped() attributes {test.rate = #nn.dropout<1.0 site 0 in 8>}
+
+// -----
+
+// expected-error@+1 {{`dropout` expects a site from 0 to 65535, got 65536}}
+func.func private @site() attributes {test.rate = #nn.dropout<0.5 site 65536 in 8>}
+
+// -----
+
+// expected-error@+1 {{`dropout` expects sites of at least 0 and a length of at least 1, got 0 and 0}}
+func.func private @length() attributes {test.rate = #nn.dropout<0.5 site 0 in 0>}
+
+// -----
+
 func.func @plus(%x: tensor<2x8x16xf32>, %g: tensor<16xf32>) {
   // expected-error@+2 {{`rmsnorm` expects a `plus` of 0 or 1, got 2}}
   // expected-error@+1 {{failed to infer returned types}}

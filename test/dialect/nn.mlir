@@ -48,6 +48,13 @@ func.func @forward(%tokens: tensor<2x8xi32>, %table: tensor<32x16xf32>, %rows: t
   // CHECK: nn.attention %{{.*}}, %[[STARTS:.*]] {causal = true, heads = 4 : i64, kv_heads = 2 : i64, scale = 5.000000e-01 : f64, softcap = 3.000000e+01 : f64, window = 3 : i64} : {{.*}}, tensor<2x8xi32>)
   %od, %lsed = nn.attention %q, %k, %v, %tokens {causal = true, heads = 4 : i64, kv_heads = 2 : i64, scale = 0.5, softcap = 30.0, window = 3 : i64}
       : (tensor<2x8x16xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  // With dropout the numbers of sequences stand behind them.
+  // CHECK: nn.attention %{{.*}}, %[[STARTS]], %[[STARTS]] {causal = true, dropout = #nn.dropout<2.500000e-01 site 1 of 3 in 64>, heads = 4 : i64, kv_heads = 2 : i64} :
+  %op, %lsep = nn.attention %q, %k, %v, %tokens, %tokens {causal = true, dropout = #nn.dropout<0.25 site 1 of 3 in 64>, heads = 4 : i64, kv_heads = 2 : i64}
+      : (tensor<2x8x16xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8xi32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
+  // CHECK: nn.attention %{{.*}}, %[[STARTS]] {dropout = #nn.dropout<2.500000e-01 site 7 in 64>, heads = 4 : i64, kv_heads = 2 : i64} :
+  %oq, %lseq = nn.attention %q, %k, %v, %tokens {dropout = #nn.dropout<0.25 site 7 in 64>, heads = 4 : i64, kv_heads = 2 : i64}
+      : (tensor<2x8x16xf32>, tensor<2x8x8xf32>, tensor<2x8x8xf32>, tensor<2x8xi32>) -> (tensor<2x8x16xf32>, tensor<2x4x8xf32>)
   // CHECK: nn.rope %{{.*}} from %[[STARTS]] {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<2x8x16xf32>
   %qd = nn.rope %q from %tokens {heads = 4 : i64} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<2x8x16xf32>
   // CHECK: nn.gelu %{{.*}} {exact = true} : (tensor<2x8x32xf32>) -> tensor<2x8x32xf32>

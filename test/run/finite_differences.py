@@ -64,7 +64,8 @@ def main():
     judge(compiler, folder, tally, "llama", **{
         "model.fused": "true", "model.turns": "[1, 0]", "model.rope": "[1.5, 0.7]"})
     judge(compiler, folder, tally, "gpt2", **{"model.depths": "[1, 2]"})
-    judge(compiler, folder, tally, "gpt2", **{"model.embed_rate": 0.1, "model.residual_rate": 0.3})
+    judge(compiler, folder, tally, "gpt2", **{"model.embed_rate": 0.1, "model.residual_rate": 0.3,
+                                              "model.attention_rate": 0.2})
     train = harness.add_models(folder, os.path.join(harness.ROOT, "test", "run", "Inputs", "skips.pipe"))
     for model in ("many_readers", "two_makers"):
         judge(compiler, folder, tally, model, train)

@@ -3,6 +3,7 @@
 #ifndef PP_TEST_UNIT_ATTENTION_H
 #define PP_TEST_UNIT_ATTENTION_H
 
+#include "runtime/files/Philox.h"
 #include "runtime/kernels/Op.h"
 #include "test/unit/Kernels.h"
 #include <numeric>
@@ -18,6 +19,10 @@ struct Slice {
   int64_t window = 0;
   double scale = 0, softcap = 0;
   std::vector<int32_t, DeviceAllocator<int32_t>> starts; ///< [b, s], or none
+  double rate = 0;                                       ///< of dropout
+  int64_t site = 4711, whole = 0;
+  uint64_t seed = 0x123456789abcdef0;
+  std::vector<int32_t, DeviceAllocator<int32_t>> sequences; ///< [b, s], the sequences of the run, with dropout
   Slice(int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal, int64_t position = 0,
         std::vector<Chunk> given = {})
       : b(b), s(s), heads(heads), groups(groups), d(d), causal(causal), position(position), chunks(std::move(given)) {
@@ -44,6 +49,24 @@ struct Slice {
       }
     return other;
   }
+  /// With dropout, as a part of sequences of `length` tokens; row b of the batch is number 2^30 + 7 b of the run.
+  Slice dropped(double rate, int64_t length) const {
+    Slice other = *this;
+    other.rate = rate, other.whole = length;
+    for (int64_t i = 0; i < b * s; ++i)
+      other.sequences.push_back(int32_t((1 << 30) + 7 * (i / s)));
+    return other;
+  }
+  /// What dropout multiplies a weight by, from the definition in runtime/Pp.h.
+  double kept(size_t b, size_t head, size_t t, const Chunk &chunk, size_t j) const {
+    if (rate == 0)
+      return 1;
+    auto query = uint64_t(position) + t, key = uint64_t(chunk.position) + j, length = uint64_t(whole);
+    uint64_t place = (head * length + query) * length + key;
+    Words words = philox(seed, {{uint32_t(place / 4), uint32_t(place / 4 >> 32) + (uint32_t(site) << 16),
+                                 uint32_t(sequences[b * size_t(s)]), 0}});
+    return double(words.v[place % 4]) >= rate * 4294967296.0 ? 1 / (1 - rate) : 0;
+  }
   bool sees(int64_t t, const Chunk &chunk, int64_t j, int64_t row = 0) const {
     int64_t key = chunk.position + j, query = position + t;
     return (!causal || key <= query) && (!window || key > query - window) &&
@@ -54,6 +77,8 @@ struct Slice {
   /// Of capping, by the capped score.
   double slopeOf(double score) const { return softcap > 0 ? 1 - score / softcap * (score / softcap) : 1; }
   std::vector<double> params() const {
+    if (rate > 0)
+      return {double(window), scale, softcap, rate, double(site), double(whole)};
     if (softcap > 0)
       return {double(window), scale, softcap};
     return scale > 0 ? std::vector<double>{double(window), scale}
@@ -71,6 +96,8 @@ struct Slice {
       more.push_back("causal");
     if (!starts.empty())
       more.push_back("documents");
+    if (rate > 0)
+      more.push_back("dropout");
     return more;
   }
   std::string text() const {
@@ -107,7 +134,7 @@ struct Gradients {
 /// One query's softmax over all the keys that it sees, as (chunk, offset of the key's row in it, weight).
 struct Seen {
   size_t chunk, row;
-  double weight, slope = 1;
+  double weight, slope = 1, kept = 1; ///< kept: by dropout
 };
 inline std::vector<Seen> softmax(const Slice &n, const Values &q, const Keys &keys, size_t b, size_t t, size_t head,
                                  double &lse) {
@@ -120,7 +147,7 @@ inline std::vector<Seen> softmax(const Slice &n, const Values &q, const Keys &ke
         continue;
       size_t row = ((b * size_t(n.chunks[i].length) + j) * size_t(n.groups) + head / size_t(n.heads / n.groups)) * d;
       double score = n.capped(n.factor() * std::inner_product(&q[at], &q[at] + d, &keys.k[i][row], 0.0));
-      seen.push_back({i, row, score, n.slopeOf(score)});
+      seen.push_back({i, row, score, n.slopeOf(score), n.kept(b, head, t, n.chunks[i], j)});
       largest = std::max(largest, score);
     }
   for (Seen &key : seen)
@@ -151,18 +178,18 @@ inline Output reference(const Slice &n, const Values &q, const Keys &keys, const
             softmax(n, q, keys, b, t, head, output.lse[(b * size_t(n.heads) + head) * size_t(n.s) + t]);
         for (const Seen &key : seen)
           for (size_t c = 0; c < d; ++c)
-            output.o[at + c] += key.weight * keys.v[key.chunk][key.row + c];
+            output.o[at + c] += key.kept * key.weight * keys.v[key.chunk][key.row + c];
         if (!gradients)
           continue;
         auto dp = [&](const Seen &key) {
-          return std::inner_product(&(*dout)[at], &(*dout)[at] + d, &keys.v[key.chunk][key.row], 0.0);
+          return key.kept * std::inner_product(&(*dout)[at], &(*dout)[at] + d, &keys.v[key.chunk][key.row], 0.0);
         };
         for (const Seen &key : seen)
           delta += key.weight * dp(key);
         for (const Seen &key : seen) {
           double slope = scale * key.slope * key.weight * (dp(key) - delta);
           for (size_t c = 0; c < d; ++c) {
-            gradients->dv[key.chunk][key.row + c] += key.weight * (*dout)[at + c];
+            gradients->dv[key.chunk][key.row + c] += key.kept * key.weight * (*dout)[at + c];
             gradients->dq[at + c] += slope * keys.k[key.chunk][key.row + c];
             gradients->dk[key.chunk][key.row + c] += slope * q[at + c];
           }
@@ -192,13 +219,16 @@ inline ArrayList listOf(const Slice &n, Type type, const Keys &keys) {
   }
   if (!n.starts.empty())
     list.addresses.push_back(const_cast<int32_t *>(n.starts.data()));
+  if (n.rate > 0)
+    list.addresses.push_back(const_cast<int32_t *>(n.sequences.data()));
   return list;
 }
 
 inline Output forward(const Slice &n, Type type, const Values &q, const Keys &keys) {
   Array o(type, n.queries()), lse(accOf(type), n.rows());
   ArrayList kv = listOf(n, type, keys);
-  OneOp("attention", type, n.dims(), n.params(), n.flags())(pp_attention, Array(type, q), kv.inputs(), o, lse);
+  OneOp("attention", type, n.dims(), n.params(), n.flags())
+      .seeded(n.seed)(pp_attention, Array(type, q), kv.inputs(), o, lse);
   return {o.get(), lse.get()};
 }
 
@@ -215,9 +245,10 @@ inline Gradients backward(const Slice &n, Type type, const Values &dout, const V
   ArrayList kv = listOf(n, type, keys), dkv;
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     dkv.add(Array(type, n.keys(i / 2)));
-  OneOp("attention_bwd", type, n.dims(), n.params(), n.flags())(
-      pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
-      Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs(), Array(type, total.o));
+  OneOp("attention_bwd", type, n.dims(), n.params(), n.flags())
+      .seeded(n.seed)(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), total.lse),
+                      Array(accOf(type), delta(n, type, dout, total.o)), kv.inputs(), dq, dkv.outputs(),
+                      Array(type, total.o));
   Gradients gradients{dq.get(), {}, {}};
   for (size_t i = 0; i < 2 * n.chunks.size(); ++i)
     (i % 2 ? gradients.dv : gradients.dk).push_back(dkv.arrays[i].get());

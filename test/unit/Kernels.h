@@ -133,6 +133,10 @@ struct OneOp {
     EXPECT_EQ(status, PP_OK) << message;
     rank.kernels = kernels.get();
   }
+  OneOp &seeded(uint64_t seed) {
+    rank.optimizer.seed = seed;
+    return *this;
+  }
   /// Calls the C ABI's function with op 0.
   template <class... Parameters, class... Arguments>
   void operator()(int32_t (*function)(pp_rank_t *, int32_t, Parameters...), const Arguments &...arguments) {

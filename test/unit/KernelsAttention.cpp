@@ -75,11 +75,56 @@ TEST(KernelsAttention, ScalesAndCaps) {
       }
 }
 
+/// A sequence of its own length, whose pairs share counters evenly or not, and a part of a long one with many heads,
+/// whose counters have more than 32 bits.
+TEST(KernelsAttention, Dropout) {
+  for (Type type : allTypes)
+    for (const Slice &shape : shapes) {
+      compare(shape.dropped(0.25, shape.s), type, 1, shape.s == 1 ? 4 : 1); // of one key, dq and dk are rounding
+      compare(shape.dropped(0.6, 4 * shape.s), type, 1, shape.s == 1 ? 4 : 1);
+    }
+  for (Type type : allTypes) {
+    Slice far(2, 60, 3, 1, 24, true, 200000, {{70, 150000}, {55, 200005}});
+    far.site = 65535;
+    compare(far.dropped(0.1, 262144), type);
+    Slice capped = Slice(2, 100, 2, 1, 72, true).windowed(40).withDocuments({30, 31});
+    capped.softcap = 1;
+    compare(capped.dropped(0.3, 102), type);
+  }
+}
+
+/// The weights that stay are as many as they should be, and grow by so much that their sum stays near 1; a step that
+/// only holds drops nothing, and neither do other seeds, sites and sequences drop the same.
+TEST(KernelsAttention, DropoutIsThatOfTheRun) {
+  for (Type type : allTypes) {
+    Slice n = Slice(1, 96, 2, 1, 8, false).dropped(0.25, 96);
+    Keys keys{{Values(n.keys(0), 0)}, {Values(n.keys(0), 1)}};
+    Values zero(n.queries(), 0), o = forward(n, type, zero, keys).o; // all weights are 1 / 96
+    double mean = 0;
+    for (double share : o)
+      mean += share / double(o.size());
+    EXPECT_NEAR(mean, 1, 0.02) << nameOf(type);
+    for (int change = 0; change < 3; ++change) {
+      Slice other = n;
+      other.seed += change == 0, other.site += change == 1;
+      for (int32_t &number : other.sequences)
+        number += change == 2;
+      EXPECT_NE(forward(other, type, zero, keys).o, o) << change;
+    }
+    OneOp op("attention", type, n.dims(), n.params(), n.flags());
+    op.rank.optimizer.holds = true;
+    Array all(type, n.queries()), lse(accOf(type), n.rows());
+    ArrayList kv = listOf(n, type, keys);
+    op(pp_attention, Array(type, zero), kv.inputs(), all, lse);
+    expectNear(all.get(), Values(n.queries(), 1), toleranceOf(type), "held");
+  }
+}
+
 TEST(KernelsAttention, DerivativesByDifferences) {
   Slice plain{2, 6, 4, 2, 3, true};
   Slice capped = plain.windowed(3).withDocuments({2});
   capped.scale = 0.8, capped.softcap = 0.9;
-  for (const Slice &n : {plain, plain.windowed(2), capped}) {
+  for (const Slice &n : {plain, plain.windowed(2), capped, plain.dropped(0.4, 6), capped.dropped(0.3, 7)}) {
     SCOPED_TRACE(n.text());
     checkDerivatives(n);
   }

@@ -73,9 +73,9 @@ void addBackward(const Slice &n, const Keys &keys, size_t from, size_t to, Type 
   std::vector<std::string> flags = part.flags({addsKv ? "accumulate_kv" : "sums"});
   if (adds)
     flags.push_back("accumulate");
-  OneOp("attention_bwd", type, part.dims(), part.params(),
-        flags)(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), lse), Array(accOf(type), delta),
-               kv.inputs(), sums.dq, sums.dkv.outputs() + 2 * from, nullptr);
+  OneOp("attention_bwd", type, part.dims(), part.params(), flags)
+      .seeded(n.seed)(pp_attention_bwd, Array(type, dout), Array(type, q), Array(accOf(type), lse),
+                      Array(accOf(type), delta), kv.inputs(), sums.dq, sums.dkv.outputs() + 2 * from, nullptr);
 }
 
 void expectGradients(const Accumulators &sums, const Gradients &expected, const Accumulators *old, double tolerance) {
@@ -110,7 +110,7 @@ TEST(KernelsChunks, BoundedListsEqualTheDenseDefinition) {
       n.softcap = seed % 4 ? 0 : 1.5;
       if (seed % 3 == 0 || seed % 5 == 0)
         n = n.withDocuments({20, 40, 41, n.position + n.s / 3, n.position + n.s / 2});
-      compare(n, type);
+      compare(seed % 2 ? n : n.dropped(0.2, 1000), type, 1, n.window && n.window < 8 ? 8 : 1); // few keys: rounding
     }
 }
 
@@ -140,7 +140,7 @@ TEST(KernelsChunks, HiddenTilesAreSkipped) {
 TEST(KernelsChunks, PartsMergeAndTheirBackwardsAdd) {
   for (uint32_t seed = 101; seed <= 100 + randomParts; ++seed)
     for (Type type : allTypes) {
-      Slice n = randomSlice(seed);
+      Slice n = seed % 2 ? randomSlice(seed).dropped(0.4, 5001) : randomSlice(seed);
       SCOPED_TRACE(n.text() + " " + nameOf(type));
       Values q = rounded(type, random(n.queries(), 1)), dout = rounded(type, random(n.queries(), 2));
       Keys keys = randomKeys(n, type, 3);
