@@ -33,9 +33,15 @@ llvm::SmallVector<llvm::StringRef> Optimizer::stateOf(WeightAttr weight) const {
   return kinds;
 }
 
-llvm::ArrayRef<Attribute> Optimizer::notDecayed() const {
-  auto texts = settings ? settings.getAs<ArrayAttr>("no_decay") : ArrayAttr();
-  return texts ? texts.getValue() : llvm::ArrayRef<Attribute>();
+llvm::ArrayRef<Attribute> Optimizer::listed(llvm::StringRef setting) const {
+  auto items = settings ? settings.getAs<ArrayAttr>(setting) : ArrayAttr();
+  return items ? items.getValue() : llvm::ArrayRef<Attribute>();
+}
+
+/// The text of an item: alone, or before the factor of its group.
+static StringAttr textOf(Attribute item) {
+  auto group = dyn_cast<ArrayAttr>(item);
+  return cast<StringAttr>(group ? group[0] : item);
 }
 
 /// By the name that all layers share, so that layers share their functions, too.
@@ -43,12 +49,19 @@ static bool isNamed(WeightAttr weight, Attribute text) {
   nn::WeightAttr declared = weight.getDeclared();
   llvm::StringRef name =
       declared.getAs() && !declared.getAs().empty() ? declared.getAs().getValue() : declared.getName().getValue();
-  return name.contains(cast<StringAttr>(text).getValue());
+  return name.contains(textOf(text).getValue());
+}
+
+double Optimizer::factorOf(WeightAttr weight, llvm::StringRef setting) const {
+  for (Attribute group : listed(setting))
+    if (isNamed(weight, group))
+      return cast<FloatAttr>(cast<ArrayAttr>(group)[1]).getValueAsDouble();
+  return 1;
 }
 
 bool Optimizer::decays(WeightAttr weight) const {
   return weight.getType().getRank() >= 2 &&
-         llvm::none_of(notDecayed(), [&](Attribute text) { return isNamed(weight, text); });
+         llvm::none_of(listed("no_decay"), [&](Attribute text) { return isNamed(weight, text); });
 }
 
 bool Optimizer::isNesterov() const {
@@ -65,8 +78,9 @@ double Optimizer::lengthOf(RankedTensorType matrix) const {
 }
 
 LogicalResult Optimizer::check(llvm::ArrayRef<WeightAttr> weights) const {
-  for (Attribute text : notDecayed())
-    if (llvm::none_of(weights, [&](WeightAttr weight) { return isNamed(weight, text); }))
-      return emitError(loc) << "`no_decay`: no weight has " << text << " in its name";
+  for (llvm::StringRef setting : {"no_decay", "lr_scale", "decay_scale"})
+    for (Attribute text : listed(setting))
+      if (llvm::none_of(weights, [&](WeightAttr weight) { return isNamed(weight, text); }))
+        return emitError(loc) << "`" << setting << "`: no weight has " << textOf(text) << " in its name";
   return success();
 }

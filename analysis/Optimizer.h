@@ -19,14 +19,18 @@ public:
   llvm::SmallVector<llvm::StringRef> stateOf(pipeline::WeightAttr weight) const;
   /// Whether the weight shrinks: a matrix, or more dimensions, that `no_decay` does not name.
   bool decays(pipeline::WeightAttr weight) const;
+  /// What the rate, and the weight decay, of the weight's group are multiplied by: 1 for a weight in none.
+  double rateOf(pipeline::WeightAttr weight) const { return factorOf(weight, "lr_scale"); }
+  double shrinkOf(pipeline::WeightAttr weight) const { return factorOf(weight, "decay_scale"); }
   bool isNesterov() const;
   /// What Muon's step is multiplied by for a matrix [in, out], beside the rate.
   double lengthOf(mlir::RankedTensorType matrix) const;
-  /// An error if a text of `no_decay` is in no weight's name.
+  /// An error if a text of `no_decay`, or of a group, is in no weight's name.
   mlir::LogicalResult check(llvm::ArrayRef<pipeline::WeightAttr> weights) const;
 
 private:
-  llvm::ArrayRef<mlir::Attribute> notDecayed() const;
+  llvm::ArrayRef<mlir::Attribute> listed(llvm::StringRef setting) const;
+  double factorOf(pipeline::WeightAttr weight, llvm::StringRef setting) const;
 
   mlir::Location loc;
   mlir::DictionaryAttr settings; ///< null: AdamW's defaults

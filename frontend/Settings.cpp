@@ -42,6 +42,8 @@ static const OptimizerSetting kOptimizerSettings[] = {{"lr", Setting::AtLeast0, 
                                                       {"weight_decay", Setting::AtLeast0, {0.1, 0.1, 0}},
                                                       {"rest_weight_decay", Setting::AtLeast0, {kNone, 0.1, kNone}},
                                                       {"no_decay", Setting::Texts, {0, 0, 0}},
+                                                      {"lr_scale", Setting::Factors, {0, 0, 0}},
+                                                      {"decay_scale", Setting::Factors, {0, 0, 0}},
                                                       {"clip", Setting::AtLeast0, {1, 1, 1}},
                                                       {"warmup", Setting::Count, {0, 0, 0}},
                                                       {"decay_steps", Setting::Count, {0, 0, 0}},
@@ -86,6 +88,7 @@ static bool takes(const Setting &setting, double number) {
     return number == 0 || number == 1;
   case Setting::Word:
   case Setting::Texts:
+  case Setting::Factors:
     return false;
   }
   llvm_unreachable("a range");
@@ -113,6 +116,27 @@ LogicalResult Settings::check(Evaluator &evaluator, SMLoc at, StringRef option, 
                         thereAre(names));
 }
 
+/// Texts and numbers in turn: `["lm_head", 0.1, "norm", 2]`.
+static bool readFactors(Setting &setting, const Value &value) {
+  setting.texts.clear();
+  setting.factors.clear();
+  const Value::List *items = value.asList();
+  if (!items || items->size() % 2)
+    return false;
+  for (auto [i, item] : enumerate(*items)) {
+    std::optional<double> factor = item.asInt()      ? std::optional<double>(*item.asInt())
+                                   : item.asNumber() ? std::optional<double>(*item.asNumber())
+                                                     : std::nullopt;
+    if (i % 2 ? !factor || !(*factor >= 0) || std::isinf(*factor) : !item.asString() || item.asString()->empty())
+      return false;
+    if (i % 2)
+      setting.factors.push_back(*factor);
+    else
+      setting.texts.push_back(*item.asString());
+  }
+  return true;
+}
+
 LogicalResult Settings::set(Evaluator &evaluator, SMLoc at, StringRef option, StringRef name, const Value &value) {
   Setting &setting = find(of(option), name);
   setting.at = at;
@@ -133,6 +157,12 @@ LogicalResult Settings::set(Evaluator &evaluator, SMLoc at, StringRef option, St
       else
         return evaluator.fail(at, "expected a list of texts for `" + name + "`, got " + value.text());
     return success();
+  }
+  if (setting.range == Setting::Factors) {
+    if (readFactors(setting, value))
+      return success();
+    return evaluator.fail(at,
+                          "expected texts and numbers of at least 0 in turn for `" + name + "`, got " + value.text());
   }
   std::optional<double> number;
   if (setting.range == Setting::Flag)
@@ -178,9 +208,14 @@ mlir::DictionaryAttr Settings::dictionaryOf(StringRef option, StringRef precisio
       value = builder.getBoolAttr(setting.value != 0);
     else if (setting.range == Setting::Texts)
       value = builder.getStrArrayAttr(setting.texts);
+    else if (setting.range == Setting::Factors)
+      value = builder.getArrayAttr(to_vector(map_range(zip(setting.texts, setting.factors), [&](auto group) {
+        return mlir::Attribute(builder.getArrayAttr(
+            {builder.getStringAttr(std::get<0>(group)), builder.getF64FloatAttr(std::get<1>(group))}));
+      })));
     else if (setting.isInt())
       value = builder.getI64IntegerAttr(static_cast<int64_t>(setting.value));
-    if (setting.range != Setting::Texts || !setting.texts.empty())
+    if ((setting.range != Setting::Texts && setting.range != Setting::Factors) || !setting.texts.empty())
       made.push_back(builder.getNamedAttr(setting.name, value));
   }
   if (option == "optimizer" && kind != "adamw")

@@ -10,7 +10,7 @@ namespace pp {
 
 struct Setting {
   /// What it may be, in the order of the table in Settings.cpp.
-  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Flag, Word, Texts };
+  enum Range { Size, Count, AtLeast0, Above0, Below1, Share, Bit, Flag, Word, Texts, Factors };
   StringRef name;
   double value; ///< of a word its number in `words`
   Range range;
@@ -18,6 +18,7 @@ struct Setting {
   llvm::ArrayRef<StringRef> words = {};
   SMLoc at = {}; ///< where it is given
   std::vector<StringRef> texts = {};
+  std::vector<double> factors = {}; ///< of `Factors`, one for each text
 
   bool isInt() const { return range == Size || range == Count || range == Bit; }
 };

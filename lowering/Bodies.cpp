@@ -70,7 +70,7 @@ static SmallVector<Operation *> listFrom(Block::iterator op, Block::iterator end
       if (!last || !other || last.elementType() != other.elementType())
         return false;
       if constexpr (std::is_same_v<Op, nn::AdamwOp>)
-        return last.getNorm() == other.getNorm();
+        return last.getNorm() == other.getNorm() && last.params() == other.params();
       else
         return other.getAcc() == last.getSum();
     };
@@ -187,7 +187,7 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
 LogicalResult Bodies::lowerList(ArrayRef<Operation *> run, CallChain &chain, Places &places, const Body &body) {
   auto first = cast<nn::Kernel>(run.front());
   bool updates = isa<nn::AdamwOp>(run.front());
-  KernelEntry entry = {first.kernelName().str() + "_all", typeName(first.elementType()), {}, {}, {}};
+  KernelEntry entry = {first.kernelName().str() + "_all", typeName(first.elementType()), {}, first.params(), {}};
   SmallVector<Value> tensors, shared;
   for (Operation *op : run) {
     if (failed(placeResults(*op, places)))

@@ -197,11 +197,14 @@ private:
       return differs(&*op, "`pp_adamw_all`", "a list of the updates that follow", Twine(addresses) + " addresses");
     auto first = cast<nn::AdamwOp>(*op);
     ExpectedKernel kernel = {"adamw_all", first.elementType(), {}, {}, {}};
+    if (!first.getRate().isExactlyValue(1) || !first.getShrink().isExactlyValue(1))
+      kernel.params.assign({first.getRate().convertToDouble(), first.getShrink().convertToDouble()});
     SmallVector<CallAddress> list;
     for (size_t i = 0; i < count; ++i, ++op) {
       auto update = cast<nn::AdamwOp>(*op);
-      if (update.getNorm() != first.getNorm() || update.elementType() != first.elementType())
-        return differs(update, "`pp_adamw_all`", "updates of one type with one norm", "others");
+      if (update.getNorm() != first.getNorm() || update.elementType() != first.elementType() ||
+          update.getRate() != first.getRate() || update.getShrink() != first.getShrink())
+        return differs(update, "`pp_adamw_all`", "updates of one type and group with one norm", "others");
       kernel.dims.append({cast<RankedTensorType>(update.getGrad().getType()).getNumElements(), update.getDecay()});
       auto [grad, norm, tensors] = split(update.pointers());
       list.push_back(addressOf(grad));

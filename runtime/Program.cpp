@@ -241,6 +241,8 @@ void readOptimizer(const json &entry, OptimizerSpec &optimizer) {
   optimizer.restLr = entry.value("rest_lr", optimizer.restLr);
   optimizer.restDecay = entry.value("rest_weight_decay", optimizer.restDecay);
   optimizer.noDecay = entry.value("no_decay", optimizer.noDecay);
+  optimizer.lrScale = entry.value("lr_scale", optimizer.lrScale);
+  optimizer.decayScale = entry.value("decay_scale", optimizer.decayScale);
   optimizer.lr = entry.value("lr", optimizer.lr);
   optimizer.beta1 = entry.value("beta1", optimizer.beta1);
   optimizer.beta2 = entry.value("beta2", optimizer.beta2);

@@ -232,6 +232,8 @@ struct OptimizerSpec {
   bool nesterov = false;
   std::string adjust;               ///< how long Muon's steps are
   std::vector<std::string> noDecay; ///< weights with such a text in their names do not shrink
+  /// Weights with the text in their names, and what their rate, or their decay, is multiplied by; the first one counts.
+  std::vector<std::pair<std::string, double>> lrScale, decayScale;
   double lr = 3e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weightDecay = 0, clip = 0;
   /// How the learning rate changes; runtime/trainer/Rate.h has the formulas.
   enum class Rate : uint8_t { Cosine, Linear, Constant, Wsd };

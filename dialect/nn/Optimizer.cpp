@@ -23,6 +23,14 @@ static SmallVector<Tie> tiesFrom(unsigned first, unsigned count) {
   return ties;
 }
 
+/// Of a group with a rate and a decay of its own: both, behind what the kernel has in any case.
+template <typename Op> static SmallVector<double> groupParams(Op op, SmallVector<double> params) {
+  double rate = op.getRate().convertToDouble(), shrink = op.getShrink().convertToDouble();
+  if (rate != 1 || shrink != 1)
+    params.append({rate, shrink});
+  return params;
+}
+
 INFER(AdamwOp) {
   Check check{"adamw", loc};
   if (failed(check.operands(a, 4, 6)) || failed(check.same("m", a.getM(), "grad", a.getGrad())) ||
@@ -36,6 +44,7 @@ INFER(AdamwOp) {
 }
 
 Dims AdamwOp::dims() { return {elementsOf(getW())}; }
+SmallVector<double> AdamwOp::params() { return groupParams(*this, {}); }
 double AdamwOp::flops() { return 15.0 * elementsOf(getW()); }
 Flags AdamwOp::flags() { return flagsOf({{"decay", getDecay()}}); }
 Type AdamwOp::elementType() { return tensorOf(getW()).getElementType(); }
@@ -56,6 +65,7 @@ INFER(SgdOp) {
 }
 
 Dims SgdOp::dims() { return {elementsOf(getW())}; }
+SmallVector<double> SgdOp::params() { return groupParams(*this, {}); }
 double SgdOp::flops() { return 8.0 * elementsOf(getW()); }
 Flags SgdOp::flags() { return flagsOf({{"decay", getDecay()}, {"nesterov", getNesterov()}}); }
 Type SgdOp::elementType() { return tensorOf(getW()).getElementType(); }
@@ -114,7 +124,7 @@ INFER(MuonOp) {
 }
 
 Dims MuonOp::dims() { return {elementsOf(getW())}; }
-SmallVector<double> MuonOp::params() { return {getFactor().convertToDouble()}; }
+SmallVector<double> MuonOp::params() { return groupParams(*this, {getFactor().convertToDouble()}); }
 double MuonOp::flops() { return 4.0 * elementsOf(getW()); }
 Flags MuonOp::flags() { return flagsOf({{"decay", getDecay()}}); }
 Type MuonOp::elementType() { return tensorOf(getW()).getElementType(); }

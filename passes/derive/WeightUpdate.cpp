@@ -31,20 +31,22 @@ Value pp::writeWeightUpdate(OpBuilder &builder, const Optimizer &optimizer, pipe
                             const WeightUpdate &update, llvm::SmallVectorImpl<Value> &newState) {
   auto [loc, grad, norm, weight, state] = update;
   bool decays = optimizer.decays(attr);
+  llvm::APFloat rate(optimizer.rateOf(attr)), shrink(optimizer.shrinkOf(attr));
   auto master = [&, state = state](size_t i) { return i < state.size() ? state[i] : Value(); };
   Operation *op = nullptr;
   switch (optimizer.ruleFor(attr)) {
   case Optimizer::Rule::adamw:
-    op = builder.create<nn::AdamwOp>(loc, grad, norm, weight, state[0], state[1], master(2), decays);
+    op = builder.create<nn::AdamwOp>(loc, grad, norm, weight, state[0], state[1], master(2), decays, rate, shrink);
     break;
   case Optimizer::Rule::sgd:
-    op = builder.create<nn::SgdOp>(loc, grad, norm, weight, state[0], master(1), decays, optimizer.isNesterov());
+    op = builder.create<nn::SgdOp>(loc, grad, norm, weight, state[0], master(1), decays, optimizer.isNesterov(), rate,
+                                   shrink);
     break;
   case Optimizer::Rule::muon: {
     auto momentum = builder.create<nn::MuonMomentumOp>(loc, grad, norm, state[0]);
     newState.push_back(momentum.getNewU());
     op = builder.create<nn::MuonOp>(loc, orthogonal(builder, loc, momentum.getWay()), norm, weight, master(1), decays,
-                                    llvm::APFloat(optimizer.lengthOf(attr.getType())));
+                                    llvm::APFloat(optimizer.lengthOf(attr.getType())), rate, shrink);
     break;
   }
   }

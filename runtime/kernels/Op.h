@@ -35,7 +35,8 @@ enum OpFlag : uint32_t {
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three more; cross_entropy, its stats
-/// and dz may end with a softcap.
+/// and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights multiplies the rate
+/// by, and the weight decay.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -131,6 +132,8 @@ struct PreparedOp {
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }
+  /// What the group of an update's weight multiplies the rate by, and the weight decay.
+  const double *group() const { return params + (kernel == Kernel::muon ? 1 : 0); }
   /// The cap of the logits of a loss; 0: none.
   double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };

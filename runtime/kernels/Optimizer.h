@@ -45,9 +45,9 @@ inline double gammaOf(const OptimizerScalars &scalars, const double *norm2) {
 struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
 
-  AdamFactors(const OptimizerScalars &scalars, const double *norm2, bool withDecay)
-      : gamma(gammaOf(scalars, norm2)), beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr),
-        epsilon(scalars.epsilon), decay(withDecay ? scalars.weightDecay : 0) {
+  AdamFactors(const PreparedOp &op, const OptimizerScalars &scalars, const double *norm2)
+      : gamma(gammaOf(scalars, norm2)), beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr * op.group()[0]),
+        epsilon(scalars.epsilon), decay(op.has(Decay) ? scalars.weightDecay * op.group()[1] : 0) {
     correction1 = 1 / (1 - __builtin_pow(beta1, double(scalars.step)));
     correction2 = 1 / (1 - __builtin_pow(beta2, double(scalars.step)));
   }
@@ -64,7 +64,7 @@ template <class E> pp_status_t adamw(const PreparedOp &op, void *const *argument
   const double *norm2 = in<double>(arguments[1]);
   if (skips(scalars, norm2))
     return PP_OK;
-  AdamFactors f(scalars, norm2, op.has(Decay));
+  AdamFactors f(op, scalars, norm2);
   A gamma = A(f.gamma), beta1 = A(f.beta1), beta2 = A(f.beta2), rest1 = A(1 - f.beta1), rest2 = A(1 - f.beta2);
   A correction1 = A(f.correction1), correction2 = A(f.correction2), lr = A(f.lr), epsilon = A(f.epsilon);
   A decay = A(f.decay);
@@ -123,8 +123,8 @@ template <class E> pp_status_t sgd(const PreparedOp &op, void *const *arguments)
   const double *norm2 = in<double>(arguments[1]);
   if (skips(scalars, norm2))
     return PP_OK;
-  A gamma = A(gammaOf(scalars, norm2)), momentum = A(scalars.momentum), lr = A(scalars.lr);
-  A decay = A(op.has(Decay) ? scalars.weightDecay : 0);
+  A gamma = A(gammaOf(scalars, norm2)), momentum = A(scalars.momentum), lr = A(scalars.lr * op.group()[0]);
+  A decay = A(op.has(Decay) ? scalars.weightDecay * op.group()[1] : 0);
   bool nesterov = op.has(Nesterov);
   int64_t n = op.dims[0];
 #pragma omp simd
@@ -194,7 +194,8 @@ template <class E> pp_status_t muon(const PreparedOp &op, void *const *arguments
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
   if (skips(scalars, in<double>(arguments[1])))
     return PP_OK;
-  A lr = A(scalars.matrixRate), decay = A(op.has(Decay) ? scalars.matrixDecay : 0), factor = A(op.params[0]);
+  A lr = A(scalars.matrixRate * op.group()[0]), factor = A(op.params[0]);
+  A decay = A(op.has(Decay) ? scalars.matrixDecay * op.group()[1] : 0);
   int64_t n = op.dims[0];
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {

@@ -49,6 +49,11 @@ std::optional<Kernel> findKernel(const std::string &name) {
 
 bool isAttention(Kernel kernel) { return kernel == Kernel::attention || kernel == Kernel::attention_bwd; }
 
+/// Updates by the rank's rate, which a group of weights may multiply.
+bool isUpdate(Kernel kernel) {
+  return kernel == Kernel::adamw || kernel == Kernel::adamw_all || kernel == Kernel::sgd || kernel == Kernel::muon;
+}
+
 std::string checkDropout(double rate, double site) {
   return !(rate >= 0 && rate < 1) ? "a rate of " + std::to_string(rate) + "; expected one of at least 0 and below 1"
          : site >= 1 << 16        ? "site " + std::to_string(int64_t(site)) + " has more than 16 bits"
@@ -112,6 +117,8 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
     return count == facts.params || count == facts.params + 1;
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
+  if (isUpdate(kernel))
+    return count == facts.params || count == facts.params + 2;
   if (isAttention(kernel))
     return std::count(spec.flags.begin(), spec.flags.end(), "dropout") ? count == 6 : count <= 3;
   if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
@@ -162,6 +169,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
            (*kernel == Kernel::rope           ? ", or a factor and a frequency for each pair that turns"
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
+            : isUpdate(*kernel)               ? ", or two of a group behind"
             : isAttention(*kernel)            ? " to 3, or 6 with the flag `dropout`"
                                               : "") +
            ", got " + std::to_string(spec.params.size());
@@ -175,7 +183,9 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)
     op.params[i] = spec.params[i];
-  if (isAttention(*kernel) || takesCap(*kernel))
+  for (size_t i = 0; i < 2 && isUpdate(*kernel); ++i)
+    op.params[facts.params + i] = 1;
+  if (isAttention(*kernel) || takesCap(*kernel) || isUpdate(*kernel))
     std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::rope)
     op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;

@@ -104,12 +104,12 @@ struct AdamFactors {
   bool skips; ///< gradients that overflowed, or nothing may change
 };
 
-PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, bool decay) {
+PP_DEVICE AdamFactors factorsOf(const OptimizerScalars &scalars, const double *norm2, double rate, double shrink) {
   AdamFactors f;
   f.skips = scalars.holds || (scalars.skips && norm2 && !(*norm2 < -minusInfinity<double>)); // a NaN too
   f.gamma = 1 / scalars.lossScale;
-  f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr, f.epsilon = scalars.epsilon;
-  f.decay = decay ? scalars.weightDecay : 0;
+  f.beta1 = scalars.beta1, f.beta2 = scalars.beta2, f.lr = scalars.lr * rate, f.epsilon = scalars.epsilon;
+  f.decay = scalars.weightDecay * shrink;
   f.correction1 = 1 / (1 - pow(f.beta1, double(scalars.step)));
   f.correction2 = 1 / (1 - pow(f.beta2, double(scalars.step)));
   if (scalars.clip > 0 && norm2) {
@@ -148,12 +148,12 @@ template <class E> struct Adam {
 
 template <class E>
 __global__ void adamKernel(const __grid_constant__ TensorList<Adam<E>> list, const OptimizerScalars *scalars,
-                           const double *norm2) {
+                           const double *norm2, double rate, double shrink) {
   AdamFactors *f = sharedMemory<AdamFactors>();
   int tensor = list.find(blockIdx.x);
   const Adam<E> &adam = list.tensors[tensor];
   if (threadIdx.x == 0)
-    *f = factorsOf(*scalars, norm2, adam.decays);
+    *f = factorsOf(*scalars, norm2, rate, adam.decays ? shrink : 0);
   waitBlock();
   if (f->skips)
     return;
@@ -185,7 +185,8 @@ pp_status_t adamTensors(const PreparedOp &op, void *const *addresses, const void
       },
       [&](const auto &list) {
         return launch(op, adamKernel<E>, {list.blocks}, 256, sizeof(AdamFactors), list,
-                      static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2));
+                      static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2), op.group()[0],
+                      op.group()[1]);
       });
 }
 

@@ -34,14 +34,15 @@ template <class E> struct Sgd {
   const Acc<E> *grad;
   E *w;
   Acc<E> *u, *master;
-  bool decays, nesterov;
+  double rate, shrink; ///< what the rank's rate and weight decay are multiplied by
+  bool nesterov;
   StepScalars its;
   template <int W> PP_DEVICE void at(int64_t i) const {
     using A = Acc<E>;
     if (its.skips())
       return;
-    A gamma = A(its.gamma()), momentum = A(its.scalars->momentum), lr = A(its.scalars->lr);
-    A decay = A(decays ? its.scalars->weightDecay : 0);
+    A gamma = A(its.gamma()), momentum = A(its.scalars->momentum), lr = A(its.scalars->lr * rate);
+    A decay = A(its.scalars->weightDecay * shrink);
     auto g = load<W>(grad + i), mean = load<W>(u + i), value = load<W>(master + i);
     for (int j = 0; j < W; ++j) {
       A slope = gamma * g.v[j] + decay * value.v[j];
@@ -57,8 +58,8 @@ template <class E> struct Sgd {
 template <class E> pp_status_t sgd(const PreparedOp &op, void *const *a) {
   void *master = a[4] ? a[4] : a[2];
   return map(op,
-             Sgd<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(a[3]), out<Acc<E>>(master), op.has(Decay),
-                    op.has(Nesterov), StepScalars(op, a[1], a[5])},
+             Sgd<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(a[3]), out<Acc<E>>(master), op.group()[0],
+                    op.has(Decay) ? op.group()[1] : 0, op.has(Nesterov), StepScalars(op, a[1], a[5])},
              op.dims[0], aligned(a[0], a[2], a[3], master));
 }
 
@@ -128,13 +129,13 @@ template <class E> struct Muon {
   E *w;
   Acc<E> *master;
   Acc<E> factor;
-  bool decays;
+  double rate, shrink;
   StepScalars its;
   template <int W> PP_DEVICE void at(int64_t i) const {
     using A = Acc<E>;
     if (its.skips())
       return;
-    A lr = A(its.scalars->matrixRate), decay = A(decays ? its.scalars->matrixDecay : 0);
+    A lr = A(its.scalars->matrixRate * rate), decay = A(its.scalars->matrixDecay * shrink);
     auto step = load<W>(way + i), value = load<W>(master + i);
     for (int j = 0; j < W; ++j)
       value.v[j] -= lr * (decay * value.v[j] + factor * step.v[j]);
@@ -146,8 +147,8 @@ template <class E> struct Muon {
 template <class E> pp_status_t muon(const PreparedOp &op, void *const *a) {
   void *master = a[3] ? a[3] : a[2];
   return map(op,
-             Muon<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(master), Acc<E>(op.params[0]), op.has(Decay),
-                     StepScalars(op, a[1], a[4])},
+             Muon<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(master), Acc<E>(op.params[0]), op.group()[0],
+                     op.has(Decay) ? op.group()[1] : 0, StepScalars(op, a[1], a[4])},
              op.dims[0], aligned(a[0], a[2], master));
 }
 

@@ -183,6 +183,10 @@ ordered_json optimizerFacts(const OptimizerSpec &optimizer) {
                         {"lag", optimizer.lag}};
   if (!optimizer.noDecay.empty())
     facts["no_decay"] = optimizer.noDecay;
+  if (!optimizer.lrScale.empty())
+    facts["lr_scale"] = optimizer.lrScale;
+  if (!optimizer.decayScale.empty())
+    facts["decay_scale"] = optimizer.decayScale;
   if (optimizer.kind == "adamw")
     return facts;
   facts["momentum"] = optimizer.momentum;
@@ -487,8 +491,9 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     for (auto &[key, value] : optimizer.items())
       if (ordered_json was = theirs.value(key, ordered_json()); was != value)
         changes.push_back(text(key, " was ", was.dump(), " and is ", value.dump()));
-    if (theirs.contains("no_decay") && !optimizer.contains("no_decay"))
-      changes.push_back(text("no_decay was ", theirs["no_decay"].dump(), " and is []"));
+    for (const char *list : {"no_decay", "lr_scale", "decay_scale"})
+      if (theirs.contains(list) && !optimizer.contains(list))
+        changes.push_back(text(list, " was ", theirs[list].dump(), " and is []"));
     if (!program.scalesLoss())
       return {};
     const auto &scale = root.at("loss_scale");

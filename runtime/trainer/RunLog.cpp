@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 namespace pp {
 namespace {
@@ -20,6 +21,14 @@ std::string exact(double value) {
 }
 
 std::string exactOrNull(bool known, double value) { return known && std::isfinite(value) ? exact(value) : "null"; }
+
+/// The rates of groups of weights, by the text in their names.
+std::string groupRates(const OptimizerSpec &optimizer, double lr) {
+  std::string rates;
+  for (const auto &[name, factor] : optimizer.lrScale)
+    rates += text(rates.empty() ? "" : ", ", nlohmann::json(name).dump(), ": ", exact(lr * factor));
+  return rates.empty() ? "" : text(", \"lr_groups\": {", rates, "}");
+}
 
 double perplexity(double loss) { return std::exp(std::min(loss, largestExponent)); }
 
@@ -100,6 +109,7 @@ Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) 
   std::string line =
       text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
            ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
+           groupRates(whole.optimizer, summary.lr),
            whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),
                                      ", \"skipped\": ", summary.skipped ? "true" : "false")
                               : "",

@@ -66,10 +66,16 @@ def run(program, folder, name, *options):
     return harness.read_log(log)
 
 
+def factor(case, key, name):
+    """Of the first group of `[text,number,..]` whose text is in the name."""
+    words = case.get(key, "[]").strip("[]").split(",")
+    return next((float(number) for text, number in zip(words[::2], words[1::2]) if text in name), 1)
+
+
 def check_formula(compiler, folder, kind, case):
     values = SIZES | dict(schedule=case.get("schedule", "1f1b"), precision="f64", optimizer=kind, lr=case["lr"])
-    values |= {f"optimizer.{key}": case[key] for key in ("nesterov", "momentum", "adjust", "rest_lr", "no_decay")
-               if key in case}
+    values |= {f"optimizer.{key}": case[key] for key in ("nesterov", "momentum", "adjust", "rest_lr", "no_decay",
+                                                     "lr_scale", "decay_scale") if key in case}
     program = harness.compile_train(compiler, os.path.join(folder, "program"), values)
     at = lambda step: os.path.join(folder, f"step{step}")
     for step in range(STEPS + 1):
@@ -88,6 +94,9 @@ def check_formula(compiler, folder, kind, case):
         assert norm > 2 * SIZES["clip"], f"step {step}: a norm of {norm} is not clipped"
         gamma = min(1, SIZES["clip"] / (norm + 1e-6))
         share = line["lr"] / case["lr"]
+        words = case.get("lr_scale", "[]").strip("[]").split(",")
+        groups = {text: line["lr"] * float(number) for text, number in zip(words[::2], words[1::2])}
+        assert line.get("lr_groups", {}) == groups, f"step {step}: rates {line.get('lr_groups')}"
         saved = harness.read_safetensors(at(step) + "/model.safetensors")
         kept = harness.read_safetensors(at(step) + "/optimizer.safetensors")
         for name, (shape, old) in weights.items():
@@ -99,6 +108,7 @@ def check_formula(compiler, folder, kind, case):
                 rule, lr, decay = adamw, case.get("rest_lr", 1e-3) * share, 0.1 * decays
             elif kind == "muon":
                 last = shape
+            lr, decay = lr * factor(case, "lr_scale", name), decay * factor(case, "decay_scale", name)
             weights[name] = shape, rule(case, states[name], old, g, lr, decay, last)
             expected = {name: weights[name][1]} | {f"{name}.{key}": its for key, its in states[name].items()}
             for key, its in expected.items():
@@ -153,7 +163,14 @@ def check_refusal(compiler, folder):
 CASES = [("sgd", dict(lr=0.5)), ("sgd", dict(lr=0.5, nesterov="true", momentum=0.8, schedule="zb_v")),
          ("sgd", dict(lr=0.5, no_decay="mlp", schedule="fsdp")), ("adamw", dict(lr=0.01, no_decay="embed_tokens")),
          ("muon", dict(lr=0.02)), ("muon", dict(lr=0.02, adjust="match_rms_adamw", rest_lr=0.003, schedule="zb_v")),
-         ("muon", dict(lr=0.02, no_decay="q_proj", schedule="weipipe_interleave"))]
+         ("muon", dict(lr=0.02, no_decay="q_proj", schedule="weipipe_interleave")),
+         *(("adamw", dict(lr=0.01, schedule=schedule, lr_scale="[embed_tokens,0.1,mlp,2.5,norm,0]",
+                          decay_scale="[q_proj,3,mlp,0.5]")) for schedule in ("1f1b", "zb_v", "fsdp",
+                                                                              "weipipe_interleave")),
+         ("sgd", dict(lr=0.5, nesterov="true", schedule="zb_v", lr_scale="[lm_head,0.2]", decay_scale="[o_proj,4]")),
+         ("sgd", dict(lr=0.5, schedule="fsdp", lr_scale="[self_attn,0.5,mlp,0.1]")),
+         ("muon", dict(lr=0.02, schedule="1f1b", lr_scale="[mlp.up,0.5,embed_tokens,3]", decay_scale="[up_proj,2]")),
+         ("muon", dict(lr=0.02, schedule="weipipe_interleave", lr_scale="[gate_proj,0.3]"))]
 
 
 def main():

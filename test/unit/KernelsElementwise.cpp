@@ -337,18 +337,21 @@ TEST(KernelsElementwise, AdamW) {
       for (double clip : {0.0, 0.5, 1e6}) {
         size_t n = 103;
         Type acc = accOf(type);
-        OneOp op("adamw", type, {int64_t(n)}, {}, flags(decay, "decay"));
+        bool grouped = clip == 1e6; // a group of weights with half the rate and twice the decay
+        OneOp op("adamw", type, {int64_t(n)}, grouped ? std::vector<double>{0.5, 2} : std::vector<double>{},
+                 flags(decay, "decay"));
         OptimizerScalars &scalars = op.rank.optimizer;
-        scalars.lr = 1e-2, scalars.weightDecay = 0.1, scalars.clip = clip;
+        scalars.lr = 1e-2, scalars.weightDecay = grouped ? 0.05 : 0.1, scalars.clip = clip;
         Values w = rounded(acc, random(n, 1)), m(n, 0), v(n, 0), grad = rounded(acc, random(n, 2));
         double norm2 = 0;
         for (double g : grad)
           norm2 += g * g;
         Array weights(type, w), master(acc, w), mean(acc, m), square(acc, v);
         for (int step = 1; step <= 3; ++step) {
-          scalars.step = step;
+          scalars.step = step, scalars.lr = 1e-2;
           adamwReference(scalars, clip > 0 ? std::min(1.0, clip / (std::sqrt(norm2) + 1e-6)) : 1, decay ? 0.1 : 0, grad,
                          w, m, v);
+          scalars.lr = grouped ? 2e-2 : 1e-2;
           op(pp_adamw, Array(acc, grad), Array(Type::F64, Values{norm2}), weights, mean, square,
              isHalf(type) ? master.data() : nullptr);
         }
@@ -417,11 +420,11 @@ TEST(KernelsElementwise, AdamWOfManyTensors) {
     for (size_t i = 0; i < sizes.size(); ++i) {
       std::vector<void *> its = together.of(i), p = apart.of(i);
       all.insert(all.end(), its.begin(), its.end());
-      OneOp one("adamw", type, {sizes[i]}, {}, flags(i % 2, "decay"));
+      OneOp one("adamw", type, {sizes[i]}, {0.5, 3}, flags(i % 2, "decay"));
       set(one);
       one(pp_adamw, p[0], norm, p[1], p[2], p[3], p[4]);
     }
-    OneOp op("adamw_all", type, dims);
+    OneOp op("adamw_all", type, dims, {0.5, 3});
     set(op);
     op(pp_adamw_all, norm, static_cast<void *const *>(all.data()));
     for (size_t i = 0; i < sizes.size(); ++i) {

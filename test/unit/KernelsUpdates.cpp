@@ -24,6 +24,8 @@ struct Case {
 };
 /// No clipping; a norm that is clipped; one that is not, with a loss scale.
 constexpr Case cases[] = {{0, 1}, {0.5, 1}, {1e6, 1024}};
+/// Of weights in no group, and of a group with half the rate and twice the decay.
+const std::vector<double> groups[] = {{}, {0.5, 2}};
 
 double normOf(const Values &grad) {
   double sum = 0;
@@ -47,9 +49,11 @@ TEST(KernelsUpdates, Sgd) {
       for (bool nesterov : {false, true})
         for (const Case &its : cases) {
           Type acc = accOf(type);
-          OneOp op("sgd", type, {int64_t(count)}, {}, flags(decay, nesterov));
+          const std::vector<double> &group = groups[its.scale > 1];
+          OneOp op("sgd", type, {int64_t(count)}, group, flags(decay, nesterov));
           OptimizerScalars &scalars = op.rank.optimizer;
-          scalars.lr = 1e-2, scalars.weightDecay = 0.1, scalars.momentum = 0.9;
+          scalars.lr = group.empty() ? 1e-2 : 2e-2, scalars.weightDecay = group.empty() ? 0.1 : 0.05;
+          scalars.momentum = 0.9;
           scalars.clip = its.clip, scalars.lossScale = its.scale;
           Values w = rounded(acc, random(count, 1)), u(count, 0), grad = rounded(acc, random(count, 2));
           Array weights(type, w), master(acc, w), momentum(acc, u);
@@ -120,10 +124,13 @@ TEST(KernelsUpdates, NewtonSchulz) {
 
 TEST(KernelsUpdates, Muon) {
   for (Type type : allTypes)
-    for (bool decay : {false, true}) {
+    for (int decay : {0, 1, 2}) { // 2: in the group
       Type acc = accOf(type);
-      OneOp op("muon", type, {int64_t(count)}, {1.5}, flags(decay));
-      op.rank.optimizer.matrixRate = 2e-2, op.rank.optimizer.matrixDecay = 0.1;
+      std::vector<double> params = {1.5};
+      if (decay == 2)
+        params.insert(params.end(), {0.5, 2});
+      OneOp op("muon", type, {int64_t(count)}, params, flags(decay));
+      op.rank.optimizer.matrixRate = decay == 2 ? 4e-2 : 2e-2, op.rank.optimizer.matrixDecay = decay == 2 ? 0.05 : 0.1;
       op.rank.optimizer.lr = 7, op.rank.optimizer.weightDecay = 7; // those of the weights beside it
       Values w = rounded(acc, random(count, 1)), way = rounded(acc, random(count, 2));
       Array weights(type, w), master(acc, w);
