@@ -63,7 +63,7 @@ def as_number(text):
 
 def problems_of(definitions, op):
     """Where the signature is not what the definition says; `k` and `v` are the first chunk of `lists`, heads the
-    default of kv_heads, and 1 / sqrt(d) that of a scale of 0."""
+    default of kv_heads, 1 / sqrt(d) that of a scale of 0, and 0.0 that of a dropout that is not there."""
     if op["signature"] == "x + y":
         return []
     known = {name: (attribute, default) for name, attribute, default, _ in definitions.arguments(op)}
@@ -78,7 +78,7 @@ def problems_of(definitions, op):
             problems.append(f"{op['opName']}: the signature has `{name}`, the definition has not")
         elif not attribute and default or attribute and not default:
             problems.append(f"{op['opName']}: `{name}` is {'an attribute' if attribute else 'a tensor'}")
-        elif default not in ("", "..", "heads", "[]", "1 / sqrt(d)") and (
+        elif default not in ("", "..", "heads", "[]", "1 / sqrt(d)") and (name, declared) != ("dropout", None) and (
                 declared is None or as_number(declared) != as_number(default)):
             problems.append(f"{op['opName']}: the default of `{name}` is {declared}, the signature says {default}")
         elif default == ".." and declared is not None and name != "causal":
