@@ -455,6 +455,11 @@ int64_t RankProgram::plannedPeak() const {
   return arenaBytes;
 }
 
+std::string Program::stepText() const {
+  return text(microbatches, " microbatches of ", batch, " x ", sequence, " tokens",
+              replicas() > 1 ? text(" on each of ", replicas(), " replicas") : std::string());
+}
+
 Status readProgram(std::string_view json, Program &program) {
   try {
     readProgramRoot(nlohmann::json::parse(json), program);

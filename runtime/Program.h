@@ -278,6 +278,8 @@ struct Program {
   /// How many run the schedule, each on microbatches of its own.
   [[nodiscard]] int32_t replicas() const { return mesh.size(Axis::Data); }
   [[nodiscard]] int64_t sequencesPerStep() const { return microbatches * batch * replicas(); }
+  /// `8 microbatches of 4 x 128 tokens`, and `on each of 2 replicas`.
+  [[nodiscard]] std::string stepText() const;
   /// Gradients of f16 are those of a multiple of the loss, and a step whose gradients overflow is skipped.
   [[nodiscard]] bool scalesLoss() const { return precision == "f16"; }
 };

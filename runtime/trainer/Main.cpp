@@ -34,9 +34,8 @@ Status printInfo(Emitted &emitted) {
          version(), program.name.c_str(), program.model.c_str(), static_cast<long long>(program.parameters),
          static_cast<long long>(program.vocab), program.precision.c_str(), program.schedule.c_str(),
          program.mesh.describe().c_str());
-  printf("a step      %lld microbatches of %lld x %lld tokens, %.3f GFLOP\ntransports  %s\n",
-         static_cast<long long>(program.microbatches), static_cast<long long>(program.batch),
-         static_cast<long long>(program.sequence), program.flopsPerStep * 1e-9, linkedTransports);
+  printf("a step      %s, %.3f GFLOP\ntransports  %s\n", program.stepText().c_str(), program.flopsPerStep * 1e-9,
+         linkedTransports);
   if (std::string attention = Kernels::attention(); !attention.empty())
     printf("attention   %s\n", attention.c_str());
   printf("rank  planned peak B    arena B   units  messages  weights      ops\n");

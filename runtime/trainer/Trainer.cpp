@@ -425,9 +425,7 @@ Status Trainer::printHeader() {
          whole.mesh.describe().c_str(), std::string(transport.name()).c_str(), whole.precision.c_str(),
          static_cast<long long>(whole.parameters));
   std::string where = device.name();
-  printf("a step: %lld microbatches of %lld x %lld tokens, %.3f GFLOP; kernels %s%s\n",
-         static_cast<long long>(whole.microbatches), static_cast<long long>(whole.batch),
-         static_cast<long long>(whole.sequence), whole.flopsPerStep * 1e-9, Kernels::isa(),
+  printf("a step: %s, %.3f GFLOP; kernels %s%s\n", whole.stepText().c_str(), whole.flopsPerStep * 1e-9, Kernels::isa(),
          (where.empty() ? where : ", " + where).c_str());
   printf("planned peak bytes a rank:");
   for (double peak : peaks)
