@@ -18,8 +18,9 @@ constexpr size_t axisCount = 4;
 /// Numbers devices along four axes: neighbours on the first axis of `order` have neighbouring numbers.
 class Mesh {
 public:
+  Mesh() = default; ///< one device
   /// Each rank is one device.
-  explicit Mesh(int32_t ranks = 1) { sizes[size_t(Axis::Pipeline)] = ranks; }
+  explicit Mesh(int32_t ranks) { sizes[size_t(Axis::Pipeline)] = ranks; }
   /// Each axis once.
   Mesh(std::array<Axis, axisCount> order, std::array<int32_t, axisCount> sizesInOrder);
 
