@@ -42,7 +42,7 @@ def difference(ours, theirs):
 class Runner:
     def __init__(self, compiler, folder):
         self.compiler, self.folder, self.text = compiler, folder, harness.write_text(folder)
-        self.options, self.train = (), harness.TRAIN
+        self.options, self.file = (), harness.TRAIN
 
     def hoist(self):
         """From now on weights leave as early as the step on a cluster of slow links gains by it."""
@@ -52,7 +52,7 @@ class Runner:
         path = os.path.join(self.folder, "_".join(str(value).replace("/", "_") for value in values.values()))
         values["schedule"], *more = values["schedule"].split("/")
         defines = SMALL | values | dict(pair.split("=") for pair in more)
-        return harness.compile_train(self.compiler, path, defines, train or self.train, self.options)
+        return harness.compile_train(self.compiler, path, defines, train or self.file, self.options)
 
     def forget(self, parts):
         """From now on every schedule of the library says `recompute PARTS` behind its stages."""
@@ -140,7 +140,7 @@ def main():
     os.makedirs(arguments.folder, exist_ok=True)
     runner, tally, references = Runner(arguments.compiler, arguments.folder), harness.Tally(), {}
     if arguments.models:
-        runner.train = harness.add_models(arguments.folder, arguments.models)
+        runner.file = harness.add_models(arguments.folder, arguments.models)
     if arguments.hoist:
         runner.hoist()
     if arguments.plan:
