@@ -12,12 +12,6 @@ static const double *doubles(const char *arena, int64_t offset) {
   return reinterpret_cast<const double *>(arena + offset);
 }
 
-/// Where the document of a token begins: every third microbatch is one document, the others are two.
-static int64_t beginOf(int64_t place, int64_t microbatch) {
-  const int64_t second = 1 + microbatch % 3;
-  return second < 3 && place >= second ? second : 0;
-}
-
 /// No two tokens or targets of a step are equal, not even those of slices one token long; a target is not the next
 /// token, for then it would be that of the next slice. Each microbatch has a token in every quarter of the vocabulary,
 /// so that no rank's share of an embedding is zero. That is so for 6 microbatches of 4 tokens and a vocabulary of 61.
@@ -25,17 +19,12 @@ static int64_t beginOf(int64_t place, int64_t microbatch) {
 static void fillTokens(const Program &program, const InputSpec &input, int64_t step, int64_t data, char *arena) {
   auto *out = reinterpret_cast<int32_t *>(arena + input.offset);
   for (int64_t i = 0; i < input.length; ++i) {
-    const int64_t place = input.first + i, begin = beginOf(place, input.microbatch);
-    if (input.kind == InputSpec::Kind::Starts)
-      out[i] = int32_t(begin);
-    else if (input.kind == InputSpec::Kind::Positions)
-      out[i] = int32_t(place - begin);
-    else if (input.kind == InputSpec::Kind::Rows)
+    if (input.kind == InputSpec::Kind::Rows) {
       out[i] = int32_t(step * program.microbatches + input.microbatch);
-    if (input.kind >= InputSpec::Kind::Starts)
       continue;
+    }
     int64_t shift = input.kind == InputSpec::Kind::Targets ? 6 : input.kind == InputSpec::Kind::Source ? 3 : 0;
-    int64_t token = place * 15 + input.microbatch + shift;
+    int64_t token = (input.first + i) * 15 + input.microbatch + shift;
     out[i] = int32_t((token + step * 5 + data) % program.vocab);
   }
 }
