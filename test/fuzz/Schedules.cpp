@@ -36,7 +36,7 @@ World drawWorld(Dice &dice, bool tied, bool cuts) {
     const char *more[] = {"", "", ", residual_rate = 0.25", ", embed_rate = 0.5, residual_rate = 0.25"};
     world.modelMore = dice.pick(more);
   } else {
-    // The last two have sinks, which are no part of an attention that may run ahead.
+    // Weights that are cut must be large, and attention that runs ahead has no sinks.
     const char *more[] = {"",
                           "",
                           ", sliding_window = 2",
@@ -45,7 +45,7 @@ World drawWorld(Dice &dice, bool tied, bool cuts) {
                           ", plus = 1",
                           ", sinks = true",
                           ", sinks = true, sliding_window = 3"};
-    world.modelMore = more[dice.below(cuts ? 6 : 8)];
+    world.modelMore = more[dice.below(cuts ? 3 : 8)];
   }
   const char *optimizers[] = {"adamw(lr = 0.05)", "adamw(lr = 0.05)", "sgd(lr = 0.05)", "muon(lr = 0.05)"};
   world.optimizer = optimizers[dice.below(cuts ? 3 : 4)];
@@ -53,7 +53,8 @@ World drawWorld(Dice &dice, bool tied, bool cuts) {
                            tied ? "  freeze \"h.0.\", \"mlp\"\n" : "  freeze \"layers.0.\", \"mlp\"\n",
                            tied ? "  lora rank = 1, alpha = 2, targets = [\"c_attn\", \"c_fc\"]\n"
                                 : "  lora rank = 1, alpha = 2, targets = [\"o_proj\", \"down_proj\"]\n"};
-  world.trained = dice.pick(trained);
+  if (!cuts)
+    world.trained = dice.pick(trained);
   return world;
 }
 
