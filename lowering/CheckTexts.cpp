@@ -426,7 +426,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
     expected["mesh"] = {{"order", JsonValue::array()}};
     for (size_t i = 0; i < mesh.getSizes().size(); ++i)
       expected["mesh"]["order"].push_back({stringifyAxis(mesh.getOrder()[i]).str(), mesh.getSizes()[i]});
-    auto replicas = mesh.getSizes()[llvm::find(mesh.getOrder(), Axis::data) - mesh.getOrder().begin()];
+    int64_t replicas = program.sizeOf(Axis::data);
     expected["flops_per_step"] = flops * static_cast<double>(replicas);
     expected["tokens_per_step"] = expected["tokens_per_step"].get<int64_t>() * replicas;
   }

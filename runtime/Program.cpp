@@ -345,7 +345,9 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
 
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.rank = root.at("rank").get<int32_t>();
-  rank.device = deviceOf(program, rank, "", rank.rank);
+  if (rank.rank < 0 || rank.rank >= program.ranks)
+    throw Unfit(text("it is of rank ", rank.rank, " of ", program.ranks));
+  rank.device = program.mesh.moved(rank.device, Axis::Pipeline, rank.rank);
   rank.name = program.mesh.name(rank.device);
   rank.arenaBytes = root.at("arena_bytes").get<int64_t>();
   rank.hostBytes = root.value("host_bytes", int64_t(0));

@@ -37,7 +37,7 @@ public:
   double of(int64_t, LaunchOp launch) const override { return costs.lookup(launch.getCallee()); }
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
-    if (kind == PostKind::all_reduce && ranks.size() == 1) // over the mesh
+    if (isOverMesh(kind, ranks))
       return routeOverReplicas(ranks.front(), bytes);
     Route route;
     llvm::StringMap<Load> loads; // by link

@@ -29,7 +29,7 @@ private:
 /// Free, on a lane of its own for each directed edge.
 Route CostModel::route(PostKind kind, ArrayRef<int64_t> ranks, int64_t) const {
   Route route;
-  if (kind == PostKind::all_reduce && ranks.size() == 1) // over the mesh
+  if (isOverMesh(kind, ranks))
     return route;
   auto name = [](int64_t rank) { return rank == kHost ? "host" : std::to_string(rank); };
   Ring ring = ringOf(kind, ranks.size());

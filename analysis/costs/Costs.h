@@ -21,6 +21,11 @@ struct Route {
 /// In place of a rank: the host memory of the rank at the message's other end.
 constexpr int64_t kHost = -1;
 
+/// A sum that names one rank is over the devices of that rank.
+inline bool isOverMesh(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks) {
+  return kind == pipeline::PostKind::all_reduce && ranks.size() == 1;
+}
+
 /// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
 class CostModel {
 public:

@@ -51,7 +51,7 @@ std::string ConfigFacts::text(const FolderConfig &config) const {
   for (const json::Value &rope : ropes)
     names.push_back(*rope.getAsObject()->getString("base"));
   for (StringRef name : names)
-    if (const json::Value *value = config.get(name); value && !ropes.empty())
+    if (const json::Value *value = config.get(name))
       said[name] = *value;
   std::string text;
   raw_string_ostream(text) << json::Value(json::Object{{"model_type", *config.get("model_type")},

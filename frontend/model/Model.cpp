@@ -205,18 +205,16 @@ private:
   /// Behind what goes on to the next part, what other parts take. What this one takes so, it reads.
   LogicalResult returnSkips(const ModelPart &part, mlir::func::FuncOp function,
                             SmallVectorImpl<mlir::Value> &returned) {
-    SmallVector<StringRef> names;
-    std::vector<std::string> kept;
+    SmallVector<mlir::Attribute> names;
     for (const Name &name : skips.wantedOf(part))
       for (auto &[known, value] : values)
         if (known.text == name.text) {
-          kept.push_back(ModelSkips::nameOf(part, name));
+          names.push_back(builder.getStringAttr(ModelSkips::nameOf(part, name)));
           skips.add(part, name, value.getType());
           returned.push_back(value);
         }
-    llvm::append_range(names, kept);
     if (!names.empty())
-      function->setAttr(nn::kSkipsAttr, builder.getStrArrayAttr(names));
+      function->setAttr(nn::kSkipsAttr, builder.getArrayAttr(names));
     for (auto [i, name, from] : enumerate(part.parameters, part.sources))
       if (!from.text.empty() && function.getArgument(i).use_empty() && !is_contained(returned, function.getArgument(i)))
         return evaluator.fail(name.at, "part `" + part.name.text + "` takes `" + name.text + "` from `" + from.text +

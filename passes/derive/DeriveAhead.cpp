@@ -30,10 +30,8 @@ LogicalResult PieceGraph::writeForwardAhead(const CutRequest &cut) {
     SmallVector<Value> operands = {attention.getQ()};
     for (int64_t k : slices)
       llvm::append_range(operands, kv[k]);
-    if (attention.getStarts())
-      llvm::append_range(operands, starts);
-    if (attention.getRows())
-      llvm::append_range(operands, rows);
+    for (const Group &group : dataOf(attention))
+      llvm::append_range(operands, group.values);
     NamedAttrList attributes(attention->getAttrs());
     attributes.set("kv_offsets", slice.startsOf(slices, builder.getContext()));
     FailureOr<Operation *> made =
@@ -86,10 +84,8 @@ LogicalResult PieceGraph::writeBackwardAhead(const CutRequest &cut) {
     SmallVector<Value> keys;
     for (int64_t k : slices)
       llvm::append_range(keys, kv[k]);
-    if (whole.getStarts())
-      llvm::append_range(keys, starts);
-    if (whole.getRows())
-      llvm::append_range(keys, rows);
+    for (const Group &group : dataOf(whole))
+      llvm::append_range(keys, group.values);
     auto part = builder.create<nn::AttentionBwdOp>(
         whole.getLoc(), whole.getDout(), whole.getQ(), whole.getLse(), whole.getDelta(), keys,
         adds ? given.values.front() : Value(), ValueRange(), whole.getHeads(), whole.getKvHeads(), whole.getCausal(),

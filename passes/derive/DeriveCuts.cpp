@@ -136,10 +136,10 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
     inputs.append(carries.begin(), carries.begin() + step);
     if (step > 0)
       inputs.append(parts[step - 1]);
-    if (step + 1 == steps)
+    if (step + 1 == steps) {
       results.push_back({GroupKind::act, actOut});
-    if (step + 1 == steps)
       results.append(skipGroups(GroupKind::act, skipsOut));
+    }
     if (step + 1 == steps && isLossForward())
       results.push_back({GroupKind::loss, {loss}});
     if (step + 1 < steps)
@@ -234,10 +234,10 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
     inputs.append(ofStep(waiting, plan, step, /*before=*/true));
     if (sumsWeights)
       inputs.push_back({GroupKind::grad, step > 0 ? sumsUpTo(plan, step - 1) : llvm::to_vector(grads)});
-    if (step + 1 == steps)
+    if (step + 1 == steps) {
       results.push_back({GroupKind::dact, dactOut});
-    if (step + 1 == steps)
       results.append(skipGroups(GroupKind::dact, dskipsOut));
+    }
     results.append(sums);
     results.append(ofStep(waiting, plan, step, /*before=*/false));
     if (sumsWeights)

@@ -37,13 +37,9 @@ LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
       inputs.push_back(chunkGroup(GroupKind::kv, kv[k], k, number));
       llvm::append_range(operands, inputs.back().values);
     }
-    if (attention.getStarts()) {
-      inputs.push_back({GroupKind::starts, starts});
-      llvm::append_range(operands, starts);
-    }
-    if (attention.getRows()) {
-      inputs.push_back({GroupKind::rows, rows});
-      llvm::append_range(operands, rows);
+    for (const Group &group : dataOf(attention)) {
+      inputs.push_back(group);
+      llvm::append_range(operands, group.values);
     }
     NamedAttrList attributes(attention->getAttrs());
     attributes.set("kv_offsets", slice.startsOf(chunks, builder.getContext()));
@@ -124,13 +120,9 @@ LogicalResult PieceGraph::writePart(int64_t number, int64_t attention, ArrayRef<
     inputs.push_back(chunkGroup(GroupKind::kv, kv[k], k, attention));
     llvm::append_range(keys, inputs.back().values);
   }
-  if (whole.getStarts()) {
-    inputs.push_back({GroupKind::starts, starts});
-    llvm::append_range(keys, starts);
-  }
-  if (whole.getRows()) {
-    inputs.push_back({GroupKind::rows, rows});
-    llvm::append_range(keys, rows);
+  for (const Group &group : dataOf(whole)) {
+    inputs.push_back(group);
+    llvm::append_range(keys, group.values);
   }
   for (int64_t k : help.getHome() && adds ? help.getSlices() : ArrayRef<int64_t>()) {
     inputs.push_back(chunkGroup(GroupKind::dkv, dkv[k], k, attention));

@@ -43,6 +43,15 @@ private:
   void seedSkips(nn::Gradients &gradients);
   void collectSkipGradients(nn::Gradients &gradients);
   static llvm::SmallVector<Group> skipGroups(pipeline::GroupKind kind, llvm::ArrayRef<mlir::Value> values);
+  /// What an attention, or its backward, reads beside queries and keys.
+  template <typename Op> llvm::SmallVector<Group> dataOf(Op attention) const {
+    llvm::SmallVector<Group> groups;
+    if (attention.getStarts())
+      groups.push_back({pipeline::GroupKind::starts, starts});
+    if (attention.getRows())
+      groups.push_back({pipeline::GroupKind::rows, rows});
+    return groups;
+  }
   // DeriveSlices.cpp: the ops as one slice of the sequence sees them.
   mlir::FailureOr<mlir::Operation *> cloneSliced(mlir::OpBuilder &builder, mlir::Operation &op, mlir::IRMapping &map);
   mlir::LogicalResult addChunks(mlir::OpBuilder &builder, nn::AttentionOp attention,

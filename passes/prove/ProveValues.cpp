@@ -255,10 +255,10 @@ private:
       label.version = unit.update;
     if (group->span == Span::Piece && !(isCut && input))
       label.shard = unit.body.identity.getShard();
-    if (group->what == What::grad)
-      label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
     else if (ofUnit)
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
+    if (group->what == What::grad)
+      label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
     bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
     if (isShard && llvm::is_contained({What::act, What::dact, What::stats}, group->what) &&
         (!input || group->what == What::stats)) {

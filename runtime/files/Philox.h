@@ -17,13 +17,18 @@ struct Words {
   uint32_t v[4];
 };
 
+/// What each round multiplies the first and the third word by, and adds to the halves of the key.
+inline constexpr uint32_t kPhiloxFactor0 = 0xd2511f53, kPhiloxFactor2 = 0xcd9e8d57;
+inline constexpr uint32_t kPhiloxStep0 = 0x9e3779b9, kPhiloxStep1 = 0xbb67ae85;
+inline constexpr int kPhiloxRounds = 10;
+
 PP_PHILOX Words philox(uint64_t key, Words counter) {
   uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    uint64_t a = uint64_t(0xd2511f53) * counter.v[0], b = uint64_t(0xcd9e8d57) * counter.v[2];
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    uint64_t a = uint64_t(kPhiloxFactor0) * counter.v[0], b = uint64_t(kPhiloxFactor2) * counter.v[2];
     counter = {
         {uint32_t(b >> 32) ^ counter.v[1] ^ k0, uint32_t(b), uint32_t(a >> 32) ^ counter.v[3] ^ k1, uint32_t(a)}};
-    k0 += 0x9e3779b9, k1 += 0xbb67ae85;
+    k0 += kPhiloxStep0, k1 += kPhiloxStep1;
   }
   return counter;
 }

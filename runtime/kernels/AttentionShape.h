@@ -91,8 +91,8 @@ private:
       c1 = (c0 >> 32 & 0xffff) | uint64_t(mask.site) << 16;
       uint64_t k0 = uint32_t(mask.seed), k1 = mask.seed >> 32;
 #pragma GCC unroll 10
-      for (int round = 0; round < 10; ++round, k0 += 0x9e3779b9, k1 += 0xbb67ae85) {
-        WordLanes a = productsOf(c0, 0xd2511f53), b = productsOf(c2, 0xcd9e8d57);
+      for (int round = 0; round < kPhiloxRounds; ++round, k0 += kPhiloxStep0, k1 += kPhiloxStep1) {
+        WordLanes a = productsOf(c0, kPhiloxFactor0), b = productsOf(c2, kPhiloxFactor2);
         c0 = (b >> 32) ^ c1 ^ k0, c1 = b, c2 = (a >> 32) ^ c3 ^ k1, c3 = a;
       }
       typedef uint32_t Halves __attribute__((vector_size(lanes * 4), aligned(4), may_alias));

@@ -132,8 +132,11 @@ struct PreparedOp {
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }
-  /// What the group of an update's weight multiplies the rate by, and the weight decay.
-  const double *group() const { return params + (kernel == Kernel::muon ? 1 : 0); }
+  /// What the group of an update's weight multiplies the rate by, and what it multiplies the weight decay by.
+  double groupRate() const { return params[kernel == Kernel::muon]; }
+  double groupShrink() const { return params[kernel == Kernel::muon ? 2 : 1]; }
+  /// What the rank's weight decay is multiplied by: 0 for a weight that does not shrink.
+  double shrink() const { return has(Decay) ? groupShrink() : 0; }
   /// The cap of the logits of a loss; 0: none.
   double logitCap() const { return params[kernel == Kernel::cross_entropy_stats ? 0 : 1]; }
 };

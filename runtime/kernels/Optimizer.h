@@ -46,8 +46,8 @@ struct AdamFactors {
   double gamma, beta1, beta2, correction1, correction2, lr, epsilon, decay;
 
   AdamFactors(const PreparedOp &op, const OptimizerScalars &scalars, const double *norm2)
-      : gamma(gammaOf(scalars, norm2)), beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr * op.group()[0]),
-        epsilon(scalars.epsilon), decay(op.has(Decay) ? scalars.weightDecay * op.group()[1] : 0) {
+      : gamma(gammaOf(scalars, norm2)), beta1(scalars.beta1), beta2(scalars.beta2), lr(scalars.lr * op.groupRate()),
+        epsilon(scalars.epsilon), decay(scalars.weightDecay * op.shrink()) {
     correction1 = 1 / (1 - __builtin_pow(beta1, double(scalars.step)));
     correction2 = 1 / (1 - __builtin_pow(beta2, double(scalars.step)));
   }
@@ -123,8 +123,8 @@ template <class E> pp_status_t sgd(const PreparedOp &op, void *const *arguments)
   const double *norm2 = in<double>(arguments[1]);
   if (skips(scalars, norm2))
     return PP_OK;
-  A gamma = A(gammaOf(scalars, norm2)), momentum = A(scalars.momentum), lr = A(scalars.lr * op.group()[0]);
-  A decay = A(op.has(Decay) ? scalars.weightDecay * op.group()[1] : 0);
+  A gamma = A(gammaOf(scalars, norm2)), momentum = A(scalars.momentum), lr = A(scalars.lr * op.groupRate());
+  A decay = A(scalars.weightDecay * op.shrink());
   bool nesterov = op.has(Nesterov);
   int64_t n = op.dims[0];
 #pragma omp simd
@@ -194,8 +194,7 @@ template <class E> pp_status_t muon(const PreparedOp &op, void *const *arguments
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
   if (skips(scalars, in<double>(arguments[1])))
     return PP_OK;
-  A lr = A(scalars.matrixRate * op.group()[0]), factor = A(op.params[0]);
-  A decay = A(op.has(Decay) ? scalars.matrixDecay * op.group()[1] : 0);
+  A lr = A(scalars.matrixRate * op.groupRate()), decay = A(scalars.matrixDecay * op.shrink()), factor = A(op.params[0]);
   int64_t n = op.dims[0];
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {

@@ -185,8 +185,8 @@ pp_status_t adamTensors(const PreparedOp &op, void *const *addresses, const void
       },
       [&](const auto &list) {
         return launch(op, adamKernel<E>, {list.blocks}, 256, sizeof(AdamFactors), list,
-                      static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2), op.group()[0],
-                      op.group()[1]);
+                      static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2), op.groupRate(),
+                      op.groupShrink());
       });
 }
 

@@ -58,8 +58,8 @@ template <class E> struct Sgd {
 template <class E> pp_status_t sgd(const PreparedOp &op, void *const *a) {
   void *master = a[4] ? a[4] : a[2];
   return map(op,
-             Sgd<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(a[3]), out<Acc<E>>(master), op.group()[0],
-                    op.has(Decay) ? op.group()[1] : 0, op.has(Nesterov), StepScalars(op, a[1], a[5])},
+             Sgd<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(a[3]), out<Acc<E>>(master), op.groupRate(), op.shrink(),
+                    op.has(Nesterov), StepScalars(op, a[1], a[5])},
              op.dims[0], aligned(a[0], a[2], a[3], master));
 }
 
@@ -147,8 +147,8 @@ template <class E> struct Muon {
 template <class E> pp_status_t muon(const PreparedOp &op, void *const *a) {
   void *master = a[3] ? a[3] : a[2];
   return map(op,
-             Muon<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(master), Acc<E>(op.params[0]), op.group()[0],
-                     op.has(Decay) ? op.group()[1] : 0, StepScalars(op, a[1], a[4])},
+             Muon<E>{in<Acc<E>>(a[0]), out<E>(a[2]), out<Acc<E>>(master), Acc<E>(op.params[0]), op.groupRate(),
+                     op.shrink(), StepScalars(op, a[1], a[4])},
              op.dims[0], aligned(a[0], a[2], master));
 }
 

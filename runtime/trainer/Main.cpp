@@ -91,11 +91,14 @@ int mainOf(int argc, char **argv) {
 
 } // namespace
 
-int say(const Status &status, const std::string &who) {
+int say(const Status &status, const Mesh &mesh, int32_t device) {
   bool named = status.message().starts_with("rank ") || status.message().starts_with("device ") ||
                status.message().starts_with("deadlock ");
-  std::string prefix = !who.empty() && !named ? who + ": " : std::string();
-  std::string line = "pp: error: " + prefix + status.message() + "\n";
+  return say(device <= 0 || named ? status : Status(status.code(), mesh.name(device) + ": " + status.message()));
+}
+
+int say(const Status &status) {
+  std::string line = "pp: error: " + status.message() + "\n";
   fflush(stdout);
   fwrite(line.data(), 1, line.size(), stderr);
   return int(status.code());
@@ -119,7 +122,7 @@ int runThreads(Emitted &emitted, const Options &options) {
     thread.join();
   int32_t failed = -1;
   Status status = firstFailure(*meeting, failed);
-  return status.ok() ? 0 : say(status, failed > 0 ? mesh.name(failed) : std::string());
+  return status.ok() ? 0 : say(status, mesh, failed);
 }
 
 } // namespace pp

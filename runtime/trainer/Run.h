@@ -8,8 +8,10 @@
 
 namespace pp {
 
-/// Prints once why a run failed, and on which device where that is not the first; the exit status of the process.
-int say(const Status &status, const std::string &who = {});
+/// Prints once why a run failed; the exit status of the process.
+int say(const Status &status);
+/// And on which device, where that is not the first.
+int say(const Status &status, const Mesh &mesh, int32_t device);
 
 /// All devices in this process, each a thread on this CPU.
 int runThreads(Emitted &emitted, const Options &options);

@@ -80,8 +80,7 @@ int runMpi(Emitted &emitted, const Options &options) {
       outcome = Trainer(emitted, options, *place.transport, *place.device, rank).run();
   }
   if (outcome.status.ok() || outcome.together) {
-    int code =
-        outcome.mine ? say(outcome.status, rank > 0 ? mesh.name(rank) : std::string()) : int(outcome.status.code());
+    int code = outcome.mine ? say(outcome.status, mesh, rank) : int(outcome.status.code());
     {
       Place ended = std::move(place);
     } // from its last member: the driver outlives what uses it
@@ -89,7 +88,7 @@ int runMpi(Emitted &emitted, const Options &options) {
     return code;
   }
   if (claimMpiReport())
-    say(outcome.status, rank > 0 ? mesh.name(rank) : std::string());
+    say(outcome.status, mesh, rank);
   abortMpi(int(outcome.status.code()));
 }
 

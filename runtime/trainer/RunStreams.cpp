@@ -26,9 +26,7 @@ int runStreams(Emitted &emitted, const Options &options, Driver &driver) {
       [&] { return standstillOf(*meeting); });
   if (!status.ok())
     return say(status);
-  return fibers.failure().ok()
-             ? 0
-             : say(fibers.failure(), fibers.failed() > 0 ? mesh.name(fibers.failed()) : std::string());
+  return fibers.failure().ok() ? 0 : say(fibers.failure(), mesh, fibers.failed());
 }
 
 } // namespace pp

@@ -197,9 +197,8 @@ Status Trainer::checkConfigOf(const WeightFiles &model) {
   if (!whole.config.empty())
     return checkConfig(whole.config, model.path());
   if (std::filesystem::exists(model.path() + "/config.json"))
-    remarks.push_back(text("`", model.path(),
-                           "/config.json` is not compared: this program was compiled without "
-                           "--from-hf"));
+    remarks.push_back(
+        text("`", model.path(), "/config.json` is not compared: ", "this program was compiled without --from-hf"));
   return {};
 }
 

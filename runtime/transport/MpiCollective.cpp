@@ -77,17 +77,14 @@ Status MpiGroups::make(const RankProgram &program) {
   return {};
 }
 
-/// Where a sum in two phases is cut: at the same elements for all members.
-static int64_t evenShare(const MessageSpec &message) {
+/// Where a sum in two phases is cut, at the same elements for all members; no range is longer than the first.
+static std::vector<int64_t> evenCuts(const MessageSpec &message) {
   const auto members = int64_t(message.group.size());
   constexpr int64_t line = 64; // of a cache
-  return ((message.bytes + members - 1) / members + line - 1) / line * line;
-}
-
-static std::vector<int64_t> evenCuts(const MessageSpec &message) {
+  const int64_t share = ((message.bytes + members - 1) / members + line - 1) / line * line;
   std::vector<int64_t> cuts;
-  for (int64_t k = 0; k <= int64_t(message.group.size()); ++k)
-    cuts.push_back(std::min(k * evenShare(message), message.bytes));
+  for (int64_t k = 0; k <= members; ++k)
+    cuts.push_back(std::min(k * share, message.bytes));
   return cuts;
 }
 
@@ -113,8 +110,9 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
     PP_TRY(cut(spec.cuts, each, longest));
   } else if (isInTwoPhases()) {
     std::vector<int64_t> cuts = evenCuts(spec);
-    each = cuts[size_t(member) + 1] - cuts[size_t(member)];
-    PP_TRY(cut(cuts, each, evenShare(spec)));
+    ownBegin = cuts[size_t(member)];
+    each = cuts[size_t(member) + 1] - ownBegin;
+    PP_TRY(cut(cuts, each, cuts[1]));
   }
   bool isRoot = member == root;
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
@@ -200,9 +198,7 @@ bool MpiCollective::goesOn(int &code) {
     return false;
   }
   const Segment &all = segments.front();
-  const std::vector<int64_t> cuts = evenCuts(*message);
-  const int64_t begin = cuts[size_t(member)], end = cuts[size_t(member) + 1];
-  sumMembers(message->type, sources, static_cast<char *>(data) + begin, end - begin);
+  sumMembers(message->type, sources, static_cast<char *>(data) + ownBegin, int64_t(parts.size() / sources.size()));
   isSecond = true;
   std::fill(requests.begin(), requests.end(), MPI_REQUEST_NULL);
   code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, all.counts.data(), all.places.data(), type, comm,

@@ -84,6 +84,7 @@ private:
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;
   bool isSecond = false; ///< of two phases
+  int64_t ownBegin = 0;  ///< of these, where the range begins that this member sums
 };
 
 } // namespace pp

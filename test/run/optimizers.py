@@ -66,10 +66,15 @@ def run(program, folder, name, *options):
     return harness.read_log(log)
 
 
-def factor(case, key, name):
-    """Of the first group of `[text,number,..]` whose text is in the name."""
+def groups_of(case, key):
+    """The texts and numbers of `[text,number,..]`."""
     words = case.get(key, "[]").strip("[]").split(",")
-    return next((float(number) for text, number in zip(words[::2], words[1::2]) if text in name), 1)
+    return [(text, float(number)) for text, number in zip(words[::2], words[1::2])]
+
+
+def factor(case, key, name):
+    """Of the first group whose text is in the name."""
+    return next((number for text, number in groups_of(case, key) if text in name), 1)
 
 
 def check_formula(compiler, folder, kind, case):
@@ -94,8 +99,7 @@ def check_formula(compiler, folder, kind, case):
         assert norm > 2 * SIZES["clip"], f"step {step}: a norm of {norm} is not clipped"
         gamma = min(1, SIZES["clip"] / (norm + 1e-6))
         share = line["lr"] / case["lr"]
-        words = case.get("lr_scale", "[]").strip("[]").split(",")
-        groups = {text: line["lr"] * float(number) for text, number in zip(words[::2], words[1::2])}
+        groups = {text: line["lr"] * number for text, number in groups_of(case, "lr_scale")}
         assert line.get("lr_groups", {}) == groups, f"step {step}: rates {line.get('lr_groups')}"
         saved = harness.read_safetensors(at(step) + "/model.safetensors")
         kept = harness.read_safetensors(at(step) + "/optimizer.safetensors")
