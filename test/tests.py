@@ -50,16 +50,17 @@ def main():
         command, target = command_of(name, program, arguments, build)
         runtime = re.match(r"runtime=(.*)", environment)
         needed = {target, f"pp-runtime-{runtime[1]}" if runtime else target}
-        if not needed <= targets or needs == "mpi" and not has_mpi:
+        if not needed <= targets or "mpi" in needs.split(",") and not has_mpi:
             continue
         if runtime:
             environment = f"PP_TEST_RUNTIME=@libraries@/libpp-runtime-{runtime[1]}.a"
-        if needs == "mpi?" and not has_mpi:
+        if "mpi?" in needs.split(",") and not has_mpi:
             command.append("--without-mpi")
         lines.append(f"add_test([=[{name}]=] " + " ".join(f"[=[{word}]=]" for word in command) + ")")
         # Long ones start first. 77: what the test needs is not on this machine.
         more = "" if environment == "-" else f" ENVIRONMENT [=[{environment}]=]"
-        lines.append(f"set_tests_properties([=[{name}]=] PROPERTIES TIMEOUT 900 COST 10 SKIP_RETURN_CODE 77{more})")
+        more += " LABELS long" if "long" in needs.split(",") else ""
+        lines.append(f"set_tests_properties([=[{name}]=] PROPERTIES TIMEOUT 1800 COST 10 SKIP_RETURN_CODE 77{more})")
     text = re.sub(r"@(\w+)@", lambda match: values[match[1]], "\n".join(lines) + "\n")
     with open(output, "w") as file:
         file.write(text)

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Builds pp and passes all its tests; the last line is `N passed, N failed`, with `, N skipped` where some were.
+# Builds pp and passes its tests; the last line is `N passed, N failed`, with `, N skipped` where some were.
+#
+# usage: check.sh [--long]     with what test/tests.txt calls long, too, which takes as much time again
 set -uo pipefail
 cd "$(dirname "$0")/.."
 tools/build.sh --tests || exit 1
 log=build/check.log
-ctest --test-dir build -j "$(nproc)" --output-on-failure 2>&1 | tee "$log"
+some=(-LE long)
+[ "${1:-}" = --long ] && some=()
+ctest --test-dir build "${some[@]}" -j "$(nproc)" --output-on-failure 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 read -r failed total < <(sed -nE 's/.*tests passed, ([0-9]+) tests? failed out of ([0-9]+).*/\1 \2/p' "$log")
 skipped=$(grep -c '\*\*\*Skipped' "$log")

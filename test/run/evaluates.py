@@ -2,7 +2,7 @@
 """Judges --eval on every schedule: the loss of one rank and of training, units F alone, training to the same bits."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: evaluates.py PP_COMPILE FOLDER
+# usage: evaluates.py PP_COMPILE FOLDER [--quick]     some of the schedules
 import csv, filecmp, math, os, sys
 import data, documents, harness
 
@@ -13,6 +13,8 @@ SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_
              "weipipe_interleave", "weipipe_prefetch", "weipipe_naive", "wzb1", "wzb2", "tawpipe", "fsdp",
              "data_parallel", "zero1", "zero2", "replicated_1f1b", "replicated_zero2", "terapipe", "slimpipe",
              "slimpipe_interleaved", "ring_attention", "helixpipe")
+QUICK = ("1f1b", "gpipe_offload", "1f1b_vocabulary", "zb_v", "v_half", "weipipe_interleave", "fsdp", "slimpipe",
+         "helixpipe")
 
 
 def compiled(compiler, folder, name, options=(), **values):
@@ -165,7 +167,7 @@ def check_half(compiler, folder, path):
 
 
 def main():
-    compiler, folder = sys.argv[1:]
+    compiler, folder, *quick = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(folder):
         if name.endswith(".plain"):
@@ -179,7 +181,7 @@ def main():
     single = compiled(compiler, folder, "single", ["-D", "data.documents=true"], schedule="single")
     lines, _ = run(single, path, "--steps", "3", "--eval", held, "--eval-every", "1")
     reference = [line["eval_loss"] for line in lines]
-    for schedule in SCHEDULES:
+    for schedule in QUICK if quick else SCHEDULES:
         tally.attempt(schedule, check_schedule, compiler, folder, path, held, schedule, reference)
         for ranks, microbatches in ((4, 8), (2, 4)):
             tally.attempt(f"{schedule} forward, {ranks} ranks", check_forward, compiler, folder, held, schedule, ranks,

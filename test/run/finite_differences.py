@@ -2,7 +2,7 @@
 """Judges one-rank gradients in f64 by finite differences of the loss: two random unit directions in every weight."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: finite_differences.py PP_COMPILE FOLDER
+# usage: finite_differences.py PP_COMPILE FOLDER [CASE..]
 # A five-point formula with step 1e-3, or less where norms behind linears bend a loss more; the error is taken over the
 # root mean square of the weight's gradient (docs/derivatives.md).
 import os, random, sys
@@ -49,26 +49,32 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **size
         tally.check(worst <= TOLERANCE, f"{model:5} {said} {name:48} error over rms {worst:.1e}")
 
 
+# By name: the model, and what else is not as in SIZES.
+CASES = {
+    "llama": ("llama", {}),
+    "gpt2": ("gpt2", {}),
+    "windows": ("llama", {"model.windows": "[4, 2]"}),
+    "gates": ("llama", {"model.plus": 1, "model.activation": "gelu", "model.embed_scale": 3}),
+    "gemma": ("gemma", {"model.windows": "[4, 0]", "model.head_norms": "true", "model.score_cap": 2,
+                        "model.logit_cap": 3, "model.score_scale": 0.3, "model.local_rope": "[1.5, 0.7, 0.1]"}),
+    "olmo": ("olmo", {"model.windows": "[0, 3]"}),
+    "sinks": ("llama", {"model.sinks": "true", "model.windows": "[3, 0]"}),
+    "fused": ("llama", {"model.fused": "true", "model.turns": "[1, 0]", "model.rope": "[1.5, 0.7]"}),
+    "depths": ("gpt2", {"model.depths": "[1, 2]"}),
+    "dropout": ("gpt2", {"model.embed_rate": 0.1, "model.residual_rate": 0.3, "model.attention_rate": 0.2}),
+    "many_readers": ("many_readers", {}),
+    "two_makers": ("two_makers", {}),
+}
+
+
 def main():
-    compiler, folder = sys.argv[1:3]
+    compiler, folder, *chosen = sys.argv[1:]
+    os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
-    for model in ("llama", "gpt2"):
-        judge(compiler, folder, tally, model)
-    judge(compiler, folder, tally, "llama", **{"model.windows": "[4, 2]"})
-    judge(compiler, folder, tally, "llama", **{"model.plus": 1, "model.activation": "gelu", "model.embed_scale": 3})
-    judge(compiler, folder, tally, "gemma", step=STEP / 4, **{
-        "model.windows": "[4, 0]", "model.head_norms": "true", "model.score_cap": 2, "model.logit_cap": 3,
-        "model.score_scale": 0.3, "model.local_rope": "[1.5, 0.7, 0.1]"})
-    judge(compiler, folder, tally, "olmo", **{"model.windows": "[0, 3]"})
-    judge(compiler, folder, tally, "llama", **{"model.sinks": "true", "model.windows": "[3, 0]"})
-    judge(compiler, folder, tally, "llama", **{
-        "model.fused": "true", "model.turns": "[1, 0]", "model.rope": "[1.5, 0.7]"})
-    judge(compiler, folder, tally, "gpt2", **{"model.depths": "[1, 2]"})
-    judge(compiler, folder, tally, "gpt2", **{"model.embed_rate": 0.1, "model.residual_rate": 0.3,
-                                              "model.attention_rate": 0.2})
     train = harness.add_models(folder, os.path.join(harness.ROOT, "test", "run", "Inputs", "skips.pipe"))
-    for model in ("many_readers", "two_makers"):
-        judge(compiler, folder, tally, model, train)
+    for name in chosen or CASES:
+        model, sizes = CASES[name]
+        judge(compiler, folder, tally, model, train, STEP / 4 if model == "gemma" else STEP, **sizes)
     return tally.close()
 
 
