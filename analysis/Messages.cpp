@@ -66,3 +66,55 @@ int64_t pp::bytesReceived(PostOp post) {
   }
   return 0;
 }
+
+//===-- Exchanges inside bodies ---------------------------------------------------------------------------------===//
+
+static AxesAttr axesOf(nn::Exchange op) {
+  SmallVector<Axis> axes;
+  for (nn::Axis axis : op.getAxes().getAxes())
+    axes.push_back(*symbolizeAxis(nn::stringifyAxis(axis)));
+  return AxesAttr::get(op.getContext(), axes);
+}
+
+FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
+  if (!mesh)
+    return op.emitOpError() << "goes over " << op.getAxes().str() << ", and this program has no mesh";
+  InnerMessage message = {op,
+                          axesOf(op),
+                          1,
+                          kFirstInnerChannel + 8 * op.countNeighbours(),
+                          cast<RankedTensorType>(op->getResult(0).getType()),
+                          {}};
+  for (Axis axis : message.axes.getAxes()) {
+    message.members *= mesh.sizeOf(axis);
+    message.channel += int64_t(1) << static_cast<int64_t>(axis);
+  }
+  if (int64_t neighbours = op.countNeighbours()) {
+    if (neighbours < 1 || message.members % neighbours != 0)
+      return op.emitOpError() << "sums over " << neighbours << " neighbours of " << message.members << " devices";
+    message.members = neighbours;
+  }
+  auto gather = dyn_cast<nn::AllGatherOp>(op.getOperation());
+  if (!gather)
+    return message;
+  if (auto members = static_cast<int64_t>(gather.getMembers()); members != message.members)
+    return op.emitOpError() << "gathers from " << members << " members over " << op.getAxes().str() << ", which has "
+                            << message.members << " devices";
+  auto part = cast<RankedTensorType>(gather.getX().getType());
+  int64_t outer = 1;
+  for (int64_t extent : part.getShape().take_front(gather.getDim()))
+    outer *= extent;
+  int64_t bytes = part.getNumElements() / outer * (part.getElementTypeBitWidth() / 8);
+  for (int64_t i = 0; i <= outer * message.members; ++i)
+    message.cuts.push_back(i * bytes);
+  return message;
+}
+
+int64_t InnerMessage::received() const {
+  int64_t bytes = type.getNumElements() * (type.getElementTypeBitWidth() / 8);
+  return (cuts.empty() ? 2 : 1) * (members - 1) * bytes / members;
+}
+
+std::string InnerMessage::str() const {
+  return (nn::stringifyExchangeKind(nn::Exchange(op).getKind()) + " over " + nn::Exchange(op).getAxes().str()).str();
+}

@@ -3,6 +3,7 @@
 #ifndef PP_ANALYSIS_MESSAGES_H
 #define PP_ANALYSIS_MESSAGES_H
 
+#include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "llvm/ADT/DenseMap.h"
 
@@ -27,6 +28,30 @@ private:
 int64_t bytesOf(pipeline::PostOp post);
 /// Bytes that come to the rank from others, each member's straight from it.
 int64_t bytesReceived(pipeline::PostOp post);
+
+//===-- Exchanges inside bodies ---------------------------------------------------------------------------------===//
+
+/// A message between the devices of one rank, which all run the body that it stands in.
+struct InnerMessage {
+  nn::Exchange op;
+  pipeline::AxesAttr axes;
+  int64_t members;
+  /// On the devices' own channel: of each set of axes, and number of neighbours, there is one.
+  int64_t channel;
+  mlir::RankedTensorType type; ///< of the result
+  /// Of a gather, what each member has of the result's bytes, as in `pipeline.post`.
+  llvm::SmallVector<int64_t> cuts;
+  /// Bytes that come to each device from the others.
+  int64_t received() const;
+  /// `all_reduce over tensor`.
+  std::string str() const;
+};
+
+/// Channels from this one on are those of exchanges.
+inline constexpr int64_t kFirstInnerChannel = int64_t(1) << 30;
+
+/// What the exchange is on this mesh; an error at the op if they do not fit. Null: the program has none.
+mlir::FailureOr<InnerMessage> innerMessage(nn::Exchange op, pipeline::MeshAttr mesh);
 
 } // namespace pp
 

@@ -156,6 +156,8 @@ static Value outputOf(nn::AttentionBwdOp backward, const Bodies::Places &places)
 }
 
 LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, const Body &body) {
+  if (auto exchange = dyn_cast<nn::Exchange>(op))
+    return lowerExchange(exchange, chain, places, body);
   auto kernel = dyn_cast<nn::Kernel>(op);
   bool isView = op.hasTrait<nn::View>();
   if (!kernel && !isView)
@@ -167,6 +169,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   KernelEntry entry = {kernel.kernelName().str(), typeName(kernel.elementType()), kernel.dims(), kernel.params(), {}};
   for (StringRef flag : kernel.flags())
     entry.flags.push_back(flag.str());
+  if (failed(text.addTables(kernel, entry)))
+    return failure();
   SmallVector<Value> arguments;
   if (failed(addAddresses(op, kernel.pointers(), chain, places, body, arguments)))
     return failure();
@@ -183,6 +187,28 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   return success();
 }
 
+/// A message of the devices of the rank, posted and completed here. A sum is made in place: of what another op reads
+/// later, or of an argument, in a copy.
+LogicalResult Bodies::lowerExchange(nn::Exchange exchange, CallChain &chain, Places &places, const Body &body) {
+  Operation &op = *exchange;
+  SmallVector<Value> addresses;
+  if (failed(placeResults(op, places)) ||
+      failed(addAddresses(op, {op.getResult(0), op.getOperand(0)}, chain, places, body, addresses)))
+    return failure();
+  bool sums = exchange.getKind() == nn::ExchangeKind::all_reduce;
+  auto type = cast<RankedTensorType>(op.getResult(0).getType());
+  if (sums && places.lookup(op.getOperand(0)) != places.lookup(op.getResult(0))) {
+    KernelEntry copy = {"copy", typeName(type.getElementType()), {type.getNumElements()}, {}, {}};
+    chain.callRuntime(op.getLoc(), "pp_copy", text.addOp(copy), {addresses[1], addresses[0]});
+  }
+  FailureOr<int32_t> message = text.addExchange(exchange);
+  if (failed(message))
+    return failure();
+  chain.callRuntime(op.getLoc(), "pp_post_collective", *message, {addresses[0], sums ? chain.null() : addresses[1]});
+  chain.callRuntime(op.getLoc(), "pp_complete", *message);
+  return success();
+}
+
 /// One call for many tensors: a launch each costs more than the update of a small one.
 LogicalResult Bodies::lowerList(ArrayRef<Operation *> run, CallChain &chain, Places &places, const Body &body) {
   auto first = cast<nn::Kernel>(run.front());
@@ -194,6 +220,8 @@ LogicalResult Bodies::lowerList(ArrayRef<Operation *> run, CallChain &chain, Pla
       return failure();
     auto update = dyn_cast<nn::AdamwOp>(op);
     entry.dims.append({cast<nn::Kernel>(op).dims().front(), update && update.getDecay()});
+    if (failed(text.addTables(cast<nn::Kernel>(op), entry, entry.dims.size() - 2)))
+      return failure();
     SmallVector<Value> values = cast<nn::Kernel>(op).pointers();
     values.erase(values.begin() + 1); // the norm, or the sum
     if (failed(addAddresses(*op, values, chain, places, body, tensors)))

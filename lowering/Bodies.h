@@ -43,6 +43,7 @@ public:
 private:
   mlir::LogicalResult lower(mlir::func::FuncOp function, Body &body);
   mlir::LogicalResult lower(mlir::Operation &op, CallChain &chain, Places &places, const Body &body);
+  mlir::LogicalResult lowerExchange(nn::Exchange exchange, CallChain &chain, Places &places, const Body &body);
   mlir::LogicalResult lowerList(llvm::ArrayRef<mlir::Operation *> run, CallChain &chain, Places &places,
                                 const Body &body);
 

@@ -109,6 +109,11 @@ private:
     for (auto op = ops.begin(); op != ops.end(); ++op) {
       if (op->hasTrait<nn::View>())
         continue;
+      if (auto exchange = dyn_cast<nn::Exchange>(*op)) {
+        if (failed(checkExchange(exchange, next)))
+          return failure();
+        continue;
+      }
       auto kernel = dyn_cast<nn::Kernel>(*op);
       if (!kernel || next == calls.size())
         return differs(&*op, "`" + op->getName().getStringRef() + "`", "a call of its kernel", "none");
@@ -159,8 +164,32 @@ private:
         i += list->count;
       }
     }
-    return checkCall(kernel, call, operands,
-                     {kernel.kernelName().str(), kernel.elementType(), kernel.dims(), kernel.params(), kernel.flags()});
+    ExpectedKernel expected = {kernel.kernelName().str(), kernel.elementType(), kernel.dims(), kernel.params(),
+                               kernel.flags()};
+    expected.add(kernel);
+    return checkCall(kernel, call, operands, expected);
+  }
+
+  /// What is summed elsewhere than where it was made is copied there; then the message is posted and completed.
+  LogicalResult checkExchange(nn::Exchange exchange, size_t &next) {
+    Operation *op = exchange;
+    std::string where = ("body `@" + body.getSymName() + "`, `" + op->getName().getStringRef() + "`").str();
+    CallAddress from = addressOf(op->getOperand(0)), to = addressOf(op->getResult(0));
+    bool sums = isa<nn::AllReduceOp>(op), copies = sums && !(from == to);
+    if (calls.size() - next < (copies ? 3 : 2))
+      return differs(op, "`" + op->getName().getStringRef() + "`", "a message", "no further calls");
+    auto type = cast<RankedTensorType>(op->getResult(0).getType());
+    if (copies && failed(checkCall(op, calls[next++], {CallOperand::of(from), CallOperand::of(to)},
+                                   {"copy", type.getElementType(), {type.getNumElements()}, {}, {}})))
+      return failure();
+    const ReadCall &post = calls[next++], &complete = calls[next++];
+    int64_t number = post.operands.size() > 1 ? post.operands[1].number : -1;
+    CallOperand self = CallOperand::of(CallAddress{0, 0}), message = CallOperand::of(number);
+    const CallOperand posted[] = {self, message, CallOperand::of(to), CallOperand::of(sums ? CallAddress() : from)};
+    if (failed(compareCalls(op->getLoc(), rank, where, "pp_post_collective", posted, post)) ||
+        failed(compareCalls(op->getLoc(), rank, where, "pp_complete", {self, message}, complete)))
+      return failure();
+    return text.checkExchange(exchange, number);
   }
 
   /// What delta was made of, where these are all of its gradients and nothing was written over it: a library makes
@@ -235,6 +264,7 @@ private:
       bool follows = !sum || (term.getAcc() == sum && addressOf(term.getSum()) == addressOf(sum));
       if (!follows || term.elementType() != first.elementType())
         return differs(term, "`pp_sum_squares_all`", "terms of one type of one sum", "others");
+      kernel.add(term, kernel.dims.size());
       kernel.dims.append({cast<RankedTensorType>(term.getGrad().getType()).getNumElements(), 0});
       list.push_back(addressOf(term.getGrad()));
       sum = term.getSum();

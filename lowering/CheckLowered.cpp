@@ -4,7 +4,8 @@
 //   launch @s0.F #unit(%a) -> (%b)   pp_begin_unit(rank, k)  s0.F(rank, arena + a, arena + b, ..)  pp_end_unit(rank, k)
 //   %r = post send #thing %b         pp_post_send(rank, m, arena + b)
 //   complete %r                      pp_complete(rank, m)
-// k and m count launches and posts; unit k and message m of the text are compared where they are named.
+// k and m count launches and messages; unit k and message m of the text are compared where they are named. Messages of
+// bodies are counted where a body first has them.
 #include "lowering/CheckLowered.h"
 #include "lowering/CheckBodies.h"
 #include "llvm/IR/Constants.h"
@@ -39,7 +40,7 @@ public:
   LogicalResult run(RankOp forward) {
     if (failed(text.checkHead()) || failed(checkStep(rank, "pp_step_")))
       return failure();
-    text.beginForward(units, static_cast<int64_t>(messages.size()), bool(forward));
+    text.beginForward(units, text.countMessages(), bool(forward));
     if ((forward && failed(checkStep(forward, "pp_eval_"))) || failed(checkModule()))
       return failure();
     return text.finish();
@@ -177,7 +178,7 @@ private:
 
   LogicalResult check(PostOp post) {
     std::string where = "the " + stringifyPostKind(post.getKind()).str() + " of `" + post.getThing().str() + "`";
-    SmallVector<CallOperand> operands = {CallOperand::of(static_cast<int64_t>(messages.size())),
+    SmallVector<CallOperand> operands = {CallOperand::of(text.countMessages()),
                                          arena(slotBegin(post.getSlot().getDefiningOp<SlotOp>()))};
     if (post.isCollective())
       operands.push_back(post.getShard() ? arena(slotBegin(post.getShard().getDefiningOp<SlotOp>()))
@@ -185,7 +186,7 @@ private:
     std::string name = post.isCollective() ? "collective" : stringifyPostKind(post.getKind()).str();
     if (failed(take(post, where, "pp_post_" + name, operands)))
       return failure();
-    int64_t message = static_cast<int64_t>(messages.size());
+    int64_t message = text.countMessages();
     messages[post.getRequest()] = message;
     return text.checkMessage(post, message);
   }

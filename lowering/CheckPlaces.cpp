@@ -125,6 +125,10 @@ private:
       int64_t row = tensorBytes(type) / type.getDimSize(1);
       return resolve(rows.getX(), begin + row * static_cast<int64_t>(rows.getStart()), bytes, runs);
     }
+    if (auto spread = value.getDefiningOp<nn::SpreadOp>())
+      return resolve(spread.getX(), begin, bytes, runs);
+    if (auto piece = value.getDefiningOp<nn::PieceOp>())
+      return resolve(piece.getX(), begin + bytesOf(value) * static_cast<int64_t>(piece.getIndex()), bytes, runs);
     auto join = value.getDefiningOp<nn::JoinRowsOp>();
     if (!join) {
       runs.push_back({value, begin, bytes});

@@ -143,6 +143,32 @@ struct TextCheck::State {
   }
 
   LogicalResult compareWeights(SlotOp slot, BindingKind kind);
+
+  /// Devices along axes of the mesh, in the order of their coordinates.
+  int64_t devicesAlong(nn::AxesAttr axes) {
+    int64_t devices = 1;
+    for (nn::Axis axis : axes.getAxes())
+      devices *= program.sizeOf(*symbolizeAxis(static_cast<uint32_t>(axis)));
+    return devices;
+  }
+  static JsonValue namesOf(nn::AxesAttr axes) {
+    JsonValue names = JsonValue::array();
+    for (nn::Axis axis : axes.getAxes())
+      names.push_back(nn::stringifyAxis(axis).str());
+    return names;
+  }
+
+  /// A size that each device has for itself.
+  JsonValue byDevice(const nn::Varying &size, int64_t first) {
+    int64_t devices = devicesAlong(size.axes);
+    std::vector<int64_t> all(devices, 0);
+    if (size.once)
+      for (int64_t at = 0; at < devices; at += size.copies ? size.copies : devices)
+        all[at] = first;
+    for (int64_t at = 0; !size.once && at < devices; ++at)
+      all[at] = first + at * size.step;
+    return {{"by", namesOf(size.axes)}, {"of", all}};
+  }
 };
 
 TextCheck::TextCheck(RankOp rank, StringRef text) : state(std::make_unique<State>(rank, text)) {}
@@ -217,6 +243,44 @@ LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
   return state->compareEntry(post.getLoc(), "messages", number, expected);
 }
 
+int64_t TextCheck::countMessages() const { return static_cast<int64_t>(state->entries.lookup("messages")); }
+
+LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
+  nn::AxesAttr axes = exchange.getAxes();
+  auto whole = cast<RankedTensorType>(exchange->getResult(0).getType());
+  int64_t channel = 1073741824 + 8 * exchange.countNeighbours();
+  for (nn::Axis axis : axes.getAxes())
+    channel += axis == nn::Axis::tensor ? 1 : axis == nn::Axis::context ? 2 : 4;
+  std::string label;
+  for (auto [i, extent] : llvm::enumerate(whole.getShape()))
+    label += (i ? "x" : "") + std::to_string(extent);
+  JsonValue expected = {{"kind", "all_reduce"},
+                        {"root", -1},
+                        {"group", numbers(state->number)},
+                        {"channel", channel},
+                        {"count", whole.getNumElements()},
+                        {"type", nameOfType(whole.getElementType())},
+                        {"axes", State::namesOf(axes)},
+                        {"inside", true},
+                        {"label", label}};
+  if (exchange.countNeighbours() > 0)
+    expected["neighbours"] = exchange.countNeighbours();
+  if (auto gather = dyn_cast<nn::AllGatherOp>(exchange.getOperation())) {
+    expected["kind"] = "all_gather";
+    int64_t run = tensorBytes(cast<RankedTensorType>(gather.getX().getType()));
+    for (int64_t i = 0; i < static_cast<int64_t>(gather.getDim()); ++i)
+      run /= whole.getDimSize(i);
+    for (int64_t cut = 0; cut <= tensorBytes(whole); cut += run)
+      expected["cuts"].push_back(cut);
+    if (state->devicesAlong(axes) != static_cast<int64_t>(gather.getMembers()))
+      return reportDifference(exchange.getLoc(), state->number, "a gather",
+                              Twine(state->devicesAlong(axes)) + " members", Twine(gather.getMembers()));
+  }
+  size_t &count = state->entries["messages"];
+  count = std::max(count, static_cast<size_t>(number + 1));
+  return state->compareEntry(exchange.getLoc(), "messages", number, expected);
+}
+
 LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const ExpectedKernel &kernel) {
   JsonValue flags = JsonValue::array(), params = JsonValue::array();
   for (StringRef flag : kernel.flags)
@@ -226,6 +290,8 @@ LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const Expect
   JsonValue expected = {
       {"kernel", kernel.kernel}, {"type", nameOfType(kernel.type)}, {"params", params}, {"flags", flags}};
   expected["dims"] = numbers(kernel.dims);
+  for (auto [i, its] : kernel.varying)
+    expected["dims"][i] = state->byDevice(its, kernel.dims[i]);
   if (failed(state->compareEntry(op->getLoc(), "ops", number, expected)))
     return failure();
   state->kernels.set(static_cast<unsigned>(number));
@@ -289,11 +355,46 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   return state->compareNext(slot.getLoc(), state->ownTable("inputs", "forward.inputs"), expected);
 }
 
+/// A tensor [outer, runs, run, inner] of which each device has [outer, runs, piece, inner], from another place on.
+static JsonValue pieceOf(nn::CutAttr cut, int64_t devices) {
+  ArrayRef<int64_t> whole = cut.getWhole();
+  const int64_t dim = cut.getDim(), runs = cut.getRuns(), run = whole[dim] / runs, copies = cut.getCopies();
+  const int64_t piece = (run * copies + devices - 1) / devices;
+  auto inner = [&](int64_t from) {
+    int64_t elements = 1;
+    for (int64_t extent : whole.drop_front(from))
+      elements *= extent;
+    return elements;
+  };
+  JsonValue dims = JsonValue::array(), bases = JsonValue::array(), rests = JsonValue::array();
+  bool isPadded = piece * (devices / copies) != run;
+  for (int64_t device = 0; device < devices; ++device) {
+    int64_t rest = std::max<int64_t>(run - device / copies * piece, 0);
+    bases.push_back((run - rest) * inner(dim + 1));
+    rests.push_back(std::min(rest, piece));
+  }
+  JsonValue by = {"tensor"}, last = {{"by", by}, {"of", rests}};
+  for (int64_t i = 0; i < static_cast<int64_t>(whole.size()); ++i) {
+    int64_t stride = inner(i + 1);
+    if (i == dim && runs > 1)
+      dims.push_back(numbers({runs, run * stride, runs}));
+    dims.push_back(numbers({i == dim ? piece : whole[i], stride, i == dim ? piece : whole[i]}));
+    if (i == dim && isPadded)
+      dims.back()[2] = last;
+  }
+  JsonValue part = {{"shape", numbers(whole)}, {"base", {{"by", by}, {"of", bases}}}, {"dims", dims}};
+  if (copies > 1)
+    part["copies"] = copies;
+  return part;
+}
+
 /// Which part of the whole tensor lies in a slot: nothing where it is all of it.
 static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementRange range) {
   JsonValue part = JsonValue::object();
+  if (nn::CutAttr cut = weight.getDeclared().getCut())
+    part = pieceOf(cut, piece->getParentOfType<ProgramOp>().sizeOf(Axis::tensor));
   if (isShard)
-    part = {{"begin", range.begin}, {"count", range.count}};
+    part.update({{"begin", range.begin}, {"count", range.count}});
   VocabularyAttr vocabulary = piece.getVocabularyAttr();
   if (!vocabulary)
     return part;
@@ -382,6 +483,12 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
 
 //===-- The program ---------------------------------------------------------------------------------------------===//
 
+static int64_t countWhole(WeightAttr weight) {
+  if (nn::CutAttr cut = weight.getDeclared().getCut())
+    return ShapedType::getNumElements(cut.getWhole());
+  return weight.getType().getNumElements();
+}
+
 LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   JsonValue got = JsonValue::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false), expected;
   DictionaryAttr train = program.getTrain();
@@ -399,7 +506,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
   for (auto piece : program.getOps<PieceOp>())
     for (Attribute each : piece.getWeights().value_or(ArrayAttr::get(program.getContext(), {})))
       if (auto weight = cast<WeightAttr>(each))
-        parameters += weight.getTied() ? 0 : weight.getType().getNumElements();
+        parameters += weight.getTied() ? 0 : countWhole(weight);
   double flops = 0;
   auto module = program->getParentOfType<ModuleOp>();
   SymbolTable symbols(module);
@@ -427,7 +534,7 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
     for (size_t i = 0; i < mesh.getSizes().size(); ++i)
       expected["mesh"]["order"].push_back({stringifyAxis(mesh.getOrder()[i]).str(), mesh.getSizes()[i]});
     int64_t replicas = program.sizeOf(Axis::data);
-    expected["flops_per_step"] = flops * static_cast<double>(replicas);
+    expected["flops_per_step"] = flops * static_cast<double>(replicas * program.sizeOf(Axis::tensor));
     expected["tokens_per_step"] = expected["tokens_per_step"].get<int64_t>() * replicas;
   }
   // Names for people and hashes; nothing that is computed depends on it.

@@ -3,6 +3,7 @@
 #ifndef PP_LOWERING_CHECKTEXTS_H
 #define PP_LOWERING_CHECKTEXTS_H
 
+#include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "lowering/ReadCalls.h"
 #include <memory>
@@ -27,6 +28,13 @@ struct ExpectedKernel {
   llvm::SmallVector<int64_t> dims;
   llvm::SmallVector<double> params;
   llvm::SmallVector<llvm::StringRef> flags;
+  /// By number of the size: in what it differs from device to device.
+  llvm::SmallVector<std::pair<size_t, nn::Varying>> varying = {};
+
+  void add(nn::Kernel its, size_t first = 0) {
+    for (nn::Varying each : its.varying())
+      varying.push_back({first + each.dim, each});
+  }
 };
 
 /// The JSON text of one rank, compared with its program entry by entry.
@@ -38,7 +46,12 @@ public:
   /// Its head: the rank, its memory, its peaks.
   mlir::LogicalResult checkHead();
   mlir::LogicalResult checkUnit(pipeline::LaunchOp launch, int64_t number, double flops);
+  /// The next message that no body posts.
   mlir::LogicalResult checkMessage(pipeline::PostOp post, int64_t number);
+  /// A message inside a body: one that was there before, or the next one.
+  mlir::LogicalResult checkExchange(nn::Exchange exchange, int64_t number);
+  /// So many are compared.
+  int64_t countMessages() const;
   mlir::LogicalResult checkKernel(mlir::Operation *op, int64_t number, const ExpectedKernel &kernel);
   /// What follows is the forward program's, if there is one: its first unit and message have these numbers.
   void beginForward(int64_t units, int64_t messages, bool exists);

@@ -3,6 +3,7 @@
 #include "lowering/Describe.h"
 #include "analysis/Actions.h"
 #include "analysis/Fingerprint.h"
+#include "analysis/Messages.h"
 #include "analysis/Optimizer.h"
 #include "lowering/Lowering.h"
 #include "llvm/ADT/StringMap.h"
@@ -17,8 +18,9 @@ using Json = nlohmann::ordered_json;
 struct RankText::Tables {
   Json head, ops = Json::array(), units = Json::array(), messages = Json::array(), weights = Json::array(),
              state = Json::array(), grads = Json::array(), inputs = Json::array(), losses = Json::array(), norm,
-             forward;                 ///< null: what is added is the training program's
-  llvm::StringMap<int32_t> opNumbers; ///< text of an entry to its number
+             forward;                                  ///< null: what is added is the training program's
+  llvm::StringMap<int32_t> opNumbers, exchangeNumbers; ///< text of an entry to its number
+  MeshAttr mesh;                                       ///< null: each rank is one device
 };
 
 std::string pp::typeName(Type type) {
@@ -54,6 +56,7 @@ static Json toJson(Attribute attr) {
 int64_t pp::hostBegin(RankOp rank) { return llvm::alignTo(rank.getArenaBytes().value_or(0), 4096); }
 
 RankText::RankText(RankOp rank) : tables(std::make_unique<Tables>()) {
+  tables->mesh = rank->getParentOfType<ProgramOp>().getMeshAttr();
   tables->head["rank"] = rank.getRank();
   int64_t host = rank.getHostBytes().value_or(0);
   tables->head["arena_bytes"] = host ? hostBegin(rank) + host : static_cast<int64_t>(rank.getArenaBytes().value_or(0));
@@ -68,6 +71,9 @@ RankText::~RankText() = default;
 int32_t RankText::addOp(const KernelEntry &entry) {
   Json json = {{"kernel", entry.kernel}, {"type", entry.type}};
   json["dims"] = std::vector<int64_t>(entry.dims.begin(), entry.dims.end());
+  for (auto &[dim, table] : entry.tables)
+    json["dims"][dim] = {{"by", std::vector<std::string>(table.by.begin(), table.by.end())},
+                         {"of", std::vector<int64_t>(table.of.begin(), table.of.end())}};
   json["params"] = std::vector<double>(entry.params.begin(), entry.params.end());
   json["flags"] = std::vector<std::string>(entry.flags.begin(), entry.flags.end());
   auto [found, isNew] = tables->opNumbers.try_emplace(json.dump(), static_cast<int32_t>(tables->ops.size()));
@@ -123,6 +129,50 @@ int32_t RankText::addMessage(PostOp post) {
   return static_cast<int32_t>(tables->messages.size() - 1);
 }
 
+FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
+  FailureOr<InnerMessage> message = innerMessage(exchange, tables->mesh);
+  if (failed(message))
+    return failure();
+  Json json = {{"kind", nn::stringifyExchangeKind(exchange.getKind()).str()},
+               {"root", -1},
+               {"group", std::vector<int64_t>{tables->head["rank"].get<int64_t>()}},
+               {"channel", message->channel},
+               {"count", message->type.getNumElements()},
+               {"type", typeName(message->type.getElementType())}};
+  for (Axis axis : message->axes.getAxes())
+    json["axes"].push_back(stringifyAxis(axis).str());
+  if (int64_t neighbours = exchange.countNeighbours())
+    json["neighbours"] = neighbours;
+  if (!message->cuts.empty())
+    json["cuts"] = std::vector<int64_t>(message->cuts.begin(), message->cuts.end());
+  json["inside"] = true;
+  std::string shape;
+  for (int64_t extent : message->type.getShape())
+    shape += (shape.empty() ? "" : "x") + std::to_string(extent);
+  json["label"] = shape;
+  auto [found, isNew] = tables->exchangeNumbers.try_emplace(json.dump(), static_cast<int32_t>(tables->messages.size()));
+  if (isNew)
+    tables->messages.push_back(std::move(json));
+  return found->second;
+}
+
+LogicalResult RankText::addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first) {
+  for (nn::Varying each : kernel.varying()) {
+    if (!tables->mesh)
+      return kernel.emitOpError() << "differs along " << each.axes.str() << ", and this program has no mesh";
+    DimTable &table = entry.tables[first + each.dim];
+    int64_t devices = 1;
+    for (nn::Axis axis : each.axes.getAxes()) {
+      devices *= tables->mesh.sizeOf(*symbolizeAxis(nn::stringifyAxis(axis)));
+      table.by.push_back(nn::stringifyAxis(axis).str());
+    }
+    int64_t size = entry.dims[first + each.dim], copies = each.copies ? each.copies : devices;
+    for (int64_t k = 0; k < devices; ++k)
+      table.of.push_back(!each.once ? size + k * each.step : k % copies == 0 ? size : 0);
+  }
+  return success();
+}
+
 /// Its units and messages go on in the tables of the training program.
 void RankText::beginForward() {
   tables->forward = {{"units", tables->units.size()}, {"messages", tables->messages.size()}};
@@ -137,6 +187,41 @@ static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset)
   json["type"] = typeName(type.getElementType());
   json["offset"] = offset;
   return json;
+}
+
+static Json tableOf(ArrayRef<int64_t> of) {
+  return {{"by", {"tensor"}}, {"of", std::vector<int64_t>(of.begin(), of.end())}};
+}
+
+/// A weight that is cut over `devices`: which of the whole tensor's elements a device has. Pieces lie one behind the
+/// other in each run of the cut dimension; the last ones may go beyond its end.
+static void addCut(nn::CutAttr cut, int64_t devices, Json &json) {
+  ArrayRef<int64_t> whole = cut.getWhole();
+  const int64_t run = whole[cut.getDim()] / cut.getRuns(), pieces = devices / cut.getCopies(),
+                piece = static_cast<int64_t>(llvm::divideCeil(run, pieces));
+  int64_t stride = 1;
+  SmallVector<int64_t> bases, valid;
+  Json dims = Json::array();
+  for (int64_t dim = static_cast<int64_t>(whole.size()) - 1; dim >= 0; stride *= whole[dim--]) {
+    if (dim != cut.getDim()) {
+      dims.insert(dims.begin(), {whole[dim], stride, whole[dim]});
+      continue;
+    }
+    for (int64_t device = 0; device < devices; ++device) {
+      int64_t first = device / cut.getCopies() * piece;
+      bases.push_back(std::min(first, run) * stride);
+      valid.push_back(std::clamp<int64_t>(run - first, 0, piece));
+    }
+    Json exist = llvm::all_equal(valid) ? Json(valid.front()) : tableOf(valid);
+    dims.insert(dims.begin(), Json::array({piece, stride, exist}));
+    if (cut.getRuns() > 1)
+      dims.insert(dims.begin(), {cut.getRuns(), run * stride, cut.getRuns()});
+  }
+  json["shape"] = whole.vec();
+  json["base"] = tableOf(bases);
+  json["dims"] = std::move(dims);
+  if (cut.getCopies() > 1)
+    json["copies"] = cut.getCopies();
 }
 
 static Json weightJson(WeightAttr weight, int64_t offset, bool save) {
@@ -212,6 +297,8 @@ struct Bound {
   Json describe(Json json, WeightAttr weight, ElementRange range) {
     if (isShard)
       json.update({{"begin", range.begin}, {"count", range.count}});
+    if (nn::CutAttr cut = weight.getDeclared().getCut())
+      addCut(cut, slot->getParentOfType<ProgramOp>().sizeOf(Axis::tensor), json);
     if (!whole)
       return json;
     RankedTensorType here = weight.getType();
@@ -352,6 +439,15 @@ std::string RankText::take() {
 
 //===-- The program ---------------------------------------------------------------------------------------------===//
 
+/// Of the weight as files have it.
+static int64_t elementsOfAll(WeightAttr weight) {
+  nn::CutAttr cut = weight.getDeclared().getCut();
+  int64_t elements = 1;
+  for (int64_t extent : cut ? cut.getWhole() : weight.getType().getShape())
+    elements *= extent;
+  return elements;
+}
+
 static double stepFlops(ProgramOp program) {
   SymbolTable symbols(program->getParentOfType<ModuleOp>());
   double sum = 0;
@@ -404,10 +500,10 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
   for (auto piece : program.getOps<PieceOp>())
     if (ArrayAttr weights = piece.getWeightsAttr())
       for (auto weight : weights.getAsRange<WeightAttr>())
-        parameters += weight.getTied() ? 0 : weight.getType().getNumElements();
+        parameters += weight.getTied() ? 0 : elementsOfAll(weight);
   json["parameters"] = parameters;
   int64_t replicas = program.sizeOf(Axis::data);
-  json["flops_per_step"] = stepFlops(program) * static_cast<double>(replicas);
+  json["flops_per_step"] = stepFlops(program) * static_cast<double>(replicas * program.sizeOf(Axis::tensor));
   json["tokens_per_step"] = json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() *
                             static_cast<int64_t>(program.getMicrobatches()) * replicas;
   if (readsSource(program))

@@ -3,7 +3,9 @@
 #ifndef PP_LOWERING_DESCRIBE_H
 #define PP_LOWERING_DESCRIBE_H
 
+#include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
+#include <map>
 #include <memory>
 #include <string>
 
@@ -18,12 +20,19 @@ int64_t hostBegin(pipeline::RankOp rank);
 std::string typeName(mlir::Type type);
 
 /// One kernel call as the runtime prepares it: an entry of the rank's `ops`.
+/// A size that differs from device to device: by the coordinates along the axes, the last of which runs fastest.
+struct DimTable {
+  llvm::SmallVector<std::string> by;
+  llvm::SmallVector<int64_t> of;
+};
+
 struct KernelEntry {
   std::string kernel; ///< name without `pp_`
   std::string type;   ///< f32, bf16, f16 or f64
   llvm::SmallVector<int64_t> dims;
   llvm::SmallVector<double> params;
   llvm::SmallVector<std::string> flags;
+  std::map<unsigned, DimTable> tables = {}; ///< by number of the size that each stands for
 };
 
 /// The JSON text of one rank while it grows; every `add` gives the number that the step will use.
@@ -36,6 +45,10 @@ public:
   int32_t addOp(const KernelEntry &entry);
   int32_t addUnit(pipeline::LaunchOp launch, double flops);
   int32_t addMessage(pipeline::PostOp post);
+  /// A message of the devices of the rank; equal ones share one number, and are posted as often as they stand in bodies.
+  mlir::FailureOr<int32_t> addExchange(nn::Exchange exchange);
+  /// The kernel's sizes that differ from device to device; they stand in the entry from number `first` on.
+  mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0);
   /// What is added from here on is the forward program's.
   void beginForward();
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.

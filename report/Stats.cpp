@@ -1,6 +1,7 @@
 // Writes what a simulated run of the rank programs comes to, as JSON: time and its causes, memory, traffic.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Exchange.h"
+#include "analysis/Messages.h"
 #include "analysis/lives/RankLives.h"
 #include "report/Report.h"
 
@@ -98,6 +99,42 @@ static void printTraffic(RankOp rank, const BodyTable &bodies, llvm::json::OStre
   printCollectives(rank, json);
 }
 
+/// What a device exchanges with others of its rank inside units, by phase: how often in the step, and the bytes that come
+/// to it. A program without such exchanges prints nothing.
+static void printExchanges(RankOp rank, llvm::json::OStream &json) {
+  auto program = rank->getParentOfType<ProgramOp>();
+  SymbolTable symbols(program->getParentOfType<ModuleOp>());
+  std::map<std::string, std::map<std::string, std::pair<int64_t, int64_t>>> byPhase;
+  llvm::StringMap<SmallVector<InnerMessage>> known;
+  for (auto launch : rank.getOps<LaunchOp>()) {
+    auto [found, isNew] = known.try_emplace(launch.getCallee());
+    if (isNew)
+      if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))
+        body.walk([&](nn::Exchange exchange) {
+          if (FailureOr<InnerMessage> message = innerMessage(exchange, program.getMeshAttr()); succeeded(message))
+            found->second.push_back(*message);
+        });
+    for (InnerMessage &message : found->second) {
+      std::string kind = (message.op.getAxes().str() + "." + nn::stringifyExchangeKind(message.op.getKind())).str();
+      auto &entry = byPhase[stringifyPhase(launch.getUnit().getPhase()).str()][kind];
+      ++entry.first;
+      entry.second += message.received();
+    }
+  }
+  if (byPhase.empty())
+    return;
+  json.attributeObject("exchanges", [&] {
+    for (auto &[phase, kinds] : byPhase)
+      json.attributeObject(phase, [&] {
+        for (auto &[kind, entry] : kinds)
+          json.attributeArray(kind, [&] {
+            json.value(entry.first);
+            json.value(entry.second);
+          });
+      });
+  });
+}
+
 static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &timeline, llvm::json::OStream &json) {
   const RankTimeline &record = timeline.ranks[rank.getRank()];
   RankLives lives(rank, bodies);
@@ -120,6 +157,7 @@ static void printRank(RankOp rank, const BodyTable &bodies, const Timeline &time
         json.attribute(stringifyRole(role), slots ? lives.mostSlots(role) : lives.mostValues(role));
     });
   printTraffic(rank, bodies, json);
+  printExchanges(rank, json);
   json.objectEnd();
 }
 

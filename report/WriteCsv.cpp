@@ -83,8 +83,28 @@ static std::string messageCell(PostOp post, const Pieces &pieces) {
   return name + sign + peers;
 }
 
+/// What devices exchange inside the unit, runs of the same counted: `{ar.tensor*2 ag.tensor}`.
+static std::string exchangesOf(LaunchOp launch, const SymbolTable &symbols) {
+  SmallVector<std::pair<std::string, int64_t>> runs;
+  if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))
+    body.walk([&](nn::Exchange exchange) {
+      std::string name = exchange.getKind() == nn::ExchangeKind::all_reduce ? "ar" : "ag";
+      for (nn::Axis axis : exchange.getAxes().getAxes())
+        name += "." + nn::stringifyAxis(axis).str();
+      if (runs.empty() || runs.back().first != name)
+        runs.push_back({name, 0});
+      ++runs.back().second;
+    });
+  std::string text;
+  for (auto &[name, count] : runs)
+    text += (text.empty() ? "" : " ") + name + (count > 1 ? "*" + std::to_string(count) : "");
+  return text.empty() ? text : "{" + text + "}";
+}
+
 void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
-  BodyTable bodies(program->getParentOfType<ModuleOp>());
+  auto module = program->getParentOfType<ModuleOp>();
+  BodyTable bodies(module);
+  SymbolTable symbols(module);
   Pieces pieces(program);
   for (auto rank : program.getOps<RankOp>()) {
     std::vector<std::string> cells;
@@ -93,7 +113,7 @@ void pp::printComms(ProgramOp program, llvm::raw_ostream &os) {
         cells.push_back(messageCell(post, pieces));
       auto launch = dyn_cast<LaunchOp>(op);
       if (std::string cell = launch && isWork(launch) ? cellOf(launch, bodies.of(launch)) : ""; !cell.empty())
-        cells.push_back(cell);
+        cells.push_back(cell + exchangesOf(launch, symbols));
     }
     printRow(cells, os);
   }

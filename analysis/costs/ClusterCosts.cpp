@@ -9,7 +9,9 @@
 // On a mesh a rank stands for its first device. A message between nodes loads a NIC as often as devices of the rank use
 // that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
 // brings B (n - 1) / n, and on a node of N devices N / g groups share the NICs; of the latency at most 2 log2 n steps.
+// What devices exchange inside a unit adds as much to its time.
 #include "analysis/Actions.h"
+#include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
@@ -31,10 +33,22 @@ public:
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
       double &cost = costs[function.getName()];
       function.walk([&](nn::Kernel kernel) { cost += secondsOf(kernel); });
+      function.walk([&](nn::Exchange exchange) {
+        if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
+          exchanges[function.getName()].push_back(*message);
+      });
     }
   }
 
-  double of(int64_t, LaunchOp launch) const override { return costs.lookup(launch.getCallee()); }
+  double of(int64_t rank, LaunchOp launch) const override {
+    double cost = costs.lookup(launch.getCallee());
+    for (InnerMessage &message : exchanges.lookup(launch.getCallee())) {
+      Way way = wayAlong(lineOf(rank, message));
+      double times = message.op.getKind() == nn::ExchangeKind::all_reduce ? 2 : 1;
+      cost += times * (way.latency + way.perByte * static_cast<double>(bytesOf(message)));
+    }
+    return cost;
+  }
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
     if (isOverMesh(kind, ranks))
@@ -58,11 +72,29 @@ private:
     double volume = 0, seconds = 0;
   };
 
-  /// The replicas of a rank sum so many bytes.
-  Route routeOverReplicas(int64_t rank, int64_t bytes) const {
-    SmallVector<int64_t> members;
-    for (int64_t k = 0; k < mesh.sizeOf(Axis::data); ++k)
-      members.push_back(firstOf(rank) + k * mesh.stride(Axis::data));
+  /// What a reduce-scatter or an all-gather among devices costs: once, and for each byte of the whole.
+  struct Way {
+    double latency = 0, perByte = 0;
+    bool crosses = false;
+  };
+
+  static int64_t bytesOf(const InnerMessage &message) {
+    return message.type.getNumElements() * (message.type.getElementTypeBitWidth() / 8);
+  }
+
+  /// The devices that exchange something with the first one of the rank.
+  SmallVector<int64_t> lineOf(int64_t rank, const InnerMessage &message) const {
+    SmallVector<int64_t> members = {firstOf(rank)};
+    for (Axis axis : message.axes.getAxes())
+      for (int64_t k = 1, known = members.size(); k < mesh.sizeOf(axis); ++k)
+        for (int64_t i = 0; i < known; ++i)
+          members.push_back(members[i] + k * mesh.stride(axis));
+    llvm::sort(members);
+    members.truncate(message.members);
+    return members;
+  }
+
+  Way wayAlong(ArrayRef<int64_t> members) const {
     const auto count = static_cast<double>(members.size());
     const auto near = static_cast<double>(llvm::count_if(
         members, [&](int64_t device) { return device / ranksPerNode == members.front() / ranksPerNode; }));
@@ -70,13 +102,23 @@ private:
     double inside = near > 1 ? 1 / figure("inside", "bandwidth", 1) : 0;
     double allNics = static_cast<double>(nics) * figure("between", "bandwidth", 1);
     double between = crosses ? static_cast<double>(ranksPerNode) / near / allNics : 0;
+    double steps = std::min(count - 1, 2 * std::ceil(std::log2(count)));
+    double hop = std::max(near > 1 ? figure("inside", "latency", 0) : 0, crosses ? figure("between", "latency", 0) : 0);
+    return {steps * hop, (count - 1) / count * std::max(inside, between), crosses};
+  }
+
+  /// The replicas of a rank sum so many bytes.
+  Route routeOverReplicas(int64_t rank, int64_t bytes) const {
+    SmallVector<int64_t> members;
+    for (int64_t k = 0; k < mesh.sizeOf(Axis::data); ++k)
+      members.push_back(firstOf(rank) + k * mesh.stride(Axis::data));
+    const auto count = static_cast<double>(members.size());
+    Way way = wayAlong(members);
     Route route;
-    route.latency =
-        2 * std::min(count - 1, 2 * std::ceil(std::log2(count))) *
-        std::max(near > 1 ? figure("inside", "latency", 0) : 0, crosses ? figure("between", "latency", 0) : 0);
-    route.transfer = 2 * static_cast<double>(bytes) * (count - 1) / count * std::max(inside, between);
-    for (StringRef way : {" out", " in"}) {
-      route.links.push_back((crosses ? nicOf(rank) : "rank " + std::to_string(rank)) + way.str());
+    route.latency = 2 * way.latency;
+    route.transfer = 2 * static_cast<double>(bytes) * way.perByte;
+    for (StringRef side : {" out", " in"}) {
+      route.links.push_back((way.crosses ? nicOf(rank) : "rank " + std::to_string(rank)) + side.str());
       route.volumes.push_back(2 * (count - 1) / count);
     }
     return route;
@@ -151,7 +193,8 @@ private:
   DictionaryAttr cluster;
   MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
-  llvm::StringMap<double> costs; ///< by body
+  llvm::StringMap<double> costs; ///< by body, without what is exchanged inside
+  llvm::StringMap<SmallVector<InnerMessage>> exchanges;
   std::vector<int64_t> copiesOnNic;
 };
 

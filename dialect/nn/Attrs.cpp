@@ -19,7 +19,79 @@ void NnDialect::registerAttributes() {
       >();
 }
 
-// <"w" as "h.{l}.w" normal 2.0e-2 transposed shared>
+// <tensor, context>
+void AxesAttr::print(AsmPrinter &printer) const { printer << "<" << str() << ">"; }
+
+std::string AxesAttr::str() const {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::interleaveComma(getAxes(), os, [&](Axis axis) { os << stringifyAxis(axis); });
+  return text;
+}
+
+Attribute AxesAttr::parse(AsmParser &parser, Type) {
+  SMLoc loc = parser.getCurrentLocation();
+  SmallVector<Axis> axes;
+  auto parseOne = [&]() -> ParseResult {
+    StringRef word;
+    if (parser.parseKeyword(&word))
+      return failure();
+    std::optional<Axis> known = symbolizeAxis(word);
+    if (!known)
+      return parser.emitError(loc, "expected tensor, context or data, got `") << word << "`";
+    axes.push_back(*known);
+    return success();
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseOne))
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(emitError, parser.getContext(), axes);
+}
+
+LogicalResult AxesAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> axes) {
+  for (size_t i = 1; i < axes.size(); ++i)
+    if (axes[i] <= axes[i - 1])
+      return emitError() << "expected axes in the order tensor, context, data, each once";
+  return axes.empty() ? emitError() << "expected at least one of the axes tensor, context and data" : success();
+}
+
+// <[64, 192] dim 1 runs 3 copies 2>
+void CutAttr::print(AsmPrinter &printer) const {
+  printer << "<[";
+  llvm::interleaveComma(getWhole(), printer);
+  printer << "] dim " << getDim();
+  if (getRuns() != 1)
+    printer << " runs " << getRuns();
+  if (getCopies() != 1)
+    printer << " copies " << getCopies();
+  printer << ">";
+}
+
+Attribute CutAttr::parse(AsmParser &parser, Type) {
+  SMLoc loc = parser.getCurrentLocation();
+  SmallVector<int64_t> whole;
+  int64_t dim = 0, runs = 1, copies = 1;
+  auto parseOne = [&] { return parser.parseInteger(whole.emplace_back()); };
+  if (parser.parseLess() || parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseOne) ||
+      parser.parseKeyword("dim") || parser.parseInteger(dim) ||
+      (succeeded(parser.parseOptionalKeyword("runs")) && parser.parseInteger(runs)) ||
+      (succeeded(parser.parseOptionalKeyword("copies")) && parser.parseInteger(copies)) || parser.parseGreater())
+    return {};
+  auto emitError = [&] { return parser.emitError(loc); };
+  return getChecked(emitError, parser.getContext(), whole, dim, runs, copies);
+}
+
+LogicalResult CutAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, ArrayRef<int64_t> whole, int64_t dim,
+                              int64_t runs, int64_t copies) {
+  if (dim < 0 || dim >= static_cast<int64_t>(whole.size()))
+    return emitError() << "expected a dimension of a tensor with " << whole.size() << " of them, got " << dim;
+  if (runs < 1 || copies < 1 || whole[dim] % runs != 0)
+    return emitError() << "expected at least 1 copy of equal runs of " << whole[dim] << ", got " << runs << " runs and "
+                       << copies << " copies";
+  return success();
+}
+
+// <"w" as "h.{l}.w" normal 2.0e-2 transposed shared cut <[64, 192] dim 1>>
 void WeightAttr::print(AsmPrinter &printer) const {
   printer << "<" << getName();
   if (!getAs().empty())
@@ -29,7 +101,12 @@ void WeightAttr::print(AsmPrinter &printer) const {
     printer << " ";
     printer.printAttributeWithoutType(getDeviation());
   }
-  printer << (getTransposed() ? " transposed" : "") << (getShared() ? " shared" : "") << ">";
+  printer << (getTransposed() ? " transposed" : "") << (getShared() ? " shared" : "");
+  if (getCut()) {
+    printer << " cut ";
+    getCut().print(printer);
+  }
+  printer << ">";
 }
 
 Attribute WeightAttr::parse(AsmParser &parser, Type) {
@@ -53,15 +130,21 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
     return {};
   bool transposed = succeeded(parser.parseOptionalKeyword("transposed"));
   bool shared = succeeded(parser.parseOptionalKeyword("shared"));
+  CutAttr cut;
+  if (succeeded(parser.parseOptionalKeyword("cut"))) {
+    cut = llvm::dyn_cast_or_null<CutAttr>(CutAttr::parse(parser, Type()));
+    if (!cut)
+      return {};
+  }
   if (parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
   return getChecked(emitError, context, StringAttr::get(context, name), StringAttr::get(context, as), init,
-                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared);
+                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut);
 }
 
 LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, StringAttr name, StringAttr,
-                                 Init init, FloatAttr deviation, bool, bool) {
+                                 Init init, FloatAttr deviation, bool, bool, CutAttr) {
   if (name.empty())
     return emitError() << "expected a weight with a name";
   double given = deviation.getValueAsDouble();

@@ -33,6 +33,42 @@ def Nn_Init : I32EnumAttr<"Init", "how a weight begins", [
   let cppNamespace = "::pp::nn";
 }
 
+def Nn_Axis : I32EnumAttr<"Axis", "an axis of the mesh along which devices of one rank lie", [
+  I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>]> {
+  let cppNamespace = "::pp::nn";
+}
+
+def Nn_ExchangeKind : I32EnumAttr<"ExchangeKind", "what devices of a rank make together inside a body", [
+  I32EnumAttrCase<"all_reduce", 0>, I32EnumAttrCase<"all_gather", 1>]> {
+  let cppNamespace = "::pp::nn";
+}
+
+def Nn_AxesAttr : AttrDef<Nn_Dialect, "Axes"> {
+  let mnemonic = "axes";
+  let summary = "axes of the mesh along which devices do something together or differ: `#nn.axes<tensor>`";
+  let parameters = (ins ArrayRefParameter<"::pp::nn::Axis">:$axes);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// `tensor`, or `tensor, context`.
+    std::string str() const;
+  }];
+}
+
+def Nn_CutAttr : AttrDef<Nn_Dialect, "Cut"> {
+  let mnemonic = "cut";
+  let summary = "how a weight is cut over the devices of the axis `tensor`";
+  let description = [{
+    Of the `whole` tensor dimension `dim` is cut in equal pieces; the last ones may go beyond its end, and what is there
+    is 0 for ever. `runs`: the dimension is so many equal runs, each cut for itself, and a device has its piece of each.
+    `copies`: so many neighbours have the same piece. `#nn.cut<[64, 192] dim 1 runs 3>`, `#nn.cut<[64, 16] dim 1 copies
+    2>`.
+  }];
+  let parameters = (ins ArrayRefParameter<"int64_t">:$whole, "int64_t":$dim, "int64_t":$runs, "int64_t":$copies);
+  let hasCustomAssemblyFormat = 1;
+  let genVerifyDecl = 1;
+}
+
 def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
   let mnemonic = "weight";
   let summary = "how a model declares a weight";
@@ -41,11 +77,17 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
     of its kind; if it is empty the name is made of part, layer and `name`. `deviation` is that of `normal`,
     and the bound of `uniform`.
     `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
+    `cut`: a device has a piece of it, and the tensors that hold it have the piece's shape.
     `#nn.weight<"w" as "h.{l}.w" normal 2.0e-2 transposed>`, `#nn.weight<"gain" one>`, `#nn.weight<"wte" as "wte"
     shared>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
-                        "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared);
+                        "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared,
+                        OptionalParameter<"::pp::nn::CutAttr">:$cut);
+  let builders = [AttrBuilder<(ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
+                                   "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared), [{
+    return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr());
+  }]>];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
 }

@@ -25,7 +25,7 @@ LogicalResult EmbeddingOp::differentiate(Gradients &gradients) {
     return success();
   uint64_t vocab = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
   auto table = gradients.builder.create<EmbeddingDwOp>(getLoc(), getTokens(), dx, gradients.get(getTable()), vocab,
-                                                       getFirstAttr(), getWholeAttr(), getPad());
+                                                       getFirstAttr(), getWholeAttr(), getPad(), getFirstByAttr());
   gradients.set(getTable(), table);
   return success();
 }

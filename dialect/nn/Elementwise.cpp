@@ -340,4 +340,9 @@ double RoundOp::flops() { return 0; }
 Type RoundOp::elementType() { return getElement(); }
 Dims SumSquaresOp::dims() { return {elementsOf(getGrad())}; }
 double SumSquaresOp::flops() { return 2.0 * elementsOf(getGrad()); }
+SmallVector<Varying> SumSquaresOp::varying() {
+  return getOnce()
+             ? SmallVector<Varying>{{0, *getOnce(), 0, /*once=*/true, static_cast<int64_t>(getCopies().value_or(0))}}
+             : SmallVector<Varying>();
+}
 Flags SumSquaresOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }

@@ -14,9 +14,13 @@ static RankedTensorType rowsOfTable(Value tokens, Value table) {
 /// A table that is cut has rows from `first` on of a vocabulary of `whole`; tokens of others give zeros.
 template <typename Op> static Dims tableDims(Op op, Value x, int64_t rows) {
   Dims dims = {elementsOf(op.getTokens()), widthOf(x), rows};
-  if (op.getFirst())
-    dims.append({static_cast<int64_t>(*op.getFirst()), static_cast<int64_t>(op.getWhole().value_or(rows))});
+  if (op.getFirst() || op.getFirstBy())
+    dims.append({static_cast<int64_t>(op.getFirst().value_or(0)), static_cast<int64_t>(op.getWhole().value_or(rows))});
   return dims;
+}
+
+template <typename Op> static SmallVector<Varying> firstRow(Op op, int64_t rows) {
+  return op.getFirstBy() ? SmallVector<Varying>{{3, *op.getFirstBy(), rows}} : SmallVector<Varying>();
 }
 
 INFER(EmbeddingOp) {
@@ -31,6 +35,7 @@ INFER(EmbeddingOp) {
 
 Dims EmbeddingOp::dims() { return tableDims(*this, getX(), tensorOf(getTable()).getDimSize(0)); }
 double EmbeddingOp::flops() { return 0; }
+SmallVector<Varying> EmbeddingOp::varying() { return firstRow(*this, tensorOf(getTable()).getDimSize(0)); }
 
 INFER(EmbeddingDwOp) {
   Check check{"embedding_dw", loc};
@@ -46,6 +51,7 @@ SmallVector<double> EmbeddingDwOp::params() {
   auto pad = static_cast<int64_t>(getPad());
   return pad < 0 ? SmallVector<double>() : SmallVector<double>{static_cast<double>(pad)};
 }
+SmallVector<Varying> EmbeddingDwOp::varying() { return firstRow(*this, getVocab()); }
 double EmbeddingDwOp::flops() { return elementsOf(getDx()); }
 Flags EmbeddingDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 

@@ -47,7 +47,8 @@ double CrossEntropyBwdOp::flops() { return 8.0 * elementsOf(getZ()); }
 
 //===-- Shards of the vocabulary --------------------------------------------------------------------------------===//
 
-/// The columns of z are [first, first + width) of the vocabulary.
+/// The columns of z are [first, first + width) of the vocabulary; of devices that begin one behind the other, the first
+/// one's.
 static LogicalResult checkShard(Check check, Value z, int64_t first, int64_t vocab) {
   if (first >= 0 && first + widthOf(z) <= vocab)
     return success();
@@ -116,7 +117,13 @@ template <typename Op> static Dims shardDims(Op op) {
           static_cast<int64_t>(op.getVocab())};
 }
 
+template <typename Op> static SmallVector<Varying> firstColumn(Op op) {
+  return op.getFirstBy() ? SmallVector<Varying>{{2, *op.getFirstBy(), widthOf(op.getZ())}} : SmallVector<Varying>();
+}
+
 Dims CrossEntropyStatsOp::dims() { return shardDims(*this); }
+SmallVector<Varying> CrossEntropyStatsOp::varying() { return firstColumn(*this); }
+SmallVector<Varying> CrossEntropyDzOp::varying() { return firstColumn(*this); }
 SmallVector<double> CrossEntropyStatsOp::params() { return withCap({}, getSoftcap()); }
 double CrossEntropyStatsOp::flops() { return 5.0 * elementsOf(getZ()); }
 Dims CrossEntropyMergeOp::dims() { return {rowsOf(getStats()), static_cast<int64_t>(getParts().size())}; }

@@ -29,13 +29,15 @@ def CrossEntropyBwdOp : Nn_KernelOp<"cross_entropy_bwd", ["kernelName", "params"
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
 }
 
-def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params"]> {
+def CrossEntropyStatsOp : Nn_ForwardOp<"cross_entropy_stats", ["params", "varying"]> {
   let summary = "largest logit, sum of exp(z - largest), target's logit or 0, of the columns of z in each row";
   let description = [{
     z holds columns [first, first + width) of the logits over a vocabulary of `vocab`; targets count in the whole.
-    A `softcap` is applied to z first.
+    A `softcap` is applied to z first. `first_by`: each device along these axes begins behind the columns of the one
+    before it, and columns from `vocab` on do not exist.
   }];
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Offset:$first, I64Attr:$vocab, Nn_Number:$softcap);
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Offset:$first, I64Attr:$vocab, Nn_Number:$softcap,
+                       OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$stats);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }
@@ -59,10 +61,10 @@ def CrossEntropyLossOp : Nn_ForwardOp<"cross_entropy_loss", ["params", "flags"]>
   let assemblyFormat = "$stats `,` $targets attr-dict `:` functional-type(operands, results)";
 }
 
-def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags"], [Nn_InPlace]> {
+def CrossEntropyDzOp : Nn_KernelOp<"cross_entropy_dz", ["params", "flags", "varying"], [Nn_InPlace]> {
   let summary = "gradient of a shard's logits times `scale`, from the statistics of whole rows";
   let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_Tensor:$stats, Nn_Offset:$first, I64Attr:$vocab,
-                       F64Attr:$scale, UnitAttr:$counted, Nn_Number:$softcap);
+                       F64Attr:$scale, UnitAttr:$counted, Nn_Number:$softcap, OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$dz);
   let assemblyFormat = "$z `,` $targets `,` $stats attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

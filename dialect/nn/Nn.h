@@ -75,9 +75,24 @@ llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);
 
 #include "dialect/NnDialect.h.inc"
 #include "dialect/NnEnums.h.inc"
-#include "dialect/NnInterfaces.h.inc"
 #define GET_ATTRDEF_CLASSES
 #include "dialect/NnAttrs.h.inc"
+
+namespace pp::nn {
+
+/// A size of a kernel that differs from device to device along these axes: each has `step` more than the one before it;
+/// with `once` the first of each `copies` neighbours (0: of all) has the size, and the others 0.
+struct Varying {
+  unsigned dim;
+  AxesAttr axes;
+  int64_t step = 0;
+  bool once = false;
+  int64_t copies = 0;
+};
+
+} // namespace pp::nn
+
+#include "dialect/NnInterfaces.h.inc"
 #define GET_OP_CLASSES
 #include "dialect/NnOps.h.inc"
 

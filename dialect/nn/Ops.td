@@ -24,6 +24,8 @@ def Nn_Kernel : OpInterface<"Kernel"> {
     InterfaceMethod<"tensors in the order of the kernel's pointers, null where one is absent",
                     "::llvm::SmallVector<::mlir::Value>", "pointers", (ins), "",
                     [{ return ::pp::nn::operandsThenResults($_op.getOperation()); }]>,
+    InterfaceMethod<"which of the sizes differ from device to device", "::llvm::SmallVector<::pp::nn::Varying>",
+                    "varying", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"runs of those pointers that the kernel takes as one list of addresses each",
                     "::llvm::SmallVector<::pp::nn::Run>", "lists", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"floating-point operations that are executed (causal pairs only)", "double", "flops">,
@@ -51,6 +53,20 @@ def Nn_Differentiable : OpInterface<"Differentiable"> {
     InterfaceMethod<"the op that makes the first result again from the operands and saved statistics",
                     "::mlir::Operation *", "rebuild", (ins "::mlir::OpBuilder &":$builder), "",
                     [{ return builder.clone(*$_op.getOperation()); }]>,
+  ];
+}
+
+def Nn_Exchange : OpInterface<"Exchange"> {
+  let cppNamespace = "::pp::nn";
+  let description = [{
+    An op that is a message between the devices of a rank along axes of the mesh. It is posted and completed where it
+    stands: all of these devices run the same body, so they come to their exchanges in one order.
+  }];
+  let methods = [
+    InterfaceMethod<"what the members make", "::pp::nn::ExchangeKind", "getKind">,
+    InterfaceMethod<"along these axes its members lie", "::pp::nn::AxesAttr", "getAxes">,
+    InterfaceMethod<"so many neighbours along the axes are the members; 0: all devices", "int64_t", "countNeighbours",
+                    (ins), "", [{ return 0; }]>,
   ];
 }
 
@@ -109,16 +125,19 @@ def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 //===-- Forward -------------------------------------------------------------------------------------------------===//
 
-def EmbeddingOp : Nn_ForwardOp<"embedding"> {
+def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"]> {
   let summary = "rows of a table, one for each token";
   let signature = "embedding(tokens, table, pad = -1)";
   let formula = "x[b, t] = table[tokens[b, t]]";
   let note = "the row of the token `pad` takes no gradient from here; -1: every row takes one";
   let description = [{
     Of a table that is cut by the vocabulary: it has rows from `first` on of `whole`; tokens of other rows give zeros.
+    `first_by`: each device along these axes begins behind the rows of the one before it, and rows beyond `whole` are
+    nobody's.
   }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, OptionalAttr<I64Attr>:$first,
-                       OptionalAttr<I64Attr>:$whole, DefaultValuedAttr<I64Attr, "-1">:$pad);
+                       OptionalAttr<I64Attr>:$whole, DefaultValuedAttr<I64Attr, "-1">:$pad,
+                       OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$x);
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
@@ -277,12 +296,12 @@ def BiasDwOp : Nn_AccOp<"bias_dw", ["flags"], [Nn_WeightGradient]> {
   let assemblyFormat = "$dy (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags"], [Nn_WeightGradient]> {
+def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags", "varying"], [Nn_WeightGradient]> {
   let summary = "gradient of an embedding's table of `vocab` rows; the row of the token `pad` takes none";
-  let description = [{ `first` and `whole` are those of the embedding. }];
+  let description = [{ `first`, `whole` and `first_by` are those of the embedding. }];
   let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$vocab,
                        OptionalAttr<I64Attr>:$first, OptionalAttr<I64Attr>:$whole,
-                       DefaultValuedAttr<I64Attr, "-1">:$pad);
+                       DefaultValuedAttr<I64Attr, "-1">:$pad, OptionalAttr<Nn_AxesAttr>:$first_by);
   let results = (outs Nn_Tensor:$dtable);
   let assemblyFormat = "$tokens `,` $dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
@@ -389,9 +408,14 @@ def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
   let assemblyFormat = "$x `to` $element attr-dict `:` functional-type(operands, results)";
 }
 
-def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags"]> {
+def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags", "varying"]> {
   let summary = "sum of squares, one f64";
-  let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$acc);
+  let description = [{
+    `once`: of each `copies` neighbours along these axes, of all of them if absent, the first one counts the tensor, for
+    the others have the same.
+  }];
+  let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$acc, OptionalAttr<Nn_AxesAttr>:$once,
+                       OptionalAttr<I64Attr>:$copies);
   let results = (outs Nn_Tensor:$sum);
   let assemblyFormat = "$grad (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
@@ -401,5 +425,6 @@ include "dialect/nn/AttentionOps.td"
 include "dialect/nn/LossOps.td"
 include "dialect/nn/FusedOps.td"
 include "dialect/nn/OptimizerOps.td"
+include "dialect/nn/ExchangeOps.td"
 
 #endif // PP_DIALECT_NNOPS_TD

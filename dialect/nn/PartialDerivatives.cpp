@@ -148,9 +148,14 @@ static void differentiateShards(Value stats, CrossEntropyLossOp loss, FloatAttr 
       differentiateShards(part, loss, scale, gradients);
   else if (auto shard = stats.getDefiningOp<CrossEntropyStatsOp>())
     gradients.add(shard.getLoc(), shard.getZ(),
-                  gradients.builder.create<CrossEntropyDzOp>(
-                      shard.getLoc(), shard.getZ(), shard.getTargets(), loss.getStats(), shard.getFirstAttr(),
-                      shard.getVocabAttr(), scale, loss.getCountedAttr(), shard.getSoftcapAttr()));
+                  gradients.builder.create<CrossEntropyDzOp>(shard.getLoc(), shard.getZ(), shard.getTargets(),
+                                                             loss.getStats(), shard.getFirstAttr(),
+                                                             shard.getVocabAttr(), scale, loss.getCountedAttr(),
+                                                             shard.getSoftcapAttr(), shard.getFirstByAttr()));
+  else if (auto piece = stats.getDefiningOp<PieceOp>(); piece && piece.getIndex() == 0) // of what all devices have
+    differentiateShards(piece.getX(), loss, scale, gradients);
+  else if (auto gather = stats.getDefiningOp<AllGatherOp>())
+    differentiateShards(gather.getX(), loss, scale, gradients);
 }
 
 LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {

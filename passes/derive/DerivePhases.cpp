@@ -141,7 +141,7 @@ void PieceGraph::splitLosses() {
     Value z = whole.getZ();
     int64_t vocab = cast<RankedTensorType>(z.getType()).getShape().back();
     auto stats = builder.create<nn::CrossEntropyStatsOp>(whole.getLoc(), z, whole.getTargets(), /*first=*/0, vocab,
-                                                         whole.getSoftcap());
+                                                         whole.getSoftcap(), nn::AxesAttr());
     auto loss = builder.create<nn::CrossEntropyLossOp>(whole.getLoc(), stats, whole.getTargets(), whole.getScaleAttr(),
                                                        whole.getCountedAttr());
     whole.replaceAllUsesWith(loss.getLoss());

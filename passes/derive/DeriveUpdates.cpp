@@ -29,6 +29,7 @@ private:
   LogicalResult refuseToCut(StringRef what, int64_t elements);
   LogicalResult refuseMuon();
   Value addTo(Value grad, Value share);
+  Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value before);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
                       int64_t sharer = -1) {
     auto identity = BodyAttr::get(piece.name, Phase::U, variant, /*slice=*/-1, /*cut=*/{}, sharer, shard);
@@ -88,11 +89,39 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
   norm = scratch.addArguments({RankedTensorType::get({1}, builder.getF64Type())});
 }
 
+/// The squares of gradients, and of others before them. On a mesh with `tensor` each device counts the elements that it
+/// alone has, the first one those that all have, and then they add what each of them counted.
+Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value before) {
+  auto program = *module.getOps<ProgramOp>().begin();
+  bool isSpread = program.sizeOf(Axis::tensor) > 1 && !sums.empty();
+  auto axes = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
+  Value sum = isSpread ? Value() : before;
+  for (auto [weight, grad] : llvm::zip(of, sums)) {
+    nn::CutAttr cut = weight.getDeclared().getCut();
+    bool isCopied = isSpread && (!cut || cut.getCopies() > 1);
+    sum =
+        builder.create<nn::SumSquaresOp>(piece.loc, grad, sum, isCopied ? axes : nn::AxesAttr(),
+                                         isCopied && cut ? builder.getI64IntegerAttr(cut.getCopies()) : IntegerAttr());
+  }
+  if (!isSpread)
+    return sum;
+  sum = builder.create<nn::AllReduceOp>(piece.loc, sum, axes, IntegerAttr());
+  return before ? builder.create<nn::AccumulateOp>(piece.loc, sum, before) : sum;
+}
+
 LogicalResult Updates::writeNorm(bool first) {
-  Value sum = first ? Value() : norm[0];
+  SmallVector<WeightAttr> trained;
+  SmallVector<Value> sums;
+  for (const PieceWeight &weight : piece.weights)
+    if (!weight.isFrozen())
+      trained.push_back(weight.attr);
   for (auto [i, grad] : llvm::enumerate(grads))
     if (!isTied(i))
-      sum = builder.create<nn::SumSquaresOp>(piece.loc, widenGrad(builder, piece.loc, grad), sum);
+      sums.push_back(widenGrad(builder, piece.loc, grad));
+    else
+      trained[i] = {};
+  llvm::erase(trained, WeightAttr());
+  Value sum = sumSquares(trained, sums, first ? Value() : norm[0]);
   if (!sum)
     sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
   return write(first ? BodyVariant::norm_first : BodyVariant::norm,
@@ -181,9 +210,11 @@ private:
 };
 
 Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t number)
-    : all(all), ranges(ranges), number(number), more(all.norm[0]) {
+    : all(all), ranges(ranges), number(number) {
   OpBuilder &builder = all.builder;
   Location loc = all.piece.loc;
+  SmallVector<WeightAttr> counted;
+  SmallVector<Value> squares;
   for (ElementRange range : ranges) {
     RankedTensorType whole = all.piece.weights[range.tensor].attr.getType();
     auto type = RankedTensorType::get({range.count}, whole.getElementType());
@@ -206,11 +237,13 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
         all.scratch.addArguments(SmallVector<Type>(all.optimizer.stateOf(attr).size(), sumsOf(type)));
     Value grad = widenGrad(builder, loc, kept);
     WeightUpdate update{loc, grad, all.piece.readsNorm ? all.norm[0] : Value(), weight, old};
-    first = builder.create<nn::SumSquaresOp>(loc, grad, first);
-    more = builder.create<nn::SumSquaresOp>(loc, grad, more);
+    counted.push_back(attr);
+    squares.push_back(grad);
     llvm::append_range(state, old);
     newWeights.push_back(writeWeightUpdate(builder, all.optimizer, attr, update, newStates));
   }
+  first = all.sumSquares(counted, squares, Value());
+  more = all.sumSquares(counted, squares, all.norm[0]);
   if (!first)
     first = builder.create<nn::ZeroOp>(loc, all.norm[0].getType());
 }

@@ -14,7 +14,7 @@ static Value orthogonal(OpBuilder &builder, Location loc, Value x) {
   constexpr int kSteps = 5;
   auto type = cast<RankedTensorType>(x.getType());
   bool isWide = type.getDimSize(0) <= type.getDimSize(1);
-  Value sum = builder.create<nn::SumSquaresOp>(loc, x, Value());
+  Value sum = builder.create<nn::SumSquaresOp>(loc, x, Value(), nn::AxesAttr(), IntegerAttr());
   x = builder.create<nn::UnitNormOp>(loc, x, sum);
   for (int step = 0; step < kSteps; ++step) {
     Value square = isWide ? builder.create<nn::LinearOp>(loc, x, x, Value(), /*transposed=*/true).getY()

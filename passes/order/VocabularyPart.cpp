@@ -115,7 +115,7 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
     Value own = addArgument(made, whole.clone(shape), builder.getDictionaryAttr(declared));
     auto lookup =
         builder.create<nn::EmbeddingOp>(loc, embedding.getX().getType(), tokens, own, builder.getI64IntegerAttr(begins),
-                                        builder.getI64IntegerAttr(vocab), embedding.getPadAttr());
+                                        builder.getI64IntegerAttr(vocab), embedding.getPadAttr(), nn::AxesAttr());
     return end(builder, made, lookup.getX());
   }
   Value x = addArgument(made, linear.getX().getType()), targets = dataOf(loss.getTargets());
@@ -126,7 +126,8 @@ void VocabularyPart::writeShard(OpBuilder &builder, StringRef name, int64_t k, i
   auto statsType = RankedTensorType::get(logits, element);
   logits.back() = count;
   Value z = builder.create<nn::LinearOp>(loc, whole.clone(logits), x, own, Value(), rows);
-  auto mine = builder.create<nn::CrossEntropyStatsOp>(loc, statsType, z, targets, begins, vocab, loss.getSoftcap());
+  auto mine = builder.create<nn::CrossEntropyStatsOp>(loc, statsType, z, targets, begins, vocab, loss.getSoftcap(),
+                                                      nn::AxesAttr());
   SmallVector<Value> all;
   auto stats = builder.getDictionaryAttr(builder.getNamedAttr(nn::kStatsAttr, builder.getUnitAttr()));
   for (int64_t i = 0; i < shards; ++i) {

@@ -1,4 +1,4 @@
-// Plans views: rows of a tensor lie in the tensor, and rows that are concatenated are computed in their final place.
+// Plans views: rows and runs of a tensor lie in it, and rows that are concatenated are computed in their final place.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Before: %a = nn.rows %x {start = 8, ..}   %u = nn.linear %a, %w   %y = nn.join_rows %t, %u      %x at 0, %y at 4096
@@ -40,7 +40,8 @@ void BodyPlan::copyParts() {
           !joined.insert(run.get()).second)
         copyFor(run);
   for (OpOperand &operand : end->getOpOperands())
-    if (joined.contains(operand.get()) || operand.get().getDefiningOp<nn::RowsOp>())
+    if (joined.contains(operand.get()) ||
+        isa_and_nonnull<nn::RowsOp, nn::SpreadOp, nn::PieceOp>(operand.get().getDefiningOp()))
       copyFor(operand);
 }
 
@@ -49,6 +50,11 @@ void BodyPlan::mergeViews(Operation &op) {
     auto type = cast<RankedTensorType>(rows.getY().getType());
     merge(rows.getX(), rows.getY(), tensorBytes(type) / type.getDimSize(1) * static_cast<int64_t>(rows.getStart()));
   }
+  if (auto spread = dyn_cast<nn::SpreadOp>(op))
+    merge(spread.getX(), spread.getY());
+  if (auto piece = dyn_cast<nn::PieceOp>(op))
+    merge(piece.getX(), piece.getY(),
+          tensorBytes(cast<RankedTensorType>(piece.getY().getType())) * static_cast<int64_t>(piece.getIndex()));
   int64_t offset = 0;
   if (auto join = dyn_cast<nn::JoinRowsOp>(op))
     for (Value run : join.getRuns()) {

@@ -3,6 +3,7 @@
 //
 // NCCL and MPI channels carry no names: a receive takes whatever comes next (docs/proofs.md 5).
 #include "analysis/Actions.h"
+#include "analysis/Messages.h"
 #include "analysis/Proof.h"
 #include "dialect/pipeline/Ranges.h"
 #include "passes/Passes.h"
@@ -41,6 +42,10 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
           lanes[{peer, self, channel}].second.push_back(post);
         else
           collectives[{channel, post.getPeers().vec()}][self].push_back(post);
+        if (channel >= kFirstInnerChannel)
+          return emitError(post.getLoc())
+                 << "`" << post.getThing().str() << "` goes on channel " << channel << "; those from "
+                 << kFirstInnerChannel << " on are for what devices of a rank exchange inside units" << withLoops(post);
         if (post.isCollective())
           if (PostOp first = firstOn.try_emplace(channel, post).first->second; first.getAxes() != post.getAxes())
             return tellSharedChannel(first, post);
@@ -55,10 +60,33 @@ struct ProveChannels : public pp::impl::ProveChannelsBase<ProveChannels> {
     int64_t messages = 0;
     for (auto &[lane, ends] : lanes)
       messages += ends.first.size();
+    if (failed(proveExchanges(program)))
+      return failure();
     recordProof(program, "channels",
                 {{"edges", static_cast<int64_t>(lanes.size())},
                  {"messages", messages},
                  {"groups", static_cast<int64_t>(collectives.size())}});
+    return success();
+  }
+
+  /// What the devices of a rank exchange inside units: each set of axes is a channel of its own, and all that meet on
+  /// it run the same bodies in the same order.
+  static LogicalResult proveExchanges(ProgramOp program) {
+    SymbolTable symbols(program->getParentOfType<ModuleOp>());
+    llvm::DenseSet<StringRef> seen;
+    for (auto rank : program.getOps<RankOp>())
+      for (auto launch : rank.getOps<LaunchOp>()) {
+        auto body =
+            seen.insert(launch.getCallee()).second ? symbols.lookup<func::FuncOp>(launch.getCallee()) : func::FuncOp();
+        if (!body)
+          continue;
+        WalkResult walked = body.walk([&](nn::Exchange exchange) {
+          return failed(innerMessage(exchange, program.getMeshAttr())) ? WalkResult::interrupt()
+                                                                       : WalkResult::advance();
+        });
+        if (walked.wasInterrupted())
+          return failure();
+      }
     return success();
   }
 

@@ -28,7 +28,23 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
         return signalPassFailure();
   }
 
+  /// Where messages of a rank share a lane, what its devices exchange inside a unit would be an element of that lane.
+  LogicalResult refuseExchanges(ProgramOp program) const {
+    SymbolTable symbols(program->getParentOfType<ModuleOp>());
+    for (auto rank : program.getOps<RankOp>())
+      for (auto launch : rank.getOps<LaunchOp>())
+        if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
+            body && body.walk([](nn::Exchange) { return WalkResult::interrupt(); }).wasInterrupted())
+          return emitError(launch.getLoc()) << "`" << launch.getUnit().str()
+                                            << "` has messages between devices inside it; with `--channels="
+                                            << stringifyChannelMap(channels) << "` these are not proved yet";
+    return success();
+  }
+
   LogicalResult prove(ProgramOp program) {
+    bool isShared = channels == ChannelMap::rank || channels == ChannelMap::direction;
+    if (isShared && failed(refuseExchanges(program)))
+      return failure();
     Execution execution(program, channels);
     ExecutionListener nobody;
     execution.run(nobody);

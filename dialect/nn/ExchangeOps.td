@@ -1,0 +1,49 @@
+// What devices of one rank hand each other inside a task body, and views that only say who computes what.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NNEXCHANGEOPS_TD
+#define PP_DIALECT_NNEXCHANGEOPS_TD
+
+class Nn_ExchangeOp<string mnemonic, list<Trait> traits = []>
+    : Nn_Op<mnemonic, !listconcat([DeclareOpInterfaceMethods<Nn_Exchange, ["getKind"]>,
+                                   DeclareOpInterfaceMethods<Nn_Differentiable>], traits)> {
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
+}
+
+def SpreadOp : Nn_Op<"spread", [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_View]> {
+  let summary = "x, of which each device along the axes computes its share of what follows; its gradient is a share";
+  let description = [{ Every device has all of x already: nothing moves. }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
+}
+
+def AllReduceOp : Nn_ExchangeOp<"all_reduce", [Nn_InPlace]> {
+  let summary = "the sum of what the devices along the axes have, for each of them";
+  let description = [{
+    Terms are added in the order of the devices, so that all have the same bits. `neighbours`: each so many devices that
+    lie beside each other sum for themselves.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, OptionalAttr<I64Attr>:$neighbours);
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration # [{
+    int64_t countNeighbours() { return static_cast<int64_t>(getNeighbours().value_or(0)); }
+  }];
+}
+
+def AllGatherOp : Nn_ExchangeOp<"all_gather"> {
+  let summary = "what the devices along the axes have, one behind the other along dimension `dim`, for each of them";
+  let description = [{
+    `members`: how many devices there are; the result is so many times as long. Only statistics of a loss are gathered
+    forward, whose gradients the loss makes.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$dim, I64Attr:$members);
+}
+
+def PieceOp : Nn_Op<"piece", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {
+  let summary = "number `index` of `of` equal runs of the first dimension, where it lies";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$index, I64Attr:$of);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+#endif // PP_DIALECT_NNEXCHANGEOPS_TD
