@@ -169,6 +169,8 @@ int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 /// with i = (offset + t) w + c. y == x allowed; where the step only holds, y = x. dims b s w offset site. params rate.
 int32_t pp_dropout(pp_rank_t *, int32_t op, const void *x, const int32_t *rows, void *y);
 int32_t pp_scale(pp_rank_t *, int32_t op, const void *x, void *y);
+/// y[T,h] = x + bias[h], y == x allowed. dims T h.
+int32_t pp_add_bias(pp_rank_t *, int32_t op, const void *x, const void *bias, void *y);
 
 /// loss[0] (acc) = scale * sum of (lse_t - z[t,target]); dz = scale * loss scale * (softmax - onehot); dz == z allowed;
 /// a target < 0 is ignored. z, dz in e; the loss scale is a scalar of the rank. dims T V. params scale. flags:

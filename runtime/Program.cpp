@@ -34,7 +34,59 @@ const json &listOf(const json &object, const char *key) {
   return found == object.end() || found->is_null() ? empty : *found;
 }
 
-void readTensor(const json &entry, TensorSpec &tensor) {
+constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",    "broadcast",
+                                        "reduce", "all_gather", "reduce_scatter"}; // as MessageSpec::Kind
+
+Axis axisOf(const std::string &name) {
+  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline})
+    if (name == nameOf(axis))
+      return axis;
+  throw Unfit(text("the axis `", name, "` is not one of tensor, context, data, pipeline"));
+}
+
+/// A device of a mesh, for which numbers are read.
+struct Place {
+  const Mesh &mesh;
+  int32_t device;
+};
+
+/// A number, or that of the device in a table by its coordinates, the last axis running fastest.
+int64_t numberAt(const json &value, const Place &place) {
+  if (!value.is_object())
+    return value.get<int64_t>();
+  size_t index = 0, count = 1;
+  for (const json &name : value.at("by")) {
+    const Axis axis = axisOf(name.get<std::string>());
+    index = index * size_t(place.mesh.size(axis)) + size_t(place.mesh.coordinate(place.device, axis));
+    count *= size_t(place.mesh.size(axis));
+  }
+  const json &of = value.at("of");
+  if (of.size() != count)
+    throw Unfit(text("a table has ", of.size(), " numbers for ", count, " devices"));
+  return of[index].get<int64_t>();
+}
+
+/// How the tensor is cut over the devices of the rank.
+void readView(const json &entry, const Place &place, TensorSpec &tensor) {
+  auto dims = entry.find("dims");
+  if (dims == entry.end())
+    return;
+  int64_t last = tensor.base = numberAt(entry.at("base"), place);
+  for (const json &dim : *dims) {
+    TensorSpec::Dim its = {dim.at(0).get<int64_t>(), dim.at(1).get<int64_t>(), numberAt(dim.at(2), place)};
+    if (its.size < 1 || its.stride < 1 || its.valid < 0 || its.valid > its.size)
+      throw Unfit(text("`", tensor.name, "` has ", its.valid, " of ", its.size, " indices, each ", its.stride,
+                       " elements behind the one before it"));
+    last = its.valid == 0 || last < 0 ? -1 : last + (its.valid - 1) * its.stride;
+    tensor.dims.push_back(its);
+  }
+  tensor.copies = entry.value("copies", int64_t(1));
+  if (tensor.base < 0 || last >= tensor.wholeElements() || tensor.copies < 1)
+    throw Unfit(text("`", tensor.name, "` has ", tensor.wholeElements(), " elements, and what is here of it ends at ",
+                     last + 1));
+}
+
+void readTensor(const json &entry, const Place &place, TensorSpec &tensor) {
   tensor.name = entry.at("name").get<std::string>();
   tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
   tensor.transposed = entry.value("transposed", false);
@@ -49,16 +101,24 @@ void readTensor(const json &entry, TensorSpec &tensor) {
   tensor.stride = entry.value("stride", int64_t(-1));
   if (tensor.run >= 0 && (tensor.run == 0 || tensor.run > tensor.stride))
     throw Unfit(text("`", tensor.name, "` has ", tensor.run, " elements of each ", tensor.stride));
-  if (tensor.count >= 0 && (tensor.begin < 0 || tensor.place(tensor.count - 1) >= tensor.wholeElements()))
+  readView(entry, place, tensor);
+  if (!tensor.dims.empty()) {
+    int64_t here = 1;
+    for (TensorSpec::Dim dim : tensor.dims)
+      here *= dim.size;
+    if (tensor.begin < 0 || tensor.run >= 0 || tensor.begin + tensor.elements() > here)
+      throw Unfit(text("`", tensor.name, "` has ", here, " elements here, and its shard ends at ",
+                       tensor.begin + tensor.elements()));
+  } else if (tensor.count >= 0 && (tensor.begin < 0 || tensor.place(tensor.count - 1) >= tensor.wholeElements()))
     throw Unfit(text("`", tensor.name, "` has ", tensor.wholeElements(), " elements, and its shard ends at ",
                      tensor.place(tensor.count - 1) + 1));
   if (tensor.transposed && tensor.shape.size() != 2)
     throw Unfit(text("`", tensor.name, "` is transposed but has ", tensor.shape.size(), " dimensions, not 2"));
 }
 
-WeightSpec readWeight(const json &entry) {
+WeightSpec readWeight(const json &entry, const Place &place) {
   WeightSpec weight;
-  readTensor(entry, weight);
+  readTensor(entry, place, weight);
   if (auto init = entry.find("init"); init != entry.end()) {
     auto kind = init->value("kind", std::string("normal"));
     if (kind != "normal" && kind != "zero" && kind != "one" && kind != "uniform")
@@ -75,23 +135,13 @@ WeightSpec readWeight(const json &entry) {
   return weight;
 }
 
-StateSpec readState(const json &entry) {
+StateSpec readState(const json &entry, const Place &place) {
   StateSpec state;
-  readTensor(entry, state);
+  readTensor(entry, place, state);
   state.kind = entry.at("kind").get<std::string>();
   if (state.isWeight() && state.kind != "master" && !state.kind.starts_with("previous"))
     throw Unfit(text("state `", state.name, "` has kind `", state.kind, "`, not one of m, v, u, master, previous"));
   return state;
-}
-
-constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",    "broadcast",
-                                        "reduce", "all_gather", "reduce_scatter"}; // as MessageSpec::Kind
-
-Axis axisOf(const std::string &name) {
-  for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline})
-    if (name == nameOf(axis))
-      return axis;
-  throw Unfit(text("the axis `", name, "` is not one of tensor, context, data, pipeline"));
 }
 
 /// The device of another rank, or of this one, that is in line with this device.
@@ -109,7 +159,15 @@ void readGroup(const json &entry, const Program &program, const RankProgram &own
     for (int32_t member : program.mesh.line(deviceOf(program, own, message.label, rank), axes))
       message.group.push_back(member);
   std::sort(message.group.begin(), message.group.end());
-  message.oneText = !axes.empty();
+  if (auto neighbours = entry.value("neighbours", int64_t(0)); neighbours > 0) {
+    const auto block = int64_t(message.memberOf(own.device)) / neighbours * neighbours;
+    if (int64_t(message.group.size()) % neighbours != 0)
+      throw Unfit(text("message `", message.label, "` is for ", neighbours, " neighbours of ", message.group.size(),
+                       " devices"));
+    message.group = {message.group.begin() + block, message.group.begin() + block + neighbours};
+  }
+  message.inside = entry.value("inside", false);
+  message.oneText = !axes.empty() && entry.at("group").size() == 1;
   message.with = text(message.group.size(), program.mesh.devicesOfRank() > 1 ? " devices" : " ranks");
 }
 
@@ -214,11 +272,15 @@ void checkInside(const RankProgram &rank, const Program &program) {
                      " and message ", rank.forward->firstMessage, " of ", rank.messages.size()));
 }
 
-void readOps(const json &root, RankProgram &rank) {
-  for (const json &entry : listOf(root, "ops"))
+void readOps(const json &root, const Place &place, RankProgram &rank) {
+  for (const json &entry : listOf(root, "ops")) {
+    std::vector<int64_t> dims;
+    for (const json &dim : listOf(entry, "dims"))
+      dims.push_back(numberAt(dim, place));
     rank.ops.push_back({entry.at("kernel").get<std::string>(), elementType(entry.value("type", std::string("f32"))),
-                        entry.value("dims", std::vector<int64_t>()), entry.value("params", std::vector<double>()),
+                        std::move(dims), entry.value("params", std::vector<double>()),
                         entry.value("flags", std::vector<std::string>())});
+  }
   for (const json &entry : listOf(root, "units"))
     rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),
                           entry.value("task", std::string()), entry.value("microbatch", int64_t(-1)),
@@ -354,15 +416,16 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});
-  readOps(root, rank);
+  const Place place = {program.mesh, rank.device};
+  readOps(root, place, rank);
   for (const json &entry : listOf(root, "messages"))
     rank.messages.push_back(readMessage(entry, program, rank));
   for (const json &entry : listOf(root, "weights"))
-    rank.weights.push_back(readWeight(entry));
+    rank.weights.push_back(readWeight(entry, place));
   for (const json &entry : listOf(root, "state"))
-    rank.state.push_back(readState(entry));
+    rank.state.push_back(readState(entry, place));
   for (const json &entry : listOf(root, "grads"))
-    readTensor(entry, rank.grads.emplace_back());
+    readTensor(entry, place, rank.grads.emplace_back());
   readEnds(root, program, rank.inputs, rank.losses);
   if (auto forward = root.find("forward"); forward != root.end()) {
     rank.forward.emplace();
@@ -441,6 +504,51 @@ std::string describe(const MessageSpec &message) {
     return text("the ", kindName(message.kind), " of `", message.label, "` over ", with);
   return text("`", message.label, "` ", message.kind == MessageSpec::Kind::Send ? "to" : "from", " ", with, " (",
               message.bytes, " bytes, channel ", message.channel, ")");
+}
+
+int64_t TensorSpec::elements() const {
+  if (count >= 0)
+    return count;
+  int64_t product = 1;
+  for (Dim dim : dims)
+    product *= dim.size;
+  return dims.empty() ? wholeElements() : product;
+}
+
+int64_t TensorSpec::place(int64_t i) const {
+  if (dims.empty())
+    return begin + (run < 0 ? i : i / run * stride + i % run);
+  int64_t at = base;
+  i += begin;
+  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
+    const int64_t index = i % dim->size;
+    i /= dim->size;
+    if (index >= dim->valid)
+      return -1;
+    at += index * dim->stride;
+  }
+  return at;
+}
+
+std::vector<TensorSpec::Range> TensorSpec::ranges() const {
+  const int64_t all = elements();
+  // Where a run may end: at the last dimension's end, if its elements lie beside each other.
+  const int64_t inner = dims.empty() ? (run < 0 ? all : run) : dims.back().stride == 1 ? dims.back().size : 1;
+  const int64_t valid = dims.empty() || inner == 1 ? inner : dims.back().valid;
+  std::vector<Range> found;
+  for (int64_t i = 0; i < all;) {
+    const int64_t in = dims.empty() ? 0 : (begin + i) % inner; // where in such a run
+    const int64_t whole = place(i), count = std::min(all - i, (in < valid ? valid : inner) - in);
+    if (whole >= 0) {
+      if (!found.empty() && found.back().here + found.back().count == i &&
+          found.back().whole + found.back().count == whole)
+        found.back().count += count;
+      else
+        found.push_back({i, whole, count});
+    }
+    i += count;
+  }
+  return found;
 }
 
 int64_t TensorSpec::wholeElements() const {

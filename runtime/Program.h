@@ -23,7 +23,9 @@
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},
 //                 {"kind": "broadcast" | "reduce", "group": [0, 1], "root": 1, "channel": 7, "count": 64, ...},
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...},
-//                 {"kind": "all_reduce", "group": [0], "axes": ["data"], "channel": 17, "count": 64, ...}],
+//                 {"kind": "all_reduce", "group": [0], "axes": ["data"], "channel": 17, "count": 64, ...},
+//                 {"kind": "all_gather", "group": [0], "axes": ["tensor"], "neighbours": 2 (absent: all of the line),
+//                  "inside": true, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
 //                  "init": {"kind": "normal" | "zero" | "one", "deviation": 0.02}, "save": true, "tied": false}],
 //    "state":    [{"name": "model.norm.weight", "kind": "m" | "v" | "u" | "master" | "previous", "shape": [128],
@@ -46,10 +48,16 @@
 // none) is the second step, which evaluates: its units and messages are those from these numbers on, its inputs and
 // losses have places of their own. Where a piece is cut over ranks, weights, state and grads have `begin` and `count`
 // too: `shape` is that of the whole tensor, and at `offset` lie `count` elements of it from `begin` on; with `run` and
-// `stride`, so many of each `stride` of them: columns of a matrix.
+// `stride`, so many of each `stride` of them: columns of a matrix. Where a weight is cut over the devices of a rank
+// they have `"base": 64, "dims": [[32, 128, 32], [64, 1, 64]]`, and `"copies": 2` where so many neighbours have the
+// same: the element at [i, j] here is number base + 128 i + j of the whole; the third number says how many of the
+// indices there are, and beyond them is padding, which is 0 and no element of a file. `begin` and `count` are then in
+// what lies here.
 //
 // Each device of a rank reads the rank's text, and ranks in it become devices: the peer of a message the device of that
-// rank with the same other coordinates, a group those of its ranks, and with `axes` all devices of them along these.
+// rank with the same other coordinates, a group those of its ranks, and with `axes` all devices of them along these. A
+// number in `dims` or `base` may be `{"by": ["tensor"], "of": [0, 64]}`: that of the device's coordinates. A message
+// with `inside` is posted and completed inside task bodies, as often as they run.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 
@@ -113,6 +121,7 @@ struct MessageSpec {
   std::vector<int32_t> group; ///< collectives, ascending
   int32_t root = -1;          ///< broadcasts and reduces
   bool oneText = false;       ///< of a sum: its members run the same program, so they complete it in the same order
+  bool inside = false;        ///< task bodies post it, as often as they run
   std::string with;           ///< peer or root as people know it: `rank 1`
   std::vector<int64_t>
       cuts; ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
@@ -152,11 +161,25 @@ struct TensorSpec {
   int64_t offset = 0;
   int64_t begin = 0, count = -1; ///< what of it lies here; -1: all
   int64_t run = -1, stride = -1; ///< so many elements of each `stride`; -1: one after the other
+  /// Of a tensor that is cut over the devices of a rank: so many indices, how far apart they lie in the whole tensor,
+  /// and how many of them there are; what is beyond is padding.
+  struct Dim {
+    int64_t size, stride, valid;
+  };
+  std::vector<Dim> dims; ///< empty: it is not cut; else `begin` and `count` are in what they say
+  int64_t base = 0;      ///< where the first of them lies in the whole tensor
+  int64_t copies = 1;    ///< so many neighbours along `tensor` have the same
   [[nodiscard]] int64_t wholeElements() const;
-  [[nodiscard]] int64_t elements() const { return count < 0 ? wholeElements() : count; }
+  [[nodiscard]] int64_t elements() const;
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }
-  /// Which element of the whole tensor the i-th one here is.
-  [[nodiscard]] int64_t place(int64_t i) const { return begin + (run < 0 ? i : i / run * stride + i % run); }
+  /// Which element of the whole tensor the i-th one here is; -1: padding.
+  [[nodiscard]] int64_t place(int64_t i) const;
+  /// A run of elements that lie beside each other here and in the whole tensor.
+  struct Range {
+    int64_t here, whole, count;
+  };
+  /// All that lie here, in order, padding left out.
+  [[nodiscard]] std::vector<Range> ranges() const;
 };
 
 struct WeightSpec : TensorSpec {

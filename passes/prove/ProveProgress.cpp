@@ -35,9 +35,10 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
       for (auto launch : rank.getOps<LaunchOp>())
         if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee());
             body && body.walk([](nn::Exchange) { return WalkResult::interrupt(); }).wasInterrupted())
-          return emitError(launch.getLoc()) << "`" << launch.getUnit().str()
-                                            << "` has messages between devices inside it; with `--channels="
-                                            << stringifyChannelMap(channels) << "` these are not proved yet";
+          return emitError(launch.getLoc())
+                 << "`" << launch.getUnit().str()
+                 << "` has messages between devices inside it; with `--channels=" << stringifyChannelMap(channels)
+                 << "` these are not proved yet";
     return success();
   }
 

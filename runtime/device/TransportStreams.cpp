@@ -24,7 +24,8 @@ struct End {
   const MessageSpec *message = nullptr;
   void *data = nullptr, *shard = nullptr;
   Driver::Event posted = -1;
-  Driver::Event done = -1; ///< of all ends of the message the same; -1 until it has been asked for
+  Driver::Event ended = -1; ///< recorded when the message is done; `posted` itself of one that is posted once a step
+  Driver::Event done = -1;  ///< of all ends of the message the same; -1 until it has been asked for
   bool underWay = false;
 };
 
@@ -97,7 +98,7 @@ Status StreamMeeting::meet(Lane &lane) {
     PP_TRY(driver.wait(lane.stream, end->posted));
   PP_TRY(carryOut(lane.stream, ends));
   // Every end waits for the same moment; the event is the last member's, who has just posted or is about to wait.
-  Driver::Event done = ends.back()->done = ends.back()->posted;
+  Driver::Event done = ends.back()->done = ends.back()->ended;
   PP_TRY(driver.record(done, lane.stream));
   for (End *end : ends)
     end->done = done;
@@ -220,7 +221,10 @@ Status StreamTransport::bind(Bound &bound, const MessageSpec &message) {
   ++bound.lane->perStep[bound.member];
   if (bound.lane->stream < 0)
     PP_TRY(meeting->driver.makeStream(bound.lane->stream));
-  return meeting->driver.makeEvent(bound.end.posted);
+  PP_TRY(meeting->driver.makeEvent(bound.end.posted));
+  bound.end.ended = bound.end.posted;
+  // A member may post it again while others have yet to wait for its end.
+  return message.inside ? meeting->driver.makeEvent(bound.end.ended) : Status();
 }
 
 Status StreamTransport::prepare(const RankProgram &program) {

@@ -58,24 +58,27 @@ private:
   std::vector<std::vector<int64_t>> numbers;
   int32_t all;
   int64_t first = INT64_MAX;
-  std::map<std::pair<int64_t, int64_t>, std::vector<End>> ends; ///< by step, from 0, and number of the message
-  std::map<std::pair<size_t, int32_t>, double> free;            ///< by rank and line: where its last message ends
+  /// By step, from 0, number of the message, and how often it has been before in the step.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<End>> ends;
+  std::map<std::pair<size_t, int32_t>, double> free; ///< by rank and line: where its last message ends
   const char *comma = "";
 };
 
 /// The ends of the rank's messages: its events are in order, and a step's event comes after all of the step.
 void Writer::collect(size_t rank) {
   int64_t step = 0, shift = ranks[rank].shift;
-  std::vector<int64_t> posted(numbers[rank].size());
+  std::vector<int64_t> posted(numbers[rank].size()), times(numbers[rank].size());
   for (const Trace::Event &event : ranks[rank].events) {
     first = std::min(first, event.start + shift);
     if (event.kind == Trace::Kind::Post)
       posted.at(size_t(event.number)) = event.start + shift;
     else if (event.kind == Trace::Kind::Wait)
-      ends[{step, numbers[rank].at(size_t(event.number))}].push_back(
+      ends[{step, numbers[rank].at(size_t(event.number)), times[size_t(event.number)]++}].push_back(
           {rank, event.number, posted[size_t(event.number)], event.stop + shift});
-    else if (event.kind == Trace::Kind::Step)
+    else if (event.kind == Trace::Kind::Step) {
+      std::fill(times.begin(), times.end(), 0);
       ++step;
+    }
   }
 }
 
@@ -160,7 +163,11 @@ void Writer::write() {
   for (const auto &its : numbers)
     for (int64_t number : its)
       perStep = std::max(perStep, number);
+  const int64_t steps = ends.empty() ? 0 : std::get<0>(ends.rbegin()->first) + 1;
+  int64_t again = steps * perStep; // what is posted again in a step has numbers behind all others
   for (const auto &[which, its] : ends) {
+    const auto &[step, number, times] = which;
+    const int64_t id = times == 0 ? number + step * perStep : ++again;
     int64_t ready = 0, done = 0;
     for (const End &end : its) {
       bool sends = ranks[end.rank].program->messages[size_t(end.message)].kind == Kind::Send;
@@ -168,7 +175,7 @@ void Writer::write() {
       done = std::max(done, sends ? 0 : end.waited);
     }
     for (const End &end : its)
-      message(which.second + which.first * perStep, end, ready, done);
+      message(id, end, ready, done);
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank)
     names(rank);
@@ -196,14 +203,16 @@ std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &r
   // By the ends of a lane, its channel, and the place in it.
   std::map<std::tuple<std::vector<int32_t>, int32_t, int64_t>, int64_t> known;
   std::vector<std::vector<int64_t>> numbers(ranks.size());
-  for (bool receives : {false, true})
+  enum class Pass : uint8_t { Sends, Receives, Inside }; // what is inside bodies has numbers behind all else
+  for (Pass pass : {Pass::Sends, Pass::Receives, Pass::Inside})
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       const std::vector<MessageSpec> &messages = ranks[rank].program->messages;
       std::map<std::pair<std::vector<int32_t>, int32_t>, int64_t> counts;
       numbers[rank].resize(messages.size());
       for (size_t i = 0; i < ranks[rank].program->stepMessages(); ++i) {
         const MessageSpec &message = messages[i];
-        if ((message.kind == Kind::Receive) != receives)
+        const bool receives = message.kind == Kind::Receive;
+        if (pass != (message.inside ? Pass::Inside : receives ? Pass::Receives : Pass::Sends))
           continue;
         std::vector<int32_t> ends = message.group;
         if (!message.isCollective())

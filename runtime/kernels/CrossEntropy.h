@@ -9,6 +9,7 @@
 #define PP_RUNTIME_KERNELS_CROSSENTROPY_H
 
 #include "runtime/kernels/AttentionShape.h"
+#include <algorithm>
 
 namespace {
 using namespace pp;
@@ -106,16 +107,16 @@ template <class E> pp_status_t cross_entropy(const PreparedOp &op, void *const *
 
 template <class E, bool Capped> pp_status_t statsOfRows(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t n = op.dims[1], first = op.dims[2];
+  int64_t n = op.dims[1], first = op.dims[2], here = std::min(n, op.dims[3] - first);
   LogitCap<Capped, A> cap(op);
   for (int64_t t = 0; t < op.dims[0]; ++t) {
     const E *z = in<E>(arguments[0]) + t * n;
     int64_t target = in<int32_t>(arguments[1])[t];
     if (target >= op.dims[3])
       return PP_INVALID;
-    A largest = cap(largestOf<E>(z, n)), sum = 0;
+    A largest = cap(largestOf<E>(z, here)), sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i)
+    for (int64_t i = 0; i < here; ++i)
       sum += exponential(cap(get(z, i)) - largest);
     A *stats = out<A>(arguments[2]) + 3 * t;
     stats[0] = largest;
@@ -125,7 +126,7 @@ template <class E, bool Capped> pp_status_t statsOfRows(const PreparedOp &op, vo
   return PP_OK;
 }
 
-/// dims T n first V: columns [first, first + n) of V.
+/// dims T n first V: columns [first, first + n) of V; those from V on are padding, which counts nowhere.
 template <class E> pp_status_t cross_entropy_stats(const PreparedOp &op, void *const *arguments) {
   return op.logitCap() > 0 ? statsOfRows<E, true>(op, arguments) : statsOfRows<E, false>(op, arguments);
 }
@@ -169,7 +170,7 @@ template <class E> pp_status_t cross_entropy_loss(const PreparedOp &op, void *co
 
 template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t n = op.dims[1], first = op.dims[2];
+  int64_t n = op.dims[1], first = op.dims[2], exist = std::min(n, op.dims[3] - first);
   const OptimizerScalars &scalars = *in<OptimizerScalars>(arguments[4]);
   A scale = A(lossFactor(op, scalars) * scalars.lossScale);
   LogitCap<Capped, A> cap(op);
@@ -189,10 +190,11 @@ template <class E, bool Capped> pp_status_t slopesOfShard(const PreparedOp &op, 
     A logit = here ? cap(get(z, target - first)) : 0;
     A share = here ? factor * exponential(logit - largest) : 0;
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
+    for (int64_t i = 0; i < exist; ++i) {
       A mine = cap(get(z, i)), slope = factor * exponential(mine - largest);
       put(dz, i, Capped ? slope * cap.slope(mine) : slope);
     }
+    memset(dz + exist, 0, size_t(n - exist) * sizeof(E));
     if (here)
       put(dz, target - first, Capped ? (share - scale) * cap.slope(logit) : share - scale);
   }

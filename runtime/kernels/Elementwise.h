@@ -1,4 +1,4 @@
-// Loops over flat arrays: gelu, swiglu, glu, add, scale, copies of columns, zero, accumulate, round.
+// Loops over flat arrays: gelu, swiglu, glu, add, add_bias, scale, copies of columns, zero, accumulate, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // `#pragma omp simd` promises no dependence between iterations; iteration i touches index i alone, so every alias that
@@ -183,6 +183,21 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i)
     put(y, i, factor * A(get(x, i)));
+  return PP_OK;
+}
+
+/// dims T h.
+template <class E> pp_status_t add_bias(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const E *bias = in<E>(arguments[1]);
+  int64_t h = op.dims[1];
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const E *x = in<E>(arguments[0]) + t * h;
+    E *y = out<E>(arguments[2]) + t * h;
+#pragma omp simd
+    for (int64_t i = 0; i < h; ++i)
+      put(y, i, A(get(x, i)) + A(get(bias, i)));
+  }
   return PP_OK;
 }
 

@@ -193,6 +193,9 @@ int32_t pp_glu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p, c
 }
 
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
+int32_t pp_add_bias(pp_rank_t *rank, int32_t op, const void *x, const void *bias, void *y) {
+  return PP_RUN(add_bias, x, bias, y);
+}
 int32_t pp_scale(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(scale, x, y); }
 
 int32_t pp_dropout(pp_rank_t *rank, int32_t op, const void *x, const int32_t *rows, void *y) {

@@ -55,6 +55,7 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::glu, glu<E>);
   set(Kernel::glu_bwd, glu_bwd<E>);
   set(Kernel::add, add<E>);
+  set(Kernel::add_bias, add_bias<E>);
   set(Kernel::scale, scale<E>);
   set(Kernel::dropout, dropout<E>);
   set(Kernel::cross_entropy, cross_entropy<E>);

@@ -69,6 +69,7 @@ enum OpFlag : uint32_t {
   X(glu, 1, 3, Exact | Tanh)                                                                                           \
   X(glu_bwd, 1, 3, Exact | Tanh)                                                                                       \
   X(add, 1, 0, 0)                                                                                                      \
+  X(add_bias, 2, 0, 0)                                                                                                 \
   X(scale, 1, 1, 0)                                                                                                    \
   X(dropout, 5, 1, 0)                                                                                                  \
   X(cross_entropy, 2, 1, Counted)                                                                                      \

@@ -84,14 +84,14 @@ std::string checkDims(const PreparedOp &op) {
                               : "";
   case Kernel::embedding:
   case Kernel::embedding_dw:
-    return d[3] + d[2] > d[4] ? "rows " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[2] - 1) +
-                                    " do not fit a vocabulary of " + std::to_string(d[4])
-                              : "";
+    return d[3] >= d[4] || d[2] > d[4] ? "rows " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[2] - 1) +
+                                             " do not fit a vocabulary of " + std::to_string(d[4])
+                                       : "";
   case Kernel::cross_entropy_stats:
   case Kernel::cross_entropy_dz:
-    return d[2] + d[1] > d[3] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[1] - 1) +
-                                    " do not fit a vocabulary of " + std::to_string(d[3])
-                              : "";
+    return d[2] >= d[3] || d[1] > d[3] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[1] - 1) +
+                                             " do not fit a vocabulary of " + std::to_string(d[3])
+                                       : "";
   case Kernel::slice_columns:
   case Kernel::place_columns:
     return d[2] + d[3] > d[1] ? "columns " + std::to_string(d[2]) + " to " + std::to_string(d[2] + d[3] - 1) +
@@ -134,6 +134,8 @@ bool mayBeZero(Kernel kernel, size_t i) {
     return i == 3;
   if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
     return i == 2;
+  if (kernel == Kernel::sum_squares || kernel == Kernel::sum_squares_all) // another device counts the tensor
+    return true;
   if (takesTensors(kernel))
     return i % 2;
   if (takesChunks(kernel))
@@ -295,6 +297,7 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::adamw:
     return 15 * size;
   case Kernel::add:
+  case Kernel::add_bias:
   case Kernel::scale:
   case Kernel::accumulate:
   case Kernel::bias_dw:

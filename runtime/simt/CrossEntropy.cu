@@ -4,6 +4,7 @@
 // A block for each row reads the logits twice: once for their maximum and sum of exponentials together, once for the
 // gradient, which may lie over them. The rows' losses are summed in f64 by one block, always in the same order.
 #include "runtime/simt/Map.h"
+#include <algorithm>
 
 using namespace pp;
 
@@ -99,6 +100,7 @@ template <class E> struct LossArrays {
   Acc<E> *stats;
   double *losses; ///< of each row
   int64_t n, first, vocabulary;
+  int64_t exist; ///< columns of the vocabulary; the others are padding
   LossFactor factor;
   Acc<E> cap; ///< of the logits; 0: none
   int32_t *failures, mark;
@@ -153,7 +155,7 @@ int rowThreads(int64_t packs) { return packs >= 512 ? 512 : int((packs + 31) / 3
 template <class E, class K>
 pp_status_t launchRows(const PreparedOp &op, const LossArrays<E> &a, K wideKernel, K narrowKernel) {
   constexpr int W = packOf<E>;
-  bool wide = a.n % W == 0 && aligned(a.z, a.dz);
+  bool wide = a.n % W == 0 && a.exist % W == 0 && aligned(a.z, a.dz);
   return launch(op, wide ? wideKernel : narrowKernel, {op.dims[0]}, rowThreads(blocksFor(a.n, wide ? W : 1)),
                 2 * blockSumEntries * sizeof(Acc<E>), a);
 }
@@ -164,7 +166,7 @@ template <class E> LossArrays<E> arraysOf(const PreparedOp &op, const void *z, c
   a.z = in<E>(z), a.targets = in<int32_t>(targets);
   a.losses = reinterpret_cast<double *>(op.scratch);
   a.cap = Acc<E>(op.logitCap());
-  a.n = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
+  a.n = a.exist = op.dims[1], a.first = op.dims[2], a.vocabulary = op.dims[3];
   a.failures = op.launches->failures, a.mark = op.number + 1;
   return a;
 }
@@ -187,7 +189,7 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) st
   using A = Acc<E>;
   int64_t row = blockIdx.x, target = a.target(row) - a.first;
   const E *z = a.z + row * a.n;
-  Softmax<A> all = softmaxOf<E, W, Capped>(z, a.n, a.cap, sharedMemory<A>());
+  Softmax<A> all = softmaxOf<E, W, Capped>(z, a.exist, a.cap, sharedMemory<A>());
   if (threadIdx.x)
     return;
   A *stats = a.stats + 3 * row;
@@ -195,10 +197,11 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) st
   stats[2] = target >= 0 && target < a.n ? logitsOf<Capped, 1>(z + target, a.cap).v[0] : A(0);
 }
 
-/// dims T n first V: columns [first, first + n) of V.
+/// dims T n first V: columns [first, first + n) of V; those from V on are padding, which counts nowhere.
 template <class E> pp_status_t cross_entropy_stats(const PreparedOp &op, void *const *arguments) {
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.stats = out<Acc<E>>(arguments[2]);
+  a.exist = std::min(a.n, a.vocabulary - a.first);
   constexpr int W = packOf<E>;
   return a.cap > 0 ? launchRows(op, a, statsKernel<E, W, true>, statsKernel<E, 1, true>)
                    : launchRows(op, a, statsKernel<E, W, false>, statsKernel<E, 1, false>);
@@ -261,8 +264,10 @@ template <class E, int W, bool Capped> __global__ void __launch_bounds__(512) sh
   if (target < 0)
     clearRow<E, W>(a.dz + row * a.n, a.n);
   else
-    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.n, stats[0], a.slope() / stats[1], a.slope(),
+    writeGradient<E, W, Capped>(a.z + row * a.n, a.dz + row * a.n, a.exist, stats[0], a.slope() / stats[1], a.slope(),
                                 target - a.first, a.cap);
+  if (target >= 0)
+    clearRow<E, 1>(a.dz + row * a.n + a.exist, a.n - a.exist);
 }
 
 /// dims T n first V; stats are the merged ones.
@@ -271,6 +276,7 @@ template <class E> pp_status_t cross_entropy_dz(const PreparedOp &op, void *cons
   LossArrays<E> a = arraysOf<E>(op, arguments[0], arguments[1]);
   a.stats = out<Acc<E>>(arguments[2]);
   a.dz = out<E>(arguments[3]);
+  a.exist = std::min(a.n, a.vocabulary - a.first);
   constexpr int W = packOf<E>;
   return a.cap > 0 ? launchRows(op, a, shardGradientKernel<E, W, true>, shardGradientKernel<E, 1, true>)
                    : launchRows(op, a, shardGradientKernel<E, W, false>, shardGradientKernel<E, 1, false>);

@@ -197,6 +197,24 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
              aligned(arguments[0], arguments[1]));
 }
 
+template <class E> struct AddBias {
+  using Element = E;
+  const E *x, *bias;
+  E *y;
+  int64_t h;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i), b = load<W>(bias + (i - quotient(i, h) * h));
+    for (int j = 0; j < W; ++j)
+      a.v[j] += b.v[j];
+    store<W>(y + i, a);
+  }
+};
+template <class E> pp_status_t add_bias(const PreparedOp &op, void *const *arguments) {
+  int64_t h = op.dims[1];
+  return map(op, AddBias<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), h}, op.dims[0] * h,
+             h % packOf<E> == 0 && aligned(arguments[0], arguments[1], arguments[2]));
+}
+
 /// Four elements share a counter; their words are made once for a pack.
 template <class E> struct Dropout {
   using Element = E;
@@ -316,6 +334,7 @@ Body pp::elementwiseBody(Kernel kernel, Type type) {
     PP_BODY_OF(glu)
     PP_BODY_OF(glu_bwd)
     PP_BODY_OF(add)
+    PP_BODY_OF(add_bias)
     PP_BODY_OF(scale)
     PP_BODY_OF(dropout)
     PP_BODY_OF(slice_columns)

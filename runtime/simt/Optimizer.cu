@@ -88,6 +88,8 @@ template <class E> pp_status_t sum_squares(const PreparedOp &op, void *const *ar
       [&](const auto &list) {
         double *its = parts + blocks;
         blocks += list.blocks;
+        if (list.blocks == 0) // other devices count them
+          return PP_OK;
         return launch(op, squaresKernel<A>, {list.blocks}, 256, blockSumEntries * sizeof(A), list, its);
       });
   if (status != PP_OK)

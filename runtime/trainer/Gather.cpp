@@ -9,7 +9,25 @@
 namespace pp {
 namespace {
 
-/// What a rank hands in for a kind. The layout of state is that of its weight, which `transposed` knows by name.
+/// What the devices of all ranks hold of a kind that is whole without the others: of each rank the first along `data`,
+/// and along `tensor` all of them.
+Status programsOf(RankMemory &memory, std::vector<const RankProgram *> &out) {
+  const Mesh &mesh = memory.emitted.program().mesh;
+  for (int32_t rank = 0; rank < mesh.size(Axis::Pipeline); ++rank)
+    for (int32_t k = 0; k < mesh.size(Axis::Tensor); ++k) {
+      const RankProgram *program = nullptr;
+      PP_TRY(memory.emitted.of(mesh.moved(mesh.firstOf(rank), Axis::Tensor, k), program));
+      out.push_back(program);
+    }
+  return {};
+}
+
+/// Whether the device is the first of those that have the same: all along `tensor` have what is not cut.
+bool isFirstWith(const TensorSpec &tensor, int32_t place) {
+  return tensor.dims.empty() ? place == 0 : place % tensor.copies == 0;
+}
+
+/// What a device has of a kind. The layout of state is that of its weight, which `transposed` knows by name.
 void collect(const RankProgram &program, TensorKind kind, const std::map<std::string, bool> &transposed,
              std::vector<Held> &out) {
   if (kind == TensorKind::Weights)
@@ -39,25 +57,33 @@ Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
 }
 
 /// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out
-/// what a rank before this one has.
-Status leaveCopies(RankMemory &memory, std::vector<Held> &out) {
-  std::set<std::pair<std::string, int64_t>> seen;
-  std::vector<const RankProgram *> programs;
-  PP_TRY(memory.emitted.all(programs));
+/// what a rank before this one has, at the same place along `tensor`.
+void leaveCopies(const std::vector<const RankProgram *> &programs, const Mesh &mesh, std::vector<Held> &out) {
+  std::set<std::tuple<std::string, int64_t, int32_t>> seen;
   for (const RankProgram *program : programs) {
-    std::set<std::pair<std::string, int64_t>> here;
+    const int32_t place = mesh.coordinate(program->device, Axis::Tensor);
+    std::set<std::tuple<std::string, int64_t, int32_t>> here;
     for (const StateSpec &state : program->state)
-      here.insert({state.name + "." + state.kind, state.begin});
+      here.insert({state.name + "." + state.kind, state.begin, place});
     std::erase_if(out, [&](const Held &held) {
-      return held.device == program->device && seen.contains({held.name, held.tensor.begin});
+      return held.device == program->device && seen.contains({held.name, held.tensor.begin, place});
     });
     seen.merge(here);
   }
-  return {};
 }
 
 /// Each tensor once, or its shards one after the other, or side by side.
 Status checkWhole(const Pieces &pieces) {
+  const TensorSpec &last = pieces.back().tensor;
+  if (!last.dims.empty()) { // cut over devices: their elements are as many as the whole has
+    int64_t count = 0;
+    for (const Held &piece : pieces)
+      for (TensorSpec::Range range : piece.tensor.ranges())
+        count += range.count;
+    return count == last.wholeElements() ? Status()
+                                         : internal("devices hand in ", count, " of the ", last.wholeElements(),
+                                                    " elements of `", pieces.back().name, "`");
+  }
   auto end = [](const TensorSpec &shard) { return shard.begin + (shard.run < 0 ? shard.elements() : shard.run); };
   int64_t reached = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -69,7 +95,6 @@ Status checkWhole(const Pieces &pieces) {
       return internal("no rank hands in all of `", pieces[i].name, "`");
     reached = end(shard);
   }
-  const TensorSpec &last = pieces.back().tensor;
   if (reached < (last.run < 0 ? last.wholeElements() : last.stride))
     return internal("no rank hands in all of `", pieces.back().name, "`");
   return {};
@@ -81,14 +106,17 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
   std::map<std::string, bool> transposed;
   if (kind == TensorKind::State)
     PP_TRY(layouts(memory, transposed));
+  const Mesh &mesh = memory.emitted.program().mesh;
   std::vector<const RankProgram *> programs;
-  PP_TRY(memory.emitted.all(programs));
+  PP_TRY(programsOf(memory, programs));
   Pieces held;
   for (const RankProgram *program : programs)
     collect(*program, kind, transposed, held);
+  std::erase_if(
+      held, [&](const Held &each) { return !isFirstWith(each.tensor, mesh.coordinate(each.device, Axis::Tensor)); });
   if (kind == TensorKind::State)
-    PP_TRY(leaveCopies(memory, held));
-  std::sort(held.begin(), held.end(), [](const Held &a, const Held &b) {
+    leaveCopies(programs, mesh, held);
+  std::stable_sort(held.begin(), held.end(), [](const Held &a, const Held &b) {
     return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
   });
   if (kind == TensorKind::State) // old versions of a weight that two pieces of one rank share
@@ -129,9 +157,9 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
     if (!mine)
       PP_TRY(memory.transport.receive(piece.device, shard.data(), shard.size()));
     whole.resize(size_t(tensor.wholeElements()) * size);
-    int64_t run = tensor.run < 0 ? tensor.elements() : tensor.run;
-    for (int64_t at = 0; at < tensor.elements(); at += run)
-      memcpy(whole.data() + size_t(tensor.place(at)) * size, shard.data() + size_t(at) * size, size_t(run) * size);
+    for (TensorSpec::Range range : tensor.ranges())
+      memcpy(whole.data() + size_t(range.whole) * size, shard.data() + size_t(range.here) * size,
+             size_t(range.count) * size);
   }
   out.resize(whole.size());
   if (writer)

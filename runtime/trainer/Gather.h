@@ -9,8 +9,8 @@ namespace pp {
 
 enum class TensorKind : uint8_t { Weights, State, Grads };
 
-/// A tensor of one rank, or the piece of it that the rank has, under its name in the file; the first device of the rank
-/// hands it in.
+/// A tensor of one rank, or the piece of it that a device has, under its name in the file; the first of the devices
+/// that have the same hands it in.
 struct Held {
   std::string name;
   TensorSpec tensor;

@@ -380,8 +380,8 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
   return {};
 }
 
-/// Each loss lives on one rank of each replica; adding zeros moves it to all, and the microbatches are then added in
-/// their order.
+/// Each loss lives on one rank of each replica, of whose devices along `tensor` each has all of it; adding zeros moves
+/// it to all, and the microbatches are then added in their order.
 Status Trainer::summarize(StepSummary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
   for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
@@ -389,7 +389,8 @@ Status Trainer::summarize(StepSummary &summary) {
     float narrow = 0;
     bool isWide = loss.type == Type::F64;
     PP_TRY(device.download(loss.offset, isWide ? static_cast<void *>(&wide) : &narrow, elementBytes(loss.type)));
-    sums[loss.microbatch] += isWide ? wide : double(narrow);
+    if (whole.mesh.coordinate(rank.device, Axis::Tensor) == 0)
+      sums[loss.microbatch] += isWide ? wide : double(narrow);
   }
   double *norms = sums.data() + whole.microbatches;
   if (program->normOffset >= 0 && !rank.forward) {

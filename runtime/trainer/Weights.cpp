@@ -17,8 +17,10 @@ Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, De
   int64_t count = place.elements();
   std::vector<char> values(size_t(place.bytes()));
   for (int64_t i = 0; i < count; ++i) {
-    auto at = uint64_t(place.place(i));
-    double value = weight.init == WeightSpec::Init::One       ? 1
+    const int64_t element = place.place(i);
+    auto at = uint64_t(element);
+    double value = element < 0                                ? 0 // padding
+                   : weight.init == WeightSpec::Init::One     ? 1
                    : weight.init == WeightSpec::Init::Zero    ? 0
                    : weight.init == WeightSpec::Init::Uniform ? weight.deviation * uniformAt(key, at)
                                                               : weight.deviation * normalAt(key, at);
@@ -182,12 +184,14 @@ Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64
   size_t size = elementBytes(*type);
   int64_t count = tensor.elements();
   std::vector<char> ours(size_t(count) * size);
-  int64_t run = tensor.transposed ? 1 : tensor.run < 0 ? count : tensor.run;
-  for (int64_t i = 0; i < count; i += run) {
-    int64_t element = tensor.place(i);
-    if (tensor.transposed)
-      element = element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1];
-    memcpy(ours.data() + size_t(i) * size, data + size_t(element) * size, size_t(std::min(run, count - i)) * size);
+  for (TensorSpec::Range range : tensor.ranges()) {
+    char *here = ours.data() + size_t(range.here) * size;
+    if (!tensor.transposed) {
+      memcpy(here, data + size_t(range.whole) * size, size_t(range.count) * size);
+      continue;
+    }
+    for (int64_t element = range.whole; element < range.whole + range.count; ++element, here += size)
+      memcpy(here, data + size_t(element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1]) * size, size);
   }
   if (*type != tensor.type) {
     std::vector<char> values(size_t(tensor.bytes()));

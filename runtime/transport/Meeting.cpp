@@ -212,7 +212,8 @@ std::string describe(const Standing &standing, int32_t rank) {
   if (!standing.message)
     return name + " waits between steps";
   bool known = standing.unit >= 0 && standing.program && standing.unit < int32_t(standing.program->units.size());
-  return text(name, known ? text(" after `", standing.program->units[standing.unit].name, "`") : std::string(),
+  const char *where = standing.message->inside ? " in `" : " after `";
+  return text(name, known ? text(where, standing.program->units[standing.unit].name, "`") : std::string(),
               " waits for ", describe(*standing.message));
 }
 

@@ -618,3 +618,41 @@ func.func @cap(%z: tensor<2x8x16xf32>, %t: tensor<2x8xi32>) {
   %l = nn.cross_entropy %z, %t {softcap = -3.0} : (tensor<2x8x16xf32>, tensor<2x8xi32>) -> tensor<1xf32>
   return
 }
+
+// -----
+
+func.func @gather(%x: tensor<2x8xf32>) {
+  // expected-error@+2 {{`all_gather` expects a dimension of x, which has 2, and at least 1 member, got dimension 2 and 4 members}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.all_gather %x over <tensor> {dim = 2 : i64, members = 4 : i64} : (tensor<2x8xf32>) -> tensor<8x8xf32>
+  return
+}
+
+// -----
+
+func.func @piece(%x: tensor<3x8xf32>) {
+  // expected-error@+2 {{`piece` expects one of equal runs of x's first dimension, got number 0 of 2 of 'tensor<3x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.piece %x {index = 0 : i64, of = 2 : i64} : (tensor<3x8xf32>) -> tensor<1x8xf32>
+  return
+}
+
+// -----
+
+// expected-error@+1 {{expected axes in the order tensor, context, data, each once}}
+#axes = #nn.axes<data, tensor>
+
+// -----
+
+// expected-error@+1 {{expected tensor, context or data, got `pipeline`}}
+#axes = #nn.axes<pipeline>
+
+// -----
+
+// expected-error@+1 {{expected a dimension of a tensor with 2 of them, got 2}}
+#cut = #nn.cut<[16, 8] dim 2>
+
+// -----
+
+// expected-error@+1 {{expected at least 1 copy of equal runs of 8, got 3 runs and 1 copies}}
+#cut = #nn.cut<[16, 8] dim 1 runs 3>

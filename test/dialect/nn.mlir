@@ -226,3 +226,23 @@ func.func @shards(%z: tensor<2x8x16xbf16>, %targets: tensor<2x8xi32>) {
       : (tensor<2x8x16xbf16>, tensor<2x8xi32>, tensor<2x8x3xf32>) -> tensor<2x8x16xbf16>
   return
 }
+
+// What devices of a rank exchange; a weight that is cut over them.
+// CHECK-LABEL: func.func @exchanges
+// CHECK-SAME: {nn.weight = #nn.weight<"q" as "h.{l}.q" normal 2.000000e-02 transposed cut <[16, 192] dim 1 runs 3>>}
+// CHECK-SAME: {nn.weight = #nn.weight<"k" one cut <[16, 8] dim 1 copies 2>>}
+func.func @exchanges(%x: tensor<2x8x16xf32>,
+                     %q: tensor<16x48xf32> {nn.weight = #nn.weight<"q" as "h.{l}.q" normal 0.02 transposed cut <[16, 192] dim 1 runs 3>>},
+                     %k: tensor<16x4xf32> {nn.weight = #nn.weight<"k" one cut <[16, 8] dim 1 copies 2>>}) {
+  // CHECK: nn.spread %{{.*}} over <tensor> :
+  %0 = nn.spread %x over <tensor> : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.all_reduce %{{.*}} over <tensor, context> {neighbours = 2 : i64} :
+  %1 = nn.all_reduce %0 over <tensor, context> {neighbours = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.all_gather %{{.*}} over <tensor> {dim = 1 : i64, members = 4 : i64} : {{.*}} -> tensor<2x32x16xf32>
+  %2 = nn.all_gather %1 over <tensor> {dim = 1 : i64, members = 4 : i64} : (tensor<2x8x16xf32>) -> tensor<2x32x16xf32>
+  // CHECK: nn.piece %{{.*}} {index = 1 : i64, of = 2 : i64} : {{.*}} -> tensor<1x32x16xf32>
+  %3 = nn.piece %2 {index = 1 : i64, of = 2 : i64} : (tensor<2x32x16xf32>) -> tensor<1x32x16xf32>
+  // CHECK: nn.sum_squares %{{.*}} {copies = 2 : i64, once = #nn.axes<tensor>} :
+  %4 = nn.sum_squares %3 {once = #nn.axes<tensor>, copies = 2 : i64} : (tensor<1x32x16xf32>) -> tensor<1xf64>
+  return
+}

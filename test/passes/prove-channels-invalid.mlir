@@ -227,3 +227,61 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}, mesh
     %1 = pipeline.post all_reduce <grad stage 0> %a with [0] over <data> tensors 1 channel 4 : !s
   }
 }
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<16xf32>>>
+
+// On this channel the devices of the rank meet inside units.
+pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    %a = pipeline.slot grad "a" : !s
+    // expected-error@+1 {{`grad(0)` goes on channel 1073741825; those from 1073741824 on are for what devices of a rank exchange inside units}}
+    %0 = pipeline.post all_reduce <grad stage 0> %a with [0, 1] channel 1073741825 : !s
+  }
+}
+
+// -----
+
+!x = tensor<16xf32>
+!s = !pipeline.slot<tuple<!x>>
+
+func.func private @f(%x: !x) -> !x attributes {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@+1 {{gathers from 4 members over tensor, which has 2 devices}}
+  %y = nn.all_gather %x over <tensor> {dim = 0 : i64, members = 4 : i64} : (!x) -> tensor<64xf32>
+  %z = nn.piece %y {index = 0 : i64, of = 4 : i64} : (tensor<64xf32>) -> !x
+  return %z : !x
+}
+
+// As many come together as the mesh has.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    pipeline.launch @f <F stage 0 mb 0>(%a) -> (%b) : (!s) -> (!s)
+  }
+}
+
+// -----
+
+!x = tensor<16xf32>
+!s = !pipeline.slot<tuple<!x>>
+
+func.func private @f(%x: !x) -> !x attributes {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@+1 {{goes over tensor, and this program has no mesh}}
+  %y = nn.all_reduce %x over <tensor> : (!x) -> !x
+  return %y : !x
+}
+
+// There is nobody to meet.
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.piece @s0 <stage 0> parts [["s0", 0]]
+  pipeline.rank 0 {
+    %a = pipeline.slot act "a" : !s
+    %b = pipeline.slot act "b" : !s
+    pipeline.launch @f <F stage 0 mb 0>(%a) -> (%b) : (!s) -> (!s)
+  }
+}

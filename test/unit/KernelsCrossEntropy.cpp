@@ -202,6 +202,37 @@ TEST(KernelsCrossEntropy, OneShardEqualsWholeRows) {
   expectNear(dz.get(), whole.get(), 1e-7, "dz");
 }
 
+/// Shards of equal width whose last one goes beyond the vocabulary: what is there, here no numbers at all, is read
+/// nowhere and has the gradient 0.
+TEST(KernelsCrossEntropy, ColumnsBeyondTheVocabularyDoNotExist) {
+  for (Type type : allTypes)
+    for (int64_t vocabulary : {50, 257}) // shards of 13 and 65 columns, of which the last one has 11 and 62
+      for (double cap : {0.0, 2.0}) {
+        SCOPED_TRACE(std::string(nameOf(type)) + " of " + std::to_string(vocabulary) + " cap " + std::to_string(cap));
+        const int64_t width = (vocabulary + 3) / 4, rest = vocabulary - 3 * width;
+        ShardedLoss n{type, {width, width, width, rest}, {2, int32_t(vocabulary) - 1, -1, 0}, 0.25, cap};
+        Values z = rounded(type, random(size_t(4 * vocabulary), 1, 3)), last = n.columns(z, 3 * width, rest);
+        Values padded, gradient;
+        auto of = [&](const Values &v) { return lossReference(v, n.targets, n.scale, cap); };
+        Values expected = n.columns(finiteDifferences(of, z, {1}), 3 * width, rest);
+        for (int64_t t = 0; t < 4; ++t)
+          for (int64_t i = 0; i < width; ++i) {
+            padded.push_back(i < rest ? last[size_t(t * rest + i)] : NAN);
+            gradient.push_back(i < rest ? expected[size_t(t * rest + i)] : 0);
+          }
+        Array dz(type, padded), stats(accOf(type), 12);
+        OneOp("cross_entropy_stats", type, n.dims(3 * width, width), n.params({}))(pp_cross_entropy_stats, dz,
+                                                                                   n.targets, stats);
+        expectNear(stats.get(), n.stats(z, 3 * width, rest), toleranceOf(accOf(type)) / 10, "stats");
+        OneOp("cross_entropy_dz", type, n.dims(3 * width, width),
+              n.params({n.scale}))(pp_cross_entropy_dz, dz, n.targets, Array(accOf(type), n.merged(z)), dz);
+        expectNear(dz.get(), gradient, std::max(1e-8, toleranceOf(type)), "dz");
+        for (int64_t t = 0; t < 4; ++t)
+          for (int64_t i = rest; i < width; ++i)
+            EXPECT_EQ(dz.get()[size_t(t * width + i)], 0);
+      }
+}
+
 TEST(KernelsCrossEntropy, TargetOutsideTheVocabularyFails) {
   for (bool outside : {false, true}) {
     OneOp op("cross_entropy_stats", Type::F32, {1, 4, 4, 12});

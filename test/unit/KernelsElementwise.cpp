@@ -237,6 +237,31 @@ TEST(KernelsElementwise, Scale) {
     }
 }
 
+TEST(KernelsElementwise, AddBias) {
+  for (Type type : allTypes)
+    for (size_t h : {1, 15, 48}) {
+      Values x = rounded(type, random(7 * h, 1)), bias = rounded(type, random(h, 2)), expected(7 * h);
+      for (size_t i = 0; i < 7 * h; ++i)
+        expected[i] = x[i] + bias[i % h];
+      OneOp op("add_bias", type, {7, int64_t(h)});
+      Array y(type, 7 * h), over(type, x), b(type, bias);
+      op(pp_add_bias, over, b, y);
+      expectEqual(y.get(), rounded(type, expected), "y");
+      op(pp_add_bias, over, b, over);
+      expectEqual(over.get(), rounded(type, expected), "over x");
+    }
+}
+
+/// Another device counts what this one has, too: nothing is added.
+TEST(KernelsElementwise, SumSquaresOfNothing) {
+  Array grad(Type::F32, Values{2, 3}), sum(Type::F64, Values{7});
+  OneOp("sum_squares", Type::F32, {0}, {}, {"accumulate"})(pp_sum_squares, grad, sum);
+  EXPECT_EQ(sum.get()[0], 7);
+  const void *both[] = {grad.data(), grad.data()};
+  OneOp("sum_squares_all", Type::F32, {0, 0, 2, 0}, {}, {})(pp_sum_squares_all, both, sum);
+  EXPECT_EQ(sum.get()[0], 13);
+}
+
 TEST(KernelsElementwise, AddAccumulateRound) {
   for (Type type : allTypes) {
     size_t n = 77;

@@ -100,6 +100,117 @@ TEST(Mesh, MessagesNameDevices) {
   EXPECT_EQ(rank.messages[2].group, (std::vector<int32_t>{0, 2, 4}));
 }
 
+/// A device of a mesh with 4 devices along `tensor` and 2 along `data`, and what it reads.
+RankProgram ofTensor(int32_t device, const std::string &tables, Program &program) {
+  const std::string order = R"([["tensor", 4], ["context", 1], ["data", 2], ["pipeline", 1]])";
+  EXPECT_TRUE(readProgram(R"({"ranks": 1, "mesh": {"order": )" + order + "}, " + head + "}", program).ok());
+  RankProgram rank;
+  rank.device = device;
+  const Status status = readRankProgram(R"({"rank": 0, "arena_bytes": 65536, )" + tables + "}", program, rank);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return rank;
+}
+
+TEST(Mesh, ExchangesAndTables) {
+  Program program;
+  const std::string tables = R"x(
+      "ops": [{"kernel": "embedding", "dims": [4, 8, 5, {"by": ["tensor"], "of": [0, 5, 10, 15]}, 18]},
+              {"kernel": "scale", "dims": [{"by": ["data", "tensor"], "of": [1, 2, 3, 4, 5, 6, 7, 8]}]}],
+      "messages": [
+        {"kind": "all_reduce", "group": [0], "axes": ["tensor"], "inside": true, "count": 3, "label": "3"},
+        {"kind": "all_reduce", "group": [0], "axes": ["tensor"], "neighbours": 2, "inside": true, "count": 3}])x";
+  RankProgram rank = ofTensor(6, tables, program);
+  EXPECT_EQ(rank.ops[0].dims, (std::vector<int64_t>{4, 8, 5, 10, 18}));
+  EXPECT_EQ(rank.ops[1].dims, (std::vector<int64_t>{7}));
+  EXPECT_EQ(rank.messages[0].group, (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(rank.messages[1].group, (std::vector<int32_t>{6, 7}));
+  EXPECT_TRUE(rank.messages[0].inside);
+  EXPECT_TRUE(rank.messages[0].oneText);
+  EXPECT_EQ(bytesIn(rank.messages[0], 6), 2 * 3 * 24 / 4);
+}
+
+/// Which elements of the whole tensor each device has, in the order in which they lie there, by rules of thumb: the
+/// whole's indices, each on the devices of its piece.
+std::vector<std::vector<int64_t>> elementsByDevice(int64_t rows, int64_t columns, int dim, int64_t runs,
+                                                   int64_t copies) {
+  std::vector<std::vector<int64_t>> all(4);
+  const int64_t run = (dim == 0 ? rows : columns) / runs, piece = (run * copies + 3) / 4;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t device = 0; device < 4; ++device)
+        if ((dim == 0 ? i : j) % run / piece == device / copies)
+          all[size_t(device)].push_back(i * columns + j);
+  return all;
+}
+
+std::string viewText(const std::string &base, const std::string &dims, int64_t rows, int64_t columns, int64_t copies) {
+  return R"("grads": [{"name": "w", "shape": [)" + std::to_string(rows) + ", " + std::to_string(columns) +
+         R"(], "type": "f32", "offset": 0, "copies": )" + std::to_string(copies) +
+         R"(, "base": {"by": ["tensor"], "of": )" + base + R"(}, "dims": )" + dims + "}]";
+}
+
+TEST(Mesh, ViewsOfCutWeights) {
+  struct {
+    int64_t rows, columns;
+    int dim;
+    int64_t runs, copies;
+    std::string base, dims;
+  } const cases[] = {
+      {6, 8, 1, 1, 1, "[0, 2, 4, 6]", "[[6, 8, 6], [2, 1, 2]]"},
+      {6, 24, 1, 3, 1, "[0, 2, 4, 6]", "[[6, 24, 6], [3, 8, 3], [2, 1, 2]]"},
+      {6, 8, 1, 1, 2, "[0, 0, 4, 4]", "[[6, 8, 6], [4, 1, 4]]"},
+      {8, 5, 0, 1, 1, "[0, 10, 20, 30]", "[[2, 5, 2], [5, 1, 5]]"},
+      {10, 3, 0, 1, 1, "[0, 9, 18, 27]", R"([[3, 3, {"by": ["tensor"], "of": [3, 3, 3, 1]}], [3, 1, 3]])"},
+      {3, 10, 1, 1, 1, "[0, 3, 6, 9]", R"([[3, 10, 3], [3, 1, {"by": ["tensor"], "of": [3, 3, 3, 1]}]])"},
+  };
+  for (const auto &its : cases) {
+    const auto expected = elementsByDevice(its.rows, its.columns, its.dim, its.runs, its.copies);
+    for (int32_t device = 0; device < 8; ++device) {
+      Program program;
+      RankProgram rank = ofTensor(device, viewText(its.base, its.dims, its.rows, its.columns, its.copies), program);
+      const TensorSpec &tensor = rank.grads[0];
+      std::vector<int64_t> places, ranges;
+      for (int64_t i = 0; i < tensor.elements(); ++i)
+        if (tensor.place(i) >= 0)
+          places.push_back(tensor.place(i));
+      EXPECT_EQ(places, expected[size_t(device % 4)]) << its.dims << " on " << device;
+      for (TensorSpec::Range range : tensor.ranges())
+        for (int64_t i = 0; i < range.count; ++i) {
+          ranges.push_back(range.whole + i);
+          EXPECT_EQ(tensor.place(range.here + i), range.whole + i);
+        }
+      EXPECT_EQ(ranges, places);
+      // Cut again over ranks: runs of what lies here.
+      TensorSpec shard = tensor;
+      std::vector<int64_t> again;
+      const int64_t third = tensor.elements() / 3;
+      for (int64_t k = 0; k < 3; ++k) {
+        shard.begin = k * third;
+        shard.count = k < 2 ? third : tensor.elements() - 2 * third;
+        for (TensorSpec::Range range : shard.ranges())
+          for (int64_t i = 0; i < range.count; ++i)
+            again.push_back(range.whole + i);
+      }
+      EXPECT_EQ(again, places);
+    }
+  }
+}
+
+TEST(Mesh, RefusesWhatIsNoView) {
+  for (const auto &[base, dims] : {std::pair{"[0, 2, 4, 7]", "[[6, 8, 6], [2, 1, 2]]"},
+                                   {"[0, 2, 4]", "[[6, 8, 6], [2, 1, 2]]"},
+                                   {"[0, 2, 4, 6]", "[[6, 8, 7], [2, 1, 2]]"}}) {
+    Program program;
+    const std::string order = R"([["tensor", 4], ["context", 1], ["data", 1], ["pipeline", 1]])";
+    EXPECT_TRUE(readProgram(R"({"ranks": 1, "mesh": {"order": )" + order + "}, " + head + "}", program).ok());
+    RankProgram rank;
+    rank.device = 3;
+    const Status status =
+        readRankProgram(R"({"rank": 0, "arena_bytes": 65536, )" + viewText(base, dims, 6, 8, 1) + "}", program, rank);
+    EXPECT_FALSE(status.ok()) << base << dims;
+  }
+}
+
 TEST(Mesh, RefusesWhatIsNoMesh) {
   Program program;
   for (const char *order :

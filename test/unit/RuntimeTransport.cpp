@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <gtest/gtest.h>
+#include <numeric>
 #include <thread>
 
 using namespace pp;
@@ -53,6 +54,75 @@ TEST_P(Threads, DeliverEveryMessageOfRandomOrders) {
 INSTANTIATE_TEST_SUITE_P(Runtime, Threads,
                          testing::Combine(testing::Values(Sends::Plain, Sends::Buffered, Sends::Rendezvous),
                                           testing::Values(2, 5), testing::Values(0, 3)));
+
+// What devices exchange inside their units is posted many times a step, and gives all the same bits each time.
+TEST(RuntimeTransport, ExchangesAreRepeated) {
+  for (int32_t members : {2, 3, 4})
+    for (int64_t count : {1, 7, 130}) {
+      auto programs = emptyPrograms(members);
+      std::vector<int32_t> group(static_cast<size_t>(members));
+      std::iota(group.begin(), group.end(), 0);
+      for (auto &program : programs) {
+        MessageSpec gather = sumOver(group, 1, members * count, Type::F32);
+        gather.kind = MessageSpec::Kind::AllGather;
+        for (int32_t k = 0; k <= members; ++k)
+          gather.cuts.push_back(k * count * 4);
+        program.messages = {sumOver(group, 1, count, Type::F32), gather};
+        for (MessageSpec &message : program.messages)
+          message.inside = message.oneText = true;
+      }
+      auto term = [](int32_t rank, int64_t i, int time) { return float(1 + rank) / float(3 + i + time); };
+      Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
+        std::vector<float> sum(static_cast<size_t>(count)), all(static_cast<size_t>(members * count));
+        for (int time = 0; time < 50; ++time) {
+          for (int64_t i = 0; i < count; ++i)
+            sum[size_t(i)] = term(rank.rank, i, time);
+          const std::vector<float> mine = sum;
+          PP_CHECKED(transport.postCollective(rank, 0, sum.data(), nullptr));
+          PP_CHECKED(transport.complete(rank, 0));
+          PP_CHECKED(transport.postCollective(rank, 1, all.data(), const_cast<float *>(mine.data())));
+          PP_CHECKED(transport.complete(rank, 1));
+          for (int64_t i = 0; i < count; ++i) {
+            float expected = term(0, i, time);
+            for (int32_t other = 1; other < members; ++other)
+              expected += term(other, i, time);
+            EXPECT_EQ(sum[size_t(i)], expected);
+            for (int32_t other = 0; other < members; ++other)
+              EXPECT_EQ(all[size_t(other * count + i)], term(other, i, time));
+          }
+        }
+        return Status();
+      });
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+}
+
+// A member that leaves one out stands elsewhere than the others, and all are named.
+TEST(RuntimeTransport, AnExchangeThatIsLeftOutIsNamed) {
+  auto programs = emptyPrograms(2);
+  for (auto &program : programs) {
+    program.messages = {sumOver({0, 1}, 1, 6, Type::F32), sumOver({0, 1}, 2, 1, Type::F64)};
+    program.messages[0].inside = true;
+    program.messages[0].label = "2x3";
+    program.messages[1].label = "norm";
+    program.units = {{"0F3", "F", "", 3, 0}};
+  }
+  Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
+    float values[6] = {};
+    double norm = 0;
+    rank.unit = 0;
+    for (int time = 0; time < 2; ++time)
+      if (rank.rank == 0 || time == 0) {
+        PP_CHECKED(transport.postCollective(rank, 0, values, nullptr));
+        PP_CHECKED(transport.complete(rank, 0));
+      }
+    PP_CHECKED(transport.postCollective(rank, 1, &norm, nullptr));
+    PP_CHECKED(transport.complete(rank, 1));
+    return Status();
+  });
+  EXPECT_EQ(status.message(), "deadlock in step 0: rank 0 in `0F3` waits for the sum `2x3` over 2 ranks; rank 1 after "
+                              "`0F3` waits for the sum `norm` over 2 ranks");
+}
 
 // Sums are taken in rank order, so that every member holds the same bits: (1 + 1e-16) + -1 is not 1 + (1e-16 - 1).
 TEST(RuntimeTransport, SumsInRankOrder) {
