@@ -77,14 +77,16 @@ Status MpiGroups::make(const RankProgram &program) {
   return {};
 }
 
-/// Where a sum in two phases is cut, at the same elements for all members; no range is longer than the first.
+/// Where a sum in two phases is cut, at the same elements for all members, segment behind segment; no range is longer
+/// than the first.
 static std::vector<int64_t> evenCuts(const MessageSpec &message) {
   const auto members = int64_t(message.group.size());
   constexpr int64_t line = 64; // of a cache
-  const int64_t share = ((message.bytes + members - 1) / members + line - 1) / line * line;
-  std::vector<int64_t> cuts;
-  for (int64_t k = 0; k <= members; ++k)
-    cuts.push_back(std::min(k * share, message.bytes));
+  const int64_t even = ((message.bytes + members - 1) / members + line - 1) / line * line;
+  const int64_t share = std::min(even, std::max(mostMpiScratch / (2 * members) / line * line, line));
+  std::vector<int64_t> cuts = {0};
+  while (cuts.back() < message.bytes || cuts.size() % size_t(members) != 1)
+    cuts.push_back(std::min(cuts.back() + share, message.bytes));
   return cuts;
 }
 
@@ -110,17 +112,17 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
     PP_TRY(cut(spec.cuts, each, longest));
   } else if (isInTwoPhases()) {
     std::vector<int64_t> cuts = evenCuts(spec);
-    ownBegin = cuts[size_t(member)];
-    each = cuts[size_t(member) + 1] - ownBegin;
-    PP_TRY(cut(cuts, each, cuts[1]));
+    each = cuts[1];
+    PP_TRY(cut(cuts, each, each));
   }
   bool isRoot = member == root;
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
-    parts.resize(size_t(each * members));
-    for (int64_t k = 0; k < members; ++k)
+    const int64_t turns = isInTwoPhases() && segments.size() > 1 ? 2 : 1;
+    parts.resize(size_t(turns * each * members));
+    for (int64_t k = 0; k < turns * members; ++k)
       sources.push_back(parts.data() + k * each);
   }
-  requests.assign(std::max<size_t>(segments.size(), 1) + rendezvous, MPI_REQUEST_NULL);
+  requests.assign((isInTwoPhases() ? 2 : std::max<size_t>(segments.size(), 1)) + rendezvous, MPI_REQUEST_NULL);
   return {};
 }
 
@@ -144,11 +146,20 @@ Status MpiCollective::cut(const std::vector<int64_t> &cuts, int64_t mine, int64_
       segment.inCounts.push_back(int(own / unit));
       segment.inPlaces.push_back(int((int64_t(k) * mine + shardPlace) / unit));
     }
-    segment.shardPlace = shardPlace;
-    shardPlace += own;
+    segment.ownPlace = message->isSharded() ? shardPlace : cuts[first + size_t(member)];
+    segment.ownBytes = own;
+    if (message->isSharded())
+      shardPlace += own;
     segments.push_back(std::move(segment));
   }
   return {};
+}
+
+int MpiCollective::postShares(size_t i, MPI_Request &request) {
+  const Segment &segment = segments[i];
+  const size_t turn = isInTwoPhases() && i % 2 == 1 ? parts.size() / 2 : 0;
+  return MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts.data() + turn,
+                        segment.inCounts.data(), segment.inPlaces.data(), type, comm, &request);
 }
 
 int MpiCollective::postShards() {
@@ -156,11 +167,10 @@ int MpiCollective::postShards() {
   for (size_t i = 0; i < segments.size() && code == MPI_SUCCESS; ++i) {
     const Segment &segment = segments[i];
     if (message->kind == Kind::AllGather)
-      code = MPI_Iallgatherv(static_cast<char *>(shard) + segment.shardPlace, segment.counts[size_t(member)], type,
-                             data, segment.counts.data(), segment.places.data(), type, comm, &requests[i]);
+      code = MPI_Iallgatherv(static_cast<char *>(shard) + segment.ownPlace, segment.counts[size_t(member)], type, data,
+                             segment.counts.data(), segment.places.data(), type, comm, &requests[i]);
     else
-      code = MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts.data(),
-                            segment.inCounts.data(), segment.inPlaces.data(), type, comm, &requests[i]);
+      code = postShares(i, requests[i]);
   }
   return code;
 }
@@ -177,9 +187,9 @@ int MpiCollective::post(void *whole, void *own) {
     code = MPI_Igather(data, count, type, parts.data(), count, type, root, comm, &requests[0]);
     break;
   case Kind::AllReduce:
-    isSecond = false;
+    summed = 0;
     if (isInTwoPhases())
-      code = postShards();
+      code = postShares(0, requests[0]);
     else
       code = MPI_Iallgather(data, count, type, parts.data(), count, type, comm, &requests[0]);
     break;
@@ -190,19 +200,24 @@ int MpiCollective::post(void *whole, void *own) {
 }
 
 bool MpiCollective::goesOn(int &code) {
-  if (sources.empty() || isSecond)
+  if (sources.empty())
     return false;
   if (!isInTwoPhases()) {
     sumMembers(message->type, sources, message->isSharded() ? shard : data,
                message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
     return false;
   }
-  const Segment &all = segments.front();
-  sumMembers(message->type, sources, static_cast<char *>(data) + ownBegin, int64_t(parts.size() / sources.size()));
-  isSecond = true;
+  if (summed == segments.size())
+    return false;
+  const Segment &segment = segments[summed];
+  const size_t members = message->group.size();
+  sumMembers(message->type, std::span(sources).subspan(summed % 2 * members, members),
+             static_cast<char *>(data) + segment.ownPlace, segment.ownBytes);
   std::fill(requests.begin(), requests.end(), MPI_REQUEST_NULL);
-  code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, all.counts.data(), all.places.data(), type, comm,
-                         &requests[0]);
+  code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, segment.counts.data(), segment.places.data(), type,
+                         comm, &requests[0]);
+  if (++summed < segments.size() && code == MPI_SUCCESS)
+    code = postShares(summed, requests[1]);
   return true;
 }
 

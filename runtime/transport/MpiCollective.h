@@ -9,9 +9,10 @@
 // gathered and added in the order of the members. It costs nothing for reduce_scatter, where alltoall moves as little
 // as any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce of ranks moves
 // n / 2 times as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so:
-// ZeRO's are cut. Replicas of a rank sum in two phases that move as little as a ring: each gets a range of the sum, and
-// when it waits for the message hands that range to the others. MPI wants that in one order at all members: they run
-// one program.
+// ZeRO's are cut. Devices of a rank sum in two phases that move as little as a ring: each gets a range of the sum, and
+// when it waits for the message hands that range to the others. Long sums go in segments, so that the scratch is short:
+// what one segment hands on travels together with the shares of the next. MPI wants that in one order at all members:
+// they run one program.
 //
 // MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
 // collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and
@@ -34,6 +35,8 @@ std::string mpiErrorText(int code);
 /// MPI counts elements in an int: words, and where these are too many one element of a type that is as long as it must
 /// be. Tests set the limit lower.
 inline int64_t mostMpiCount = INT_MAX;
+/// Bytes of scratch, about, for a sum in two phases. Tests set it lower.
+inline int64_t mostMpiScratch = int64_t(64) << 20;
 /// So many bytes as MPI counts them; a negative count where MPI makes no such type.
 std::pair<int, MPI_Datatype> mpiSized(int64_t bytes);
 /// The bytes of an element with which all of `cuts` fit an int, and `most`, too; 0 where there is none.
@@ -64,13 +67,17 @@ private:
   /// A run of the whole, cut over all members: one call of MPI.
   struct Segment {
     std::vector<int> counts, places, inCounts, inPlaces; ///< in elements of the type, by member; `in`: in `parts`
-    int64_t shardPlace = 0;                              ///< of the own range, in bytes of the shard
+    int64_t ownPlace = 0; ///< of the own range, in bytes of the shard; of the whole where the whole is summed
+    int64_t ownBytes = 0;
   };
   /// `mine`: bytes of the member's own shard.
   Status cut(const std::vector<int64_t> &cuts, int64_t mine, int64_t longest);
+  /// Posts what members give each other for the sum of a segment. Sums in two phases take turns with two scratches.
+  int postShares(size_t segment, MPI_Request &request);
   int postShards();
   [[nodiscard]] bool isInTwoPhases() const {
-    return message->kind == MessageSpec::Kind::AllReduce && message->oneText && message->group.size() > 2;
+    return message->kind == MessageSpec::Kind::AllReduce && message->oneText &&
+           (message->group.size() > 2 || message->bytes > mostMpiScratch / 64);
   }
 
   const MessageSpec *message = nullptr;
@@ -83,8 +90,7 @@ private:
   std::vector<const void *> sources;
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;
-  bool isSecond = false; ///< of two phases
-  int64_t ownBegin = 0;  ///< of these, where the range begins that this member sums
+  size_t summed = 0; ///< segments of a sum in two phases
 };
 
 } // namespace pp

@@ -201,7 +201,7 @@ pp_status_t MpiTransport::complete(pp_rank_t &state, int32_t message) {
     return state.fail(status.code(), status.message());
   if (bound.joint) {
     int code = MPI_SUCCESS;
-    if (bound.joint->goesOn(code)) {
+    while (bound.joint->goesOn(code)) {
       if (pp_status_t posted = check(state, code, *bound.message); posted != PP_OK)
         return posted;
       status = await(all->data(), int(all->size()), statuses.data(), nullptr, bound.message);

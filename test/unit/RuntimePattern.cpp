@@ -1,12 +1,14 @@
 // Runs messages under mpirun, random or long ones, and ends with 0 if all arrive.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// <seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>], or long <bytes>..
+// <seed> <messages> <steps> <lag> <plain|rendezvous> [<longest count>], or long <bytes>.., or
+// sums <plain|rendezvous> <bytes of scratch> <count>..
 #include "test/unit/RuntimePattern.h"
 #include "runtime/transport/MpiCollective.h"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 using namespace pp;
 using test::statusOf;
@@ -36,7 +38,42 @@ static Status runLong(pp_rank_t &rank, Transport &transport, const std::vector<i
   return transport.received() == sum ? Status() : internal("counted ", transport.received(), " bytes of ", sum);
 }
 
+/// All ranks, as devices of one rank, sum so many f32 each time, all sums on their way together; twice.
+static Status runSums(pp_rank_t &rank, Transport &transport, const std::vector<int64_t> &counts) {
+  RankProgram program = test::emptyPrograms(rank.ranks)[size_t(rank.rank)];
+  std::vector<int32_t> all(size_t(rank.ranks));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::vector<float>> data;
+  for (int64_t count : counts) {
+    program.messages.push_back(test::sumOver(all, 7, count, Type::F32));
+    program.messages.back().oneText = true;
+    data.emplace_back(size_t(count));
+  }
+  PP_TRY(transport.prepare(program));
+  for (int step = 0; step < 2; ++step) {
+    for (size_t k = 0; k < data.size(); ++k) {
+      for (size_t i = 0; i < data[k].size(); ++i)
+        data[k][i] = float((rank.rank + 1) * int((i + k + size_t(step)) % 1009));
+      PP_CHECKED(transport.postCollective(rank, int32_t(k), data[k].data(), nullptr));
+    }
+    const int times = rank.ranks * (rank.ranks + 1) / 2;
+    for (size_t k = 0; k < data.size(); ++k) {
+      PP_CHECKED(transport.complete(rank, int32_t(k)));
+      for (size_t i = 0; i < data[k].size(); ++i)
+        if (data[k][i] != float(times * int((i + k + size_t(step)) % 1009)))
+          return internal("sum ", k, " of ", data[k].size(), ": element ", i, " is ", data[k][i]);
+    }
+  }
+  return {};
+}
+
 static Status run(pp_rank_t &rank, Transport &transport, int argc, char **argv) {
+  if (strcmp(argv[1], "sums") == 0) {
+    std::vector<int64_t> counts;
+    for (int i = 4; i < argc; ++i)
+      counts.push_back(atoll(argv[i]));
+    return runSums(rank, transport, counts);
+  }
   if (strcmp(argv[1], "long") == 0) {
     std::vector<int64_t> lengths;
     for (int i = 2; i < argc; ++i)
@@ -49,12 +86,17 @@ static Status run(pp_rank_t &rank, Transport &transport, int argc, char **argv) 
 }
 
 int main(int argc, char **argv) {
-  if (argc < 3 || (argc < 6 && strcmp(argv[1], "long") != 0) || !getenv("OMPI_COMM_WORLD_SIZE"))
+  if (argc < 3 || !getenv("OMPI_COMM_WORLD_SIZE"))
     return 2;
-  bool isLong = strcmp(argv[1], "long") == 0;
-  if (argc > 6 && !isLong)
+  bool isLong = strcmp(argv[1], "long") == 0, isSums = strcmp(argv[1], "sums") == 0;
+  if (argc < 6 && !isLong && !isSums)
+    return 2;
+  if (isSums)
+    mostMpiScratch = atoll(argv[3]);
+  else if (argc > 6 && !isLong)
     mostMpiCount = atoll(argv[6]);
-  TransportOptions options{isLong || strcmp(argv[5], "plain") == 0 ? Sends::Plain : Sends::Rendezvous, 60};
+  const char *sends = isLong ? "plain" : argv[isSums ? 2 : 5];
+  TransportOptions options{strcmp(sends, "plain") == 0 ? Sends::Plain : Sends::Rendezvous, 60};
   int32_t ranks = atoi(getenv("OMPI_COMM_WORLD_SIZE")), rank = 0;
   std::unique_ptr<Transport> transport;
   Status status = makeMpiTransport(pp::Mesh(ranks), options, rank, transport);

@@ -136,6 +136,16 @@ TEST_F(RuntimeRuns, ProcessesDeliverEveryMessage) {
   }
 }
 
+// Sums of the devices of a rank, in one segment and in several that share a short scratch.
+TEST_F(RuntimeRuns, ProcessesSumInSegments) {
+  for (std::string processes : {"2", "3", "5"})
+    for (std::string arguments : {"plain 67108864", "rendezvous 4096", "plain 1000"}) {
+      Ran ran = shell("mpirun --oversubscribe -n " + processes + " " PP_BYHAND_DIR "/pp-message-pattern sums " +
+                      arguments + " 1 16 97 1000 30011 4096");
+      EXPECT_EQ(ran.code, 0) << ran.error;
+    }
+}
+
 // A byte more than an int of MPI's counts. (2 GiB in each of two processes.)
 TEST_F(RuntimeRuns, MessagesOfTwoGibibytesArrive) {
   Ran ran = shell("mpirun --oversubscribe -n 2 " PP_BYHAND_DIR "/pp-message-pattern long 1000 2147483649");
