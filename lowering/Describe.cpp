@@ -204,7 +204,7 @@ static void addCut(nn::CutAttr cut, int64_t devices, Json &json) {
   Json dims = Json::array();
   for (int64_t dim = static_cast<int64_t>(whole.size()) - 1; dim >= 0; stride *= whole[dim--]) {
     if (dim != cut.getDim()) {
-      dims.insert(dims.begin(), {whole[dim], stride, whole[dim]});
+      dims.insert(dims.begin(), Json::array({whole[dim], stride, whole[dim]}));
       continue;
     }
     for (int64_t device = 0; device < devices; ++device) {
@@ -215,7 +215,7 @@ static void addCut(nn::CutAttr cut, int64_t devices, Json &json) {
     Json exist = llvm::all_equal(valid) ? Json(valid.front()) : tableOf(valid);
     dims.insert(dims.begin(), Json::array({piece, stride, exist}));
     if (cut.getRuns() > 1)
-      dims.insert(dims.begin(), {cut.getRuns(), run * stride, cut.getRuns()});
+      dims.insert(dims.begin(), Json::array({cut.getRuns(), run * stride, cut.getRuns()}));
   }
   json["shape"] = whole.vec();
   json["base"] = tableOf(bases);

@@ -29,8 +29,10 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
             "op 1 `attention_bwd`: expected 6 dims and two for each chunk, got 7");
   EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0, 8, 0, 0, 8}, {}, {}}), "op 1 `attention`: dim 8 is 0");
   EXPECT_EQ(refusal({"attention", Type::F32, {1, 8, 4, 4, 16, 0, 8, -1}, {}, {}}), "op 1 `attention`: dim 7 is -1");
-  EXPECT_EQ(refusal({"cross_entropy_dz", Type::F32, {4, 8, 12, 16}, {1}, {}}),
-            "op 1 `cross_entropy_dz`: columns 12 to 19 do not fit a vocabulary of 16");
+  EXPECT_EQ(refusal({"cross_entropy_dz", Type::F32, {4, 8, 16, 16}, {1}, {}}),
+            "op 1 `cross_entropy_dz`: columns 16 to 23 do not fit a vocabulary of 16");
+  EXPECT_EQ(refusal({"embedding", Type::F32, {4, 8, 17, 0, 16}, {}, {}}),
+            "op 1 `embedding`: rows 0 to 16 do not fit a vocabulary of 16");
   EXPECT_EQ(refusal({"rope", Type::F32, {1, 8, 2, 8, 0}, {1, 1, 1, 1, 1, 1}, {}}),
             "op 1 `rope`: expected 1 param, or a factor and a frequency for each pair that turns, got 6");
   EXPECT_EQ(refusal({"embedding_dw", Type::F32, {4, 8, 8}, {1, 2}, {}}),
