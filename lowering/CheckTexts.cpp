@@ -347,11 +347,15 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   auto tensor = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
   if (kind == BindingKind::loss) {
     expected["type"] = nameOfType(tensor.getElementType());
+    if (slot.getSlot().getType().getPayload().size() == 2) // each tensor begins on a line of its own
+      expected["further"] = expected["offset"].get<int64_t>() + 64;
     return state->compareNext(slot.getLoc(), state->ownTable("losses", "forward.losses"), expected);
   }
   expected["kind"] = stringifyBindingKind(kind).str();
   if (binding.getFirst() >= 0)
     expected.update({{"first", binding.getFirst()}, {"length", tensor.getDimSize(1)}});
+  if (int64_t places = binding.getAhead())
+    expected["ahead"] = places;
   return state->compareNext(slot.getLoc(), state->ownTable("inputs", "forward.inputs"), expected);
 }
 

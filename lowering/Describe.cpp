@@ -404,9 +404,12 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
   }
   auto type = cast<RankedTensorType>(slot.getSlot().getType().getPayload().getType(0));
   if (binding.getKind() == BindingKind::loss) {
-    (isForward ? tables->forward["losses"] : tables->losses)
-        .push_back(
-            {{"microbatch", binding.getMicrobatch()}, {"offset", offset}, {"type", typeName(type.getElementType())}});
+    Json loss = {
+        {"microbatch", binding.getMicrobatch()}, {"offset", offset}, {"type", typeName(type.getElementType())}};
+    TupleType payload = slot.getSlot().getType().getPayload();
+    if (payload.size() > 1)
+      loss["further"] = offset + payloadOffsets(payload)[1];
+    (isForward ? tables->forward["losses"] : tables->losses).push_back(std::move(loss));
     return success();
   }
   Json input = {{"kind", stringifyBindingKind(binding.getKind()).str()},
@@ -416,6 +419,8 @@ LogicalResult RankText::addSlot(SlotOp slot, const Pieces &pieces) {
     input["first"] = binding.getFirst();
     input["length"] = type.getDimSize(1);
   }
+  if (binding.getAhead() > 0)
+    input["ahead"] = binding.getAhead();
   (isForward ? tables->forward["inputs"] : tables->inputs).push_back(std::move(input));
   return success();
 }

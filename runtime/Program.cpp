@@ -243,12 +243,16 @@ void checkInside(const RankProgram &rank, const std::vector<InputSpec> &inputs, 
     if (input.first < 0 || input.length < 1 || input.first + input.length > program.sequence)
       throw Unfit(text("input holds tokens ", input.first, " to ", input.first + input.length, " of a sequence of ",
                        program.sequence));
+    if (input.ahead < 0 || input.ahead >= program.sequence)
+      throw Unfit(text("input holds tokens ", input.ahead, " places on in a sequence of ", program.sequence));
     checkInside(rank, inputKinds[static_cast<size_t>(input.kind)], input.offset, program.batch * input.length * 4);
     if (input.microbatch < 0 || input.microbatch >= program.microbatches)
       throw Unfit(text("input of microbatch ", input.microbatch, " of ", program.microbatches));
   }
   for (const LossSpec &loss : losses) {
     checkInside(rank, "loss", loss.offset, static_cast<int64_t>(elementBytes(loss.type)));
+    if (loss.further >= 0)
+      checkInside(rank, "further loss", loss.further, static_cast<int64_t>(elementBytes(loss.type)));
     if (loss.microbatch < 0 || loss.microbatch >= program.microbatches)
       throw Unfit(text("loss of microbatch ", loss.microbatch, " of ", program.microbatches));
   }
@@ -398,11 +402,12 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
       throw Unfit(text("input kind `", kind, "` is not one of tokens, targets, source"));
     inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
                       entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                      entry.value("first", int64_t(0)), entry.value("length", program.sequence)});
+                      entry.value("first", int64_t(0)), entry.value("length", program.sequence),
+                      entry.value("ahead", int64_t(0))});
   }
   for (const json &entry : listOf(root, "losses"))
     losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                      elementType(entry.value("type", std::string("f32")))});
+                      elementType(entry.value("type", std::string("f32"))), entry.value("further", int64_t(-1))});
 }
 
 void readRankRoot(const json &root, const Program &program, RankProgram &rank) {

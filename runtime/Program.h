@@ -205,12 +205,14 @@ struct InputSpec {
   int64_t microbatch = 0;
   int64_t offset = 0;
   int64_t first = 0, length = 0; ///< the tokens of each sequence that it holds
+  int64_t ahead = 0;             ///< tokens, targets: each place has that of so many places on in its document
 };
 
 struct LossSpec {
   int64_t microbatch = 0;
   int64_t offset = 0;
   Type type = Type::F32;
+  int64_t further = -1; ///< where a second loss lies, which is told apart
 };
 
 struct PeakSpec {

@@ -224,6 +224,10 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
     bool isKnown = data && llvm::is_contained(kData, data.getValue());
     return isKnown ? success() : refuse(op, named, "tokens, targets, source, starts, positions or rows");
   }
+  if (name == kAheadAttr) {
+    auto ahead = dyn_cast<IntegerAttr>(named.getValue());
+    return ahead && ahead.getInt() > 0 ? success() : refuse(op, named, "a number of tokens above 0");
+  }
   if (name == kFromAttr)
     return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a value");
   if (name == kStatsAttr || name == kAdapterAttr)

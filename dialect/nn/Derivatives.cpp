@@ -170,6 +170,17 @@ LogicalResult pp::nn::SplitOp::differentiate(Gradients &gradients) {
   return success();
 }
 
+LogicalResult ConcatOp::differentiate(Gradients &gradients) {
+  Value dz = gradients.get(getZ());
+  int64_t start = 0;
+  for (Value part : dz ? getOperands() : OperandRange(getOperands().take_front(0))) {
+    int64_t width = cast<RankedTensorType>(part.getType()).getShape().back();
+    gradients.add(getLoc(), part, gradients.builder.create<SliceColumnsOp>(getLoc(), dz, start, width, /*periods=*/1));
+    start += width;
+  }
+  return success();
+}
+
 LogicalResult SplitRowsOp::differentiate(Gradients &gradients) {
   SmallVector<Value> runs;
   for (Value run : getRuns())

@@ -147,6 +147,17 @@ SmallVector<int64_t> pp::nn::SplitOp::runWidths() {
   return widths;
 }
 
+INFER(ConcatOp) {
+  Check check{"concat", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) || failed(check.numbers("y", a.getY())))
+    return failure();
+  auto x = tensorOf(a.getX()), y = tensorOf(a.getY());
+  if (x.getShape().drop_back() != y.getShape().drop_back() || x.getElementType() != y.getElementType())
+    return emitOptionalError(loc, "`concat` expects the same rows in x and y, got ", x, " and ", y);
+  types.push_back(withWidth(a.getX(), widthOf(a.getX()) + widthOf(a.getY())));
+  return success();
+}
+
 /// A sequence of so many rows of x.
 static RankedTensorType withRows(Value x, int64_t batch, int64_t length) {
   return RankedTensorType::get({batch, length, widthOf(x)}, tensorOf(x).getElementType());

@@ -9,14 +9,15 @@ def CrossEntropyOp : Nn_Op<"cross_entropy", [DeclareOpInterfaceMethods<Nn_Differ
   let description = [{
     `scale` is the weight of this loss in that of the model, which may be a sum of several. `counted`: the sum is
     divided by how many targets of the step count, which is known when it runs. A `softcap` of c above 0 makes
-    c tanh(z / c) of the logits first.
+    c tanh(z / c) of the logits first. One that is `further` adds to the gradients and is told apart from the others.
   }];
   let signature = "cross_entropy(z, targets, softcap = 0.0)";
   let formula = "loss = sum over tokens of log(sum(e^z)) - z[target]";
   let note = "z are the logits, with a `softcap` of c above 0 first made c tanh(z / c); the last part returns it, or "
-             "`a + 0.3 * b` of several; training takes the mean over all tokens of a step, or with `documents = true` "
-             "over those that count";
-  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted, Nn_Number:$softcap);
+             "`a + 0.3 * b` of several, and further ones behind a comma; training takes the mean "
+             "over all tokens of a step, or with `documents = true` over those that count";
+  let arguments = (ins Nn_Tensor:$z, Nn_Integers:$targets, Nn_One:$scale, UnitAttr:$counted, Nn_Number:$softcap,
+                       UnitAttr:$further);
   let results = (outs Nn_Tensor:$loss);
   let assemblyFormat = "$z `,` $targets attr-dict `:` functional-type(operands, results)";
 }

@@ -18,6 +18,7 @@ namespace pp::nn {
 inline constexpr llvm::StringLiteral kWeightAttr = "nn.weight";
 inline constexpr llvm::StringLiteral kAdapterAttr = "nn.adapter";
 inline constexpr llvm::StringLiteral kDataAttr = "nn.data";
+inline constexpr llvm::StringLiteral kAheadAttr = "nn.ahead";
 inline constexpr llvm::StringLiteral kStatsAttr = "nn.stats";
 inline constexpr llvm::StringLiteral kFromAttr = "nn.from";
 inline constexpr llvm::StringLiteral kSkipsAttr = "nn.skips";
@@ -55,7 +56,7 @@ public:
   mlir::OpBuilder builder;
   const double lossScale;
   /// The loss, once a cross-entropy was differentiated.
-  mlir::Value loss;
+  mlir::Value loss, furtherLoss;
 
 private:
   llvm::DenseMap<mlir::Value, mlir::Value> sums;

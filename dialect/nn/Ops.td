@@ -259,6 +259,16 @@ def SplitOp : Nn_Op<"split", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   }];
 }
 
+def ConcatOp : Nn_Op<"concat", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+  let summary = "the columns of x, and behind them those of y";
+  let signature = "concat(x, y)";
+  let formula = "z = [x, y]";
+  let note = "columns side by side";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$y);
+  let results = (outs Nn_Tensor:$z);
+  let assemblyFormat = "$x `,` $y attr-dict `:` functional-type(operands, results)";
+}
+
 def SplitRowsOp : Nn_Op<"split_rows", [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
   let summary = "the rows of all sequences together cut in runs of `counts` rows, each as one sequence";
   let arguments = (ins Nn_Tensor:$x, DenseI64ArrayAttr:$counts);

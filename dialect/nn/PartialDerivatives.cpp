@@ -128,8 +128,9 @@ LogicalResult SinkOp::differentiate(Gradients &gradients) {
 //===-- Cross-entropy -------------------------------------------------------------------------------------------===//
 
 /// The loss of a step is the sum of all that its model makes.
-static LogicalResult addLoss(Location loc, Value loss, Gradients &gradients) {
-  gradients.loss = gradients.loss ? gradients.builder.create<AddOp>(loc, loss, gradients.loss).getZ() : loss;
+static LogicalResult addLoss(Location loc, Value loss, bool further, Gradients &gradients) {
+  Value &sum = further ? gradients.furtherLoss : gradients.loss;
+  sum = sum ? gradients.builder.create<AddOp>(loc, loss, sum).getZ() : loss;
   return success();
 }
 
@@ -138,7 +139,7 @@ LogicalResult CrossEntropyOp::differentiate(Gradients &gradients) {
   auto backward = gradients.builder.create<CrossEntropyBwdOp>(getLoc(), getZ(), getTargets(), scale, getCountedAttr(),
                                                               getSoftcapAttr());
   gradients.add(getLoc(), getZ(), backward.getDz());
-  return addLoss(getLoc(), backward.getLoss(), gradients);
+  return addLoss(getLoc(), backward.getLoss(), getFurther(), gradients);
 }
 
 /// dz of every shard whose statistics were made here; those of other ranks are differentiated there.
@@ -164,7 +165,7 @@ LogicalResult CrossEntropyLossOp::differentiate(Gradients &gradients) {
   return addLoss(
       getLoc(),
       gradients.builder.create<CrossEntropyLossOp>(getLoc(), getStats(), getTargets(), scale, getCountedAttr()),
-      gradients);
+      /*further=*/false, gradients);
 }
 
 /// The loss does it.

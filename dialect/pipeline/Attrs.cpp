@@ -284,7 +284,7 @@ bool BindingAttr::isThereAfter() const { return !isData(getKind()); }
 
 LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, BindingKind kind,
                                   FlatSymbolRefAttr piece, int64_t shard, bool save, int64_t back, int64_t microbatch,
-                                  int64_t slice, int64_t first) {
+                                  int64_t slice, int64_t first, int64_t ahead) {
   StringRef name = stringifyBindingKind(kind);
   bool isOfMicrobatch = !isOfPiece(kind) && kind != BindingKind::norm;
   if (isOfPiece(kind) != bool(piece))
@@ -302,6 +302,9 @@ LogicalResult BindingAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitE
   if ((slice >= 0) != (first >= 0) || (slice >= 0 && (!isOfMicrobatch || kind == BindingKind::loss)))
     return emitError() << "`" << name << "` is bound to slice " << slice << " from token " << first
                        << "; expected both or none, and both for data only";
+  if (ahead < 0 || (ahead > 0 && kind != BindingKind::tokens && kind != BindingKind::targets))
+    return emitError() << "`" << name << "` is bound to places " << ahead << " ahead; expected 0, or more for tokens "
+                       << "and targets";
   return success();
 }
 
@@ -321,6 +324,7 @@ void BindingAttr::print(AsmPrinter &printer) const {
   number("mb", getMicrobatch(), -1);
   number("slice", getSlice(), -1);
   number("first", getFirst(), -1);
+  number("ahead", getAhead(), 0);
   printer << ">";
 }
 
@@ -336,7 +340,7 @@ Attribute BindingAttr::parse(AsmParser &parser, Type) {
   OptionalParseResult named = parser.parseOptionalAttribute(piece);
   if (named.has_value() && failed(*named))
     return {};
-  int64_t shard = -1, back = 0, microbatch = -1, slice = -1, first = -1;
+  int64_t shard = -1, back = 0, microbatch = -1, slice = -1, first = -1, ahead = 0;
   auto number = [&](StringRef word, int64_t &value) {
     return success(failed(parser.parseOptionalKeyword(word)) || succeeded(parser.parseInteger(value)));
   };
@@ -344,10 +348,10 @@ Attribute BindingAttr::parse(AsmParser &parser, Type) {
     return {};
   bool save = succeeded(parser.parseOptionalKeyword("save"));
   if (failed(number("mb", microbatch)) || failed(number("slice", slice)) || failed(number("first", first)) ||
-      parser.parseGreater())
+      failed(number("ahead", ahead)) || parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
-  return getChecked(emitError, parser.getContext(), *kind, piece, shard, save, back, microbatch, slice, first);
+  return getChecked(emitError, parser.getContext(), *kind, piece, shard, save, back, microbatch, slice, first, ahead);
 }
 
 LogicalResult VocabularyAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, int64_t first,

@@ -168,28 +168,29 @@ def Pipeline_BindingAttr : Pipeline_Attr<"Binding", "binding"> {
     Of a piece: its weights (`save`: this copy goes into checkpoints), weights of earlier steps (`back` versions ago),
     the optimizer state, gradients; `shard` is the number of the shard that lies here, if the piece is cut over ranks.
     Of a microbatch: tokens, targets, the source of an encoder, the loss; with slices also the slice and its first
-    token. The norm of all gradients. `<weight @s0 shard 1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first
-    64>`, `<norm>`.
+    token, and `ahead`: of each token or target that of so many places on. The norm of all gradients. `<weight @s0
+    shard 1 save>`, `<previous @s0 back 2>`, `<tokens mb 3 slice 1 first 64>`, `<targets mb 3 ahead 1>`, `<norm>`.
   }];
   let parameters = (ins "::pp::pipeline::BindingKind":$kind,
                         OptionalParameter<"::mlir::FlatSymbolRefAttr">:$piece,
                         DefaultValuedParameter<"int64_t", "-1">:$shard,
                         DefaultValuedParameter<"bool", "false">:$save, DefaultValuedParameter<"int64_t", "0">:$back,
                         DefaultValuedParameter<"int64_t", "-1">:$microbatch,
-                        DefaultValuedParameter<"int64_t", "-1">:$slice, DefaultValuedParameter<"int64_t", "-1">:$first);
+                        DefaultValuedParameter<"int64_t", "-1">:$slice, DefaultValuedParameter<"int64_t", "-1">:$first,
+                        DefaultValuedParameter<"int64_t", "0">:$ahead);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let builders = [
     AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind), [{
-      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, -1, -1, -1);
+      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, -1, -1, -1, 0);
     }]>,
     AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind, "::mlir::FlatSymbolRefAttr":$piece, "int64_t":$shard,
                      CArg<"bool", "false">:$save, CArg<"int64_t", "0">:$back), [{
-      return $_get($_ctxt, kind, piece, shard, save, back, -1, -1, -1);
+      return $_get($_ctxt, kind, piece, shard, save, back, -1, -1, -1, 0);
     }]>,
     AttrBuilder<(ins "::pp::pipeline::BindingKind":$kind, "int64_t":$microbatch, CArg<"int64_t", "-1">:$slice,
-                     CArg<"int64_t", "-1">:$first), [{
-      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, microbatch, slice, first);
+                     CArg<"int64_t", "-1">:$first, CArg<"int64_t", "0">:$ahead), [{
+      return $_get($_ctxt, kind, ::mlir::FlatSymbolRefAttr(), -1, false, 0, microbatch, slice, first, ahead);
     }]>];
   let extraClassDeclaration = [{
     /// Whether it is bound to the weights of a piece, or what goes with them.
@@ -292,8 +293,9 @@ def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
 def Pipeline_GroupAttr : Pipeline_Attr<"Group", "group"> {
   let summary = "tensors of a task function that travel as one payload";
   let description = [{
-    `number` is the slice whose keys these are (`kv`, `dkv`, `dterm`), or, of a unit
-    that is cut at its attentions, the cut that makes them; -1 for all others. `attention` is the attention of the piece
+    `number` is the slice whose keys these are (`kv`, `dkv`, `dterm`), the value that skips parts (`act`, `dact`), how
+    many places the data lie ahead (`tokens`, `targets`), or, of a unit that is cut at its attentions, the cut that
+    makes them; -1 for all others. `attention` is the attention of the piece
     that reads these keys; -1 for all attentions.
     `tensors`: how many there are. Printed as `#pipeline.group<act x 1>`, `#pipeline.group<stash[1] x 3>`,
     `#pipeline.group<kv[2, 0] x 2>`.

@@ -78,8 +78,9 @@ private:
         if (at == text.size() || text[at] != '*')
           return complain(at, "expected `*` and a number after `)`");
       } else if (!StringRef("EtL|").contains(letter)) {
-        return complain(begin, letter == 'm' ? "`m` is a layer that predicts further tokens; the models here have none"
-                                             : "expected one of E, t, L, |, (, got `" + Twine(letter) + "`");
+        return complain(
+            begin, letter == 'm' ? "`m`, a layer that predicts further tokens, stands in the stage of `L`: leave it out"
+                                 : "expected one of E, t, L, |, (, got `" + Twine(letter) + "`");
       } else {
         letters.push_back({letter, begin});
       }

@@ -42,7 +42,7 @@ public:
     for (auto [site, op] : enumerate(dropouts))
       nn::setDropoutSite(op, {int64_t(site), int64_t(dropouts.size())});
     auto loss = RankedTensorType::get({1}, pp::nn::sumType(shape.element));
-    if (types.size() != 1 || types[0] != loss)
+    if (types.empty() || types.size() > 2 || any_of(types, [&](mlir::Type type) { return type != loss; }))
       return evaluator.fail(model.parts.back().returnAt,
                             "the last part of a model returns the loss alone, got " + str(types));
     return success();
@@ -110,6 +110,28 @@ private:
                           previous->returnAt, "returned here");
   }
 
+  /// `next from tokens + 1`: of each place the token so many places on in its document.
+  FailureOr<mlir::DictionaryAttr> dataFrom(Name source, const Expr *places) {
+    mlir::NamedAttrList said;
+    said.set(nn::kDataAttr, builder.getStringAttr(source.text));
+    if (!places)
+      return said.getDictionary(builder.getContext());
+    FailureOr<int64_t> ahead = evaluator.evaluateInt(places, parameters, ("after `" + source.text + " +`").str());
+    if (failed(ahead))
+      return failure();
+    if (source.text == "source")
+      return evaluator.fail(source.at, "only `tokens` and `targets` can be taken from places further on");
+    if (*ahead < 1 || *ahead >= shape.sequence)
+      return evaluator.fail(places->at, "expected 1 to " + Twine(shape.sequence - 1) + " places in sequences of " +
+                                            Twine(shape.sequence) + " tokens, got " + Twine(*ahead));
+    if (shape.documents && source.text == "targets")
+      return evaluator.fail(source.at, "`targets + " + Twine(*ahead) +
+                                           "` counts fewer targets than `targets`; with `documents = true` a loss over "
+                                           "them is not supported yet");
+    said.set(nn::kAheadAttr, builder.getI64IntegerAttr(*ahead));
+    return said.getDictionary(builder.getContext());
+  }
+
   LogicalResult buildPart(unsigned number, std::optional<ModelOutline::Step> before, ArrayRef<mlir::Type> inputs) {
     const ModelPart &part = model.parts[number];
     enterPart(model, part, parameters);
@@ -123,10 +145,18 @@ private:
     SmallVector<mlir::DictionaryAttr> attributes;
     SmallVector<Name> names;
     for (auto [i, name] : enumerate(part.parameters)) {
+      names.push_back(name);
+      if (isData(part.sources[i].text)) {
+        FailureOr<mlir::DictionaryAttr> from = dataFrom(part.sources[i], part.aheads[i]);
+        if (failed(from))
+          return failure();
+        types.push_back(dataType);
+        attributes.push_back(*from);
+        continue;
+      }
       FailureOr<ModelSkips::Value> skip = skips.find(part, i);
       if (failed(skip))
         return failure();
-      names.push_back(name);
       if (skip->name) {
         types.push_back(skip->type);
         attributes.push_back(builder.getDictionaryAttr(builder.getNamedAttr(nn::kFromAttr, skip->name)));
@@ -189,7 +219,7 @@ private:
         return failure();
       returned.push_back(*value);
     }
-    if (failed(losses.finish(builder, evaluator, &part == &model.parts.back(), returned)))
+    if (failed(losses.finish(builder, evaluator, &part == &model.parts.back(), shape.sequence, returned)))
       return failure();
     append_range(built[number].results, mlir::ValueRange(returned).getTypes());
     if (failed(returnSkips(part, function, returned)))

@@ -6,6 +6,7 @@
 //   return a + 0.3 * b                   %s = nn.add %a, %b
 #include "frontend/model/ModelLosses.h"
 #include "dialect/nn/Nn.h"
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 
 using namespace llvm;
 using namespace pp;
@@ -47,23 +48,46 @@ mlir::Value ModelLosses::sum(mlir::OpBuilder &builder, mlir::Value left, mlir::V
   return hold(builder, left, std::move(terms));
 }
 
-LogicalResult ModelLosses::finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart,
-                                  SmallVectorImpl<mlir::Value> &returned) {
-  if (losses.empty() || (isLastPart && returned.size() != 1))
-    return success();
-  if (!isLastPart)
-    return evaluator.fail(losses.front().second, "only the last part of a model may make a loss");
-  SmallVector<Term> terms = sums.lookup(returned.front());
-  for (auto [number, loss] : enumerate(losses))
-    if (none_of(terms, [&, number = number](const Term &term) { return term.loss == number; }))
-      return evaluator.fail(loss.second, "this loss is not part of what the model returns");
+/// The mean is over all places of the sequences; a target some places on is at fewer.
+static double shareOfPlaces(nn::CrossEntropyOp loss, int64_t sequence) {
+  auto targets = dyn_cast<mlir::BlockArgument>(loss.getTargets());
+  auto part = loss->getParentOfType<mlir::func::FuncOp>();
+  auto ahead = targets ? part.getArgAttrOfType<mlir::IntegerAttr>(targets.getArgNumber(), nn::kAheadAttr) : nullptr;
+  return ahead ? double(sequence) / double(sequence - ahead.getInt()) : 1;
+}
+
+mlir::Value ModelLosses::total(mlir::OpBuilder &builder, ArrayRef<Term> terms, int64_t sequence, bool further) {
   mlir::Value total;
   for (const Term &term : terms) {
     auto loss = losses[term.loss].first.getDefiningOp<nn::CrossEntropyOp>();
-    loss.setScaleAttr(builder.getF64FloatAttr(term.weight));
+    loss.setScaleAttr(builder.getF64FloatAttr(term.weight * shareOfPlaces(loss, sequence)));
+    loss.setFurther(further);
     total = total ? builder.create<nn::AddOp>(loss.getLoc(), total, loss.getLoss()).getZ() : loss.getLoss();
   }
-  returned.front() = total;
+  return total;
+}
+
+LogicalResult ModelLosses::finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart, int64_t sequence,
+                                  SmallVectorImpl<mlir::Value> &returned) {
+  if (losses.empty() || (isLastPart && (returned.empty() || returned.size() > 2)))
+    return success();
+  if (!isLastPart)
+    return evaluator.fail(losses.front().second, "only the last part of a model may make a loss");
+  std::vector<SmallVector<Term>> terms;
+  for (mlir::Value sum : returned)
+    terms.push_back(sums.lookup(sum));
+  for (auto [number, loss] : enumerate(losses)) {
+    auto isOf = [number = number](ArrayRef<Term> sum) {
+      return any_of(sum, [&](const Term &term) { return term.loss == number; });
+    };
+    if (none_of(terms, isOf))
+      return evaluator.fail(loss.second, "this loss is not part of what the model returns");
+    if (all_of(terms, isOf) && terms.size() > 1)
+      return evaluator.fail(loss.second, "this loss is a part of both losses that the model returns");
+  }
+  for (auto [number, sum] : enumerate(terms))
+    if (!sum.empty())
+      returned[number] = total(builder, sum, sequence, number > 0);
   for (mlir::Operation *holder : reverse(holders))
     holder->erase();
   return success();

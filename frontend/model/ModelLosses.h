@@ -18,8 +18,9 @@ public:
   mlir::Value scaled(mlir::OpBuilder &builder, mlir::Value loss, double weight);
   mlir::Value sum(mlir::OpBuilder &builder, mlir::Value left, mlir::Value right);
 
-  /// The value that the last part returns in place of a sum; in any other part there is no loss.
-  mlir::LogicalResult finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart,
+  /// The values that the last part returns in place of sums: the loss, and one more that is told apart from it. In any
+  /// other part there is no loss. A sequence has `sequence` targets, and fewer that are some places on.
+  mlir::LogicalResult finish(mlir::OpBuilder &builder, Evaluator &evaluator, bool isLastPart, int64_t sequence,
                              llvm::SmallVectorImpl<mlir::Value> &returned);
 
 private:
@@ -27,6 +28,7 @@ private:
     unsigned loss; ///< its number
     double weight;
   };
+  mlir::Value total(mlir::OpBuilder &builder, llvm::ArrayRef<Term> terms, int64_t sequence, bool further);
   mlir::Value hold(mlir::OpBuilder &builder, mlir::Value value, llvm::SmallVector<Term> terms);
 
   std::vector<std::pair<mlir::Value, SMLoc>> losses; ///< in the order of the text

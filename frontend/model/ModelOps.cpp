@@ -31,6 +31,7 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"scale", "x"},
                                {"dropout", "x"},
                                {"split", "x"},
+                               {"concat", "x, y"},
                                {"cross_entropy", "z, targets"}};
 
 static constexpr OpAttribute kAttributes[] = {

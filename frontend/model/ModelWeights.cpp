@@ -201,6 +201,9 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
                                           ? "this weight is in every layer; its name needs `{l}`, the layer"
                                           : "this weight is in no layer; its name has no `" + number.str() + "`");
     name = text->name.str();
+    auto *layers = find_if(parameters.bindings, [](Binding &binding) { return binding.name.text == "layers"; });
+    for (size_t at; (at = name.find("{n}")) != std::string::npos;)
+      name.replace(at, 3, layers->value.text());
     if (failed(checkName(weight, name)))
       return failure();
   }

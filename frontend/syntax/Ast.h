@@ -232,7 +232,8 @@ struct ModelPart {
   std::optional<unsigned> kind;  ///< of the layers that have it; none: it exists once
   ArrayRef<int64_t> layerValues; ///< of `layer NAME in [..]`, the value of each NAME for the layers of this kind
   ArrayRef<Name> parameters;
-  ArrayRef<Name> sources; ///< by parameter the part that `e from embed` names; no text: the part before, or data
+  ArrayRef<Name> sources; ///< by parameter what `e from embed` names, a part or data; no text: the part before, or data
+  ArrayRef<Expr *> aheads; ///< by parameter the k of `next from tokens + k`
   ArrayRef<WeightDeclaration> weights;
   ArrayRef<Definition> definitions;
   SMLoc returnAt;

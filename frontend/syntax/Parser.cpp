@@ -148,12 +148,15 @@ private:
     made.name = expectName();
     expect("(");
     SmallVector<Name> sources;
+    SmallVector<Expr *> aheads;
     made.parameters = list<Name>([&] {
       Name name = expectName();
       sources.push_back(take("from") ? expectName() : Name());
+      aheads.push_back(!sources.back().text.empty() && take("+") ? expression() : nullptr);
       return name;
     });
     made.sources = keep(ArrayRef<Name>(sources));
+    made.aheads = keep(ArrayRef<Expr *>(aheads));
     expect(")");
     expect("{");
     SmallVector<WeightDeclaration> own;

@@ -23,8 +23,12 @@ ThingAttr StepValues::attr(Thing thing) const {
     return ThingAttr::get(context, thing.role, unitCoord);
   if (thing.piece < 0)
     return ThingAttr::get(context, thing.role, coordOf("norm"));
-  if (thing.role == Role::data)
-    return ThingAttr::get(context, thing.role, coordOf(stringifyBindingKind(BindingKind(thing.piece))));
+  if (thing.role == Role::data) {
+    int64_t places = thing.piece / kDataKinds;
+    return ThingAttr::get(context, thing.role,
+                          CoordAttr::get(context, StringAttr::get(context, stringifyBindingKind(dataKind(thing))),
+                                         places ? places : -1, thing.microbatch, thing.slice));
+  }
   return ThingAttr::get(context, thing.role, pieces.coordOf(thing.piece).with(thing.microbatch, thing.slice));
 }
 

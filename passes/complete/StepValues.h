@@ -15,7 +15,7 @@ namespace pp {
 /// took a third of the time.
 struct Thing {
   pipeline::Role role;
-  int32_t piece; ///< its number, or that of a skip; of data a `BindingKind`; -1: the norm of all gradients
+  int32_t piece; ///< its number, or that of a skip; of data what `dataNumber` makes; -1: the norm of all gradients
   int32_t microbatch, slice;
 
   Thing(pipeline::Role role, int64_t piece, int64_t microbatch = -1, int64_t slice = -1)
@@ -65,6 +65,13 @@ public:
   std::string str(Thing thing) const { return attr(thing).str(); }
   pipeline::PlaceAttr place(llvm::ArrayRef<int64_t> ranks, pipeline::Layout layout = pipeline::Layout::full) const;
   pipeline::ValType typeOn(pipeline::Role role, mlir::TupleType payload, int64_t rank) const;
+  /// The number of data so many places on, in a thing.
+  static int64_t dataNumber(pipeline::BindingKind kind, int64_t places) {
+    return static_cast<int64_t>(kind) + kDataKinds * std::max<int64_t>(places, 0);
+  }
+  static pipeline::BindingKind dataKind(Thing data) {
+    return static_cast<pipeline::BindingKind>(data.piece % kDataKinds);
+  }
   /// What the tensors of a group of this kind are: `kv` of `kv.2`.
   static pipeline::Role roleOf(pipeline::GroupKind kind);
 
@@ -97,6 +104,7 @@ public:
   void output(Thing thing, mlir::Value value, mlir::Location loc);
 
 private:
+  static constexpr int64_t kDataKinds = pipeline::getMaxEnumValForBindingKind() + 1;
   /// What all tasks of a body on a rank have in common.
   struct TaskKind {
     llvm::SmallVector<mlir::Type> types; ///< of the results

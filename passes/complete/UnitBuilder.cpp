@@ -36,8 +36,8 @@ void UnitBuilder::setShare(TaskOp task, const TaskBody &body, const TaskBody &wh
 
 //===-- Inputs --------------------------------------------------------------------------------------------------===//
 
-Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, TupleType payload) {
-  Thing data = step.thing(Role::data, static_cast<int64_t>(kind), unit);
+Value UnitBuilder::dataInput(BindingKind kind, CoordAttr unit, int64_t rank, TupleType payload, int64_t places) {
+  Thing data = step.thing(Role::data, StepValues::dataNumber(kind, places), unit);
   if (!step.has({data, rank}))
     step.set({data, rank}, step.addInput(data, step.typeOn(Role::data, payload, rank), stringifyBindingKind(kind)));
   return step.get({data, rank}, step.program.getLoc());
@@ -100,7 +100,7 @@ FailureOr<Value> UnitBuilder::readOwn(UnitOp op, const BodyGroups::Group &group)
   if (kind == GroupKind::weight)
     return get({Thing(Role::weight, piece), rank});
   if (std::optional<BindingKind> data = group.name.data())
-    return dataInput(*data, coord, rank, group.payload);
+    return dataInput(*data, coord, rank, group.payload, group.number());
   return Value();
 }
 

@@ -33,8 +33,9 @@ public:
   /// What was attended ahead of the unit so far.
   void setPartAhead(pipeline::UnitIdAttr unit, mlir::Value part) { partsAhead[unit] = part; }
 
-  /// What the trainer gives a rank of a microbatch and slice: `tokens`, `starts`.
-  mlir::Value dataInput(pipeline::BindingKind kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload);
+  /// What the trainer gives a rank of a microbatch and slice: `tokens`, `starts`; `places`: of so many places on.
+  mlir::Value dataInput(pipeline::BindingKind kind, pipeline::CoordAttr unit, int64_t rank, mlir::TupleType payload,
+                        int64_t places = 0);
 
 private:
   StepValues &step;

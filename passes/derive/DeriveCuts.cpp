@@ -141,7 +141,7 @@ LogicalResult PieceGraph::writeForwardSteps(const CutPlan &plan, bool light) {
       results.append(skipGroups(GroupKind::act, skipsOut));
     }
     if (step + 1 == steps && isLossForward())
-      results.push_back({GroupKind::loss, {loss}});
+      results.push_back({GroupKind::loss, losses()});
     if (step + 1 < steps)
       results.push_back(chunkGroup(GroupKind::kv, kv.back(), slice.number, step));
     results.append(ofStep(saved, plan, step, /*before=*/false));
@@ -243,7 +243,7 @@ LogicalResult PieceGraph::writeBackwardSteps(const CutRequest &cut) {
     if (sumsWeights)
       results.push_back({GroupKind::grad, sumsUpTo(plan, step), true});
     if (loss && plan.stepOf(cutOf(loss)) == step)
-      results.push_back({GroupKind::loss, {loss}});
+      results.push_back({GroupKind::loss, losses()});
     if (step + 1 < steps)
       results.append({carries[step], queries[step]});
     if (failed(write(identity(cut.phase, plan.step(module.getContext(), step, steps)), inputs, results)))

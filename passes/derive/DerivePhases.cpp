@@ -42,6 +42,12 @@ Value PieceGraph::argumentOf(func::FuncOp part, unsigned number, unsigned &weigh
   auto data = part.getArgAttrOfType<StringAttr>(number, nn::kDataAttr);
   if (!data)
     return {};
+  if (auto places = part.getArgAttrOfType<IntegerAttr>(number, nn::kAheadAttr)) {
+    Value &value = ahead[{*symbolizeGroupKind(data.getValue()), places.getInt()}];
+    if (!value)
+      value = scratch.addArguments({slice.typeIn(part.getArgumentTypes()[number], slice.number)}).front();
+    return value;
+  }
   SmallVector<Value> &values = *llvm::StringSwitch<SmallVector<Value> *>(data.getValue())
                                     .Case("tokens", &tokens)
                                     .Case("targets", &targets)
@@ -137,6 +143,8 @@ LogicalResult PieceGraph::foldTransposes() {
 /// The kernel of a whole cross-entropy makes the gradient of the logits too. Statistics and their loss do not.
 void PieceGraph::splitLosses() {
   for (auto whole : llvm::make_early_inc_range(scratch.block().getOps<nn::CrossEntropyOp>())) {
+    if (whole.getFurther()) // stays apart
+      continue;
     OpBuilder builder(whole);
     Value z = whole.getZ();
     int64_t vocab = cast<RankedTensorType>(z.getType()).getShape().back();
@@ -162,6 +170,7 @@ LogicalResult PieceGraph::build(bool first) {
   if ((hasBackward() || isLossForward()) && failed(differentiate(first)))
     return failure();
   lowerSplits();
+  lowerConcats();
   eraseDead();
   if (isLossForward())
     for (Operation &op : scratch.block())
@@ -220,7 +229,7 @@ LogicalResult PieceGraph::collectGradients(nn::Gradients &gradients, bool first)
   // Of the shards of a loss one hands it to the trainer: all of them have made the same.
   func::FuncOp last = piece.parts.back().function;
   if (gradients.loss && !last.getResultTypes().empty())
-    loss = gradients.loss;
+    loss = gradients.loss, furtherLoss = gradients.furtherLoss;
   collectChunks(gradients);
   if (!act.empty() && llvm::none_of(act, [&](Value value) { return gradients.get(value); }))
     return emitError(piece.loc) << "nothing that `" << piece.name.getValue()
@@ -300,6 +309,26 @@ void PieceGraph::lowerSplits() {
   }
 }
 
+// What stands side by side is placed there, one behind the other.
+void PieceGraph::lowerConcats() {
+  for (auto concat : llvm::make_early_inc_range(scratch.block().getOps<nn::ConcatOp>())) {
+    OpBuilder builder(concat);
+    int64_t total = cast<RankedTensorType>(concat.getZ().getType()).getShape().back(), start = 0;
+    Value placed, joined = concat.getZ();
+    for (Value part : concat.getOperands()) {
+      placed = builder.create<nn::PlaceColumnsOp>(concat.getLoc(), part, placed, start, total, /*periods=*/1);
+      inherit(concat, placed.getDefiningOp());
+      start += cast<RankedTensorType>(part.getType()).getShape().back();
+    }
+    joined.replaceAllUsesWith(placed);
+    for (SmallVector<Value> *values : {&actOut, &keys, &skipsOut})
+      std::replace(values->begin(), values->end(), joined, placed);
+    if (!kv.empty())
+      std::replace(kv.back().begin(), kv.back().end(), joined, placed);
+    erase(concat);
+  }
+}
+
 void PieceGraph::erase(Operation *op) {
   forward.erase(op);
   runs.erase(op);
@@ -314,6 +343,7 @@ void PieceGraph::eraseDead() {
     for (const SmallVector<Value> &values : *chunks)
       wanted.insert(values.begin(), values.end());
   wanted.insert(loss);
+  wanted.insert(furtherLoss);
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(scratch.block())))
     if (op.use_empty() && llvm::none_of(op.getResults(), [&](Value value) { return wanted.contains(value); }))
       erase(&op);
@@ -328,6 +358,14 @@ SmallVector<Group> PieceGraph::dataGroups() const {
                                {GroupKind::starts, starts},   {GroupKind::positions, positions},
                                {GroupKind::rows, rows}};
   groups.append(skipGroups(GroupKind::act, skips));
+  groups.append(groupsAhead());
+  return groups;
+}
+
+SmallVector<Group> PieceGraph::groupsAhead() const {
+  SmallVector<Group> groups;
+  for (auto &[name, value] : ahead)
+    groups.push_back({{name.first, name.second}, {value}});
   return groups;
 }
 
@@ -344,7 +382,7 @@ LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
   }
   results.append(own);
   if (isLossForward())
-    results.push_back({GroupKind::loss, {loss}});
+    results.push_back({GroupKind::loss, losses()});
   inputs.push_back({GroupKind::weight, weights});
   results.append(savedGroups(GroupKind::kept, kept));
   results.append(made);
@@ -370,7 +408,7 @@ LogicalResult PieceGraph::writeForward(CutAttr cut, const Group &more) {
 LogicalResult PieceGraph::writeBackward(bool first) {
   SmallVector<Value> losses;
   if (loss)
-    losses.push_back(loss);
+    losses = this->losses();
   BodyVariant variant = first ? BodyVariant::first : BodyVariant::plain;
   SmallVector<Group> inputs = dataGroups();
   inputs.append(savedGroups(GroupKind::kept, kept));
@@ -403,6 +441,7 @@ LogicalResult PieceGraph::writeBackward(bool first) {
                                   pendingGroups());
   given.append({{GroupKind::dact, dact}, {GroupKind::dkeys, dkeys}, {GroupKind::grad, grads}});
   given.append(skipGroups(GroupKind::act, skips));
+  given.append(groupsAhead());
   given.append(skipGroups(GroupKind::dact, dskips));
   return write(identity(Phase::W, variant), given, {{GroupKind::grad, gradOut, !first}});
 }

@@ -77,6 +77,8 @@ private:
   /// What I leaves for W: one group, or by cut if units of the piece are cut.
   llvm::SmallVector<Group> pendingGroups() const;
   llvm::SmallVector<Group> dataGroups() const;
+  llvm::SmallVector<Group> groupsAhead() const;
+  void lowerConcats();
   // DeriveAhead.cpp
   mlir::LogicalResult writeForwardAhead(const CutRequest &cut);
   mlir::LogicalResult writeBackwardAhead(const CutRequest &cut);
@@ -144,7 +146,11 @@ private:
   llvm::SmallVector<mlir::Value> keys, dkeys;     ///< k and v for the piece after, and their gradients, which come in
   llvm::SmallVector<mlir::Value> stats, statsOut; ///< of a loss over shards: all of them, and this one's
   llvm::SmallVector<mlir::Value> actOut, dactOut, gradSums, gradOut, kept, stash, pending;
-  mlir::Value loss;
+  std::map<std::pair<pipeline::GroupKind, int64_t>, mlir::Value> ahead; ///< data so many places on
+  mlir::Value loss, furtherLoss;
+  llvm::SmallVector<mlir::Value> losses() const {
+    return furtherLoss ? llvm::SmallVector<mlir::Value>{loss, furtherLoss} : llvm::SmallVector<mlir::Value>{loss};
+  }
   bool hasHead = false; ///< a part of it ends in a loss
   /// Keys and values of all attentions by slice, the own one last; the gradients that later slices gave them, and those
   /// with this one's part.

@@ -177,7 +177,7 @@ private:
     if (thing.getRole() == Role::data) {
       int64_t slice = coord.getSlice();
       return BindingAttr::get(context, *symbolizeBindingKind(*input.getData()), coord.getMicrobatch(), slice,
-                              slice < 0 ? -1 : sliceStarts(program)[slice]);
+                              slice < 0 ? -1 : sliceStarts(program)[slice], std::max<int64_t>(coord.getIndex(), 0));
     }
     std::optional<BindingKind> kind = symbolizeBindingKind(stringifyRole(thing.getRole()));
     if (!kind) // nothing that the trainer finds

@@ -53,7 +53,8 @@ struct Label {
   bool pending = false; ///< of a gradient: it is a replica's own, and is still to be summed over the mesh
   int32_t version = 0;
   int32_t piece = -1, microbatch = -1, slice = -1;
-  int32_t shard = -1; ///< -1: the whole; where units are cut, of which attention, or made by which step
+  /// -1: the whole. Of data how many places on, if any. Where units are cut, of which attention, or made by which step.
+  int32_t shard = -1;
 
   bool operator==(const Label &other) const {
     return what == other.what && version == other.version && piece == other.piece && microbatch == other.microbatch &&

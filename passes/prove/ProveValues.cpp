@@ -151,7 +151,7 @@ private:
       label.piece = numbers.lookup(binding.getPiece());
     label.microbatch = binding.getMicrobatch();
     label.slice = binding.getSlice();
-    label.shard = binding.getShard();
+    label.shard = binding.getAhead() > 0 ? binding.getAhead() : binding.getShard();
     label.version = -binding.getBack();
     keepsOld |= binding.getBack() > 0;
     if (kind->before)
@@ -259,6 +259,8 @@ private:
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
     if (group->what == What::grad)
       label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
+    if (group->span == Span::Tokens)
+      label.shard = group.chunk;
     bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
     if (isShard && llvm::is_contained({What::act, What::dact, What::stats}, group->what) &&
         (!input || group->what == What::stats)) {

@@ -117,15 +117,17 @@ int32_t Rows::targetAt(const Piece &piece, int64_t place) const {
   return exists && tokens->isCounted(next) ? tokens->at(next) : notCounted;
 }
 
-void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count) const {
+void Rows::read(int64_t n, What what, int32_t *out, int64_t from, int64_t count, int64_t ahead) const {
   count = count < 0 ? length - from : count;
   int64_t filled = 0; // places of the row, padding included
   auto add = [&](const Piece &piece) {
     const int64_t begin = std::max<int64_t>(piece.column, from);
     const int64_t end = std::min<int64_t>(piece.column + piece.length, from + count);
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t place = t - piece.column;
+      const int64_t place = t - piece.column + ahead;
+      const bool isThere = place < int64_t(piece.length);
       out[t - from] = what == What::Starts    ? int32_t(piece.column)
+                      : !isThere              ? (what == What::Targets ? notCounted : pad)
                       : what == What::Targets ? targetAt(piece, place)
                                               : tokens->at(piece.begin + place);
     }

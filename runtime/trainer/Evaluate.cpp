@@ -70,7 +70,7 @@ Status Trainer::writeLogprobs() {
   const int64_t steps = data.readOnce(), perStep = whole.sequencesPerStep() * whole.sequence;
   std::vector<std::vector<double>> mine; // of each input of targets
   for (const InputSpec &its : program->forward->inputs)
-    if (its.kind == InputSpec::Kind::Targets) {
+    if (its.kind == InputSpec::Kind::Targets && its.ahead == 0) {
       const auto *begin = reinterpret_cast<const int32_t *>(device.base() + its.offset);
       mine.emplace_back(size_t(whole.batch * its.length));
       rank.tokenLosses.push_back({begin, begin + mine.back().size(), mine.back().data()});
@@ -85,7 +85,7 @@ Status Trainer::writeLogprobs() {
     std::fill(all.begin(), all.end(), 0.0);
     auto losses = mine.begin();
     for (const InputSpec &its : program->forward->inputs)
-      if (its.kind == InputSpec::Kind::Targets) {
+      if (its.kind == InputSpec::Kind::Targets && its.ahead == 0) {
         for (size_t i = 0; i < losses->size(); ++i) {
           const int64_t row = data.firstRow(its.microbatch) + int64_t(i) / its.length;
           const auto place = size_t(row * whole.sequence + its.first + int64_t(i) % its.length);

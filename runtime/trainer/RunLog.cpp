@@ -80,6 +80,8 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
   std::vector<std::pair<std::string, double>> values = {{"train/loss", summary.loss}, {"train/lr", summary.lr}};
   if (summary.hasNorm)
     values.push_back({"train/grad_norm", summary.norm});
+  if (summary.hasFurther)
+    values.push_back({"train/mtp", summary.further});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
   if (summary.evaluated)
     values.push_back({"eval/loss", summary.evalLoss});
@@ -87,17 +89,19 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
 }
 
 void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &summary) const {
-  char norm[32] = "-", peak[32] = "";
+  char norm[32] = "-", peak[32] = "", further[32] = "";
   if (summary.hasNorm)
     snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
+  if (summary.hasFurther)
+    snprintf(further, sizeof further, "  mtp %.5f", summary.further);
   if (options.peakFlops)
     snprintf(peak, sizeof peak, "  %.1f %% of peak", 100 * share(summary.seconds));
   std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale, summary.skipped ? ", skipped" : "") : "";
   constexpr double worthSaying = 10;
   std::string rest = left >= worthSaying ? "  " + roughly(left) + " left" : "";
-  printf("step %*lld/%lld  loss %.5f  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
+  printf("step %*lld/%lld  loss %.5f%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
          int(std::to_string(steps).size()), static_cast<long long>(step), static_cast<long long>(steps), summary.loss,
-         norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
+         further, norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
          whole.flopsPerStep / summary.seconds * 1e-9, peak, rest.c_str());
   if (summary.evaluated)
     printf("eval %*s  loss %.5f  ppl %.3f  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1, "",
@@ -108,6 +112,7 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
 Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) {
   std::string line =
       text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
+           summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
            ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
            groupRates(whole.optimizer, summary.lr),
            whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),

@@ -16,7 +16,8 @@ struct StepSummary {
   int64_t tokens = 0; ///< targets that count
   double evalLoss = 0;
   int64_t evalTokens = 0;
-  bool hasNorm = false, skipped = false, evaluated = false;
+  double further = 0; ///< the loss that is told apart
+  bool hasFurther = false, hasNorm = false, skipped = false, evaluated = false;
 };
 
 class RunLog {

@@ -87,7 +87,7 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
         std::fill_n(input.data() + row * its.length, its.length, int32_t(number));
         continue;
       }
-      (own ? sourceRows : rows).read(number, what, input.data() + row * its.length, its.first, its.length);
+      (own ? sourceRows : rows).read(number, what, input.data() + row * its.length, its.first, its.length, its.ahead);
     }
     for (size_t i = 0; its.kind == InputSpec::Kind::Positions && i < input.size(); ++i)
       input[i] = int32_t(its.first + int64_t(i) % its.length) - input[i];

@@ -86,7 +86,7 @@ Status Trainer::makeReady() {
                                       (unit.phase == "U" ? 1 : whole.microbatches / whole.updates)));
   device.bind(rank);
   PP_TRY(fillArena());
-  sums.resize(whole.microbatches + 2 * whole.devices());
+  sums.resize(2 * whole.microbatches + 2 * whole.devices() + 1);
   if (!options.profile.empty() && whole.mesh.devicesOfRank() > 1)
     return invalid("`--profile` of a program with a `mesh` is not supported yet; profile it without");
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
@@ -384,22 +384,32 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
 /// it to all, and the microbatches are then added in their order.
 Status Trainer::summarize(StepSummary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
+  double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
+  const bool counts = whole.mesh.coordinate(rank.device, Axis::Tensor) == 0;
   for (const LossSpec &loss : rank.forward ? program->forward->losses : program->losses) {
+    if (!counts)
+      break;
     double wide = 0;
     float narrow = 0;
     bool isWide = loss.type == Type::F64;
     PP_TRY(device.download(loss.offset, isWide ? static_cast<void *>(&wide) : &narrow, elementBytes(loss.type)));
-    if (whole.mesh.coordinate(rank.device, Axis::Tensor) == 0)
-      sums[loss.microbatch] += isWide ? wide : double(narrow);
+    sums[loss.microbatch] += isWide ? wide : double(narrow);
+    if (loss.further < 0)
+      continue;
+    PP_TRY(device.download(loss.further, isWide ? static_cast<void *>(&wide) : &narrow, elementBytes(loss.type)));
+    further[loss.microbatch] += isWide ? wide : double(narrow);
+    sums.back() = 1;
   }
-  double *norms = sums.data() + whole.microbatches;
   if (program->normOffset >= 0 && !rank.forward) {
     PP_TRY(device.download(program->normOffset, &norms[2 * rank.device], sizeof(double)));
     norms[2 * rank.device + 1] = 1;
   }
   PP_TRY(transport.sum(sums));
-  for (int64_t i = 0; i < whole.microbatches; ++i)
+  for (int64_t i = 0; i < whole.microbatches; ++i) {
     summary.loss += sums[i] / double(rank.forward ? 1 : whole.updates);
+    summary.further += further[i] / double(rank.forward ? 1 : whole.updates);
+  }
+  summary.hasFurther = sums.back() > 0;
   for (int32_t other = whole.devices() - 1; other >= 0; --other)
     if (norms[2 * other + 1] != 0) {
       summary.norm = std::sqrt(norms[2 * other]) / summary.lossScale;

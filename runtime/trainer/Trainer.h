@@ -79,7 +79,7 @@ private:
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  std::vector<double> sums;            ///< losses by microbatch, then each device's norm
+  std::vector<double> sums;            ///< losses by microbatch, each device's norm, further losses, whether there are
   bool together = false, mine = false;
   std::vector<std::string> remarks;
   WeightFiles files; ///< what --load or --resume names; under adapters the model

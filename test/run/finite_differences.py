@@ -21,7 +21,8 @@ def judge(compiler, folder, tally, model, train=harness.TRAIN, step=STEP, **size
     def loss(weights, *more):
         harness.write_safetensors(base, weights)
         harness.call([program, "--in-process", "--data", text, "--steps", "1", "--load", base, "--log", log, *more])
-        return harness.read_log(log)[0]["loss"]
+        line = harness.read_log(log)[0]
+        return line["loss"] + line.get("mtp", 0)
 
     harness.call([program, "--in-process", "--data", text, "--steps", "1", "--grads", grads])
     shapes = {name: shape for name, (shape, _) in harness.read_safetensors(grads).items()}
@@ -64,6 +65,7 @@ CASES = {
     "dropout": ("gpt2", {"model.embed_rate": 0.1, "model.residual_rate": 0.3, "model.attention_rate": 0.2}),
     "many_readers": ("many_readers", {}),
     "two_makers": ("two_makers", {}),
+    "further": ("llama_mtp", {}),
 }
 
 
@@ -71,7 +73,8 @@ def main():
     compiler, folder, *chosen = sys.argv[1:]
     os.makedirs(folder, exist_ok=True)
     tally = harness.Tally()
-    train = harness.add_models(folder, os.path.join(harness.ROOT, "test", "run", "Inputs", "skips.pipe"))
+    train = harness.add_models(folder, *(os.path.join(harness.ROOT, file) for file in (
+        "test/run/Inputs/skips.pipe", "stdlib/models/llama_mtp.pipe")))
     for name in chosen or CASES:
         model, sizes = CASES[name]
         judge(compiler, folder, tally, model, train, STEP / 4 if model == "gemma" else STEP, **sizes)

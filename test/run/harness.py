@@ -40,11 +40,15 @@ def compile_train(compiler, path, values, train=TRAIN, options=()):
     return path
 
 
-def add_models(folder, models):
-    """A copy of examples/train.pipe whose `model` may also name the models of this file, each of six parameters as
+def add_models(folder, *files):
+    """A copy of examples/train.pipe whose `model` may also name the models of these files, each of six parameters as
     llama's first."""
-    with open(models) as file, open(TRAIN) as train:
-        text, made = file.read(), train.read()
+    text = ""
+    for path in files:
+        with open(path) as file:
+            text += file.read()
+    with open(TRAIN) as train:
+        made = train.read()
     choices = "".join(f'    "{name}" {name}(layers, hidden, heads, kv_heads, ffn, vocab)\n'
                       for name in re.findall(r"^model (\w+)\(", text, flags=re.M))
     path = os.path.join(folder, "train.pipe")
