@@ -13,7 +13,7 @@ using namespace pp::pipeline;
 
 /// What R would make of an MLP in chunks the backward makes itself, run by run: then it is never there as a whole.
 bool PieceGraph::isCheap(Operation *op) const {
-  if (isa<nn::RowsOp>(op) || (piece.runs(Phase::R) && inChunks.contains(op) && runs.contains(op)))
+  if (isa<nn::RowsOp, nn::RopeOp>(op) || (piece.runs(Phase::R) && inChunks.contains(op) && runs.contains(op)))
     return true;
   auto differentiable = dyn_cast<nn::Differentiable>(op);
   return differentiable && differentiable.isCheap();
@@ -22,7 +22,7 @@ bool PieceGraph::isCheap(Operation *op) const {
 // docs/derivatives.md R1: one pass in program order. An output of a cheap op need not be saved if its inputs are there:
 // arguments, saved anyway, or made again themselves. Only what the backward reads counts.
 void PieceGraph::rebuildCheap() {
-  DenseSet<Value> there;
+  DenseSet<Value> there, makeable;
   std::function<bool(Value)> readLater = [&](Value value) {
     return llvm::any_of(value.getUsers(), [&](Operation *user) {
       return !forward.contains(user) || (isa<nn::RowsOp>(user) && readLater(user->getResult(0)));
@@ -35,10 +35,13 @@ void PieceGraph::rebuildCheap() {
       if (readLater(result))
         there.insert(result);
     bool can = isCheap(&op) && llvm::all_of(op.getOperands(), [&](Value operand) {
-                 return isa<BlockArgument>(operand) || there.contains(operand);
+                 return isa<BlockArgument>(operand) || there.contains(operand) || makeable.contains(operand);
                });
-    if (can && readLater(op.getResult(0)) && !isOwnChunk(op.getResult(0)))
-      cheap.insert(op.getResult(0));
+    if (!can || (isa<nn::RopeOp>(op) && !makeable.contains(op.getOperand(0))))
+      continue; // a rope of what is saved or came in would be made again for nothing
+    makeable.insert(op.getResult(0));
+    if (readLater(op.getResult(0)) && !isOwnChunk(op.getResult(0)))
+      markCheap(op.getResult(0), makeable);
   }
   SmallVector<Operation *> backward;
   for (Operation &op : scratch.block())
@@ -48,6 +51,14 @@ void PieceGraph::rebuildCheap() {
     for (OpOperand &operand : op->getOpOperands())
       if (cheap.contains(operand.get()))
         operand.set(rebuilt(operand.get(), op));
+}
+
+/// Together with what it is made of, as far as that is made again, too.
+void PieceGraph::markCheap(Value value, const DenseSet<Value> &makeable) {
+  cheap.insert(value);
+  for (Value operand : value.getDefiningOp()->getOperands())
+    if (makeable.contains(operand) && !isOwnChunk(operand))
+      markCheap(operand, makeable);
 }
 
 /// The value made again, right before its first reader.

@@ -116,6 +116,7 @@ private:
   void erase(mlir::Operation *op);
   void rebuildCheap();
   bool isCheap(mlir::Operation *op) const;
+  void markCheap(mlir::Value value, const llvm::DenseSet<mlir::Value> &makeable);
   mlir::Value rebuilt(mlir::Value value, mlir::Operation *before);
   void saveInputs();
   void collectStash();
