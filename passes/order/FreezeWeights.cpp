@@ -51,7 +51,8 @@ private:
   ArrayAttr freeze; ///< parts of names; null: all weights but adapters
   Pieces pieces;
   std::vector<bool> trains;
-  int64_t first = 0; ///< the first piece that trains
+  int64_t first = 0;                  ///< the first piece that trains
+  llvm::SmallDenseSet<Location> said; ///< lines with a remark
 
   bool isFrozen(StringRef weight) const {
     return llvm::any_of(freeze.getAsRange<StringAttr>(),
@@ -82,7 +83,15 @@ private:
     else if (auto attend = dyn_cast<AttendOp>(op))
       changeUnit(attend);
     else if (auto transfer = dyn_cast<TransferOp>(op); transfer && isNothing(transfer.getThing()))
-      transfer.erase();
+      erase(transfer);
+  }
+
+  /// Whoever wrote a move of a gradient that nobody makes learns of it: one remark a line.
+  void erase(TransferOp transfer) {
+    if (transfer.getThing().getRole() == Role::dact && said.insert(transfer.getLoc()).second)
+      emitRemark(transfer.getLoc()) << "nothing trains before " << pieces.describe(first)
+                                    << ", so nothing makes this `dact` and the move is left out";
+    transfer.erase();
   }
 
   template <typename Op> void changeUnit(Op op) {
