@@ -578,8 +578,13 @@ private:
     for (const RecomputeStatement *recompute : recomputes ? train->recomputes : ArrayRef<RecomputeStatement *>())
       if (failed(elaborator.recompute(recompute, trainScope)))
         return failure();
-    return success(succeeded(elaborator.elaborate(*schedule, scheduleScope)) &&
-                   succeeded(trained.check(module, model->name.text)));
+    if (failed(elaborator.elaborate(*schedule, scheduleScope)) || failed(trained.check(module, model->name.text)))
+      return failure();
+    for (const Setting &setting : settings.optimizer)
+      for (StringRef text : setting.texts)
+        if (failed(trained.checkText(setting.at, setting.name, text)))
+          return failure();
+    return success();
   }
 
   Source &source;

@@ -3,7 +3,6 @@
 #include "frontend/TrainedWeights.h"
 #include "dialect/nn/Nn.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
-#include "llvm/ADT/SetVector.h"
 #include <cmath>
 
 using namespace llvm;
@@ -104,8 +103,22 @@ LogicalResult TrainedWeights::checkLora(SMLoc at) {
   return success();
 }
 
+static std::string someOf(ArrayRef<StringRef> all) {
+  std::string list;
+  for (StringRef name : all.take_front(4))
+    list += (list.empty() ? "`" : ", `") + name.str() + "`";
+  return list + (all.size() > 4 ? " and " + std::to_string(all.size() - 4) + " more" : "");
+}
+
+LogicalResult TrainedWeights::checkText(SMLoc at, StringRef option, StringRef text) {
+  if (loraAt.isValid() || any_of(names, [&](StringRef name) { return name.contains(text); }))
+    return success(); // names of adapters are made later
+  return evaluator.fail(at, "`" + option + "`: no weight has `" + text + "` in its name", at,
+                        "the weights of the model are " + someOf(names.getArrayRef()));
+}
+
 LogicalResult TrainedWeights::check(mlir::ModuleOp module, StringRef model) {
-  SetVector<StringRef> names, modules;
+  SetVector<StringRef> modules;
   for (auto program : module.getOps<pipeline::ProgramOp>())
     for (auto piece : program.getOps<pipeline::PieceOp>())
       for (auto part : piece.getParts().getAsRange<mlir::ArrayAttr>()) {
@@ -120,16 +133,10 @@ LogicalResult TrainedWeights::check(mlir::ModuleOp module, StringRef model) {
               modules.insert(name.substr(name.rfind('.') + 1));
           }
       }
-  auto some = [](ArrayRef<StringRef> all) {
-    std::string list;
-    for (StringRef name : all.take_front(4))
-      list += (list.empty() ? "`" : ", `") + name.str() + "`";
-    return list + (all.size() > 4 ? " and " + std::to_string(all.size() - 4) + " more" : "");
-  };
   for (Name text : freeze)
     if (none_of(names, [&](StringRef name) { return name.contains(text.text); }))
       return evaluator.fail(text.at, "`freeze`: no weight has `" + text.text + "` in its name", text.at,
-                            "the weights of `" + model + "` are " + some(names.getArrayRef()));
+                            "the weights of `" + model + "` are " + someOf(names.getArrayRef()));
   for (Name target : targets)
     if (target.text != "all-linear" && !modules.contains(target.text))
       return evaluator.fail(target.at,

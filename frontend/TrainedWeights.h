@@ -5,6 +5,7 @@
 
 #include "dialect/pipeline/Pipeline.h"
 #include "frontend/evaluate/CommandLine.h"
+#include "llvm/ADT/SetVector.h"
 
 namespace pp {
 
@@ -18,6 +19,8 @@ public:
   mlir::LogicalResult read(const Option *freeze, const Option *lora, llvm::ArrayRef<Override> overrides, Scope &scope);
   /// Every text of `freeze` is part of a weight's name, and every target of `lora` is a module.
   mlir::LogicalResult check(mlir::ModuleOp module, StringRef model);
+  /// A text of this option of the optimizer is part of the name of a weight, as `check` found them.
+  mlir::LogicalResult checkText(SMLoc at, StringRef option, StringRef text);
   /// Adds what the passes need to know to the attributes of the program.
   void addTo(llvm::SmallVectorImpl<mlir::NamedAttribute> &attributes, mlir::Builder &builder) const;
 
@@ -29,6 +32,7 @@ private:
   Source &source;
   Evaluator &evaluator;
   llvm::SmallVector<Name> freeze, targets; ///< parts of names, and names of modules
+  llvm::SetVector<StringRef> names;        ///< of the model's weights
   SMLoc loraAt;                            ///< invalid: there is none
   int64_t rank = 0;
   double alpha = 0;

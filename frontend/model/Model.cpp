@@ -96,8 +96,12 @@ private:
 
   LogicalResult checkInputs(const ModelPart &part, const ModelPart *previous, size_t got) {
     size_t expected = 0;
-    for (auto [name, source] : zip(part.parameters, part.sources))
+    for (auto [name, source] : zip(part.parameters, part.sources)) {
+      if (shape.documents && (source.text.empty() ? name : source).text == "source")
+        return evaluator.fail(name.at, "`documents = true` with an encoder is not supported yet: the rows of `source` "
+                                       "hold no documents");
       expected += source.text.empty() && !isData(name.text);
+    }
     if (expected == got)
       return success();
     std::string values = " value" + std::string(expected == 1 ? "" : "s");
