@@ -45,9 +45,10 @@ OptionSpec pathOption(std::string name, std::string value, std::string help, std
           }};
 }
 
-OptionSpec wholeOption(std::string name, std::string help, int64_t low, std::optional<int64_t> Options::*place) {
-  return {name, "N", std::move(help), [name, low, place](const std::string &value, Options &options) {
-            return readWhole(name, value, low, 1000000000, (options.*place).emplace());
+OptionSpec wholeOption(std::string name, std::string help, int64_t low, std::optional<int64_t> Options::*place,
+                       int64_t high = 1000000000) {
+  return {name, "N", std::move(help), [name, low, high, place](const std::string &value, Options &options) {
+            return readWhole(name, value, low, high, (options.*place).emplace());
           }};
 }
 
@@ -145,7 +146,7 @@ const std::vector<OptionSpec> &allOptions() {
                  &Options::source),
       wholeOption("steps", "train up to step N (20); the learning rate decays until then", 1, &Options::steps),
       wholeOption("epochs", "instead of --steps: as many steps as it takes to read the data N times", 1,
-                  &Options::epochs),
+                  &Options::epochs, 1000000),
       switchOption("shuffle", "read the sequences of the data in another order in each epoch", &Options::shuffle),
       {"pack", "KIND",
        "rows of documents: whole (a document that does not fit begins a row), split (it goes on in\n"

@@ -61,9 +61,12 @@ Rows::Epoch Rows::pack(int64_t number, int64_t firstRow) const {
   return epoch;
 }
 
-int64_t Rows::rowsOf(int64_t epochs) {
+int64_t Rows::rowsOf(int64_t epochs, int64_t most) {
   if (packing == Packing::Stream)
     return epochs > INT64_MAX / std::max<int64_t>(windows, 1) ? INT64_MAX : epochs * windows;
+  const int64_t full = std::max<int64_t>(tokens->documents().back() / length, 1); // an epoch has at least as many
+  if (epochs > most / full)
+    return INT64_MAX;
   int64_t rows = 0;
   for (int64_t number = 0; number < epochs; ++number) {
     if (number > 0 && (!order || packing == Packing::Split)) // every epoch has as many

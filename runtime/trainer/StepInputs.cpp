@@ -7,6 +7,8 @@
 
 namespace pp {
 
+static constexpr int64_t mostSteps = 1000000000; ///< as of --steps
+
 Status StepInputs::open(const std::string &data, const std::string &sourceData, uint64_t seed,
                         std::optional<Packing> packing, bool check) {
   PP_TRY(tokens.open(data, whole.vocab, seed, check));
@@ -41,9 +43,10 @@ Status StepInputs::shuffle(uint64_t seed) {
 }
 
 Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
-  const int64_t count = rows.rowsOf(epochs), perStep = whole.sequencesPerStep();
-  if (count > INT64_MAX - perStep)
-    return invalid("`--epochs ", epochs, "` of ", rowsPerEpoch(), " sequences are too many");
+  const int64_t perStep = whole.sequencesPerStep(), most = mostSteps * perStep, count = rows.rowsOf(epochs, most);
+  if (count > most)
+    return invalid("`--epochs ", epochs, "` of ", rowsPerEpoch(), " sequences or so is more than ", mostSteps,
+                   " steps of ", perStep);
   if (whole.documents)
     rows.endAt(count);
   steps = (count + perStep - 1) / perStep;

@@ -145,6 +145,7 @@ def check_refused(compiler, folder, text):
         done = harness.call([one, "--in-process", "--data", path], expect=1)
         assert expected in done.stderr, f"{path}: {done.stderr}"
     for options, expected in ((["--steps", "3", "--epochs", "1"], "give one"),
+                              (["--epochs", "1000000000000000000"], "expects a whole number from 1 to 1000000, got"),
                               (["--changed", "data"], "needs `--resume`"),
                               (["--data", "random", "--shuffle"], "has no effect"),
                               (["--data", "random", "--epochs", "2"], "has no effect")):

@@ -122,9 +122,9 @@ def check_formula(compiler, folder, kind, case):
         assert set(kept) == {f"{name}.{key}" for name in states for key in states[name]}, "another state"
 
 
-def check_resume(compiler, folder, kind, precision, schedule):
+def check_resume(compiler, folder, kind, precision, schedule, more={}):
     """Four steps, and two and two: the same bits."""
-    values = SIZES | dict(schedule=schedule, precision=precision, optimizer=kind, lr=0.01)
+    values = SIZES | dict(schedule=schedule, precision=precision, optimizer=kind, lr=0.01) | more
     program = harness.compile_train(compiler, os.path.join(folder, "program"), values)
     paths = [os.path.join(folder, name) for name in ("whole", "half", "rest")]
     for path in paths:
@@ -164,6 +164,26 @@ def check_refusal(compiler, folder):
     assert 'was made with optimizer "sgd", this program has "adamw"' in told, told
 
 
+def check_groups(compiler, folder):
+    """A run with groups of weights goes on as it was; with other groups or none only if that is allowed by name."""
+    check_resume(compiler, folder, "adamw", "bf16", "1f1b", GROUPS)
+    half = os.path.join(folder, "half")
+    for scales, says in (({}, 'lr_scale was [["mlp",2.5],["norm",0.0]] and is []'),
+                         ({"optimizer.lr_scale": "[mlp,2]"},
+                          'lr_scale was [["mlp",2.5],["norm",0.0]] and is [["mlp",2.0]]'),
+                         (GROUPS | {"optimizer.decay_scale": "[q_proj,4]"},
+                          'decay_scale was [["q_proj",3.0]] and is [["q_proj",4.0]]')):
+        values = SIZES | dict(schedule="1f1b", precision="bf16", lr=0.01) | scales
+        program = harness.compile_train(compiler, os.path.join(folder, "other"), values)
+        command = [program, "--in-process", "--data", os.path.join(folder, "text.txt"), "--resume", half]
+        told = harness.call(command, expect=1).stderr
+        assert "the optimizer's " + says in told, told
+        assert says in harness.call([*command, "--changed", "optimizer"]).stdout, says
+
+
+GROUPS = {"optimizer.lr_scale": "[mlp,2.5,norm,0]", "optimizer.decay_scale": "[q_proj,3]"}
+
+
 CASES = [("sgd", dict(lr=0.5)), ("sgd", dict(lr=0.5, nesterov="true", momentum=0.8, schedule="zb_v")),
          ("sgd", dict(lr=0.5, no_decay="mlp", schedule="fsdp")), ("adamw", dict(lr=0.01, no_decay="embed_tokens")),
          ("muon", dict(lr=0.02)), ("muon", dict(lr=0.02, adjust="match_rms_adamw", rest_lr=0.003, schedule="zb_v")),
@@ -190,6 +210,7 @@ def main():
     for kind in ("sgd", "muon"):
         tally.attempt(f"{kind}: other schedules", check_schedules, compiler, folder, kind,
                       ("single", "zb_v", "weipipe_interleave", "tawpipe", "slimpipe"))
+    tally.attempt("groups: resumed", check_groups, compiler, folder)
     tally.attempt("refusals", check_refusal, compiler, folder)
     return tally.close()
 
