@@ -55,11 +55,16 @@ private:
   /// Waits until NCCL has done with the host what it was called for, to post the message or without one.
   Status settle(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
   Status look(bool overdue);
-  [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] == 0; }
+  [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] != 1; }
+  /// What is inside units is posted again and again: its mark is 2 from when the device has come to it until it is done.
+  [[nodiscard]] bool isUnderWay(size_t message) const {
+    return program->messages[message].inside && marks[message] == 2;
+  }
   /// The messages of a step that trains come first, behind them those of one that evaluates.
   [[nodiscard]] size_t first() const { return forward ? program->stepMessages() : 0; }
   [[nodiscard]] size_t last(const RankProgram &its) const { return forward ? its.messages.size() : its.stepMessages(); }
   [[nodiscard]] std::string under(const Lane &lane) const;
+  [[nodiscard]] size_t openMessage() const;
   [[nodiscard]] Status missing() const;
   [[nodiscard]] std::string whatOthersDo() const;
 
@@ -67,11 +72,11 @@ private:
   Emitted &emitted;
   std::map<Key, Lane> lanes;
   std::vector<Bound> bounds;
-  volatile int32_t *marks = nullptr; ///< on the host, by message: 1 as soon as it is done
-  void *one = nullptr;               ///< on the device
-  void *space = nullptr;             ///< on the device, for the first use of a channel
-  size_t firstOpen = 0;              ///< all messages of the step before this one are done
-  const Lane *connecting = nullptr;  ///< before the first step
+  volatile int32_t *marks = nullptr;   ///< on the host, by message: 1 as soon as it is done
+  void *one = nullptr, *two = nullptr; ///< on the device
+  void *space = nullptr;               ///< on the device, for the first use of a channel
+  size_t firstOpen = 0;                ///< all messages of the step before this one are done
+  const Lane *connecting = nullptr;    ///< before the first step
   int64_t step = 0;
 };
 
@@ -224,6 +229,7 @@ Status NcclTransport::bind() {
   void *memory = nullptr;
   PP_TRY(driver.allocate(8, space));
   PP_TRY(driver.allocate(sizeof(int32_t), one));
+  PP_TRY(driver.allocate(sizeof(int32_t), two));
   PP_TRY(driver.allocateHost(program->messages.size() * sizeof(int32_t), memory));
   marks = static_cast<int32_t *>(memory);
   bounds = std::vector<Bound>(program->messages.size());
@@ -239,8 +245,9 @@ Status NcclTransport::bind() {
   for (auto &[key, lane] : lanes)
     PP_TRY(connect(key, lane));
   connecting = nullptr;
-  static const int32_t mark = 1;
-  PP_TRY(driver.copy(device.compute(), one, &mark, sizeof mark));
+  static const int32_t numbers[] = {1, 2};
+  PP_TRY(driver.copy(device.compute(), one, &numbers[0], sizeof(int32_t)));
+  PP_TRY(driver.copy(device.compute(), two, &numbers[1], sizeof(int32_t)));
   return driver.finish();
 }
 
@@ -282,6 +289,8 @@ Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shar
   Driver::Stream stream = bound.lane->stream;
   PP_TRY(driver.record(bound.posted, device.compute()));
   PP_TRY(driver.wait(stream, bound.posted));
+  if (spec(message).inside)
+    PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), two, sizeof(int32_t)));
   PP_TRY(ask(spec(message), *bound.lane, data, shard));
   PP_TRY(driver.copy(stream, const_cast<int32_t *>(marks + message), one, sizeof(int32_t)));
   return driver.record(bound.done, stream);
@@ -315,8 +324,16 @@ Status NcclTransport::look(bool overdue) {
                    : Status();
   while (firstOpen < last(*program) && !isOpen(firstOpen))
     ++firstOpen;
-  keepOpen(int32_t(firstOpen));
+  keepOpen(int32_t(openMessage()));
   return overdue ? missing() : Status();
+}
+
+/// The first message that is not done, or the one inside a unit at which the device is; behind the last one: none.
+size_t NcclTransport::openMessage() const {
+  for (size_t i = 0; i < program->messages.size(); ++i)
+    if (isUnderWay(i))
+      return i;
+  return firstOpen;
 }
 
 /// The message of the step that a communicator is at.
@@ -330,12 +347,13 @@ std::string NcclTransport::under(const Lane &lane) const {
 }
 
 Status NcclTransport::missing() const {
-  if (firstOpen == last(*program))
+  const size_t at = openMessage();
+  if (at == last(*program))
     return {};
   size_t open = 0;
   for (size_t i = firstOpen; i < last(*program); ++i)
     open += isOpen(i);
-  return {PP_PEER, text(describe(program->messages[firstOpen]), " is overdue after ", options.timeoutSeconds, " s; of ",
+  return {PP_PEER, text(describe(program->messages[at]), " is overdue after ", options.timeoutSeconds, " s; of ",
                         last(*program) - first(), " messages of this rank's step ", last(*program) - first() - open,
                         " are done", whatOthersDo())};
 }
