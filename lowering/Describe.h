@@ -45,7 +45,7 @@ public:
   int32_t addOp(const KernelEntry &entry);
   int32_t addUnit(pipeline::LaunchOp launch, double flops);
   int32_t addMessage(pipeline::PostOp post);
-  /// A message of the devices of the rank; equal ones share one number, and are posted as often as they stand in bodies.
+  /// A message of the devices of the rank; equal ones share one number and are posted as often as they stand in bodies.
   mlir::FailureOr<int32_t> addExchange(nn::Exchange exchange);
   /// The kernel's sizes that differ from device to device; they stand in the entry from number `first` on.
   mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0);

@@ -99,8 +99,8 @@ static void printTraffic(RankOp rank, const BodyTable &bodies, llvm::json::OStre
   printCollectives(rank, json);
 }
 
-/// What a device exchanges with others of its rank inside units, by phase: how often in the step, and the bytes that come
-/// to it. A program without such exchanges prints nothing.
+/// What a device exchanges with others of its rank inside units, by phase: how often in the step, and the bytes that
+/// come to it. A program without such exchanges prints nothing.
 static void printExchanges(RankOp rank, llvm::json::OStream &json) {
   auto program = rank->getParentOfType<ProgramOp>();
   SymbolTable symbols(program->getParentOfType<ModuleOp>());

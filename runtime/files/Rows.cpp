@@ -65,11 +65,12 @@ int64_t Rows::rowsOf(int64_t epochs, int64_t most) {
   if (packing == Packing::Stream)
     return epochs > INT64_MAX / std::max<int64_t>(windows, 1) ? INT64_MAX : epochs * windows;
   const int64_t full = std::max<int64_t>(tokens->documents().back() / length, 1); // an epoch has at least as many
-  if (epochs > most / full)
+  const bool packsAnew = order && packing == Packing::Whole;                      // every epoch
+  if (epochs > most / full || (packsAnew && epochs > most / std::max<int64_t>(int64_t(tokens->documents().size()), 1)))
     return INT64_MAX;
   int64_t rows = 0;
   for (int64_t number = 0; number < epochs; ++number) {
-    if (number > 0 && (!order || packing == Packing::Split)) // every epoch has as many
+    if (number > 0 && !packsAnew) // every epoch has as many
       return epochs > INT64_MAX / rows ? INT64_MAX : epochs * rows;
     rows = pack(number, rows).end();
   }

@@ -26,7 +26,7 @@ public:
   /// Rows from number `rows` on are empty.
   void endAt(int64_t rows) { last = rows; }
 
-  /// Rows of the first `epochs` epochs; INT64_MAX: surely more than `most`.
+  /// Rows of the first `epochs` epochs; INT64_MAX: surely more than `most`, or as many documents to pack.
   [[nodiscard]] int64_t rowsOf(int64_t epochs, int64_t most = INT64_MAX);
   /// Makes ready to read the rows from `begin` on, before `end`. To go back costs all epochs before.
   void cover(int64_t begin, int64_t end);

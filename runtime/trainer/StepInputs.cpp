@@ -45,8 +45,9 @@ Status StepInputs::shuffle(uint64_t seed) {
 Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
   const int64_t perStep = whole.sequencesPerStep(), most = mostSteps * perStep, count = rows.rowsOf(epochs, most);
   if (count > most)
-    return invalid("`--epochs ", epochs, "` of ", rowsPerEpoch(), " sequences or so is more than ", mostSteps,
-                   " steps of ", perStep);
+    return invalid("`--epochs ", epochs, "` of ", rowsPerEpoch(),
+                   " sequences or so is more than can be counted: ", mostSteps, " steps of ", perStep,
+                   ", or as many documents where each epoch packs them anew");
   if (whole.documents)
     rows.endAt(count);
   steps = (count + perStep - 1) / perStep;

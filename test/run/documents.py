@@ -307,7 +307,10 @@ def check_refused(compiler, folder, text):
         done = harness.call([program, "--in-process", "--data", path], expect=1)
         assert expected in done.stderr, f"{path}: {done.stderr}"
     good = parts("h.safetensors", documents=("I64", "q", [0, 40]))
+    many = write_parts(folder, "many.safetensors", {"tokens": ("I32", "i", [97] * 2100),
+                                                    "documents": ("I64", "q", list(range(2101)))})
     for options, expected in ((["--data", text, "--pack", "whole"], "has no documents"),
+                              (["--data", many, "--shuffle", "--epochs", "1000000"], "is more than can be counted"),
                               (["--data", good, "--pack", "odd"], "expects `whole`, `split` or `stream`, got `odd`"),
                               (["--data", good, "--batches", os.path.join(folder, "none", "x")], "cannot write")):
         done = harness.call([program, "--in-process", *options], expect=1 if "none" not in options[-1] else 2)
