@@ -56,7 +56,8 @@ private:
   Status settle(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
   Status look(bool overdue);
   [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] != 1; }
-  /// What is inside units is posted again and again: its mark is 2 from when the device has come to it until it is done.
+  /// What is inside units is posted again and again: its mark is 2 from where the device has come to it until it is
+  /// done.
   [[nodiscard]] bool isUnderWay(size_t message) const {
     return program->messages[message].inside && marks[message] == 2;
   }
