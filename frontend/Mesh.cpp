@@ -126,8 +126,11 @@ LogicalResult MeshClause::setOfPart(Name name, SMLoc at, const Value &value) {
   if (name.text == "attention" || name.text == "again")
     return set(name, at, value);
   int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
-  if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all))
+  if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all)) {
+    if (name.text == "tensor")
+      tensorOfPart = {*value.asInt(), at};
     return success();
+  }
   return evaluator.fail(at, "`mesh of` a part `" + name.text + " = " + value.text() +
                                 "`: a part has all of the axis, " + Twine(all) + ", or 1");
 }
@@ -138,14 +141,16 @@ LogicalResult MeshClause::check() {
   auto refuse = [&](const Given &given, StringRef name, StringRef what) {
     return evaluator.fail(given.at, "`" + name + " = " + Twine(given.value) + "` is not built yet: " + what);
   };
-  if (const Given &tensor = sizes[0]; tensor.value > 1)
-    return refuse(tensor, "tensor", "weights are whole on every device of a rank");
+  if (size(Axis::tensor) > 1 && tensorOfPart.at.isValid() && tensorOfPart.value == 1)
+    return refuse(tensorOfPart, "tensor", "the weights of every part are cut over the axis");
   if (const Given &context = sizes[1]; context.value > 1)
     return refuse(context, "context", "sequences are whole on every device of a rank");
   if (expert.value > 1)
     return refuse(expert, "expert", "no model has experts");
   if (zero.value > 0)
     return refuse(zero, "zero", "every replica updates all of its weights");
+  if (sequence.value && sizes[0].value > 1)
+    return evaluator.fail(sequence.at, "`sequence = true` is not built yet: rows are whole on every device of a rank");
   if (sequence.value)
     return evaluator.fail(sequence.at, "`sequence = true` needs `tensor`; rows are cut over its devices");
   return success();

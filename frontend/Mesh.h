@@ -22,7 +22,9 @@ public:
                            const ModelOutline &model);
 
   /// How many devices run the program of one rank.
-  int64_t devicesOfRank() const { return size(pipeline::Axis::data); }
+  int64_t devicesOfRank() const { return size(pipeline::Axis::tensor) * size(pipeline::Axis::data); }
+  /// How many of them read sequences of their own.
+  int64_t replicas() const { return size(pipeline::Axis::data); }
   /// How many ranks are on a node of so many devices, 0 for all; nothing where the devices of a rank do not fill nodes.
   std::optional<int64_t> ranksPerNode(int64_t devicesPerNode) const;
   /// Null where each rank is one device.
@@ -43,7 +45,7 @@ private:
 
   Evaluator &evaluator;
   std::array<Given, 3> sizes = {Given{1, {}}, Given{1, {}}, Given{1, {}}}; ///< of tensor, context, data
-  Given expert{1, {}}, zero{0, {}}, sequence{0, {}};
+  Given expert{1, {}}, zero{0, {}}, sequence{0, {}}, tensorOfPart{1, {}};
   llvm::SmallVector<pipeline::Axis> order = {pipeline::Axis::tensor, pipeline::Axis::context, pipeline::Axis::data,
                                              pipeline::Axis::pipeline};
 };

@@ -274,7 +274,7 @@ private:
     scheduleScope.bindings.clear();
     scheduleScope.bind(schedule->parameters.front().name, Value(options.aloneMicrobatches));
     settings.mlp[0].value = 1;
-    settings.data[0].value *= static_cast<double>(mesh.devicesOfRank()); // the rows of all replicas
+    settings.data[0].value *= static_cast<double>(mesh.replicas()); // the rows of all replicas
     return success();
   }
 

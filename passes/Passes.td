@@ -39,6 +39,24 @@ def SplitVocabulary : PpPass<"split-vocabulary", "actions"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
+def SplitParts : PpPass<"split-parts", "actions"> {
+  let summary = "the model's parts are cut over the devices of the tensor axis, with the exchanges that this needs";
+  let description = [{
+    `%z = nn.linear %o, %wo; %y = nn.add %x, %z` ~~> the same on the columns of %o and the rows of %wo that a device
+    has, with `%s = nn.all_reduce %z over <tensor>; %y = nn.add %x, %s`. Layouts are chosen for each kind of layer
+    (passes/layouts/ChooseLayouts.cpp). Programs without a mesh, or with `tensor = 1`, stay as they are.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
+def VerifyLayouts : PpPass<"verify-layouts", "actions"> {
+  let summary = "every op of every part and task body computes by a rule of layouts on what the devices have";
+  let description = [{
+    `%y = nn.linear %x, %w` with %x `full` and %w cut by columns ~~> error: no rule, with the layouts of the operands.
+    Layouts are recomputed from the cuts of weights and the exchanges alone (docs/meshes.md).
+  }];
+}
+
 def VerifyUnits : PpPass<"verify-units", "actions"> {
   let summary = "every unit of the step exactly once: one F, and one B or one I and one W";
   let description = [{ `unit F(0, 1) .. unit F(0, 1)` ~~> error: `F(0, 1)` runs twice, with a note at the first. }];

@@ -11,6 +11,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
   // What is cut by the vocabulary becomes pieces on single ranks, so that no later pass needs to know of it more than
   // that.
   manager.addPass(createSplitVocabulary());
+  // Which device has what of every value decides all shapes below.
+  manager.addPass(createSplitParts());
   // What the schedule asks for is asked exactly once, before anything is built on it.
   manager.addPass(createVerifyUnits());
   // Behind the check, for a schedule speaks of all units; before bodies are derived, for those of other units are not.
@@ -20,6 +22,8 @@ void pp::buildPipeline(mlir::OpPassManager &manager, Until until, const ProofOpt
     manager.addPass(createFuseUnits());
   // The model differentiated: which values a unit reads and saves decides what must travel and what must wait.
   manager.addPass(createDeriveTasks());
+  // While a body has the ops of the model and nothing else: shapes would fit without the exchanges, too.
+  manager.addPass(createVerifyLayouts());
   // One order for all ranks: every later per-rank program is a projection of it, which is why none can deadlock.
   manager.addPass(createLinearizeActions());
   // That order must not decide what a gradient holds when it leaves a rank: where the schedule does not, it is refused.

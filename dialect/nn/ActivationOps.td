@@ -3,6 +3,14 @@
 #ifndef PP_DIALECT_NNACTIVATIONOPS_TD
 #define PP_DIALECT_NNACTIVATIONOPS_TD
 
+def AddBiasOp : Nn_ForwardOp<"add_bias", [], [Nn_InPlace]> {
+  let summary = "x plus a bias in each row: what stands behind the sum of a linear that is cut by rows";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$bias);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $bias attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
 def GeluOp : Nn_KernelOp<"gelu", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
   let summary = "gelu in the tanh form; `exact` is the erf form, which is another function";
   let signature = "gelu(x, exact = false)";

@@ -139,6 +139,15 @@ LogicalResult AddOp::differentiate(Gradients &gradients) {
   return success();
 }
 
+LogicalResult AddBiasOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  gradients.set(getBias(), gradients.builder.create<BiasDwOp>(getLoc(), dy, gradients.get(getBias())));
+  gradients.add(getLoc(), getX(), dy);
+  return success();
+}
+
 LogicalResult ScaleOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))
     gradients.add(getLoc(), getX(), gradients.builder.create<ScaleOp>(getLoc(), dy, getFactorAttr()));

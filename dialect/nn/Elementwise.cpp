@@ -80,6 +80,20 @@ INFER(AddOp) {
   return success();
 }
 
+INFER(AddBiasOp) {
+  Check check{"add_bias", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
+      failed(check.rank("a bias", a.getBias(), 1)) ||
+      failed(check.equal("x's width", widthOf(a.getX()), "the bias's", widthOf(a.getBias()))) ||
+      failed(check.sameElements("x", a.getX(), "bias", a.getBias())))
+    return failure();
+  types.push_back(a.getX().getType());
+  return success();
+}
+
+Dims AddBiasOp::dims() { return {rowsOf(getX()), widthOf(getX())}; }
+double AddBiasOp::flops() { return elementsOf(getX()); }
+
 INFER(ScaleOp) {
   Check check{"scale", loc};
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))

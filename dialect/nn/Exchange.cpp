@@ -56,8 +56,12 @@ ExchangeKind AllGatherOp::getKind() { return ExchangeKind::all_gather; }
 
 // What a device gets as gradient of its share of the work is a share; the gradient of a sum is all terms' gradient.
 LogicalResult SpreadOp::differentiate(Gradients &gradients) {
-  if (Value dy = gradients.get(getY()))
-    gradients.add(getLoc(), getX(), gradients.builder.create<AllReduceOp>(getLoc(), dy, getAxes(), IntegerAttr()));
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  Value sum = gradients.builder.create<AllReduceOp>(getLoc(), dy, getAxes(), getNeighboursAttr());
+  gradients.weights.contains(getX()) ? gradients.addToWeight(getLoc(), getX(), sum)
+                                     : gradients.add(getLoc(), getX(), sum);
   return success();
 }
 
@@ -65,7 +69,7 @@ bool SpreadOp::isCheap() { return true; }
 
 LogicalResult AllReduceOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))
-    gradients.add(getLoc(), getX(), gradients.builder.create<SpreadOp>(getLoc(), dy, getAxes()));
+    gradients.add(getLoc(), getX(), gradients.builder.create<SpreadOp>(getLoc(), dy, getAxes(), getNeighboursAttr()));
   return success();
 }
 

@@ -12,8 +12,11 @@ class Nn_ExchangeOp<string mnemonic, list<Trait> traits = []>
 
 def SpreadOp : Nn_Op<"spread", [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_View]> {
   let summary = "x, of which each device along the axes computes its share of what follows; its gradient is a share";
-  let description = [{ Every device has all of x already: nothing moves. }];
-  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes);
+  let description = [{
+    Every device has all of x already: nothing moves. `neighbours`: each so many devices have the same piece of a
+    weight.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, OptionalAttr<I64Attr>:$neighbours);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
 }

@@ -57,6 +57,8 @@ public:
   const double lossScale;
   /// The loss, once a cross-entropy was differentiated.
   mlir::Value loss, furtherLoss;
+  /// Their gradients are sums over units, which W goes on with.
+  llvm::DenseSet<mlir::Value> weights;
 
 private:
   llvm::DenseMap<mlir::Value, mlir::Value> sums;

@@ -69,6 +69,13 @@ static Value copyBefore(Operation *op, Value value, Value into = {}) {
   return builder.create<nn::CopyOp>(op->getLoc(), value, into);
 }
 
+/// Whether something reads the value behind the op, views of it included.
+static bool isReadBehind(Operation &op, Value value) {
+  return llvm::any_of(value.getUsers(), [&](Operation *user) {
+    return op.isBeforeInBlock(user) || (isa<nn::SpreadOp>(user) && isReadBehind(op, user->getResult(0)));
+  });
+}
+
 // What an op adds to in place is lost afterwards: a value that somebody still needs is copied first.
 static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
   DenseSet<Value> overwritable, returned;
@@ -86,7 +93,8 @@ static void copyBeforeOverwriting(Block &block, const BodyShape &shape) {
       Value value = operand.get();
       bool needed = returned.contains(value) || (isa<BlockArgument>(value) && !overwritable.contains(value));
       for (OpOperand &use : value.getUses())
-        needed |= &use != &operand && (use.getOwner() == &op || op.isBeforeInBlock(use.getOwner()));
+        needed |= &use != &operand && use.getOwner() == &op;
+      needed |= isReadBehind(op, value);
       if (needed)
         operand.set(copyBefore(&op, value));
     }

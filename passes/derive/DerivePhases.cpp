@@ -205,6 +205,7 @@ LogicalResult PieceGraph::differentiate(bool first) {
   for (Value weight : trained())
     types.push_back(piece.gradType(cast<RankedTensorType>(weight.getType())));
   grads = scratch.addArguments(types);
+  gradients.weights.insert(weights.begin(), weights.end());
   if (!first)
     for (auto [weight, grad] : llvm::zip(trained(), grads))
       gradients.set(weight, widenGrad(gradients.builder, piece.loc, grad));

@@ -25,7 +25,7 @@ void PieceGraph::rebuildCheap() {
   DenseSet<Value> there, makeable;
   std::function<bool(Value)> readLater = [&](Value value) {
     return llvm::any_of(value.getUsers(), [&](Operation *user) {
-      return !forward.contains(user) || (isa<nn::RowsOp>(user) && readLater(user->getResult(0)));
+      return !forward.contains(user) || (isa<nn::RowsOp, nn::SpreadOp>(user) && readLater(user->getResult(0)));
     });
   };
   for (Operation &op : scratch.block()) {
@@ -137,14 +137,22 @@ void PieceGraph::splitStash() {
 // W runs the ops that make gradients of weights and nothing else: it reads no weight (docs/derivatives.md R3).
 void PieceGraph::collectPending() {
   DenseSet<Value> crossing;
-  auto isWeightOp = [](Operation *op) { return op && op->hasTrait<nn::WeightGradient>(); };
+  auto isWeightOp = [](Operation *op) { // and the sum of what neighbours with the same piece of a weight have
+    if (auto sum = dyn_cast_or_null<nn::AllReduceOp>(op))
+      op = sum.getX().getDefiningOp();
+    return op && op->hasTrait<nn::WeightGradient>();
+  };
   auto crosses = [&](Value value) {
     Operation *op = value.getDefiningOp();
     return op && !isWeightOp(op) && !isa<nn::ZeroOp>(op);
   };
   auto viewed = [](Value value) { // W takes its rows itself
-    auto rows = value.getDefiningOp<nn::RowsOp>();
-    return rows ? rows.getX() : value;
+    while (Operation *view = value.getDefiningOp()) {
+      if (!isa<nn::RowsOp, nn::SpreadOp>(view))
+        break;
+      value = view->getOperand(0);
+    }
+    return value;
   };
   for (Value sum : gradSums)
     if (crosses(sum))

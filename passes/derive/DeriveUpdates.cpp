@@ -299,15 +299,20 @@ LogicalResult Updates::refuseToCut(StringRef what, int64_t elements) {
 
 /// Its steps are products of whole matrices.
 LogicalResult Updates::refuseMuon() {
-  for (const PieceWeight &weight : piece.weights)
-    if (!weight.isFrozen() && optimizer.ruleFor(weight.attr) == Optimizer::Rule::muon)
-      return emitError(piece.loc) << "`muon` needs whole matrices, and " << weight.attr.getName() << " is cut over "
-                                  << piece.shards << " ranks (`opt at shard(..)`); `adamw` and `sgd` can cut it";
+  for (const PieceWeight &weight : piece.weights) {
+    bool isCut = piece.shards > 0 || weight.attr.getDeclared().getCut();
+    if (!isCut || weight.isFrozen() || optimizer.ruleFor(weight.attr) != Optimizer::Rule::muon)
+      continue;
+    auto error = emitError(piece.loc) << "`muon` needs whole matrices, and " << weight.attr.getName()
+                                      << " is cut over ";
+    piece.shards > 0 ? error << piece.shards << " ranks (`opt at shard(..)`)" : error << "`tensor`";
+    return error << "; `adamw` and `sgd` can cut it";
+  }
   return success();
 }
 
 LogicalResult Updates::write() {
-  if (piece.shards > 0 && failed(refuseMuon()))
+  if (failed(refuseMuon()))
     return failure();
   SmallVector<Type> types;
   SmallVector<int64_t> runs;

@@ -1,10 +1,12 @@
 // Every pass on programs refuses those of the two other levels, with one error and a note at the first op of the level.
 // RUN: not pp-opt %s --split-input-file --pp-adapt-linears 2>&1 | FileCheck %s -DPASS=adapt-linears "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-split-vocabulary 2>&1 | FileCheck %s -DPASS=split-vocabulary "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-split-parts 2>&1 | FileCheck %s -DPASS=split-parts "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-units 2>&1 | FileCheck %s -DPASS=verify-units "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-freeze-weights 2>&1 | FileCheck %s -DPASS=freeze-weights "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-fuse-units 2>&1 | FileCheck %s -DPASS=fuse-units "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-derive-tasks 2>&1 | FileCheck %s -DPASS=derive-tasks "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
+// RUN: not pp-opt %s --split-input-file --pp-verify-layouts 2>&1 | FileCheck %s -DPASS=verify-layouts "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-linearize-actions 2>&1 | FileCheck %s -DPASS=linearize-actions "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-verify-arrivals 2>&1 | FileCheck %s -DPASS=verify-arrivals "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes
 // RUN: not pp-opt %s --split-input-file --pp-derive-forward 2>&1 | FileCheck %s -DPASS=derive-forward "-DTAKES=actions" --check-prefix=ACTIONS --implicit-check-not=takes

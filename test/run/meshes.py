@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges `mesh data = D` by execution: D replicas of a schedule against one rank with D times the rows."""
+"""Judges `mesh data = D, tensor = T` by execution, against one rank with whole weights and D times the rows."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: meshes.py PP_COMPILE FOLDER [--all] [--only NAME]..
@@ -15,6 +15,13 @@ SCHEDULES = ("1f1b", "zb_v/model=gpt2", "gpipe", "interleaved/model=gpt2", "weip
              "fsdp", "slimpipe/exchange=true/kv_heads=1", "helixpipe/model=gpt2", "dualpipe_v/microbatches=8",
              "1f1b_vocabulary", "1f1b/model=gpt2", "weipipe_interleave/model=gpt2", "fsdp/model=gpt2",
              "replicated_1f1b", "zero1")
+# On the tensor axis: schedule, devices of the axis, replicas, and sizes that the reference shares.
+TENSOR = (("single", 2, 1, dict(ranks=1, vocab=255)), ("single/model=gpt2", 2, 1, dict(ranks=1, vocab=257)),
+          ("1f1b/kv_heads=1", 2, 2, dict(ranks=2)), ("zb_v/model=gpt2", 2, 1, dict(ranks=2)))
+ALL_TENSOR = TENSOR + (
+    ("single/kv_heads=4", 4, 1, dict(ranks=1, vocab=250)), ("single/kv_heads=2", 4, 1, dict(ranks=1)),
+    ("single/kv_heads=1", 4, 1, dict(ranks=1)), ("single/model=gpt2", 4, 1, dict(ranks=1)),
+) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES if schedule != "1f1b_vocabulary")
 SHARED = ("model", "kv_heads", "microbatches")  # with the reference
 SIZES = dict(model="llama", precision="f64", ranks=4, microbatches=4)
 
@@ -42,23 +49,26 @@ class Meshes:
             self.references[key] = self.runner.run(program, 1, "threads", "rendezvous")
         return self.references[key]
 
-    def schedule(self, schedule, replicas, modes, **values):
+    def schedule(self, schedule, replicas, modes, tensor=1, **values):
         name, *more = schedule.split("/")
         if not self.wants(schedule):
             return
         given = values | dict(pair.split("=") for pair in more if pair.split("=")[0] in SHARED)
-        program = self.runner.compile(schedule=schedule, **SIZES | values, **{"mesh.data": replicas})
+        axes = {"mesh.data": replicas} | ({"mesh.tensor": tensor} if tensor > 1 else {})
+        program = self.runner.compile(schedule=schedule, **SIZES | values, **axes)
+        devices, what = (values.get("ranks", SIZES["ranks"]) * replicas * tensor,
+                         f"{replicas} x {schedule}" + (f" tensor {tensor} {values or ''}" if tensor > 1 else ""))
         wanted, first = self.reference(replicas, given), None
         tolerance = TOLERANCE[SIZES["precision"]]
         for transport, sends in modes:
-            gradients, losses, weights = self.runner.run(program, SIZES["ranks"] * replicas, transport, sends)
+            gradients, losses, weights = self.runner.run(program, devices, transport, sends)
             worst, where = difference(gradients, wanted[0])
             drift = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted[1]))
             trained, moved = difference(weights, wanted[2])
             first = first or (gradients, losses, weights)
             same = first == (gradients, losses, weights)
             good = same and worst <= tolerance and drift <= 10 * tolerance and trained <= TRAINED[SIZES["precision"]]
-            self.tally.check(good, f"{replicas} x {schedule} {transport} {sends}: gradients {worst:.1e} losses "
+            self.tally.check(good, f"{what} {transport} {sends}: gradients {worst:.1e} losses "
                                    f"{drift:.1e} trained {trained:.1e}"
                                    + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
 
@@ -188,6 +198,9 @@ def main():
             if harness.RUNTIME:
                 modes.append((f"streams/{number}", "rendezvous"))
             tests.schedule(schedule, replicas, modes)
+    for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
+        modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
+        tests.schedule(schedule, replicas, modes, tensor, **values)
     for name in ("bits", "orders", "resumed", "rows", "logprobs", "faults", "traces"):
         if tests.wants(name):
             getattr(tests, name)()

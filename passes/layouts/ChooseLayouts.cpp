@@ -1,0 +1,333 @@
+// Chooses layouts on the tensor axis by dynamic programming over the ops of a layer, or of a part outside the layers.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   a: full ─▶ spread ─▶ copy ─▶ linear w shard 1 ─▶ shard 2 ─▶ attention ─▶ shard 2 ─▶ linear wo shard 0 ─▶ partial
+//                                                                                    ─▶ all_reduce ─▶ y: full
+//
+// A state is what is known behind an op: the layout of each live value, and the other forms in which it is there. The
+// rules of the ops (passes/layouts/Layouts.h) say how it can go on. Every weight of two or more dimensions is cut if
+// its reader has a rule for that; without this constraint the cheapest choice would be to cut none. Of two ways to one
+// state the cheaper one stays: by the products of a device, then by what comes to it in forward and backward, then by
+// the number of exchanges; then the one that was found first.
+#include "passes/layouts/ChooseLayouts.h"
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace pp;
+using nn::DeviceLayout;
+using LayoutKind = DeviceLayout::Kind;
+
+static bool hasAttribute(BlockArgument argument, StringRef name) {
+  auto part = cast<func::FuncOp>(argument.getOwner()->getParentOp());
+  return part.getArgAttr(argument.getArgNumber(), name) != nullptr;
+}
+
+static BlockArgument weightOf(Value value) {
+  auto argument = dyn_cast<BlockArgument>(value);
+  return argument && hasAttribute(argument, nn::kWeightAttr) ? argument : BlockArgument();
+}
+
+SmallVector<BlockArgument> pp::flowOf(func::FuncOp part) {
+  SmallVector<BlockArgument> flow;
+  for (BlockArgument argument : part.getArguments())
+    if (llvm::none_of(ArrayRef<StringRef>{nn::kWeightAttr, nn::kDataAttr, nn::kStatsAttr, nn::kFromAttr},
+                      [&](StringRef name) { return hasAttribute(argument, name); }))
+      flow.push_back(argument);
+  return flow;
+}
+
+/// Its linear makes logits: those of tokens beyond the vocabulary do not exist.
+static bool makesLogits(Operation *reader) {
+  if (isa<nn::TransposeOp>(reader))
+    return llvm::all_of(reader->getUsers(), makesLogits);
+  auto linear = dyn_cast<nn::LinearOp>(reader);
+  return linear && llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>);
+}
+
+bool pp::isVocabulary(Value weight, const DeviceLayout &layout) {
+  return llvm::all_of(weight.getUsers(), [&](Operation *reader) {
+    return (isa<nn::EmbeddingOp>(reader) && layout.dim == 0) || makesLogits(reader);
+  });
+}
+
+namespace {
+
+/// What one choice costs, compared in this order.
+struct Price {
+  double work = 0, received = 0, exchanges = 0;
+  bool operator<(const Price &other) const {
+    return std::tie(work, received, exchanges) < std::tie(other.work, other.received, other.exchanges);
+  }
+};
+
+struct State {
+  llvm::MapVector<Value, SmallVector<DeviceLayout>> forms; ///< of live values; the first is that of the value itself
+  Price price;
+  std::vector<LayoutChoice::Step> steps;
+  SmallVector<std::pair<Value, DeviceLayout>> arguments;
+};
+
+class Chooser {
+public:
+  Chooser(ArrayRef<func::FuncOp> parts, int64_t devices) : parts(parts), devices(devices) {}
+  FailureOr<LayoutChoice> run();
+
+private:
+  /// By what is known behind an op, in the order in which it was found.
+  struct States : std::vector<std::pair<std::string, State>> {
+    void keep(const std::string &key, const State &state) {
+      auto known = llvm::find_if(*this, [&](auto &entry) { return entry.first == key; });
+      if (known == end())
+        emplace_back(key, state);
+      else if (state.price < known->second.price)
+        known->second = state;
+    }
+  };
+
+  void enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> before) const;
+  SmallVector<DeviceLayout> candidates(const State &state, Operation *op, Value operand) const;
+  void choose(const State &state, Operation *op, SmallVectorImpl<DeviceLayout> &chosen, States &next) const;
+  void step(const State &state, Operation *op, ArrayRef<DeviceLayout> chosen, States &next) const;
+  std::optional<SmallVector<DeviceLayout>> results(Operation *op, ArrayRef<DeviceLayout> chosen) const;
+  bool convert(State &state, Value value, const DeviceLayout &wanted) const;
+  SmallVector<DeviceLayout> returned(State &state, func::FuncOp part) const;
+  LogicalResult refuse(Operation *op, const State &state) const;
+  /// The share of a whole value that comes to a device when all devices hand it around once.
+  double share() const { return static_cast<double>(devices - 1) / static_cast<double>(devices); }
+
+  ArrayRef<func::FuncOp> parts;
+  int64_t devices;
+  SmallVector<int64_t> runs = {1};   ///< blocks in which columns may be cut
+  SmallVector<int64_t> copies = {1}; ///< neighbours that may have one piece
+};
+
+} // namespace
+
+/// Data has no layout; what comes from other parts by name, and statistics, are whole.
+void Chooser::enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> before) const {
+  state.forms.clear();
+  SmallVector<BlockArgument> flow = flowOf(part);
+  for (BlockArgument argument : part.getArguments()) {
+    if (hasAttribute(argument, nn::kWeightAttr))
+      continue;
+    auto *place = llvm::find(flow, argument);
+    DeviceLayout layout =
+        hasAttribute(argument, nn::kDataAttr) ? DeviceLayout::of(LayoutKind::none) : DeviceLayout::of(LayoutKind::full);
+    if (place != flow.end() && static_cast<size_t>(place - flow.begin()) < before.size())
+      layout = before[place - flow.begin()];
+    state.forms[argument] = {layout};
+    state.arguments.push_back({argument, layout});
+  }
+}
+
+/// The layouts in which an op may ask for this operand.
+SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op, Value operand) const {
+  auto known = state.forms.find(operand);
+  if (known != state.forms.end()) {
+    SmallVector<DeviceLayout> all = known->second;
+    DeviceLayout first = all.front();
+    auto add = [&](const DeviceLayout &layout) {
+      if (!llvm::is_contained(all, layout))
+        all.push_back(layout);
+    };
+    if (first.kind == LayoutKind::partial)
+      add(DeviceLayout::of(LayoutKind::full));
+    if (first.kind == LayoutKind::partial || first.kind == LayoutKind::full)
+      add(DeviceLayout::of(LayoutKind::copy));
+    if (first.kind == LayoutKind::shard && first.copies > 1 && weightOf(operand))
+      add(DeviceLayout::shard(first.dim, first.runs, first.copies, LayoutKind::copy));
+    return all;
+  }
+  int64_t rank = cast<RankedTensorType>(operand.getType()).getRank();
+  SmallVector<DeviceLayout> all;
+  for (int64_t dim = 0; dim < rank; ++dim)
+    for (int64_t run : runs)
+      for (int64_t copy : copies)
+        all.push_back(DeviceLayout::shard(dim, run, copy, copy > 1 ? LayoutKind::copy : LayoutKind::full));
+  if (rank == 1 || isa<nn::PositionsOp>(op)) {
+    all.push_back(DeviceLayout::of(LayoutKind::full));
+    all.push_back(DeviceLayout::of(LayoutKind::copy));
+  }
+  return all;
+}
+
+/// What the weight is in memory, if it is read like this.
+static DeviceLayout asKept(DeviceLayout layout) {
+  layout.among = LayoutKind::full;
+  return layout.kind == LayoutKind::copy ? DeviceLayout::of(LayoutKind::full) : layout;
+}
+
+/// Makes the value there in this form, if a conversion leads to it; counts what that moves in forward and backward.
+bool Chooser::convert(State &state, Value value, const DeviceLayout &wanted) const {
+  auto &forms = state.forms[value];
+  if (forms.empty()) {
+    forms.push_back(asKept(wanted));
+    state.arguments.push_back({value, forms.front()});
+  }
+  if (llvm::is_contained(forms, wanted))
+    return true;
+  DeviceLayout full = DeviceLayout::of(LayoutKind::full);
+  double bytes = static_cast<double>(cast<RankedTensorType>(value.getType()).getNumElements());
+  auto pay = [&] {
+    state.price.received += 2 * share() * bytes;
+    state.price.exchanges += 1;
+  };
+  if (forms.front().kind == LayoutKind::partial && !llvm::is_contained(forms, full)) {
+    forms.push_back(full); // all_reduce
+    pay();
+    if (wanted == full)
+      return true;
+  }
+  bool isSpread = wanted.kind == LayoutKind::copy && llvm::is_contained(forms, full);
+  if (!isSpread && !(wanted.among == LayoutKind::copy && asKept(wanted) == forms.front()))
+    return false;
+  forms.push_back(wanted); // spread, whose derivative is an all_reduce
+  pay();
+  return true;
+}
+
+/// Of losses that are cut by the vocabulary, which SplitParts writes with their exchange, the result is whole.
+std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRef<DeviceLayout> chosen) const {
+  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && chosen.front() == DeviceLayout::shard(2))
+    return SmallVector<DeviceLayout>{DeviceLayout::of(LayoutKind::full)};
+  if (auto attention = dyn_cast<nn::AttentionOp>(op); attention && chosen[1].kind == LayoutKind::shard) {
+    int64_t heads = attention.getKvHeads() ? attention.getKvHeads() : attention.getHeads();
+    if (chosen[1].copies != std::max<int64_t>(1, devices / heads)) // each device has whole heads of keys
+      return std::nullopt;
+  }
+  return nn::inferLayouts(op, chosen, devices);
+}
+
+void Chooser::step(const State &state, Operation *op, ArrayRef<DeviceLayout> chosen, States &next) const {
+  std::optional<SmallVector<DeviceLayout>> made = results(op, chosen);
+  if (!made)
+    return;
+  State after = state;
+  for (auto [operand, layout] : llvm::zip(op->getOperands(), chosen))
+    if (layout.kind != LayoutKind::none && !convert(after, operand, layout))
+      return;
+  bool isCut = llvm::any_of(chosen, [](const DeviceLayout &layout) { return layout.kind == LayoutKind::shard; });
+  if (isa<nn::LinearOp, nn::AttentionOp>(op))
+    after.price.work += cast<nn::Kernel>(op).flops() / static_cast<double>(isCut ? devices : 1);
+  for (auto [result, layout] : llvm::zip(op->getResults(), *made))
+    after.forms[result] = {layout};
+  after.steps.push_back({SmallVector<DeviceLayout>(chosen), *made});
+  std::string key;
+  SmallVector<Value> dead;
+  for (auto &[value, forms] : after.forms) {
+    bool isRead = llvm::any_of(value.getUsers(), [&](Operation *user) { return op->isBeforeInBlock(user); });
+    if (!isRead) {
+      dead.push_back(value);
+      continue;
+    }
+    key += std::to_string(reinterpret_cast<uintptr_t>(value.getAsOpaquePointer())) + ":";
+    for (const DeviceLayout &form : forms)
+      key += form.text() + ";";
+  }
+  for (Value value : dead)
+    after.forms.erase(value);
+  next.keep(key, after);
+}
+
+void Chooser::choose(const State &state, Operation *op, SmallVectorImpl<DeviceLayout> &chosen, States &next) const {
+  if (chosen.size() == op->getNumOperands())
+    return step(state, op, chosen, next);
+  Value operand = op->getOperand(chosen.size());
+  for (unsigned i = 0; i < chosen.size(); ++i) // twice the same value
+    if (op->getOperand(i) == operand) {
+      chosen.push_back(DeviceLayout(chosen[i]));
+      choose(state, op, chosen, next);
+      chosen.pop_back();
+      return;
+    }
+  for (const DeviceLayout &layout : candidates(state, op, operand)) {
+    chosen.push_back(layout);
+    choose(state, op, chosen, next);
+    chosen.pop_back();
+  }
+}
+
+/// What the part returns: no sums that are not added up, and whole values where the next reader may be any part.
+SmallVector<DeviceLayout> Chooser::returned(State &state, func::FuncOp part) const {
+  auto skips = part->getAttrOfType<ArrayAttr>(nn::kSkipsAttr);
+  auto values = part.front().getTerminator()->getOperands();
+  size_t followed = part == parts.back() ? 0 : values.size() - (skips ? skips.size() : 0);
+  SmallVector<DeviceLayout> layouts;
+  for (auto [i, value] : llvm::enumerate(values)) {
+    DeviceLayout first = state.forms[value].front();
+    bool stays = first.kind == LayoutKind::none || (first.kind == LayoutKind::shard && i < followed);
+    layouts.push_back(stays ? first : DeviceLayout::of(LayoutKind::full));
+    if (!stays && !convert(state, value, layouts.back()))
+      return {};
+  }
+  state.steps.push_back({layouts, {}});
+  return layouts;
+}
+
+LogicalResult Chooser::refuse(Operation *op, const State &state) const {
+  auto part = op->getParentOfType<func::FuncOp>();
+  auto error = op->emitError() << "`" << op->getName().stripDialect() << "` in part `" << part.getName()
+                               << "` has no rule for `tensor = " << devices << "`";
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    auto known = state.forms.find(operand);
+    if (known == state.forms.end())
+      continue;
+    error << (i == 0 ? ": " : ", ") << "operand " << i << " is " << known->second.front().text();
+  }
+  return error;
+}
+
+FailureOr<LayoutChoice> Chooser::run() {
+  for (func::FuncOp part : parts)
+    part.walk([&](Operation *op) {
+      if (auto split = dyn_cast<nn::SplitOp>(op); split && split.getParts() && split.getPeriods() == 1)
+        runs.push_back(*split.getParts());
+      if (auto attention = dyn_cast<nn::AttentionOp>(op))
+        if (int64_t heads = attention.getKvHeads(); heads > 0 && devices > heads)
+          copies.push_back(devices / heads);
+    });
+  for (auto *list : {&runs, &copies}) {
+    llvm::sort(*list);
+    list->erase(std::unique(list->begin(), list->end()), list->end());
+  }
+  std::vector<std::pair<State, SmallVector<DeviceLayout>>> ends = {{State(), {}}}; // with what the part before returned
+  for (func::FuncOp part : parts) {
+    States states;
+    for (auto &[state, before] : ends) {
+      enter(state, part, before);
+      std::string key;
+      for (const DeviceLayout &layout : before)
+        key += layout.text() + ";";
+      states.keep(key, state);
+    }
+    for (Operation &op : part.front().without_terminator()) {
+      States next;
+      SmallVector<DeviceLayout> chosen;
+      for (auto &[key, state] : states)
+        choose(state, &op, chosen, next);
+      if (next.empty())
+        return refuse(&op, states.front().second);
+      states = std::move(next);
+    }
+    ends.clear();
+    for (auto &[key, state] : states)
+      if (SmallVector<DeviceLayout> layouts = returned(state, part);
+          layouts.size() == part.front().getTerminator()->getNumOperands())
+        ends.push_back({state, layouts});
+    if (ends.empty())
+      return refuse(part.front().getTerminator(), states.front().second);
+  }
+  State &best = llvm::min_element(ends, [](auto &a, auto &b) { return a.first.price < b.first.price; })->first;
+  LayoutChoice choice;
+  size_t next = 0;
+  for (func::FuncOp part : parts)
+    for (Operation &op : part.front())
+      choice.steps[&op] = best.steps[next++];
+  for (auto &[argument, layout] : best.arguments)
+    choice.arguments[argument] = layout;
+  return choice;
+}
+
+FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices) {
+  return Chooser(parts, devices).run();
+}

@@ -1,0 +1,32 @@
+// Chooses what each device of the tensor axis has of every value in a run of the model's parts, and of every weight.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_CHOOSELAYOUTS_H
+#define PP_PASSES_CHOOSELAYOUTS_H
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "passes/layouts/Layouts.h"
+
+namespace pp {
+
+/// What was chosen for the parts: for each op what it reads, its operands in order, and what it then makes.
+struct LayoutChoice {
+  struct Step {
+    llvm::SmallVector<nn::DeviceLayout> operands, results;
+  };
+  llvm::DenseMap<mlir::Operation *, Step> steps; ///< terminators included, which make nothing
+  llvm::DenseMap<mlir::Value, nn::DeviceLayout> arguments;
+};
+
+/// `parts` follow each other: what one returns the next one reads. The first reads, and the last returns, whole values.
+/// Errors are at the ops.
+mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices);
+
+/// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
+bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);
+
+/// The arguments that come from the part before.
+llvm::SmallVector<mlir::BlockArgument> flowOf(mlir::func::FuncOp part);
+
+} // namespace pp
+
+#endif // PP_PASSES_CHOOSELAYOUTS_H

@@ -1,0 +1,342 @@
+// The rules of layouts: for each op, from what each device has of its operands to what it then has of the results.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Each rule holds because the op, applied to local parts, gives local parts; then its derivative does, too, for
+// gradients in transposed layouts: full to full, shard to shard, copy to partial and back (docs/meshes.md).
+#include "passes/layouts/Layouts.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+
+namespace pp::nn {
+using LayoutKind = DeviceLayout::Kind;
+using Results = std::optional<SmallVector<DeviceLayout>>;
+
+static const DeviceLayout kFull = DeviceLayout::of(LayoutKind::full), kCopy = DeviceLayout::of(LayoutKind::copy),
+                          kPartial = DeviceLayout::of(LayoutKind::partial), kNone = DeviceLayout::of(LayoutKind::none);
+
+static LayoutKind transposedKind(LayoutKind kind) {
+  return kind == LayoutKind::copy ? LayoutKind::partial : kind == LayoutKind::partial ? LayoutKind::copy : kind;
+}
+
+DeviceLayout DeviceLayout::transposed() const {
+  return {transposedKind(kind), dim, runs, copies, transposedKind(among)};
+}
+
+std::string DeviceLayout::text() const {
+  static constexpr llvm::StringRef kNames[] = {"none", "full", "copy", "shard", "partial"};
+  std::string text = kNames[static_cast<size_t>(kind)].str();
+  if (kind != LayoutKind::shard)
+    return text;
+  text += " " + std::to_string(dim);
+  if (runs > 1)
+    text += ", " + std::to_string(runs) + " runs";
+  if (copies > 1)
+    text += ", " + std::to_string(copies) + " copies (" + kNames[static_cast<size_t>(among)].str() + ")";
+  return text;
+}
+
+int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices) {
+  return llvm::divideCeil(whole, devices / layout.copies);
+}
+
+DeviceLayout layoutOf(WeightAttr declared) {
+  CutAttr cut = declared.getCut();
+  return cut ? DeviceLayout::shard(cut.getDim(), cut.getRuns(), cut.getCopies()) : kFull;
+}
+
+static int64_t lastOf(Value value) { return cast<RankedTensorType>(value.getType()).getRank() - 1; }
+
+/// Operands of one op by number.
+namespace {
+struct Operands {
+  Operation *op;
+  ArrayRef<DeviceLayout> layouts;
+  int64_t devices;
+
+  const DeviceLayout &at(Value value) const {
+    for (auto [operand, layout] : llvm::zip(op->getOperands(), layouts))
+      if (operand == value)
+        return layout;
+    return kNone;
+  }
+  bool isColumns(Value value) const { return at(value).kind == LayoutKind::shard && at(value).dim == lastOf(value); }
+  /// Neighbours with one piece add their gradients only where that was said (`spread`, or `all_reduce` of a gradient).
+  static bool isUsable(const DeviceLayout &layout) { return layout.copies == 1 || layout.among != LayoutKind::full; }
+  /// A sum that goes on in place.
+  bool goesOn(Value acc, const DeviceLayout &result) const {
+    return !acc || at(acc) == result || at(acc).kind == LayoutKind::none;
+  }
+};
+} // namespace
+
+static Results one(const DeviceLayout &result) { return SmallVector<DeviceLayout>{result}; }
+
+//===-- Products ------------------------------------------------------------------------------------------------===//
+
+static Results linear(LinearOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX()), w = given.at(op.getW());
+  int64_t out = op.getTransposed() ? 0 : 1;
+  if (w.kind != LayoutKind::shard || !Operands::isUsable(w))
+    return std::nullopt;
+  if (x == kCopy && w.dim == out && (!op.getBias() || given.at(op.getBias()) == w.along(0)))
+    return one(w.along(lastOf(op.getY())));
+  bool isRow = given.isColumns(op.getX()) && w == x.along(1 - out) && x.copies == 1;
+  return isRow && !op.getBias() ? one(kPartial) : Results();
+}
+
+static Results linearDx(LinearDxOp op, const Operands &given) {
+  DeviceLayout dy = given.at(op.getDy()), w = given.at(op.getW());
+  int64_t out = op.getTransposed() ? 0 : 1;
+  DeviceLayout result = kNone;
+  if (given.isColumns(op.getDy()) && w.kind == LayoutKind::shard && w == dy.transposed().along(out))
+    result = kPartial;
+  else if (dy == kCopy && w.kind == LayoutKind::shard && w.dim == 1 - out && w.copies == 1)
+    result = w.along(lastOf(op.getDx()));
+  return result != kNone && given.goesOn(op.getAcc(), result) ? one(result) : Results();
+}
+
+static Results linearDw(LinearDwOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX()), dy = given.at(op.getDy());
+  int64_t out = op.getTransposed() ? 0 : 1;
+  DeviceLayout result = kNone;
+  if (x == kCopy && given.isColumns(op.getDy()) && Operands::isUsable(dy))
+    result = dy.along(out);
+  else if (given.isColumns(op.getX()) && x.copies == 1 && dy == kCopy)
+    result = x.along(1 - out);
+  return result != kNone && given.goesOn(op.getAcc(), result) ? one(result) : Results();
+}
+
+static Results biasDw(BiasDwOp op, const Operands &given) {
+  DeviceLayout dy = given.at(op.getDy());
+  bool fits = given.isColumns(op.getDy()) && Operands::isUsable(dy) && given.goesOn(op.getAcc(), dy.along(0));
+  return fits ? one(dy.along(0)) : Results();
+}
+
+static Results addBias(AddBiasOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX());
+  return given.isColumns(op.getX()) && given.at(op.getBias()) == x.along(0) ? one(x) : Results();
+}
+
+//===-- Tables and losses ---------------------------------------------------------------------------------------===//
+
+static Results embeddingDw(EmbeddingDwOp op, const Operands &given) {
+  bool fits = op.getFirstBy() && given.at(op.getDx()) == kCopy && given.goesOn(op.getAcc(), DeviceLayout::shard(0));
+  return fits ? one(DeviceLayout::shard(0)) : Results();
+}
+
+/// Each device's statistics are pieces of those of all, which are gathered along the first dimension.
+static Results statistics(CrossEntropyStatsOp op, const Operands &given) {
+  bool fits = op.getFirstBy() && given.at(op.getZ()) == DeviceLayout::shard(lastOf(op.getZ()));
+  return fits ? one(DeviceLayout::shard(0)) : Results();
+}
+
+static Results gradientOfLogits(CrossEntropyDzOp op, const Operands &given) {
+  bool fits = op.getFirstBy() && given.at(op.getZ()) == DeviceLayout::shard(lastOf(op.getZ())) &&
+              given.at(op.getStats()) == kFull;
+  return fits ? one(given.at(op.getZ())) : Results();
+}
+
+//===-- Columns -------------------------------------------------------------------------------------------------===//
+
+/// The runs of a cut width become values of their own, or each device has whole periods.
+static Results split(SplitOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX());
+  auto periods = static_cast<int64_t>(op.getPeriods());
+  if (!given.isColumns(op.getX()))
+    return std::nullopt;
+  bool isRuns = x.runs > 1 && periods == 1 && op.getParts() && static_cast<int64_t>(*op.getParts()) == x.runs;
+  if (!isRuns && (x.runs > 1 || periods == 1))
+    return std::nullopt;
+  return SmallVector<DeviceLayout>(op.getNumResults(), DeviceLayout::shard(x.dim, 1, x.copies, x.among));
+}
+
+static Results sliceColumns(SliceColumnsOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX());
+  auto width = cast<RankedTensorType>(op.getX().getType()).getShape().back();
+  bool isRun = x.runs > 1 && static_cast<int64_t>(op.getWidth()) * x.runs == width && op.getPeriods() == 1;
+  if (!given.isColumns(op.getX()) || (!isRun && (x.runs > 1 || op.getPeriods() == 1)))
+    return std::nullopt;
+  return one(DeviceLayout::shard(x.dim, 1, x.copies, x.among));
+}
+
+static Results placeColumns(PlaceColumnsOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX());
+  auto width = cast<RankedTensorType>(op.getX().getType()).getShape().back();
+  if (!given.isColumns(op.getX()) || x.runs > 1)
+    return std::nullopt;
+  if (op.getPeriods() == 1)
+    x.runs = static_cast<int64_t>(op.getTotal()) / width;
+  return given.goesOn(op.getAcc(), x) ? one(x) : Results();
+}
+
+/// All operands alike, by columns or as terms of sums that the op passes on.
+static Results alike(Operation *op, const Operands &given, bool isLinear) {
+  DeviceLayout common = kNone;
+  for (const DeviceLayout &layout : given.layouts) {
+    if (layout.kind == LayoutKind::none)
+      continue;
+    if (common.kind != LayoutKind::none && layout != common)
+      return std::nullopt;
+    common = layout;
+  }
+  if (common.kind == LayoutKind::none)
+    return SmallVector<DeviceLayout>(op->getNumResults(), kNone);
+  bool isPassed = common.kind == LayoutKind::shard || (isLinear && common.kind != LayoutKind::full);
+  return isPassed ? Results(SmallVector<DeviceLayout>(op->getNumResults(), common)) : Results();
+}
+
+//===-- Attention -----------------------------------------------------------------------------------------------===//
+
+/// The heads of a device: those of queries, and those of keys that they read.
+static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t width) {
+  if (!given.isColumns(q) || given.at(q) != DeviceLayout::shard(width))
+    return false;
+  return llvm::all_of(kv, [&](Value value) {
+    DeviceLayout layout = given.at(value);
+    return given.isColumns(value) && layout.runs == 1 && Operands::isUsable(layout) && layout == given.at(kv.front());
+  });
+}
+
+static Results attention(AttentionOp op, const Operands &given) {
+  int64_t width = lastOf(op.getQ());
+  if (op.getDropoutAttr() || !haveHeads(given, op.getQ(), op.getKv(), width))
+    return std::nullopt;
+  return SmallVector<DeviceLayout>{DeviceLayout::shard(width), DeviceLayout::shard(1)};
+}
+
+static Results attentionBwd(AttentionBwdOp op, const Operands &given) {
+  int64_t width = lastOf(op.getQ());
+  bool fits = haveHeads(given, op.getQ(), op.getKv(), width) && given.at(op.getDout()) == DeviceLayout::shard(width) &&
+              given.at(op.getLse()) == DeviceLayout::shard(1) && given.at(op.getDelta()) == DeviceLayout::shard(1) &&
+              given.goesOn(op.getAcc(), DeviceLayout::shard(width));
+  if (!fits)
+    return std::nullopt;
+  SmallVector<DeviceLayout> results = {DeviceLayout::shard(width)};
+  for (Value value : op.getKv())
+    results.push_back(given.at(value).transposed());
+  return results;
+}
+
+/// Parts of an attention and what joins them: columns and their statistics, head by head.
+static Results byHeads(Operation *op, const Operands &given) {
+  for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts)) {
+    int64_t rank = cast<RankedTensorType>(operand.getType()).getRank();
+    auto type = cast<RankedTensorType>(operand.getType());
+    bool isHeads = isa<SinkOp, SinkBwdOp>(op) && type.getRank() == 1;
+    if (layout.kind != LayoutKind::none && layout != DeviceLayout::shard(isHeads ? 0 : layout.dim == 1 ? 1 : rank - 1))
+      return std::nullopt;
+  }
+  SmallVector<DeviceLayout> results;
+  for (auto [i, type] : llvm::enumerate(op->getResultTypes())) {
+    int64_t rank = cast<RankedTensorType>(type).getRank();
+    bool isStatistic = isa<AttentionDeltaOp>(op) || (i == 1 && isa<AttentionMergeOp, SinkOp>(op));
+    results.push_back(DeviceLayout::shard(rank == 1 ? 0 : isStatistic ? 1 : rank - 1));
+  }
+  return results;
+}
+
+//===-- Norms of heads ------------------------------------------------------------------------------------------===//
+
+/// Every head by itself: a device's heads share the gain, whose gradient is the sum of what all devices' heads give.
+static Results normOfHeads(RmsnormOp op, const Operands &given) {
+  bool fits = op.getHeads() > 1 && given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy;
+  DeviceLayout x = given.at(op.getX());
+  return fits && x.runs == 1 ? Results(SmallVector<DeviceLayout>{x, x}) : Results();
+}
+
+static Results normOfHeadsAgain(RmsnormRebuildOp op, const Operands &given) {
+  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy && given.at(op.getX()).runs == 1;
+  return fits ? one(given.at(op.getX())) : Results();
+}
+
+static Results normOfHeadsBwd(RmsnormBwdOp op, const Operands &given) {
+  DeviceLayout dy = given.at(op.getDy());
+  bool fits = given.isColumns(op.getDy()) && given.at(op.getX()) == dy.transposed() &&
+              given.at(op.getGain()) == kCopy && given.goesOn(op.getAcc(), dy);
+  return fits ? Results(SmallVector<DeviceLayout>{dy, kPartial}) : Results();
+}
+
+//===-- Exchanges -----------------------------------------------------------------------------------------------===//
+
+/// Between all devices, or those that are neighbours with the same piece.
+static bool areNeighbours(const DeviceLayout &x, std::optional<uint64_t> neighbours) {
+  return neighbours && x.kind == LayoutKind::shard && x.copies == static_cast<int64_t>(*neighbours);
+}
+
+static Results spread(SpreadOp op, DeviceLayout x) {
+  if (x == kFull && !op.getNeighbours())
+    return one(kCopy);
+  if (!areNeighbours(x, op.getNeighbours()) || x.among != LayoutKind::full)
+    return std::nullopt;
+  x.among = LayoutKind::copy;
+  return one(x);
+}
+
+static Results allReduce(AllReduceOp op, DeviceLayout x) {
+  if (x == kPartial && !op.getNeighbours())
+    return one(kFull);
+  if (!areNeighbours(x, op.getNeighbours()) || x.among != LayoutKind::partial)
+    return std::nullopt;
+  x.among = LayoutKind::full;
+  return one(x);
+}
+
+static Results allGather(AllGatherOp op, const Operands &given) {
+  DeviceLayout x = given.layouts.front();
+  return x == DeviceLayout::shard(static_cast<int64_t>(op.getDim())) ? one(kFull) : Results();
+}
+
+//===-- All of them ---------------------------------------------------------------------------------------------===//
+
+static Results distributed(Operation *op, const Operands &given) {
+  return llvm::TypeSwitch<Operation *, Results>(op)
+      .Case([&](LinearOp linearOp) { return linear(linearOp, given); })
+      .Case([&](LinearDxOp dx) { return linearDx(dx, given); })
+      .Case([&](LinearDwOp dw) { return linearDw(dw, given); })
+      .Case([&](BiasDwOp db) { return biasDw(db, given); })
+      .Case([&](AddBiasOp bias) { return addBias(bias, given); })
+      .Case([&](TransposeOp transpose) {
+        DeviceLayout w = given.layouts.front();
+        return w.kind == LayoutKind::shard ? one(w.along(1 - w.dim)) : Results();
+      })
+      .Case([&](EmbeddingOp embedding) {
+        return given.at(embedding.getTable()) == DeviceLayout::shard(0) ? one(kPartial) : Results();
+      })
+      .Case([&](EmbeddingDwOp dw) { return embeddingDw(dw, given); })
+      .Case([&](CrossEntropyStatsOp stats) { return statistics(stats, given); })
+      .Case([&](CrossEntropyDzOp dz) { return gradientOfLogits(dz, given); })
+      .Case([&](SplitOp splitOp) { return split(splitOp, given); })
+      .Case([&](SliceColumnsOp slice) { return sliceColumns(slice, given); })
+      .Case([&](PlaceColumnsOp place) { return placeColumns(place, given); })
+      .Case([&](AttentionOp attentionOp) { return attention(attentionOp, given); })
+      .Case([&](AttentionBwdOp backward) { return attentionBwd(backward, given); })
+      .Case<AttentionMergeOp, AttentionDeltaOp, SinkOp, SinkBwdOp>(
+          [&](Operation *heads) { return byHeads(heads, given); })
+      .Case([&](RmsnormOp norm) { return normOfHeads(norm, given); })
+      .Case([&](RmsnormRebuildOp norm) { return normOfHeadsAgain(norm, given); })
+      .Case([&](RmsnormBwdOp norm) { return normOfHeadsBwd(norm, given); })
+      .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp>(
+          [&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
+      .Case<GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, RopeOp>(
+          [&](Operation *each) { return alike(each, given, /*isLinear=*/false); })
+      .Default(Results());
+}
+
+Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
+  Operands given{op, operands, devices};
+  if (auto view = dyn_cast<SpreadOp>(op))
+    return spread(view, operands.front());
+  if (auto sum = dyn_cast<AllReduceOp>(op))
+    return allReduce(sum, operands.front());
+  if (auto gather = dyn_cast<AllGatherOp>(op))
+    return allGather(gather, given);
+  auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };
+  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op))
+    return SmallVector<DeviceLayout>(op->getNumResults(), kFull);
+  if (isa<ZeroOp>(op))
+    return one(kNone);
+  return distributed(op, given);
+}
+
+} // namespace pp::nn

@@ -1,0 +1,57 @@
+// Layouts of values over the devices of an axis, and the rules by which an op computes on what each device has.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_PASSES_LAYOUTS_H
+#define PP_PASSES_LAYOUTS_H
+
+#include "dialect/nn/Nn.h"
+#include <optional>
+
+namespace pp::nn {
+
+/// What the devices of an axis have of one value.
+struct DeviceLayout {
+  enum class Kind {
+    none,    ///< it has no gradient and fits every rule: integers, zeros
+    full,    ///< all have it, and all compute and get all of its gradient
+    copy,    ///< all have it; its gradient is the sum of what they get
+    shard,   ///< each has one of equal pieces of a dimension
+    partial, ///< it is the sum of what they have
+  };
+  Kind kind = Kind::full;
+  int64_t dim = 0;    ///< of a shard
+  int64_t runs = 1;   ///< of a shard: the dimension is so many blocks, each cut for itself (q|k|v)
+  int64_t copies = 1; ///< of a shard: each piece is on so many neighbours
+  /// Of a shard with copies: what the neighbours have of their piece.
+  Kind among = Kind::full;
+
+  static DeviceLayout of(Kind kind) { return {kind}; }
+  static DeviceLayout shard(int64_t dim, int64_t runs = 1, int64_t copies = 1, Kind among = Kind::full) {
+    return {Kind::shard, dim, runs, copies, among};
+  }
+  bool operator==(const DeviceLayout &other) const {
+    return kind == other.kind && dim == other.dim && runs == other.runs && copies == other.copies &&
+           among == other.among;
+  }
+  bool operator!=(const DeviceLayout &other) const { return !(*this == other); }
+  /// The same pieces of another dimension.
+  DeviceLayout along(int64_t other) const { return {kind, other, runs, copies, among}; }
+  /// That of its gradient.
+  DeviceLayout transposed() const;
+  /// `shard 2, 3 runs`, `copy`.
+  std::string text() const;
+};
+
+/// The layouts of the op's results from those of its operands; nothing where no rule allows these operands.
+/// Every op is replicated, from `full` to `full`, or distributed, where no operand is `full` (docs/meshes.md).
+std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands,
+                                                            int64_t devices);
+
+/// How many elements of a dimension of this size a device has; what is beyond the end does not exist.
+int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices);
+
+/// That of a weight which is declared so.
+DeviceLayout layoutOf(WeightAttr declared);
+
+} // namespace pp::nn
+
+#endif // PP_PASSES_LAYOUTS_H

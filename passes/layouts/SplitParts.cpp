@@ -1,0 +1,397 @@
+// Cuts the parts of the model over the devices of the tensor axis: what each device has of every value, and exchanges.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// Before: func @post(%o, %x, %wo: tensor<64x64xf32>, ..)     After: func @post(%o: tensor<2x32x32xf32>, %x,
+//           %z = linear %o, %wo                                       %wo: tensor<32x64xf32> {nn.weight = .. cut ..}
+//           %y = add %x, %z                                           %z = linear %o, %wo
+//           %n = rmsnorm %y, %g                                       %s = all_reduce %z over <tensor>
+//           %p = linear %n, %wg                                       %y = add %x, %s
+//                                                                     %n = rmsnorm %y, %g
+//                                                                     %c = spread %n over <tensor>
+//                                                                     %p = linear %c, %wg
+//
+// All devices run this one text. From here on every pass sees local tensors, and ops that exchange them.
+#include "dialect/pipeline/Pipeline.h"
+#include "passes/Passes.h"
+#include "passes/layouts/ChooseLayouts.h"
+#include "llvm/ADT/MapVector.h"
+
+namespace pp {
+#define GEN_PASS_DEF_SPLITPARTS
+#include "passes/Passes.h.inc"
+} // namespace pp
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+using nn::DeviceLayout;
+using LayoutKind = DeviceLayout::Kind;
+
+/// A row-parallel linear adds its bias behind the sum, so each linear and its bias are two ops until that is known.
+static void takeBiasesOut(func::FuncOp part) {
+  for (auto linear : llvm::to_vector(part.getOps<nn::LinearOp>())) {
+    if (!linear.getBias())
+      continue;
+    OpBuilder builder(linear);
+    Value y =
+        builder.create<nn::LinearOp>(linear.getLoc(), linear.getX(), linear.getW(), Value(), linear.getTransposed());
+    y = builder.create<nn::AddBiasOp>(linear.getLoc(), y, linear.getBias());
+    linear.replaceAllUsesWith(y);
+    linear.erase();
+  }
+}
+
+static void putBiasesBack(func::FuncOp part) {
+  for (auto bias : llvm::to_vector(part.getOps<nn::AddBiasOp>())) {
+    auto linear = bias.getX().getDefiningOp<nn::LinearOp>();
+    if (!linear || !linear->hasOneUse())
+      continue;
+    OpBuilder builder(bias);
+    Value y = builder.create<nn::LinearOp>(bias.getLoc(), linear.getX(), linear.getW(), bias.getBias(),
+                                           linear.getTransposed());
+    bias.replaceAllUsesWith(y);
+    bias.erase();
+    linear.erase();
+  }
+}
+
+namespace {
+
+/// Writes one part as the devices of the axis run it.
+class PartSplitter {
+public:
+  PartSplitter(func::FuncOp part, const LayoutChoice &choice, int64_t devices)
+      : part(part), choice(choice), devices(devices), builder(part.getContext()),
+        axes(nn::AxesAttr::get(part.getContext(), nn::Axis::tensor)) {}
+  LogicalResult run();
+
+private:
+  LogicalResult cutArgument(BlockArgument argument, const DeviceLayout &layout);
+  LogicalResult cutWeight(BlockArgument argument, const DeviceLayout &layout);
+  LogicalResult write(Operation *op);
+  LogicalResult writeLoss(Operation *op, Value z);
+  FailureOr<Value> statisticsOf(Operation *op, Value z, Value targets, int64_t first, int64_t vocab, APFloat softcap);
+  Value converted(Value value, const DeviceLayout &wanted, Location loc);
+  void adaptAttributes(Operation *op, const LayoutChoice::Step &step, NamedAttrList &attributes) const;
+  int64_t share(int64_t whole, const DeviceLayout &layout) const { return nn::localSize(whole, layout, devices); }
+
+  func::FuncOp part;
+  const LayoutChoice &choice;
+  int64_t devices;
+  OpBuilder builder;
+  nn::AxesAttr axes;
+  /// Of each value of the part as it was: in which layouts it is there; the first is its own.
+  llvm::DenseMap<Value, SmallVector<std::pair<DeviceLayout, Value>>> forms;
+};
+
+} // namespace
+
+//===-- Arguments -----------------------------------------------------------------------------------------------===//
+
+LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout &layout) {
+  auto type = cast<RankedTensorType>(argument.getType());
+  auto declared = part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr);
+  int64_t whole = type.getDimSize(layout.dim), pieces = devices / layout.copies;
+  StringRef name = declared.getName().getValue(), what = layout.dim == 0 ? "rows" : "columns";
+  if (type.getRank() == 1)
+    what = "elements";
+  if (isVocabulary(argument, layout)) {
+    if (share(whole, layout) * (devices - 1) >= whole)
+      return emitError(part.getLoc()) << "`" << name << "` has " << whole << " " << what
+                                      << "; cut over `tensor = " << devices << "` a device would have none";
+  } else if (whole % (pieces * layout.runs) != 0) {
+    return emitError(part.getLoc()) << "`" << name << "` in part `" << part.getName() << "` has " << whole << " "
+                                    << what << "; `tensor = " << devices << "` does not divide them";
+  }
+  SmallVector<int64_t> shape(type.getShape());
+  auto cut = nn::CutAttr::get(part.getContext(), shape, layout.dim, layout.runs, layout.copies);
+  shape[layout.dim] = share(whole, layout);
+  argument.setType(type.clone(shape));
+  auto local = nn::WeightAttr::get(part.getContext(), declared.getName(), declared.getAs(), declared.getInit(),
+                                   declared.getDeviation(), declared.getTransposed(), declared.getShared(), cut);
+  part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, local);
+  return success();
+}
+
+LogicalResult PartSplitter::cutArgument(BlockArgument argument, const DeviceLayout &layout) {
+  if (layout.kind != LayoutKind::shard)
+    return success();
+  if (part.getArgAttr(argument.getArgNumber(), nn::kWeightAttr))
+    return cutWeight(argument, layout);
+  auto type = cast<RankedTensorType>(argument.getType());
+  SmallVector<int64_t> shape(type.getShape());
+  shape[layout.dim] = share(shape[layout.dim], layout);
+  argument.setType(type.clone(shape));
+  return success();
+}
+
+//===-- Ops -----------------------------------------------------------------------------------------------------===//
+
+/// The value in this layout, made of what there is of it.
+Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location loc) {
+  auto &known = forms[value];
+  for (auto &[layout, form] : known)
+    if (layout == wanted || wanted.kind == LayoutKind::none)
+      return form;
+  Value form = known.front().second;
+  if (known.front().first.kind == LayoutKind::partial) {
+    form = converted(value, DeviceLayout::of(LayoutKind::partial), loc);
+    DeviceLayout full = DeviceLayout::of(LayoutKind::full);
+    auto *sum = llvm::find_if(known, [&](auto &entry) { return entry.first == full; });
+    if (sum == known.end()) {
+      form = builder.create<nn::AllReduceOp>(loc, form, axes, IntegerAttr());
+      known.push_back({full, form});
+    } else {
+      form = sum->second;
+    }
+    if (wanted == full)
+      return form;
+  }
+  auto neighbours = wanted.copies > 1 ? builder.getI64IntegerAttr(wanted.copies) : IntegerAttr();
+  form = builder.create<nn::SpreadOp>(loc, form, axes, neighbours);
+  known.push_back({wanted, form});
+  return form;
+}
+
+/// Counts of heads and the like are those of a device.
+void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step, NamedAttrList &attributes) const {
+  auto divide = [&](StringRef name, const DeviceLayout &layout) {
+    if (auto whole = attributes.getNamed(name))
+      if (int64_t count = cast<IntegerAttr>(whole->getValue()).getInt(); count > 0)
+        attributes.set(name, IntegerAttr::get(cast<IntegerAttr>(whole->getValue()).getType(), share(count, layout)));
+  };
+  auto isCut = [](const DeviceLayout &layout) { return layout.kind == LayoutKind::shard; };
+  auto *cut = llvm::find_if(step.operands, isCut);
+  if (cut == step.operands.end())
+    return;
+  if (isa<nn::AttentionOp>(op)) {
+    if (auto heads = cast<nn::AttentionOp>(op); !heads.getKvHeads() && step.operands[1].copies > 1)
+      attributes.set("kv_heads", OpBuilder(op).getI64IntegerAttr(heads.getHeads()));
+    divide("heads", step.operands[0]);
+    divide("kv_heads", step.operands[1]);
+  } else if (isa<nn::RopeOp, nn::RmsnormOp>(op)) {
+    divide("heads", *cut);
+  } else if (auto split = dyn_cast<nn::SplitOp>(op); split && split.getPeriods() > 1) {
+    divide("periods", *cut);
+  } else if (auto embedding = dyn_cast<nn::EmbeddingOp>(op)) {
+    OpBuilder numbers(op);
+    auto table = cast<BlockArgument>(embedding.getTable());
+    auto declared = func::FuncOp(part).getArgAttrOfType<nn::WeightAttr>(table.getArgNumber(), nn::kWeightAttr);
+    attributes.set("first", numbers.getI64IntegerAttr(0));
+    attributes.set("whole", numbers.getI64IntegerAttr(declared.getCut().getWhole()[0]));
+    attributes.set("first_by", axes);
+  }
+}
+
+/// Statistics of a device's columns, those of all devices behind each other, and of them those of whole rows.
+FailureOr<Value> PartSplitter::statisticsOf(Operation *op, Value z, Value targets, int64_t first, int64_t vocab,
+                                            APFloat softcap) {
+  Location loc = op->getLoc();
+  SmallVector<NamedAttribute> attributes = {
+      builder.getNamedAttr("first", builder.getI64IntegerAttr(first)),
+      builder.getNamedAttr("vocab", builder.getI64IntegerAttr(vocab)),
+      builder.getNamedAttr("softcap", builder.getFloatAttr(builder.getF64Type(), softcap)),
+      builder.getNamedAttr("first_by", axes)};
+  FailureOr<Operation *> own = nn::createOp(builder, loc, "cross_entropy_stats", {z, targets}, attributes);
+  if (failed(own))
+    return failure();
+  Value all = builder.create<nn::AllGatherOp>(loc, (*own)->getResult(0), axes, /*dim=*/0, devices);
+  SmallVector<Value> pieces;
+  for (int64_t k = 0; k < devices; ++k)
+    pieces.push_back(builder.create<nn::PieceOp>(loc, all, k, devices));
+  return builder.create<nn::CrossEntropyMergeOp>(loc, pieces).getStats();
+}
+
+LogicalResult PartSplitter::writeLoss(Operation *op, Value z) {
+  auto whole = dyn_cast<nn::CrossEntropyOp>(op);
+  auto shard = dyn_cast<nn::CrossEntropyStatsOp>(op);
+  Value targets = op->getOperand(1);
+  int64_t vocab = whole ? cast<RankedTensorType>(whole.getZ().getType()).getShape().back() : shard.getVocab();
+  FailureOr<Value> result = statisticsOf(op, z, targets, shard ? shard.getFirst() : 0, vocab,
+                                         whole ? whole.getSoftcap() : shard.getSoftcap());
+  if (failed(result))
+    return failure();
+  if (whole)
+    result = builder
+                 .create<nn::CrossEntropyLossOp>(op->getLoc(), *result, targets, whole.getScaleAttr(),
+                                                 whole.getCountedAttr())
+                 .getLoss();
+  forms[op->getResult(0)] = {{DeviceLayout::of(LayoutKind::full), *result}};
+  return success();
+}
+
+LogicalResult PartSplitter::write(Operation *op) {
+  const LayoutChoice::Step &step = choice.steps.find(op)->second;
+  builder.setInsertionPoint(op);
+  SmallVector<Value> operands;
+  for (auto [operand, layout] : llvm::zip(op->getOperands(), step.operands))
+    operands.push_back(converted(operand, layout, op->getLoc()));
+  if (isa<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>(op) && step.operands.front().kind == LayoutKind::shard)
+    return writeLoss(op, operands.front());
+  NamedAttrList attributes(op->getAttrs());
+  adaptAttributes(op, step, attributes);
+  FailureOr<Operation *> made =
+      nn::createOp(builder, op->getLoc(), op->getName().stripDialect(), operands, attributes.getAttrs());
+  if (failed(made))
+    return failure();
+  for (auto [old, result, layout] : llvm::zip(op->getResults(), (*made)->getResults(), step.results))
+    forms[old] = {{layout, result}};
+  return success();
+}
+
+LogicalResult PartSplitter::run() {
+  SmallVector<Operation *> old =
+      llvm::map_to_vector(part.front().without_terminator(), [](Operation &op) { return &op; });
+  Operation *end = part.front().getTerminator();
+  for (BlockArgument argument : part.getArguments()) {
+    auto layout = choice.arguments.find(argument);
+    forms[argument] = {
+        {layout == choice.arguments.end() ? DeviceLayout::of(LayoutKind::full) : layout->second, argument}};
+    if (failed(cutArgument(argument, forms[argument].front().first)))
+      return failure();
+  }
+  for (Operation *op : old)
+    if (failed(write(op)))
+      return failure();
+  builder.setInsertionPoint(end);
+  SmallVector<Value> results;
+  for (auto [value, layout] : llvm::zip(end->getOperands(), choice.steps.find(end)->second.operands))
+    results.push_back(converted(value, layout, end->getLoc()));
+  end->setOperands(results);
+  for (Operation *op : llvm::reverse(old))
+    op->erase();
+  part.setType(builder.getFunctionType(part.front().getArgumentTypes(), end->getOperandTypes()));
+  return success();
+}
+
+//===-- Programs ------------------------------------------------------------------------------------------------===//
+
+/// Each device has whole heads of queries, and of keys, or a head of keys with its neighbours.
+static LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices) {
+  auto fail = [&](const Twine &why) {
+    return attention.emitError() << "`attention` in part `" << attention->getParentOfType<func::FuncOp>().getName()
+                                 << "` has " << why;
+  };
+  int64_t heads = attention.getHeads(), keys = attention.getKvHeads() ? attention.getKvHeads() : heads;
+  if (heads % devices != 0)
+    return fail(Twine(heads) + " heads; `tensor = " + Twine(devices) + "` does not divide them");
+  if (keys % devices != 0 && devices % keys != 0)
+    return fail(Twine(keys) + " heads of keys; `tensor = " + Twine(devices) +
+                "` neither divides them nor is a multiple of them");
+  if (attention.getDropoutAttr())
+    return fail("dropout of its weights, which is not built yet where heads are cut over `tensor`");
+  return success();
+}
+
+namespace {
+
+class Splitting {
+public:
+  Splitting(ModuleOp module, ProgramOp program) : module(module), program(program) {}
+  LogicalResult run();
+
+private:
+  using Chain = SmallVector<func::FuncOp>;
+  LogicalResult refuseWhatIsNotBuilt();
+  SmallVector<Chain> chains();
+  LogicalResult checkShared();
+
+  ModuleOp module;
+  ProgramOp program;
+};
+
+} // namespace
+
+/// The parts of each kind of layer, in order, and each part outside the layers: layers and what is around them hand
+/// each other whole values, so one choice holds wherever they stand.
+SmallVector<Splitting::Chain> Splitting::chains() {
+  SmallVector<Chain> all;
+  int64_t last = -1;
+  for (auto piece : program.getOps<PieceOp>())
+    for (Attribute entry : piece.getParts()) {
+      auto part = module.lookupSymbol<func::FuncOp>(cast<StringAttr>(cast<ArrayAttr>(entry)[0]));
+      int64_t layer = cast<IntegerAttr>(cast<ArrayAttr>(entry)[1]).getInt();
+      if (!part || part.empty())
+        continue; // derive-tasks says so
+      if (layer < 0 || layer != last)
+        all.emplace_back();
+      all.back().push_back(part);
+      last = layer;
+    }
+  SmallVector<Chain> once;
+  for (Chain &chain : all)
+    if (!llvm::is_contained(once, chain))
+      once.push_back(std::move(chain));
+  return once;
+}
+
+LogicalResult Splitting::refuseWhatIsNotBuilt() {
+  auto refuse = [&](const Twine &what) {
+    return emitError(program.getLoc()) << what << " is not built yet where weights are cut over `tensor`";
+  };
+  if (program.getTrain().get("lora"))
+    return refuse("`lora`");
+  for (auto piece : program.getOps<PieceOp>())
+    if (piece.getVocabularyAttr())
+      return refuse("a vocabulary at `shard(..)`");
+  return success();
+}
+
+/// One weight of several parts is cut alike in all of them.
+LogicalResult Splitting::checkShared() {
+  llvm::StringMap<std::pair<func::FuncOp, nn::WeightAttr>> known;
+  for (auto part : module.getOps<func::FuncOp>())
+    for (unsigned i = 0; i < part.getNumArguments(); ++i) {
+      auto declared = part.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr);
+      if (!declared || !declared.getShared())
+        continue;
+      auto [it, isNew] = known.try_emplace(declared.getName().getValue(), part, declared);
+      if (isNew || it->second.second == declared)
+        continue;
+      auto layout = [](nn::WeightAttr weight) { return nn::layoutOf(weight).text(); };
+      return emitError(part.getLoc()) << "`" << declared.getName().getValue() << "` is " << layout(it->second.second)
+                                      << " over `tensor` in part `" << it->second.first.getName() << "` and "
+                                      << layout(declared) << " in part `" << part.getName()
+                                      << "`; a weight of two parts has one layout";
+    }
+  return success();
+}
+
+LogicalResult Splitting::run() {
+  int64_t devices = program.sizeOf(Axis::tensor);
+  if (devices == 1)
+    return success();
+  if (failed(refuseWhatIsNotBuilt()))
+    return failure();
+  llvm::DenseSet<func::FuncOp> done;
+  for (const Chain &chain : chains()) {
+    for (func::FuncOp part : chain)
+      if (!done.insert(part).second)
+        return emitError(part.getLoc()) << "part `" << part.getName()
+                                        << "` stands in layers of two kinds; `tensor = " << devices
+                                        << "` needs a part of its own for each";
+    for (func::FuncOp part : chain)
+      for (auto attention : part.getOps<nn::AttentionOp>())
+        if (failed(checkHeads(attention, devices)))
+          return failure();
+    llvm::for_each(chain, takeBiasesOut);
+    FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices);
+    if (failed(choice))
+      return failure();
+    for (func::FuncOp part : chain)
+      if (failed(PartSplitter(part, *choice, devices).run()))
+        return failure();
+    llvm::for_each(chain, putBiasesBack);
+  }
+  return checkShared();
+}
+
+namespace {
+struct SplitParts : public pp::impl::SplitPartsBase<SplitParts> {
+  void runOnPrograms() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      if (failed(Splitting(getOperation(), program).run()))
+        return signalPassFailure();
+  }
+};
+} // namespace

@@ -1,0 +1,91 @@
+// What cannot be cut over the tensor axis: counts that it does not divide, and ops without a rule.
+// RUN: pp-opt %s --pp-split-parts --split-input-file --verify-diagnostics
+
+!x = tensor<1x8x12xf32>
+!w = tensor<12x12xf32>
+#mesh = #pipeline.mesh<tensor 4, context 1, data 1, pipeline 1>
+func.func private @attn(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %q = nn.linear %x, %w : (!x, !w) -> !x
+  // expected-error@below {{`attention` in part `attn` has 6 heads; `tensor = 4` does not divide them}}
+  %o, %l = nn.attention %q, %q, %q {heads = 6, causal = true} : (!x, !x, !x) -> (!x, tensor<1x6x8xf32>)
+  return %o : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["attn", 0]] at <[0]>
+}
+
+// -----
+
+!q = tensor<1x8x12xf32>
+!k = tensor<1x8x6xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @attn(%q: !q, %k: !k) -> !q {
+  // expected-error@below {{`attention` in part `attn` has 3 heads of keys; `tensor = 2` neither divides them nor is a multiple of them}}
+  %o, %l = nn.attention %q, %k, %k {heads = 6, kv_heads = 3, causal = true} : (!q, !k, !k) -> (!q, tensor<1x6x8xf32>)
+  return %o : !q
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["attn", 0]] at <[0]>
+}
+
+// -----
+
+!x = tensor<1x8x8xf32>
+!f = tensor<1x8x15xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+// expected-error@below {{`w_up` in part `post` has 15 columns; `tensor = 2` does not divide them}}
+func.func private @post(%x: !x, %a: tensor<8x15xf32> {nn.weight = #nn.weight<"w_up">},
+    %b: tensor<15x8xf32> {nn.weight = #nn.weight<"w_down">}) -> !x {
+  %u = nn.linear %x, %a : (!x, tensor<8x15xf32>) -> !f
+  %g = nn.gelu %u : (!f) -> !f
+  %d = nn.linear %g, %b : (!f, tensor<15x8xf32>) -> !x
+  return %d : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["post", 0]] at <[0]>
+}
+
+// -----
+
+!x = tensor<1x8x8xf32>
+!t = tensor<1x8xi32>
+#mesh = #pipeline.mesh<tensor 4, context 1, data 1, pipeline 1>
+// expected-error@below {{`wte` has 5 rows; cut over `tensor = 4` a device would have none}}
+func.func private @embed(%t: !t {nn.data = "tokens"}, %w: tensor<5x8xf32> {nn.weight = #nn.weight<"wte">}) -> !x {
+  %x = nn.embedding %t, %w : (!t, tensor<5x8xf32>) -> !x
+  return %x : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1]] at <[0]>
+}
+
+// -----
+
+// A norm reads whole rows, and the columns of q are on two devices.
+!x = tensor<1x8x8xf32>
+!w = tensor<8x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @qkv(%x: !x, %w: !w {nn.weight = #nn.weight<"wq">}, %g: tensor<8xf32> {nn.weight = #nn.weight<"gq">},
+    %o: !w {nn.weight = #nn.weight<"wo">}) -> !x {
+  %q = nn.linear %x, %w : (!x, !w) -> !x
+  // expected-error@below {{`rmsnorm` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %n, %r = nn.rmsnorm %q, %g : (!x, tensor<8xf32>) -> (!x, tensor<1x8xf32>)
+  %o1 = nn.gelu %n : (!x) -> !x
+  %y = nn.linear %o1, %o : (!x, !w) -> !x
+  return %y : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["qkv", 0]] at <[0]>
+}
+
+// -----
+
+!x = tensor<1x8x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @pre(%x: !x) -> !x {
+  return %x : !x
+}
+// expected-error@below {{`lora` is not built yet where weights are cut over `tensor`}}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {lora = {}}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["pre", 0]] at <[0]>
+}

@@ -1,0 +1,153 @@
+// Bodies with an exchange too few or too many, or a weight that is cut in another way: one defect each.
+// RUN: pp-opt %s --pp-verify-layouts --split-input-file --verify-diagnostics
+
+// `spread` is left out: the gradient of x would be a share of what it is.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.linear' op in `s0.F` has no rule for `tensor = 2`: operand 0 is full, operand 1 is shard 1}}
+  %y = nn.linear %x, %a : (!x, tensor<8x4xf32>) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
+}
+
+// -----
+
+// `all_reduce` is left out: a term of the sum is added to the residual stream.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  %z = nn.linear %y, %b : (!h, tensor<4x8xf32>) -> !x
+  // expected-error@below {{'nn.add' op in `s0.F` has no rule for `tensor = 2`: operand 0 is full, operand 1 is partial}}
+  %r = nn.add %x, %z : (!x, !x) -> !x
+  return %r : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b]}
+}
+
+// -----
+
+// `all_reduce` stands twice: the value is counted once for each device.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  %z = nn.linear %y, %b : (!h, tensor<4x8xf32>) -> !x
+  %s = nn.all_reduce %z over <tensor> : (!x) -> !x
+  // expected-error@below {{'nn.all_reduce' op in `s0.F` has no rule for `tensor = 2`: operand 0 is full}}
+  %r = nn.all_reduce %s over <tensor> : (!x) -> !x
+  return %r : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b]}
+}
+
+// -----
+
+// The bias of a product that is cut by rows is added on every device, before the sum.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+#bias = #pipeline.weight<"bias" : tensor<8xf32> declared <"bias" zero>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>, %b: tensor<4x8xf32>, %bias: tensor<8xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 3>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  // expected-error@below {{'nn.linear' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2, operand 1 is shard 0, then full}}
+  %z = nn.linear %y, %b bias %bias : (!h, tensor<4x8xf32>, tensor<8xf32>) -> !x
+  %r = nn.all_reduce %z over <tensor> : (!x) -> !x
+  return %r : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b, #bias]}
+}
+
+// -----
+
+// q|k|v is cut as one run: the first device has q and half of k.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x12xf32>
+!q = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x12xf32> declared <"a" zero cut <[8, 24] dim 1>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x12xf32>) -> !q attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x12xf32>) -> !h
+  // expected-error@below {{'nn.slice_columns' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %q = nn.slice_columns %y {start = 0, width = 4} : (!h) -> !q
+  return %q : !q
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
+}
+
+// -----
+
+// Two devices have one head of keys, and nothing says that their gradients of its weight are shares.
+!x = tensor<1x4x8xf32>
+!k = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 4] dim 1 copies 2>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>) -> !k attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  // expected-error@below {{operand 0 is copy, operand 1 is shard 1, 2 copies (full)}}
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !k
+  return %y : !k
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
+}
+
+// -----
+
+// The backward of `spread` is left out: dx is a share. What F returned says what comes in.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  return %y : !h
+}
+// expected-error@below {{'func.func' op returns tensor 0 of `dact` as partial over `tensor = 2`; expected full}}
+func.func private @s0.B.first(%x: !x, %a: tensor<8x4xf32>, %dy: !h) -> (!x, tensor<8x4xf32>) attributes {
+  pipeline.body = #pipeline.body<"s0" B first>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1, dact x 1>,
+  pipeline.results = #pipeline.groups<dact x 1, grad x 1>, pipeline.ties = array<i64: -1, -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %dw = nn.linear_dw %c, %dy : (!x, !h) -> tensor<8x4xf32>
+  %dx = nn.linear_dx %dy, %a : (!h, tensor<8x4xf32>) -> !x
+  return %dx, %dw : !x, tensor<8x4xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
+}
