@@ -195,6 +195,9 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
     if (chosen[1].copies != std::max<int64_t>(1, devices / heads)) // each device has whole heads of keys
       return std::nullopt;
   }
+  auto norm = dyn_cast<nn::RmsnormOp>(op);
+  if (norm && chosen[0].kind == LayoutKind::shard && (norm.getHeads() * chosen[0].copies) % devices != 0)
+    return std::nullopt; // it reads columns of other devices
   return nn::inferLayouts(op, chosen, devices);
 }
 

@@ -238,9 +238,10 @@ static Results byHeads(Operation *op, const Operands &given) {
 
 //===-- Norms of heads ------------------------------------------------------------------------------------------===//
 
-/// Every head by itself: a device's heads share the gain, whose gradient is the sum of what all devices' heads give.
+/// Every head by itself: a device has whole heads and the gain that all heads share, whose gradient is the sum of what
+/// all devices' heads give.
 static Results normOfHeads(RmsnormOp op, const Operands &given) {
-  bool fits = op.getHeads() > 1 && given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy;
+  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy;
   DeviceLayout x = given.at(op.getX());
   return fits && x.runs == 1 ? Results(SmallVector<DeviceLayout>{x, x}) : Results();
 }

@@ -374,6 +374,10 @@ LogicalResult Splitting::run() {
       for (auto attention : part.getOps<nn::AttentionOp>())
         if (failed(checkHeads(attention, devices)))
           return failure();
+    for (func::FuncOp part : chain)
+      for (auto loss : part.getOps<nn::CrossEntropyOp>())
+        if (loss.getFurther())
+          return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
     llvm::for_each(chain, takeBiasesOut);
     FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices);
     if (failed(choice))
