@@ -187,8 +187,8 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
   return success();
 }
 
-/// A message of the devices of the rank, posted and completed here. A sum is made in place: of what another op reads
-/// later, or of an argument, in a copy.
+/// A message of the devices of the rank, posted and completed here. A sum is made in place, in a copy of its operand
+/// where that is read later or belongs to another task.
 LogicalResult Bodies::lowerExchange(nn::Exchange exchange, CallChain &chain, Places &places, const Body &body) {
   Operation &op = *exchange;
   SmallVector<Value> addresses;

@@ -365,19 +365,18 @@ LogicalResult Splitting::run() {
     return failure();
   llvm::DenseSet<func::FuncOp> done;
   for (const Chain &chain : chains()) {
-    for (func::FuncOp part : chain)
+    for (func::FuncOp part : chain) {
       if (!done.insert(part).second)
         return emitError(part.getLoc()) << "part `" << part.getName()
                                         << "` stands in layers of two kinds; `tensor = " << devices
                                         << "` needs a part of its own for each";
-    for (func::FuncOp part : chain)
       for (auto attention : part.getOps<nn::AttentionOp>())
         if (failed(checkHeads(attention, devices)))
           return failure();
-    for (func::FuncOp part : chain)
       for (auto loss : part.getOps<nn::CrossEntropyOp>())
         if (loss.getFurther())
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
+    }
     llvm::for_each(chain, takeBiasesOut);
     FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices);
     if (failed(choice))

@@ -28,7 +28,7 @@ struct ProveProgress : public pp::impl::ProveProgressBase<ProveProgress> {
         return signalPassFailure();
   }
 
-  /// Where messages of a rank share a lane, what its devices exchange inside a unit would be an element of that lane.
+  /// Where messages of a rank share a lane, those inside its units stand in it, too; the proof does not have them.
   LogicalResult refuseExchanges(ProgramOp program) const {
     SymbolTable symbols(program->getParentOfType<ModuleOp>());
     for (auto rank : program.getOps<RankOp>())

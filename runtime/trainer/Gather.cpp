@@ -9,8 +9,7 @@
 namespace pp {
 namespace {
 
-/// What the devices of all ranks hold of a kind that is whole without the others: of each rank the first along `data`,
-/// and along `tensor` all of them.
+/// The programs whose tensors make whole files: of each rank the devices at 0 along `data`, each along `tensor`.
 Status programsOf(RankMemory &memory, std::vector<const RankProgram *> &out) {
   const Mesh &mesh = memory.emitted.program().mesh;
   for (int32_t rank = 0; rank < mesh.size(Axis::Pipeline); ++rank)

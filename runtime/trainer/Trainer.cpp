@@ -382,8 +382,8 @@ Status Trainer::adaptScale(int64_t step, StepSummary &summary) {
   return {};
 }
 
-/// Each loss lives on one rank of each replica, of whose devices along `tensor` each has all of it; adding zeros moves
-/// it to all, and the microbatches are then added in their order.
+/// Each loss lives on one rank of each replica; its devices along `tensor` have the same, and the first counts it.
+/// Adding zeros moves it to all, and the microbatches are then added in their order.
 Status Trainer::summarize(StepSummary &summary) {
   std::fill(sums.begin(), sums.end(), 0.0);
   double *norms = sums.data() + whole.microbatches, *further = norms + 2 * whole.devices();
