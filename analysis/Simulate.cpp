@@ -5,7 +5,8 @@
 // itself (else nothing); a complete waits for its message. A message is ready when its last end is posted, and starts
 // as soon as its links are free: of those that wait for a link, the one that was ready first. A link carries one
 // message at a time: the sum of what it carries is the same as if they shared it, and the order within an edge stays
-// that of its lane.
+// that of its lane. Only a sum over the devices of a rank, whose bytes are those of all its gradients, gives way: other
+// messages pass it on its links, and it ends later by what they take.
 #include "analysis/Simulate.h"
 #include "analysis/Actions.h"
 #include "analysis/lives/SlotLives.h"
@@ -63,7 +64,7 @@ private:
     SmallVector<int64_t, 2> waiting; ///< ranks in its complete
     Route route;
     SmallVector<int64_t, 2> links;
-    bool arrived = false;
+    bool givesWay = false, arrived = false;
   };
   enum class Kind { resume, release, arrive };
   struct Event {
@@ -88,6 +89,8 @@ private:
   int64_t flightOf(int64_t number, PostOp op);
   void startReady();
   bool start(int64_t flight);
+  bool isBlocked(int64_t flight, bool oneByOne) const;
+  void take(int64_t flight);
   void arrive(int64_t flight);
   void wake(int64_t number, int64_t flight);
   void idle(int64_t number, double from, double to, IdleCause cause, int64_t flight);
@@ -110,6 +113,7 @@ private:
   llvm::DenseMap<Operation *, int64_t> posted; ///< post to flight
   llvm::StringMap<int64_t> links;
   std::vector<double> freeFrom; ///< by link
+  std::vector<int64_t> giving;  ///< by link: the flight there that gives way, or -1
   std::vector<int64_t> ready;   ///< flights that wait for their links, in order
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
   int64_t order = 0;
@@ -255,11 +259,13 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
   made.bytes = bytesOf(op);
   Message &message = messages.emplace_back();
   message.route = routeOf(number, op, made.bytes);
+  message.givesWay = op.isCollective() && isOverMesh(op.getKind(), op.getPeers());
   for (const std::string &name : message.route.links) {
     auto [link, isNew] = links.insert({name, links.size()});
     if (isNew) {
       timeline.links.emplace_back().name = name;
       freeFrom.push_back(0);
+      giving.push_back(-1);
     }
     message.links.push_back(link->second);
   }
@@ -302,19 +308,20 @@ void Engine::startReady() {
   llvm::erase_if(ready, [&](int64_t flight) { return start(flight); });
 }
 
-/// False where a link is not free.
-bool Engine::start(int64_t index) {
+bool Engine::isBlocked(int64_t index, bool oneByOne) const {
+  const Message &message = messages[index];
+  auto isTaken = [&](int64_t link) { return message.givesWay ? giving[link] >= 0 : freeFrom[link] > now; };
+  auto isBusy = [&](int64_t rank) { return oneByOne && streams[rank].wire > now; };
+  return llvm::any_of(message.links, isTaken) || llvm::any_of(timeline.flights[index].ranks, isBusy);
+}
+
+/// Its links carry it from now on.
+void Engine::take(int64_t index) {
   Message &message = messages[index];
   Flight &flight = timeline.flights[index];
   const Route &route = message.route;
-  bool oneByOne = !overlap && !PostOp(flight.posts.front()).isCollective();
-  if (llvm::any_of(message.links, [&](int64_t link) { return freeFrom[link] > now; }) ||
-      (oneByOne && llvm::any_of(flight.ranks, [&](int64_t rank) { return streams[rank].wire > now; })))
-    return false;
-  for (int64_t rank : oneByOne ? ArrayRef<int64_t>(flight.ranks) : ArrayRef<int64_t>())
-    streams[rank].wire = now + route.transfer;
-  flight.start = now;
-  flight.end = now + route.lastPost + route.transfer + route.latency;
+  double behind = 0; // others, for one that gives way
+  SmallVector<int64_t, 2> passed;
   for (auto [number, volume] : llvm::zip_equal(message.links, route.volumes)) {
     LinkLoad &link = timeline.links[number];
     ++link.messages;
@@ -322,8 +329,31 @@ bool Engine::start(int64_t index) {
     Role role = PostOp(flight.posts.front()).getThing().getRole();
     link.chunks += role == Role::weight || role == Role::grad ? volume : 0;
     link.busy += route.lastPost + route.transfer;
+    if (message.givesWay) {
+      behind = std::max(behind, freeFrom[number] - now);
+      giving[number] = index;
+      continue;
+    }
     freeFrom[number] = now + route.transfer;
+    if (giving[number] >= 0 && !llvm::is_contained(passed, giving[number]))
+      passed.push_back(giving[number]);
   }
+  flight.start = now;
+  flight.end = now + behind + route.lastPost + route.transfer + route.latency;
+  for (int64_t sum : passed)
+    timeline.flights[sum].end += route.transfer;
+}
+
+/// False where a link is not free.
+bool Engine::start(int64_t index) {
+  Flight &flight = timeline.flights[index];
+  const Route &route = messages[index].route;
+  bool oneByOne = !overlap && !PostOp(flight.posts.front()).isCollective();
+  if (isBlocked(index, oneByOne))
+    return false;
+  for (int64_t rank : oneByOne ? ArrayRef<int64_t>(flight.ranks) : ArrayRef<int64_t>())
+    streams[rank].wire = now + route.transfer;
+  take(index);
   if (flight.end == now)
     arrive(index);
   else
@@ -334,8 +364,13 @@ bool Engine::start(int64_t index) {
 }
 
 void Engine::arrive(int64_t index) {
-  messages[index].arrived = true;
-  for (int64_t number : messages[index].waiting)
+  Message &message = messages[index];
+  if (timeline.flights[index].end > now) // others have passed it
+    return push(timeline.flights[index].end, Kind::arrive, index);
+  for (int64_t link : message.givesWay ? ArrayRef<int64_t>(message.links) : ArrayRef<int64_t>())
+    giving[link] = -1;
+  message.arrived = true;
+  for (int64_t number : message.waiting)
     wake(number, index);
 }
 

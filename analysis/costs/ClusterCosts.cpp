@@ -4,7 +4,8 @@
 // An op takes as long as its flops at the device's peak or its bytes at the memory's speed, whichever is longer, both
 // at the efficiency of its kind, and a kernel's start. Two ranks of a node have a way of their own out of and into each
 // device, and each device one to its host memory and one back; between nodes a message takes a NIC at both ends, which
-// the ranks of the node share.
+// the ranks of the node share. A ring of ranks is one ring for each NIC that its members have on a node, as NCCL makes
+// them: they share the bytes that leave the node.
 //
 // On a mesh a rank stands for its first device. A message between nodes loads a NIC as often as devices of the rank use
 // that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
@@ -57,7 +58,7 @@ public:
     llvm::StringMap<Load> loads; // by link
     Ring ring = ringOf(kind, ranks.size());
     for (size_t i = 0; i < ring.hops; ++i)
-      cross(ranks[i], ranks[(i + 1) % ranks.size()], ring.volume, bytes, route, loads);
+      cross(ranks[i], ranks[(i + 1) % ranks.size()], ranks, ring.volume, bytes, route, loads);
     route.latency *= ring.steps;
     for (auto &load : loads)
       route.transfer = std::max(route.transfer, load.getValue().seconds);
@@ -149,8 +150,9 @@ private:
            figure("device", "launch", 0);
   }
 
-  /// Adds the links from one rank to another to the route.
-  void cross(int64_t from, int64_t to, double volume, double bytes, Route &route, llvm::StringMap<Load> &loads) const {
+  /// Adds the links from one rank of these to another to the route.
+  void cross(int64_t from, int64_t to, ArrayRef<int64_t> ranks, double volume, double bytes, Route &route,
+             llvm::StringMap<Load> &loads) const {
     if (from == kHost || to == kHost) {
       route.latency = figure("host", "latency", 0);
       std::string rank = "rank " + std::to_string(std::max(from, to));
@@ -163,13 +165,27 @@ private:
     StringRef option = inside ? "inside" : "between";
     route.latency = std::max(route.latency, figure(option, "latency", 0));
     for (auto [rank, way] : {std::pair(from, " out"), std::pair(to, " in")}) {
-      std::string name = (inside ? "rank " + std::to_string(rank) : nicOf(rank)) + way;
-      Load &load = loads[name];
-      if (load.volume == 0)
-        route.links.push_back(name);
-      load.volume += volume;
-      load.seconds += volume * bytes / figure(option, "bandwidth", 1);
+      SmallVector<std::string> names =
+          inside ? SmallVector<std::string>{"rank " + std::to_string(rank)} : nicsOnNodeOf(rank, ranks);
+      double share = volume / static_cast<double>(names.size());
+      for (const std::string &name : names) {
+        Load &load = loads[name + way];
+        if (load.volume == 0)
+          route.links.push_back(name + way);
+        load.volume += share;
+        load.seconds += share * bytes / figure(option, "bandwidth", 1);
+      }
     }
+  }
+
+  /// The NICs that these ranks have on the node of one of them.
+  SmallVector<std::string> nicsOnNodeOf(int64_t rank, ArrayRef<int64_t> ranks) const {
+    SmallVector<std::string> names;
+    for (int64_t other : ranks)
+      if (other != kHost && firstOf(other) / ranksPerNode == firstOf(rank) / ranksPerNode &&
+          !llvm::is_contained(names, nicOf(other)))
+        names.push_back(nicOf(other));
+    return names;
   }
 
   int64_t firstOf(int64_t rank) const { return mesh ? rank * mesh.stride(Axis::pipeline) : rank; }

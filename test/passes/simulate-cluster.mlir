@@ -1,6 +1,7 @@
 // The simulator by a cluster's figures: tasks by flops or bytes, links of a rank or of its node, waits by cause.
 // RUN: pp-unproved %s --emit=stats | FileCheck %s
 // RUN: pp-unproved %s --emit=stats --costs=units | FileCheck %s --check-prefix=UNITS
+// RUN: sed 's/between = {/between = {nics = 2.0 : f64, /' %s > %t.mlir && pp-unproved %t.mlir --emit=stats | FileCheck %s --check-prefix=NICS
 
 !x = tensor<8x8xf32>
 !sx = !pipeline.slot<tuple<!x>>
@@ -63,6 +64,16 @@ func.func private @sum(%x: !x, %w: !x) -> !x attributes {
 // CHECK:        "name": "rank 2 out",
 // CHECK-NEXT:   "messages": 2,
 // CHECK-NEXT:   "bytes": 640,
+
+// With a NIC for each rank both messages arrive at 6.75, ranks 2 and 3 compute until 8.25, what rank 2 then sends is
+// there at 9.375, and the last task ends at 10.875. The sum leaves a node on both NICs, 3 s for 192 bytes on each, and
+// six messages still follow each other.
+// NICS: "makespan": 10.875,
+// NICS: "step": 15.375,
+// NICS:   "name": "node 0 nic 0 out",
+// NICS-NEXT: "messages": 2,
+// NICS-NEXT: "bytes": 448,
+// NICS-NEXT: "busy": 7
 
 // In units there is no cluster: a forward is 1, messages are free.
 // UNITS: "makespan": 3,
