@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Simulates the hybrid runs of JaxPP's Table 1 on meshes of devices; prints step, speed and memory beside the paper's."""
+"""Simulates the hybrid runs of JaxPP's Table 1 on meshes; prints step, speed and memory beside the paper's."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: bench/mesh_papers.py [-c PP_COMPILE] [--share S]
@@ -105,9 +105,11 @@ def main():
         tokens = batch * model["sequence"]
         flops = (6 * model["products"] + 12 * model["layers"] * model["hidden"] * model["sequence"]) * tokens
         peak = max(rank["peak_bytes"]["total"] for rank in stats["per_rank"])
-        print(f"| {system} | {'GPT-3' if model is GPT3 else 'Llama 2 70B'} | {batch} | {ranks} x {tensor} x {data} | "
+        name = "GPT-3" if model is GPT3 else "Llama 2 70B"
+        print(f"| {system} | {name} | {batch} | {ranks} x {tensor} x {data} | "
               f"{stats['step']:.2f} | {printed:.2f} | {100 * (stats['step'] / printed - 1):+.0f} % | "
-              f"{flops / stats['step'] / (ranks * tensor * data) / 1e12:.0f} | {speed} | {peak / 1e9:.0f} |", flush=True)
+              f"{flops / stats['step'] / (ranks * tensor * data) / 1e12:.0f} | {speed} | {peak / 1e9:.0f} |",
+              flush=True)
 
 
 if __name__ == "__main__":
