@@ -6,11 +6,12 @@
 //
 // A state is what is known behind an op: the layout of each live value, and the other forms in which it is there. The
 // rules of the ops (passes/layouts/Layouts.h) say how it can go on. Every weight of two or more dimensions is cut if
-// its reader has a rule for that; without this constraint the cheapest choice would be to cut none. Of two ways to one
-// state the cheaper one stays: by the products of a device, then by what comes to it in forward and backward, then by
-// the number of exchanges; then the one that was found first.
+// its reader has a rule for that; without this constraint the cheapest choice would be to cut none. The weights that
+// `lora` adds are small and may be whole. Of two ways to one state the cheaper one stays: by the products of a device,
+// then by what comes to it in forward and backward, then by the number of exchanges; then the one that was found first.
 #include "passes/layouts/ChooseLayouts.h"
 #include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/TypeSwitch.h"
 
 using namespace mlir;
 using namespace pp;
@@ -48,6 +49,14 @@ bool pp::isVocabulary(Value weight, const DeviceLayout &layout) {
   return llvm::all_of(weight.getUsers(), [&](Operation *reader) {
     return (isa<nn::EmbeddingOp>(reader) && layout.dim == 0) || makesLogits(reader);
   });
+}
+
+/// Of how many runs of columns the op reads each for itself: heads, or periods; 0 of other ops.
+static int64_t runsOfColumns(Operation *op) {
+  return llvm::TypeSwitch<Operation *, int64_t>(op)
+      .Case<nn::RmsnormOp, nn::RopeOp>([](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
+      .Case([](nn::SplitOp split) { return static_cast<int64_t>(split.getPeriods()); })
+      .Default([](Operation *) { return int64_t(0); });
 }
 
 namespace {
@@ -144,7 +153,7 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     for (int64_t run : runs)
       for (int64_t copy : copies)
         all.push_back(DeviceLayout::shard(dim, run, copy, copy > 1 ? LayoutKind::copy : LayoutKind::full));
-  if (rank == 1 || isa<nn::PositionsOp>(op)) {
+  if (rank == 1 || isa<nn::PositionsOp>(op) || hasAttribute(cast<BlockArgument>(operand), nn::kAdapterAttr)) {
     all.push_back(DeviceLayout::of(LayoutKind::full));
     all.push_back(DeviceLayout::of(LayoutKind::copy));
   }
@@ -195,9 +204,10 @@ std::optional<SmallVector<DeviceLayout>> Chooser::results(Operation *op, ArrayRe
     if (chosen[1].copies != std::max<int64_t>(1, devices / heads)) // each device has whole heads of keys
       return std::nullopt;
   }
-  auto norm = dyn_cast<nn::RmsnormOp>(op);
-  if (norm && chosen[0].kind == LayoutKind::shard && (norm.getHeads() * chosen[0].copies) % devices != 0)
-    return std::nullopt; // it reads columns of other devices
+  int64_t runs = runsOfColumns(op), pieces = devices / (chosen.empty() ? 1 : chosen[0].copies);
+  bool isCut = runs > 0 && chosen[0].kind == LayoutKind::shard && chosen[0].runs == 1;
+  if (isCut && (runs % pieces != 0 || (isa<nn::SplitOp>(op) && runs == pieces)))
+    return std::nullopt; // it reads columns of other devices; and of one period nobody could tell that it is one
   return nn::inferLayouts(op, chosen, devices);
 }
 
@@ -277,14 +287,18 @@ LogicalResult Chooser::refuse(Operation *op, const State &state) const {
       continue;
     error << (i == 0 ? ": " : ", ") << "operand " << i << " is " << known->second.front().text();
   }
+  if (isa<nn::RmsnormOp>(op))
+    error << "; of columns that are cut each device norms whole heads";
+  if (isa<nn::SplitOp>(op))
+    error << "; of columns that are cut each device has a piece of each of equal runs, or two or more whole periods";
   return error;
 }
 
 FailureOr<LayoutChoice> Chooser::run() {
   for (func::FuncOp part : parts)
     part.walk([&](Operation *op) {
-      if (auto split = dyn_cast<nn::SplitOp>(op); split && split.getParts() && split.getPeriods() == 1)
-        runs.push_back(*split.getParts());
+      if (auto split = dyn_cast<nn::SplitOp>(op); split && nn::equalRuns(split) > 1)
+        runs.push_back(nn::equalRuns(split));
       if (auto attention = dyn_cast<nn::AttentionOp>(op))
         if (int64_t heads = attention.getKvHeads(); heads > 0 && devices > heads)
           copies.push_back(devices / heads);

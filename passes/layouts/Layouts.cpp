@@ -139,14 +139,17 @@ static Results gradientOfLogits(CrossEntropyDzOp op, const Operands &given) {
 
 //===-- Columns -------------------------------------------------------------------------------------------------===//
 
+int64_t equalRuns(SplitOp split) {
+  return split.getPeriods() == 1 && llvm::all_equal(split.runWidths()) ? split.getNumResults() : 0;
+}
+
 /// The runs of a cut width become values of their own, or each device has whole periods.
 static Results split(SplitOp op, const Operands &given) {
   DeviceLayout x = given.at(op.getX());
-  auto periods = static_cast<int64_t>(op.getPeriods());
   if (!given.isColumns(op.getX()))
     return std::nullopt;
-  bool isRuns = x.runs > 1 && periods == 1 && op.getParts() && static_cast<int64_t>(*op.getParts()) == x.runs;
-  if (!isRuns && (x.runs > 1 || periods == 1))
+  bool isRuns = x.runs > 1 && equalRuns(op) == x.runs;
+  if (!isRuns && (x.runs > 1 || op.getPeriods() == 1))
     return std::nullopt;
   return SmallVector<DeviceLayout>(op.getNumResults(), DeviceLayout::shard(x.dim, 1, x.copies, x.among));
 }

@@ -49,6 +49,9 @@ std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op,
 /// How many elements of a dimension of this size a device has; what is beyond the end does not exist.
 int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices);
 
+/// In how many runs of one width an op cuts all columns; 0 if it does not.
+int64_t equalRuns(SplitOp split);
+
 /// That of a weight which is declared so.
 DeviceLayout layoutOf(WeightAttr declared);
 

@@ -171,8 +171,12 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
     divide("kv_heads", step.operands[1]);
   } else if (isa<nn::RopeOp, nn::RmsnormOp>(op)) {
     divide("heads", *cut);
-  } else if (auto split = dyn_cast<nn::SplitOp>(op); split && split.getPeriods() > 1) {
-    divide("periods", *cut);
+  } else if (auto split = dyn_cast<nn::SplitOp>(op)) {
+    if (split.getPeriods() > 1)
+      divide("periods", *cut);
+    else if (split.getWidths())
+      attributes.set("widths", OpBuilder(op).getDenseI64ArrayAttr(SmallVector<int64_t>(
+                                   split.getNumResults(), share(split.runWidths().front(), *cut))));
   } else if (auto embedding = dyn_cast<nn::EmbeddingOp>(op)) {
     OpBuilder numbers(op);
     auto table = cast<BlockArgument>(embedding.getTable());
@@ -326,14 +330,10 @@ SmallVector<Splitting::Chain> Splitting::chains() {
 }
 
 LogicalResult Splitting::refuseWhatIsNotBuilt() {
-  auto refuse = [&](const Twine &what) {
-    return emitError(program.getLoc()) << what << " is not built yet where weights are cut over `tensor`";
-  };
-  if (program.getTrain().get("lora"))
-    return refuse("`lora`");
   for (auto piece : program.getOps<PieceOp>())
     if (piece.getVocabularyAttr())
-      return refuse("a vocabulary at `shard(..)`");
+      return emitError(program.getLoc())
+             << "a vocabulary at `shard(..)` is not built yet where weights are cut over `tensor`";
   return success();
 }
 

@@ -68,7 +68,7 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 func.func private @qkv(%x: !x, %w: !w {nn.weight = #nn.weight<"wq">}, %g: tensor<8xf32> {nn.weight = #nn.weight<"gq">},
     %o: !w {nn.weight = #nn.weight<"wo">}) -> !x {
   %q = nn.linear %x, %w : (!x, !w) -> !x
-  // expected-error@below {{`rmsnorm` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  // expected-error@below {{`rmsnorm` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2; of columns that are cut each device norms whole heads}}
   %n, %r = nn.rmsnorm %q, %g : (!x, tensor<8xf32>) -> (!x, tensor<1x8xf32>)
   %o1 = nn.gelu %n : (!x) -> !x
   %y = nn.linear %o1, %o : (!x, !w) -> !x
@@ -80,12 +80,18 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
+// Each of two devices would have one period, and of its columns nobody could tell how they were cut.
 !x = tensor<1x8x8xf32>
+!w = tensor<8x24xf32>
+!p = tensor<1x8x24xf32>
 #mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
-func.func private @pre(%x: !x) -> !x {
-  return %x : !x
+func.func private @qkv(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
+  %p = nn.linear %x, %w : (!x, !w) -> !p
+  // expected-error@below {{`split` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2; of columns that are cut each device has a piece of each of equal runs, or two or more whole periods}}
+  %q, %k, %v = nn.split %p {parts = 3, periods = 2} : (!p) -> (!x, !x, !x)
+  %o, %l = nn.attention %q, %k, %v {heads = 2, causal = true} : (!x, !x, !x) -> (!x, tensor<1x2x8xf32>)
+  return %o : !x
 }
-// expected-error@below {{`lora` is not built yet where weights are cut over `tensor`}}
-pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {lora = {}}, mesh = #mesh} {
-  pipeline.piece @s0 <stage 0> parts [["pre", 0]] at <[0]>
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["qkv", 0]] at <[0]>
 }

@@ -80,6 +80,31 @@ func.func private @grouped(%x: !x, %wq: !w {nn.weight = #nn.weight<"wq">},
   return %z : !x
 }
 
+// Adapters: of a weight that is cut by columns B is cut, of one that is cut by rows A; what is between is of their rank.
+// CHECK-LABEL: func.func private @adapted(
+// CHECK-SAME: tensor<16x2xf32> {nn.adapter, nn.weight = #nn.weight<"up.A" normal 0.000000e+00>}
+// CHECK-SAME: tensor<2x16xf32> {nn.adapter, nn.weight = #nn.weight<"up.B" normal 0.000000e+00 cut <[2, 32] dim 1>>}
+// CHECK-SAME: tensor<16x2xf32> {nn.adapter, nn.weight = #nn.weight<"down.A" normal 0.000000e+00 cut <[32, 2] dim 0>>}
+// CHECK-SAME: tensor<2x16xf32> {nn.adapter, nn.weight = #nn.weight<"down.B" normal 0.000000e+00>}
+// CHECK: nn.spread %{{.*}} : (tensor<1x8x2xf32>) -> tensor<1x8x2xf32>
+// CHECK: nn.all_reduce %{{.*}} : (tensor<1x8x2xf32>) -> tensor<1x8x2xf32>
+func.func private @adapted(%x: !x, %w: tensor<16x32xf32> {nn.weight = #nn.weight<"up">},
+    %v: tensor<32x16xf32> {nn.weight = #nn.weight<"down">},
+    %a: tensor<16x2xf32> {nn.adapter, nn.weight = #nn.weight<"up.A">},
+    %b: tensor<2x32xf32> {nn.adapter, nn.weight = #nn.weight<"up.B">},
+    %c: tensor<32x2xf32> {nn.adapter, nn.weight = #nn.weight<"down.A">},
+    %d: tensor<2x16xf32> {nn.adapter, nn.weight = #nn.weight<"down.B">}) -> !x {
+  %u0 = nn.linear %x, %w : (!x, tensor<16x32xf32>) -> tensor<1x8x32xf32>
+  %t = nn.linear %x, %a : (!x, tensor<16x2xf32>) -> tensor<1x8x2xf32>
+  %u1 = nn.linear %t, %b : (tensor<1x8x2xf32>, tensor<2x32xf32>) -> tensor<1x8x32xf32>
+  %u = nn.add %u0, %u1 : (tensor<1x8x32xf32>, tensor<1x8x32xf32>) -> tensor<1x8x32xf32>
+  %y0 = nn.linear %u, %v : (tensor<1x8x32xf32>, tensor<32x16xf32>) -> !x
+  %r = nn.linear %u, %c : (tensor<1x8x32xf32>, tensor<32x2xf32>) -> tensor<1x8x2xf32>
+  %y1 = nn.linear %r, %d : (tensor<1x8x2xf32>, tensor<2x16xf32>) -> !x
+  %y = nn.add %y0, %y1 : (!x, !x) -> !x
+  return %y : !x
+}
+
 // The columns of the table are a device's rows of the embedding; statistics of all columns make the loss.
 // CHECK-LABEL: func.func private @head(
 // CHECK: %[[Z:.*]] = nn.linear %{{.*}} : (tensor<1x8x16xf32>, tensor<16x17xf32>) -> tensor<1x8x17xf32>
@@ -98,5 +123,5 @@ func.func private @head(%x: !x, %targets: !t {nn.data = "targets"},
 }
 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>} {
-  pipeline.piece @s0 <stage 0> parts [["embed", -1], ["qkv", 0], ["post", 0], ["qkv", 1], ["post", 1], ["grouped", 2], ["head", -1]] at <[0]>
+  pipeline.piece @s0 <stage 0> parts [["embed", -1], ["qkv", 0], ["post", 0], ["qkv", 1], ["post", 1], ["grouped", 2], ["adapted", 3], ["head", -1]] at <[0]>
 }

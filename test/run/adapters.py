@@ -11,7 +11,7 @@ from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
 SCHEDULES = ("gpipe 1f1b interleaved zb_h2 zb_v dualpipe_v pipedream_2bw 1f1b_recompute weipipe_interleave "
              "weipipe_naive wzb2 tawpipe fsdp zero1 data_parallel helixpipe/folds=2/forget=true terapipe "
-             "slimpipe/exchange=true ring_attention/sharded=true").split()
+             "slimpipe/exchange=true ring_attention/sharded=true zb_v/mesh.tensor=2").split()
 LORA = {"llama": "q_proj,v_proj,down_proj", "gpt2": "all-linear"}
 SIZES = dict(precision="f64", ranks=4, microbatches=8, kv_heads=1) | {"lora.rank": 4, "lora.alpha": 6}
 # Folders of families.py with adapters of fixed values: Inputs/adapters.json has peft's loss and gradients, and

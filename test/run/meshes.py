@@ -127,8 +127,8 @@ class Meshes:
             ("shuffled epochs", {"data.documents": "true"}, ["--data", packed, "--shuffle", "--epochs", "2"]),
         ):
             name, found = what.replace(" ", "_"), []
-            for schedule, ranks, values in (("1f1b", 4, {"mesh.data": 2}),
-                                            ("single", 1, {"microbatch": 2 * rows})):
+            for schedule, ranks, values in (("single", 1, {"microbatch": 2 * rows}), ("1f1b", 4, {"mesh.data": 2}),
+                                            ("zb_v", 2, {"microbatch": 2 * rows, "mesh.tensor": 2})):
                 program = self.make(f"{name}_{schedule}", schedule=schedule, **dict(ranks=ranks) | values, **defines)
                 log, grads = program + ".jsonl", program + ".grads"
                 steps = [] if "--epochs" in options else ["--steps", "3"]
@@ -136,24 +136,41 @@ class Meshes:
                               packed if "documents" in str(defines) else self.path("short.txt")])
                 lines = [(line["loss"], line["tokens"], line.get("eval_loss", 0)) for line in harness.read_log(log)]
                 found.append((lines, {key: its for key, (_, its) in harness.read_safetensors(grads).items()}))
-            (ours, gradients), (theirs, wanted) = found
-            worst, where = difference(gradients, wanted)
-            off = max(abs(a - b) / max(abs(b), 1) for mine, other in zip(ours, theirs, strict=True)
-                      for a, b in zip(mine, other, strict=True))
-            self.tally.check(worst <= 1e-11 and off <= 1e-10,
-                             f"{what}: gradients {worst:.1e} ({where}), losses {off:.1e}")
+            theirs, wanted = found[0]
+            for axis, (ours, gradients) in zip(("data", "tensor"), found[1:], strict=True):
+                worst, where = difference(gradients, wanted)
+                off = max(abs(a - b) / max(abs(b), 1) for mine, other in zip(ours, theirs, strict=True)
+                          for a, b in zip(mine, other, strict=True))
+                self.tally.check(worst <= 1e-11 and off <= 1e-10,
+                                 f"{what} over {axis}: gradients {worst:.1e} ({where}), losses {off:.1e}")
 
     def logprobs(self):
         """Each token's, in the order of the file, whoever computes it."""
         found = []
-        for name, values in (("logprobs_mesh", dict(schedule="1f1b", **{"mesh.data": 3})),
-                             ("logprobs_single", dict(schedule="single", ranks=1))):
+        for name, values in (("logprobs_single", dict(schedule="single", ranks=1)),
+                             ("logprobs_data", dict(schedule="1f1b", **{"mesh.data": 3})),
+                             ("logprobs_tensor", dict(schedule="1f1b", ranks=2, **{"mesh.tensor": 2}))):
             program = self.make(name, **values)
             harness.call([program, "--in-process", "--data", self.path("short.txt"), "--steps", "1", "--lr", "0",
                           "--logprobs", program + ".logprobs"])
             found.append(harness.read_safetensors(program + ".logprobs"))
-        error = max(abs(a - b) for a, b in zip(found[0]["logprobs"][1], found[1]["logprobs"][1], strict=True))
-        self.tally.check(error <= 1e-6 and found[0]["tokens"] == found[1]["tokens"], f"logprobs: {error:.1e}")
+        for ours in found[1:]:
+            error = max(abs(a - b) for a, b in zip(ours["logprobs"][1], found[0]["logprobs"][1], strict=True))
+            self.tally.check(error <= 1e-6 and ours["tokens"] == found[0]["tokens"], f"logprobs: {error:.1e}")
+
+    def rounded(self):
+        """In 16 bits on two axes: as far from f64 as one device is."""
+        for model, precision in (("llama", "bf16"), ("gpt2", "bf16"), ("llama", "f16"), ("gpt2", "f16")):
+            sizes, off = SIZES | dict(model=model), []
+            exact = self.reference(2, dict(model=model))[0]
+            for values in (dict(schedule="single", ranks=1, microbatch=2 * SMALL["microbatch"]),
+                           dict(schedule="1f1b", ranks=2, **{"mesh.data": 2, "mesh.tensor": 2})):
+                program = self.runner.compile(**sizes | dict(precision=precision) | values)
+                ours = self.runner.run(program, 1 if values["ranks"] == 1 else 8, "threads", "rendezvous", 1)[0]
+                off.append(sum((a - b) ** 2 for name in exact for a, b in zip(ours[name], exact[name])) ** 0.5)
+            size = sum(value ** 2 for values in exact.values() for value in values) ** 0.5
+            self.tally.check(off[1] <= 1.3 * off[0] < 0.03 * size,
+                             f"{model} in {precision}: from f64 {off[1] / size:.1e}, one device {off[0] / size:.1e}")
 
     def faults(self):
         """What says where something went wrong names the device."""
@@ -201,7 +218,7 @@ def main():
     for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
         modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
         tests.schedule(schedule, replicas, modes, tensor, **values)
-    for name in ("bits", "orders", "resumed", "rows", "logprobs", "faults", "traces"):
+    for name in ("bits", "orders", "resumed", "rows", "logprobs", "rounded", "faults", "traces"):
         if tests.wants(name):
             getattr(tests, name)()
     return tests.tally.close()
