@@ -359,10 +359,10 @@ LogicalResult TextCheck::checkSlot(SlotOp slot) {
   return state->compareNext(slot.getLoc(), state->ownTable("inputs", "forward.inputs"), expected);
 }
 
-/// A tensor [outer, runs, run, inner] of which each device has [outer, runs, piece, inner], from another place on.
-static JsonValue pieceOf(nn::CutAttr cut, int64_t devices) {
-  ArrayRef<int64_t> whole = cut.getWhole();
-  const int64_t dim = cut.getDim(), runs = cut.getRuns(), run = whole[dim] / runs, copies = cut.getCopies();
+/// A tensor [outer, runs, run, inner] of which each device has [outer, runs, piece, inner], from another place on. The
+/// rank itself may have a part of the `whole` cut dimension, which begins with number `first` of it.
+static JsonValue pieceOf(nn::CutAttr cut, int64_t devices, ArrayRef<int64_t> whole, int64_t first) {
+  const int64_t dim = cut.getDim(), runs = cut.getRuns(), run = cut.getWhole()[dim] / runs, copies = cut.getCopies();
   const int64_t piece = (run * copies + devices - 1) / devices;
   auto inner = [&](int64_t from) {
     int64_t elements = 1;
@@ -374,7 +374,7 @@ static JsonValue pieceOf(nn::CutAttr cut, int64_t devices) {
   bool isPadded = piece * (devices / copies) != run;
   for (int64_t device = 0; device < devices; ++device) {
     int64_t rest = std::max<int64_t>(run - device / copies * piece, 0);
-    bases.push_back((run - rest) * inner(dim + 1));
+    bases.push_back((first + run - rest) * inner(dim + 1));
     rests.push_back(std::min(rest, piece));
   }
   JsonValue by = {"tensor"}, last = {{"by", by}, {"of", rests}};
@@ -395,12 +395,15 @@ static JsonValue pieceOf(nn::CutAttr cut, int64_t devices) {
 /// Which part of the whole tensor lies in a slot: nothing where it is all of it.
 static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementRange range) {
   JsonValue part = JsonValue::object();
-  if (nn::CutAttr cut = weight.getDeclared().getCut())
-    part = pieceOf(cut, piece->getParentOfType<ProgramOp>().sizeOf(Axis::tensor));
+  VocabularyAttr vocabulary = piece.getVocabularyAttr();
+  nn::CutAttr cut = weight.getDeclared().getCut();
+  if (cut)
+    part =
+        pieceOf(cut, piece->getParentOfType<ProgramOp>().sizeOf(Axis::tensor),
+                vocabulary ? vocabulary.getWhole().getShape() : cut.getWhole(), vocabulary ? vocabulary.getFirst() : 0);
   if (isShard)
     part.update({{"begin", range.begin}, {"count", range.count}});
-  VocabularyAttr vocabulary = piece.getVocabularyAttr();
-  if (!vocabulary)
+  if (!vocabulary || cut)
     return part;
   ArrayRef<int64_t> whole = vocabulary.getWhole().getShape(), here = weight.getType().getShape();
   int64_t first = vocabulary.getFirst(), count = weight.getType().getNumElements();

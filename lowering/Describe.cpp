@@ -194,10 +194,10 @@ static Json tableOf(ArrayRef<int64_t> of) {
 }
 
 /// A weight that is cut over `devices`: which of the whole tensor's elements a device has. Pieces lie one behind the
-/// other in each run of the cut dimension; the last ones may go beyond its end.
-static void addCut(nn::CutAttr cut, int64_t devices, Json &json) {
-  ArrayRef<int64_t> whole = cut.getWhole();
-  const int64_t run = whole[cut.getDim()] / cut.getRuns(), pieces = devices / cut.getCopies(),
+/// other in each run of the cut dimension; the last ones may go beyond its end. What a rank has of a vocabulary begins
+/// with number `begins` of that dimension.
+static void addCut(nn::CutAttr cut, int64_t devices, ArrayRef<int64_t> whole, int64_t begins, Json &json) {
+  const int64_t run = cut.getWhole()[cut.getDim()] / cut.getRuns(), pieces = devices / cut.getCopies(),
                 piece = static_cast<int64_t>(llvm::divideCeil(run, pieces));
   int64_t stride = 1;
   SmallVector<int64_t> bases, valid;
@@ -209,7 +209,7 @@ static void addCut(nn::CutAttr cut, int64_t devices, Json &json) {
     }
     for (int64_t device = 0; device < devices; ++device) {
       int64_t first = device / cut.getCopies() * piece;
-      bases.push_back(std::min(first, run) * stride);
+      bases.push_back((begins + std::min(first, run)) * stride);
       valid.push_back(std::clamp<int64_t>(run - first, 0, piece));
     }
     Json exist = llvm::all_equal(valid) ? Json(valid.front()) : tableOf(valid);
@@ -297,9 +297,11 @@ struct Bound {
   Json describe(Json json, WeightAttr weight, ElementRange range) {
     if (isShard)
       json.update({{"begin", range.begin}, {"count", range.count}});
-    if (nn::CutAttr cut = weight.getDeclared().getCut())
-      addCut(cut, slot->getParentOfType<ProgramOp>().sizeOf(Axis::tensor), json);
-    if (!whole)
+    nn::CutAttr cut = weight.getDeclared().getCut();
+    if (cut)
+      addCut(cut, slot->getParentOfType<ProgramOp>().sizeOf(Axis::tensor), whole ? whole.getShape() : cut.getWhole(),
+             first, json);
+    if (!whole || cut)
       return json;
     RankedTensorType here = weight.getType();
     json.update({{"shape", whole.getShape().vec()}, {"count", here.getNumElements()}});

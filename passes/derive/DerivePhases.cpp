@@ -73,6 +73,12 @@ static LogicalResult numberDropout(Operation *op, int64_t layer) {
   return success();
 }
 
+/// Statistics of a rank's columns, of which each of its devices has made some.
+static bool mergesDevices(Operation *op) {
+  auto merge = dyn_cast<nn::CrossEntropyMergeOp>(op);
+  return merge && merge.getParts().front().getDefiningOp<nn::PieceOp>();
+}
+
 LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> &flow) {
   func::FuncOp part = use.function;
   bool begins = &use == &piece.parts.front();
@@ -109,9 +115,12 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
     FailureOr<Operation *> copy = slice.isWhole() ? builder.clone(op, mapping) : cloneSliced(builder, op, mapping);
     if (failed(copy) || failed(numberDropout(*copy, use.layer)))
       return failure();
+    bool ofDevices = mergesDevices(*copy);
     if (shares && isa<nn::CrossEntropyStatsOp>(*copy))
       statsOut.push_back((*copy)->getResult(0));
-    if (late && (!shares || isa<nn::CrossEntropyMergeOp, nn::CrossEntropyLossOp>(*copy)))
+    else if (shares && ofDevices)
+      statsOut.back() = (*copy)->getResult(0);
+    if (late && (!shares || (isa<nn::CrossEntropyMergeOp, nn::CrossEntropyLossOp>(*copy) && !ofDevices)))
       continue;
     forward.insert(*copy);
     if (use.again)

@@ -345,6 +345,27 @@ FailureOr<LayoutChoice> Chooser::run() {
   return choice;
 }
 
+/// Each device has whole heads of queries, and of keys, or a head of keys with its neighbours.
+static LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices) {
+  auto fail = [&](const Twine &why) {
+    return attention.emitError() << "`attention` in part `" << attention->getParentOfType<func::FuncOp>().getName()
+                                 << "` has " << why;
+  };
+  int64_t heads = attention.getHeads(), keys = attention.getKvHeads() ? attention.getKvHeads() : heads;
+  if (heads % devices != 0)
+    return fail(Twine(heads) + " heads; `tensor = " + Twine(devices) + "` does not divide them");
+  if (keys % devices != 0 && devices % keys != 0)
+    return fail(Twine(keys) + " heads of keys; `tensor = " + Twine(devices) +
+                "` neither divides them nor is a multiple of them");
+  if (attention.getDropoutAttr())
+    return fail("dropout of its weights, which is not built yet where heads are cut over `tensor`");
+  return success();
+}
+
 FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices) {
+  for (func::FuncOp part : parts)
+    for (auto attention : func::FuncOp(part).getOps<nn::AttentionOp>())
+      if (failed(checkHeads(attention, devices)))
+        return failure();
   return Chooser(parts, devices).run();
 }

@@ -181,8 +181,10 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
     OpBuilder numbers(op);
     auto table = cast<BlockArgument>(embedding.getTable());
     auto declared = func::FuncOp(part).getArgAttrOfType<nn::WeightAttr>(table.getArgNumber(), nn::kWeightAttr);
-    attributes.set("first", numbers.getI64IntegerAttr(0));
-    attributes.set("whole", numbers.getI64IntegerAttr(declared.getCut().getWhole()[0]));
+    if (!embedding.getWhole()) {
+      attributes.set("first", numbers.getI64IntegerAttr(0));
+      attributes.set("whole", numbers.getI64IntegerAttr(declared.getCut().getWhole()[0]));
+    }
     attributes.set("first_by", axes);
   }
 }
@@ -270,23 +272,6 @@ LogicalResult PartSplitter::run() {
 
 //===-- Programs ------------------------------------------------------------------------------------------------===//
 
-/// Each device has whole heads of queries, and of keys, or a head of keys with its neighbours.
-static LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices) {
-  auto fail = [&](const Twine &why) {
-    return attention.emitError() << "`attention` in part `" << attention->getParentOfType<func::FuncOp>().getName()
-                                 << "` has " << why;
-  };
-  int64_t heads = attention.getHeads(), keys = attention.getKvHeads() ? attention.getKvHeads() : heads;
-  if (heads % devices != 0)
-    return fail(Twine(heads) + " heads; `tensor = " + Twine(devices) + "` does not divide them");
-  if (keys % devices != 0 && devices % keys != 0)
-    return fail(Twine(keys) + " heads of keys; `tensor = " + Twine(devices) +
-                "` neither divides them nor is a multiple of them");
-  if (attention.getDropoutAttr())
-    return fail("dropout of its weights, which is not built yet where heads are cut over `tensor`");
-  return success();
-}
-
 namespace {
 
 class Splitting {
@@ -296,9 +281,9 @@ public:
 
 private:
   using Chain = SmallVector<func::FuncOp>;
-  LogicalResult refuseWhatIsNotBuilt();
+  LogicalResult checkShards();
   SmallVector<Chain> chains();
-  LogicalResult checkShared();
+  LogicalResult checkShared(const llvm::DenseSet<func::FuncOp> &used);
 
   ModuleOp module;
   ProgramOp program;
@@ -329,24 +314,35 @@ SmallVector<Splitting::Chain> Splitting::chains() {
   return once;
 }
 
-LogicalResult Splitting::refuseWhatIsNotBuilt() {
+/// What a rank has of the vocabulary is cut once more, and behind it comes that of the next rank: none is padding.
+LogicalResult Splitting::checkShards() {
+  int64_t devices = program.sizeOf(Axis::tensor);
   for (auto piece : program.getOps<PieceOp>())
-    if (piece.getVocabularyAttr())
-      return emitError(program.getLoc())
-             << "a vocabulary at `shard(..)` is not built yet where weights are cut over `tensor`";
+    if (piece.getVocabularyAttr()) {
+      auto part = module.lookupSymbol<func::FuncOp>(cast<StringAttr>(cast<ArrayAttr>(piece.getParts()[0])[0]));
+      int64_t rows = 0;
+      for (auto embedding : part.getOps<nn::EmbeddingOp>())
+        rows = cast<RankedTensorType>(embedding.getTable().getType()).getDimSize(0);
+      for (auto stats : part.getOps<nn::CrossEntropyStatsOp>())
+        rows = cast<RankedTensorType>(stats.getZ().getType()).getShape().back();
+      if (rows % devices != 0)
+        return emitError(piece.getLoc()) << "`" << piece.getCoord().str() << "` has " << rows
+                                         << " rows of the vocabulary; `tensor = " << devices
+                                         << "` does not divide them";
+    }
   return success();
 }
 
 /// One weight of several parts is cut alike in all of them.
-LogicalResult Splitting::checkShared() {
+LogicalResult Splitting::checkShared(const llvm::DenseSet<func::FuncOp> &used) {
   llvm::StringMap<std::pair<func::FuncOp, nn::WeightAttr>> known;
   for (auto part : module.getOps<func::FuncOp>())
-    for (unsigned i = 0; i < part.getNumArguments(); ++i) {
+    for (unsigned i = 0; used.contains(part) && i < part.getNumArguments(); ++i) {
       auto declared = part.getArgAttrOfType<nn::WeightAttr>(i, nn::kWeightAttr);
       if (!declared || !declared.getShared())
         continue;
       auto [it, isNew] = known.try_emplace(declared.getName().getValue(), part, declared);
-      if (isNew || it->second.second == declared)
+      if (isNew || nn::layoutOf(it->second.second) == nn::layoutOf(declared))
         continue;
       auto layout = [](nn::WeightAttr weight) { return nn::layoutOf(weight).text(); };
       return emitError(part.getLoc()) << "`" << declared.getName().getValue() << "` is " << layout(it->second.second)
@@ -361,7 +357,7 @@ LogicalResult Splitting::run() {
   int64_t devices = program.sizeOf(Axis::tensor);
   if (devices == 1)
     return success();
-  if (failed(refuseWhatIsNotBuilt()))
+  if (failed(checkShards()))
     return failure();
   llvm::DenseSet<func::FuncOp> done;
   for (const Chain &chain : chains()) {
@@ -370,9 +366,6 @@ LogicalResult Splitting::run() {
         return emitError(part.getLoc()) << "part `" << part.getName()
                                         << "` stands in layers of two kinds; `tensor = " << devices
                                         << "` needs a part of its own for each";
-      for (auto attention : part.getOps<nn::AttentionOp>())
-        if (failed(checkHeads(attention, devices)))
-          return failure();
       for (auto loss : part.getOps<nn::CrossEntropyOp>())
         if (loss.getFurther())
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
@@ -386,7 +379,7 @@ LogicalResult Splitting::run() {
         return failure();
     llvm::for_each(chain, putBiasesBack);
   }
-  return checkShared();
+  return checkShared(done);
 }
 
 namespace {

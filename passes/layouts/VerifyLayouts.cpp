@@ -121,7 +121,7 @@ LogicalResult LayoutVerifier::record(func::FuncOp function, BodyAttr body, Group
   std::optional<Layouts> expected;
   SmallVector<Type> types(layouts.size(), Float32Type::get(module.getContext()));
   auto payload = TupleType::get(module.getContext(), types);
-  if (name.kind == GroupKind::grad || name.kind == GroupKind::loss)
+  if (name.kind == GroupKind::grad || name.kind == GroupKind::loss || name.kind == GroupKind::stats)
     expected = layoutsOf(body, name, payload);
   else if (name.kind == GroupKind::dact) // that of what came in
     if (auto came = layoutsOf(body, GroupName(GroupKind::act, name.number), payload))
@@ -189,7 +189,10 @@ LogicalResult LayoutVerifier::run() {
     return std::tuple(llvm::find(kOrder, body.getPhase()) - kOrder, body.getSlice(), body.getVariant());
   };
   for (PieceOp next : program.getOps<PieceOp>()) {
-    before = std::exchange(piece, next);
+    bool isBeside = piece && next.getVocabularyAttr() && piece.getVocabularyAttr() && // another shard of one part
+                    next.getCoord().getPart() == piece.getCoord().getPart();
+    before = isBeside ? before : piece;
+    piece = next;
     Bodies &own = bodies[piece.getBodiesAttr().getAsOpaquePointer()];
     llvm::stable_sort(own, [&](auto &a, auto &b) { return placeOf(a.first) < placeOf(b.first); });
     for (auto [body, function] : own)

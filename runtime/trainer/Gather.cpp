@@ -58,14 +58,15 @@ Status layouts(RankMemory &memory, std::map<std::string, bool> &out) {
 /// Where several ranks have all of a tensor's state, each for its own update, the first of them hands it in: leaves out
 /// what a rank before this one has, at the same place along `tensor`.
 void leaveCopies(const std::vector<const RankProgram *> &programs, const Mesh &mesh, std::vector<Held> &out) {
-  std::set<std::tuple<std::string, int64_t, int32_t>> seen;
+  using Part = std::tuple<std::string, int64_t, int64_t, int32_t>;
+  std::set<Part> seen;
   for (const RankProgram *program : programs) {
     const int32_t place = mesh.coordinate(program->device, Axis::Tensor);
-    std::set<std::tuple<std::string, int64_t, int32_t>> here;
+    std::set<Part> here;
     for (const StateSpec &state : program->state)
-      here.insert({state.name + "." + state.kind, state.begin, place});
+      here.insert({state.name + "." + state.kind, state.begin, state.base, place});
     std::erase_if(out, [&](const Held &held) {
-      return held.device == program->device && seen.contains({held.name, held.tensor.begin, place});
+      return held.device == program->device && seen.contains({held.name, held.tensor.begin, held.tensor.base, place});
     });
     seen.merge(here);
   }
@@ -116,12 +117,13 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
   if (kind == TensorKind::State)
     leaveCopies(programs, mesh, held);
   std::stable_sort(held.begin(), held.end(), [](const Held &a, const Held &b) {
-    return std::tie(a.name, a.tensor.begin) < std::tie(b.name, b.tensor.begin);
+    return std::tie(a.name, a.tensor.begin, a.tensor.base) < std::tie(b.name, b.tensor.begin, b.tensor.base);
   });
   if (kind == TensorKind::State) // old versions of a weight that two pieces of one rank share
     held.erase(std::unique(held.begin(), held.end(),
                            [](const Held &a, const Held &b) {
-                             return a.device == b.device && a.name == b.name && a.tensor.begin == b.tensor.begin;
+                             return a.device == b.device && a.name == b.name && a.tensor.begin == b.tensor.begin &&
+                                    a.tensor.base == b.tensor.base;
                            }),
                held.end());
   for (Held &each : held)

@@ -95,3 +95,24 @@ func.func private @qkv(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x {
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["qkv", 0]] at <[0]>
 }
+
+// -----
+
+// Of ten rows each of two ranks has five.
+!x = tensor<1x4x8xf32>
+!t = tensor<1x4xi32>
+!w = tensor<5x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 2>
+func.func private @embed.0(%t: !t {nn.data = "tokens"}, %w: !w {nn.weight = #nn.weight<"wte">}) -> !x {
+  %x = nn.embedding %t, %w {first = 0, whole = 10} : (!t, !w) -> !x
+  return %x : !x
+}
+func.func private @embed.1(%t: !t {nn.data = "tokens"}, %w: !w {nn.weight = #nn.weight<"wte">}) -> !x {
+  %x = nn.embedding %t, %w {first = 5, whole = 10} : (!t, !w) -> !x
+  return %x : !x
+}
+pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  // expected-error@below {{`embed(0)` has 5 rows of the vocabulary; `tensor = 2` does not divide them}}
+  pipeline.piece @embed0 <part "embed" 0> parts [["embed.0", -1]] at <[0]> homes <[0]> owner <[0]> vocabulary <first 0 of tensor<10x8xf32> in 2 shards>
+  pipeline.piece @embed1 <part "embed" 1> parts [["embed.1", -1]] at <[1]> homes <[1]> owner <[1]> vocabulary <first 5 of tensor<10x8xf32> in 2 shards>
+}

@@ -151,3 +151,24 @@ func.func private @s0.B.first(%x: !x, %a: tensor<8x4xf32>, %dy: !h) -> (!x, tens
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
 }
+
+// -----
+
+// A rank hands out the statistics of one device's columns; other ranks would take them for those of all its columns.
+!x = tensor<1x4x8xf32>
+!t = tensor<1x4xi32>
+!s = tensor<1x4x3xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"w" : tensor<8x5xf32> declared <"w" zero cut <[8, 10] dim 1>>>
+// expected-error@below {{returns tensor 0 of `stats` as shard 0 over `tensor = 2`; expected full}}
+func.func private @head0.F(%x: !x, %t: !t, %w: tensor<8x5xf32>) -> !s attributes {
+  pipeline.body = #pipeline.body<"head0" F>, pipeline.inputs = #pipeline.groups<act x 1, targets x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<stats x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %z = nn.linear %c, %w : (!x, tensor<8x5xf32>) -> tensor<1x4x5xf32>
+  %s = nn.cross_entropy_stats %z, %t {first_by = #nn.axes<tensor>, vocab = 10} : (tensor<1x4x5xf32>, !t) -> !s
+  return %s : !s
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @head0 <stage 0> parts [["head", -1]] at <[0]> bodies "head0" {weights = [#w]}
+}

@@ -17,11 +17,13 @@ SCHEDULES = ("1f1b", "zb_v/model=gpt2", "gpipe", "interleaved/model=gpt2", "weip
              "replicated_1f1b", "zero1")
 # On the tensor axis: schedule, devices of the axis, replicas, and sizes that the reference shares.
 TENSOR = (("single", 2, 1, dict(ranks=1, vocab=255)), ("single/model=gpt2", 2, 1, dict(ranks=1, vocab=257)),
-          ("1f1b/kv_heads=1", 2, 2, dict(ranks=2)), ("zb_v/model=gpt2", 2, 1, dict(ranks=2)))
+          ("1f1b/kv_heads=1", 2, 2, dict(ranks=2)), ("zb_v/model=gpt2", 2, 1, dict(ranks=2)),
+          ("1f1b_vocabulary", 2, 2, dict(ranks=2)))
 ALL_TENSOR = TENSOR + (
     ("single/kv_heads=4", 4, 1, dict(ranks=1, vocab=250)), ("single/kv_heads=2", 4, 1, dict(ranks=1)),
     ("single/kv_heads=1", 4, 1, dict(ranks=1)), ("single/model=gpt2", 4, 1, dict(ranks=1)),
-) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES if schedule != "1f1b_vocabulary")
+) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES) + (
+    ("slimpipe/vocabulary=true/kv_heads=1", 2, 1, {}), ("1f1b_vocabulary/model=gpt2", 4, 1, dict(ranks=2)))
 SHARED = ("model", "kv_heads", "microbatches")  # with the reference
 SIZES = dict(model="llama", precision="f64", ranks=4, microbatches=4)
 

@@ -29,8 +29,6 @@ NORM = "has no rule for `tensor = 2`: operand 0 is shard 2"
 REFUSED = {"llama_llama3": THREE_HEADS, "gpt_neox_stretched": THREE_HEADS, "phi3": SPLIT, "phi3_longrope": SPLIT,
            "gpt_neox": SPLIT, "gpt_neox_in_sequence": SPLIT, "olmo2": NORM, "olmo2_biases": NORM, "olmo3": NORM,
            "olmo3_yarn": NORM}
-# A vocabulary that the schedule cuts over ranks is not cut over devices, too.
-SCHEDULES = tuple(name for name in families.SCHEDULES if name != "slimpipe.pipe")
 
 
 def difference(ours, theirs):
@@ -67,7 +65,7 @@ def main():
         if variant in REFUSED:
             refused(tally, judge, variant)
             continue
-        schedule = SCHEDULES[number % len(SCHEDULES)]
+        schedule = families.SCHEDULES[number % len(families.SCHEDULES)]
         for name, ranks, devices in (("single.pipe", 1, 4 if variant in ON_FOUR else 2), (schedule, 2, 2)):
             judge.options = ("-D", f"mesh.tensor={devices}")
             gradients, ours = judge.run(judge.compile(variant, name, ranks))
