@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "analysis/Proof.h"
 #include "analysis/Messages.h"
+#include "analysis/costs/Costs.h"
 #include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "mlir/Pass/Pass.h"
@@ -123,6 +124,47 @@ static std::vector<Fact> describe(ProgramOp program) {
   return facts;
 }
 
+/// The axes of more than one device, with the exchanges inside units and the sums, by role, of one device of each rank.
+static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
+  MeshAttr mesh = program.getMeshAttr();
+  if (!mesh)
+    return {};
+  SymbolTable symbols(program->getParentOfType<ModuleOp>());
+  std::map<Axis, int64_t> exchanges;
+  std::map<Role, int64_t> sums;
+  llvm::StringMap<SmallVector<Axis>> known; // of the exchanges of a body
+  for (auto rank : program.getOps<RankOp>())
+    for (Operation &op : rank.getBody().front()) {
+      if (auto post = dyn_cast<PostOp>(op); post && post.isCollective() && isOverMesh(post.getKind(), post.getPeers()))
+        ++sums[post.getThing().getRole()];
+      auto launch = dyn_cast<LaunchOp>(op);
+      if (!launch)
+        continue;
+      auto [axes, isNew] = known.try_emplace(launch.getCallee());
+      if (isNew)
+        symbols.lookup<func::FuncOp>(launch.getCallee()).walk([&](nn::Exchange exchange) {
+          if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
+            llvm::append_range(axes->second, message->axes.getAxes());
+        });
+      for (Axis axis : axes->second)
+        ++exchanges[axis];
+    }
+  std::vector<Proof::MeshAxis> axes;
+  for (Axis axis : mesh.getOrder()) {
+    int64_t members = mesh.sizeOf(axis);
+    if (axis == Axis::pipeline || members == 1)
+      continue;
+    int64_t devices = mesh.devicesOfRank() * static_cast<int64_t>(program.getRanks());
+    axes.push_back({stringifyAxis(axis).str(), devices / members, members, mesh.stride(axis), {}});
+    if (exchanges.count(axis))
+      axes.back().step.push_back({"exchanges", exchanges[axis]});
+    for (auto [role, count] : sums)
+      if (axis == Axis::data)
+        axes.back().step.push_back({stringifyRole(role), count});
+  }
+  return axes;
+}
+
 static Proof::Rank readMemory(RankOp rank) {
   std::vector<SlotLife> lives = slotLives(rank);
   Peak peak = peakOf(rank, lives);
@@ -139,7 +181,8 @@ static Proof::Rank readMemory(RankOp rank) {
 
 Proof::Proof(ProgramOp program, const PassTimes &times)
     : program(program.getSymName()), ranks(program.getRanks()), microbatches(program.getMicrobatches()),
-      slices(program.getSlices()), subject(describe(program)), passSeconds(times.total) {
+      slices(program.getSlices()), devicesOfRank(program.getMeshAttr() ? program.getMeshAttr().devicesOfRank() : 1),
+      mesh(describeMesh(program)), subject(describe(program)), passSeconds(times.total) {
   auto recorded = program.getProofAttr();
   for (auto [name, claim] : kClaims) {
     auto entries = recorded ? recorded.getAs<DictionaryAttr>(name) : DictionaryAttr();
@@ -221,24 +264,37 @@ static void printColumns(ArrayRef<std::vector<std::string>> rows, ArrayRef<size_
   }
 }
 
+/// `reads 64, weights 18`.
+static std::string listed(ArrayRef<Fact> facts) {
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  llvm::interleaveComma(facts, os, [&](const Fact &fact) { os << fact.name << " " << fact.text; });
+  return text;
+}
+
 static std::string milliseconds(double seconds) {
   return seconds < 0 ? "" : llvm::formatv("{0:f1} ms", seconds * 1e3).str();
 }
 
 void pp::printProof(const Proof &proof, llvm::raw_ostream &os) {
-  os << proof.program << ": " << proof.ranks << " ranks, " << proof.microbatches << " microbatches";
+  os << proof.program << ": " << proof.ranks << " ranks";
+  if (proof.devicesOfRank > 1)
+    os << " of " << proof.devicesOfRank << " devices";
+  os << ", " << proof.microbatches << " microbatches";
   if (proof.slices > 0)
     os << ", " << proof.slices << " slices";
-  os << "\n  ";
-  llvm::interleaveComma(proof.subject, os, [&](const Fact &fact) { os << fact.name << " " << fact.text; });
-  os << "\n\n";
-  std::vector<std::vector<std::string>> rows = {{"proof", "claim", "over", "time"}};
-  for (const Proof::Statement &statement : proof.statements) {
-    std::string facts;
-    llvm::raw_string_ostream text(facts);
-    llvm::interleaveComma(statement.facts, text, [&](const Fact &fact) { text << fact.name << " " << fact.text; });
-    rows.push_back({statement.name, statement.claim, facts, milliseconds(statement.seconds)});
+  os << "\n  " << listed(proof.subject) << "\n\n";
+  std::vector<std::vector<std::string>> rows = {{"axis", "groups", "of", "apart", "a step of one device of each rank"}};
+  for (const Proof::MeshAxis &axis : proof.mesh)
+    rows.push_back({axis.name, std::to_string(axis.groups), std::to_string(axis.members), std::to_string(axis.apart),
+                    listed(axis.step)});
+  if (!proof.mesh.empty()) {
+    printColumns(rows, {1, 2, 3}, os);
+    os << "\n";
   }
+  rows = {{"proof", "claim", "over", "time"}};
+  for (const Proof::Statement &statement : proof.statements)
+    rows.push_back({statement.name, statement.claim, listed(statement.facts), milliseconds(statement.seconds)});
   printColumns(rows, {3}, os);
   os << "\n";
   rows = {{"rank", "planned", "live set", "limit", "largest at", "of it"}};
@@ -272,6 +328,17 @@ void pp::printProofJson(const Proof &proof, llvm::raw_ostream &os) {
     json.attribute("ranks", proof.ranks);
     json.attribute("microbatches", proof.microbatches);
     json.attribute("slices", proof.slices);
+    if (!proof.mesh.empty())
+      json.attributeArray("mesh", [&] {
+        for (const Proof::MeshAxis &axis : proof.mesh)
+          json.object([&] {
+            json.attribute("axis", axis.name);
+            json.attribute("groups", axis.groups);
+            json.attribute("members", axis.members);
+            json.attribute("apart", axis.apart);
+            writeFacts("step", axis.step, json);
+          });
+      });
     writeFacts("subject", proof.subject, json);
     json.attributeArray("proofs", [&] {
       for (const Proof::Statement &statement : proof.statements)

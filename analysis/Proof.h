@@ -70,8 +70,16 @@ struct Proof {
     std::string at;                                     ///< the unit at which that is reached
     std::vector<std::pair<std::string, int64_t>> roles; ///< its bytes at that instant, largest first
   };
+  /// An axis of the mesh on which a rank has several devices.
+  struct MeshAxis {
+    std::string name;
+    int64_t groups, members, apart; ///< a group's devices are so far apart in number
+    std::vector<Fact> step;         ///< what one device of each rank does along it in a step
+  };
   std::string program, channels;
   int64_t ranks = 0, microbatches = 0, slices = 0;
+  int64_t devicesOfRank = 1;
+  std::vector<MeshAxis> mesh;
   std::vector<Fact> subject;         ///< units by phase, messages by role: what the statements are about
   std::vector<Statement> statements; ///< in the order of the proofs
   std::vector<Rank> memory;

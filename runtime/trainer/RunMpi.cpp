@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/device/StreamDevice.h"
 #include "runtime/trainer/Run.h"
+#include "runtime/transport/Presence.h"
 #include <cstdlib>
 
 namespace pp {
@@ -53,6 +54,17 @@ Status makePlace([[maybe_unused]] Emitted &emitted, const Options &options, int3
   return {};
 }
 
+/// Units exchange values along `tensor` while they compute: over a network they would wait for it all the time.
+void warnOfMachines(const Mesh &mesh) {
+  auto devices = mesh.parted(Axis::Tensor, machines());
+  if (!devices)
+    return;
+  std::string line = text("pp: warning: ", mesh.name(devices->first), " and ", mesh.name(devices->second),
+                          " are on different machines, and exchange values inside every unit; start a multiple of ",
+                          mesh.size(Axis::Tensor), " devices on each machine, with `tensor` first in `order`\n");
+  fwrite(line.data(), 1, line.size(), stderr);
+}
+
 } // namespace
 
 int runMpi(Emitted &emitted, const Options &options) {
@@ -65,6 +77,8 @@ int runMpi(Emitted &emitted, const Options &options) {
     finishMpi();
     return code;
   }
+  if (rank == 0)
+    warnOfMachines(mesh);
   Outcome outcome;
   {
     Transport &mpi = *place.transport;

@@ -42,6 +42,14 @@ std::vector<int32_t> Mesh::line(int32_t device, const std::vector<Axis> &axes) c
   return members;
 }
 
+std::optional<std::pair<int32_t, int32_t>> Mesh::parted(Axis axis, const std::vector<int32_t> &machine) const {
+  for (int32_t device = 0; device < int32_t(machine.size()); ++device)
+    for (int32_t other : line(device, {axis}))
+      if (machine[size_t(other)] != machine[size_t(device)])
+        return std::pair(device, other);
+  return std::nullopt;
+}
+
 std::string Mesh::name(int32_t device) const {
   std::string rank = "rank " + std::to_string(rankOf(device));
   if (devicesOfRank() == 1)

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace pp {
@@ -38,6 +40,8 @@ public:
   [[nodiscard]] std::vector<int32_t> line(int32_t device, const std::vector<Axis> &axes) const;
   /// The device of a rank whose other coordinates are 0.
   [[nodiscard]] int32_t firstOf(int32_t rank) const { return moved(0, Axis::Pipeline, rank); }
+  /// Two devices of one line along this axis whose `machine`s, by device, differ; nothing where there are none.
+  [[nodiscard]] std::optional<std::pair<int32_t, int32_t>> parted(Axis axis, const std::vector<int32_t> &machine) const;
   [[nodiscard]] bool isFirst(int32_t device) const { return firstOf(rankOf(device)) == device; }
 
   /// `rank 1`; where ranks are several devices `device 3 (rank 1, data 1)`.

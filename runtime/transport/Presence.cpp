@@ -44,6 +44,7 @@ Table *table = nullptr;
 bool oneMachine = false;
 Entry *own = nullptr;
 MPI_Win tableWindow = MPI_WIN_NULL;
+std::vector<int32_t> machineOf; // the handler does not look at this one
 
 /// Only what a signal handler may call.
 bool isDead(int32_t pid) {
@@ -100,6 +101,11 @@ bool makeTable(int32_t rank, const std::string &name) {
   MPI_Comm_size(machine, &locals);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   MPI_Comm_set_errhandler(machine, MPI_ERRORS_RETURN);
+  int32_t lowest = rank;
+  MPI_Bcast(&lowest, 1, MPI_INT32_T, 0, machine);
+  machineOf.resize(ranks);
+  if (MPI_Allgather(&lowest, 1, MPI_INT32_T, machineOf.data(), 1, MPI_INT32_T, MPI_COMM_WORLD) != MPI_SUCCESS)
+    machineOf.clear();
   void *base = nullptr;
   MPI_Aint size = local == 0 ? MPI_Aint(sizeof(Table) + locals * sizeof(Entry)) : 0;
   int unit = 1;
@@ -144,6 +150,8 @@ void leavePresence() {
 }
 
 bool isOneMachine() { return oneMachine; }
+
+const std::vector<int32_t> &machines() { return machineOf; }
 
 int32_t ranksHere() { return table ? table->count.load() : 0; }
 

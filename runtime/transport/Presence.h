@@ -19,6 +19,8 @@ void leavePresence();
 
 /// The table holds every rank of the run.
 [[nodiscard]] bool isOneMachine();
+/// By rank the lowest rank on its machine; empty where MPI cannot say it.
+[[nodiscard]] const std::vector<int32_t> &machines();
 /// The ranks of this machine; 0 without a table.
 [[nodiscard]] int32_t ranksHere();
 /// Keeps the step that this rank is in.

@@ -54,6 +54,27 @@ TEST(Mesh, CoordinatesAndLinesInEveryOrder) {
   EXPECT_EQ(orders, 24);
 }
 
+/// Devices of machines of n devices each, by the lowest number on the machine.
+std::vector<int32_t> machinesOf(int32_t devices, int32_t each) {
+  std::vector<int32_t> machine;
+  for (int32_t device = 0; device < devices; ++device)
+    machine.push_back(device / each * each);
+  return machine;
+}
+
+TEST(Mesh, LinesThatMachinesPart) {
+  const Mesh mesh({Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline}, {4, 1, 2, 3});
+  EXPECT_FALSE(mesh.parted(Axis::Tensor, machinesOf(24, 4)));
+  EXPECT_FALSE(mesh.parted(Axis::Tensor, machinesOf(24, 8)));
+  EXPECT_FALSE(mesh.parted(Axis::Data, machinesOf(24, 8)));
+  EXPECT_FALSE(mesh.parted(Axis::Tensor, {}));
+  EXPECT_EQ(mesh.parted(Axis::Tensor, machinesOf(24, 6)), std::pair(4, 6)); // 4 5 | 6 7
+  EXPECT_EQ(mesh.parted(Axis::Data, machinesOf(24, 4)), std::pair(0, 4));
+  EXPECT_EQ(mesh.parted(Axis::Tensor, machinesOf(24, 2)), std::pair(0, 2));
+  const Mesh last({Axis::Pipeline, Axis::Data, Axis::Context, Axis::Tensor}, {3, 2, 1, 4});
+  EXPECT_EQ(last.parted(Axis::Tensor, machinesOf(24, 8)), std::pair(0, 12));
+}
+
 TEST(Mesh, Names) {
   EXPECT_EQ(Mesh(4).name(3), "rank 3");
   EXPECT_EQ(Mesh(1).describe(), "1 rank");
