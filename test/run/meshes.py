@@ -6,7 +6,8 @@
 # A microbatch of D replicas holds the sequences that a microbatch of D times the rows holds on one rank: so gradients,
 # losses and the weights after three steps of AdamW are those of `schedule=single` but for rounding, and the same bits
 # in each mode. Replicas sum in the order of their devices, as `data_parallel` does: there the bits are the same, too.
-# --all: every schedule with two and with three replicas; without, each with one number.
+# --all: every schedule with two and with three replicas, and on two devices of the tensor axis; 16 bits. Without, each
+# schedule with one number of replicas, and few on the tensor axis.
 import argparse, os, signal, subprocess, sys, time
 import documents, harness
 from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
@@ -23,7 +24,8 @@ ALL_TENSOR = TENSOR + (
     ("single/kv_heads=4", 4, 1, dict(ranks=1, vocab=250)), ("single/kv_heads=2", 4, 1, dict(ranks=1)),
     ("single/kv_heads=1", 4, 1, dict(ranks=1)), ("single/model=gpt2", 4, 1, dict(ranks=1)),
 ) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES) + (
-    ("slimpipe/vocabulary=true/kv_heads=1", 2, 1, {}), ("1f1b_vocabulary/model=gpt2", 4, 1, dict(ranks=2)))
+    ("slimpipe/vocabulary=true/kv_heads=1", 2, 1, {}), ("zb_v/model=encoder_decoder", 2, 1, {}),
+    ("1f1b_vocabulary/model=gpt2", 4, 1, dict(ranks=2)))
 SHARED = ("model", "kv_heads", "microbatches")  # with the reference
 SIZES = dict(model="llama", precision="f64", ranks=4, microbatches=4)
 
@@ -220,7 +222,7 @@ def main():
     for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
         modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
         tests.schedule(schedule, replicas, modes, tensor, **values)
-    for name in ("bits", "orders", "resumed", "rows", "logprobs", "rounded", "faults", "traces"):
+    for name in ("bits", "orders", "resumed", "rows", "logprobs", "faults", "traces") + ("rounded",) * arguments.all:
         if tests.wants(name):
             getattr(tests, name)()
     return tests.tally.close()
