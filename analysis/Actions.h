@@ -73,6 +73,10 @@ public:
   /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh: all but those of tied
   /// weights, which stand last.
   int64_t summedTensors(int64_t piece, int64_t shard) const;
+  /// Whether the devices of a rank that updates it, along `data`, update a shard each: `mesh zero = 1`.
+  bool isCutOverMesh(int64_t piece) const {
+    return cutsUpdates && trains(piece) && !isSharded(piece) && summedTensors(piece, -1) > 0;
+  }
   /// By weight the run in which it is cut over ranks (cutPayload).
   llvm::SmallVector<int64_t> runs(int64_t piece) const;
   /// The piece that owns the first trained weight of this one that is tied; -1 if it has none.
@@ -88,7 +92,8 @@ private:
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
   int64_t firstTrained = 0;
-  bool isForward = false; ///< nothing trains in a forward program
+  bool isForward = false;   ///< nothing trains in a forward program
+  bool cutsUpdates = false; ///< the mesh cuts them over its replicas
 };
 
 /// The update that the gradient of this microbatch is part of.

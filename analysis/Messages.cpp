@@ -45,8 +45,8 @@ int64_t pp::bytesOf(PostOp post) { return payloadOffsets(post.getPayload()).back
 int64_t pp::bytesReceived(PostOp post) {
   TupleType payload = post.getPayload();
   int64_t others = post.countMembers() - 1, size = bytesOf(post);
-  int64_t shard = post.getShard() ? slotBytes(post.getShard()) : 0;
-  if (post.isCollective() && !post.getShard() && payload.size() == 1) // no more than its elements are sent
+  int64_t shard = post.getShard() ? slotBytes(post.getShard()) : post.isInPlace() ? (*post.getCuts())[1] : 0;
+  if (post.isCollective() && shard == 0 && payload.size() == 1) // no more than its elements are sent
     size = tensorBytes(cast<RankedTensorType>(payload.getType(0)));
   switch (post.getKind()) {
   case PostKind::send:

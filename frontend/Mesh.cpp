@@ -147,8 +147,10 @@ LogicalResult MeshClause::check() {
     return refuse(context, "context", "sequences are whole on every device of a rank");
   if (expert.value > 1)
     return refuse(expert, "expert", "no model has experts");
-  if (zero.value > 0)
-    return refuse(zero, "zero", "every replica updates all of its weights");
+  if (zero.value > 1)
+    return refuse(zero, "zero", "gradients are whole on every replica until they are summed");
+  if (zero.value > 0 && size(Axis::data) == 1)
+    return evaluator.fail(zero.at, "`zero = 1`: no weight is on several devices");
   if (sequence.value && sizes[0].value > 1)
     return evaluator.fail(sequence.at, "`sequence = true` is not built yet: rows are whole on every device of a rank");
   if (sequence.value)
@@ -173,5 +175,5 @@ pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *conte
   SmallVector<int64_t> extents;
   for (Axis axis : order)
     extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
-  return pipeline::MeshAttr::get(context, order, extents);
+  return pipeline::MeshAttr::get(context, order, extents, zero.value);
 }

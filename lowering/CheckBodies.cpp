@@ -167,6 +167,7 @@ private:
     ExpectedKernel expected = {kernel.kernelName().str(), kernel.elementType(), kernel.dims(), kernel.params(),
                                kernel.flags()};
     expected.add(kernel);
+    expected.addMoved(kernel);
     return checkCall(kernel, call, operands, expected);
   }
 
@@ -234,6 +235,8 @@ private:
       if (update.getNorm() != first.getNorm() || update.elementType() != first.elementType() ||
           update.getRate() != first.getRate() || update.getShrink() != first.getShrink())
         return differs(update, "`pp_adamw_all`", "updates of one type and group with one norm", "others");
+      kernel.add(update, kernel.dims.size());
+      kernel.addMoved(update, list.size());
       kernel.dims.append({cast<RankedTensorType>(update.getGrad().getType()).getNumElements(), update.getDecay()});
       auto [grad, norm, tensors] = split(update.pointers());
       list.push_back(addressOf(grad));
@@ -265,6 +268,7 @@ private:
       if (!follows || term.elementType() != first.elementType())
         return differs(term, "`pp_sum_squares_all`", "terms of one type of one sum", "others");
       kernel.add(term, kernel.dims.size());
+      kernel.addMoved(term, list.size());
       kernel.dims.append({cast<RankedTensorType>(term.getGrad().getType()).getNumElements(), 0});
       list.push_back(addressOf(term.getGrad()));
       sum = term.getSum();

@@ -181,8 +181,9 @@ private:
     SmallVector<CallOperand> operands = {CallOperand::of(text.countMessages()),
                                          arena(slotBegin(post.getSlot().getDefiningOp<SlotOp>()))};
     if (post.isCollective())
-      operands.push_back(post.getShard() ? arena(slotBegin(post.getShard().getDefiningOp<SlotOp>()))
-                                         : CallOperand::of(CallAddress()));
+      operands.push_back(post.getShard()                    ? arena(slotBegin(post.getShard().getDefiningOp<SlotOp>()))
+                         : post.getAxes() && post.getCuts() ? operands.back() // its shard lies in the whole
+                                                            : CallOperand::of(CallAddress()));
     std::string name = post.isCollective() ? "collective" : stringifyPostKind(post.getKind()).str();
     if (failed(take(post, where, "pp_post_" + name, operands)))
       return failure();

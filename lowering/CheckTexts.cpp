@@ -158,8 +158,13 @@ struct TextCheck::State {
     return names;
   }
 
+  /// A number that each device along `data` has for itself; along the other axes it may count once.
+  JsonValue byReplica(const nn::Varying &number);
+
   /// A size that each device has for itself.
   JsonValue byDevice(const nn::Varying &size, int64_t first) {
+    if (!size.ofData.empty())
+      return byReplica(size);
     int64_t devices = devicesAlong(size.axes);
     std::vector<int64_t> all(devices, 0);
     if (size.once)
@@ -170,6 +175,17 @@ struct TextCheck::State {
     return {{"by", namesOf(size.axes)}, {"of", all}};
   }
 };
+
+JsonValue TextCheck::State::byReplica(const nn::Varying &number) {
+  const int64_t others = number.axes ? devicesAlong(number.axes) : 1, copies = number.copies ? number.copies : others;
+  JsonValue names = number.axes ? namesOf(number.axes) : JsonValue::array(), all = JsonValue::array();
+  names.push_back("data");
+  for (int64_t i = 0; i < others * static_cast<int64_t>(number.ofData.size()); ++i)
+    all.push_back(i / static_cast<int64_t>(number.ofData.size()) % copies == 0 || !number.once
+                      ? number.ofData[i % number.ofData.size()]
+                      : 0);
+  return {{"by", names}, {"of", all}};
+}
 
 TextCheck::TextCheck(RankOp rank, StringRef text) : state(std::make_unique<State>(rank, text)) {}
 TextCheck::~TextCheck() = default;
@@ -228,7 +244,7 @@ LogicalResult TextCheck::checkMessage(PostOp post, int64_t number) {
     for (Type type : payload.getTypes())
       if (Type other = cast<RankedTensorType>(type).getElementType(); isSum && other != element)
         return reportDifference(post.getLoc(), state->number, "a sum", "one type", nameOfType(other));
-    bool isOne = tensors == 1 && !post.getShard();
+    bool isOne = tensors == 1 && !post.getCuts();
     int64_t width = tensorBytes(RankedTensorType::get({1}, element));
     expected.update({{"group", numbers(post.getPeers())},
                      {"root", post.getRoot() ? static_cast<int64_t>(*post.getRoot()) : -1},
@@ -292,6 +308,11 @@ LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const Expect
   expected["dims"] = numbers(kernel.dims);
   for (auto [i, its] : kernel.varying)
     expected["dims"][i] = state->byDevice(its, kernel.dims[i]);
+  for (auto [i, its] : kernel.moved) {
+    while (!expected.contains("moved") || expected["moved"].size() <= i)
+      expected["moved"].push_back(0);
+    expected["moved"][i] = state->byReplica(its);
+  }
   if (failed(state->compareEntry(op->getLoc(), "ops", number, expected)))
     return failure();
   state->kernels.set(static_cast<unsigned>(number));
@@ -417,6 +438,35 @@ static JsonValue partOf(PieceOp piece, WeightAttr weight, bool isShard, ElementR
   return part;
 }
 
+/// Of weights one behind the other, each of which begins at a multiple of 32.
+static int64_t elementsOf(ArrayRef<WeightAttr> weights) {
+  int64_t all = 0;
+  for (WeightAttr weight : weights)
+    all += (weight.getType().getNumElements() + 31) / 32 * 32;
+  return all;
+}
+static int64_t shardElements(ArrayRef<WeightAttr> own, int64_t replicas) {
+  return (elementsOf(own) / 32 + replicas - 1) / replicas * 32;
+}
+
+/// Where updates are cut over replicas, each of them has a run of elements of all of the piece's own weights, each of
+/// which begins at a multiple of 32: what of this weight it has, and where, from `offset` on.
+static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t replicas, int64_t offset, int64_t width,
+                          bool isState) {
+  const int64_t begin = elementsOf(own.take_front(number)), elements = own[number].getType().getNumElements(),
+                each = shardElements(own, replicas);
+  std::vector<int64_t> firsts, counts, places;
+  for (int64_t replica = 0; replica < replicas; ++replica) {
+    int64_t low = std::max(begin, replica * each), high = std::min(begin + elements, (replica + 1) * each);
+    bool has = low < high;
+    firsts.push_back(has ? low - begin : replica * each > begin ? elements : 0);
+    counts.push_back(has ? high - low : 0);
+    places.push_back(offset + width * (!isState ? firsts.back() : has ? low - replica * each : 0));
+  }
+  auto table = [](const std::vector<int64_t> &of) { return JsonValue{{"by", JsonValue::array({"data"})}, {"of", of}}; };
+  return {{"begin", table(firsts)}, {"count", table(counts)}, {"offset", table(places)}};
+}
+
 /// The entries of the tensors of a weight, previous, opt or grad slot, in the order of its payload.
 LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
   BindingAttr binding = slot.getBindingAttr();
@@ -437,6 +487,12 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
   size_t next = 0;
   int64_t back = binding.getBack();
   std::string previous = ("previous" + (back > 1 ? Twine(back) : Twine())).str();
+  int64_t replicas = pieces.isCutOverMesh(pieces.find(piece.getCoord())) ? program.sizeOf(Axis::data) : 0;
+  SmallVector<WeightAttr> own;
+  for (WeightAttr weight : weights)
+    if (!weight.getTied() && !weight.getFrozen())
+      own.push_back(weight);
+  bool isFlat = replicas > 0 && (kind == BindingKind::opt || kind == BindingKind::grad);
   bool isOld = kind == BindingKind::previous, isWeight = kind == BindingKind::weight || isOld,
        isState = kind == BindingKind::opt || isOld;
   for (ElementRange range : cut.shards[std::max<int64_t>(shard, 0)]) {
@@ -448,12 +504,20 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       parts = weight.getTied() ? SmallVector<StringRef>() : optimizer.stateOf(weight);
     if (isOld)
       parts = {previous};
+    if (isFlat && kind == BindingKind::opt && !parts.empty())
+      next = 0; // all weights have theirs in the same tensors
     for (StringRef part : parts) {
       if (next == payload.size())
         return reportDifference(slot.getLoc(), number, "a slot of `" + slot.getLabel() + "`", "more tensors",
                                 Twine(payload.size()));
       auto type = cast<RankedTensorType>(payload.getType(next));
       int64_t offset = offsets[next++], elements = shard >= 0 ? range.count : weight.getType().getNumElements();
+      JsonValue shards = JsonValue::object();
+      if (isFlat && !weight.getTied())
+        shards = shardsOf(own, llvm::find(own, weight) - own.begin(), replicas, offset,
+                          type.getElementTypeBitWidth() / 8, kind == BindingKind::opt);
+      if (isFlat && kind == BindingKind::opt)
+        elements = shardElements(own, replicas);
       if (type.getNumElements() != elements || (isWeight && type.getElementType() != weight.getType().getElementType()))
         return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",
                                 Twine(elements) + " elements",
@@ -465,6 +529,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
                             {"type", nameOfType(type.getElementType())},
                             {"offset", offset}};
       expected.update(partOf(piece, weight, shard >= 0, range));
+      expected.update(shards);
       if (isState)
         expected["kind"] = part.str();
       else

@@ -71,9 +71,16 @@ RankText::~RankText() = default;
 int32_t RankText::addOp(const KernelEntry &entry) {
   Json json = {{"kernel", entry.kernel}, {"type", entry.type}};
   json["dims"] = std::vector<int64_t>(entry.dims.begin(), entry.dims.end());
+  auto jsonOf = [](const DimTable &table) {
+    return Json{{"by", std::vector<std::string>(table.by.begin(), table.by.end())},
+                {"of", std::vector<int64_t>(table.of.begin(), table.of.end())}};
+  };
   for (auto &[dim, table] : entry.tables)
-    json["dims"][dim] = {{"by", std::vector<std::string>(table.by.begin(), table.by.end())},
-                         {"of", std::vector<int64_t>(table.of.begin(), table.of.end())}};
+    json["dims"][dim] = jsonOf(table);
+  if (!entry.moved.empty())
+    json["moved"] = std::vector<int64_t>(entry.moved.rbegin()->first + 1);
+  for (auto &[pointer, table] : entry.moved)
+    json["moved"][pointer] = jsonOf(table);
   json["params"] = std::vector<double>(entry.params.begin(), entry.params.end());
   json["flags"] = std::vector<std::string>(entry.flags.begin(), entry.flags.end());
   auto [found, isNew] = tables->opNumbers.try_emplace(json.dump(), static_cast<int32_t>(tables->ops.size()));
@@ -97,7 +104,7 @@ static Json collectiveOf(PostOp post) {
   TupleType payload = post.getPayload();
   auto first = cast<RankedTensorType>(payload.getType(0));
   int64_t count = first.getNumElements();
-  if (payload.size() > 1 || post.getShard())
+  if (payload.size() > 1 || post.getCuts())
     count = payloadOffsets(payload).back() / std::max<int64_t>(1, first.getElementTypeBitWidth() / 8);
   Json json = {{"kind", stringifyPostKind(post.getKind()).str()},
                {"root", post.getRoot() ? static_cast<int64_t>(*post.getRoot()) : -1},
@@ -156,19 +163,38 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
   return found->second;
 }
 
+FailureOr<DimTable> RankText::tableOf(nn::Kernel kernel, const nn::Varying &each, int64_t size) const {
+  if (!tables->mesh)
+    return kernel.emitOpError() << "differs along " << (each.axes ? each.axes.str() : "data")
+                                << ", and this program has no mesh";
+  DimTable table;
+  int64_t devices = 1, replicas = tables->mesh.sizeOf(Axis::data);
+  for (nn::Axis axis : each.axes ? each.axes.getAxes() : ArrayRef<nn::Axis>()) {
+    devices *= tables->mesh.sizeOf(*symbolizeAxis(nn::stringifyAxis(axis)));
+    table.by.push_back(nn::stringifyAxis(axis).str());
+  }
+  if (!each.ofData.empty() && static_cast<int64_t>(each.ofData.size()) != replicas)
+    return kernel.emitOpError() << "is cut over " << each.ofData.size() << " devices; this program has " << replicas
+                                << " replicas";
+  if (!each.ofData.empty())
+    table.by.push_back("data");
+  int64_t copies = each.copies ? each.copies : devices;
+  for (int64_t k = 0; k < devices; ++k) {
+    int64_t own = !each.once ? size + k * each.step : k % copies == 0 ? size : 0;
+    if (each.ofData.empty())
+      table.of.push_back(own);
+    for (int64_t ofData : each.ofData)
+      table.of.push_back(each.once && k % copies != 0 ? 0 : ofData);
+  }
+  return table;
+}
+
 LogicalResult RankText::addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first) {
-  for (nn::Varying each : kernel.varying()) {
-    if (!tables->mesh)
-      return kernel.emitOpError() << "differs along " << each.axes.str() << ", and this program has no mesh";
-    DimTable &table = entry.tables[first + each.dim];
-    int64_t devices = 1;
-    for (nn::Axis axis : each.axes.getAxes()) {
-      devices *= tables->mesh.sizeOf(*symbolizeAxis(nn::stringifyAxis(axis)));
-      table.by.push_back(nn::stringifyAxis(axis).str());
-    }
-    int64_t size = entry.dims[first + each.dim], copies = each.copies ? each.copies : devices;
-    for (int64_t k = 0; k < devices; ++k)
-      table.of.push_back(!each.once ? size + k * each.step : k % copies == 0 ? size : 0);
+  for (const nn::Varying &each : kernel.varying()) {
+    FailureOr<DimTable> table = tableOf(kernel, each, entry.dims[first + each.dim]);
+    if (failed(table))
+      return failure();
+    entry.tables[first + each.dim] = std::move(*table);
   }
   return success();
 }
@@ -189,9 +215,10 @@ static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset)
   return json;
 }
 
-static Json tableOf(ArrayRef<int64_t> of) {
-  return {{"by", {"tensor"}}, {"of", std::vector<int64_t>(of.begin(), of.end())}};
+static Json tableOver(StringRef axis, ArrayRef<int64_t> of) {
+  return {{"by", Json::array({axis.str()})}, {"of", std::vector<int64_t>(of.begin(), of.end())}};
 }
+static Json tableOf(ArrayRef<int64_t> of) { return tableOver("tensor", of); }
 
 /// A weight that is cut over `devices`: which of the whole tensor's elements a device has. Pieces lie one behind the
 /// other in each run of the cut dimension; the last ones may go beyond its end. What a rank has of a vocabulary begins
@@ -257,6 +284,8 @@ struct Bound {
   std::vector<std::pair<WeightAttr, ElementRange>> tensors; ///< of a shard the ranges that it has, else all whole
   RankedTensorType whole; ///< of a piece that is cut by the vocabulary: all of its weight
   int64_t first = 0;      ///< the row or column of it where this piece begins
+  int64_t replicas = 0;   ///< over which updates of the piece are cut, if they are
+  FlatCut flat;           ///< of its own weights
 
   Bound(SlotOp slot, const Pieces &pieces, PieceOp piece)
       : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {
@@ -274,6 +303,27 @@ struct Bound {
     PayloadCut cut = cutPayload(types, isShard ? shards : 1, pieces.runs(pieces.find(piece.getCoord())));
     for (ElementRange range : cut.shards[isShard ? shard : 0])
       tensors.push_back({cast<WeightAttr>(weights[range.tensor]), range});
+    if (int64_t number = pieces.find(piece.getCoord()); pieces.isCutOverMesh(number)) {
+      replicas = slot->getParentOfType<ProgramOp>().sizeOf(Axis::data);
+      flat = cutFlat(ArrayRef(types).take_front(pieces.summedTensors(number, -1)), replicas);
+    }
+  }
+
+  /// What of a weight a replica has: with `place` where its shards of all of them lie one behind the other, else in the
+  /// weight's own place.
+  void addFlat(ElementRange range, int64_t elementBytes, int64_t offset, bool place, Json &json) const {
+    SmallVector<int64_t> begins, counts, places;
+    for (int64_t k = 0; k < replicas; ++k) {
+      int64_t begin = flat.begins[range.tensor], from = std::clamp<int64_t>(k * flat.shard - begin, 0, range.count),
+              to = std::clamp<int64_t>((k + 1) * flat.shard - begin, 0, range.count);
+      begins.push_back(from);
+      counts.push_back(to - from);
+      int64_t at = place ? (to > from ? begin + from - k * flat.shard : 0) : from;
+      places.push_back(offset + at * elementBytes);
+    }
+    json.update({{"begin", tableOver("data", begins)},
+                 {"count", tableOver("data", counts)},
+                 {"offset", tableOver("data", places)}});
   }
 
   /// The next tensor of the payload; null and an error if the payload has no more or it has another shape.
@@ -330,7 +380,31 @@ static LogicalResult addWeights(Bound bound, Json &list) {
   return bound.finish();
 }
 
+/// Of all weights that are cut over replicas there is one tensor of each kind.
+static LogicalResult addFlatState(Bound bound, const Optimizer &optimizer, Json &list) {
+  TupleType payload = bound.slot.getSlot().getType().getPayload();
+  for (auto [weight, range] : bound.tensors) {
+    if (weight.getTied() || weight.getFrozen())
+      continue;
+    for (auto [i, kind] : llvm::enumerate(optimizer.stateOf(weight))) {
+      auto type = i < payload.size() ? cast<RankedTensorType>(payload.getType(i)) : RankedTensorType();
+      if (!type || type.getShape() != ArrayRef(bound.flat.shard))
+        return bound.slot.emitOpError() << "holds no shard of `" << weight.getName().strref() << "` of "
+                                        << bound.flat.shard << " elements";
+      bound.next = i + 1;
+      Json json = tensorJson(weight, type, bound.offset());
+      json["kind"] = kind.str();
+      json = bound.describe(std::move(json), weight, range);
+      bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), /*place=*/true, json);
+      list.push_back(std::move(json));
+    }
+  }
+  return bound.finish();
+}
+
 static LogicalResult addState(Bound bound, const Optimizer &optimizer, Json &list) {
+  if (bound.replicas > 0)
+    return addFlatState(std::move(bound), optimizer, list);
   for (auto [weight, range] : bound.tensors) {
     if (weight.getTied() || weight.getFrozen())
       continue;
@@ -371,7 +445,10 @@ static LogicalResult addGrads(Bound bound, Json &list) {
       continue;
     Json json = tensorJson(weight, type, bound.offset());
     json["transposed"] = weight.getDeclared().getTransposed();
-    list.push_back(bound.describe(std::move(json), weight, range));
+    json = bound.describe(std::move(json), weight, range);
+    if (bound.replicas > 0)
+      bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), /*place=*/false, json);
+    list.push_back(std::move(json));
   }
   return bound.finish();
 }

@@ -33,6 +33,7 @@ struct KernelEntry {
   llvm::SmallVector<double> params;
   llvm::SmallVector<std::string> flags;
   std::map<unsigned, DimTable> tables = {}; ///< by number of the size that each stands for
+  std::map<unsigned, DimTable> moved = {};  ///< by pointer, those of lists one by one: by how many bytes it moves on
 };
 
 /// The JSON text of one rank while it grows; every `add` gives the number that the step will use.
@@ -49,6 +50,8 @@ public:
   mlir::FailureOr<int32_t> addExchange(nn::Exchange exchange);
   /// The kernel's sizes that differ from device to device; they stand in the entry from number `first` on.
   mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0);
+  /// The table of what differs from device to device; `size`: where nothing else is said.
+  mlir::FailureOr<DimTable> tableOf(nn::Kernel kernel, const nn::Varying &each, int64_t size) const;
   /// What is added from here on is the forward program's.
   void beginForward();
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.

@@ -141,7 +141,9 @@ LogicalResult RankLowering::lower(PostOp post) {
     return post.emitOpError("expected a peer, got none");
   CallChain &chain = this->chain();
   FailureOr<Value> address = slotAddress(post, post.getSlot());
-  FailureOr<Value> shard = post.getShard() ? slotAddress(post, post.getShard()) : chain.null();
+  FailureOr<Value> shard = post.getShard()    ? slotAddress(post, post.getShard())
+                           : post.isInPlace() ? address
+                                              : FailureOr<Value>(chain.null());
   if (failed(address) || failed(shard))
     return failure();
   int32_t message = text.addMessage(post);

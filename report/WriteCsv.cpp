@@ -73,7 +73,8 @@ static std::string messageCell(PostOp post, const Pieces &pieces) {
     name += "." + std::to_string(coord.getMicrobatch());
   char sign = post.getKind() == PostKind::send ? '>' : post.getKind() == PostKind::receive ? '<' : '+';
   std::string peers = post.isHost() ? "host" : "";
-  if (AxesAttr axes = post.getAxesAttr()) { // `grad.0+data`
+  if (AxesAttr axes = post.getAxesAttr()) { // `grad.0+data`, and `weight.0*data` of what is gathered
+    sign = post.getKind() == PostKind::all_gather ? '*' : '+';
     for (Axis axis : axes.getAxes())
       peers += (peers.empty() ? "" : ":") + stringifyAxis(axis).str();
     return name + sign + peers;

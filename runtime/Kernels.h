@@ -22,6 +22,7 @@ struct OpSpec {
   std::vector<int64_t> dims;
   std::vector<double> params;
   std::vector<std::string> flags;
+  std::vector<int64_t> moved = {}; ///< by pointer, those of a list one by one: by how many bytes it moves on; empty: 0
 };
 
 /// The prepared ops of one rank. A rank is one thread: `prepare` and all calls belong to that thread, because oneDNN

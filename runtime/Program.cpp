@@ -91,12 +91,13 @@ void readTensor(const json &entry, const Place &place, TensorSpec &tensor) {
   tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
   tensor.transposed = entry.value("transposed", false);
   tensor.type = elementType(entry.value("type", std::string("f32")));
-  tensor.offset = entry.at("offset").get<int64_t>();
+  tensor.offset = numberAt(entry.at("offset"), place);
   for (int64_t extent : tensor.shape)
     if (extent <= 0)
       throw Unfit(text("`", tensor.name, "` has extent ", extent));
-  tensor.begin = entry.value("begin", int64_t(0));
-  tensor.count = entry.value("count", int64_t(-1));
+  tensor.begin = entry.contains("begin") ? numberAt(entry.at("begin"), place) : 0;
+  tensor.count = entry.contains("count") ? numberAt(entry.at("count"), place) : -1;
+  tensor.ofReplica = entry.contains("count") && entry.at("count").is_object();
   tensor.run = entry.value("run", int64_t(-1));
   tensor.stride = entry.value("stride", int64_t(-1));
   if (tensor.run >= 0 && (tensor.run == 0 || tensor.run > tensor.stride))
@@ -109,7 +110,7 @@ void readTensor(const json &entry, const Place &place, TensorSpec &tensor) {
     if (tensor.begin < 0 || tensor.run >= 0 || tensor.begin + tensor.elements() > here)
       throw Unfit(text("`", tensor.name, "` has ", here, " elements here, and its shard ends at ",
                        tensor.begin + tensor.elements()));
-  } else if (tensor.count >= 0 && (tensor.begin < 0 || tensor.place(tensor.count - 1) >= tensor.wholeElements()))
+  } else if (tensor.count > 0 && (tensor.begin < 0 || tensor.place(tensor.count - 1) >= tensor.wholeElements()))
     throw Unfit(text("`", tensor.name, "` has ", tensor.wholeElements(), " elements, and its shard ends at ",
                      tensor.place(tensor.count - 1) + 1));
   if (tensor.transposed && tensor.shape.size() != 2)
@@ -168,6 +169,7 @@ void readGroup(const json &entry, const Program &program, const RankProgram &own
   }
   message.inside = entry.value("inside", false);
   message.oneText = !axes.empty() && entry.at("group").size() == 1;
+  message.inPlace = message.oneText && message.isSharded() && !message.inside;
   message.with = text(message.group.size(), program.mesh.devicesOfRank() > 1 ? " devices" : " ranks");
 }
 
@@ -281,9 +283,12 @@ void readOps(const json &root, const Place &place, RankProgram &rank) {
     std::vector<int64_t> dims;
     for (const json &dim : listOf(entry, "dims"))
       dims.push_back(numberAt(dim, place));
+    std::vector<int64_t> moved;
+    for (const json &bytes : listOf(entry, "moved"))
+      moved.push_back(numberAt(bytes, place));
     rank.ops.push_back({entry.at("kernel").get<std::string>(), elementType(entry.value("type", std::string("f32"))),
                         std::move(dims), entry.value("params", std::vector<double>()),
-                        entry.value("flags", std::vector<std::string>())});
+                        entry.value("flags", std::vector<std::string>()), std::move(moved)});
   }
   for (const json &entry : listOf(root, "units"))
     rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),

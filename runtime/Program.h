@@ -17,7 +17,8 @@
 //   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
 //   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576},
-//    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"]}],
+//    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
+//                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6}],
 //    "messages": [{"kind": "send" | "receive", "peer": 1, "channel": 0, "bytes": 65536, "label": "act(0, 0)"},
 //                 {"kind": "all_reduce", "group": [0, 1], "channel": 7, "count": 1, "type": "f64", "label": "norm"},
@@ -56,8 +57,9 @@
 //
 // Each device of a rank reads the rank's text, and ranks in it become devices: the peer of a message the device of that
 // rank with the same other coordinates, a group those of its ranks, and with `axes` all devices of them along these. A
-// number in `dims` or `base` may be `{"by": ["tensor"], "of": [0, 64]}`: that of the device's coordinates. A message
-// with `inside` is posted and completed inside task bodies, as often as they run.
+// number in `dims`, `base`, `moved`, `begin`, `count` or `offset` may be `{"by": ["tensor"], "of": [0, 64]}`: that of
+// the device's coordinates. A message with `inside` is posted and completed inside task bodies, as often as they run.
+// Of a gather or scatter with `axes` that stands outside, each member's shard lies in the whole, where it belongs.
 #ifndef PP_RUNTIME_PROGRAM_H
 #define PP_RUNTIME_PROGRAM_H
 
@@ -95,12 +97,12 @@ struct ShardRange {
 /// The ranges of one member's shard, read off `MessageSpec::cuts` on the way: a step allocates nothing.
 class ShardRanges {
 public:
-  ShardRanges(const std::vector<int64_t> &cuts, size_t members, size_t member)
-      : cuts(cuts), members(members), next(member) {}
+  ShardRanges(const std::vector<int64_t> &cuts, size_t members, size_t member, bool inPlace)
+      : cuts(cuts), members(members), next(member), inPlace(inPlace) {}
   [[nodiscard]] ShardRanges begin() const { return *this; }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
   [[nodiscard]] bool operator==(std::default_sentinel_t) const { return next + 1 >= cuts.size(); }
-  ShardRange operator*() const { return {cuts[next], done, cuts[next + 1] - cuts[next]}; }
+  ShardRange operator*() const { return {cuts[next], inPlace ? cuts[next] : done, cuts[next + 1] - cuts[next]}; }
   ShardRanges &operator++() {
     done += (**this).bytes;
     next += members;
@@ -110,6 +112,7 @@ public:
 private:
   const std::vector<int64_t> &cuts;
   size_t members, next;
+  bool inPlace;
   int64_t done = 0; ///< bytes of the shard so far
 };
 
@@ -122,6 +125,7 @@ struct MessageSpec {
   int32_t root = -1;          ///< broadcasts and reduces
   bool oneText = false;       ///< of a sum: its members run the same program, so they complete it in the same order
   bool inside = false;        ///< task bodies post it, as often as they run
+  bool inPlace = false;       ///< of gathers and scatters: a shard lies in the whole, where it belongs
   std::string with;           ///< peer or root as people know it: `rank 1`
   std::vector<int64_t>
       cuts; ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
@@ -136,7 +140,7 @@ struct MessageSpec {
   /// Which member of the group this device is.
   [[nodiscard]] size_t memberOf(int32_t device) const;
   /// What the member's shard has of the whole, in order.
-  [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member}; }
+  [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace}; }
   /// The length of a member's shard; 0 where nothing is cut.
   [[nodiscard]] int64_t shardBytes(size_t member) const;
 };
@@ -166,9 +170,10 @@ struct TensorSpec {
   struct Dim {
     int64_t size, stride, valid;
   };
-  std::vector<Dim> dims; ///< empty: it is not cut; else `begin` and `count` are in what they say
-  int64_t base = 0;      ///< where the first of them lies in the whole tensor
-  int64_t copies = 1;    ///< so many neighbours along `tensor` have the same
+  std::vector<Dim> dims;  ///< empty: it is not cut; else `begin` and `count` are in what they say
+  int64_t base = 0;       ///< where the first of them lies in the whole tensor
+  int64_t copies = 1;     ///< so many neighbours along `tensor` have the same
+  bool ofReplica = false; ///< each device along `data` has a part of its own, which may be empty
   [[nodiscard]] int64_t wholeElements() const;
   [[nodiscard]] int64_t elements() const;
   [[nodiscard]] int64_t bytes() const { return elements() * static_cast<int64_t>(elementBytes(type)); }

@@ -299,6 +299,8 @@ INFER(SumSquaresOp) {
   Check check{"sum_squares", loc};
   if (failed(check.operands(a, 1, 2)))
     return failure();
+  if (a.getFlat() && failed(FlatShard::verify(*a.getFlat(), "sum_squares", loc)))
+    return failure();
   types.push_back(RankedTensorType::get({1}, Float64Type::get(context)));
   return check.into(a.getAcc(), types[0]);
 }
@@ -366,8 +368,14 @@ Type RoundOp::elementType() { return getElement(); }
 Dims SumSquaresOp::dims() { return {elementsOf(getGrad())}; }
 double SumSquaresOp::flops() { return 2.0 * elementsOf(getGrad()); }
 SmallVector<Varying> SumSquaresOp::varying() {
-  return getOnce()
-             ? SmallVector<Varying>{{0, *getOnce(), 0, /*once=*/true, static_cast<int64_t>(getCopies().value_or(0))}}
-             : SmallVector<Varying>();
+  if (!getOnce())
+    return getFlat() ? SmallVector<Varying>{FlatShard(*getFlat()).countsOf(getGrad())} : SmallVector<Varying>();
+  Varying counts = {0, *getOnce(), 0, /*once=*/true, static_cast<int64_t>(getCopies().value_or(0))};
+  if (getFlat())
+    counts.ofData = FlatShard(*getFlat()).countsOf(getGrad()).ofData;
+  return {counts};
+}
+SmallVector<Varying> SumSquaresOp::moved() {
+  return getFlat() ? SmallVector<Varying>{FlatShard(*getFlat()).beginsOf(getGrad(), 0)} : SmallVector<Varying>();
 }
 Flags SumSquaresOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }

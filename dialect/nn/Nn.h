@@ -84,13 +84,15 @@ llvm::SmallVector<mlir::Value> operandsThenResults(mlir::Operation *op);
 namespace pp::nn {
 
 /// A size of a kernel that differs from device to device along these axes: each has `step` more than the one before it;
-/// with `once` the first of each `copies` neighbours (0: of all) has the size, and the others 0.
+/// with `once` the first of each `copies` neighbours (0: of all) has the size, and the others 0. Where there are
+/// `ofData` each device along `data` has its own of these instead of the size.
 struct Varying {
   unsigned dim;
-  AxesAttr axes;
+  AxesAttr axes; ///< null: only along `data`
   int64_t step = 0;
   bool once = false;
   int64_t copies = 0;
+  llvm::SmallVector<int64_t> ofData = {};
 };
 
 } // namespace pp::nn

@@ -26,6 +26,8 @@ def Nn_Kernel : OpInterface<"Kernel"> {
                     [{ return ::pp::nn::operandsThenResults($_op.getOperation()); }]>,
     InterfaceMethod<"which of the sizes differ from device to device", "::llvm::SmallVector<::pp::nn::Varying>",
                     "varying", (ins), "", [{ return {}; }]>,
+    InterfaceMethod<"which of the pointers a device moves on, and by how many bytes",
+                    "::llvm::SmallVector<::pp::nn::Varying>", "moved", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"runs of those pointers that the kernel takes as one list of addresses each",
                     "::llvm::SmallVector<::pp::nn::Run>", "lists", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"floating-point operations that are executed (causal pairs only)", "double", "flops">,
@@ -418,14 +420,14 @@ def RoundOp : Nn_KernelOp<"round", ["elementType"]> {
   let assemblyFormat = "$x `to` $element attr-dict `:` functional-type(operands, results)";
 }
 
-def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags", "varying"]> {
+def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags", "varying", "moved"]> {
   let summary = "sum of squares, one f64";
   let description = [{
     `once`: of each `copies` neighbours along these axes, of all of them if absent, the first one counts the tensor, for
-    the others have the same.
+    the others have the same. `flat`: a device along `data` counts what its shard has, as in `adamw`.
   }];
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$acc, OptionalAttr<Nn_AxesAttr>:$once,
-                       OptionalAttr<I64Attr>:$copies);
+                       OptionalAttr<I64Attr>:$copies, OptionalAttr<DenseI64ArrayAttr>:$flat);
   let results = (outs Nn_Tensor:$sum);
   let assemblyFormat = "$grad (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

@@ -1,6 +1,7 @@
 // Shapes, kernels and costs of what changes weights.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Shapes.h"
+#include <algorithm>
 
 using namespace mlir;
 using namespace pp::nn;
@@ -14,6 +15,76 @@ static LogicalResult checkUpdate(std::optional<Location> loc, StringRef name, Va
     return emitOptionalError(loc, "`", name, "` expects a master copy for a weight of 16 bits, and only for one");
   return success();
 }
+
+//===-- Shards of several tensors, one behind the other ---------------------------------------------------------===//
+
+LogicalResult FlatShard::verify(ArrayRef<int64_t> flat, StringRef name, std::optional<Location> loc) {
+  if (flat.size() == 3 && flat[0] >= 0 && flat[1] > 0 && flat[2] > 0)
+    return success();
+  return emitOptionalError(loc, "`", name, "` expects of `flat` where the tensor begins, the elements of a shard and ",
+                           "the number of devices");
+}
+
+int64_t FlatShard::firstOf(Value tensor, int64_t device) const {
+  return std::clamp<int64_t>(device * shard - begin, 0, elementsOf(tensor));
+}
+
+static int64_t bytesOfElement(Value tensor) { return tensorOf(tensor).getElementTypeBitWidth() / 8; }
+
+Varying FlatShard::countsOf(Value tensor) const {
+  Varying counts = {0, {}};
+  for (int64_t device = 0; device < devices; ++device)
+    counts.ofData.push_back(firstOf(tensor, device + 1) - firstOf(tensor, device));
+  return counts;
+}
+
+Varying FlatShard::beginsOf(Value tensor, unsigned pointer) const {
+  Varying begins = {pointer, {}};
+  for (int64_t device = 0; device < devices; ++device)
+    begins.ofData.push_back(firstOf(tensor, device) * bytesOfElement(tensor));
+  return begins;
+}
+
+Varying FlatShard::placesOf(Value tensor, Value state, unsigned pointer) const {
+  Varying places = {pointer, {}};
+  for (int64_t device = 0; device < devices; ++device) {
+    int64_t first = firstOf(tensor, device), has = firstOf(tensor, device + 1) > first;
+    places.ofData.push_back(has * (begin + first - device * shard) * bytesOfElement(state));
+  }
+  return places;
+}
+
+/// Of an update: gradient, norm, weight, and from pointer 3 on the state; null: none, or no master.
+template <typename Op> static SmallVector<Varying> movedOf(Op op) {
+  SmallVector<Varying> moved;
+  if (!op.getFlat())
+    return moved;
+  FlatShard flat(*op.getFlat());
+  for (auto [i, pointer] : llvm::enumerate(op.pointers()))
+    if (pointer && i != 1)
+      moved.push_back(i < 3 ? flat.beginsOf(pointer, i) : flat.placesOf(op.getW(), pointer, i));
+  return moved;
+}
+
+template <typename Op> static SmallVector<Varying> countsOf(Op op) {
+  return op.getFlat() ? SmallVector<Varying>{FlatShard(*op.getFlat()).countsOf(op.getW())} : SmallVector<Varying>();
+}
+
+/// Of a tensor of state: like the gradient, or a shard.
+static LogicalResult checkState(std::optional<Location> loc, StringRef name, Value state, Value grad,
+                                std::optional<ArrayRef<int64_t>> flat) {
+  Check check{name, loc};
+  if (!flat)
+    return check.same("state", state, "grad", grad);
+  if (failed(FlatShard::verify(*flat, name, loc)))
+    return failure();
+  auto expected = RankedTensorType::get({(*flat)[1]}, tensorOf(grad).getElementType());
+  return state.getType() == expected
+             ? success()
+             : emitOptionalError(loc, "`", name, "` expects a shard of ", expected, ", got ", state.getType());
+}
+
+//===-- Updates -------------------------------------------------------------------------------------------------===//
 
 /// The results take over the operands from `first` on.
 static SmallVector<Tie> tiesFrom(unsigned first, unsigned count) {
@@ -33,8 +104,8 @@ template <typename Op> static SmallVector<double> groupParams(Op op, SmallVector
 
 INFER(AdamwOp) {
   Check check{"adamw", loc};
-  if (failed(check.operands(a, 4, 6)) || failed(check.same("m", a.getM(), "grad", a.getGrad())) ||
-      failed(check.same("v", a.getV(), "grad", a.getGrad())) ||
+  if (failed(check.operands(a, 4, 6)) || failed(checkState(loc, "adamw", a.getM(), a.getGrad(), a.getFlat())) ||
+      failed(checkState(loc, "adamw", a.getV(), a.getGrad(), a.getFlat())) ||
       failed(checkUpdate(loc, "adamw", a.getGrad(), a.getW(), a.getMaster())))
     return failure();
   types.assign({a.getW().getType(), a.getM().getType(), a.getV().getType()});
@@ -51,11 +122,13 @@ Type AdamwOp::elementType() { return tensorOf(getW()).getElementType(); }
 SmallVector<Value> AdamwOp::pointers() {
   return {getGrad(), getNorm(), getNewW(), getNewM(), getNewV(), getNewMaster()};
 }
+SmallVector<Varying> AdamwOp::varying() { return countsOf(*this); }
+SmallVector<Varying> AdamwOp::moved() { return movedOf(*this); }
 SmallVector<Tie> AdamwOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }
 
 INFER(SgdOp) {
   Check check{"sgd", loc};
-  if (failed(check.operands(a, 3, 5)) || failed(check.same("u", a.getU(), "grad", a.getGrad())) ||
+  if (failed(check.operands(a, 3, 5)) || failed(checkState(loc, "sgd", a.getU(), a.getGrad(), a.getFlat())) ||
       failed(checkUpdate(loc, "sgd", a.getGrad(), a.getW(), a.getMaster())))
     return failure();
   types.assign({a.getW().getType(), a.getU().getType()});
@@ -70,6 +143,8 @@ double SgdOp::flops() { return 8.0 * elementsOf(getW()); }
 Flags SgdOp::flags() { return flagsOf({{"decay", getDecay()}, {"nesterov", getNesterov()}}); }
 Type SgdOp::elementType() { return tensorOf(getW()).getElementType(); }
 SmallVector<Value> SgdOp::pointers() { return {getGrad(), getNorm(), getNewW(), getNewU(), getNewMaster()}; }
+SmallVector<Varying> SgdOp::varying() { return countsOf(*this); }
+SmallVector<Varying> SgdOp::moved() { return movedOf(*this); }
 SmallVector<Tie> SgdOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }
 
 INFER(MuonMomentumOp) {

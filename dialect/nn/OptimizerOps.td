@@ -3,27 +3,30 @@
 #ifndef PP_DIALECT_OPTIMIZEROPS_TD
 #define PP_DIALECT_OPTIMIZEROPS_TD
 
-def AdamwOp : Nn_KernelOp<"adamw", ["params", "flags", "elementType", "pointers"],
+def AdamwOp : Nn_KernelOp<"adamw", ["params", "flags", "elementType", "pointers", "varying", "moved"],
                           [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
   let summary = "one AdamW update in place; for 16 bits the weight is the rounded `master`";
   let description = [{
     `norm` is the squared norm of all gradients, for clipping, and for f16 to see whether they overflowed; the other
     scalars are the rank's. The weight's group multiplies the rate by `rate`, and the weight decay by `shrink`.
+    `flat`: of several weights, one behind the other, each device along `data` updates a shard and has its state; three
+    numbers: where this weight begins among them, the elements of a shard, and how many devices there are.
   }];
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Nn_Tensor:$m, Nn_Tensor:$v,
-                       Optional<Nn_Tensor>:$master, Nn_Flag:$decay, Nn_One:$rate, Nn_One:$shrink);
+                       Optional<Nn_Tensor>:$master, Nn_Flag:$decay, Nn_One:$rate, Nn_One:$shrink,
+                       OptionalAttr<DenseI64ArrayAttr>:$flat);
   let results = (outs Nn_Tensor:$newW, Nn_Tensor:$newM, Nn_Tensor:$newV, Optional<Nn_Tensor>:$newMaster);
   let assemblyFormat = [{
     $grad (`norm` $norm^)? `into` $w `,` $m `,` $v (`,` $master^)? attr-dict `:` functional-type(operands, results)
   }];
 }
 
-def SgdOp : Nn_KernelOp<"sgd", ["params", "flags", "elementType", "pointers"],
+def SgdOp : Nn_KernelOp<"sgd", ["params", "flags", "elementType", "pointers", "varying", "moved"],
                         [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
-  let summary = "one update by gradient and momentum in place; scalars, group and `master` as for `adamw`";
+  let summary = "one update by gradient and momentum in place; scalars, group, `master` and `flat` as for `adamw`";
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Nn_Tensor:$u,
                        Optional<Nn_Tensor>:$master, Nn_Flag:$decay, Nn_Flag:$nesterov, Nn_One:$rate,
-                       Nn_One:$shrink);
+                       Nn_One:$shrink, OptionalAttr<DenseI64ArrayAttr>:$flat);
   let results = (outs Nn_Tensor:$newW, Nn_Tensor:$newU, Optional<Nn_Tensor>:$newMaster);
   let assemblyFormat = [{
     $grad (`norm` $norm^)? `into` $w `,` $u (`,` $master^)? attr-dict `:` functional-type(operands, results)

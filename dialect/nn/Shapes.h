@@ -134,6 +134,23 @@ struct Check {
   }
 };
 
+/// Of tensors that lie one behind the other a device along `data` has a shard, which may begin and end in any of them.
+struct FlatShard {
+  int64_t begin;   ///< of one tensor among the others, in elements
+  int64_t shard;   ///< elements that a device has
+  int64_t devices; ///< along `data`
+
+  explicit FlatShard(ArrayRef<int64_t> flat) : begin(flat[0]), shard(flat[1]), devices(flat[2]) {}
+  static LogicalResult verify(ArrayRef<int64_t> flat, StringRef name, std::optional<Location> loc);
+  /// The first element of the tensor that this device has, or one before it.
+  int64_t firstOf(Value tensor, int64_t device) const;
+  /// As size 0 of a kernel: how many elements of the tensor each device has.
+  Varying countsOf(Value tensor) const;
+  /// By how many bytes the tensor's pointer moves on; and that of a shard of state.
+  Varying beginsOf(Value tensor, unsigned pointer) const;
+  Varying placesOf(Value tensor, Value state, unsigned pointer) const;
+};
+
 } // namespace pp::nn
 
 #define INFER(Op)                                                                                                      \

@@ -327,9 +327,12 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
   let summary = "the devices of a program: its axes with their sizes, that whose coordinate runs fastest first";
   let description = [{
     All four axes are there, each once; `pipeline` has as many devices as the program has ranks. The devices of a rank
-    run its program. Printed as `#pipeline.mesh<tensor 1, context 1, data 2, pipeline 4>`.
+    run its program. Printed as `#pipeline.mesh<tensor 1, context 1, data 2, pipeline 4>`. `zero` 1: of what several
+    devices along `data` would update alike each updates a shard, and keeps the optimizer state of that alone; printed
+    behind the axes, as `zero 1`.
   }];
-  let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes);
+  let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
+                        "int64_t":$zero);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{

@@ -25,23 +25,30 @@ static ParseResult parseAxis(AsmParser &parser, Axis &axis) {
 Attribute MeshAttr::parse(AsmParser &parser, Type) {
   SmallVector<Axis> order;
   SmallVector<int64_t> sizes;
+  int64_t zero = 0;
   auto parseEntry = [&]() -> ParseResult {
+    if (succeeded(parser.parseOptionalKeyword("zero")))
+      return parser.parseInteger(zero);
     return failure(parseAxis(parser, order.emplace_back()) || parser.parseInteger(sizes.emplace_back()));
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseEntry))
     return {};
-  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes);
+  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero);
 }
 
 void MeshAttr::print(AsmPrinter &printer) const {
   printer << "<";
   llvm::interleaveComma(llvm::zip(getOrder(), getSizes()), printer,
                         [&](auto entry) { printer << stringifyAxis(std::get<0>(entry)) << " " << std::get<1>(entry); });
+  if (getZero() > 0)
+    printer << ", zero " << getZero();
   printer << ">";
 }
 
 LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> order,
-                               ArrayRef<int64_t> sizes) {
+                               ArrayRef<int64_t> sizes, int64_t zero) {
+  if (zero != 0 && zero != 1)
+    return emitError() << "expected zero 0 or 1, got " << zero;
   SmallVector<Axis> sorted(order);
   llvm::sort(sorted);
   if (sizes.size() != order.size() || sorted != ArrayRef({Axis::tensor, Axis::context, Axis::data, Axis::pipeline}))
@@ -129,13 +136,14 @@ TupleType PostOp::getPayload() {
   return getTensors() ? TupleType::get(getContext(), payload.getTypes().take_front(*getTensors())) : payload;
 }
 
-void MoveOp::build(OpBuilder &, OperationState &state, Type future, ThingAttr thing, Value value, IntegerAttr group,
-                   AxesAttr axes, IntegerAttr tensors) {
+void MoveOp::build(OpBuilder &builder, OperationState &state, Type future, ThingAttr thing, Value value,
+                   IntegerAttr group, AxesAttr axes, IntegerAttr tensors, bool cut) {
   auto &properties = state.getOrAddProperties<Properties>();
   properties.thing = thing;
   properties.group = group;
   properties.axes = axes;
   properties.tensors = tensors;
+  properties.cut = cut ? builder.getUnitAttr() : UnitAttr();
   state.addOperands(value);
   state.addTypes(future);
 }

@@ -193,19 +193,21 @@ def MoveOp : Pipeline_StepOp<"move", [Named]> {
   let description = [{
     Posts the message; the value is there after `wait`. `group` numbers the moves of one `together`. `over`: the value
     stays on its rank; the devices of the rank along these axes sum what they have, of the value's first `tensors`.
+    `cut`: each of them has a shard of these tensors, as `cutFlat` cuts them; of a gradient it gets the sum of its
+    shard alone, and of weights it gives its shard to the others.
   }];
   let arguments = (ins Pipeline_ThingAttr:$thing, Pipeline_ValType:$value, OptionalAttr<I64Attr>:$group,
-                       OptionalAttr<Pipeline_AxesAttr>:$axes, OptionalAttr<I64Attr>:$tensors);
+                       OptionalAttr<Pipeline_AxesAttr>:$axes, OptionalAttr<I64Attr>:$tensors, UnitAttr:$cut);
   let results = (outs Pipeline_FutureType:$future);
   let assemblyFormat = [{
-    $thing $value (`group` $group^)? (`over` $axes^)? (`tensors` $tensors^)? attr-dict `:` type($value) `->`
-    type($future)
+    $thing $value (`group` $group^)? (`over` $axes^)? (`tensors` $tensors^)? (`cut` $cut^)? attr-dict
+    `:` type($value) `->` type($future)
   }];
   let skipDefaultBuilders = 1;
   let builders = [OpBuilder<(ins "::mlir::Type":$future, "::pp::pipeline::ThingAttr":$thing, "::mlir::Value":$value,
                                  CArg<"::mlir::IntegerAttr", "{}">:$group,
                                  CArg<"::pp::pipeline::AxesAttr", "{}">:$axes,
-                                 CArg<"::mlir::IntegerAttr", "{}">:$tensors)>];
+                                 CArg<"::mlir::IntegerAttr", "{}">:$tensors, CArg<"bool", "false">:$cut)>];
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// The verb of the two places; nullopt where no single message does it.
@@ -314,7 +316,8 @@ def PostOp : Pipeline_RankOp<"post"> {
     `cuts[k + 1]` of it for the k-th of n members, then `cuts[n + k]` to `cuts[n + k + 1]` where tensors are cut for
     themselves, and so on. all_gather: every slot gets what the members' `shard`s hold, each in its place.
     reduce_scatter: every `shard` gets its range of the slots' sum. `over`: the members are the devices of the ranks
-    `peers` along these axes of the mesh. `tensors`: of the slot it has only so many, the first ones.
+    `peers` along these axes of the mesh. `tensors`: of the slot it has only so many, the first ones. all_gather and
+    reduce_scatter over axes have no shard beside the whole: each member's lies where it belongs, in the slot.
   }];
   let arguments = (ins Pipeline_PostKind:$kind, Pipeline_ThingAttr:$thing, Pipeline_SlotType:$slot,
                        Optional<Pipeline_SlotType>:$shard, DenseI64ArrayAttr:$peers, OptionalAttr<I64Attr>:$root,
@@ -352,6 +355,8 @@ def PostOp : Pipeline_RankOp<"post"> {
     ::mlir::Value writtenSlot();
     /// One end of a rank's message to itself: to its host memory, or back.
     bool isHost();
+    /// A gather or scatter whose shards lie in the whole.
+    bool isInPlace() { return getAxes() && getCuts(); }
   }];
 }
 

@@ -67,6 +67,26 @@ PayloadCut pp::pipeline::cutPayload(TypeRange tensors, int64_t shards, ArrayRef<
   return cut;
 }
 
+FlatCut pp::pipeline::cutFlat(TypeRange tensors, int64_t devices) {
+  FlatCut cut;
+  SmallVector<int64_t> bytes = payloadOffsets(TupleType::get(tensors.front().getContext(), tensors));
+  int64_t elements = 0;
+  for (Type tensor : tensors) {
+    cut.begins.push_back(elements);
+    elements += llvm::alignTo(cast<RankedTensorType>(tensor).getNumElements(), kCutUnit);
+  }
+  cut.shard = static_cast<int64_t>(llvm::divideCeil(elements / kCutUnit, devices)) * kCutUnit;
+  for (int64_t device = 0; device <= devices; ++device) {
+    int64_t at = std::min(device * cut.shard, elements);
+    auto tensor = llvm::upper_bound(cut.begins, at) - cut.begins.begin() - 1;
+    auto type = cast<RankedTensorType>(tensors[tensor]);
+    int64_t inTensor =
+        (at - cut.begins[tensor]) * static_cast<int64_t>(llvm::divideCeil(type.getElementTypeBitWidth(), 8));
+    cut.bounds.push_back(at == elements ? bytes.back() : std::min(bytes[tensor] + inTensor, bytes[tensor + 1]));
+  }
+  return cut;
+}
+
 TupleType pp::pipeline::shardPayload(TupleType whole, ArrayRef<ElementRange> ranges) {
   SmallVector<Type> types;
   for (ElementRange range : ranges)

@@ -143,8 +143,12 @@ std::optional<Verb> MoveOp::getVerb() {
   auto from = cast<ValType>(getValue().getType()), to = getTarget();
   bool oneFrom = from.getRanks().size() == 1, oneTo = to.getRanks().size() == 1;
   Layout a = from.getLayout(), b = to.getLayout();
-  if (getAxes()) // of the mesh: it stays on its rank
-    return from == to && oneFrom && a == Layout::full ? std::optional(Verb::all_reduce) : std::nullopt;
+  if (getAxes() && (from != to || !oneFrom || a != Layout::full)) // of the mesh: it stays on its rank
+    return std::nullopt;
+  if (getAxes() && getCut())
+    return from.getRole() == Role::weight ? Verb::all_gather : Verb::reduce_scatter;
+  if (getAxes())
+    return Verb::all_reduce;
   if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::full && b == Layout::host)
     return Verb::to_host;
   if (from.getRanks() == to.getRanks() && oneFrom && a == Layout::host && b == Layout::full)
@@ -173,6 +177,8 @@ LogicalResult MoveOp::verify() {
                          << ") to " << to.getPlace().str() << " (" << stringifyLayout(to.getLayout()) << ")";
   if (failed(verifyAxes(*this, cast<ProgramOp>((*this)->getParentOp()), getAxesAttr(), getTensors(), to.getPayload())))
     return failure();
+  if (getCut() && (!getAxes() || !getTensors() || (to.getRole() != Role::grad && to.getRole() != Role::weight)))
+    return emitOpError("is `cut`; expected tensors of a gradient or of weights that go over axes of the mesh");
   return verifyPlaced(*this, to);
 }
 

@@ -109,6 +109,14 @@ struct PayloadCut {
 /// Neighbours of one number in `runs` are cut as one run of elements, so that the k-th shard of a run is the same in
 /// every payload that has it. A tensor beyond the end of `runs` has number 0.
 PayloadCut cutPayload(mlir::TypeRange tensors, int64_t shards, llvm::ArrayRef<int64_t> runs = {});
+/// Tensors as one run of elements, each from a multiple of 32 on, in shards of one length, a multiple of 32: so what a
+/// device has differs from what others have by numbers alone. The last shards may go beyond the end.
+struct FlatCut {
+  int64_t shard = 0;                 ///< elements of a shard
+  llvm::SmallVector<int64_t> begins; ///< in elements, where each tensor begins
+  llvm::SmallVector<int64_t> bounds; ///< in bytes of the payload: device k has bounds[k] to bounds[k + 1]
+};
+FlatCut cutFlat(mlir::TypeRange tensors, int64_t devices);
 /// The number of a weight's run: that of all weights of the piece that are trained; that of those that are not; or,
 /// where other pieces use this weight too, one of its own.
 int64_t runOf(int64_t weight, bool shared, bool frozen);

@@ -80,7 +80,7 @@ int64_t PostOp::getSelf() { return (*this)->getParentOfType<RankOp>().getRank();
 
 bool PostOp::isHost() {
   auto rank = (*this)->getParentOfType<RankOp>();
-  return rank && getKind() != PostKind::all_reduce &&
+  return rank && getKind() != PostKind::all_reduce && !getAxes() &&
          getPeers() == ArrayRef<int64_t>(static_cast<int64_t>(rank.getRank()));
 }
 
@@ -105,7 +105,7 @@ Value PostOp::readSlot() {
   case PostKind::broadcast:
     return isRoot ? getSlot() : Value();
   case PostKind::all_gather:
-    return getShard();
+    return isInPlace() ? getSlot() : getShard();
   default:
     return getSlot();
   }
@@ -121,10 +121,21 @@ Value PostOp::writtenSlot() {
   case PostKind::reduce:
     return isRoot ? getSlot() : Value();
   case PostKind::reduce_scatter:
-    return getShard();
+    return isInPlace() ? getSlot() : getShard();
   default:
     return getSlot();
   }
+}
+
+/// Over the mesh: the cuts are those of `cutFlat`.
+static LogicalResult verifyFlatCuts(PostOp post) {
+  SmallVector<int64_t> expected = cutFlat(post.getPayload().getTypes(), post.countMembers()).bounds;
+  if (*post.getCuts() == ArrayRef(expected))
+    return success();
+  auto error = post.emitOpError() << "has cuts that are not those of " << post.getPayload().size() << " tensors over "
+                                  << post.countMembers() << " devices: ";
+  llvm::interleaveComma(expected, error);
+  return error;
 }
 
 /// The cuts go through the whole, and this rank's shard has its part of it.
@@ -158,17 +169,20 @@ LogicalResult PostOp::verify() {
     if (auto op = slot.getDefiningOp<SlotOp>(); op && op.getPlaces())
       return emitOpError("takes a slot whose tensors lie apart; a message goes from one run of bytes to another");
   bool shards = getKind() == PostKind::all_gather || getKind() == PostKind::reduce_scatter;
-  if (shards != bool(getShard()) || shards != getCuts().has_value())
-    return emitOpError() << stringifyPostKind(getKind()) << (shards ? " needs a shard and cuts" : " has no shard");
-  if (shards && failed(verifyCuts(*this)))
-    return failure();
-  if (getAxes() && getKind() != PostKind::all_reduce)
+  if ((shards && !getAxes()) != bool(getShard()) || shards != getCuts().has_value())
+    return emitOpError() << stringifyPostKind(getKind())
+                         << (shards && getAxes() ? " over the mesh needs cuts, and no shard"
+                             : shards            ? " needs a shard and cuts"
+                                                 : " has no shard");
+  if (getAxes() && !shards && getKind() != PostKind::all_reduce)
     return emitOpError() << "is a " << stringifyPostKind(getKind()) << " over " << textOf(getAxesAttr())
-                         << "; expected an all_reduce";
+                         << "; expected a sum or a gather of all";
   if (getAxes() && getPeers() != ArrayRef<int64_t>(getSelf()))
     return emitOpError() << "goes over " << textOf(getAxesAttr()) << "; expected rank " << getSelf()
                          << " as its only peer";
   if (failed(verifyAxes(*this, programOf(*this), getAxesAttr(), getTensors(), getSlot().getType().getPayload())))
+    return failure();
+  if (shards && failed(getAxes() ? verifyFlatCuts(*this) : verifyCuts(*this)))
     return failure();
   bool rooted = getKind() == PostKind::broadcast || getKind() == PostKind::reduce;
   if (rooted != getRoot().has_value())

@@ -146,10 +146,10 @@ Value StepValues::createMove(Thing thing, Value value, PlaceAttr to, Location lo
   return builder.create<MoveOp>(loc, future, attr(thing), value, group);
 }
 
-MoveOp StepValues::createSum(Thing thing, Value value, AxesAttr axes, int64_t tensors, Location loc) {
+MoveOp StepValues::createSum(Thing thing, Value value, AxesAttr axes, int64_t tensors, Location loc, bool cut) {
   auto future = FutureType::get(builder.getContext(), cast<ValType>(value.getType()));
   return builder.create<MoveOp>(loc, future, attr(thing), value, IntegerAttr(), axes,
-                                builder.getI64IntegerAttr(tensors));
+                                builder.getI64IntegerAttr(tensors), cut);
 }
 
 Value StepValues::createJoin(Role role, TupleType payload, PlaceAttr place, ValueRange values, Location loc) {

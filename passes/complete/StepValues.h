@@ -93,9 +93,10 @@ public:
   mlir::Value createMove(Thing thing, mlir::Value value, int64_t to, mlir::Location loc, mlir::IntegerAttr group = {});
   mlir::Value createMove(Thing thing, mlir::Value value, pipeline::PlaceAttr to, mlir::Location loc,
                          mlir::IntegerAttr group = {});
-  /// The devices of the value's rank along these axes sum its first tensors.
+  /// The devices of the value's rank along these axes sum its first tensors. `cut`: each a shard, or of weights they
+  /// gather their shards.
   pipeline::MoveOp createSum(Thing thing, mlir::Value value, pipeline::AxesAttr axes, int64_t tensors,
-                             mlir::Location loc);
+                             mlir::Location loc, bool cut = false);
   /// One value of all these, each on a rank of its own.
   mlir::Value createJoin(pipeline::Role role, mlir::TupleType payload, pipeline::PlaceAttr place,
                          mlir::ValueRange values, mlir::Location loc);

@@ -4,7 +4,8 @@
 //   shares on ranks --move, sum--> owner --norm per rank, all-reduce--> U on the owner --move--> every home
 //
 // On a mesh the owner's devices along `data` sum what they have before the norm. All of them then have the same, so
-// each makes the norm and the update of all by itself, and they stay alike.
+// each makes the norm and the update of all by itself, and they stay alike. With `zero = 1` each gets the sum of a
+// shard alone, updates it, and then they gather the new weights.
 //
 // A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
 // of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
@@ -176,7 +177,8 @@ void UpdateBuilder::sumOverMesh(ArrayRef<int64_t> pieces) {
       if (tensors == 0)
         continue;
       Value sum = getOwn(Role::grad, piece, rank);
-      MoveOp move = step.createSum(Thing(Role::grad, piece), sum, axes, tensors, locOf(piece));
+      MoveOp move =
+          step.createSum(Thing(Role::grad, piece), sum, axes, tensors, locOf(piece), step.pieces.isCutOverMesh(piece));
       if (step.pieces.primary(piece) < 0) // else the share of the tied weights has just been read
         move->moveAfter(sum.getDefiningOp());
       step.set(own(Role::grad, piece, rank), move.getFuture());
@@ -320,8 +322,9 @@ LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t 
   TaskOp task = step.createTask(*body, gradients.updateUnit(piece), owner, inputs, loc);
   for (auto [group, value] : llvm::zip(body->groups.results, task.getResults()))
     if (group.name == GroupKind::weight) {
-      step.set({weight, owner}, value);
-      step.set(own(Role::weight, piece, owner), value);
+      Value whole = step.pieces.isCutOverMesh(piece) ? gatherOverMesh(piece, value) : Value(value);
+      step.set({weight, owner}, whole);
+      step.set(own(Role::weight, piece, owner), whole);
     } else if (gradients.isLast()) {
       step.output(state, value, loc);
     } else {
@@ -330,10 +333,24 @@ LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t 
   return success();
 }
 
+Value UpdateBuilder::gatherOverMesh(int64_t piece, Value weights) {
+  auto axes = AxesAttr::get(step.program.getContext(), Axis::data);
+  return step.createSum(Thing(Role::weight, piece), weights, axes, step.pieces.summedTensors(piece, -1), locOf(piece),
+                        /*cut=*/true);
+}
+
+/// The value before this one in the same memory: that of an update in place, or of what goes over the mesh.
+static Value valueBefore(Value value) {
+  if (auto wait = value.getDefiningOp<WaitOp>())
+    if (auto move = wait.getFuture().getDefiningOp<MoveOp>(); move && move.getAxes())
+      return move.getValue();
+  return tiedInput(value);
+}
+
 /// What made the memory that this value has, through updates in place: an input, an arrival, ..
 static Operation *rootOf(Value value) {
-  while (Value before = tiedInput(value))
-    value = before;
+  while (Value last = valueBefore(value))
+    value = last;
   return value.getDefiningOp();
 }
 

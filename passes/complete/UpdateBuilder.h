@@ -56,6 +56,8 @@ private:
   // Updates.
   mlir::LogicalResult updateWeights(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult updateOnOwner(int64_t piece, int64_t rank, size_t k);
+  /// What its devices along `data` have made of a shard each, on its way to all of them.
+  mlir::Value gatherOverMesh(int64_t piece, mlir::Value weights);
   mlir::Value freshWeights(int64_t piece, int64_t rank, size_t k);
   void returnWeights(int64_t piece);
 

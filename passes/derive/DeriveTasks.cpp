@@ -103,6 +103,22 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
   return success();
 }
 
+/// With `mesh zero = 1` the replicas of a rank update a shard each; another cut of the same beside it is refused.
+static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &model) {
+  MeshAttr mesh = program.getMeshAttr();
+  if (!mesh || mesh.getZero() == 0 || mesh.sizeOf(Axis::data) == 1 || model.isForward)
+    return success();
+  model.replicas = mesh.sizeOf(Axis::data);
+  std::string name = op.getCoord().isStage() ? "stage " + op.getCoord().str() : "`" + op.getCoord().str() + "`";
+  if (model.shards > 0)
+    return emitError(op.getLoc()) << "`zero = 1` and `opt at shard(..)` of " << name
+                                  << " both cut the optimizer state; leave one away";
+  if (op.getVocabularyAttr())
+    return emitError(op.getLoc()) << "`zero = 1` cuts the optimizer state of " << name
+                                  << ", which is a shard of the vocabulary; that is not built yet";
+  return success();
+}
+
 LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   entries.push_back({op, PieceModel{op.getSymNameAttr(), op.getLoc(), {}, {}, {}}, ""});
   Entry &entry = entries.back();
@@ -114,6 +130,8 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
     entry.model.cutsWeights = op.getHomesAttr() && op.getHomesAttr().getLayout() != Layout::shard;
     entry.key += (entry.model.cutsWeights ? "cut in " : "in ") + std::to_string(entry.model.shards) + " ";
   }
+  if (failed(readReplicas(program, op, entry.model)))
+    return failure();
   llvm::StringMap<unsigned> known;
   for (Attribute attr : op.getParts()) {
     auto part = dyn_cast<ArrayAttr>(attr);

@@ -3,6 +3,8 @@
 //
 //   @p.norm   grad, norm -> norm      sums of squares of the weights that this piece owns
 //   @p.U      weight, grad, opt -> ..  the update of each of them; a tied weight takes the owner's new value (`fresh`)
+//   With `mesh zero = 1` a replica updates, counts and keeps the state of a shard of the piece's own weights, which lie
+//   one behind the other: each op has the part of its tensor that is in the shard, and a state of all of the shard.
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
@@ -28,6 +30,9 @@ private:
   struct Shard;
   LogicalResult refuseToCut(StringRef what, int64_t elements);
   LogicalResult refuseMuon();
+  LogicalResult checkFlat();
+  void cutOverReplicas();
+  DenseI64ArrayAttr flatOf(size_t weight);
   Value addTo(Value grad, Value share);
   Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value before);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
@@ -44,6 +49,7 @@ private:
   Scratch scratch;
   OpBuilder builder;
   SmallVector<Value> weights, grads, states, norm, fresh;
+  std::optional<FlatCut> flat; ///< of its own weights, where the replicas update a shard each
 };
 } // namespace
 
@@ -70,6 +76,7 @@ Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
 Updates::Updates(ModuleOp module, const PieceModel &piece)
     : module(module), piece(piece), optimizer(*module.getOps<ProgramOp>().begin()), scratch(module, piece.loc),
       builder(OpBuilder::atBlockBegin(&scratch.block())) {
+  cutOverReplicas();
   SmallVector<Type> weightTypes, gradTypes, stateTypes, freshTypes;
   for (const PieceWeight &weight : piece.weights) {
     RankedTensorType type = weight.attr.getType();
@@ -79,8 +86,11 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
     gradTypes.push_back(piece.gradType(type));
     if (weight.isTied())
       freshTypes.push_back(type);
-    else
+    else if (!flat)
       stateTypes.append(optimizer.stateOf(weight.attr).size(), sumsOf(type));
+    else if (stateTypes.empty())
+      stateTypes.append(optimizer.stateOf(weight.attr).size(),
+                        RankedTensorType::get({flat->shard}, sumsOf(type).getElementType()));
   }
   weights = scratch.addArguments(weightTypes);
   grads = scratch.addArguments(gradTypes);
@@ -89,23 +99,45 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
   norm = scratch.addArguments({RankedTensorType::get({1}, builder.getF64Type())});
 }
 
+void Updates::cutOverReplicas() {
+  SmallVector<Type> own;
+  for (const PieceWeight &weight : piece.weights)
+    if (!weight.isFrozen() && !weight.isTied())
+      own.push_back(weight.attr.getType());
+  if (piece.replicas > 0 && !own.empty())
+    flat = cutFlat(own, piece.replicas);
+}
+
+/// Where a weight lies in the run that is cut over replicas; null if it is not cut. Those weights stand first.
+DenseI64ArrayAttr Updates::flatOf(size_t weight) {
+  if (!flat)
+    return {};
+  return builder.getDenseI64ArrayAttr({flat->begins[weight], flat->shard, piece.replicas});
+}
+
 /// The squares of gradients, and of others before them. On a mesh with `tensor` each device counts the elements that it
-/// alone has, the first one those that all have, and then they add what each of them counted.
+/// alone has, the first one those that all have; a replica counts its shard, where updates are cut over replicas. Then
+/// they add what each of them counted.
 Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value before) {
   auto program = *module.getOps<ProgramOp>().begin();
   bool isSpread = program.sizeOf(Axis::tensor) > 1 && !sums.empty();
-  auto axes = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
-  Value sum = isSpread ? Value() : before;
-  for (auto [weight, grad] : llvm::zip(of, sums)) {
+  auto tensor = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
+  Value sum = isSpread || flat ? Value() : before;
+  for (auto [i, weight, grad] : llvm::enumerate(of, sums)) {
     nn::CutAttr cut = weight.getDeclared().getCut();
     bool isCopied = isSpread && (!cut || cut.getCopies() > 1);
-    sum =
-        builder.create<nn::SumSquaresOp>(piece.loc, grad, sum, isCopied ? axes : nn::AxesAttr(),
-                                         isCopied && cut ? builder.getI64IntegerAttr(cut.getCopies()) : IntegerAttr());
+    sum = builder.create<nn::SumSquaresOp>(piece.loc, grad, sum, isCopied ? tensor : nn::AxesAttr(),
+                                           isCopied && cut ? builder.getI64IntegerAttr(cut.getCopies()) : IntegerAttr(),
+                                           flatOf(i));
   }
-  if (!isSpread)
+  SmallVector<nn::Axis> axes;
+  if (isSpread)
+    axes.push_back(nn::Axis::tensor);
+  if (flat)
+    axes.push_back(nn::Axis::data);
+  if (axes.empty())
     return sum;
-  sum = builder.create<nn::AllReduceOp>(piece.loc, sum, axes, IntegerAttr());
+  sum = builder.create<nn::AllReduceOp>(piece.loc, sum, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());
   return before ? builder.create<nn::AccumulateOp>(piece.loc, sum, before) : sum;
 }
 
@@ -130,6 +162,7 @@ LogicalResult Updates::writeNorm(bool first) {
 
 LogicalResult Updates::writeUpdate() {
   SmallVector<Value> newWeights, newStates;
+  SmallVector<Value> shard = states; // of all weights that are cut over replicas
   unsigned state = 0, tied = 0;
   for (auto [i, weight] : llvm::enumerate(weights)) {
     if (piece.weights[i].isFrozen()) { // stays what it is
@@ -141,12 +174,17 @@ LogicalResult Updates::writeUpdate() {
       continue;
     }
     WeightAttr attr = piece.weights[i].attr;
-    auto old = ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
-    WeightUpdate update{piece.loc, widenGrad(builder, piece.loc, grads[i]), piece.readsNorm ? norm[0] : Value(), weight,
-                        old};
+    auto old = flat ? ArrayRef(shard) : ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
+    WeightUpdate update{
+        piece.loc, widenGrad(builder, piece.loc, grads[i]), piece.readsNorm ? norm[0] : Value(), weight, old,
+        flatOf(i)};
     newWeights.push_back(writeWeightUpdate(builder, optimizer, attr, update, newStates));
     state += old.size();
+    if (flat)
+      shard = std::exchange(newStates, {});
   }
+  if (flat)
+    newStates = shard;
   return write(BodyVariant::plain,
                {{GroupKind::weight, weights},
                 {GroupKind::grad, grads},
@@ -311,8 +349,26 @@ LogicalResult Updates::refuseMuon() {
   return success();
 }
 
+/// All of a shard has the state of one rule.
+LogicalResult Updates::checkFlat() {
+  SmallVector<WeightAttr> own;
+  for (const PieceWeight &weight : piece.weights)
+    if (flat && !weight.isFrozen() && !weight.isTied())
+      own.push_back(weight.attr);
+  for (WeightAttr weight : own) {
+    if (optimizer.ruleFor(weight) == Optimizer::Rule::muon)
+      return emitError(piece.loc) << "`muon` needs whole matrices, and " << weight.getName() << " is cut over "
+                                  << piece.replicas << " replicas (`zero = 1`); `adamw` and `sgd` can cut it";
+    if (optimizer.stateOf(weight) != optimizer.stateOf(own.front()) ||
+        weight.getType().getElementType() != own.front().getType().getElementType())
+      return emitError(piece.loc) << weight.getName() << " and " << own.front().getName()
+                                  << " have optimizer states of different kinds or types; `zero = 1` cuts those of one";
+  }
+  return success();
+}
+
 LogicalResult Updates::write() {
-  if (failed(refuseMuon()))
+  if (failed(checkFlat()) || failed(refuseMuon()))
     return failure();
   SmallVector<Type> types;
   SmallVector<int64_t> runs;

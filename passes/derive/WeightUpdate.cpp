@@ -14,7 +14,7 @@ static Value orthogonal(OpBuilder &builder, Location loc, Value x) {
   constexpr int kSteps = 5;
   auto type = cast<RankedTensorType>(x.getType());
   bool isWide = type.getDimSize(0) <= type.getDimSize(1);
-  Value sum = builder.create<nn::SumSquaresOp>(loc, x, Value(), nn::AxesAttr(), IntegerAttr());
+  Value sum = builder.create<nn::SumSquaresOp>(loc, x, Value(), nn::AxesAttr(), IntegerAttr(), DenseI64ArrayAttr());
   x = builder.create<nn::UnitNormOp>(loc, x, sum);
   for (int step = 0; step < kSteps; ++step) {
     Value square = isWide ? builder.create<nn::LinearOp>(loc, x, x, Value(), /*transposed=*/true).getY()
@@ -29,18 +29,19 @@ static Value orthogonal(OpBuilder &builder, Location loc, Value x) {
 
 Value pp::writeWeightUpdate(OpBuilder &builder, const Optimizer &optimizer, pipeline::WeightAttr attr,
                             const WeightUpdate &update, llvm::SmallVectorImpl<Value> &newState) {
-  auto [loc, grad, norm, weight, state] = update;
+  auto [loc, grad, norm, weight, state, flat] = update;
   bool decays = optimizer.decays(attr);
   llvm::APFloat rate(optimizer.rateOf(attr)), shrink(optimizer.shrinkOf(attr));
   auto master = [&, state = state](size_t i) { return i < state.size() ? state[i] : Value(); };
   Operation *op = nullptr;
   switch (optimizer.ruleFor(attr)) {
   case Optimizer::Rule::adamw:
-    op = builder.create<nn::AdamwOp>(loc, grad, norm, weight, state[0], state[1], master(2), decays, rate, shrink);
+    op =
+        builder.create<nn::AdamwOp>(loc, grad, norm, weight, state[0], state[1], master(2), decays, rate, shrink, flat);
     break;
   case Optimizer::Rule::sgd:
     op = builder.create<nn::SgdOp>(loc, grad, norm, weight, state[0], master(1), decays, optimizer.isNesterov(), rate,
-                                   shrink);
+                                   shrink, flat);
     break;
   case Optimizer::Rule::muon: {
     auto momentum = builder.create<nn::MuonMomentumOp>(loc, grad, norm, state[0]);

@@ -14,7 +14,8 @@ struct WeightUpdate {
   mlir::Value grad; ///< in the type of sums
   mlir::Value norm; ///< null: no clipping
   mlir::Value weight;
-  llvm::ArrayRef<mlir::Value> state; ///< in the order of Optimizer::stateOf
+  llvm::ArrayRef<mlir::Value> state;      ///< in the order of Optimizer::stateOf
+  mlir::DenseI64ArrayAttr flat = nullptr; ///< of updates that are cut over replicas
 };
 
 /// The new weight; appends its new state.

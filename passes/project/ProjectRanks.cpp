@@ -298,6 +298,8 @@ private:
   }
 
   void projectMove(MoveOp move) {
+    if (move.getCut())
+      return projectInPlace(move);
     switch (*move.getVerb()) {
     case Verb::all_reduce:
     case Verb::reduce:
@@ -357,7 +359,7 @@ private:
     auto post = builder.create<PostOp>(move.getLoc(), requestType(), kind, move.getThing(), slot, shard, members, root,
                                        cuts, channel, IntegerAttr(), move.getAxesAttr(), move.getTensorsAttr());
     // The whole that is scattered is free as soon as what is sent may be.
-    bool waits = post.writtenSlot() && kind != PostKind::reduce_scatter;
+    bool waits = post.writtenSlot() && (kind != PostKind::reduce_scatter || post.isInPlace());
     bool waited = waits && llvm::any_of(move.getFuture().getUsers(), [&](Operation *user) {
                     auto wait = dyn_cast<WaitOp>(user);
                     return wait && llvm::is_contained(typeOf(wait.getValue()).getRanks(), rank);
@@ -375,6 +377,19 @@ private:
       finishSends(slot);
     postCollective(move, toOne ? PostKind::reduce : PostKind::all_reduce, slot,
                    toOne ? builder.getI64IntegerAttr(root) : IntegerAttr());
+  }
+
+  /// Over the mesh: shards are summed, or gathered, where they lie in the whole.
+  void projectInPlace(MoveOp move) {
+    Value slot = slots.lookup(move.getValue());
+    finishSends(slot);
+    TypeRange tensors = typeOf(move.getValue()).getPayload().getTypes().take_front(*move.getTensors());
+    int64_t devices = 1;
+    for (Axis axis : move.getAxesAttr().getAxes())
+      devices *= program.sizeOf(axis);
+    slots[move.getFuture()] = slot;
+    postCollective(move, *move.getVerb() == Verb::all_gather ? PostKind::all_gather : PostKind::reduce_scatter, slot,
+                   IntegerAttr(), Value(), builder.getDenseI64ArrayAttr(cutFlat(tensors, devices).bounds));
   }
 
   /// The root keeps what it has; every other member receives into a slot of its own.
@@ -426,7 +441,7 @@ private:
     Value request = requests.lookup(wait.getFuture()), sent = returning.lookup(wait.getFuture());
     completeWhere([&](const Posted &one) { return one.request == request || (sent && one.request == sent); });
     Verb verb = *move.getVerb();
-    if (verb == Verb::broadcast || verb == Verb::all_gather || verb == Verb::reduce_scatter)
+    if (move.getCut() || verb == Verb::broadcast || verb == Verb::all_gather || verb == Verb::reduce_scatter)
       slots[wait.getValue()] = slots.lookup(move.getFuture());
     else if (verb == Verb::all_reduce || verb == Verb::reduce) // in place
       slots[wait.getValue()] = slots.lookup(move.getValue());

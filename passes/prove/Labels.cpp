@@ -82,7 +82,7 @@ std::string Label::str(const Pieces &pieces) const {
     return "the gradient of the tied weights of " + pieces.describe(piece);
   default:
     return ((shard >= 0 ? "shard " + std::to_string(shard) + " of `" : "`") + nameOf(what) + "(" + coord + ")`" +
-            describeVersion(version) + (pending ? " of one replica" : ""))
+            describeVersion(version) + (pending ? " of one replica" : "") + (part ? " in the replica's shard" : ""))
         .str();
   }
 }

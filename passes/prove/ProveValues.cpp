@@ -76,11 +76,14 @@ public:
       return;
     if (first.jointName() == "sum" && first.isCollective()) {
       bool isShard = llvm::is_contained({Role::act, Role::dact}, first.getThing().getRole());
-      result = first.getAxes() ? sumOverMesh(first) : isShard ? sumShards(ends) : sum(ends);
+      result = first.isInPlace() ? scatterOverMesh(first)
+               : first.getAxes() ? sumOverMesh(first)
+               : isShard         ? sumShards(ends)
+                                 : sum(ends);
       return;
     }
     if (first.getKind() == PostKind::all_gather) {
-      result = gather(ends);
+      result = first.isInPlace() ? gatherOverMesh(first) : gather(ends);
       return;
     }
     auto *source = llvm::find_if(ends, [](auto &end) { return bool(PostOp(end.second).readSlot()); });
@@ -160,6 +163,8 @@ private:
       label.version += values.updates;
     if (kind->what == What::norm)
       label.version = values.updates - 1;
+    if (kind->what == What::grad)
+      label.part = values.pieces.isCutOverMesh(label.piece);
     if (kind->after)
       outputs.push_back({slot, label});
   }
@@ -259,6 +264,8 @@ private:
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
     if (group->what == What::grad)
       label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
+    bool isOwn = group->what == What::grad || (group->what == What::weight && !input && updatesWeights(unit));
+    label.part = isOwn && isOfAllReplicas(unit) && values.pieces.isCutOverMesh(unit.piece);
     if (group->span == Span::Tokens)
       label.shard = group.chunk;
     bool isShard = vocabularyShards(values.pieces, unit.piece) > 0;
@@ -281,6 +288,10 @@ private:
     BodyVariant variant = unit.body.identity.getVariant();
     return unit.body.identity.getPhase() == Phase::U &&
            llvm::is_contained({BodyVariant::plain, BodyVariant::norm, BodyVariant::norm_first}, variant);
+  }
+
+  static bool updatesWeights(const Unit &unit) {
+    return unit.body.identity.getPhase() == Phase::U && unit.body.identity.getVariant() == BodyVariant::plain;
   }
 
   /// Where old versions are kept, a copy may be of any; what reads it asks for the right one.
@@ -553,15 +564,48 @@ private:
       return values.tellWrongSend(post);
     if (!state.label.pending)
       return values.tellSummedTwice(post);
-    int64_t summed = values.pieces.summedTensors(state.label.piece, state.label.shard);
+    if (failed(checkTensors(post, state.label, values.pieces.isCutOverMesh(state.label.piece))))
+      return failure();
+    state.label.pending = false;
+    state.writer = post;
+    return success();
+  }
+
+  /// Each replica gets the sum of its shard, and updates that alone.
+  LogicalResult scatterOverMesh(PostOp post) {
+    SlotState &state = values.of(post.getSlot());
+    if (failed(sumOverMesh(post)))
+      return failure();
+    state.label.part = true;
+    return success();
+  }
+
+  /// Each replica gives the shard of the weights that it has updated; now all of them have all.
+  LogicalResult gatherOverMesh(PostOp post) {
+    SlotState &state = values.of(post.getSlot());
+    if (state.label.what != What::weight || !state.label.part || !isCargo(state.label, post.getThing()))
+      return values.tellWrongSend(post);
+    if (failed(checkTensors(post, state.label, /*inPlace=*/true)))
+      return failure();
+    state.label.part = false;
+    state.writer = post;
+    return success();
+  }
+
+  /// What goes over the mesh is all of the piece's own weights, over all replicas, in one message of the right kind.
+  LogicalResult checkTensors(PostOp post, const Label &label, bool inPlace) {
+    int64_t summed = values.pieces.summedTensors(label.piece, label.shard);
     if (post.getAxesAttr().getAxes() != ArrayRef(Axis::data) || !post.getTensors() ||
         static_cast<int64_t>(*post.getTensors()) != summed)
       return emitError(post.getLoc()) << "rank " << post.getSelf() << " sums "
                                       << static_cast<int64_t>(post.getTensors().value_or(0)) << " tensors of `"
                                       << post.getThing().str() << "` over " << textOf(post.getAxesAttr())
                                       << "; expected " << summed << " over data";
-    state.label.pending = false;
-    state.writer = post;
+    if (post.isInPlace() != inPlace)
+      return emitError(post.getLoc()) << "rank " << post.getSelf() << (inPlace ? " sums all of `" : " cuts `")
+                                      << post.getThing().str() << "` over " << textOf(post.getAxesAttr())
+                                      << (inPlace ? ", and its replicas update a shard each"
+                                                  : ", and each of its replicas updates all of it");
     return success();
   }
 

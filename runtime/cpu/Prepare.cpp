@@ -88,6 +88,7 @@ struct Kernels::State {
   std::vector<std::unique_ptr<Gemm>> gemms;
   std::vector<std::unique_ptr<RopeTable>> tables;
   std::set<std::vector<double>> turns;    ///< the params of ropes; they stay where they are
+  std::set<std::vector<int64_t>> moves;   ///< OpSpec::moved, where there are any; they stay, too
   std::vector<std::vector<Chunk>> chunks; ///< of each op; moved when this grows, their elements stay where they are
   std::unique_ptr<char, AlignedFree> scratch;
   int64_t scratchBytes = 0, tableBytes = 0;
@@ -142,6 +143,8 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     return PP_INVALID;
   if (isPair(op.kernel))
     return prepareParts(spec, op, why);
+  if (!spec.moved.empty())
+    op.moved = &*moves.insert(spec.moved).first;
   op.body = isaTable().bodies[int(op.kernel)][int(op.type)];
   scratchBytes = std::max(scratchBytes, isaTable().scratch(op));
   if (op.kernel == Kernel::rope) {

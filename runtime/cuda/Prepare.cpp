@@ -145,7 +145,8 @@ struct Kernels::State {
   DeviceBlock memory; ///< scratch, scalars, failures, tables
   int64_t scratchBytes = 0, bytes = 0;
   /// Tables by what they were made of: s, d, offset, theta, f64; where each will lie.
-  std::set<std::vector<double>> turns; ///< the params of ropes; they stay where they are
+  std::set<std::vector<double>> turns;  ///< the params of ropes; they stay where they are
+  std::set<std::vector<int64_t>> moves; ///< OpSpec::moved, where there are any; they stay, too
   std::map<std::tuple<int64_t, int64_t, int64_t, std::vector<double>, bool>, int64_t> tables;
 
   pp_status_t prepareProduct(PreparedOp &op, std::string &why);
@@ -194,6 +195,8 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   op.launches = &launches;
   if (isPair(op.kernel))
     return preparePair(spec, op, why);
+  if (!spec.moved.empty())
+    op.moved = &*moves.insert(spec.moved).first;
   op.body = bodyOf(op);
   op.sdpa = SdpaShape::fits(op) ? Sdpa::shared(SdpaShape(op)) : nullptr;
   if (op.sdpa) {

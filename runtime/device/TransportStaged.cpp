@@ -36,11 +36,12 @@ private:
   }
   [[nodiscard]] bool givesData(const MessageSpec &message) const {
     return message.kind == Kind::Send || message.kind == Kind::AllReduce || message.kind == Kind::Reduce ||
-           message.kind == Kind::ReduceScatter || (message.kind == Kind::Broadcast && message.root == rank);
+           message.kind == Kind::ReduceScatter || message.inPlace ||
+           (message.kind == Kind::Broadcast && message.root == rank);
   }
   [[nodiscard]] bool takesData(const MessageSpec &message) const {
     return message.kind == Kind::Receive || message.kind == Kind::AllReduce || message.kind == Kind::AllGather ||
-           (message.kind == Kind::Reduce && message.root == rank) ||
+           message.inPlace || (message.kind == Kind::Reduce && message.root == rank) ||
            (message.kind == Kind::Broadcast && message.root != rank);
   }
 
@@ -61,7 +62,7 @@ Status StagedTransport::bind() {
     void *memory = nullptr;
     PP_TRY(driver.allocateHost(size_t(message.bytes), memory));
     bounds[i].staged = static_cast<char *>(memory);
-    if (message.isSharded())
+    if (message.isSharded() && !message.inPlace)
       PP_TRY(driver.allocateHost(size_t(shardBytes(message)), memory));
     bounds[i].stagedShard = static_cast<char *>(memory);
     PP_TRY(driver.makeEvent(bounds[i].posted));
@@ -83,7 +84,7 @@ Status StagedTransport::begin(pp_rank_t &state, int32_t message, void *data, voi
   PP_TRY(driver.wait(down, bound.posted));
   if (givesData(its))
     PP_TRY(driver.copy(down, bound.staged, data, size_t(its.bytes)));
-  if (its.kind == Kind::AllGather)
+  if (its.kind == Kind::AllGather && !its.inPlace)
     PP_TRY(driver.copy(down, bound.stagedShard, shard, size_t(shardBytes(its))));
   PP_TRY(driver.record(bound.moved, down));
   leaving.push_back(message);
@@ -111,7 +112,7 @@ Status StagedTransport::bring(int32_t message) {
   PP_TRY(driver.wait(up, bound.posted));
   if (takesData(its))
     PP_TRY(driver.copy(up, bound.data, bound.staged, size_t(its.bytes)));
-  if (its.kind == Kind::ReduceScatter)
+  if (its.kind == Kind::ReduceScatter && !its.inPlace)
     PP_TRY(driver.copy(up, bound.shard, bound.stagedShard, size_t(shardBytes(its))));
   PP_TRY(driver.record(bound.moved, up));
   return driver.wait(device.compute(), bound.moved);

@@ -133,8 +133,9 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
     for (size_t k = 0; k < ends.size(); ++k)
       for (ShardRange range : spec.ranges(k))
         for (const End *end : ends)
-          PP_TRY(driver.copy(stream, static_cast<char *>(end->data) + range.whole,
-                             static_cast<char *>(ends[k]->shard) + range.shard, size_t(range.bytes)));
+          if (end->data != ends[k]->shard) // else it lies there
+            PP_TRY(driver.copy(stream, static_cast<char *>(end->data) + range.whole,
+                               static_cast<char *>(ends[k]->shard) + range.shard, size_t(range.bytes)));
     return {};
   }
   if (spec.kind == MessageSpec::Kind::ReduceScatter) {

@@ -27,6 +27,15 @@ struct KeptArguments {
       its.push_back(const_cast<void *>(list[i]));
     pointers.push_back(its.data());
   }
+  /// Each device along `data` has a shard of the tensors.
+  void move(const std::vector<int64_t> *bytes) {
+    if (!bytes)
+      return;
+    std::vector<void *> &moving = lists.empty() ? pointers : lists.front();
+    for (size_t i = 0; i < bytes->size() && i < moving.size(); ++i)
+      if (moving[i])
+        moving[i] = static_cast<char *>(moving[i]) + (*bytes)[i];
+  }
 };
 
 /// Addresses in each list that the op is called with.
@@ -52,6 +61,7 @@ template <class... Pointers>
 int32_t runLater(pp_rank_t *rank, int32_t number, const PreparedOp *op, const char *name, Pointers... pointers) {
   auto kept = std::make_shared<KeptArguments>();
   (kept->keep(pointers, listLength(*op)), ...);
+  kept->move(op->moved);
   return rank->queue->add(*rank, [=] {
     pp_status_t status = op->body(*op, kept->pointers.data());
     return status == PP_OK ? PP_OK : pp_status_t(failRun(rank, number, name, status));
@@ -66,6 +76,13 @@ int32_t run(pp_rank_t *rank, int32_t number, Kernel kernel, const char *name, Po
     return rank->fail(PP_INTERNAL, "op " + std::to_string(number) + " is not a prepared `" + name + "`");
   if (rank->queue)
     return runLater(rank, number, op, name, pointers...);
+  if (op->moved) {
+    KeptArguments kept;
+    (kept.keep(pointers, listLength(*op)), ...);
+    kept.move(op->moved);
+    pp_status_t moved = op->body(*op, kept.pointers.data());
+    return moved == PP_OK ? PP_OK : failRun(rank, number, name, moved);
+  }
   void *const arguments[] = {const_cast<void *>(static_cast<const void *>(pointers))...};
   pp_status_t status = op->body(*op, arguments);
   return status == PP_OK ? PP_OK : failRun(rank, number, name, status);

@@ -130,6 +130,7 @@ struct PreparedOp {
   int64_t chunkCount = 0;
   char *scratch = nullptr; ///< 64-byte aligned; shared by all ops of the rank
   int32_t number = 0;
+  const std::vector<int64_t> *moved = nullptr; ///< OpSpec::moved; null: no pointer moves
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }

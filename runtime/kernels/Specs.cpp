@@ -134,10 +134,9 @@ bool mayBeZero(Kernel kernel, size_t i) {
     return i == 3;
   if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
     return i == 2;
-  if (kernel == Kernel::sum_squares || kernel == Kernel::sum_squares_all) // another device counts the tensor
+  if (takesTensors(kernel) || kernel == Kernel::sum_squares || kernel == Kernel::adamw ||
+      kernel == Kernel::sgd) // another device counts the tensor, or updates it
     return true;
-  if (takesTensors(kernel))
-    return i % 2;
   if (takesChunks(kernel))
     return i >= 5 && i % 2;
   if (kernel == Kernel::cross_entropy_stats || kernel == Kernel::cross_entropy_dz)

@@ -22,6 +22,8 @@ template <class F> __global__ void __launch_bounds__(256) mapKernel(F f, int64_t
 
 /// `wide`: packs may be read and written as such at every multiple of their size.
 template <class F> pp_status_t map(const PreparedOp &op, F f, int64_t n, bool wide) {
+  if (n == 0) // another device does it
+    return PP_OK;
   return launch(op, mapKernel<F>, {blocksFor(n, 256 * packOf<typename F::Element>)}, 256, 0, f, n, wide);
 }
 

@@ -186,6 +186,8 @@ pp_status_t adamTensors(const PreparedOp &op, void *const *addresses, const void
                  sizeOf(op, i));
       },
       [&](const auto &list) {
+        if (list.blocks == 0) // other devices update them
+          return PP_OK;
         return launch(op, adamKernel<E>, {list.blocks}, 256, sizeof(AdamFactors), list,
                       static_cast<const OptimizerScalars *>(op.launches->scalars), in<double>(norm2), op.groupRate(),
                       op.groupShrink());

@@ -9,21 +9,26 @@
 namespace pp {
 namespace {
 
-/// The programs whose tensors make whole files: of each rank the devices at 0 along `data`, each along `tensor`.
+/// The programs of all devices of all ranks, rank by rank, those along `tensor` next to each other.
 Status programsOf(RankMemory &memory, std::vector<const RankProgram *> &out) {
   const Mesh &mesh = memory.emitted.program().mesh;
   for (int32_t rank = 0; rank < mesh.size(Axis::Pipeline); ++rank)
-    for (int32_t k = 0; k < mesh.size(Axis::Tensor); ++k) {
-      const RankProgram *program = nullptr;
-      PP_TRY(memory.emitted.of(mesh.moved(mesh.firstOf(rank), Axis::Tensor, k), program));
-      out.push_back(program);
-    }
+    for (int32_t replica = 0; replica < mesh.size(Axis::Data); ++replica)
+      for (int32_t k = 0; k < mesh.size(Axis::Tensor); ++k) {
+        const int32_t first = mesh.moved(mesh.firstOf(rank), Axis::Data, replica);
+        const RankProgram *program = nullptr;
+        PP_TRY(memory.emitted.of(mesh.moved(first, Axis::Tensor, k), program));
+        out.push_back(program);
+      }
   return {};
 }
 
-/// Whether the device is the first of those that have the same: all along `tensor` have what is not cut.
-bool isFirstWith(const TensorSpec &tensor, int32_t place) {
-  return tensor.dims.empty() ? place == 0 : place % tensor.copies == 0;
+/// Whether the device hands it in: the first of those that have the same. All along `tensor` have what is not cut, all
+/// along `data` what is not cut over replicas; of what is, some have nothing.
+bool isFirstWith(const TensorSpec &tensor, const Mesh &mesh, int32_t device) {
+  const int32_t place = mesh.coordinate(device, Axis::Tensor);
+  const bool isOwn = tensor.ofReplica ? tensor.count > 0 : mesh.coordinate(device, Axis::Data) == 0;
+  return isOwn && (tensor.dims.empty() ? place == 0 : place % tensor.copies == 0);
 }
 
 /// What a device has of a kind. The layout of state is that of its weight, which `transposed` knows by name.
@@ -64,7 +69,8 @@ void leaveCopies(const std::vector<const RankProgram *> &programs, const Mesh &m
     const int32_t place = mesh.coordinate(program->device, Axis::Tensor);
     std::set<Part> here;
     for (const StateSpec &state : program->state)
-      here.insert({state.name + "." + state.kind, state.begin, state.base, place});
+      if (state.elements() > 0)
+        here.insert({state.name + "." + state.kind, state.begin, state.base, place});
     std::erase_if(out, [&](const Held &held) {
       return held.device == program->device && seen.contains({held.name, held.tensor.begin, held.tensor.base, place});
     });
@@ -112,8 +118,7 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
   Pieces held;
   for (const RankProgram *program : programs)
     collect(*program, kind, transposed, held);
-  std::erase_if(
-      held, [&](const Held &each) { return !isFirstWith(each.tensor, mesh.coordinate(each.device, Axis::Tensor)); });
+  std::erase_if(held, [&](const Held &each) { return !isFirstWith(each.tensor, mesh, each.device); });
   if (kind == TensorKind::State)
     leaveCopies(programs, mesh, held);
   std::stable_sort(held.begin(), held.end(), [](const Held &a, const Held &b) {

@@ -25,8 +25,9 @@ void gather(const Meeting::Joint &joint, const MessageSpec &message) {
   for (void *whole : joint.data)
     for (size_t owner = 0; owner < joint.shards.size(); ++owner)
       for (ShardRange range : message.ranges(owner))
-        memcpy(static_cast<char *>(whole) + range.whole, static_cast<const char *>(joint.shards[owner]) + range.shard,
-               size_t(range.bytes));
+        if (whole != joint.shards[owner]) // else it lies there
+          memcpy(static_cast<char *>(whole) + range.whole, static_cast<const char *>(joint.shards[owner]) + range.shard,
+                 size_t(range.bytes));
 }
 
 /// The sum goes to `root`, or to all members where that is -1.

@@ -146,7 +146,7 @@ Status MpiCollective::cut(const std::vector<int64_t> &cuts, int64_t mine, int64_
       segment.inCounts.push_back(int(own / unit));
       segment.inPlaces.push_back(int((int64_t(k) * mine + shardPlace) / unit));
     }
-    segment.ownPlace = message->isSharded() ? shardPlace : cuts[first + size_t(member)];
+    segment.ownPlace = message->isSharded() && !message->inPlace ? shardPlace : cuts[first + size_t(member)];
     segment.ownBytes = own;
     if (message->isSharded())
       shardPlace += own;
@@ -166,7 +166,10 @@ int MpiCollective::postShards() {
   int code = MPI_SUCCESS;
   for (size_t i = 0; i < segments.size() && code == MPI_SUCCESS; ++i) {
     const Segment &segment = segments[i];
-    if (message->kind == Kind::AllGather)
+    if (message->kind == Kind::AllGather && message->inPlace)
+      code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, segment.counts.data(), segment.places.data(),
+                             type, comm, &requests[i]);
+    else if (message->kind == Kind::AllGather)
       code = MPI_Iallgatherv(static_cast<char *>(shard) + segment.ownPlace, segment.counts[size_t(member)], type, data,
                              segment.counts.data(), segment.places.data(), type, comm, &requests[i]);
     else
@@ -202,8 +205,9 @@ int MpiCollective::post(void *whole, void *own) {
 bool MpiCollective::goesOn(int &code) {
   if (sources.empty())
     return false;
-  if (!isInTwoPhases()) {
-    sumMembers(message->type, sources, message->isSharded() ? shard : data,
+  if (!isInTwoPhases()) { // in place there is one segment
+    char *sum = static_cast<char *>(message->isSharded() ? shard : data);
+    sumMembers(message->type, sources, sum + (message->inPlace ? segments.front().ownPlace : 0),
                message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
     return false;
   }

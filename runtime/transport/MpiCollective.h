@@ -67,7 +67,7 @@ private:
   /// A run of the whole, cut over all members: one call of MPI.
   struct Segment {
     std::vector<int> counts, places, inCounts, inPlaces; ///< in elements of the type, by member; `in`: in `parts`
-    int64_t ownPlace = 0; ///< of the own range, in bytes of the shard; of the whole where the whole is summed
+    int64_t ownPlace = 0; ///< of the own range, in bytes of the shard; of the whole where it lies there
     int64_t ownBytes = 0;
   };
   /// `mine`: bytes of the member's own shard.

@@ -656,3 +656,22 @@ func.func @piece(%x: tensor<3x8xf32>) {
 
 // expected-error@+1 {{expected at least 1 copy of equal runs of 8, got 3 runs and 1 copies}}
 #cut = #nn.cut<[16, 8] dim 1 runs 3>
+
+// -----
+
+func.func @state_of_a_shard(%g: tensor<64xf32>, %w: tensor<64xf32>, %m: tensor<64xf32>) {
+  // expected-error@+2 {{`adamw` expects a shard of 'tensor<32xf32>', got 'tensor<64xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a, %b, %c = nn.adamw %g into %w, %m, %m {flat = array<i64: 0, 32, 2>} : (tensor<64xf32>, tensor<64xf32>, tensor<64xf32>, tensor<64xf32>)
+    -> (tensor<64xf32>, tensor<64xf32>, tensor<64xf32>)
+  return
+}
+
+// -----
+
+func.func @no_shard(%g: tensor<64xf32>) {
+  // expected-error@+2 {{`sum_squares` expects of `flat` where the tensor begins, the elements of a shard and the number of devices}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a = nn.sum_squares %g {flat = array<i64: 0, 0, 2>} : (tensor<64xf32>) -> tensor<1xf64>
+  return
+}

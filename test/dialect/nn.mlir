@@ -169,6 +169,14 @@ func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16
   %6:4 = nn.adamw %4 norm %5 into %w, %dw, %dw, %3 {decay = true}
       : (tensor<16x16xf32>, tensor<1xf64>, tensor<16x16xbf16>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
      -> (tensor<16x16xbf16>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
+  // Of a tensor that begins at 32 a device along `data` has what is in its shard of 160 elements.
+  // CHECK: nn.adamw %{{.*}} {flat = array<i64: 32, 160, 2>} : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<160xf32>
+  %shard = nn.zero : tensor<160xf32>
+  %flat:3 = nn.adamw %4 into %dw, %shard, %shard {flat = array<i64: 32, 160, 2>}
+    : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<160xf32>, tensor<160xf32>)
+    -> (tensor<16x16xf32>, tensor<160xf32>, tensor<160xf32>)
+  // CHECK: nn.sum_squares %{{.*}} {flat = array<i64: 32, 160, 2>} : (tensor<16x16xf32>)
+  %counted = nn.sum_squares %4 {flat = array<i64: 32, 160, 2>} : (tensor<16x16xf32>) -> tensor<1xf64>
   // CHECK: nn.adamw %{{.*}} into %{{.*}}, %{{.*}}, %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>
   %7:3 = nn.adamw %4 into %dw, %dw, %3 : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
       -> (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)

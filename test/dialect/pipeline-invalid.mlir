@@ -457,3 +457,36 @@ func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slic
 
 // expected-error@+1 {{expected slices in ascending order, got 1 behind 2}}
 func.func private @body() attributes {pipeline.body = #pipeline.body<"s0" F slice 3 part 0 keys [2, 1]>}
+
+// -----
+
+// Over the mesh a shard lies in the whole, and all devices cut it alike.
+!s = !pipeline.slot<tuple<tensor<64xf32>>>
+#mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 1, zero 1>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" : !s
+    // expected-error@+1 {{has cuts that are not those of 1 tensors over 2 devices: 0, 128, 256}}
+    %0 = pipeline.post all_gather <weight stage 0> %w with [0] over <data> tensors 1 cuts [0, 192, 256] : !s
+  }
+}
+
+// -----
+
+!s = !pipeline.slot<tuple<tensor<64xf32>>>
+#mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 1, zero 1>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.rank 0 {
+    %w = pipeline.slot weight "w" : !s
+    %v = pipeline.slot weight "v" : !s
+    // expected-error@+1 {{all_gather over the mesh needs cuts, and no shard}}
+    %0 = pipeline.post all_gather <weight stage 0> %w shard %v with [0] over <data> tensors 1 cuts [0, 128, 256] : !s shard !s
+  }
+}
+
+// -----
+
+// expected-error@+1 {{expected zero 0 or 1, got 2}}
+#mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 1, zero 2>

@@ -6,9 +6,10 @@
 # A microbatch of D replicas holds the sequences that a microbatch of D times the rows holds on one rank: so gradients,
 # losses and the weights after three steps of AdamW are those of `schedule=single` but for rounding, and the same bits
 # in each mode. Replicas sum in the order of their devices, as `data_parallel` does: there the bits are the same, too.
-# --all: every schedule with two and with three replicas, and on two devices of the tensor axis; 16 bits. Without, each
-# schedule with one number of replicas, and few on the tensor axis.
-import argparse, os, signal, subprocess, sys, time
+# With `zero = 1` gradients and, without clipping, weights have the bits of `zero = 0`: only the norm is added up in
+# another order. --all: every schedule with two and with three replicas, and on two devices of the tensor axis; 16 bits.
+# Without, each schedule with one number of replicas, and few on the tensor axis.
+import argparse, os, re, signal, subprocess, sys, time
 import documents, harness
 from gradients import SMALL, TOLERANCE, TRAINED, Runner, difference
 
@@ -26,6 +27,9 @@ ALL_TENSOR = TENSOR + (
 ) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES) + (
     ("slimpipe/vocabulary=true/kv_heads=1", 2, 1, {}), ("zb_v/model=encoder_decoder", 2, 1, {}),
     ("1f1b_vocabulary/model=gpt2", 4, 1, dict(ranks=2)))
+ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
+        "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
+        "1f1b/model=gpt2")
 SHARED = ("model", "kv_heads", "microbatches")  # with the reference
 SIZES = dict(model="llama", precision="f64", ranks=4, microbatches=4)
 
@@ -87,6 +91,61 @@ class Meshes:
             self.tally.check(ours[0] == theirs[0] and ours[2] == theirs[2],
                              f"2 x single in {precision}: the bits of data_parallel")
 
+    def zero(self, schedule, replicas, modes, train=None, **defines):
+        """Each replica updates a shard: as if each updated all, in weights, in the optimizer's state and in the log."""
+        name = f"zero = 1, {replicas} x {schedule}" + (f" {defines}" if defines else "")
+        if not self.wants(name):
+            return
+        sizes = {key: defines[key] for key in ("ranks", "precision", "mesh.tensor") if key in defines}
+        devices, found = sizes.get("ranks", SIZES["ranks"]) * replicas * sizes.get("mesh.tensor", 1), {}
+        for zero, clip in ((0, 0), (1, 0), (1, 1)):
+            program = self.runner.compile(train, schedule=schedule, **SIZES | defines, clip=clip,
+                                          **{"mesh.data": replicas, "mesh.zero": zero})
+            for transport, sends in modes if zero else modes[:1]:
+                run = self.runner.run(program, devices, transport, sends)
+                files = [run[1]]  # bytes: gradients that overflowed are no numbers
+                for file in (".grads", ".saved/model.safetensors", ".saved/optimizer.safetensors"):
+                    with open(f"{program}.{transport.replace('/', '_')}.{sends}{file}", "rb") as written:
+                        files.append(written.read())
+                found.setdefault((zero, clip), []).append((run, files))
+        whole, cut, clipped = (found[key] for key in ((0, 0), (1, 0), (1, 1)))
+        self.tally.check(all(files == whole[0][1] for _, files in cut), f"{name}: the bits of zero = 0")
+        self.tally.check(all(files == clipped[0][1] for _, files in clipped),
+                         f"{name}, clipped: one result in all modes")
+        if defines.keys() <= {"ranks", "mesh.tensor"}:
+            given = sizes | dict(pair.split("=") for pair in schedule.split("/")[1:] if pair.split("=")[0] in SHARED)
+            given.pop("mesh.tensor", None)
+            wanted = self.reference(replicas, given)
+            worst, where = difference(clipped[0][0][0], wanted[0])
+            trained, moved = difference(clipped[0][0][2], wanted[2])
+            self.tally.check(worst <= TOLERANCE["f64"] and trained <= TRAINED["f64"],
+                             f"{name}, clipped: gradients {worst:.1e} ({where}) trained {trained:.1e} ({moved})")
+
+    def zeros(self, every):
+        """Schedules, optimizers, groups of weights, frozen ones, and gradients of f16 that overflow."""
+        threads = [("threads", "rendezvous")]
+        for number, schedule in enumerate(ZERO if every else ZERO[:4]):
+            for replicas in (2, 3, 4) if every else (2 + number % 3,):
+                modes = threads + [("mpi", "buffered" if number % 2 else "rendezvous")]
+                if harness.RUNTIME:
+                    modes.append((f"streams/{number}", "rendezvous"))
+                self.zero(schedule, replicas, modes)
+        self.zero("1f1b", 2, threads, ranks=2, **{"mesh.tensor": 2})
+        if every:
+            self.zero("zb_v/model=gpt2", 2, threads, ranks=2, **{"mesh.tensor": 2})
+            self.zero("1f1b/kv_heads=1/model=llama", 3, threads, ranks=2, **{"mesh.tensor": 2})
+        groups = {"optimizer.lr_scale": "[mlp,2.5,norm,0]", "optimizer.decay_scale": "[q_proj,3]",
+                  "optimizer.no_decay": "o_proj"}
+        overflow = {"optimizer.loss_scale": 1 << 22, "optimizer.scale_window": 2, "precision": "f16"}
+        changed = self.path("sgd.pipe")
+        with open(harness.TRAIN) as train, open(changed, "w") as file:
+            file.write(re.sub(r"optimizer adamw\(.*\)", "optimizer sgd(lr = 0.1, momentum = 0.9, clip = clip)",
+                              train.read()))
+        for train, defines in ((None, groups), (None, overflow), (changed, {"precision": "bf16"}),
+                               (None, {"precision": "f32", "freeze": "embed,mlp"}), (None, {"precision": "bf16"}),
+                               (None, {"precision": "f32"}))[:6 if every else 4]:
+            self.zero("1f1b", 3, threads, train, ranks=2, **defines)
+
     def orders(self):
         """Devices may be numbered along the pipeline first: the same bits."""
         text = open(harness.TRAIN).read()
@@ -100,9 +159,12 @@ class Meshes:
         self.tally.check(first == second, "`order = \"pipeline data ..\"`: the bits of the default order")
 
     def resumed(self):
-        """A checkpoint of two replicas goes on as one with twice the rows, and back: losses of one run."""
+        """A checkpoint of two replicas goes on as one with twice the rows, or as four with half of them that update a
+        shard each, and back: losses of one run."""
         rows = SMALL["microbatch"]
         programs = {"mesh": (self.make("resume_mesh", schedule="1f1b", **{"mesh.data": 2}), 8),
+                    "zero": (self.make("resume_zero", schedule="zb_v", **{"mesh.data": 4, "mesh.zero": 1},
+                                       microbatch=rows // 2), 16),
                     "single": (self.make("resume_single", schedule="single", ranks=1, microbatch=2 * rows), 1)}
 
         def run(name, *options):
@@ -111,7 +173,8 @@ class Meshes:
             harness.call([*harness.launch(program, ranks, "threads"), "--data", self.text, "--log", log, *options])
             return [line["loss"] for line in harness.read_log(log)]
 
-        for first, second in (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh")):
+        for first, second in (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh"), ("mesh", "zero"),
+                              ("zero", "single"), ("zero", "zero")):
             whole = run(first, "--steps", "4")
             saved = self.path(f"saved_{first}_{second}")
             run(first, "--steps", "4", "--stop-at", "2", "--save", saved)
@@ -222,6 +285,7 @@ def main():
     for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
         modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
         tests.schedule(schedule, replicas, modes, tensor, **values)
+    tests.zeros(arguments.all)
     for name in ("bits", "orders", "resumed", "rows", "logprobs", "faults", "traces") + ("rounded",) * arguments.all:
         if tests.wants(name):
             getattr(tests, name)()

@@ -127,9 +127,11 @@ struct OneOp {
   pp_rank_t rank;
 
   OneOp(const char *kernel, Type type, std::vector<int64_t> dims, std::vector<double> params = {},
-        std::vector<std::string> flags = {}) {
+        std::vector<std::string> flags = {})
+      : OneOp(OpSpec{kernel, type, std::move(dims), std::move(params), std::move(flags)}) {}
+  explicit OneOp(const OpSpec &spec) {
     std::string message;
-    pp_status_t status = Kernels::prepare({{kernel, type, dims, params, flags}}, kernels, message);
+    pp_status_t status = Kernels::prepare({spec}, kernels, message);
     EXPECT_EQ(status, PP_OK) << message;
     rank.kernels = kernels.get();
   }

@@ -73,6 +73,56 @@ TEST(KernelsUpdates, Sgd) {
         }
 }
 
+/// A device updates a part of a weight whose state lies elsewhere in its shard: nothing else changes.
+TEST(KernelsUpdates, PartsOfWeights) {
+  for (Type type : {Type::F32, Type::F64, Type::Bf16})
+    for (bool list : {false, true}) {
+      Type acc = accOf(type);
+      const size_t first = 32, place = 64, has = 40, all = 160;
+      const int64_t wide = acc == Type::F64 ? 8 : 4, narrow = type == Type::Bf16 ? 2 : wide;
+      std::vector<int64_t> moved = {int64_t(first) * wide,   0,
+                                    int64_t(first) * narrow, int64_t(place) * wide,
+                                    int64_t(place) * wide,   type == Type::Bf16 ? int64_t(place) * wide : 0};
+      if (list)
+        moved.erase(moved.begin() + 1);
+      Values w = rounded(acc, random(all, 1)), grad = rounded(acc, random(all, 2)),
+             state = rounded(acc, random(all, 3));
+      for (double &value : state)
+        value = std::fabs(value);
+      auto run = [&](const OpSpec &spec, Array &weights, Array &m, Array &v, Array &master, Array &grads) {
+        OneOp op(spec);
+        op.rank.optimizer.lr = 0.01, op.rank.optimizer.weightDecay = 0.1;
+        void *half = isHalf(type) ? master.data() : nullptr;
+        const Array norm(Type::F64, Values{1});
+        void *tensors[] = {grads.data(), weights.data(), m.data(), v.data(), half};
+        if (spec.kernel == "adamw_all")
+          op(pp_adamw_all, norm, tensors);
+        else
+          op(pp_adamw, grads, norm, weights, m, v, half);
+      };
+      Array weights(type, w), m(acc, state), v(acc, state), master(acc, w), grads(acc, grad);
+      const OpSpec part = list ? OpSpec{"adamw_all", type, {int64_t(has), 1}, {}, {}, moved}
+                               : OpSpec{"adamw", type, {int64_t(has)}, {}, {"decay"}, moved};
+      // The state of element `first + i` lies at `place + i`; so does the master.
+      Values shifted = w;
+      std::copy_n(w.begin() + first, has, shifted.begin() + place);
+      master.set(shifted);
+      run(part, weights, m, v, master, grads);
+      auto cut = [&](const Values &values, size_t from) {
+        return Values(values.begin() + from, values.begin() + from + has);
+      };
+      Array ownW(type, cut(w, first)), ownM(acc, cut(state, place)), ownV(acc, cut(state, place)),
+          ownMaster(acc, cut(w, first)), ownGrad(acc, cut(grad, first));
+      run({"adamw", type, {int64_t(has)}, {}, {"decay"}}, ownW, ownM, ownV, ownMaster, ownGrad);
+      Values expectedW = rounded(type, w), expectedM = state;
+      const Values newW = ownW.get(), newM = ownM.get();
+      std::copy(newW.begin(), newW.end(), expectedW.begin() + first);
+      std::copy(newM.begin(), newM.end(), expectedM.begin() + place);
+      expectEqual(weights.get(), expectedW, "w");
+      expectEqual(m.get(), expectedM, "m");
+    }
+}
+
 TEST(KernelsUpdates, MuonMomentum) {
   for (Type type : {Type::F32, Type::F64})
     for (const Case &its : cases) {

@@ -150,6 +150,32 @@ TEST(Mesh, ExchangesAndTables) {
   EXPECT_EQ(bytesIn(rank.messages[0], 6), 2 * 3 * 24 / 4);
 }
 
+/// Device 5 is the second along `tensor` and along `data`. Three tensors' state lies one behind the other.
+TEST(Mesh, ShardsOfReplicas) {
+  Program program;
+  const std::string tables = R"x(
+      "ops": [{"kernel": "sgd", "dims": [{"by": ["data"], "of": [32, 8]}],
+               "moved": [{"by": ["data"], "of": [0, 128]}, 0]}],
+      "messages": [{"kind": "reduce_scatter", "group": [0], "axes": ["data"], "count": 40, "type": "f32",
+                    "cuts": [0, 128, 160], "label": "grad(0)"}],
+      "state": [{"name": "w", "kind": "m", "shape": [40], "type": "f32", "begin": {"by": ["data"], "of": [0, 32]},
+                 "count": {"by": ["data"], "of": [32, 8]}, "offset": {"by": ["data"], "of": [64, 192]}},
+                {"name": "b", "kind": "m", "shape": [8], "type": "f32", "begin": {"by": ["data"], "of": [0, 8]},
+                 "count": {"by": ["data"], "of": [8, 0]}, "offset": {"by": ["data"], "of": [64, 64]}}])x";
+  RankProgram rank = ofTensor(5, tables, program);
+  EXPECT_EQ(rank.ops[0].dims, (std::vector<int64_t>{8}));
+  EXPECT_EQ(rank.ops[0].moved, (std::vector<int64_t>{128, 0}));
+  EXPECT_TRUE(rank.messages[0].inPlace);
+  EXPECT_EQ(rank.messages[0].group, (std::vector<int32_t>{1, 5}));
+  EXPECT_EQ((*rank.messages[0].ranges(1)).shard, 128);
+  EXPECT_EQ(bytesIn(rank.messages[0], 5), 32);
+  EXPECT_EQ(rank.state[0].offset, 192);
+  EXPECT_EQ(rank.state[0].place(0), 32);
+  EXPECT_TRUE(rank.state[0].ofReplica);
+  EXPECT_EQ(rank.state[1].elements(), 0);
+  EXPECT_TRUE(rank.state[1].ranges().empty());
+}
+
 /// Which elements of the whole tensor each device has, in the order in which they lie there, by rules of thumb: the
 /// whole's indices, each on the devices of its piece.
 std::vector<std::vector<int64_t>> elementsByDevice(int64_t rows, int64_t columns, int dim, int64_t runs,

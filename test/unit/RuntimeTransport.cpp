@@ -186,6 +186,51 @@ TEST(RuntimeTransport, ShardsOfSeveralRuns) {
   sumShards(Type::F16, 2048, roundToF16, fromF16);
 }
 
+/// Each member's shard is summed, and gathered, where it lies in the whole; the last one may have nothing.
+TEST(RuntimeTransport, ShardsInPlace) {
+  for (int32_t members : {2, 3, 4}) {
+    constexpr int64_t count = 40;
+    const int64_t each = members == 4 ? 16 : 32; // of four members the last one has none
+    auto programs = emptyPrograms(members);
+    std::vector<int32_t> group(static_cast<size_t>(members));
+    std::iota(group.begin(), group.end(), 0);
+    for (auto &program : programs) {
+      MessageSpec sum = sumOver(group, 1, count, Type::F32);
+      sum.kind = MessageSpec::Kind::ReduceScatter;
+      for (int32_t k = 0; k <= members; ++k)
+        sum.cuts.push_back(std::min(k * each, count) * 4);
+      sum.oneText = sum.inPlace = true;
+      MessageSpec gather = sum;
+      gather.kind = MessageSpec::Kind::AllGather;
+      program.messages = {sum, gather};
+    }
+    auto term = [](int32_t rank, int64_t i) { return float(1 + rank) / float(3 + i); };
+    Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
+      std::vector<float> whole(static_cast<size_t>(count));
+      for (int64_t i = 0; i < count; ++i)
+        whole[size_t(i)] = term(rank.rank, i);
+      auto sumOf = [&](int64_t i) {
+        float sum = term(0, i);
+        for (int32_t other = 1; other < members; ++other)
+          sum += term(other, i);
+        return sum;
+      };
+      PP_CHECKED(transport.postCollective(rank, 0, whole.data(), whole.data()));
+      PP_CHECKED(transport.complete(rank, 0));
+      for (int64_t i = 0; i < count; ++i) {
+        bool isOwn = i / each == rank.rank;
+        EXPECT_EQ(whole[size_t(i)], isOwn ? sumOf(i) : term(rank.rank, i)) << "rank " << rank.rank << " at " << i;
+      }
+      PP_CHECKED(transport.postCollective(rank, 1, whole.data(), whole.data()));
+      PP_CHECKED(transport.complete(rank, 1));
+      for (int64_t i = 0; i < count; ++i)
+        EXPECT_EQ(whole[size_t(i)], sumOf(i));
+      return Status();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 /// Two ranks that each send first and only then post their receive.
 Status sendFirst(Sends sends) {
   auto programs = emptyPrograms(2);
