@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/FolderConfig.h"
 #include "runtime/files/Folder.h"
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -69,7 +71,74 @@ Status compareField(const std::string &path, const std::string &name, const json
   bool fits = given.is_null() || std::find(allowed.begin(), allowed.end(), given) != allowed.end();
   return fits ? Status() : compare(path, name, given, allowed.size() == 1 ? allowed[0] : allowed);
 }
+
+/// The first of these fields that is there and not null: its name and what it holds.
+std::pair<std::string, json> fieldOf(const json &config, std::initializer_list<const char *> names) {
+  for (const char *name : names)
+    if (json value = get(config, name); !value.is_null())
+      return {name, value};
+  return {*names.begin(), {}};
+}
+
+Status differs(const std::string &path, const std::string &name, const json &theirs, const json &ours) {
+  return invalid("`", path, "` has `", name, "` ", theirs.dump(), "; this program computes with ", ours.dump(),
+                 "; compile it from that folder, or say --changed config");
+}
+
+Status compareNumber(const std::string &path, const std::pair<std::string, json> &field, double ours) {
+  const auto &[name, theirs] = field;
+  if (!theirs.is_number() || std::abs(theirs.get<double>() - ours) <= 1e-6 * std::abs(ours))
+    return {};
+  return differs(path, name, theirs, ours);
+}
+
+/// A rope that is given by its base; one that has a table may be any.
+Status compareRope(const std::string &path, const json &config, const OpSpec &op) {
+  if (op.params.size() != 1)
+    return {};
+  json given = get(config, "rope_parameters");
+  if (json scaling = get(config, "rope_scaling"); scaling.is_object() && !scaling.empty())
+    given = scaling;
+  const json type = firstOf({get(given, "rope_type"), get(given, "type"), "default"});
+  if (type != "default")
+    return differs(path, "rope_type", type, "default");
+  const json base = firstOf({get(get(config, "rope_parameters"), "rope_theta"), get(config, "rope_theta")});
+  return compareNumber(path, {"rope_theta", base}, op.params[0]);
+}
+
+Status compareOp(const std::string &path, const json &config, const OpSpec &op, bool cut) {
+  if (op.kernel == "rope")
+    return compareRope(path, config, op);
+  if (op.kernel == "rmsnorm" || op.kernel == "layernorm")
+    return compareNumber(
+        path, fieldOf(config, {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"}),
+        op.params[0]);
+  if (op.kernel == "attention" && !cut) {
+    PP_TRY(compareNumber(path, fieldOf(config, {"num_attention_heads", "n_head"}), double(op.dims[2])));
+    PP_TRY(compareNumber(path, fieldOf(config, {"num_key_value_heads"}), double(op.dims[3])));
+    return compareNumber(path, fieldOf(config, {"head_dim"}), double(op.dims[4]));
+  }
+  const auto [name, act] = fieldOf(config, {"hidden_activation", "hidden_act", "activation_function"});
+  bool silu = act == "silu" || act == "swish";
+  if (act.is_string() && ((op.kernel == "swiglu" && !silu) || (op.kernel.starts_with("gelu") && silu)))
+    return differs(path, name, act, op.kernel == "swiglu" ? "silu" : "gelu");
+  return {};
+}
 } // namespace
+
+Status checkConfig(const std::vector<OpSpec> &ops, bool cut, const std::string &folder) {
+  const std::string path = folder + "/config.json";
+  std::string text;
+  if (!std::filesystem::exists(path))
+    return {};
+  PP_TRY(readText(path, text));
+  const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object())
+    return invalid("`", path, "` is no object of fields");
+  for (const OpSpec &op : ops)
+    PP_TRY(compareOp(path, config, op, cut));
+  return {};
+}
 
 Status checkConfig(const std::string &facts, const std::string &folder) {
   const std::string path = folder + "/config.json";

@@ -3,14 +3,20 @@
 #ifndef PP_RUNTIME_FOLDERCONFIG_H
 #define PP_RUNTIME_FOLDERCONFIG_H
 
+#include "runtime/Kernels.h"
 #include "runtime/Status.h"
 #include <string>
+#include <vector>
 
 namespace pp {
 
 /// Refuses the config.json of a folder, where there is one, if it means another computation than `facts`, which
 /// frontend/model/ConfigFacts.h wrote. Both spellings of rotary positions are read, and what an absent field means.
 Status checkConfig(const std::string &facts, const std::string &folder);
+
+/// The same for a program that was compiled from no folder, as far as its ops show it: heads and their width, epsilon,
+/// rotary base and scaling, and the activation. A program that is cut along `tensor` shows no heads: `cut`.
+Status checkConfig(const std::vector<OpSpec> &ops, bool cut, const std::string &folder);
 
 } // namespace pp
 

@@ -28,10 +28,12 @@ constexpr TokenFormat formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 /// The width that the words before the file's name say; 0: none.
 int64_t widthSaid(const std::string &data) { return data.starts_with("u16:") ? 2 : data.starts_with("u32:") ? 4 : 0; }
 
+constexpr std::string_view numpyMagic = "\x93NUMPY";
+constexpr const char *numpy = "an array of NumPy, whose header is no tokens; its `tofile` writes tokens alone";
+
 /// What a file that is no text begins like, or nothing. A text has no byte 0; the files below may have none early on.
 std::string binaryKind(std::string_view body) {
-  constexpr std::pair<std::string_view, const char *> kinds[] = {{"\x93NUMPY", "an array of NumPy"},
-                                                                 {"PK\x03\x04", "a zip archive"},
+  constexpr std::pair<std::string_view, const char *> kinds[] = {{"PK\x03\x04", "a zip archive"},
                                                                  {"\x1f\x8b", "a gzip archive"},
                                                                  {"\x28\xb5\x2f\xfd", "a zstd archive"},
                                                                  {"PAR1", "a Parquet table"}};
@@ -107,6 +109,8 @@ Status Tokens::readFormat(const std::string &path, int64_t tokenBytes) {
   PP_TRY(map(path));
   if (!tokenBytes)
     return readHeader(path);
+  if (std::string_view(first, mappedBytes).starts_with(numpyMagic))
+    return invalid("data `", path, "` is ", numpy);
   if (int64_t(mappedBytes) % tokenBytes != 0)
     return invalid("`", path, "` has ", mappedBytes, " bytes, which is no multiple of the ", tokenBytes,
                    " bytes of a token");
@@ -245,6 +249,8 @@ Status Tokens::readHeader(const std::string &path) {
     return {};
   }
   tokens = int64_t(mappedBytes);
+  if (std::string_view(first, mappedBytes).starts_with(numpyMagic))
+    return invalid("data `", path, "` is ", numpy);
   if (std::string kind = binaryKind({first, mappedBytes}); !kind.empty())
     return invalid("data `", path, "` is ", kind, "; if it holds nothing but tokens, `u16:", path, "` or `u32:", path,
                    "` says how wide they are");

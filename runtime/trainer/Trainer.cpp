@@ -199,9 +199,9 @@ Status Trainer::checkConfigOf(const WeightFiles &model) {
   if (!whole.config.empty())
     return checkConfig(whole.config, model.path());
   if (std::filesystem::exists(model.path() + "/config.json"))
-    remarks.push_back(
-        text("`", model.path(), "/config.json` is not compared: ", "this program was compiled without --from-hf"));
-  return {};
+    remarks.push_back(text("`", model.path(), "/config.json` is compared with the program's ops alone: ",
+                           "the program was compiled without --from-hf"));
+  return checkConfig(program->ops, whole.mesh.size(Axis::Tensor) > 1, model.path());
 }
 
 /// Finds every weight in the files that are read, before anything is written.

@@ -468,6 +468,28 @@ class Folders:
             damage=lambda: os.remove(self.path("bad", "model.safetensors.index.json")),
         )
 
+    def configs(self):
+        """A program that was made from no folder refuses a config.json that its own ops contradict."""
+        heads, width = SIZES["heads"], SIZES["hidden"] // SIZES["heads"]
+        own = {"num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": width, "hidden_act": "silu",
+               "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+        shutil.copytree(self.path("model"), self.path("said"))
+
+        def load(*more, expect=0, **changes):
+            with open(self.path("said", "config.json"), "w") as file:
+                json.dump(own | changes, file)
+            return self.run(self.llama, "--steps", "1", "--load", self.path("said"), *more, expect=expect)
+
+        load()
+        load(rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 1e4}, hidden_act="swish")
+        for name, value in (("num_attention_heads", 2 * heads), ("num_key_value_heads", 1), ("head_dim", 2 * width),
+                            ("hidden_act", "gelu"), ("rms_norm_eps", 1e-6), ("rope_theta", 5e5),
+                            ("rope_scaling", {"type": "linear", "factor": 2.0})):
+            done = load(expect=1, **{name: value})
+            said = "`rope_type` \"linear\"" if name == "rope_scaling" else f"`{name}` {json.dumps(value)}"
+            self.tally.check(said in done.stderr, f"config.json with {name} {value}: {done.stderr.strip()}")
+            load("--changed", "config", **{name: value})
+
     def replaced(self):
         """Only a folder that is all ours is replaced, and never the one that is read."""
         save = lambda out, *more, expect=0: self.run(
@@ -511,6 +533,7 @@ def main():
     folders.sharded()
     folders.tied()
     folders.bad()
+    folders.configs()
     folders.replaced()
     return folders.tally.close()
 

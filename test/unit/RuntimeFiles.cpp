@@ -244,7 +244,10 @@ TEST_F(RuntimeFiles, FilesThatAreNoTextAreRefused) {
     return plain(tokens.open(write("t", body), 2, 256, 1).message());
   };
   std::string more = "; if it holds nothing but tokens, `u16:t` or `u32:t` says how wide they are";
-  EXPECT_EQ(refused("\x93NUMPY and more"), "data `t` is an array of NumPy" + more);
+  std::string numpy = "data `t` is an array of NumPy, whose header is no tokens; its `tofile` writes tokens alone";
+  EXPECT_EQ(refused("\x93NUMPY and more"), numpy);
+  Stream tokens; // an even number of bytes, all below the vocabulary
+  EXPECT_EQ(plain(tokens.open("u16:" + write("t", "\x93NUMPY and more."), 2, 65536, 1).message()), numpy);
   EXPECT_EQ(refused("PK\x03\x04 and more"), "data `t` is a zip archive" + more);
   EXPECT_EQ(refused(std::string("a\0b\0c\0", 6)), "data `t` is binary and no token file of llm.c" + more);
   EXPECT_EQ(refused(std::string(65535, 'a') + std::string(1, '\0')),
