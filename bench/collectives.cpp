@@ -100,6 +100,7 @@ template <typename Work> double timed(Work work) {
 bool compare(Kind kind, const char *name, int64_t bytes, int rounds, int32_t rank, int32_t ranks) {
   Case test(kind, bytes, rank, ranks);
   MpiCollective collective;
+  SumScratch scratch(-1);
   if (Status bound = collective.bind(test.message, rank, MPI_COMM_WORLD, false); !bound.ok())
     return false;
   std::vector<double> own, sends;
@@ -109,9 +110,11 @@ bool compare(Kind kind, const char *name, int64_t bytes, int rounds, int32_t ran
     test.otherWhole = test.whole;
     test.otherShard = test.shard;
     own.push_back(timed([&] {
-      collective.post(test.whole.data(), test.shard.data());
+      collective.post(test.whole.data(), test.shard.data(), scratch);
       MPI_Waitall(int(collective.pending().size()), collective.pending().data(), MPI_STATUSES_IGNORE);
-      collective.finish();
+      int code = MPI_SUCCESS;
+      while (collective.goesOn(code))
+        MPI_Waitall(int(collective.pending().size()), collective.pending().data(), MPI_STATUSES_IGNORE);
     }));
     sends.push_back(timed([&] { test.bySends(); }));
     same &= test.whole == test.otherWhole && test.shard == test.otherShard;

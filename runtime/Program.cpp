@@ -423,6 +423,8 @@ void readRankRoot(const json &root, const Program &program, RankProgram &rank) {
   rank.name = program.mesh.name(rank.device);
   rank.arenaBytes = root.at("arena_bytes").get<int64_t>();
   rank.hostBytes = root.value("host_bytes", int64_t(0));
+  rank.kernelBytes = root.value("kernel_bytes", int64_t(-1));
+  rank.messageBytes = root.value("message_bytes", int64_t(-1));
   if (auto peak = root.find("peak"); peak != root.end())
     for (auto &[role, bytes] : peak->items())
       rank.peaks.push_back({role, bytes.get<int64_t>()});

@@ -239,6 +239,8 @@ struct RankProgram {
   std::string name;            ///< the device as people know it: `rank 1`
   int64_t arenaBytes = 0;      ///< all of the rank's block of memory
   int64_t hostBytes = 0;       ///< at its end: what the schedule moves to host memory
+  int64_t kernelBytes = -1;    ///< scratch and tables of its kernels on a CPU, at most; -1: not said
+  int64_t messageBytes = -1;   ///< in which its sums over MPI are made, at most; -1: not said
   std::vector<PeakSpec> peaks; ///< by role, and `total`
   std::vector<OpSpec> ops;
   std::vector<UnitSpec> units;

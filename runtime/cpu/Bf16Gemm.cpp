@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t tileRows = 8, lanes = 16, panel = bf16Panel, panelBytes = panel * 4; // of one pair
 constexpr int64_t depth = 256, blockRows = 96, blockColumns = 8 * panel, blockDepth = 2048;
+constexpr int64_t mostRows = 11 * blockRows; // whose sums and packed a lie in scratch together
 
 int64_t pairsOf(int64_t k) { return (k + 1) / 2; }
 int64_t roundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
@@ -212,12 +213,12 @@ void packA(const uint16_t *a, const GemmShape &g, int64_t k, int64_t rows, char 
 bool readsA(const GemmShape &g) { return g.aColumn == 1 && g.k % 2 == 0; }
 bool keepsSums(const GemmShape &g) { return g.halfOut() && g.k > depth; }
 
-/// A block of c: the rows of one block of a against the packed columns, one depth of k after the other.
+/// A block of c, whose first row is `c` and `sums`: the rows of one block of a against the packed columns, one depth of k after the other.
 struct Block {
   const GemmShape &g;
   const uint16_t *bias;
   void *c;
-  float *sums;             // of c in bf16, [m][blockColumns]
+  float *sums;             // of c in bf16, [mostRows][blockColumns]
   int64_t column, columns; // of c
   int64_t k0, k;           // of this block
 
@@ -271,9 +272,10 @@ struct Scratch {
   float *sums;
   int64_t bytes;
   Scratch(const GemmShape &g, char *first) {
-    int64_t pairs = pairsOf(std::min(g.k, blockDepth)), columns = std::min(roundUp(g.n, panel), blockColumns);
-    int64_t bBytes = pairs * columns * 4, aBytes = readsA(g) ? 0 : pairs * roundUp(g.m, tileRows) * 4;
-    int64_t sumBytes = keepsSums(g) ? g.m * blockColumns * 4 : 0;
+    int64_t rows = std::min(g.m, mostRows), pairs = pairsOf(std::min(g.k, blockDepth)),
+            columns = std::min(roundUp(g.n, panel), blockColumns);
+    int64_t bBytes = pairs * columns * 4, aBytes = readsA(g) ? 0 : pairs * roundUp(rows, tileRows) * 4;
+    int64_t sumBytes = keepsSums(g) ? rows * blockColumns * 4 : 0;
     b = first, a = b + bBytes, sums = reinterpret_cast<float *>(a + aBytes);
     bytes = roundUp(bBytes + aBytes + sumBytes, 64);
   }
@@ -283,18 +285,17 @@ struct Scratch {
 
 int64_t pp::bf16GemmBytes(const GemmShape &shape) { return Scratch(shape, nullptr).bytes; }
 
-void pp::bf16Gemm(const GemmShape &g, const void *a, const void *b, const void *bias, void *c, char *memory,
-                  int64_t first, int64_t end) {
-  Scratch scratch(g, memory);
-  const auto *left = static_cast<const uint16_t *>(a), *right = static_cast<const uint16_t *>(b);
+/// Rows [first row of a and c, and so many], all their sums.
+static void multiplyRows(const GemmShape &g, const uint16_t *left, const uint16_t *right, const uint16_t *bias, void *c,
+                         int64_t height, const Scratch &scratch, int64_t first, int64_t end) {
   auto multiply = [&](int64_t j, int64_t k0) {
     int64_t k = std::min(g.k - k0, blockDepth);
-    Block block{g, static_cast<const uint16_t *>(bias), c, scratch.sums, j, std::min(end - j, blockColumns), k0, k};
+    Block block{g, bias, c, scratch.sums, j, std::min(end - j, blockColumns), k0, k};
     packB(right + k0 * g.bRow + j * g.bColumn, g, k, block.columns, scratch.b);
     if (!readsA(g) && (keepsSums(g) || j == first))
-      packA(left + k0 * g.aColumn, g, k, g.m, scratch.a);
-    for (int64_t i = 0; i < g.m; i += blockRows)
-      block.run(i, std::min(blockRows, g.m - i), left + i * g.aRow,
+      packA(left + k0 * g.aColumn, g, k, height, scratch.a);
+    for (int64_t i = 0; i < height; i += blockRows)
+      block.run(i, std::min(blockRows, height - i), left + i * g.aRow,
                 readsA(g) ? nullptr : scratch.a + i * pairsOf(k) * 4, scratch.b);
   };
   // Scratch has the sums of one block of columns; where c holds them itself, what is packed of a serves all blocks.
@@ -306,4 +307,13 @@ void pp::bf16Gemm(const GemmShape &g, const void *a, const void *b, const void *
     for (int64_t k0 = 0; k0 < g.k; k0 += blockDepth)
       for (int64_t j = first; j < end; j += blockColumns)
         multiply(j, k0);
+}
+
+void pp::bf16Gemm(const GemmShape &g, const void *a, const void *b, const void *bias, void *c, char *memory,
+                  int64_t first, int64_t end) {
+  Scratch scratch(g, memory);
+  for (int64_t i = 0; i < g.m; i += mostRows)
+    multiplyRows(g, static_cast<const uint16_t *>(a) + i * g.aRow, static_cast<const uint16_t *>(b),
+                 static_cast<const uint16_t *>(bias), static_cast<char *>(c) + i * g.n * (g.halfOut() ? 2 : 4),
+                 std::min(mostRows, g.m - i), scratch, first, end);
 }

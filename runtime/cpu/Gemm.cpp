@@ -1,4 +1,4 @@
-// Products through oneDNN matmul: plain strides for y, dx and dw, a sum post-op to accumulate, primitives made once.
+// Products in the rank's scratch: as a library or our own kernel has them, or widened from 16 bits block by block.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // Without AVX-512 the f32 dw goes through OpenBLAS: reading the first operand down its columns, oneDNN falls to 39 to
@@ -7,43 +7,33 @@
 //
 // oneDNN's bf16 pays only with AMX; below it, it is slower than its f32. With AVX512-BF16 the product is our own. Else
 // bf16 is a storage format: the operands are widened into scratch, multiplied in f32, and the result is rounded once.
-// f16 always works like that: this oneDNN has no product of f16 for CPUs.
+// f16 always works like that: this oneDNN has no product of f16 for CPUs. Where all of them would be more than the
+// plan has room for, one block is widened after the other:
+//
+//              n 512 ..                  c[block] = 0 + a[0] b[0] + a[1] b[1] + .., in f32, and is rounded once
+//        k 1024 [ b[0] | ]
+//               [ b[1] | ]
+//   m 512  [ a[0] a[1] ] [ c ]
 #include "runtime/cpu/Gemm.h"
 #include "runtime/cpu/Bf16Gemm.h"
+#include "runtime/cpu/Product.h"
 #include <algorithm>
-#include <cblas.h>
-#include <climits>
+#include <map>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <vector>
+#include <tuple>
+#include <utility>
 
 using namespace pp;
 
 namespace {
 
-dnnl::engine &cpuEngine() {
-  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
-
-bool cpuHasAmx() {
-  static bool has = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
-  return has;
-}
-
-bool cpuHasAvx512() {
-  static bool has =
-      (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & static_cast<unsigned>(dnnl::cpu_isa::avx512_core)) ==
-      static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  return has;
-}
-
-/// OpenBLAS counts in an int.
-bool fitsBlas(const GemmShape &shape) {
-  return std::max({shape.m, shape.n, shape.k, shape.aColumn, shape.bRow}) <= INT_MAX;
-}
-
 int64_t align64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// A run of rows, columns and depth of a widened product.
+struct Block {
+  int64_t i, j, l, m, n, k;
+};
 
 } // namespace
 
@@ -51,73 +41,82 @@ struct Gemm::State {
   GemmShape shape;
   bool dots;       ///< through Bf16Gemm.cpp
   bool widened;    ///< to f32
-  bool blas;       ///< through OpenBLAS
-  int threads = 1; ///< that share the columns of a product of Bf16Gemm.cpp
-  dnnl::matmul primitive;
-  dnnl::stream stream;
-  dnnl::memory a, b, bias, c, workspace;
-  std::vector<dnnl_exec_arg_t> arguments; ///< made once: the C++ interface would make such a list at every call
+  int threads = 1; ///< that the plan's bytes are there for; they share the columns of a product of Bf16Gemm.cpp
+  Block most;      ///< of a widened product; all of it where there is room
+  std::unique_ptr<Product> product;                                                         ///< that is not widened
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool>, std::unique_ptr<Product>> products; ///< of blocks
   int64_t workspaceBytes = 0;
 
   State(const GemmShape &shape);
-  int64_t widenedBytes() const {
-    return widened ? align64(4 * shape.m * shape.k) + align64(4 * shape.k * shape.n) + align64(4 * shape.n) +
-                         align64(4 * shape.m * shape.n)
-                   : 0;
+  bool byBlas() const { return shape.aColumn != 1 && !cpuHasAvx512(); }
+  bool takesWhole();
+  void cutIntoBlocks();
+  void makeBlocks();
+  int64_t blockBytes() const {
+    return align64(4 * most.m * most.k) + align64(4 * most.k * most.n) + align64(4 * most.n) +
+           (shape.halfOut() ? align64(4 * most.m * most.n) : 0);
   }
+  int64_t bytes() const { return align64(workspaceBytes) + (widened ? blockBytes() : 0); }
+  pp_status_t runBlocks(const void *a, const void *b, const void *bias, void *c, char *scratch);
+  pp_status_t runBlock(const Block &block, const char *a, const char *b, const char *bias, char *c, char *scratch);
 };
 
 Gemm::State::State(const GemmShape &shape)
     : shape(shape), dots(shape.type == Type::Bf16 && !cpuHasAmx() && isaTable().multipliesBf16),
-      widened(shape.half() && !dots && (shape.type == Type::F16 || !cpuHasAmx())),
-      blas(!dots && shape.aColumn != 1 && !cpuHasAvx512() && fitsBlas(shape)), stream(cpuEngine()) {
-  if (dots) {
-    threads = omp_get_max_threads();
+      widened(shape.half() && !dots && (shape.type == Type::F16 || !cpuHasAmx())), threads(omp_get_max_threads()),
+      most{0, 0, 0, shape.m, shape.n, shape.k} {
+  if (!dots && !widened && !takesWhole())
+    (isaTable().multipliesBf16 ? dots : widened) = true;
+  if (dots)
     workspaceBytes = threads * bf16GemmBytes(shape);
-  }
-  if (dots || blas)
-    return;
-  using Kind = dnnl::memory::data_type;
-  Kind input = shape.half() && !widened ? Kind::bf16 : Kind::f32;
-  Kind output = shape.halfOut() && !widened ? Kind::bf16 : Kind::f32;
-  auto describe = [](int64_t rows, int64_t columns, Kind kind, int64_t row, int64_t column) {
-    return dnnl::memory::desc({rows, columns}, kind, dnnl::memory::dims{row, column});
-  };
-  auto aKind = describe(shape.m, shape.k, input, shape.aRow, shape.aColumn);
-  auto bKind = describe(shape.k, shape.n, input, shape.bRow, shape.bColumn);
-  auto cKind = describe(shape.m, shape.n, output, shape.n, 1);
-  auto biasKind = describe(1, shape.n, input, shape.n, 1);
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  // A widened result of 16 bits is added when it is rounded, so that it is rounded once.
-  if (shape.accumulate && !(widened && shape.halfOut())) {
-    dnnl::post_ops sum;
-    sum.append_sum(1.0f);
-    attributes.set_post_ops(sum);
-  }
-  auto description =
-      shape.bias ? dnnl::matmul::desc(aKind, bKind, biasKind, cKind) : dnnl::matmul::desc(aKind, bKind, cKind);
-  dnnl::matmul::primitive_desc plan(description, attributes, cpuEngine());
-  primitive = dnnl::matmul(plan);
-  workspaceBytes = int64_t(plan.scratchpad_desc().get_size());
-  a = dnnl::memory(aKind, cpuEngine(), nullptr);
-  b = dnnl::memory(bKind, cpuEngine(), nullptr);
-  c = dnnl::memory(cKind, cpuEngine(), nullptr);
-  workspace = dnnl::memory(plan.scratchpad_desc(), cpuEngine(), nullptr);
-  arguments = {{DNNL_ARG_SRC, a.get()},
-               {DNNL_ARG_WEIGHTS, b.get()},
-               {DNNL_ARG_DST, c.get()},
-               {DNNL_ARG_SCRATCHPAD, workspace.get()}};
-  if (shape.bias) {
-    bias = dnnl::memory(biasKind, cpuEngine(), nullptr);
-    arguments.push_back({DNNL_ARG_BIAS, bias.get()});
-  }
+  if (widened)
+    cutIntoBlocks(), makeBlocks();
+}
+
+/// A product of operands as they are, by a library; false where it needs more scratch than is planned.
+bool Gemm::State::takesWhole() {
+  ProductShape s = {shape.m,       shape.n, shape.k,    shape.aRow,       shape.aColumn, shape.bRow,
+                    shape.bColumn, shape.n, shape.bias, shape.accumulate, shape.half(),  shape.halfOut()};
+  product = std::make_unique<Product>(s, byBlas() && !shape.half(), threads * shape.scratchLimit());
+  workspaceBytes = product->scratchBytes();
+  return product->fits();
+}
+
+void Gemm::State::cutIntoBlocks() {
+  if (shape.scratchLimit() == GemmShape::mostScratch)
+    most = {
+        0, 0, 0, std::min<int64_t>(shape.m, 512), std::min<int64_t>(shape.n, 512), std::min<int64_t>(shape.k, 1024)};
+}
+
+/// Blocks at the ends are smaller, and only the first of a sum begins it.
+void Gemm::State::makeBlocks() {
+  bool down = shape.aColumn != 1, across = shape.bColumn != 1;
+  for (int64_t l : {int64_t(0), most.k, shape.k - shape.k % most.k})
+    for (int64_t m : {most.m, shape.m % most.m})
+      for (int64_t n : {most.n, shape.n % most.n}) {
+        int64_t k = std::min(most.k, shape.k - l);
+        if (m == 0 || n == 0 || k <= 0 || products.count({m, n, k, l == 0}))
+          continue;
+        ProductShape s = {m,
+                          n,
+                          k,
+                          down ? 1 : k,
+                          down ? m : 1,
+                          across ? 1 : n,
+                          across ? k : 1,
+                          shape.halfOut() ? n : shape.n,
+                          shape.bias && l == 0,
+                          l > 0 || (shape.accumulate && !shape.halfOut())};
+        auto made = std::make_unique<Product>(s, byBlas(), threads * shape.scratchLimit() - blockBytes());
+        workspaceBytes = std::max(workspaceBytes, made->scratchBytes());
+        products[{m, n, k, l == 0}] = std::move(made);
+      }
 }
 
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
 const GemmShape &Gemm::shape() const { return state->shape; }
-int64_t Gemm::scratchBytes() const { return align64(state->workspaceBytes) + state->widenedBytes(); }
+int64_t Gemm::scratchBytes() const { return state->bytes(); }
 
 pp_status_t Gemm::create(const GemmShape &shape, std::unique_ptr<Gemm> &gemm, std::string &message) {
   try {
@@ -142,49 +141,61 @@ static void runDots(const GemmShape &g, int threads, const void *a, const void *
     bf16Gemm(g, a, b, bias, c, scratch + part * bytes, share(part), share(part + 1));
 }
 
+/// A block of a matrix of 16 bits to dense f32, in the direction in which the matrix lies.
+static void widenBlock(Type type, const char *from, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                       float *to) {
+  if (column != 1)
+    return widenBlock(type, from, columns, rows, column, 1, to);
+  auto *widen = isaTable().widen[int(type)];
+  if (row == columns)
+    return widen(from, to, rows * columns);
+  for (int64_t i = 0; i < rows; ++i)
+    widen(from + 2 * i * row, to + i * columns, columns);
+}
+
+pp_status_t Gemm::State::runBlock(const Block &x, const char *a, const char *b, const char *bias, char *c,
+                                  char *scratch) {
+  char *next = scratch + align64(workspaceBytes);
+  auto take = [&](int64_t count) { return reinterpret_cast<float *>(std::exchange(next, next + align64(4 * count))); };
+  float *left = take(most.m * most.k), *right = take(most.k * most.n), *added = take(most.n);
+  widenBlock(shape.type, a + 2 * (x.i * shape.aRow + x.l * shape.aColumn), x.m, x.k, shape.aRow, shape.aColumn, left);
+  widenBlock(shape.type, b + 2 * (x.l * shape.bRow + x.j * shape.bColumn), x.k, x.n, shape.bRow, shape.bColumn, right);
+  if (shape.bias && x.l == 0)
+    isaTable().widen[int(shape.type)](bias + 2 * x.j, added, x.n);
+  float *sums = shape.halfOut() ? reinterpret_cast<float *>(next) : reinterpret_cast<float *>(c) + x.i * shape.n + x.j;
+  if (pp_status_t status = products.at({x.m, x.n, x.k, x.l == 0})->run(left, right, added, sums, scratch))
+    return status;
+  if (!shape.halfOut() || x.l + x.k < shape.k)
+    return PP_OK;
+  // What is added to a widened result of 16 bits is added when it is rounded, so that it is rounded once.
+  auto *narrow = isaTable().narrow[int(shape.type)];
+  if (x.n == shape.n)
+    narrow(sums, c + 2 * x.i * shape.n, x.m * x.n, shape.accumulate);
+  for (int64_t i = 0; i < x.m && x.n != shape.n; ++i)
+    narrow(sums + i * x.n, c + 2 * ((x.i + i) * shape.n + x.j), x.n, shape.accumulate);
+  return PP_OK;
+}
+
+pp_status_t Gemm::State::runBlocks(const void *a, const void *b, const void *bias, void *c, char *scratch) {
+  for (int64_t j = 0; j < shape.n; j += most.n)
+    for (int64_t i = 0; i < shape.m; i += most.m)
+      for (int64_t l = 0; l < shape.k; l += most.k) {
+        Block block = {
+            i, j, l, std::min(most.m, shape.m - i), std::min(most.n, shape.n - j), std::min(most.k, shape.k - l)};
+        if (pp_status_t status = runBlock(block, static_cast<const char *>(a), static_cast<const char *>(b),
+                                          static_cast<const char *>(bias), static_cast<char *>(c), scratch))
+          return status;
+      }
+  return PP_OK;
+}
+
 pp_status_t Gemm::run(const void *a, const void *b, const void *bias, void *c, char *scratch) {
   State &s = *state;
-  const GemmShape &g = s.shape;
   if (s.dots) {
-    runDots(g, s.threads, a, b, bias, c, scratch);
+    runDots(s.shape, s.threads, a, b, bias, c, scratch);
     return PP_OK;
   }
-  char *next = scratch + align64(s.workspaceBytes);
-  auto widen = [&](const void *half, int64_t n) -> const void * {
-    float *f32 = reinterpret_cast<float *>(next);
-    isaTable().widen[int(g.type)](half, f32, n);
-    next += align64(4 * n);
-    return f32;
-  };
-  void *result = c;
-  if (s.widened) {
-    a = widen(a, g.m * g.k);
-    b = widen(b, g.k * g.n);
-    bias = g.bias ? widen(bias, g.n) : nullptr;
-    result = g.halfOut() ? next : c;
-  }
-  if (s.blas) {
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, int(g.m), int(g.n), int(g.k), 1.0f,
-                static_cast<const float *>(a), int(g.aColumn), static_cast<const float *>(b), int(g.bRow),
-                g.accumulate ? 1.0f : 0.0f, static_cast<float *>(result), int(g.n));
-    return PP_OK;
-  }
-  bool done = true;
-  auto bind = [&](const dnnl::memory &memory, const void *data) {
-    done = done && dnnl_memory_set_data_handle(memory.get(), const_cast<void *>(data)) == dnnl_success;
-  };
-  bind(s.a, a);
-  bind(s.b, b);
-  bind(s.c, result);
-  bind(s.workspace, scratch);
-  if (g.bias)
-    bind(s.bias, bias);
-  if (!done || dnnl_primitive_execute(s.primitive.get(), s.stream.get(), int(s.arguments.size()), s.arguments.data()) !=
-                   dnnl_success)
-    return PP_INTERNAL;
-  if (s.widened && g.halfOut())
-    isaTable().narrow[int(g.type)](static_cast<const float *>(result), c, g.m * g.n, g.accumulate);
-  return PP_OK;
+  return s.widened ? s.runBlocks(a, b, bias, c, scratch) : s.product->run(a, b, bias, c, scratch);
 }
 
 pp_status_t pp::runLinear(const PreparedOp &op, void *const *arguments) {

@@ -28,6 +28,8 @@ struct RopeTable {
   RopeTable(const PreparedOp &op)
       : s(RopeRows(op).count), d(op.dims[3]), pairs(op.pairs), offset(RopeRows(op).first), params(*op.turns),
         wide(op.type == Type::F64) {
+    for (size_t i = 0; i < 2; ++i)
+      wide ? full[i].reserve(size_t(s * pairs)) : narrow[i].reserve(size_t(s * pairs));
     for (int64_t t = 0; t < s; ++t)
       for (int64_t j = 0; j < pairs; ++j) {
         std::array<double, 2> turn = ropeTurn(params, d, offset + t, j);

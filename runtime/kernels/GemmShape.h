@@ -4,6 +4,7 @@
 #define PP_RUNTIME_KERNELS_GEMMSHAPE_H
 
 #include "runtime/kernels/Op.h"
+#include <algorithm>
 
 namespace pp {
 
@@ -48,6 +49,12 @@ struct GemmShape {
   bool half() const { return type == Type::Bf16 || type == Type::F16; }
   /// c in 16 bits too.
   bool halfOut() const { return half() && !sums; }
+  /// Bytes that a product may take beside its operands on a CPU, for each thread, whatever computes it. Plans count
+  /// them (dialect/nn/Scratch.cpp says the same).
+  static constexpr int64_t mostScratch = 8 << 20;
+  int64_t scratchLimit() const {
+    return std::min<int64_t>(mostScratch, (1 << 18) + 4 * (m * k + k * n + m * n) + 512 * (m + k + n));
+  }
   bool operator==(const GemmShape &) const = default;
 };
 

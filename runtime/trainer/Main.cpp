@@ -38,13 +38,14 @@ Status printInfo(Emitted &emitted) {
          linkedTransports);
   if (std::string attention = Kernels::attention(); !attention.empty())
     printf("attention   %s\n", attention.c_str());
-  printf("rank  planned peak B    arena B   units  messages  weights      ops\n");
+  printf("rank  planned peak B    arena B  scratch B   units  messages  weights      ops\n");
   std::vector<const RankProgram *> programs;
   PP_TRY(emitted.all(programs));
   for (const RankProgram *its : programs)
-    printf("%4d %15lld %10lld %7zu %9zu %8zu %8zu\n", its->rank, static_cast<long long>(its->plannedPeak()),
-           static_cast<long long>(its->arenaBytes), its->stepUnits(), its->stepMessages(), its->weights.size(),
-           its->ops.size());
+    printf("%4d %15lld %10lld %10lld %7zu %9zu %8zu %8zu\n", its->rank, static_cast<long long>(its->plannedPeak()),
+           static_cast<long long>(its->arenaBytes),
+           static_cast<long long>(std::max<int64_t>(its->kernelBytes, 0) + std::max<int64_t>(its->messageBytes, 0)),
+           its->stepUnits(), its->stepMessages(), its->weights.size(), its->ops.size());
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -79,6 +80,7 @@ Status Trainer::makeReady() {
   std::string why;
   if (pp_status_t code = Kernels::prepare(program->ops, kernels, why); code != PP_OK)
     return {code, why};
+  PP_TRY(checkScratch());
   rank.kernels = kernels.get();
   if (whole.updates > 1)
     for (const UnitSpec &unit : program->units)
@@ -420,6 +422,16 @@ Status Trainer::summarize(StepSummary &summary) {
   return {};
 }
 
+/// The plan is for one thread a rank, and for kernels of CPUs.
+Status Trainer::checkScratch() const {
+  const char *wanted = std::getenv("PP_THREADS");
+  int64_t threads = wanted ? std::max(1, std::atoi(wanted)) : 1, planned = program->kernelBytes;
+  if (planned < 0 || !device.name().empty() || kernels->scratchBytes() <= threads * planned)
+    return {};
+  return internal("the kernels of ", program->name, " need ", kernels->scratchBytes(), " bytes beside the arena, and ",
+                  planned, " are planned for each thread");
+}
+
 Status Trainer::printHeader() {
   std::vector<double> peaks(whole.ranks + 1);
   if (whole.mesh.isFirst(rank.device)) { // the rank's other devices are like it
@@ -461,7 +473,7 @@ Status Trainer::finish() {
   double *row = table.data() + columns * rank.device;
   row[0] = double(program->plannedPeak());
   row[1] = double(device.usedBytes());
-  row[2] = double(kernels->scratchBytes());
+  row[2] = double(kernels->scratchBytes() + transport.scratchBytes());
   row[3] = double(spent.units);
   row[4] = double(spent.waits);
   row[5] = double(spent.posts);

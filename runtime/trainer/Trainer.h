@@ -56,6 +56,7 @@ private:
   Status gatherTraces(std::vector<RankTrace> &traces);
   /// All ranks hear whether one of them failed; from here on they end in order.
   Status settle(Status mine);
+  [[nodiscard]] Status checkScratch() const;
   Status printHeader();
   /// How weights are saved: as in the folder that was read, if there was one.
   [[nodiscard]] WeightLayout layout() const;

@@ -4,6 +4,7 @@
 #include "runtime/transport/GroupSums.h"
 #include <algorithm>
 #include <climits>
+#include <new>
 #include <tuple>
 
 namespace pp {
@@ -52,6 +53,34 @@ int64_t mpiUnit(const std::vector<int64_t> &cuts, int64_t most) {
   if (most / unit > INT_MAX)
     unit = widest;
   return most / unit > INT_MAX ? 0 : unit;
+}
+
+char *SumScratch::take(int64_t bytes) {
+  for (Block &block : blocks)
+    if (!block.isTaken && block.bytes == bytes) {
+      block.isTaken = true;
+      return block.data.get();
+    }
+  for (size_t i = blocks.size(); i-- > 0 && planned >= 0 && held + bytes > planned;)
+    if (!blocks[i].isTaken) {
+      held -= blocks[i].bytes;
+      blocks.erase(blocks.begin() + ptrdiff_t(i));
+    }
+  if (planned >= 0 && held + bytes > planned)
+    return nullptr;
+  std::unique_ptr<char[]> data(new (std::nothrow) char[size_t(bytes)]);
+  if (!data)
+    return nullptr;
+  held += bytes;
+  largest = std::max(largest, held);
+  blocks.push_back({std::move(data), bytes, true});
+  return blocks.back().data.get();
+}
+
+void SumScratch::giveBack(const char *data) {
+  for (Block &block : blocks)
+    if (block.data.get() == data)
+      block.isTaken = false;
 }
 
 Status MpiGroups::make(const RankProgram &program) {
@@ -118,9 +147,8 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   bool isRoot = member == root;
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
     const int64_t turns = isInTwoPhases() && segments.size() > 1 ? 2 : 1;
-    parts.resize(size_t(turns * each * members));
-    for (int64_t k = 0; k < turns * members; ++k)
-      sources.push_back(parts.data() + k * each);
+    partBytes = turns * each * members;
+    sources.resize(size_t(turns * members));
   }
   requests.assign((isInTwoPhases() ? 2 : std::max<size_t>(segments.size(), 1)) + rendezvous, MPI_REQUEST_NULL);
   return {};
@@ -157,9 +185,9 @@ Status MpiCollective::cut(const std::vector<int64_t> &cuts, int64_t mine, int64_
 
 int MpiCollective::postShares(size_t i, MPI_Request &request) {
   const Segment &segment = segments[i];
-  const size_t turn = isInTwoPhases() && i % 2 == 1 ? parts.size() / 2 : 0;
-  return MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts.data() + turn,
-                        segment.inCounts.data(), segment.inPlaces.data(), type, comm, &request);
+  const size_t turn = isInTwoPhases() && i % 2 == 1 ? size_t(partBytes) / 2 : 0;
+  return MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts + turn, segment.inCounts.data(),
+                        segment.inPlaces.data(), type, comm, &request);
 }
 
 int MpiCollective::postShards() {
@@ -178,23 +206,29 @@ int MpiCollective::postShards() {
   return code;
 }
 
-int MpiCollective::post(void *whole, void *own) {
+int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
   data = whole;
   shard = own;
+  scratch = &sums;
+  parts = partBytes > 0 ? scratch->take(partBytes) : nullptr;
+  if (partBytes > 0 && !parts)
+    return MPI_ERR_NO_MEM;
+  for (size_t k = 0; k < sources.size(); ++k)
+    sources[k] = parts + int64_t(k) * (partBytes / int64_t(sources.size()));
   int code = MPI_SUCCESS;
   switch (message->kind) {
   case Kind::Broadcast:
     code = MPI_Ibcast(data, count, type, root, comm, &requests[0]);
     break;
   case Kind::Reduce:
-    code = MPI_Igather(data, count, type, parts.data(), count, type, root, comm, &requests[0]);
+    code = MPI_Igather(data, count, type, parts, count, type, root, comm, &requests[0]);
     break;
   case Kind::AllReduce:
     summed = 0;
     if (isInTwoPhases())
       code = postShares(0, requests[0]);
     else
-      code = MPI_Iallgather(data, count, type, parts.data(), count, type, comm, &requests[0]);
+      code = MPI_Iallgather(data, count, type, parts, count, type, comm, &requests[0]);
     break;
   default:
     code = postShards();
@@ -209,10 +243,13 @@ bool MpiCollective::goesOn(int &code) {
     char *sum = static_cast<char *>(message->isSharded() ? shard : data);
     sumMembers(message->type, sources, sum + (message->inPlace ? segments.front().ownPlace : 0),
                message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
+    endSum();
     return false;
   }
-  if (summed == segments.size())
+  if (summed == segments.size()) {
+    endSum();
     return false;
+  }
   const Segment &segment = segments[summed];
   const size_t members = message->group.size();
   sumMembers(message->type, std::span(sources).subspan(summed % 2 * members, members),

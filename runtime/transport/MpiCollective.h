@@ -26,6 +26,7 @@
 #include "runtime/Program.h"
 #include <climits>
 #include <map>
+#include <memory>
 #include <mpi.h>
 #include <utility>
 
@@ -53,12 +54,34 @@ private:
   std::map<int32_t, std::pair<std::vector<int32_t>, MPI_Comm>> comms; ///< by channel
 };
 
+/// Where the sums of a rank are made. A sum has a block from its post to its complete; blocks serve again what is as
+/// long, and others are given back before the plan's bytes are passed.
+class SumScratch {
+public:
+  /// `planned`: what the program says that its sums take; negative: it does not say.
+  explicit SumScratch(int64_t planned) : planned(planned) {}
+  /// Null: there is no memory, or more is asked for than is planned.
+  char *take(int64_t bytes);
+  void giveBack(const char *block);
+  /// Bytes that it had at most.
+  [[nodiscard]] int64_t most() const { return largest; }
+
+private:
+  struct Block {
+    std::unique_ptr<char[]> data;
+    int64_t bytes;
+    bool isTaken;
+  };
+  std::vector<Block> blocks;
+  int64_t planned, held = 0, largest = 0;
+};
+
 class MpiCollective {
 public:
   /// `rendezvous`: complete only when all members have posted, as with sends that wait for their receive.
   Status bind(const MessageSpec &message, int32_t rank, MPI_Comm comm, bool rendezvous);
-  /// Posts it; a code of MPI.
-  int post(void *data, void *shard);
+  /// Posts it; a code of MPI. Sums are made in `scratch`.
+  int post(void *data, void *shard, SumScratch &scratch);
   /// All of it has arrived. True where what is pending has been posted anew, and is to be waited for.
   bool goesOn(int &code);
   [[nodiscard]] std::vector<MPI_Request> &pending() { return requests; }
@@ -70,6 +93,7 @@ private:
     int64_t ownPlace = 0; ///< of the own range, in bytes of the shard; of the whole where it lies there
     int64_t ownBytes = 0;
   };
+  void endSum() { scratch->giveBack(std::exchange(parts, nullptr)); }
   /// `mine`: bytes of the member's own shard.
   Status cut(const std::vector<int64_t> &cuts, int64_t mine, int64_t longest);
   /// Posts what members give each other for the sum of a segment. Sums in two phases take turns with two scratches.
@@ -86,7 +110,9 @@ private:
   int member = 0, root = 0, count = 0;
   MPI_Datatype type = MPI_BYTE;
   std::vector<Segment> segments;
-  std::vector<char> parts; ///< of a sum that this rank gets: what each member has
+  SumScratch *scratch = nullptr; ///< where `parts` come from
+  int64_t partBytes = 0;         ///< of a sum that this rank gets: of all parts
+  char *parts = nullptr;         ///< while it is under way: what each member has
   std::vector<const void *> sources;
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;

@@ -26,7 +26,8 @@ class Transport {
 public:
   virtual ~Transport() = default;
 
-  /// Binds the rank's messages; nothing is allocated afterwards by the four calls of a step. Collective.
+  /// Binds the rank's messages; the four calls of a step allocate nothing afterwards but what sums are made in, within
+  /// the program's `messageBytes`. Collective.
   virtual Status prepare(const RankProgram &program) = 0;
 
   virtual pp_status_t postSend(pp_rank_t &rank, int32_t message, const void *data) = 0;
@@ -54,6 +55,8 @@ public:
   void setForward(bool its) { forward = its; }
   /// Seconds of a clock that all ranks share as well as they can.
   [[nodiscard]] virtual double now() const = 0;
+  /// Bytes in which sums of messages were made, at most so far.
+  [[nodiscard]] virtual int64_t scratchBytes() const { return 0; }
   /// `mpi`, `threads`.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
@@ -74,6 +77,7 @@ public:
   }
   void markStep(int64_t step) override { inner->markStep(step); }
   double now() const override { return inner->now(); }
+  int64_t scratchBytes() const override { return inner->scratchBytes(); }
 
 protected:
   std::unique_ptr<Transport> inner;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <ctime>
 #include <mpi.h>
+#include <optional>
 #include <sched.h>
 #include <tuple>
 #include <unistd.h>
@@ -35,6 +36,7 @@ public:
   Status agree(const Status &mine, int32_t &failed, pp_status_t &code) override;
   void markStep(int64_t step) override { keepStep(step); }
   double now() const override { return MPI_Wtime() - clockStart; }
+  int64_t scratchBytes() const override { return sums ? sums->most() : 0; }
   std::string_view name() const override { return "mpi"; }
 
 private:
@@ -60,6 +62,7 @@ private:
   TransportOptions options;
   MPI_Comm stepComm = MPI_COMM_NULL, asideComm = MPI_COMM_NULL;
   MpiGroups groups;
+  std::optional<SumScratch> sums;
   std::vector<Bound> bounds;
   std::vector<MPI_Status> statuses;
   int64_t posted = 0;
@@ -103,6 +106,7 @@ Status MpiTransport::prepare(const RankProgram &program) {
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void *>(&limit), &found);
   int tagLimit = found ? *static_cast<int *>(limit) : 32767;
   PP_TRY(groups.make(program));
+  sums.emplace(program.messageBytes);
   bounds = std::vector<Bound>(program.messages.size());
   size_t most = 1;
   for (size_t i = 0; i < bounds.size(); ++i) {
@@ -149,7 +153,7 @@ pp_status_t MpiTransport::postReceive(pp_rank_t &state, int32_t message, void *d
 
 pp_status_t MpiTransport::postCollective(pp_rank_t &state, int32_t message, void *data, void *shard) {
   Bound *bound = take(state, message, [](const MessageSpec &spec) { return spec.isCollective(); });
-  return bound ? check(state, bound->joint->post(data, shard), *bound->message) : PP_INTERNAL;
+  return bound ? check(state, bound->joint->post(data, shard, *sums), *bound->message) : PP_INTERNAL;
 }
 
 /// Leaves the core to others while waiting. With more ranks than cores a rank that only yields still takes its share

@@ -13,13 +13,19 @@ void forEachCase(const std::function<void(const Case &)> &test) {
   forEachLinear({{1, 1, 1}, {7, 5, 3}, {64, 48, 96}, {33, 129, 17}, {130, 70, 263}, {1, 64, 50}}, test);
 }
 
-/// Sizes on both sides of the blocks of Bf16Gemm.cpp: 8 and 96 rows, 16, 48 and 384 columns, depths of 256 and 2048.
+/// Sizes on both sides of the blocks of Bf16Gemm.cpp: 8, 96 and 1056 rows, 16, 48 and 384 columns, depths of 256 and
+/// 2048; and products of 16 bits that are too large to be widened as a whole: blocks of 512 by 512 by 1024.
 void forEachBlockCase(const std::function<void(const Case &)> &test) {
   for (LinearSizes size : std::initializer_list<LinearSizes>{
            {97, 255, 49}, {15, 257, 385}, {3, 2049, 31}, {9, 31, 2050}, {2047, 33, 17}, {4101, 14, 65}, {192, 512, 48}})
     for (bool transposed : {false, true})
       for (bool flag : {false, true})
         test({size, Type::Bf16, transposed, flag});
+  for (LinearSizes size : std::initializer_list<LinearSizes>{{3, 1100, 2000}, {1100, 2000, 3}, {1100, 3, 2000}})
+    for (Type type : {Type::Bf16, Type::F16})
+      for (bool transposed : {false, true})
+        for (bool flag : {false, true})
+          test({size, type, transposed, flag});
 }
 
 void checkLinear(const Case &c) {

@@ -45,6 +45,22 @@ TEST(KernelsPrepare, NamesTheOpAndWhatIsWrong) {
             "op 1 `slice_columns`: columns 4 to 8 do not fit a width of 8");
 }
 
+/// Scratch does not grow with a product: a vocabulary of 128256 and 4096 tokens take what is planned for any product,
+/// 8 MiB (dialect/nn/Scratch.cpp), in every type, whatever multiplies here. The operands are 0.2 to 2 GB.
+TEST(KernelsPrepare, ScratchOfProductsIsBounded) {
+  std::vector<std::vector<int64_t>> sizes = {
+      {4096, 4096, 128256}, {1, 128256, 4096}, {4095, 14337, 4097}, {300, 70, 900}};
+  for (const char *kernel : {"linear", "linear_dx", "linear_dw"})
+    for (Type type : allTypes)
+      for (const std::vector<int64_t> &dims : sizes)
+        for (bool transposed : {false, true}) {
+          OneOp op(kernel, type, dims, {},
+                   transposed ? std::vector<std::string>{"transposed"} : std::vector<std::string>{});
+          ASSERT_TRUE(op.kernels);
+          EXPECT_LE(op.kernels->scratchBytes(), 8 << 20) << kernel << " " << nameOf(type) << " " << dims[2];
+        }
+}
+
 TEST(KernelsPrepare, CallOfAnotherOpFails) {
   OneOp op("add", Type::F32, {4});
   float x[4] = {}, y[4] = {};
