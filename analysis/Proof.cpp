@@ -3,6 +3,7 @@
 #include "analysis/Proof.h"
 #include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
+#include "analysis/lives/Scratch.h"
 #include "analysis/lives/SlotLives.h"
 #include "mlir/IR/Threading.h"
 #include "mlir/Pass/Pass.h"
@@ -170,6 +171,7 @@ static Proof::Rank readMemory(RankOp rank) {
   Peak peak = peakOf(rank, lives);
   Proof::Rank memory{static_cast<int64_t>(rank.getRank()),
                      static_cast<int64_t>(rank.getArenaBytes().value_or(0)),
+                     scratchOf(rank).total(),
                      peak.bytes,
                      describeInstant(peak.where),
                      {}};
@@ -297,11 +299,12 @@ void pp::printProof(const Proof &proof, llvm::raw_ostream &os) {
     rows.push_back({statement.name, statement.claim, listed(statement.facts), milliseconds(statement.seconds)});
   printColumns(rows, {3}, os);
   os << "\n";
-  rows = {{"rank", "planned", "live set", "limit", "largest at", "of it"}};
+  rows = {{"rank", "planned", "scratch", "live set", "limit", "largest at", "of it"}};
   for (const Proof::Rank &rank : proof.memory)
-    rows.push_back({std::to_string(rank.rank), formatBytes(rank.planned), formatBytes(rank.live),
-                    proof.memoryLimit < 0 ? "none" : formatBytes(proof.memoryLimit), rank.at, largest(rank)});
-  printColumns(rows, {0, 1, 2, 3}, os);
+    rows.push_back({std::to_string(rank.rank), formatBytes(rank.planned), formatBytes(rank.scratch),
+                    formatBytes(rank.live), proof.memoryLimit < 0 ? "none" : formatBytes(proof.memoryLimit), rank.at,
+                    largest(rank)});
+  printColumns(rows, {0, 1, 2, 3, 4}, os);
   if (proof.passSeconds > 0)
     os << "\n  proofs " << milliseconds(proof.proofSeconds) << " of " << milliseconds(proof.passSeconds)
        << " in passes\n";
@@ -355,6 +358,7 @@ void pp::printProofJson(const Proof &proof, llvm::raw_ostream &os) {
         json.object([&] {
           json.attribute("rank", rank.rank);
           json.attribute("planned", rank.planned);
+          json.attribute("scratch", rank.scratch);
           json.attribute("live", rank.live);
           if (proof.memoryLimit >= 0)
             json.attribute("limit", proof.memoryLimit);

@@ -66,6 +66,7 @@ struct Proof {
   struct Rank {
     int64_t rank;
     int64_t planned;                                    ///< bytes of its arena: what the program allocates
+    int64_t scratch;                                    ///< beside the arena, of kernels and messages
     int64_t live;                                       ///< the largest live set, which no plan can be below
     std::string at;                                     ///< the unit at which that is reached
     std::vector<std::pair<std::string, int64_t>> roles; ///< its bytes at that instant, largest first

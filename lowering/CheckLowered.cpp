@@ -38,7 +38,7 @@ public:
         text(rank, textOf(lowered, "pp_json_" + std::to_string(number)).value_or("")) {}
 
   LogicalResult run(RankOp forward) {
-    if (failed(text.checkHead()) || failed(checkStep(rank, "pp_step_")))
+    if (failed(text.checkHead(forward)) || failed(checkStep(rank, "pp_step_")))
       return failure();
     text.beginForward(units, text.countMessages(), bool(forward));
     if ((forward && failed(checkStep(forward, "pp_eval_"))) || failed(checkModule()))

@@ -4,6 +4,7 @@
 #include "analysis/Actions.h"
 #include "analysis/Fingerprint.h"
 #include "analysis/Optimizer.h"
+#include "analysis/lives/Scratch.h"
 #include "lowering/Lowering.h"
 #include "llvm/ADT/BitVector.h"
 #include "llvm/ADT/StringMap.h"
@@ -190,13 +191,17 @@ JsonValue TextCheck::State::byReplica(const nn::Varying &number) {
 TextCheck::TextCheck(RankOp rank, StringRef text) : state(std::make_unique<State>(rank, text)) {}
 TextCheck::~TextCheck() = default;
 
-LogicalResult TextCheck::checkHead() {
+LogicalResult TextCheck::checkHead(RankOp forward) {
   RankOp rank = state->rank;
   if (!state->text.is_object())
     return reportDifference(rank.getLoc(), state->number, "its text", "a JSON object", "something else");
   int64_t arena = static_cast<int64_t>(rank.getArenaBytes().value_or(0));
   int64_t host = static_cast<int64_t>(rank.getHostBytes().value_or(0));
-  JsonValue expected = {{"rank", state->number}, {"arena_bytes", arena}};
+  RankScratch scratch = scratchOf(rank, forward);
+  JsonValue expected = {{"rank", state->number},
+                        {"arena_bytes", arena},
+                        {"kernel_bytes", scratch.kernels},
+                        {"message_bytes", scratch.messages}};
   if (host > 0) {
     expected["arena_bytes"] = (arena + 4095) / 4096 * 4096 + host;
     expected["host_bytes"] = host;

@@ -51,7 +51,7 @@ public:
   ~TextCheck();
 
   /// Its head: the rank, its memory, its peaks.
-  mlir::LogicalResult checkHead();
+  mlir::LogicalResult checkHead(pipeline::RankOp forward);
   mlir::LogicalResult checkUnit(pipeline::LaunchOp launch, int64_t number, double flops);
   /// The next message that no body posts.
   mlir::LogicalResult checkMessage(pipeline::PostOp post, int64_t number);

@@ -68,6 +68,11 @@ RankText::RankText(RankOp rank) : tables(std::make_unique<Tables>()) {
 
 RankText::~RankText() = default;
 
+void RankText::setScratch(const RankScratch &scratch) {
+  tables->head["kernel_bytes"] = scratch.kernels;
+  tables->head["message_bytes"] = scratch.messages;
+}
+
 int32_t RankText::addOp(const KernelEntry &entry) {
   Json json = {{"kernel", entry.kernel}, {"type", entry.type}};
   json["dims"] = std::vector<int64_t>(entry.dims.begin(), entry.dims.end());

@@ -3,6 +3,7 @@
 #ifndef PP_LOWERING_DESCRIBE_H
 #define PP_LOWERING_DESCRIBE_H
 
+#include "analysis/lives/Scratch.h"
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include <map>
@@ -52,6 +53,8 @@ public:
   mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0);
   /// The table of what differs from device to device; `size`: where nothing else is said.
   mlir::FailureOr<DimTable> tableOf(nn::Kernel kernel, const nn::Varying &each, int64_t size) const;
+  /// What kernels and sums need beside the arena.
+  void setScratch(const RankScratch &scratch);
   /// What is added from here on is the forward program's.
   void beginForward();
   /// Lists the slot in the tables that its binding names; fails where binding and payload do not fit.

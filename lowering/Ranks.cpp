@@ -198,6 +198,7 @@ LogicalResult RankLowering::lowerStep(RankOp program, StringRef called) {
 FailureOr<OwningOpRef<ModuleOp>> RankLowering::run(RankOp forward) {
   if (failed(lowerStep(rank, "pp_step_")))
     return failure();
+  text.setScratch(scratchOf(rank, forward));
   if (forward) {
     text.beginForward();
     if (failed(lowerStep(forward, "pp_eval_")))

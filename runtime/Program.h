@@ -16,7 +16,8 @@
 //   (decay_steps 0: the run's --steps; min_lr is a share of lr; clip 0: no clipping; the last two for f16 alone: the
 //   first factor of the loss, and after how many good steps it doubles, 0: it stays.)
 // json of a rank:
-//   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576},
+//   {"rank": 0, "arena_bytes": 1048576, "peak": {"act": 1024, ..., "total": 1048576}, "kernel_bytes": 65536,
+//    "message_bytes": 128,
 //    "ops":      [{"kernel": "linear", "type": "f32", "dims": [256, 128, 512], "params": [], "flags": ["bias"],
 //                  "moved": [0, 128] (absent: none; bytes by which each pointer moves on)}],
 //    "units":    [{"name": "0F0", "phase": "F", "task": "s0.F", "microbatch": 0, "flops": 1e6}],

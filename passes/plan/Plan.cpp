@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "passes/plan/Plan.h"
 #include "analysis/Proof.h"
+#include "analysis/lives/Scratch.h"
 #include "passes/plan/PlanProblem.h"
 #include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -40,9 +41,9 @@ public:
 private:
   ProgramOp program;
   const PlanRequest &request;
-  int64_t limit = -1;
-  std::string given; ///< the name of the schedule
-  bool isProfile;    ///< costs are of what ran, and nothing else has any
+  int64_t limit = -1, beside = 0; ///< `beside` the arenas, of a limit that was given: scratch
+  std::string given;              ///< the name of the schedule
+  bool isProfile;                 ///< costs are of what ran, and nothing else has any
 
   /// The best so far.
   struct Best {
@@ -56,7 +57,7 @@ private:
 
   FailureOr<Trial> tryOut(OwningOpRef<ModuleOp> module, bool fuse) const;
   OwningOpRef<ModuleOp> copy() const { return program->getParentOfType<ModuleOp>().clone(); }
-  bool fits(const Trial &trial) const { return trial.peak() <= limit; }
+  bool fits(const Trial &trial) const { return trial.peak() + beside <= limit; }
   void offer(const Trial &trial, const std::string &seed, std::optional<std::pair<PlanProblem, PlanOrder>> order);
   LogicalResult planHalves(Trial &written, bool isSplit);
   LogicalResult planTimed(TimedProblem timed, const PlanOrder &seed);
@@ -97,7 +98,7 @@ void PlanRun::offer(const Trial &trial, const std::string &seed,
   // Sums of times in another order differ in their last bits.
   bool isBetter = !best || trial.makespan < best->makespan * (1 - 1e-9);
   if (fits(trial) && isBetter)
-    best = {trial.makespan, trial.peak(), seed, std::move(order)};
+    best = {trial.makespan, trial.peak() + beside, seed, std::move(order)};
 }
 
 /// Where the memory plan of an order is above the limit, the rank gets less to plan with.
@@ -117,7 +118,7 @@ LogicalResult PlanRun::planTimed(TimedProblem timed, const PlanOrder &seed) {
     if (fits(*trial))
       return success();
     for (int64_t rank = 0; rank < problem.ranks; ++rank)
-      problem.limits[rank] -= std::max<int64_t>(0, trial->arenas[rank] - limit);
+      problem.limits[rank] -= std::max<int64_t>(0, trial->arenas[rank] + beside - limit);
   }
   return success();
 }
@@ -127,7 +128,7 @@ LogicalResult PlanRun::planHalves(Trial &written, bool isSplit) {
   auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
   auto plan = [&](ProgramOp compiled) {
     std::unique_ptr<CostModel> costs = makeCosts(compiled, request.changes.costs);
-    TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, limit, orderOf);
+    TimedProblem timed = readPlanProblem(compiled, *costs, isSplit, limit - beside, orderOf);
     return planTimed(timed, orderOf(timed.problem));
   };
   if (!isSplit)
@@ -157,6 +158,9 @@ LogicalResult PlanRun::run() {
   bool isOwnLimit = limit < 0;
   if (isOwnLimit)
     limit = written->peak();
+  else
+    for (auto rank : programOf(*written->module).getOps<RankOp>())
+      beside = std::max(beside, scratchOf(rank).total());
   offer(*written, given, std::nullopt);
   bool isWhole = hasWholeBackwards(program);
   if (isWhole && failed(planHalves(*written, /*isSplit=*/false)))
@@ -165,15 +169,15 @@ LogicalResult PlanRun::run() {
     return failure();
   if (!best)
     return program.emitError() << "--plan finds no order that fits " << limit << " bytes (" << formatBytes(limit)
-                               << ") on every rank; `" << given << "` as written needs " << written->peak()
-                               << " bytes (" << formatBytes(written->peak()) << ")";
+                               << ") on every rank; `" << given << "` as written needs " << written->peak() + beside
+                               << " bytes (" << formatBytes(written->peak() + beside) << ")";
   bound = std::min(bound, best->makespan); // its bytes are those of another order's memory plan
   if (best->order)
     writePlanOrder(program, best->order->first, best->order->second);
   program.emitRemark() << "plan: " << best->seed << ", makespan " << timeOf(*written, best->makespan) << ", bound "
                        << timeOf(*written, bound) << ", " << given << " as written "
                        << timeOf(*written, written->makespan)
-                       << (fits(*written) ? "" : " (" + formatBytes(written->peak()) + ")") << ", peak "
+                       << (fits(*written) ? "" : " (" + formatBytes(written->peak() + beside) + ")") << ", peak "
                        << formatBytes(best->peak) << " of " << formatBytes(limit)
                        << (isOwnLimit ? ", as much as written" : "");
   return success();

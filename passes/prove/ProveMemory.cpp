@@ -1,10 +1,11 @@
 // Proves that no rank allocates more than its memory, or says when it is largest and what fills it then.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What counts is the arena, which is all that a step allocates; how it is filled is told at its largest live set,
-// computed here anew from the lives of the slots (docs/proofs.md 8).
+// What counts is the arena, and the scratch of kernels and messages beside it. How the arena is filled is told at its
+// largest live set, computed here anew from the lives of the slots (docs/proofs.md 8).
 #include "analysis/Actions.h"
 #include "analysis/Proof.h"
+#include "analysis/lives/Scratch.h"
 #include "analysis/lives/SlotLives.h"
 #include "passes/Passes.h"
 
@@ -30,17 +31,21 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
   }
 
   LogicalResult prove(ProgramOp program) {
-    int64_t bytes = memoryLimitOf(program, limit);
+    int64_t bytes = memoryLimitOf(program, limit), arena = 0, beside = 0, most = -1;
     RankOp largest;
-    for (auto rank : program.getOps<RankOp>())
-      if (!largest || rank.getArenaBytes().value_or(0) > largest.getArenaBytes().value_or(0))
-        largest = rank;
+    for (auto rank : program.getOps<RankOp>()) {
+      int64_t its = rank.getArenaBytes().value_or(0), scratch = scratchOf(rank).total();
+      arena = std::max(arena, its), beside = std::max(beside, scratch);
+      if (its + scratch > most)
+        largest = rank, most = its + scratch;
+    }
     if (!largest)
       return success();
-    int64_t most = largest.getArenaBytes().value_or(0);
     if (bytes >= 0 && most > bytes)
       return report(largest, bytes);
-    SmallVector<Fact> facts = {{"largest", most}};
+    SmallVector<Fact> facts = {{"largest", arena}};
+    if (beside > 0)
+      facts.push_back({"scratch", beside});
     if (bytes >= 0)
       facts.push_back({"limit", bytes});
     recordProof(program, "memory", facts);
@@ -51,9 +56,10 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
 
   static LogicalResult report(RankOp rank, int64_t limit) {
     Peak peak = peakOf(rank, slotLives(rank));
-    int64_t arena = rank.getArenaBytes().value_or(0);
+    RankScratch scratch = scratchOf(rank);
+    int64_t needed = rank.getArenaBytes().value_or(0) + scratch.total();
     auto error = emitError(peak.where ? peak.where->getLoc() : rank.getLoc());
-    error << "rank " << rank.getRank() << " needs " << exactly(arena) << ", more than its limit of " << exactly(limit)
+    error << "rank " << rank.getRank() << " needs " << exactly(needed) << ", more than its limit of " << exactly(limit)
           << "; it is fullest at `" << describeInstant(peak.where) << "`";
     if (peak.where)
       error << withLoops(peak.where);
@@ -62,10 +68,13 @@ struct ProveMemory : public pp::impl::ProveMemoryBase<ProveMemory> {
     auto &note = error.attachNote(rank.getLoc()) << "most of it is ";
     llvm::interleaveComma(ArrayRef(roles).take_front(3), note,
                           [&](auto &role) { note << role.first << " " << formatBytes(role.second); });
+    if (scratch.total() > 0)
+      note << "; scratch beside them: of kernels " << formatBytes(scratch.kernels) << ", of messages "
+           << formatBytes(scratch.messages);
     auto &hint = error.attachNote(rank.getLoc())
-                 << "the smallest limit that passes is " << arena << " (`--memory-limit=" << arena << "`)";
-    if (peak.bytes <= limit)
-      hint << "; the values that are alive at once would fit, with " << exactly(peak.bytes)
+                 << "the smallest limit that passes is " << needed << " (`--memory-limit=" << needed << "`)";
+    if (peak.bytes + scratch.total() <= limit)
+      hint << "; the values that are alive at once would fit, with " << exactly(peak.bytes + scratch.total())
            << "; the gaps of the plan do not";
     return failure();
   }

@@ -213,7 +213,8 @@ void packA(const uint16_t *a, const GemmShape &g, int64_t k, int64_t rows, char 
 bool readsA(const GemmShape &g) { return g.aColumn == 1 && g.k % 2 == 0; }
 bool keepsSums(const GemmShape &g) { return g.halfOut() && g.k > depth; }
 
-/// A block of c, whose first row is `c` and `sums`: the rows of one block of a against the packed columns, one depth of k after the other.
+/// A block of c, whose first row is `c` and `sums`: the rows of one block of a against the packed columns, one depth of
+/// k after the other.
 struct Block {
   const GemmShape &g;
   const uint16_t *bias;

@@ -50,7 +50,7 @@ struct GemmShape {
   /// c in 16 bits too.
   bool halfOut() const { return half() && !sums; }
   /// Bytes that a product may take beside its operands on a CPU, for each thread, whatever computes it. Plans count
-  /// them (dialect/nn/Scratch.cpp says the same).
+  /// them (analysis/lives/KernelScratch.cpp says the same).
   static constexpr int64_t mostScratch = 8 << 20;
   int64_t scratchLimit() const {
     return std::min<int64_t>(mostScratch, (1 << 18) + 4 * (m * k + k * n + m * n) + 512 * (m + k + n));

@@ -19,7 +19,8 @@ pipeline.program @one ranks 2 microbatches 4 slices 0 attributes {train = {}} {
     #pipeline.weight<"a.w" : !w declared <"a.w" normal 2.0e-2 transposed>>,
     #pipeline.weight<"a.t" : !w tied declared <"a.t">>,
     #pipeline.weight<"a.v" : !v declared <"a.v" one>>]}
-  // CHECK: {"rank":0,"arena_bytes":65536,"peak":{"act":256,"live":4096},"ops":
+  // Beside the arena: cos and sin of 4 positions and 2 pairs in f32, and the norms of two ranks, 64 bytes for each.
+  // CHECK: {"rank":0,"arena_bytes":65536,"peak":{"act":256,"live":4096},"kernel_bytes":64,"message_bytes":128,"ops":
   pipeline.rank 0 arena 65536 attributes {peak = {act = 256, live = 4096}} {
     // Kernels as runtime/Pp.h lists them; two equal calls share an entry.
     // CHECK-SAME: [{"kernel":"rope","type":"f32","dims":[2,4,2,4,3],

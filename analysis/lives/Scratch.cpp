@@ -1,0 +1,115 @@
+// Counts what a rank needs beside its arena: by the ops of the bodies that it launches, and by its posts and completes.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   post reduce_scatter A   + members x own share of A        MPI adds nothing itself: what every member has of a
+//   launch ..               its largest sum inside            member's share lies side by side, and is added in the
+//   complete A              - members x own share of A        order of the members (runtime/transport/MpiCollective.h)
+#include "analysis/lives/Scratch.h"
+#include "analysis/Messages.h"
+#include "analysis/lives/KernelScratch.h"
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+using namespace pp;
+using namespace pp::pipeline;
+
+/// A sum of `members` devices that run the same program goes in segments of about this many bytes.
+static constexpr int64_t kSegment = int64_t(64) << 20;
+
+static int64_t bytesOfAllReduce(int64_t bytes, int64_t members, bool inStep) {
+  if (!inStep || (members <= 2 && bytes <= kSegment / 64))
+    return members * bytes;
+  constexpr int64_t line = 64;
+  int64_t even = static_cast<int64_t>(llvm::alignTo(llvm::divideCeil(bytes, members), line));
+  int64_t share = std::min(even, std::max(kSegment / (2 * members) / line * line, line));
+  return (share * members < bytes ? 2 : 1) * share * members;
+}
+
+/// Of the largest share that a member has of what is cut.
+static int64_t bytesOfShares(ArrayRef<int64_t> cuts, int64_t members) {
+  SmallVector<int64_t> shares(members);
+  for (size_t first = 0; first + members < cuts.size(); first += members)
+    for (int64_t k = 0; k < members; ++k)
+      shares[k] += cuts[first + k + 1] - cuts[first + k];
+  return members * *llvm::max_element(shares);
+}
+
+static int64_t bytesOfSum(PostOp post) {
+  int64_t members = post.countMembers();
+  bool devices = post.getAxesAttr() != nullptr;
+  if (post.getKind() == PostKind::all_reduce)
+    return bytesOfAllReduce(bytesOf(post), members, devices && post.getPeers().size() == 1);
+  if (post.getKind() == PostKind::reduce)
+    return devices || static_cast<int64_t>(post.getRoot().value_or(0)) == post.getSelf() ? members * bytesOf(post) : 0;
+  if (post.getKind() == PostKind::reduce_scatter && post.getCuts())
+    return bytesOfShares(*post.getCuts(), members);
+  return 0;
+}
+
+namespace {
+
+class ScratchCount {
+public:
+  explicit ScratchCount(ArrayRef<RankOp> programs) {
+    auto module = programs.front()->getParentOfType<ModuleOp>();
+    llvm::StringSet<> called;
+    for (RankOp program : programs)
+      for (auto launch : program.getOps<LaunchOp>())
+        called.insert(launch.getCallee());
+    for (auto function : module.getOps<func::FuncOp>())
+      if (called.contains(function.getName()))
+        readBody(function, programs.front()->getParentOfType<ProgramOp>().getMeshAttr());
+    sum.kernels += static_cast<int64_t>(llvm::alignTo(most, 64));
+    for (RankOp program : programs)
+      readMessages(program);
+  }
+
+  RankScratch sum;
+
+private:
+  int64_t most = 0;
+  llvm::StringSet<> tables;
+  llvm::StringMap<int64_t> inBodies; ///< the largest sum that a body makes of devices
+
+  void readBody(func::FuncOp function, MeshAttr mesh) {
+    int64_t &largest = inBodies[function.getName()];
+    function.walk([&](Operation *op) {
+      if (auto kernel = dyn_cast<nn::Kernel>(op))
+        most = std::max(most, nn::scratchBytesOf(kernel));
+      if (auto rope = dyn_cast<nn::RopeOp>(op))
+        if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
+          sum.kernels += table.bytes;
+      auto exchange = dyn_cast<nn::Exchange>(op);
+      if (!exchange || exchange.getKind() != nn::ExchangeKind::all_reduce || !mesh)
+        return;
+      auto type = cast<RankedTensorType>(op->getResult(0).getType());
+      if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message)) {
+        int64_t bytes = type.getNumElements() * (type.getElementTypeBitWidth() / 8);
+        largest = std::max(largest, bytesOfAllReduce(bytes, message->members, true));
+      }
+    });
+  }
+
+  void readMessages(RankOp program) {
+    llvm::DenseMap<Value, int64_t> posted;
+    int64_t now = 0;
+    for (Operation &op : program.getBody().front()) {
+      if (auto launch = dyn_cast<LaunchOp>(op))
+        sum.messages = std::max(sum.messages, now + inBodies.lookup(launch.getCallee()));
+      else if (auto post = dyn_cast<PostOp>(op); post && post.isCollective())
+        now += posted[post.getRequest()] = bytesOfSum(post);
+      else if (auto complete = dyn_cast<CompleteOp>(op))
+        now -= posted.lookup(complete.getRequest());
+      sum.messages = std::max(sum.messages, now);
+    }
+  }
+};
+
+} // namespace
+
+RankScratch pp::scratchOf(RankOp rank, RankOp forward) {
+  SmallVector<RankOp, 2> programs = {rank};
+  if (forward)
+    programs.push_back(forward);
+  return ScratchCount(programs).sum;
+}
