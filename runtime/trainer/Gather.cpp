@@ -118,6 +118,9 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
   Pieces held;
   for (const RankProgram *program : programs)
     collect(*program, kind, transposed, held);
+  std::set<std::string> names;
+  for (const Held &each : held)
+    names.insert(each.name);
   std::erase_if(held, [&](const Held &each) { return !isFirstWith(each.tensor, mesh, each.device); });
   if (kind == TensorKind::State)
     leaveCopies(programs, mesh, held);
@@ -135,6 +138,9 @@ Status piecesOf(RankMemory &memory, TensorKind kind, std::map<std::string, Piece
     out[each.name].push_back(std::move(each));
   for (const auto &[name, pieces] : out)
     PP_TRY(checkWhole(pieces));
+  for (const std::string &name : names)
+    if (!out.contains(name))
+      return internal("no device hands in `", name, "`");
   return {};
 }
 
