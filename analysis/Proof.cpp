@@ -125,7 +125,7 @@ static std::vector<Fact> describe(ProgramOp program) {
   return facts;
 }
 
-/// The axes of more than one device, with the exchanges inside units and the sums, by role, of one device of each rank.
+/// The axes of more than one device, with the exchanges inside units and the messages, by role, of one device of each rank.
 static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
   MeshAttr mesh = program.getMeshAttr();
   if (!mesh)
@@ -136,7 +136,8 @@ static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
   llvm::StringMap<SmallVector<Axis>> known; // of the exchanges of a body
   for (auto rank : program.getOps<RankOp>())
     for (Operation &op : rank.getBody().front()) {
-      if (auto post = dyn_cast<PostOp>(op); post && post.isCollective() && isOverMesh(post.getKind(), post.getPeers()))
+      if (auto post = dyn_cast<PostOp>(op);
+          post && post.isCollective() && (post.isInPlace() || isOverMesh(post.getKind(), post.getPeers())))
         ++sums[post.getThing().getRole()];
       auto launch = dyn_cast<LaunchOp>(op);
       if (!launch)
