@@ -125,7 +125,8 @@ static std::vector<Fact> describe(ProgramOp program) {
   return facts;
 }
 
-/// The axes of more than one device, with the exchanges inside units and the messages, by role, of one device of each rank.
+/// The axes of more than one device, with the exchanges inside units and the messages, by role, of one device of each
+/// rank.
 static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
   MeshAttr mesh = program.getMeshAttr();
   if (!mesh)
