@@ -4,6 +4,7 @@
 #define PP_RUNTIME_FILES_TRACE_H
 
 #include "runtime/Program.h"
+#include <algorithm>
 #include <ctime>
 #include <string>
 #include <vector>
@@ -46,9 +47,10 @@ public:
   /// The step is over: the marks' times become known.
   void settle();
 
-  /// Makes room for `capacity` events; later ones are counted and dropped.
-  void reserve(size_t capacity) {
-    events.resize(capacity);
+  /// Makes room for `capacity` events. More are kept, too, up to `most`; later ones are counted and dropped.
+  void reserve(size_t capacity, size_t most) {
+    events.resize(std::min(capacity, most));
+    this->most = most;
     used = 0;
   }
   void beginUnit() {
@@ -84,6 +86,8 @@ private:
   void keep(const Event &event, int64_t &sum) {
     sum += event.stop - event.start;
     nested += event.stop - event.start;
+    if (used == events.size() && used > 0 && used < most) // what goes on inside units has no number that is known
+      events.resize(std::min(2 * used, most));
     if (used < events.size())
       events[used++] = event;
     else if (!events.empty())
@@ -94,7 +98,7 @@ private:
   int64_t unitStart = 0, nested = 0;
   std::vector<Event> events, pending; ///< pending: their times are marks
   TraceMarks *marks = nullptr;
-  size_t used = 0, lost = 0;
+  size_t used = 0, lost = 0, most = 0;
 };
 
 /// What one rank hands in for the trace file; times are moved by `shift` nanoseconds.

@@ -95,9 +95,7 @@ Status Trainer::makeReady() {
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {
     size_t perStep = program->stepUnits() + 2 * program->stepMessages() + 1;
-    for (const MessageSpec &message : program->messages)
-      perStep += message.inside ? 2 * program->stepUnits() : 0; // how often it is in a unit is not known
-    trace.reserve(std::min(maxTraceEvents, perStep * size_t(lastStep - state.step)));
+    trace.reserve(perStep * size_t(lastStep - state.step), maxTraceEvents);
   }
   return speaks() ? runLog.open() : Status(); // last: a run that cannot begin leaves an older log as it is
 }
