@@ -110,10 +110,19 @@ FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
   return message;
 }
 
-int64_t InnerMessage::received() const {
-  int64_t bytes = type.getNumElements() * (type.getElementTypeBitWidth() / 8);
-  return (cuts.empty() ? 2 : 1) * (members - 1) * bytes / members;
+SmallVector<InnerMessage> pp::innerMessages(func::FuncOp body, MeshAttr mesh) {
+  SmallVector<InnerMessage> messages;
+  if (body)
+    body.walk([&](nn::Exchange exchange) {
+      if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
+        messages.push_back(*message);
+    });
+  return messages;
 }
+
+int64_t InnerMessage::bytes() const { return type.getNumElements() * (type.getElementTypeBitWidth() / 8); }
+
+int64_t InnerMessage::received() const { return (cuts.empty() ? 2 : 1) * (members - 1) * bytes() / members; }
 
 std::string InnerMessage::str() const {
   return (nn::stringifyExchangeKind(nn::Exchange(op).getKind()) + " over " + nn::Exchange(op).getAxes().str()).str();

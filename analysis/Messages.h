@@ -41,6 +41,8 @@ struct InnerMessage {
   mlir::RankedTensorType type; ///< of the result
   /// Of a gather, what each member has of the result's bytes, as in `pipeline.post`.
   llvm::SmallVector<int64_t> cuts;
+  /// Of the result.
+  int64_t bytes() const;
   /// Bytes that come to each device from the others.
   int64_t received() const;
   /// `all_reduce over tensor`.
@@ -52,6 +54,9 @@ inline constexpr int64_t kFirstInnerChannel = int64_t(1) << 30;
 
 /// What the exchange is on this mesh; an error at the op if they do not fit. Null: the program has none.
 mlir::FailureOr<InnerMessage> innerMessage(nn::Exchange op, pipeline::MeshAttr mesh);
+
+/// The exchanges of a body in order, as far as they fit; of no body none.
+llvm::SmallVector<InnerMessage> innerMessages(mlir::func::FuncOp body, pipeline::MeshAttr mesh);
 
 } // namespace pp
 

@@ -137,18 +137,15 @@ static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
   llvm::StringMap<SmallVector<Axis>> known; // of the exchanges of a body
   for (auto rank : program.getOps<RankOp>())
     for (Operation &op : rank.getBody().front()) {
-      if (auto post = dyn_cast<PostOp>(op);
-          post && post.isCollective() && (post.isInPlace() || isOverMesh(post.getKind(), post.getPeers())))
+      if (auto post = dyn_cast<PostOp>(op); post && isOverMesh(post))
         ++sums[post.getThing().getRole()];
       auto launch = dyn_cast<LaunchOp>(op);
       if (!launch)
         continue;
       auto [axes, isNew] = known.try_emplace(launch.getCallee());
       if (isNew)
-        symbols.lookup<func::FuncOp>(launch.getCallee()).walk([&](nn::Exchange exchange) {
-          if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
-            llvm::append_range(axes->second, message->axes.getAxes());
-        });
+        for (InnerMessage &message : innerMessages(symbols.lookup<func::FuncOp>(launch.getCallee()), mesh))
+          llvm::append_range(axes->second, message.axes.getAxes());
       for (Axis axis : axes->second)
         ++exchanges[axis];
     }

@@ -266,7 +266,7 @@ int64_t Engine::flightOf(int64_t number, PostOp op) {
   made.bytes = bytesOf(op);
   Message &message = messages.emplace_back();
   message.route = routeOf(number, op, made.bytes);
-  message.givesWay = op.isCollective() && (op.isInPlace() || isOverMesh(op.getKind(), op.getPeers()));
+  message.givesWay = isOverMesh(op);
   for (const std::string &name : message.route.links) {
     auto [link, isNew] = links.insert({name, links.size()});
     if (isNew) {

@@ -109,11 +109,7 @@ static void printExchanges(RankOp rank, llvm::json::OStream &json) {
   for (auto launch : rank.getOps<LaunchOp>()) {
     auto [found, isNew] = known.try_emplace(launch.getCallee());
     if (isNew)
-      if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))
-        body.walk([&](nn::Exchange exchange) {
-          if (FailureOr<InnerMessage> message = innerMessage(exchange, program.getMeshAttr()); succeeded(message))
-            found->second.push_back(*message);
-        });
+      found->second = innerMessages(symbols.lookup<func::FuncOp>(launch.getCallee()), program.getMeshAttr());
     for (InnerMessage &message : found->second) {
       std::string kind = (message.op.getAxes().str() + "." + nn::stringifyExchangeKind(message.op.getKind())).str();
       auto &entry = byPhase[stringifyPhase(launch.getUnit().getPhase()).str()][kind];

@@ -34,10 +34,7 @@ public:
     for (auto function : program->getParentOfType<ModuleOp>().getOps<func::FuncOp>()) {
       double &cost = costs[function.getName()];
       function.walk([&](nn::Kernel kernel) { cost += secondsOf(kernel); });
-      function.walk([&](nn::Exchange exchange) {
-        if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
-          exchanges[function.getName()].push_back(*message);
-      });
+      exchanges[function.getName()] = innerMessages(function, mesh);
     }
   }
 
@@ -46,7 +43,7 @@ public:
     for (InnerMessage &message : exchanges.lookup(launch.getCallee())) {
       Way way = wayAlong(lineOf(rank, message));
       double times = message.op.getKind() == nn::ExchangeKind::all_reduce ? 2 : 1;
-      cost += times * (way.latency + way.perByte * static_cast<double>(bytesOf(message)));
+      cost += times * (way.latency + way.perByte * static_cast<double>(message.bytes()));
     }
     return cost;
   }
@@ -78,10 +75,6 @@ private:
     double latency = 0, perByte = 0;
     bool crosses = false;
   };
-
-  static int64_t bytesOf(const InnerMessage &message) {
-    return message.type.getNumElements() * (message.type.getElementTypeBitWidth() / 8);
-  }
 
   /// The devices that exchange something with the first one of the rank.
   SmallVector<int64_t> lineOf(int64_t rank, const InnerMessage &message) const {

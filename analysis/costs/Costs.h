@@ -26,6 +26,11 @@ inline bool isOverMesh(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks) {
   return kind == pipeline::PostKind::all_reduce && ranks.size() == 1;
 }
 
+/// All messages over the devices of a rank: those sums, and the two halves of one where each has its shard.
+inline bool isOverMesh(pipeline::PostOp post) {
+  return post.isCollective() && (post.isInPlace() || isOverMesh(post.getKind(), post.getPeers()));
+}
+
 /// What tasks and messages cost, in seconds or (unit costs) in any unit of time.
 class CostModel {
 public:

@@ -82,11 +82,8 @@ private:
       auto exchange = dyn_cast<nn::Exchange>(op);
       if (!exchange || exchange.getKind() != nn::ExchangeKind::all_reduce || !mesh)
         return;
-      auto type = cast<RankedTensorType>(op->getResult(0).getType());
-      if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message)) {
-        int64_t bytes = type.getNumElements() * (type.getElementTypeBitWidth() / 8);
-        largest = std::max(largest, bytesOfAllReduce(bytes, message->members, true));
-      }
+      if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
+        largest = std::max(largest, bytesOfAllReduce(message->bytes(), message->members, true));
     });
   }
 
