@@ -197,22 +197,8 @@ template <class E> pp_status_t scale(const PreparedOp &op, void *const *argument
              aligned(arguments[0], arguments[1]));
 }
 
-template <class E> struct AddBias {
-  using Element = E;
-  const E *x, *bias;
-  E *y;
-  int64_t h;
-  template <int W> PP_DEVICE void at(int64_t i) const {
-    auto a = load<W>(x + i), b = load<W>(bias + (i - quotient(i, h) * h));
-    for (int j = 0; j < W; ++j)
-      a.v[j] += b.v[j];
-    store<W>(y + i, a);
-  }
-};
 template <class E> pp_status_t add_bias(const PreparedOp &op, void *const *arguments) {
-  int64_t h = op.dims[1];
-  return map(op, AddBias<E>{in<E>(arguments[0]), in<E>(arguments[1]), out<E>(arguments[2]), h}, op.dims[0] * h,
-             h % packOf<E> == 0 && aligned(arguments[0], arguments[1], arguments[2]));
+  return addBias<E>(op, arguments[0], arguments[1], arguments[2], op.dims[0], op.dims[1]);
 }
 
 /// Four elements share a counter; their words are made once for a pack.

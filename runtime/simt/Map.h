@@ -36,6 +36,24 @@ template <class E> pp_status_t clear(const PreparedOp &op, E *y, int64_t n) {
   return map(op, Clear<E>{y}, n, aligned(y));
 }
 
+template <class E> struct AddBias {
+  using Element = E;
+  const E *x, *bias;
+  E *y;
+  int64_t h;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    auto a = load<W>(x + i), b = load<W>(bias + (i - quotient(i, h) * h));
+    for (int j = 0; j < W; ++j)
+      a.v[j] += b.v[j];
+    store<W>(y + i, a);
+  }
+};
+/// Rows of `h` elements, to each of which the bias is added; y may be x.
+template <class E>
+pp_status_t addBias(const PreparedOp &op, const void *x, const void *bias, void *y, int64_t rows, int64_t h) {
+  return map(op, AddBias<E>{in<E>(x), in<E>(bias), out<E>(y), h}, rows * h, h % packOf<E> == 0 && aligned(x, bias, y));
+}
+
 } // namespace pp
 
 #endif // PP_RUNTIME_SIMT_MAP_H

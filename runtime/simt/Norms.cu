@@ -65,21 +65,8 @@ template <class E> pp_status_t bias_dw(const PreparedOp &op, void *const *argume
   return parts == 1 ? PP_OK : columnSums<A>(op, some, parts, columns, columns, parts, sums, adds);
 }
 
-template <class E> struct BiasSum {
-  using Element = E;
-  const E *b;
-  E *y;
-  int64_t n;
-  template <int W> PP_DEVICE void at(int64_t i) const {
-    auto a = load<W>(y + i), more = load<W>(b + (i - quotient(i, n) * n));
-    for (int j = 0; j < W; ++j)
-      a.v[j] += more.v[j];
-    store<W>(y + i, a);
-  }
-};
 template <class E> pp_status_t addBiasOf(const PreparedOp &op, const void *b, void *y) {
-  int64_t n = op.dims[2];
-  return map(op, BiasSum<E>{in<E>(b), out<E>(y), n}, op.dims[0] * n, n % packOf<E> == 0 && aligned(b, y));
+  return addBias<E>(op, y, b, y, op.dims[0], op.dims[2]);
 }
 
 // --- Norms: a block for each row ---
