@@ -94,17 +94,19 @@ FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
       return op.emitOpError() << "sums over " << neighbours << " neighbours of " << message.members << " devices";
     message.members = neighbours;
   }
-  auto gather = dyn_cast<nn::AllGatherOp>(op.getOperation());
-  if (!gather)
+  if (op.getKind() == nn::ExchangeKind::all_reduce)
     return message;
-  if (auto members = static_cast<int64_t>(gather.getMembers()); members != message.members)
-    return op.emitOpError() << "gathers from " << members << " members over " << op.getAxes().str() << ", which has "
-                            << message.members << " devices";
-  auto part = cast<RankedTensorType>(gather.getX().getType());
-  int64_t outer = 1;
-  for (int64_t extent : part.getShape().take_front(gather.getDim()))
-    outer *= extent;
-  int64_t bytes = part.getNumElements() / outer * (part.getElementTypeBitWidth() / 8);
+  if (op.getKind() == nn::ExchangeKind::reduce_scatter)
+    message.type = cast<RankedTensorType>(op->getOperand(0).getType());
+  auto said = op->getAttrOfType<IntegerAttr>("members");
+  if (!said || said.getInt() != message.members)
+    return op.emitOpError() << "has " << (said ? said.getInt() : 0) << " members over " << op.getAxes().str()
+                            << ", which has " << message.members << " devices";
+  int64_t outer = 1; // runs that lie one behind the other in what the devices have together
+  if (auto gather = dyn_cast<nn::AllGatherOp>(op.getOperation()))
+    for (int64_t extent : message.type.getShape().take_front(gather.getDim()))
+      outer *= extent;
+  int64_t bytes = message.bytes() / (outer * message.members);
   for (int64_t i = 0; i <= outer * message.members; ++i)
     message.cuts.push_back(i * bytes);
   return message;

@@ -12,7 +12,6 @@ static const StringRef kMeshOptions[] = {"tensor", "sequence", "context", "atten
                                          "expert", "zero",     "again",   "order"};
 static const StringRef kPartOptions[] = {"tensor", "expert", "attention", "again"};
 static const StringRef kAttentions[] = {"gather", "heads", "commute", "ring"};
-static const StringRef kAgain[] = {"nothing", "inputs", "all"};
 
 LogicalResult MeshClause::checkName(SMLoc at, StringRef name) {
   if (is_contained(kMeshOptions, name))
@@ -78,8 +77,11 @@ LogicalResult MeshClause::set(Name name, SMLoc at, const Value &value) {
   }
   if (name.text == "attention")
     return expect(isWord(value, kAttentions), "one of \"" + join(ArrayRef(kAttentions), "\", \"") + "\"");
-  if (name.text == "again")
-    return expect(isWord(value, kAgain), "one of \"" + join(ArrayRef(kAgain), "\", \"") + "\"");
+  if (name.text == "again") {
+    std::optional<pipeline::Again> word = value.asString() ? pipeline::symbolizeAgain(*value.asString()) : std::nullopt;
+    again = word.value_or(again);
+    return expect(word.has_value(), R"(one of "nothing", "inputs", "all")");
+  }
   return value.asString() ? setOrder(at, *value.asString()) : expect(false, "four words in a string");
 }
 
@@ -123,7 +125,15 @@ LogicalResult MeshClause::setOfPart(Name name, SMLoc at, const Value &value) {
   if (!is_contained(kPartOptions, name.text))
     return evaluator.fail(name.at, "`mesh of` a part has no option `" + name.text + "`", name.at,
                           thereAre(kPartOptions));
-  if (name.text == "attention" || name.text == "again")
+  if (name.text == "again") {
+    pipeline::Again all = again;
+    if (failed(set(name, at, value)))
+      return failure();
+    againOfPart = again == all ? againOfPart : name.at;
+    again = all;
+    return success();
+  }
+  if (name.text == "attention")
     return set(name, at, value);
   int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
   if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all)) {
@@ -151,9 +161,9 @@ LogicalResult MeshClause::check() {
     return refuse(zero, "zero", "gradients are whole on every replica until they are summed");
   if (zero.value > 0 && size(Axis::data) == 1)
     return evaluator.fail(zero.at, "`zero = 1`: no weight is on several devices");
-  if (sequence.value && sizes[0].value > 1)
-    return evaluator.fail(sequence.at, "`sequence = true` is not built yet: rows are whole on every device of a rank");
-  if (sequence.value)
+  if (sequence.value && againOfPart.isValid())
+    return evaluator.fail(againOfPart, "`again` of one part is not built yet: all parts have that of the mesh");
+  if (sequence.value && size(Axis::tensor) == 1)
     return evaluator.fail(sequence.at, "`sequence = true` needs `tensor`; rows are cut over its devices");
   return success();
 }
@@ -175,5 +185,6 @@ pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *conte
   SmallVector<int64_t> extents;
   for (Axis axis : order)
     extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
-  return pipeline::MeshAttr::get(context, order, extents, zero.value);
+  return pipeline::MeshAttr::get(context, order, extents, zero.value, sequence.value != 0,
+                                 sequence.value != 0 ? again : pipeline::Again::nothing);
 }

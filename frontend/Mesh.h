@@ -46,6 +46,8 @@ private:
   Evaluator &evaluator;
   std::array<Given, 3> sizes = {Given{1, {}}, Given{1, {}}, Given{1, {}}}; ///< of tensor, context, data
   Given expert{1, {}}, zero{0, {}}, sequence{0, {}}, tensorOfPart{1, {}};
+  pipeline::Again again = pipeline::Again::inputs;
+  SMLoc againOfPart; ///< where a part is given another one
   llvm::SmallVector<pipeline::Axis> order = {pipeline::Axis::tensor, pipeline::Axis::context, pipeline::Axis::data,
                                              pipeline::Axis::pipeline};
 };

@@ -202,6 +202,8 @@ LogicalResult Bodies::lowerExchange(nn::Exchange exchange, CallChain &chain, Pla
       failed(addAddresses(op, {op.getResult(0), op.getOperand(0)}, chain, places, body, addresses)))
     return failure();
   bool sums = exchange.getKind() == nn::ExchangeKind::all_reduce;
+  if (exchange.getKind() == nn::ExchangeKind::reduce_scatter)
+    std::swap(addresses[0], addresses[1]); // the operand is the whole, the result the shard
   auto type = cast<RankedTensorType>(op.getResult(0).getType());
   if (sums && places.lookup(op.getOperand(0)) != places.lookup(op.getResult(0))) {
     KernelEntry copy = {"copy", typeName(type.getElementType()), {type.getNumElements()}, {}, {}};

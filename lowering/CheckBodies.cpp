@@ -186,7 +186,11 @@ private:
     const ReadCall &post = calls[next++], &complete = calls[next++];
     int64_t number = post.operands.size() > 1 ? post.operands[1].number : -1;
     CallOperand self = CallOperand::of(CallAddress{0, 0}), message = CallOperand::of(number);
-    const CallOperand posted[] = {self, message, CallOperand::of(to), CallOperand::of(sums ? CallAddress() : from)};
+    bool scatters = isa<nn::ScatterRowsOp>(op);
+    const CallOperand posted[] = {self, message, CallOperand::of(scatters ? from : to),
+                                  CallOperand::of(sums       ? CallAddress()
+                                                  : scatters ? to
+                                                             : from)};
     if (failed(compareCalls(op->getLoc(), rank, where, "pp_post_collective", posted, post)) ||
         failed(compareCalls(op->getLoc(), rank, where, "pp_complete", {self, message}, complete)))
       return failure();

@@ -268,7 +268,8 @@ int64_t TextCheck::countMessages() const { return static_cast<int64_t>(state->en
 
 LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
   nn::AxesAttr axes = exchange.getAxes();
-  auto whole = cast<RankedTensorType>(exchange->getResult(0).getType());
+  auto scatter = dyn_cast<nn::ScatterRowsOp>(exchange.getOperation());
+  auto whole = cast<RankedTensorType>(scatter ? scatter.getX().getType() : exchange->getResult(0).getType());
   int64_t channel = 1073741824 + 8 * exchange.countNeighbours();
   for (nn::Axis axis : axes.getAxes())
     channel += axis == nn::Axis::tensor ? 1 : axis == nn::Axis::context ? 2 : 4;
@@ -286,16 +287,18 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
                         {"label", label}};
   if (exchange.countNeighbours() > 0)
     expected["neighbours"] = exchange.countNeighbours();
-  if (auto gather = dyn_cast<nn::AllGatherOp>(exchange.getOperation())) {
-    expected["kind"] = "all_gather";
-    int64_t run = tensorBytes(cast<RankedTensorType>(gather.getX().getType()));
-    for (int64_t i = 0; i < static_cast<int64_t>(gather.getDim()); ++i)
-      run /= whole.getDimSize(i);
+  if (!isa<nn::AllReduceOp>(exchange)) {
+    expected["kind"] = scatter ? "reduce_scatter" : "all_gather";
+    int64_t run = tensorBytes(cast<RankedTensorType>((scatter ? scatter.getY() : exchange->getOperand(0)).getType()));
+    if (auto gather = dyn_cast<nn::AllGatherOp>(exchange.getOperation()))
+      for (int64_t i = 0; i < static_cast<int64_t>(gather.getDim()); ++i)
+        run /= whole.getDimSize(i);
     for (int64_t cut = 0; cut <= tensorBytes(whole); cut += run)
       expected["cuts"].push_back(cut);
-    if (state->devicesAlong(axes) != static_cast<int64_t>(gather.getMembers()))
-      return reportDifference(exchange.getLoc(), state->number, "a gather",
-                              Twine(state->devicesAlong(axes)) + " members", Twine(gather.getMembers()));
+    auto members = exchange->getAttrOfType<IntegerAttr>("members");
+    if (!members || state->devicesAlong(axes) != members.getInt())
+      return reportDifference(exchange.getLoc(), state->number, "a gather or a scatter",
+                              Twine(state->devicesAlong(axes)) + " members", Twine(members ? members.getInt() : 0));
   }
   size_t &count = state->entries["messages"];
   count = std::max(count, static_cast<size_t>(number + 1));
@@ -316,7 +319,7 @@ LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const Expect
   for (auto [i, its] : kernel.moved) {
     while (!expected.contains("moved") || expected["moved"].size() <= i)
       expected["moved"].push_back(0);
-    expected["moved"][i] = state->byReplica(its);
+    expected["moved"][i] = state->byDevice(its, 0);
   }
   if (failed(state->compareEntry(op->getLoc(), "ops", number, expected)))
     return failure();

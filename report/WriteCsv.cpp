@@ -89,7 +89,9 @@ static std::string exchangesOf(LaunchOp launch, const SymbolTable &symbols) {
   SmallVector<std::pair<std::string, int64_t>> runs;
   if (auto body = symbols.lookup<func::FuncOp>(launch.getCallee()))
     body.walk([&](nn::Exchange exchange) {
-      std::string name = exchange.getKind() == nn::ExchangeKind::all_reduce ? "ar" : "ag";
+      std::string name = exchange.getKind() == nn::ExchangeKind::all_reduce   ? "ar"
+                         : exchange.getKind() == nn::ExchangeKind::all_gather ? "ag"
+                                                                              : "rs";
       for (nn::Axis axis : exchange.getAxes().getAxes())
         name += "." + nn::stringifyAxis(axis).str();
       if (runs.empty() || runs.back().first != name)

@@ -3,7 +3,8 @@
 //
 //   post reduce_scatter A   + members x own share of A        MPI adds nothing itself: what every member has of a
 //   launch ..               its largest sum inside            member's share lies side by side, and is added in the
-//   complete A              - members x own share of A        order of the members (runtime/transport/MpiCollective.h)
+//   complete A              - members x own share of A        order of the members (runtime/transport/MpiCollective.h);
+//                                                             devices with one program: in turns, segment by segment
 #include "analysis/lives/Scratch.h"
 #include "analysis/Messages.h"
 #include "analysis/lives/KernelScratch.h"
@@ -13,36 +14,52 @@ using namespace mlir;
 using namespace pp;
 using namespace pp::pipeline;
 
-/// A sum of `members` devices that run the same program goes in segments of about this many bytes.
-static constexpr int64_t kSegment = int64_t(64) << 20;
+/// A sum of devices that run the same program goes in segments of about this many bytes.
+static constexpr int64_t kSegment = int64_t(64) << 20, kLine = 64;
 
-static int64_t bytesOfAllReduce(int64_t bytes, int64_t members, bool inStep) {
-  if (!inStep || (members <= 2 && bytes <= kSegment / 64))
-    return members * bytes;
-  constexpr int64_t line = 64;
-  int64_t even = static_cast<int64_t>(llvm::alignTo(llvm::divideCeil(bytes, members), line));
-  int64_t share = std::min(even, std::max(kSegment / (2 * members) / line * line, line));
-  return (share * members < bytes ? 2 : 1) * share * members;
+/// Members give each other runs of one round after the other; `longest` is the longest run of each round.
+static int64_t bytesOfTurns(ArrayRef<int64_t> longest, int64_t members) {
+  int64_t most = std::max(kSegment / (2 * members) / kLine * kLine, kLine), each = 0, segments = 0;
+  for (int64_t run : longest) {
+    each = std::max(each, std::min(run, most));
+    segments += std::max<int64_t>(1, llvm::divideCeil(run, most));
+  }
+  return (segments > 1 ? 2 : 1) * each * members;
 }
 
-/// Of the largest share that a member has of what is cut.
-static int64_t bytesOfShares(ArrayRef<int64_t> cuts, int64_t members) {
-  SmallVector<int64_t> shares(members);
-  for (size_t first = 0; first + members < cuts.size(); first += members)
-    for (int64_t k = 0; k < members; ++k)
-      shares[k] += cuts[first + k + 1] - cuts[first + k];
-  return members * *llvm::max_element(shares);
+static bool goesInTurns(int64_t bytes, int64_t members, bool inStep) {
+  return inStep && (members > 2 || bytes > kSegment / 64);
+}
+
+static int64_t bytesOfAllReduce(int64_t bytes, int64_t members, bool inStep) {
+  auto even = static_cast<int64_t>(llvm::alignTo(llvm::divideCeil(bytes, members), kLine));
+  return goesInTurns(bytes, members, inStep) ? bytesOfTurns(std::min(even, bytes), members) : members * bytes;
+}
+
+/// Of what is cut: the largest share that a member has of it, or in turns its longest runs.
+static int64_t bytesOfScatter(ArrayRef<int64_t> cuts, int64_t members, bool inStep) {
+  SmallVector<int64_t> shares(members), longest;
+  for (size_t first = 0; first + members < cuts.size(); first += members) {
+    longest.push_back(0);
+    for (int64_t k = 0; k < members; ++k) {
+      int64_t run = cuts[first + k + 1] - cuts[first + k];
+      shares[k] += run;
+      longest.back() = std::max(longest.back(), run);
+    }
+  }
+  return goesInTurns(cuts.back(), members, inStep) ? bytesOfTurns(longest, members)
+                                                   : members * *llvm::max_element(shares);
 }
 
 static int64_t bytesOfSum(PostOp post) {
   int64_t members = post.countMembers();
-  bool devices = post.getAxesAttr() != nullptr;
+  bool devices = post.getAxesAttr() != nullptr, inStep = devices && post.getPeers().size() == 1;
   if (post.getKind() == PostKind::all_reduce)
-    return bytesOfAllReduce(bytesOf(post), members, devices && post.getPeers().size() == 1);
+    return bytesOfAllReduce(bytesOf(post), members, inStep);
   if (post.getKind() == PostKind::reduce)
     return devices || static_cast<int64_t>(post.getRoot().value_or(0)) == post.getSelf() ? members * bytesOf(post) : 0;
   if (post.getKind() == PostKind::reduce_scatter && post.getCuts())
-    return bytesOfShares(*post.getCuts(), members);
+    return bytesOfScatter(*post.getCuts(), members, inStep);
   return 0;
 }
 
@@ -80,10 +97,11 @@ private:
         if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
           sum.kernels += table.bytes;
       auto exchange = dyn_cast<nn::Exchange>(op);
-      if (!exchange || exchange.getKind() != nn::ExchangeKind::all_reduce || !mesh)
+      if (!exchange || exchange.getKind() == nn::ExchangeKind::all_gather || !mesh)
         return;
       if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
-        largest = std::max(largest, bytesOfAllReduce(message->bytes(), message->members, true));
+        largest = std::max(largest, message->cuts.empty() ? bytesOfAllReduce(message->bytes(), message->members, true)
+                                                          : bytesOfScatter(message->cuts, message->members, true));
     });
   }
 

@@ -230,7 +230,7 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsig
   }
   if (name == kFromAttr)
     return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a value");
-  if (name == kStatsAttr || name == kAdapterAttr)
+  if (name == kStatsAttr || name == kAdapterAttr || name == kRowsAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   return op->emitOpError() << "has an argument with `" << name << "`, which is no attribute of this dialect";
 }

@@ -17,8 +17,9 @@ def Nn_Dialect : Dialect {
     Activations are [batch, length, width]; `e` is their element type, `acc` the type of sums: f64 for f64, else f32.
     A function of the dialect is a part of a model. Its arguments are values, or data (`nn.data`: tokens, targets or
     source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.adapter`: the weight was
-    added beside one of the model's. `nn.per_layer`: it stands for a layer of each piece that names it; where layers are
-    of several kinds, `nn.part` is the name of the part that it is a kind of, and `nn.layers` are its layers.
+    added beside one of the model's. `nn.rows`: the value is a run of the rows of all sequences. `nn.per_layer`: it
+    stands for a layer of each piece that names it; where layers are of several kinds, `nn.part` is the name of the part
+    that it is a kind of, and `nn.layers` are its layers.
   }];
   let usePropertiesForAttributes = 0;
   let hasOperationAttrVerify = 1;
@@ -39,7 +40,7 @@ def Nn_Axis : I32EnumAttr<"Axis", "an axis of the mesh along which devices of on
 }
 
 def Nn_ExchangeKind : I32EnumAttr<"ExchangeKind", "what devices of a rank make together inside a body", [
-  I32EnumAttrCase<"all_reduce", 0>, I32EnumAttrCase<"all_gather", 1>]> {
+  I32EnumAttrCase<"all_reduce", 0>, I32EnumAttrCase<"all_gather", 1>, I32EnumAttrCase<"reduce_scatter", 2>]> {
   let cppNamespace = "::pp::nn";
 }
 

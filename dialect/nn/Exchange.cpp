@@ -49,6 +49,54 @@ INFER(PieceOp) {
   return success();
 }
 
+/// What each device has of the rows of a [batch, length, width] tensor.
+static LogicalResult runOfRows(Check &check, Value x, uint64_t members, SmallVectorImpl<Type> &types) {
+  if (failed(check.rank("x", x, 3)))
+    return failure();
+  auto shape = tensorOf(x).getShape();
+  auto count = static_cast<int64_t>(members);
+  if (count < 1 || shape[0] * shape[1] % count != 0)
+    return emitOptionalError(check.loc, "`", check.op, "`: ", count, " devices do not divide the ", shape[0] * shape[1],
+                             " rows of ", shape[0], " x ", shape[1], " tokens");
+  types.push_back(tensorOf(x).clone({1, shape[0] * shape[1] / count, shape[2]}));
+  return success();
+}
+
+INFER(GatherRowsOp) {
+  Check check{"gather_rows", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)))
+    return failure();
+  auto shape = tensorOf(a.getX()).getShape();
+  auto batch = static_cast<int64_t>(a.getBatch()), members = static_cast<int64_t>(a.getMembers());
+  if (shape[0] != 1 || batch < 1 || members < 1 || shape[1] * members % batch != 0)
+    return emitOptionalError(loc, "`gather_rows` expects a run of the rows of sequences of one length, got ",
+                             a.getX().getType(), " of ", members, " members for ", batch, " sequences");
+  types.push_back(tensorOf(a.getX()).clone({batch, shape[1] * members / batch, shape[2]}));
+  return success();
+}
+
+INFER(ScatterRowsOp) {
+  Check check{"scatter_rows", loc};
+  return failure(failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
+                 failed(runOfRows(check, a.getX(), a.getMembers(), types)));
+}
+
+INFER(TakeRowsOp) {
+  Check check{"take_rows", loc};
+  return failure(failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
+                 failed(runOfRows(check, a.getX(), a.getMembers(), types)));
+}
+
+StringRef TakeRowsOp::kernelName() { return "copy"; }
+Dims TakeRowsOp::dims() { return {elementsOf(getY())}; }
+double TakeRowsOp::flops() { return 0; }
+SmallVector<Varying> TakeRowsOp::moved() {
+  int64_t bytes = elementsOf(getY()) * (tensorOf(getY()).getElementTypeBitWidth() / 8);
+  return {{0, getAxes(), bytes}};
+}
+
+ExchangeKind GatherRowsOp::getKind() { return ExchangeKind::all_gather; }
+ExchangeKind ScatterRowsOp::getKind() { return ExchangeKind::reduce_scatter; }
 ExchangeKind AllReduceOp::getKind() { return ExchangeKind::all_reduce; }
 ExchangeKind AllGatherOp::getKind() { return ExchangeKind::all_gather; }
 
@@ -76,3 +124,32 @@ LogicalResult AllReduceOp::differentiate(Gradients &gradients) {
 /// Of statistics: the loss does it.
 LogicalResult AllGatherOp::differentiate(Gradients &) { return success(); }
 LogicalResult PieceOp::differentiate(Gradients &) { return success(); }
+
+bool GatherRowsOp::isCheap() { return !getKept(); }
+
+LogicalResult GatherRowsOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  Value dx = getWhole() ? gradients.builder.create<TakeRowsOp>(getLoc(), dy, getAxes(), getMembers(), false).getY()
+                        : gradients.builder.create<ScatterRowsOp>(getLoc(), dy, getAxes(), getMembers(), false).getY();
+  gradients.add(getLoc(), getX(), dx);
+  return success();
+}
+
+/// Of the gradient of a run of rows every device gets all rows, as `whole` says.
+template <typename Op> static LogicalResult gatherGradient(Op op, bool whole, Gradients &gradients) {
+  if (Value dy = gradients.get(op.getY()))
+    gradients.add(op.getLoc(), op.getX(),
+                  gradients.builder.create<GatherRowsOp>(op.getLoc(), dy, op.getAxes(),
+                                                         tensorOf(op.getX()).getDimSize(0), op.getMembers(), whole,
+                                                         op.getKept()));
+  return success();
+}
+
+LogicalResult ScatterRowsOp::differentiate(Gradients &gradients) {
+  return gatherGradient(*this, /*whole=*/false, gradients);
+}
+LogicalResult TakeRowsOp::differentiate(Gradients &gradients) {
+  return gatherGradient(*this, /*whole=*/true, gradients);
+}

@@ -3,9 +3,9 @@
 #ifndef PP_DIALECT_NNEXCHANGEOPS_TD
 #define PP_DIALECT_NNEXCHANGEOPS_TD
 
-class Nn_ExchangeOp<string mnemonic, list<Trait> traits = []>
+class Nn_ExchangeOp<string mnemonic, list<Trait> traits = [], list<string> also = []>
     : Nn_Op<mnemonic, !listconcat([DeclareOpInterfaceMethods<Nn_Exchange, ["getKind"]>,
-                                   DeclareOpInterfaceMethods<Nn_Differentiable>], traits)> {
+                                   DeclareOpInterfaceMethods<Nn_Differentiable, also>], traits)> {
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
 }
@@ -37,9 +37,37 @@ def AllGatherOp : Nn_ExchangeOp<"all_gather"> {
   let summary = "what the devices along the axes have, one behind the other along dimension `dim`, for each of them";
   let description = [{
     `members`: how many devices there are; the result is so many times as long. Only statistics of a loss are gathered
-    forward, whose gradients the loss makes.
+    forward, whose gradients the loss makes. Rows of activations: `gather_rows`.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$dim, I64Attr:$members);
+}
+
+def GatherRowsOp : Nn_ExchangeOp<"gather_rows", [], ["isCheap"]> {
+  let summary = "the rows of all devices along the axes, one behind the other, for each of them";
+  let description = [{
+    Of the rows of a [batch, length, width] tensor, one sequence behind the other, each of `members` devices has an
+    equal run: x is [1, batch * length / members, width]. `whole`: what follows is computed alike on every device, and
+    so is its gradient; else each computes its share of it, and the gradient is the sum of what they get. `kept`: who
+    reads the result later keeps it; else x is kept, and gathered again (Korthikanti et al. 2022, 4.2.2).
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$batch, I64Attr:$members, UnitAttr:$whole,
+                       UnitAttr:$kept);
+}
+
+def ScatterRowsOp : Nn_ExchangeOp<"scatter_rows"> {
+  let summary = "the sum of what the devices along the axes have: to each its run of the rows";
+  let description = [{
+    Runs are those of `gather_rows`; terms are added in the order of the devices. `kept` is that of the gradient, which
+    is gathered.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+}
+
+def TakeRowsOp : Nn_ForwardOp<"take_rows", ["kernelName", "moved"]> {
+  let summary = "of rows that every device has its own run, as in `gather_rows`; nothing moves between devices";
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
 }
 
 def PieceOp : Nn_Op<"piece", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {

@@ -19,6 +19,7 @@ inline constexpr llvm::StringLiteral kWeightAttr = "nn.weight";
 inline constexpr llvm::StringLiteral kAdapterAttr = "nn.adapter";
 inline constexpr llvm::StringLiteral kDataAttr = "nn.data";
 inline constexpr llvm::StringLiteral kAheadAttr = "nn.ahead";
+inline constexpr llvm::StringLiteral kRowsAttr = "nn.rows";
 inline constexpr llvm::StringLiteral kStatsAttr = "nn.stats";
 inline constexpr llvm::StringLiteral kFromAttr = "nn.from";
 inline constexpr llvm::StringLiteral kSkipsAttr = "nn.skips";

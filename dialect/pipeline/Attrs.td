@@ -50,6 +50,8 @@ def Pipeline_Verb : Pipeline_I32Enum<"Verb", "what a move is, read off its two p
 def Pipeline_Axis : Pipeline_I32Enum<"Axis", "along what the devices of a program lie", [
   I32EnumAttrCase<"tensor", 0>, I32EnumAttrCase<"context", 1>, I32EnumAttrCase<"data", 2>,
   I32EnumAttrCase<"pipeline", 3>]>;
+def Pipeline_Again : Pipeline_I32Enum<"Again", "what a backward gathers again rather than keep", [
+  I32EnumAttrCase<"nothing", 0>, I32EnumAttrCase<"inputs", 1>, I32EnumAttrCase<"all", 2>]>;
 
 def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer finds in a slot", [
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
@@ -329,10 +331,11 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     All four axes are there, each once; `pipeline` has as many devices as the program has ranks. The devices of a rank
     run its program. Printed as `#pipeline.mesh<tensor 1, context 1, data 2, pipeline 4>`. `zero` 1: of what several
     devices along `data` would update alike each updates a shard, and keeps the optimizer state of that alone; printed
-    behind the axes, as `zero 1`.
+    behind the axes, as `zero 1`. `sequence`: between products the devices along `tensor` have a run of the rows each;
+    `again inputs`: a backward gathers again what went into products; `again all`: and W the gradients of what came out.
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
-                        "int64_t":$zero);
+                        "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{

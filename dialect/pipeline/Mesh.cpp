@@ -26,14 +26,30 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
   SmallVector<Axis> order;
   SmallVector<int64_t> sizes;
   int64_t zero = 0;
+  bool sequence = false;
+  Again again = Again::nothing;
   auto parseEntry = [&]() -> ParseResult {
+    if (succeeded(parser.parseOptionalKeyword("sequence"))) {
+      sequence = true;
+      return success();
+    }
+    if (succeeded(parser.parseOptionalKeyword("again"))) {
+      StringRef word;
+      SMLoc loc = parser.getCurrentLocation();
+      if (parser.parseKeyword(&word))
+        return failure();
+      std::optional<Again> known = symbolizeAgain(word);
+      again = known.value_or(again);
+      return known ? ParseResult(success())
+                   : parser.emitError(loc, "expected nothing, inputs or all, got `") << word << "`";
+    }
     if (succeeded(parser.parseOptionalKeyword("zero")))
       return parser.parseInteger(zero);
     return failure(parseAxis(parser, order.emplace_back()) || parser.parseInteger(sizes.emplace_back()));
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseEntry))
     return {};
-  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero);
+  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero, sequence, again);
 }
 
 void MeshAttr::print(AsmPrinter &printer) const {
@@ -42,13 +58,19 @@ void MeshAttr::print(AsmPrinter &printer) const {
                         [&](auto entry) { printer << stringifyAxis(std::get<0>(entry)) << " " << std::get<1>(entry); });
   if (getZero() > 0)
     printer << ", zero " << getZero();
+  if (getSequence())
+    printer << ", sequence";
+  if (getAgain() != Again::nothing)
+    printer << ", again " << stringifyAgain(getAgain());
   printer << ">";
 }
 
 LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> order,
-                               ArrayRef<int64_t> sizes, int64_t zero) {
+                               ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again) {
   if (zero != 0 && zero != 1)
     return emitError() << "expected zero 0 or 1, got " << zero;
+  if (again != Again::nothing && !sequence)
+    return emitError() << "expected `again` behind `sequence` alone: nothing else is gathered";
   SmallVector<Axis> sorted(order);
   llvm::sort(sorted);
   if (sizes.size() != order.size() || sorted != ArrayRef({Axis::tensor, Axis::context, Axis::data, Axis::pipeline}))

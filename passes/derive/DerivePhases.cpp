@@ -87,7 +87,10 @@ LogicalResult PieceGraph::inlinePart(const PartUse &use, SmallVectorImpl<Value> 
   for (auto [i, argument] : llvm::enumerate(part.getArguments())) {
     Value value = argumentOf(part, i, weightsSeen, use);
     bool isWeight = part.getArgAttr(i, nn::kWeightAttr) != nullptr;
-    Type type = isWeight ? argument.getType() : slice.typeIn(argument.getType(), slice.number);
+    bool isRows = part.getArgAttr(i, nn::kRowsAttr) != nullptr;
+    Type type = isWeight ? argument.getType()
+                : isRows ? slice.rowsIn(argument.getType())
+                         : slice.typeIn(argument.getType(), slice.number);
     if (!value && begins) {
       value = scratch.addArguments({type}).front();
       if (!llvm::is_contained(piece.keysIn, taken++))

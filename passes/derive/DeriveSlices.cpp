@@ -31,6 +31,11 @@ Type SequenceSlice::typeIn(Type whole, int64_t of) const {
   return RankedTensorType::get(shape, type.getElementType());
 }
 
+Type SequenceSlice::rowsIn(Type whole) const {
+  auto type = cast<RankedTensorType>(whole);
+  return isWhole() ? whole : type.clone({1, type.getDimSize(1) * length(number) / starts.back(), type.getDimSize(2)});
+}
+
 FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op, IRMapping &map) {
   SmallVector<Value> operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return map.lookup(value); });
   NamedAttrList attributes(op.getAttrs());

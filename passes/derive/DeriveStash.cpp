@@ -146,9 +146,13 @@ void PieceGraph::collectPending() {
     Operation *op = value.getDefiningOp();
     return op && !isWeightOp(op) && !isa<nn::ZeroOp>(op);
   };
-  auto viewed = [](Value value) { // W takes its rows itself
+  auto isGatheredByW = [&](Operation *op) {
+    auto gather = dyn_cast<nn::GatherRowsOp>(op);
+    return gather && (!gather.getKept() || llvm::all_of(gather->getUsers(), isWeightOp));
+  };
+  auto viewed = [&](Value value) { // W takes its rows itself, and gathers them
     while (Operation *view = value.getDefiningOp()) {
-      if (!isa<nn::RowsOp, nn::SpreadOp>(view))
+      if (!isa<nn::RowsOp, nn::SpreadOp>(view) && !isGatheredByW(view))
         break;
       value = view->getOperand(0);
     }

@@ -51,6 +51,8 @@ struct SequenceSlice {
   int64_t length(int64_t slice) const { return starts[slice + 1] - starts[slice]; }
   /// The type of an activation, of tokens or targets in slice `of`: [batch, length, ..].
   mlir::Type typeIn(mlir::Type whole, int64_t of) const;
+  /// Of a run of the rows of all sequences: as much shorter as the slice is.
+  mlir::Type rowsIn(mlir::Type whole) const;
   /// Where these slices begin: `kv_offsets` of an attention over their keys.
   mlir::DenseI64ArrayAttr startsOf(llvm::ArrayRef<int64_t> chunks, mlir::MLIRContext *context) const;
 };

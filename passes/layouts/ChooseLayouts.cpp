@@ -7,8 +7,10 @@
 // A state is what is known behind an op: the layout of each live value, and the other forms in which it is there. The
 // rules of the ops (passes/layouts/Layouts.h) say how it can go on. Every weight of two or more dimensions is cut if
 // its reader has a rule for that; without this constraint the cheapest choice would be to cut none. The weights that
-// `lora` adds are small and may be whole. Of two ways to one state the cheaper one stays: by the products of a device,
-// then by what comes to it in forward and backward, then by the number of exchanges; then the one that was found first.
+// `lora` adds are small and may be whole. With `inRows` what one layer hands to the next, and the norms and sums on the
+// way, are runs of rows (Korthikanti et al. 2022, 4.2.2): gathered before the products, scattered behind them. Of two
+// ways to one state the cheaper one stays: by the products of a device, then by what comes to it in forward and
+// backward, then by the number of exchanges; then the one that was found first.
 #include "passes/layouts/ChooseLayouts.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -45,6 +47,13 @@ static bool makesLogits(Operation *reader) {
   return linear && llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>);
 }
 
+bool pp::hasRows(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  auto argument = dyn_cast<BlockArgument>(value);
+  bool isActivation = !argument || !(hasAttribute(argument, nn::kWeightAttr) || hasAttribute(argument, nn::kDataAttr));
+  return isActivation && type && type.getRank() == 3 && isa<FloatType>(type.getElementType());
+}
+
 bool pp::isVocabulary(Value weight, const DeviceLayout &layout) {
   return llvm::all_of(weight.getUsers(), [&](Operation *reader) {
     return (isa<nn::EmbeddingOp>(reader) && layout.dim == 0) || makesLogits(reader);
@@ -78,7 +87,8 @@ struct State {
 
 class Chooser {
 public:
-  Chooser(ArrayRef<func::FuncOp> parts, int64_t devices) : parts(parts), devices(devices) {}
+  Chooser(ArrayRef<func::FuncOp> parts, int64_t devices, bool inRows)
+      : parts(parts), devices(devices), inRows(inRows) {}
   FailureOr<LayoutChoice> run();
 
 private:
@@ -99,6 +109,11 @@ private:
   void step(const State &state, Operation *op, ArrayRef<DeviceLayout> chosen, States &next) const;
   std::optional<SmallVector<DeviceLayout>> results(Operation *op, ArrayRef<DeviceLayout> chosen) const;
   bool convert(State &state, Value value, const DeviceLayout &wanted) const;
+  bool convertRows(State &state, Value value, const DeviceLayout &wanted) const;
+  /// What parts hand to each other, where it is not cut otherwise.
+  DeviceLayout boundary(Value value) const {
+    return DeviceLayout::of(inRows && hasRows(value) ? LayoutKind::rows : LayoutKind::full);
+  }
   SmallVector<DeviceLayout> returned(State &state, func::FuncOp part) const;
   LogicalResult refuse(Operation *op, const State &state) const;
   /// The share of a whole value that comes to a device when all devices hand it around once.
@@ -106,6 +121,7 @@ private:
 
   ArrayRef<func::FuncOp> parts;
   int64_t devices;
+  bool inRows;
   SmallVector<int64_t> runs = {1};   ///< blocks in which columns may be cut
   SmallVector<int64_t> copies = {1}; ///< neighbours that may have one piece
 };
@@ -124,6 +140,8 @@ void Chooser::enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> befo
         hasAttribute(argument, nn::kDataAttr) ? DeviceLayout::of(LayoutKind::none) : DeviceLayout::of(LayoutKind::full);
     if (place != flow.end() && static_cast<size_t>(place - flow.begin()) < before.size())
       layout = before[place - flow.begin()];
+    else if (place != flow.end())
+      layout = boundary(argument);
     state.forms[argument] = {layout};
     state.arguments.push_back({argument, layout});
   }
@@ -141,7 +159,10 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     };
     if (first.kind == LayoutKind::partial)
       add(DeviceLayout::of(LayoutKind::full));
-    if (first.kind == LayoutKind::partial || first.kind == LayoutKind::full)
+    bool canHaveRows = inRows && hasRows(operand);
+    if (canHaveRows && (first.kind == LayoutKind::partial || first.kind == LayoutKind::full))
+      add(DeviceLayout::of(LayoutKind::rows));
+    if (first.kind == LayoutKind::partial || first.kind == LayoutKind::full || first.kind == LayoutKind::rows)
       add(DeviceLayout::of(LayoutKind::copy));
     if (first.kind == LayoutKind::shard && first.copies > 1 && weightOf(operand))
       add(DeviceLayout::shard(first.dim, first.runs, first.copies, LayoutKind::copy));
@@ -175,7 +196,9 @@ bool Chooser::convert(State &state, Value value, const DeviceLayout &wanted) con
   }
   if (llvm::is_contained(forms, wanted))
     return true;
-  DeviceLayout full = DeviceLayout::of(LayoutKind::full);
+  DeviceLayout full = DeviceLayout::of(LayoutKind::full), rows = DeviceLayout::of(LayoutKind::rows);
+  if (wanted == rows || (forms.front() != full && llvm::is_contained(forms, rows)))
+    return convertRows(state, value, wanted);
   double bytes = static_cast<double>(cast<RankedTensorType>(value.getType()).getNumElements());
   auto pay = [&] {
     state.price.received += 2 * share() * bytes;
@@ -192,6 +215,32 @@ bool Chooser::convert(State &state, Value value, const DeviceLayout &wanted) con
     return false;
   forms.push_back(wanted); // spread, whose derivative is an all_reduce
   pay();
+  return true;
+}
+
+/// The same to and from runs of rows. Of a value that is a run all rows are gathered for products, which divide the
+/// work that follows; as a whole only where it leaves the parts.
+bool Chooser::convertRows(State &state, Value value, const DeviceLayout &wanted) const {
+  auto &forms = state.forms[value];
+  DeviceLayout rows = DeviceLayout::of(LayoutKind::rows);
+  double bytes = static_cast<double>(cast<RankedTensorType>(value.getType()).getNumElements());
+  auto pay = [&](double times) {
+    state.price.received += times * share() * bytes;
+    state.price.exchanges += times;
+  };
+  if (!llvm::is_contained(forms, rows)) {
+    bool isSum = forms.front().kind == LayoutKind::partial; // scatter_rows, or take_rows, and the gradient's gather
+    if (!isSum && forms.front().kind != LayoutKind::full)
+      return false;
+    forms.push_back(rows);
+    pay(isSum ? 2 : 1);
+  }
+  if (wanted == rows)
+    return true;
+  if (wanted.kind != LayoutKind::copy && wanted.kind != LayoutKind::full)
+    return false;
+  forms.push_back(wanted); // gather_rows
+  pay(wanted.kind == LayoutKind::copy ? 2 : 1);
   return true;
 }
 
@@ -264,12 +313,12 @@ void Chooser::choose(const State &state, Operation *op, SmallVectorImpl<DeviceLa
 SmallVector<DeviceLayout> Chooser::returned(State &state, func::FuncOp part) const {
   auto skips = part->getAttrOfType<ArrayAttr>(nn::kSkipsAttr);
   auto values = part.front().getTerminator()->getOperands();
-  size_t followed = part == parts.back() ? 0 : values.size() - (skips ? skips.size() : 0);
+  size_t handed = values.size() - (skips ? skips.size() : 0), followed = part == parts.back() ? 0 : handed;
   SmallVector<DeviceLayout> layouts;
   for (auto [i, value] : llvm::enumerate(values)) {
     DeviceLayout first = state.forms[value].front();
     bool stays = first.kind == LayoutKind::none || (first.kind == LayoutKind::shard && i < followed);
-    layouts.push_back(stays ? first : DeviceLayout::of(LayoutKind::full));
+    layouts.push_back(stays ? first : i < handed ? boundary(value) : DeviceLayout::of(LayoutKind::full));
     if (!stays && !convert(state, value, layouts.back()))
       return {};
   }
@@ -362,10 +411,10 @@ static LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices) {
   return success();
 }
 
-FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices) {
+FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices, bool inRows) {
   for (func::FuncOp part : parts)
     for (auto attention : func::FuncOp(part).getOps<nn::AttentionOp>())
       if (failed(checkHeads(attention, devices)))
         return failure();
-  return Chooser(parts, devices).run();
+  return Chooser(parts, devices, inRows).run();
 }

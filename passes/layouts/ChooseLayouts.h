@@ -17,9 +17,12 @@ struct LayoutChoice {
   llvm::DenseMap<mlir::Value, nn::DeviceLayout> arguments;
 };
 
-/// `parts` follow each other: what one returns the next one reads. The first reads, and the last returns, whole values.
-/// Errors are at the ops.
-mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices);
+/// `parts` follow each other: what one returns the next one reads. The first reads, and the last returns, whole values,
+/// or with `inRows` runs of rows. Errors are at the ops.
+mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices, bool inRows);
+
+/// An activation, of [batch, length, width]: with `inRows` a device may have a run of its rows.
+bool hasRows(mlir::Value value);
 
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);

@@ -13,7 +13,8 @@ using LayoutKind = DeviceLayout::Kind;
 using Results = std::optional<SmallVector<DeviceLayout>>;
 
 static const DeviceLayout kFull = DeviceLayout::of(LayoutKind::full), kCopy = DeviceLayout::of(LayoutKind::copy),
-                          kPartial = DeviceLayout::of(LayoutKind::partial), kNone = DeviceLayout::of(LayoutKind::none);
+                          kPartial = DeviceLayout::of(LayoutKind::partial), kNone = DeviceLayout::of(LayoutKind::none),
+                          kRows = DeviceLayout::of(LayoutKind::rows);
 
 static LayoutKind transposedKind(LayoutKind kind) {
   return kind == LayoutKind::copy ? LayoutKind::partial : kind == LayoutKind::partial ? LayoutKind::copy : kind;
@@ -24,7 +25,7 @@ DeviceLayout DeviceLayout::transposed() const {
 }
 
 std::string DeviceLayout::text() const {
-  static constexpr llvm::StringRef kNames[] = {"none", "full", "copy", "shard", "partial"};
+  static constexpr llvm::StringRef kNames[] = {"none", "full", "copy", "shard", "rows", "partial"};
   std::string text = kNames[static_cast<size_t>(kind)].str();
   if (kind != LayoutKind::shard)
     return text;
@@ -77,6 +78,8 @@ static Results one(const DeviceLayout &result) { return SmallVector<DeviceLayout
 static Results linear(LinearOp op, const Operands &given) {
   DeviceLayout x = given.at(op.getX()), w = given.at(op.getW());
   int64_t out = op.getTransposed() ? 0 : 1;
+  if (x == kRows && w == kCopy && (!op.getBias() || given.at(op.getBias()) == kCopy))
+    return one(kRows);
   if (w.kind != LayoutKind::shard || !Operands::isUsable(w))
     return std::nullopt;
   if (x == kCopy && w.dim == out && (!op.getBias() || given.at(op.getBias()) == w.along(0)))
@@ -89,7 +92,9 @@ static Results linearDx(LinearDxOp op, const Operands &given) {
   DeviceLayout dy = given.at(op.getDy()), w = given.at(op.getW());
   int64_t out = op.getTransposed() ? 0 : 1;
   DeviceLayout result = kNone;
-  if (given.isColumns(op.getDy()) && w.kind == LayoutKind::shard && w == dy.transposed().along(out))
+  if (dy == kRows && w == kCopy)
+    result = kRows;
+  else if (given.isColumns(op.getDy()) && w.kind == LayoutKind::shard && w == dy.transposed().along(out))
     result = kPartial;
   else if (dy == kCopy && w.kind == LayoutKind::shard && w.dim == 1 - out && w.copies == 1)
     result = w.along(lastOf(op.getDx()));
@@ -100,7 +105,9 @@ static Results linearDw(LinearDwOp op, const Operands &given) {
   DeviceLayout x = given.at(op.getX()), dy = given.at(op.getDy());
   int64_t out = op.getTransposed() ? 0 : 1;
   DeviceLayout result = kNone;
-  if (x == kCopy && given.isColumns(op.getDy()) && Operands::isUsable(dy))
+  if (x == kRows && dy == kRows)
+    result = kPartial;
+  else if (x == kCopy && given.isColumns(op.getDy()) && Operands::isUsable(dy))
     result = dy.along(out);
   else if (given.isColumns(op.getX()) && x.copies == 1 && dy == kCopy)
     result = x.along(1 - out);
@@ -109,12 +116,15 @@ static Results linearDw(LinearDwOp op, const Operands &given) {
 
 static Results biasDw(BiasDwOp op, const Operands &given) {
   DeviceLayout dy = given.at(op.getDy());
-  bool fits = given.isColumns(op.getDy()) && Operands::isUsable(dy) && given.goesOn(op.getAcc(), dy.along(0));
-  return fits ? one(dy.along(0)) : Results();
+  bool fits = dy == kRows || (given.isColumns(op.getDy()) && Operands::isUsable(dy));
+  DeviceLayout result = dy == kRows ? kPartial : dy.along(0);
+  return fits && given.goesOn(op.getAcc(), result) ? one(result) : Results();
 }
 
 static Results addBias(AddBiasOp op, const Operands &given) {
   DeviceLayout x = given.at(op.getX());
+  if (x == kRows)
+    return given.at(op.getBias()) == kCopy ? one(kRows) : Results();
   return given.isColumns(op.getX()) && given.at(op.getBias()) == x.along(0) ? one(x) : Results();
 }
 
@@ -185,7 +195,9 @@ static Results alike(Operation *op, const Operands &given, bool isLinear) {
   }
   if (common.kind == LayoutKind::none)
     return SmallVector<DeviceLayout>(op->getNumResults(), kNone);
-  bool isPassed = common.kind == LayoutKind::shard || (isLinear && common.kind != LayoutKind::full);
+  bool movesRows = isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp>(op); // by their number in the sequence
+  bool isPassed =
+      common == kRows ? !movesRows : common.kind == LayoutKind::shard || (isLinear && common.kind != LayoutKind::full);
   return isPassed ? Results(SmallVector<DeviceLayout>(op->getNumResults(), common)) : Results();
 }
 
@@ -239,19 +251,28 @@ static Results byHeads(Operation *op, const Operands &given) {
   return results;
 }
 
-//===-- Norms of heads ------------------------------------------------------------------------------------------===//
+//===-- Norms ---------------------------------------------------------------------------------------------------===//
+
+/// Row by row: a device has rows, their statistics, and gain and bias, whose gradients are sums over all rows. Results
+/// that are vectors are such gradients.
+static Results normOfRows(Operation *op, const Operands &given) {
+  for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts)) {
+    bool isVector = cast<RankedTensorType>(operand.getType()).getRank() == 1;
+    if (layout != (isVector ? kCopy : kRows) && layout.kind != LayoutKind::none)
+      return std::nullopt;
+  }
+  SmallVector<DeviceLayout> results;
+  for (Type type : op->getResultTypes())
+    results.push_back(cast<RankedTensorType>(type).getRank() == 1 ? kPartial : kRows);
+  return results;
+}
 
 /// Every head by itself: a device has whole heads and the gain that all heads share, whose gradient is the sum of what
 /// all devices' heads give.
-static Results normOfHeads(RmsnormOp op, const Operands &given) {
-  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy;
+template <typename Norm> static Results normOfHeads(Norm op, const Operands &given) {
   DeviceLayout x = given.at(op.getX());
-  return fits && x.runs == 1 ? Results(SmallVector<DeviceLayout>{x, x}) : Results();
-}
-
-static Results normOfHeadsAgain(RmsnormRebuildOp op, const Operands &given) {
-  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy && given.at(op.getX()).runs == 1;
-  return fits ? one(given.at(op.getX())) : Results();
+  bool fits = given.isColumns(op.getX()) && given.at(op.getGain()) == kCopy && x.runs == 1;
+  return fits ? Results(SmallVector<DeviceLayout>(op->getNumResults(), x)) : Results();
 }
 
 static Results normOfHeadsBwd(RmsnormBwdOp op, const Operands &given) {
@@ -291,6 +312,13 @@ static Results allGather(AllGatherOp op, const Operands &given) {
   return x == DeviceLayout::shard(static_cast<int64_t>(op.getDim())) ? one(kFull) : Results();
 }
 
+static Results exchangeOfRows(Operation *op, const DeviceLayout &x) {
+  return llvm::TypeSwitch<Operation *, Results>(op)
+      .Case([&](GatherRowsOp gather) { return x == kRows ? one(gather.getWhole() ? kFull : kCopy) : Results(); })
+      .Case([&](ScatterRowsOp) { return x == kPartial ? one(kRows) : Results(); })
+      .Default([&](Operation *) { return x == kFull ? one(kRows) : Results(); });
+}
+
 //===-- All of them ---------------------------------------------------------------------------------------------===//
 
 static Results distributed(Operation *op, const Operands &given) {
@@ -317,9 +345,13 @@ static Results distributed(Operation *op, const Operands &given) {
       .Case([&](AttentionBwdOp backward) { return attentionBwd(backward, given); })
       .Case<AttentionMergeOp, AttentionDeltaOp, SinkOp, SinkBwdOp>(
           [&](Operation *heads) { return byHeads(heads, given); })
-      .Case([&](RmsnormOp norm) { return normOfHeads(norm, given); })
-      .Case([&](RmsnormRebuildOp norm) { return normOfHeadsAgain(norm, given); })
-      .Case([&](RmsnormBwdOp norm) { return normOfHeadsBwd(norm, given); })
+      .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp>([&](Operation *norm) { return normOfRows(norm, given); })
+      .Case<RmsnormOp, RmsnormRebuildOp>([&](auto norm) {
+        return given.at(norm.getX()) == kRows ? normOfRows(norm, given) : normOfHeads(norm, given);
+      })
+      .Case([&](RmsnormBwdOp norm) {
+        return given.at(norm.getX()) == kRows ? normOfRows(norm, given) : normOfHeadsBwd(norm, given);
+      })
       .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp>(
           [&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
       .Case<GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, RopeOp>(
@@ -335,6 +367,8 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t dev
     return allReduce(sum, operands.front());
   if (auto gather = dyn_cast<AllGatherOp>(op))
     return allGather(gather, given);
+  if (isa<GatherRowsOp, ScatterRowsOp, TakeRowsOp>(op))
+    return exchangeOfRows(op, operands.front());
   auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };
   if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op))
     return SmallVector<DeviceLayout>(op->getNumResults(), kFull);

@@ -15,6 +15,7 @@ struct DeviceLayout {
     full,    ///< all have it, and all compute and get all of its gradient
     copy,    ///< all have it; its gradient is the sum of what they get
     shard,   ///< each has one of equal pieces of a dimension
+    rows,    ///< each has one of equal runs of the rows of all sequences, [1, rows, width]
     partial, ///< it is the sum of what they have
   };
   Kind kind = Kind::full;

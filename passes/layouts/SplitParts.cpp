@@ -11,6 +11,7 @@
 //                                                                     %p = linear %c, %wg
 //
 // All devices run this one text. From here on every pass sees local tensors, and ops that exchange them.
+#include "analysis/Actions.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
 #include "passes/layouts/ChooseLayouts.h"
@@ -60,8 +61,8 @@ namespace {
 /// Writes one part as the devices of the axis run it.
 class PartSplitter {
 public:
-  PartSplitter(func::FuncOp part, const LayoutChoice &choice, int64_t devices)
-      : part(part), choice(choice), devices(devices), builder(part.getContext()),
+  PartSplitter(func::FuncOp part, const LayoutChoice &choice, MeshAttr mesh)
+      : part(part), choice(choice), mesh(mesh), devices(mesh.sizeOf(Axis::tensor)), builder(part.getContext()),
         axes(nn::AxesAttr::get(part.getContext(), nn::Axis::tensor)) {}
   LogicalResult run();
 
@@ -77,9 +78,11 @@ private:
 
   func::FuncOp part;
   const LayoutChoice &choice;
+  MeshAttr mesh;
   int64_t devices;
   OpBuilder builder;
   nn::AxesAttr axes;
+  llvm::DenseMap<Value, int64_t> batches; ///< of arguments that are runs of rows: how many sequences there are
   /// Of each value of the part as it was: in which layouts it is there; the first is its own.
   llvm::DenseMap<Value, SmallVector<std::pair<DeviceLayout, Value>>> forms;
 };
@@ -114,6 +117,13 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
 }
 
 LogicalResult PartSplitter::cutArgument(BlockArgument argument, const DeviceLayout &layout) {
+  if (layout.kind == LayoutKind::rows) {
+    auto type = cast<RankedTensorType>(argument.getType());
+    batches[argument] = type.getDimSize(0);
+    argument.setType(type.clone({1, type.getDimSize(0) * type.getDimSize(1) / devices, type.getDimSize(2)}));
+    part.setArgAttr(argument.getArgNumber(), nn::kRowsAttr, builder.getUnitAttr());
+    return success();
+  }
   if (layout.kind != LayoutKind::shard)
     return success();
   if (part.getArgAttr(argument.getArgNumber(), nn::kWeightAttr))
@@ -134,6 +144,25 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
     if (layout == wanted || wanted.kind == LayoutKind::none)
       return form;
   Value form = known.front().second;
+  DeviceLayout rows = DeviceLayout::of(LayoutKind::rows);
+  auto *run = llvm::find_if(known, [&](auto &entry) { return entry.first == rows; });
+  bool keepsGradients = mesh.getAgain() != Again::all;
+  if (wanted == rows) {
+    form = known.front().first.kind == LayoutKind::partial
+               ? builder.create<nn::ScatterRowsOp>(loc, form, axes, devices, keepsGradients).getY()
+               : builder.create<nn::TakeRowsOp>(loc, form, axes, devices, keepsGradients).getY();
+    known.push_back({wanted, form});
+    return form;
+  }
+  if (run != known.end() && known.front().first.kind != LayoutKind::full) {
+    auto given = batches.find(value);
+    int64_t batch = given == batches.end() ? cast<RankedTensorType>(value.getType()).getDimSize(0) : given->second;
+    bool isWhole = wanted.kind == LayoutKind::full;
+    form = builder.create<nn::GatherRowsOp>(loc, run->second, axes, batch, devices, isWhole,
+                                            mesh.getAgain() == Again::nothing);
+    known.push_back({wanted, form});
+    return form;
+  }
   if (known.front().first.kind == LayoutKind::partial) {
     form = converted(value, DeviceLayout::of(LayoutKind::partial), loc);
     DeviceLayout full = DeviceLayout::of(LayoutKind::full);
@@ -282,6 +311,7 @@ public:
 private:
   using Chain = SmallVector<func::FuncOp>;
   LogicalResult checkShards();
+  LogicalResult checkRows();
   SmallVector<Chain> chains();
   LogicalResult checkShared(const llvm::DenseSet<func::FuncOp> &used);
 
@@ -333,6 +363,26 @@ LogicalResult Splitting::checkShards() {
   return success();
 }
 
+/// Of a microbatch, or of a slice of it, each device has as many rows.
+LogicalResult Splitting::checkRows() {
+  auto batch = program.getTrain().getAs<IntegerAttr>("microbatch");
+  auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");
+  if (!program.getMeshAttr().getSequence() || !batch || !sequence)
+    return success();
+  SmallVector<int64_t> starts = {0, sequence.getInt()};
+  if (program.getSlices() > 0)
+    starts = sliceStarts(program);
+  for (size_t k = 0; k + 1 < starts.size(); ++k)
+    if (int64_t rows = batch.getInt() * (starts[k + 1] - starts[k]); rows % program.sizeOf(Axis::tensor) != 0) {
+      auto error = emitError(program.getLoc());
+      error << (program.getSlices() > 0 ? "slice " + Twine(k) : Twine("a microbatch")) << " has " << rows
+            << " rows of activations; `tensor = " << program.sizeOf(Axis::tensor)
+            << "` with `sequence` does not divide them";
+      return error;
+    }
+  return success();
+}
+
 /// One weight of several parts is cut alike in all of them.
 LogicalResult Splitting::checkShared(const llvm::DenseSet<func::FuncOp> &used) {
   llvm::StringMap<std::pair<func::FuncOp, nn::WeightAttr>> known;
@@ -357,7 +407,7 @@ LogicalResult Splitting::run() {
   int64_t devices = program.sizeOf(Axis::tensor);
   if (devices == 1)
     return success();
-  if (failed(checkShards()))
+  if (failed(checkShards()) || failed(checkRows()))
     return failure();
   llvm::DenseSet<func::FuncOp> done;
   for (const Chain &chain : chains()) {
@@ -371,11 +421,11 @@ LogicalResult Splitting::run() {
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
     }
     llvm::for_each(chain, takeBiasesOut);
-    FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices);
+    FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices, program.getMeshAttr().getSequence());
     if (failed(choice))
       return failure();
     for (func::FuncOp part : chain)
-      if (failed(PartSplitter(part, *choice, devices).run()))
+      if (failed(PartSplitter(part, *choice, program.getMeshAttr()).run()))
         return failure();
     llvm::for_each(chain, putBiasesBack);
   }

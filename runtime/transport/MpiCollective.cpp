@@ -106,15 +106,42 @@ Status MpiGroups::make(const RankProgram &program) {
   return {};
 }
 
-/// Where a sum in two phases is cut, at the same elements for all members, segment behind segment; no range is longer
-/// than the first.
+/// A whole that is cut at `cuts`, round by round of its members, as one run for each member.
+static std::vector<MpiCollective::Round> roundsOf(const std::vector<int64_t> &cuts, size_t members) {
+  std::vector<MpiCollective::Round> rounds;
+  for (size_t first = 0; first + 1 < cuts.size(); first += members) {
+    rounds.emplace_back();
+    for (size_t k = first; k < first + members; ++k)
+      rounds.back().push_back({cuts[k], cuts[k + 1] - cuts[k]});
+  }
+  return rounds;
+}
+
+/// The same in rounds whose runs are no longer than scratch for two of them allows.
+static std::vector<MpiCollective::Round> shortened(const std::vector<MpiCollective::Round> &rounds, size_t members) {
+  constexpr int64_t line = 64; // of a cache
+  const int64_t most = std::max(mostMpiScratch / int64_t(2 * members) / line * line, line);
+  std::vector<MpiCollective::Round> all;
+  for (const MpiCollective::Round &round : rounds) {
+    int64_t longest = 0;
+    for (const MpiCollective::Run &run : round)
+      longest = std::max(longest, run.bytes);
+    for (int64_t done = 0; done == 0 || done < longest; done += most) {
+      all.emplace_back();
+      for (const MpiCollective::Run &run : round)
+        all.back().push_back({run.begin + std::min(done, run.bytes), std::clamp<int64_t>(run.bytes - done, 0, most)});
+    }
+  }
+  return all;
+}
+
+/// Where a sum for all members is cut, at the same elements for each of them.
 static std::vector<int64_t> evenCuts(const MessageSpec &message) {
   const auto members = int64_t(message.group.size());
   constexpr int64_t line = 64; // of a cache
-  const int64_t even = ((message.bytes + members - 1) / members + line - 1) / line * line;
-  const int64_t share = std::min(even, std::max(mostMpiScratch / (2 * members) / line * line, line));
+  const int64_t share = ((message.bytes + members - 1) / members + line - 1) / line * line;
   std::vector<int64_t> cuts = {0};
-  while (cuts.back() < message.bytes || cuts.size() % size_t(members) != 1)
+  while (int64_t(cuts.size()) <= members)
     cuts.push_back(std::min(cuts.back() + share, message.bytes));
   return cuts;
 }
@@ -134,50 +161,56 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   if (count < 0)
     return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes");
   int64_t each = spec.bytes, longest = 0;
-  if (spec.isSharded()) {
+  if (isInTurns()) {
+    auto rounds = shortened(roundsOf(spec.isSharded() ? spec.cuts : evenCuts(spec), spec.group.size()), members);
+    for (each = 0; const Round &round : rounds)
+      for (const Run &run : round)
+        each = std::max(each, run.bytes);
+    PP_TRY(cut(rounds, each, each));
+  } else if (spec.isSharded()) {
     each = spec.shardBytes(size_t(member));
     for (size_t k = 0; k < spec.group.size(); ++k)
       longest = std::max(longest, spec.shardBytes(k));
-    PP_TRY(cut(spec.cuts, each, longest));
-  } else if (isInTwoPhases()) {
-    std::vector<int64_t> cuts = evenCuts(spec);
-    each = cuts[1];
-    PP_TRY(cut(cuts, each, each));
+    PP_TRY(cut(roundsOf(spec.cuts, spec.group.size()), each, longest));
   }
   bool isRoot = member == root;
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {
-    const int64_t turns = isInTwoPhases() && segments.size() > 1 ? 2 : 1;
+    const int64_t turns = isInTurns() && segments.size() > 1 ? 2 : 1;
     partBytes = turns * each * members;
     sources.resize(size_t(turns * members));
   }
-  requests.assign((isInTwoPhases() ? 2 : std::max<size_t>(segments.size(), 1)) + rendezvous, MPI_REQUEST_NULL);
+  requests.assign((isInTurns() ? 2 : std::max<size_t>(segments.size(), 1)) + rendezvous, MPI_REQUEST_NULL);
   return {};
 }
 
 /// One type for all segments, the same at all members: words where all of them are made of words.
-Status MpiCollective::cut(const std::vector<int64_t> &cuts, int64_t mine, int64_t longest) {
+Status MpiCollective::cut(const std::vector<Round> &rounds, int64_t mine, int64_t longest) {
   size_t members = message->group.size();
   int64_t shardPlace = 0;
-  int64_t unit = mpiUnit(cuts, longest * int64_t(members));
+  std::vector<int64_t> places;
+  for (const Round &round : rounds)
+    for (const Run &run : round)
+      places.insert(places.end(), {run.begin, run.begin + run.bytes});
+  int64_t unit = mpiUnit(places, longest * int64_t(members));
   type = unit == 8 ? MPI_INT64_T : MPI_BYTE;
   if (unit > 8 &&
       (MPI_Type_contiguous(int(unit), MPI_BYTE, &type) != MPI_SUCCESS || MPI_Type_commit(&type) != MPI_SUCCESS))
     unit = 0;
   if (unit == 0)
     return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
-  for (size_t first = 0; first + 1 < cuts.size(); first += members) {
+  for (const Round &round : rounds) {
     Segment segment;
-    int64_t own = cuts[first + size_t(member) + 1] - cuts[first + size_t(member)];
+    const Run own = round[size_t(member)];
     for (size_t k = 0; k < members; ++k) {
-      segment.counts.push_back(int((cuts[first + k + 1] - cuts[first + k]) / unit));
-      segment.places.push_back(int(cuts[first + k] / unit));
-      segment.inCounts.push_back(int(own / unit));
-      segment.inPlaces.push_back(int((int64_t(k) * mine + shardPlace) / unit));
+      segment.counts.push_back(int(round[k].bytes / unit));
+      segment.places.push_back(int(round[k].begin / unit));
+      segment.inCounts.push_back(int(own.bytes / unit));
+      segment.inPlaces.push_back(int((int64_t(k) * mine + (isInTurns() ? 0 : shardPlace)) / unit));
     }
-    segment.ownPlace = message->isSharded() && !message->inPlace ? shardPlace : cuts[first + size_t(member)];
-    segment.ownBytes = own;
+    segment.ownPlace = message->isSharded() && !message->inPlace ? shardPlace : own.begin;
+    segment.ownBytes = own.bytes;
     if (message->isSharded())
-      shardPlace += own;
+      shardPlace += own.bytes;
     segments.push_back(std::move(segment));
   }
   return {};
@@ -185,7 +218,7 @@ Status MpiCollective::cut(const std::vector<int64_t> &cuts, int64_t mine, int64_
 
 int MpiCollective::postShares(size_t i, MPI_Request &request) {
   const Segment &segment = segments[i];
-  const size_t turn = isInTwoPhases() && i % 2 == 1 ? size_t(partBytes) / 2 : 0;
+  const size_t turn = isInTurns() && i % 2 == 1 ? size_t(partBytes) / 2 : 0;
   return MPI_Ialltoallv(data, segment.counts.data(), segment.places.data(), type, parts + turn, segment.inCounts.data(),
                         segment.inPlaces.data(), type, comm, &request);
 }
@@ -215,6 +248,7 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
     return MPI_ERR_NO_MEM;
   for (size_t k = 0; k < sources.size(); ++k)
     sources[k] = parts + int64_t(k) * (partBytes / int64_t(sources.size()));
+  summed = 0;
   int code = MPI_SUCCESS;
   switch (message->kind) {
   case Kind::Broadcast:
@@ -224,14 +258,11 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
     code = MPI_Igather(data, count, type, parts, count, type, root, comm, &requests[0]);
     break;
   case Kind::AllReduce:
-    summed = 0;
-    if (isInTwoPhases())
-      code = postShares(0, requests[0]);
-    else
-      code = MPI_Iallgather(data, count, type, parts, count, type, comm, &requests[0]);
+    code = isInTurns() ? postShares(0, requests[0])
+                       : MPI_Iallgather(data, count, type, parts, count, type, comm, &requests[0]);
     break;
   default:
-    code = postShards();
+    code = isInTurns() ? postShares(0, requests[0]) : postShards();
   }
   return code == MPI_SUCCESS && rendezvous ? MPI_Ibarrier(comm, &requests.back()) : code;
 }
@@ -239,27 +270,29 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
 bool MpiCollective::goesOn(int &code) {
   if (sources.empty())
     return false;
-  if (!isInTwoPhases()) { // in place there is one segment
-    char *sum = static_cast<char *>(message->isSharded() ? shard : data);
+  char *sum = static_cast<char *>(message->isSharded() ? shard : data);
+  if (!isInTurns()) { // in place there is one segment
     sumMembers(message->type, sources, sum + (message->inPlace ? segments.front().ownPlace : 0),
                message->isSharded() ? message->shardBytes(size_t(member)) : message->bytes);
     endSum();
     return false;
   }
-  if (summed == segments.size()) {
-    endSum();
-    return false;
+  if (summed < segments.size()) {
+    const Segment &segment = segments[summed];
+    const size_t members = message->group.size();
+    sumMembers(message->type, std::span(sources).subspan(summed % 2 * members, members), sum + segment.ownPlace,
+               segment.ownBytes);
+    std::fill(requests.begin(), requests.end(), MPI_REQUEST_NULL);
+    if (!message->isSharded())
+      code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, segment.counts.data(), segment.places.data(),
+                             type, comm, &requests[0]);
+    if (++summed < segments.size() && code == MPI_SUCCESS)
+      code = postShares(summed, requests[1]);
+    if (summed < segments.size() || !message->isSharded())
+      return true;
   }
-  const Segment &segment = segments[summed];
-  const size_t members = message->group.size();
-  sumMembers(message->type, std::span(sources).subspan(summed % 2 * members, members),
-             static_cast<char *>(data) + segment.ownPlace, segment.ownBytes);
-  std::fill(requests.begin(), requests.end(), MPI_REQUEST_NULL);
-  code = MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, segment.counts.data(), segment.places.data(), type,
-                         comm, &requests[0]);
-  if (++summed < segments.size() && code == MPI_SUCCESS)
-    code = postShares(summed, requests[1]);
-  return true;
+  endSum();
+  return false;
 }
 
 } // namespace pp

@@ -10,9 +10,9 @@
 // as any algorithm can; a reduce brings its root n - 1 shares where a tree brings log n; an all_reduce of ranks moves
 // n / 2 times as much as a ring, which is why only the norm is all-reduced, and gradients where a schedule says so:
 // ZeRO's are cut. Devices of a rank sum in two phases that move as little as a ring: each gets a range of the sum, and
-// when it waits for the message hands that range to the others. Long sums go in segments, so that the scratch is short:
-// what one segment hands on travels together with the shares of the next. MPI wants that in one order at all members:
-// they run one program.
+// when it waits for the message hands that range to the others, unless each keeps its own (reduce_scatter). Long sums
+// go in segments, so that the scratch is short: what one segment hands on travels together with the shares of the next.
+// MPI wants that in one order at all members: they run one program.
 //
 // MPI wants one order of the collectives of a communicator at all its members: prove-channels shows it, by group. A
 // collective that passes data on (broadcast) goes on only while the ranks between are inside MPI: at every post and
@@ -36,7 +36,7 @@ std::string mpiErrorText(int code);
 /// MPI counts elements in an int: words, and where these are too many one element of a type that is as long as it must
 /// be. Tests set the limit lower.
 inline int64_t mostMpiCount = INT_MAX;
-/// Bytes of scratch, about, for a sum in two phases. Tests set it lower.
+/// Bytes of scratch, about, for a sum of members that run the same program. Tests set it lower.
 inline int64_t mostMpiScratch = int64_t(64) << 20;
 /// So many bytes as MPI counts them; a negative count where MPI makes no such type.
 std::pair<int, MPI_Datatype> mpiSized(int64_t bytes);
@@ -78,6 +78,12 @@ private:
 
 class MpiCollective {
 public:
+  /// What a member has of a whole that is cut: of each round one run.
+  struct Run {
+    int64_t begin, bytes;
+  };
+  using Round = std::vector<Run>;
+
   /// `rendezvous`: complete only when all members have posted, as with sends that wait for their receive.
   Status bind(const MessageSpec &message, int32_t rank, MPI_Comm comm, bool rendezvous);
   /// Posts it; a code of MPI. Sums are made in `scratch`.
@@ -95,13 +101,14 @@ private:
   };
   void endSum() { scratch->giveBack(std::exchange(parts, nullptr)); }
   /// `mine`: bytes of the member's own shard.
-  Status cut(const std::vector<int64_t> &cuts, int64_t mine, int64_t longest);
-  /// Posts what members give each other for the sum of a segment. Sums in two phases take turns with two scratches.
+  Status cut(const std::vector<Round> &rounds, int64_t mine, int64_t longest);
+  /// Posts what members give each other for the sum of a segment. Segments take turns with two scratches.
   int postShares(size_t segment, MPI_Request &request);
   int postShards();
-  [[nodiscard]] bool isInTwoPhases() const {
-    return message->kind == MessageSpec::Kind::AllReduce && message->oneText &&
-           (message->group.size() > 2 || message->bytes > mostMpiScratch / 64);
+  /// A sum of members that complete it in the same order: segment by segment, so that scratch has a limit.
+  [[nodiscard]] bool isInTurns() const {
+    return (message->kind == MessageSpec::Kind::AllReduce || message->kind == MessageSpec::Kind::ReduceScatter) &&
+           message->oneText && (message->group.size() > 2 || message->bytes > mostMpiScratch / 64);
   }
 
   const MessageSpec *message = nullptr;
@@ -116,7 +123,7 @@ private:
   std::vector<const void *> sources;
   std::vector<MPI_Request> requests;
   void *data = nullptr, *shard = nullptr;
-  size_t summed = 0; ///< segments of a sum in two phases
+  size_t summed = 0; ///< segments of a sum in turns
 };
 
 } // namespace pp

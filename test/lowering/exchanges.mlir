@@ -4,11 +4,13 @@
 // RUN: sed 's/\\22/"/g; s/},/},\n/g' %t | FileCheck %s --check-prefix=TEXT
 
 !x = tensor<1x4x8xf32>
+!r = tensor<1x2x8xf32>
 !s = tensor<1x4x3xf32>
 !i = tensor<1x4xi32>
 !t = tensor<5x8xf32>
 !n = tensor<1xf64>
 !sx = !pipeline.slot<tuple<!x>>
+!sr = !pipeline.slot<tuple<!r>>
 !ss = !pipeline.slot<tuple<!s>>
 !si = !pipeline.slot<tuple<!i>>
 !st = !pipeline.slot<tuple<!t>>
@@ -54,6 +56,25 @@ func.func private @gathers(%s: !s) -> !s attributes {
   return %m : !s
 }
 
+// A device's run of rows is copied from where it begins. The whole is what is cut: it stands first, also where sums of it
+// are scattered.
+// CHECK-LABEL: define internal i32 @runs(ptr %0, ptr %1, ptr %2, ptr %3)
+// CHECK:         call i32 @pp_copy(ptr %0, i32 3, ptr %1, ptr %3)
+// CHECK:         %[[ALL:.*]] = getelementptr i8, ptr %3, i32 64
+// CHECK:         call i32 @pp_post_collective(ptr %0, i32 2, ptr %[[ALL]], ptr %3)
+// CHECK:         call i32 @pp_complete(ptr %0, i32 2)
+// CHECK:         %[[SUM:.*]] = getelementptr i8, ptr %3, i32 64
+// CHECK:         call i32 @pp_post_collective(ptr %0, i32 3, ptr %[[SUM]], ptr %2)
+// CHECK:         call i32 @pp_complete(ptr %0, i32 3)
+func.func private @runs(%x: !x) -> !r attributes {
+    pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>,
+    pipeline.flops = 1.0 : f64} {
+  %a = nn.take_rows %x over <tensor> {members = 2} : (!x) -> !r
+  %b = nn.gather_rows %a over <tensor> {batch = 1, members = 2} : (!r) -> !x
+  %c = nn.scatter_rows %b over <tensor> {members = 2} : (!x) -> !r
+  return %c : !r
+}
+
 // Rows of a table of 9 in pieces of 5, the last of which has one row that does not exist; what all devices have is
 // counted by the first one.
 // CHECK-LABEL: define internal i32 @rows(
@@ -66,7 +87,7 @@ func.func private @rows(%i: !i, %t: !t) -> !x attributes {
 }
 // CHECK-LABEL: define internal i32 @squares(
 // CHECK:         call i32 @pp_sum_squares_all(
-// CHECK:         call i32 @pp_post_collective(ptr %0, i32 2,
+// CHECK:         call i32 @pp_post_collective(ptr %0, i32 4,
 func.func private @squares(%t: !t, %x: !x) -> !n attributes {
     pipeline.inputs = #pipeline.groups<grad x 1, act x 1>, pipeline.results = #pipeline.groups<norm x 1>, pipeline.ties = array<i64: -1>,
     pipeline.flops = 1.0 : f64} {
@@ -76,11 +97,14 @@ func.func private @squares(%t: !t, %x: !x) -> !n attributes {
   return %c : !n
 }
 
+// TEXT: "kernel":"copy","type":"f32","dims":[16],"moved":[{"by":["tensor"],"of":[0,64]}],"params":[],"flags":[]
 // TEXT: "kernel":"embedding","type":"f32","dims":[4,8,5,{"by":["tensor"],"of":[0,5]},
 // TEXT-NEXT: 9],
 // TEXT: "kernel":"sum_squares_all","type":"f32","dims":[40,0,{"by":["tensor"],"of":[32,0]},
 // TEXT: "messages":[{"kind":"all_reduce","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"inside":true,"label":"1x4x8"},
 // TEXT-NEXT: {"kind":"all_gather","root":-1,"group":[0],"channel":1073741825,"count":24,"type":"f32","axes":["tensor"],"cuts":[0,48,96],"inside":true,"label":"2x4x3"},
+// TEXT-NEXT: {"kind":"all_gather","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"cuts":[0,64,128],"inside":true,"label":"1x4x8"},
+// TEXT-NEXT: {"kind":"reduce_scatter","root":-1,"group":[0],"channel":1073741825,"count":32,"type":"f32","axes":["tensor"],"cuts":[0,64,128],"inside":true,"label":"1x4x8"},
 // TEXT-NEXT: {"kind":"all_reduce","root":-1,"group":[0],"channel":1073741825,"count":1,"type":"f64","axes":["tensor"],"inside":true,"label":"1"}
 pipeline.program @one ranks 1 microbatches 1 slices 0
     attributes {train = {}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>} {
@@ -93,10 +117,12 @@ pipeline.program @one ranks 1 microbatches 1 slices 0
     %i = pipeline.slot data "i" offset 384 : !si
     %t = pipeline.slot weight "t" offset 448 : !st
     %g = pipeline.slot grad "g" offset 640 : !st
+    %q = pipeline.slot act "q" offset 896 : !sr
     %n = pipeline.slot stat "n" offset 832 : !sn
     %m = pipeline.slot temporary "m" offset 1024 : !m
     pipeline.launch @sums <F stage 0 mb 0>(%x) -> (%y) scratch %m : (!sx) -> (!sx) scratch !m
     pipeline.launch @gathers <F stage 0 mb 0>(%s) -> (%r) scratch %m : (!ss) -> (!ss) scratch !m
+    pipeline.launch @runs <F stage 0 mb 0>(%x) -> (%q) scratch %m : (!sx) -> (!sr) scratch !m
     pipeline.launch @rows <F stage 0 mb 0>(%i, %t) -> (%x) : (!si, !st) -> (!sx)
     pipeline.launch @squares <U stage 0 mb -1>(%g, %x) -> (%n) : (!st, !sx) -> (!sn)
   }

@@ -248,7 +248,7 @@ pipeline.program @p ranks 2 microbatches 2 slices 0 attributes {train = {}} {
 
 func.func private @f(%x: !x) -> !x attributes {
     pipeline.inputs = #pipeline.groups<act x 1>, pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
-  // expected-error@+1 {{gathers from 4 members over tensor, which has 2 devices}}
+  // expected-error@+1 {{has 4 members over tensor, which has 2 devices}}
   %y = nn.all_gather %x over <tensor> {dim = 0 : i64, members = 4 : i64} : (!x) -> tensor<64xf32>
   %z = nn.piece %y {index = 0 : i64, of = 4 : i64} : (tensor<64xf32>) -> !x
   return %z : !x

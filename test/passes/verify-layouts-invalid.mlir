@@ -172,3 +172,88 @@ func.func private @head0.F(%x: !x, %t: !t, %w: tensor<8x5xf32>) -> !s attributes
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @head0 <stage 0> parts [["head", -1]] at <[0]> bodies "head0" {weights = [#w]}
 }
+
+// -----
+
+// A gain that works on the device's rows is not spread: its gradient would be that of these rows alone.
+!x = tensor<2x4x8xf32>
+!r = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence>
+#w = #pipeline.weight<"g" : tensor<8xf32> declared <"g" one>>
+func.func private @s0.F(%x: !x, %g: tensor<8xf32>) -> !r attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %r = nn.take_rows %x over <tensor> {members = 2} : (!x) -> !r
+  // expected-error@below {{'nn.rmsnorm' op in `s0.F` has no rule for `tensor = 2`: operand 0 is rows, operand 1 is full}}
+  %y, %s = nn.rmsnorm %r, %g : (!r, tensor<8xf32>) -> (!r, tensor<1x4xf32>)
+  return %y : !r
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// Rows that are gathered as a whole go into a product of columns: each device would get all of their gradient.
+!x = tensor<2x4x8xf32>
+!r = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence>
+#w = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>) -> tensor<2x4x4xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %r = nn.take_rows %x over <tensor> {members = 2} : (!x) -> !r
+  %y = nn.gather_rows %r over <tensor> {batch = 2, members = 2, whole} : (!r) -> !x
+  // expected-error@below {{'nn.linear' op in `s0.F` has no rule for `tensor = 2`: operand 0 is full, operand 1 is shard 1}}
+  %z = nn.linear %y, %a : (!x, tensor<8x4xf32>) -> tensor<2x4x4xf32>
+  return %z : tensor<2x4x4xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// `take_rows` stands where `scatter_rows` belongs: a device would go on with its own term of the sum.
+!x = tensor<2x4x8xf32>
+!r = tensor<1x4x8xf32>
+!h = tensor<2x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> !r attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  %z = nn.linear %y, %b : (!h, tensor<4x8xf32>) -> !x
+  // expected-error@below {{'nn.take_rows' op in `s0.F` has no rule for `tensor = 2`: operand 0 is partial}}
+  %r = nn.take_rows %z over <tensor> {members = 2} : (!x) -> !r
+  return %r : !r
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b]}
+}
+
+// -----
+
+// A term of a sum is added to rows.
+!x = tensor<1x8x8xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+func.func private @s0.F(%t: tensor<1x16x8xf32>, %x: !x, %a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %r = nn.take_rows %t over <tensor> {members = 2} : (tensor<1x16x8xf32>) -> !x
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  %z = nn.linear %y, %b : (!h, tensor<4x8xf32>) -> !x
+  // expected-error@below {{'nn.add' op in `s0.F` has no rule for `tensor = 2`: operand 0 is rows, operand 1 is partial}}
+  %s = nn.add %r, %z : (!x, !x) -> !x
+  return %s : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b]}
+}

@@ -29,6 +29,15 @@ ALL_TENSOR = TENSOR + (
 ) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES) + (
     ("slimpipe/vocabulary=true/kv_heads=1", 2, 1, {}), ("zb_v/model=encoder_decoder", 2, 1, {}),
     ("1f1b_vocabulary/model=gpt2", 4, 1, dict(ranks=2)))
+# The same with `sequence`.
+ROWS = (("1f1b/kv_heads=1", 2, 2, dict(ranks=2)), ("zb_v/model=gpt2", 2, 1, dict(ranks=2)),
+        ("slimpipe/exchange=true/kv_heads=1", 2, 1, dict(ranks=2)), ("helixpipe/model=gpt2", 2, 1, dict(ranks=2)))
+ALL_ROWS = ROWS + (
+    ("single/kv_heads=4", 4, 1, dict(ranks=1, vocab=250)), ("single/model=gpt2", 4, 1, dict(ranks=1)),
+    ("single/model=gpt2", 3, 1, dict(ranks=1, heads=3, hidden=24)), ("1f1b_vocabulary", 2, 2, dict(ranks=2)),
+) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES) + (
+    ("zb_v/model=encoder_decoder", 2, 1, {}), ("1f1b_recompute", 2, 1, {}),
+    ("terapipe/model=gpt2", 2, 2, dict(ranks=2)))
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")
@@ -59,15 +68,16 @@ class Meshes:
             self.references[key] = self.runner.run(program, 1, "threads", "rendezvous")
         return self.references[key]
 
-    def schedule(self, schedule, replicas, modes, tensor=1, **values):
+    def schedule(self, schedule, replicas, modes, tensor=1, rows=False, **values):
         name, *more = schedule.split("/")
         if not self.wants(schedule):
             return
         given = values | dict(pair.split("=") for pair in more if pair.split("=")[0] in SHARED)
         axes = {"mesh.data": replicas} | ({"mesh.tensor": tensor} if tensor > 1 else {})
+        axes |= {"mesh.sequence": "true"} if rows else {}
         program = self.runner.compile(schedule=schedule, **SIZES | values, **axes)
-        devices, what = (values.get("ranks", SIZES["ranks"]) * replicas * tensor,
-                         f"{replicas} x {schedule}" + (f" tensor {tensor} {values or ''}" if tensor > 1 else ""))
+        devices, what = values.get("ranks", SIZES["ranks"]) * replicas * tensor, f"{replicas} x {schedule}"
+        what += f" tensor {tensor}{', in rows' * rows} {values or ''}" * (tensor > 1)
         wanted, first = self.reference(replicas, given), None
         tolerance = TOLERANCE[SIZES["precision"]]
         for transport, sends in modes:
@@ -92,6 +102,14 @@ class Meshes:
             ours, theirs = (self.runner.run(program, 2, "threads", "rendezvous") for program in (mesh, ranks))
             self.tally.check(ours[0] == theirs[0] and ours[2] == theirs[2],
                              f"2 x single in {precision}: the bits of data_parallel")
+
+    def again(self):
+        """What a backward gathers again has the bits of what it would keep."""
+        for schedule in ("1f1b", "zb_v/model=gpt2", "1f1b_recompute"):
+            runs = [self.runner.run(self.runner.compile(schedule=schedule, **SIZES | dict(ranks=2), **{
+                "mesh.tensor": 2, "mesh.sequence": "true", "mesh.again": again}), 4, "threads", "rendezvous")
+                for again in ("nothing", "inputs", "all")]
+            self.tally.check(runs[0] == runs[1] == runs[2], f"{schedule}: one result whatever is gathered again")
 
     def zero(self, schedule, replicas, modes, train=None, **defines):
         """Each replica updates a shard: as if each updated all, in weights, in the optimizer's state and in the log."""
@@ -287,8 +305,14 @@ def main():
     for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
         modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
         tests.schedule(schedule, replicas, modes, tensor, **values)
+    for number, (schedule, tensor, replicas, values) in enumerate(ALL_ROWS if arguments.all else ROWS):
+        modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (arguments.all or number == 0)
+        if harness.RUNTIME and number < len(ROWS):
+            modes.append((f"streams/{number}", "rendezvous"))
+        tests.schedule(schedule, replicas, modes, tensor, rows=True, **values)
     tests.zeros(arguments.all)
-    for name in ("bits", "orders", "resumed", "rows", "logprobs", "faults", "traces") + ("rounded",) * arguments.all:
+    names = ("again", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
+    for name in names + ("rounded",) * arguments.all:
         if tests.wants(name):
             getattr(tests, name)()
     return tests.tally.close()

@@ -38,30 +38,56 @@ static Status runLong(pp_rank_t &rank, Transport &transport, const std::vector<i
   return transport.received() == sum ? Status() : internal("counted ", transport.received(), " bytes of ", sum);
 }
 
-/// All ranks, as devices of one rank, sum so many f32 each time, all sums on their way together; twice.
+/// Makes a sum one of which each member gets a share: of two rounds, the first with the longer runs, or where it lies.
+static void scatter(MessageSpec &sum, int64_t count, bool inPlace) {
+  sum.kind = MessageSpec::Kind::ReduceScatter;
+  sum.inPlace = inPlace;
+  const auto members = int64_t(sum.group.size()), rounds = int64_t(inPlace ? 1 : 2);
+  sum.cuts = {0};
+  for (int64_t round = 1; round <= rounds; ++round)
+    for (int64_t k = 1, first = sum.cuts.back() / 4, last = round == rounds ? count : count * 2 / 3; k <= members; ++k)
+      sum.cuts.push_back(4 * (first + (last - first) * k / members));
+}
+
+/// All ranks, as devices of one rank, sum so many f32 each time, all sums on their way together; twice. Of every three
+/// the second and third are cut, into shards elsewhere and in place.
 static Status runSums(pp_rank_t &rank, Transport &transport, const std::vector<int64_t> &counts) {
   RankProgram program = test::emptyPrograms(rank.ranks)[size_t(rank.rank)];
   std::vector<int32_t> all(size_t(rank.ranks));
   std::iota(all.begin(), all.end(), 0);
-  std::vector<std::vector<float>> data;
+  std::vector<std::vector<float>> data, shards;
   for (int64_t count : counts) {
     program.messages.push_back(test::sumOver(all, 7, count, Type::F32));
     program.messages.back().oneText = true;
+    if (size_t k = data.size(); k % 3 > 0)
+      scatter(program.messages.back(), count, k % 3 == 2);
     data.emplace_back(size_t(count));
+    shards.emplace_back(size_t(count));
   }
   PP_TRY(transport.prepare(program));
   for (int step = 0; step < 2; ++step) {
     for (size_t k = 0; k < data.size(); ++k) {
       for (size_t i = 0; i < data[k].size(); ++i)
         data[k][i] = float((rank.rank + 1) * int((i + k + size_t(step)) % 1009));
-      PP_CHECKED(transport.postCollective(rank, int32_t(k), data[k].data(), nullptr));
+      PP_CHECKED(transport.postCollective(rank, int32_t(k), data[k].data(),
+                                          k % 3 == 0   ? nullptr
+                                          : k % 3 == 1 ? shards[k].data()
+                                                       : data[k].data()));
     }
     const int times = rank.ranks * (rank.ranks + 1) / 2;
     for (size_t k = 0; k < data.size(); ++k) {
       PP_CHECKED(transport.complete(rank, int32_t(k)));
-      for (size_t i = 0; i < data[k].size(); ++i)
-        if (data[k][i] != float(times * int((i + k + size_t(step)) % 1009)))
-          return internal("sum ", k, " of ", data[k].size(), ": element ", i, " is ", data[k][i]);
+      const MessageSpec &message = program.messages[k];
+      std::vector<ShardRange> ranges = {{0, 0, message.bytes}};
+      if (message.isSharded())
+        for (ranges.clear(); ShardRange range : message.ranges(message.memberOf(rank.rank)))
+          ranges.push_back(range);
+      for (ShardRange range : ranges)
+        for (int64_t i = 0; i < range.bytes / 4; ++i) {
+          const float *sum = (k % 3 == 1 ? shards : data)[k].data() + range.shard / 4;
+          if (sum[i] != float(times * int((size_t(range.whole / 4 + i) + k + size_t(step)) % 1009)))
+            return internal("sum ", k, " of ", data[k].size(), ": element ", i, " is ", sum[i]);
+        }
     }
   }
   return {};

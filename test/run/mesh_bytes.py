@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Compares what devices of the tensor axis keep and exchange, as the compiler plans it, with formulas, byte by byte."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: mesh_bytes.py PP_COMPILE FOLDER [--cases N] [--seed S]
+# Random sizes of llama and gpt2 on 1F1B; t devices (Korthikanti et al. 2022, section 4, without dropout, and with what
+# docs/derivatives.md makes again):
+#   a layer keeps  llama: x, y, two statistics; q, k, v, o, lse, gate, up       gpt2: x, y, four; q, k, v, o, lse, u
+#   F    two all_reduce, or with `sequence` two gathers and two scatters; one more for the embeddings
+#   B    the same; with `again = "inputs"` two gathers more; of each norm's gain and each bias behind a sum a vector; of
+#        heads of keys with copies two weights; in the head statistics of all devices
+# An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that.
+import argparse, json, os, random, subprocess, sys
+import harness
+
+
+def aligned(size):
+    return (size + 63) // 64 * 64
+
+
+class Case:
+    """One program's sizes, and what they lead to."""
+
+    def __init__(self, draw):
+        self.tensor, self.model = draw.choice((2, 3, 4)), draw.choice(("llama", "gpt2"))
+        heads, width = self.tensor * draw.choice((1, 2)), 2 * draw.choice((2, 4, 5))
+        self.keys = draw.choice([count for count in range(1, heads + 1) if heads % count == 0 and
+                                 (count % self.tensor == 0 or self.tensor % count == 0)])
+        self.keys = self.keys if self.model == "llama" else heads
+        self.heads, self.width, self.hidden = heads, width, heads * width
+        self.ffn = self.tensor * draw.choice((8, 11, 16))
+        self.ranks = draw.choice((1, 2))
+        self.layers = self.ranks * draw.choice((1, 2, 3))
+        self.batch, self.microbatches = draw.choice((1, 2, 3)), self.ranks * draw.choice((1, 2))
+        self.length = self.tensor * draw.choice((4, 5, 8))
+        self.precision = draw.choice(("f32", "bf16", "f64"))
+        self.rows = draw.random() < 0.7
+        self.again = draw.choice(("nothing", "inputs", "all"))
+        self.vocab = draw.choice((64, 97))
+        self.bytes, self.sums = {"f32": (4, 4), "bf16": (2, 4), "f64": (8, 8)}[self.precision]
+
+    def defines(self):
+        named = dict(schedule="1f1b" if self.ranks > 1 else "single", model=self.model, layers=self.layers,
+                     hidden=self.hidden, heads=self.heads, ffn=self.ffn, microbatches=self.microbatches,
+                     microbatch=self.batch, sequence=self.length, precision=self.precision, vocab=self.vocab)
+        named |= {"kv_heads": self.keys} if self.model == "llama" else {}
+        named |= {"ranks": self.ranks} if self.ranks > 1 else {}
+        return named | {"mesh.tensor": self.tensor, "mesh.sequence": str(self.rows).lower(), "mesh.again": self.again}
+
+    def stash(self):
+        """What a device of the first rank keeps of one microbatch: of each layer, and what goes into the head."""
+        tokens, t = self.batch * self.length, self.tensor
+        own = tokens // t if self.rows else tokens  # rows of the residual stream
+        keys = max(self.keys // t, 1) * self.width
+        wide = 2 if self.model == "llama" else 1
+        kept = [own * self.hidden * self.bytes] * 2 + [own * self.sums] * (2 if self.model == "llama" else 4)
+        kept += [tokens * self.hidden // t * self.bytes] * 2 + [tokens * keys * self.bytes] * 2
+        kept += [tokens * self.heads // t * self.sums] + [tokens * self.ffn // t * self.bytes] * wide
+        kept += [tokens * self.hidden * self.bytes] * 2 if self.rows and self.again == "nothing" else []
+        return sum(map(aligned, kept)) * self.layers // self.ranks + aligned(kept[0]) * (self.ranks == 1)
+
+    def exchanges(self, rank):
+        """By phase and kind: how many a step has, and the bytes that come to a device."""
+        t, layers = self.tensor, self.layers // self.ranks
+        first, last = rank == 0, rank == self.ranks - 1
+        whole = self.batch * self.length * self.hidden * self.bytes * (t - 1) // t
+        forward, backward = {"ar": [], "ag": [], "rs": []}, {"ar": [], "ag": [], "rs": []}
+        vectors = layers * (2 if self.model == "llama" else 6) + last * (1 if self.model == "llama" else 2)
+        if self.rows:
+            forward["ag"] += [whole] * 2 * layers
+            forward["rs"] += [whole] * (2 * layers + (first and self.model == "llama"))
+            forward["ar"] += [2 * whole] * (first and self.model == "gpt2")
+            again = 0 if self.again == "nothing" else 2
+            backward["ag"] += [whole] * ((2 + again) * layers + first + last)
+            backward["rs"] += [whole] * (2 * layers + last)
+            backward["ar"] += [2 * (t - 1) * self.hidden * self.sums // t] * vectors
+        else:
+            forward["ar"] += [2 * whole] * (2 * layers + first)
+            backward["ar"] += [2 * whole] * (2 * layers + last)
+        if t > self.keys:
+            copies = t // self.keys
+            backward["ar"] += [2 * (copies - 1) * self.hidden * self.width * self.sums // copies] * 2 * layers
+        if last:
+            backward["ag"] += [3 * self.sums * self.batch * self.length * (t - 1)]
+        names = {"ar": "tensor.all_reduce", "ag": "tensor.all_gather", "rs": "tensor.reduce_scatter"}
+        return {phase: {names[kind]: [len(each) * self.microbatches, sum(each) * self.microbatches]
+                        for kind, each in kinds.items() if each}
+                for phase, kinds in (("F", forward), ("B", backward)) if any(kinds.values())}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    parser.add_argument("--cases", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=17)
+    arguments = parser.parse_args()
+    os.makedirs(arguments.folder, exist_ok=True)
+    draw, tally = random.Random(arguments.seed), harness.Tally()
+    for _ in range(arguments.cases):
+        case = Case(draw)
+        given = [word for name, value in case.defines().items() for word in ("-D", f"{name}={value}")]
+        made = subprocess.run([arguments.compiler, harness.TRAIN, *given, "--emit=stats"], capture_output=True,
+                              text=True)
+        said = " ".join(given[1::2])
+        if made.returncode:
+            tally.check(False, f"{said}: {made.stderr[-300:]}")
+            continue
+        ranks = json.loads(made.stdout)["per_rank"]
+        in_flight = min(case.ranks, case.microbatches)
+        kept = case.stash() * in_flight
+        tally.check(ranks[0]["peak_bytes"]["stash"] == kept,
+                    f"{said}: stash {ranks[0]['peak_bytes']['stash']}, expected {kept}")
+        for rank, its in enumerate(ranks):
+            found = {phase: kinds for phase, kinds in its["exchanges"].items() if phase in "FB"}
+            expected = case.exchanges(rank)
+            tally.check(found == expected, f"{said}: exchanges of rank {rank}"
+                                           + ("" if found == expected else f" {found}, expected {expected}"))
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
