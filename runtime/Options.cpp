@@ -1,13 +1,11 @@
 // Parses the trainer's command line strictly: every option once, every value in its range, the nearest name offered.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Options.h"
-#include "runtime/files/Folder.h"
-#include "runtime/files/Tokens.h"
+#include "runtime/trainer/Outputs.h"
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <set>
 
@@ -137,8 +135,8 @@ Status readShardSize(const std::string &value, Options &options) {
 const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
       pathOption("data", "FILE|random",
-                 "text (bytes as tokens), a token file of llm.c, or random tokens; u16:FILE, u32:FILE:\n"
-                 "a file of tokens only, of 16 or 32 bits each",
+                 "text (bytes as tokens), a token file of llm.c, or random tokens; u8:FILE, u16:FILE,\n"
+                 "u32:FILE: a file of tokens only, of 8, 16 or 32 bits each",
                  &Options::data),
       pathOption("source", "FILE|random",
                  "what the encoder reads, if the model has one; without it, the encoder reads\n"
@@ -294,44 +292,6 @@ Status checkTogether(const Options &options) {
   return {};
 }
 
-/// Nothing that is written is read, or written by another option, too.
-Status checkFiles(const Options &options) {
-  std::vector<std::pair<const char *, std::string>> known;
-  for (auto [name, path] :
-       {std::pair("data", tokenPath(options.data)), {"eval", tokenPath(options.eval)}, {"load", options.load}})
-    if (!path.empty() && (path != "random" || name != std::string("data")))
-      known.push_back({name, path});
-  for (auto [name, path] : {std::pair("grads", &options.grads),
-                            {"log", &options.log},
-                            {"trace", &options.trace},
-                            {"profile", &options.profile},
-                            {"logprobs", &options.logprobs},
-                            {"batches", &options.batches},
-                            {"save", &options.save},
-                            {"merge", &options.merge}}) {
-    for (const auto &[other, its] : known)
-      if (std::error_code none; !path->empty() && (*path == its || std::filesystem::equivalent(*path, its, none)))
-        return invalid("`--", name, " ", *path, "` would be written over what `--", other, "` names");
-    if (!path->empty())
-      known.push_back({name, *path});
-  }
-  return {};
-}
-
-/// A save replaces its folder, and on the way `<folder>.tmp`: no weights that are read may lie there. A run that
-/// resumes may replace its own checkpoint.
-Status checkSaved(const Options &options) {
-  namespace fs = std::filesystem;
-  std::string folder = withoutEndSlash(options.save);
-  std::error_code none;
-  for (const std::string &read :
-       {options.load, fs::path(options.load).parent_path().string(), options.adapter, options.resume})
-    for (const std::string &replaced : {folder, folder + ".tmp"})
-      if (!read.empty() && !(read == options.resume && replaced == folder) && fs::equivalent(read, replaced, none))
-        return invalid("`--save ", options.save, "` would replace `", replaced, "`, whose weights are read");
-  return {};
-}
-
 /// What ends the program before it trains has no use for other options.
 Status checkAlone(const std::set<std::string> &seen) {
   for (const char *alone : {"info", "version"})
@@ -398,8 +358,7 @@ Status resolveWeights(const Program &program, Options &options) {
     options.load = program.folder;
   if (!options.allowUnused.empty() && options.load.empty())
     return invalid("`--allow-unused` needs `--load`");
-  PP_TRY(checkFiles(options));
-  return checkSaved(options);
+  return checkPaths(options);
 }
 
 std::string helpText(const Program &program) {

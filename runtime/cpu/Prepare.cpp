@@ -1,9 +1,11 @@
 // Prepares a rank's ops: picks the ISA, creates the products, fills the rope tables, sizes the scratch.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/Status.h"
 #include "runtime/cpu/Gemm.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
 #include <cblas.h>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -54,13 +56,32 @@ struct AlignedFree {
 
 /// oneDNN of this distribution runs OpenMP threads; a rank is one thread unless the user says otherwise. The library is
 /// only reached through oneDNN, so its function is looked up instead of linked.
-void limitThreads() {
-  const char *wanted = std::getenv("PP_THREADS");
-  int threads = wanted ? std::max(1, std::atoi(wanted)) : 1;
+void limitThreads(int threads) {
   if (void *set = dlsym(RTLD_DEFAULT, "omp_set_num_threads"))
     reinterpret_cast<void (*)(int)>(set)(threads);
   static std::once_flag once; // OpenBLAS has one number for the whole process
   std::call_once(once, [&] { openblas_set_num_threads(threads); });
+}
+
+constexpr int maxThreads = 1024;
+
+/// What the environment asks for, held against what there is.
+pp_status_t readEnvironment(int &threads, std::string &why) {
+  threads = 1;
+  if (const char *wanted = std::getenv("PP_THREADS")) {
+    const char *last = wanted + std::strlen(wanted);
+    if (auto [end, error] = std::from_chars(wanted, last, threads);
+        error != std::errc() || end != last || threads < 1 || threads > maxThreads) {
+      why = text("PP_THREADS expects a whole number from 1 to ", maxThreads, ", got `", wanted, "`");
+      return PP_INVALID;
+    }
+  }
+  const char *isa = std::getenv("PP_ISA");
+  for (const char *known : {"plain", "avx2", "avx512", "avx512_bf16"})
+    if (!isa || !std::strcmp(isa, known))
+      return PP_OK;
+  why = text("PP_ISA expects `plain`, `avx2`, `avx512` or `avx512_bf16`, got `", isa, "`");
+  return PP_INVALID;
 }
 
 } // namespace
@@ -161,7 +182,10 @@ Kernels::~Kernels() = default;
 
 pp_status_t Kernels::prepare(const std::vector<OpSpec> &specs, std::unique_ptr<Kernels> &kernels,
                              std::string &message) {
-  limitThreads();
+  int threads = 1;
+  if (pp_status_t code = readEnvironment(threads, message); code != PP_OK)
+    return code;
+  limitThreads(threads);
   try {
     auto state = std::make_unique<State>();
     state->ops.resize(specs.size());

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <unistd.h>
@@ -17,18 +18,36 @@ namespace {
 
 constexpr uintmax_t maxCopiedBytes = 64 << 20;
 
-/// What a checkpoint in the folder consists of: as its state.json says, which is the first file that is written.
-std::set<std::string> filesOfOurs(const std::string &folder) {
-  std::set<std::string> names = {WeightFiles::singleName, optimizerFile, stateFile};
-  std::string body;
-  if (!readText(folder + "/" + stateFile, body).ok())
-    return names;
-  auto root = nlohmann::json::parse(body, nullptr, false);
-  if (root.is_object() && root.contains("format") && root.contains("files") && root["files"].is_array())
-    for (const auto &name : root["files"])
-      if (name.is_string())
-        names.insert(name.get<std::string>());
-  return names;
+/// The files that our mark in this folder lists; nothing: there is none. What a mark says decides, not its name.
+std::optional<std::set<std::string>> filesOfOurs(const std::string &folder) {
+  for (const char *mark : {stateFile, mergeFile}) {
+    std::string body;
+    if (std::error_code none;
+        !std::filesystem::is_regular_file(folder + "/" + mark, none) || !readText(folder + "/" + mark, body).ok())
+      continue;
+    try {
+      auto root = parseJson(body);
+      if (root.at("format") != 1 || !root.at("made_by").at("schedule").is_string())
+        continue;
+      auto names = root.at("files").get<std::set<std::string>>();
+      names.insert(mark);
+      return names;
+    } catch (const std::exception &) { // somebody else's, or cut
+    }
+  }
+  return {};
+}
+
+/// Removes a folder of ours, the marks last: what is left of it if we are killed is still ours.
+void removeOurs(const std::string &folder) {
+  std::error_code none;
+  std::vector<std::filesystem::path> rest;
+  for (const auto &entry : std::filesystem::directory_iterator(folder, none))
+    if (std::string name = entry.path().filename().string(); name != stateFile && name != mergeFile)
+      rest.push_back(entry.path());
+  for (const auto &path : rest)
+    std::filesystem::remove(path, none);
+  std::filesystem::remove_all(folder, none);
 }
 
 bool hasWeights(const std::string &name) {
@@ -56,12 +75,17 @@ Status checkReplaceable(const std::string &folder) {
   if (folder == "." || folder == ".." || folder == "/")
     return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder; name a new one");
   std::error_code ignored;
-  const std::set<std::string> ours = filesOfOurs(folder);
+  const auto ours = filesOfOurs(folder);
   for (const auto &entry : std::filesystem::directory_iterator(folder, error)) {
     std::string name = entry.path().filename().string();
     std::string whole =
-        name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name; // left by a run that was killed
-    if (!ours.contains(whole) || entry.is_directory(ignored))
+        name.ends_with(".tmp") ? name.substr(0, name.size() - 4) : name;             // left by a run that was killed
+    const bool begins = name != whole && (whole == stateFile || whole == mergeFile); // a mark that was never whole
+    if (!ours && !begins)
+      return invalid("cannot save to `", folder,
+                     "`: a checkpoint replaces its whole folder, and no run of pp made this ", "one, which has `", name,
+                     "`; name a new one");
+    if ((ours && !ours->contains(whole) && !begins) || entry.is_directory(ignored))
       return invalid("cannot save to `", folder, "`: a checkpoint replaces its whole folder, and `", name,
                      "` there is not part of a checkpoint; name a new one");
   }
@@ -72,7 +96,7 @@ Status makeFresh(const std::string &folder, std::string &fresh) {
   fresh = folder + ".tmp";
   PP_TRY(checkReplaceable(fresh));
   std::error_code error;
-  std::filesystem::remove_all(fresh, error);
+  removeOurs(fresh);
   if (!std::filesystem::create_directory(fresh, error))
     return refused("cannot save to `", folder, "`: cannot make `", fresh,
                    "`: ", error ? error.message() : "it is there and cannot be removed");
@@ -85,16 +109,33 @@ Status replaceFolder(const std::string &fresh, const std::string &folder) {
     if (rename(fresh.c_str(), folder.c_str()) != 0)
       return refused("cannot rename `", fresh, "` to `", folder, "`: ", strerror(errno));
   } else if (renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
-    std::filesystem::remove_all(fresh, error);
+    removeOurs(fresh);
   } else { // a file system that cannot exchange: keep the old one beside until the new one is there
     std::string old = folder + ".old";
     PP_TRY(checkReplaceable(old));
-    std::filesystem::remove_all(old, error);
+    removeOurs(old);
     if (rename(folder.c_str(), old.c_str()) != 0 || rename(fresh.c_str(), folder.c_str()) != 0)
       return refused("cannot replace `", folder, "`: ", strerror(errno));
-    std::filesystem::remove_all(old, error);
+    removeOurs(old);
   }
   return syncFolder(std::filesystem::path(folder).parent_path().string());
+}
+
+std::string followLinks(const std::string &path) {
+  constexpr int most = 40; // as many as Linux follows
+  std::string place = path;
+  std::error_code error;
+  for (int i = 0; i < most && std::filesystem::is_symlink(withoutEndSlash(place), error); ++i) {
+    const std::filesystem::path link = withoutEndSlash(place), to = std::filesystem::read_symlink(link, error);
+    place = to.is_absolute() ? to.string() : (link.parent_path() / to).string();
+  }
+  return std::filesystem::is_symlink(withoutEndSlash(place), error) ? path : place;
+}
+
+Status writeMark(const std::string &path, const std::string &body) {
+  PP_TRY(writeText(path + ".tmp", body));
+  return rename((path + ".tmp").c_str(), path.c_str()) == 0 ? Status()
+                                                            : refused("cannot write `", path, "`: ", strerror(errno));
 }
 
 Status writeText(const std::string &path, const std::string &body) {
@@ -109,6 +150,9 @@ Status writeText(const std::string &path, const std::string &body) {
 }
 
 Status readText(const std::string &path, std::string &body) {
+  std::error_code none;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none))
+    return refused("cannot read `", path, "`: it is not a regular file");
   std::ifstream file(path, std::ios::binary);
   if (!file)
     return refused("cannot read `", path, "`: ", strerror(errno));
@@ -121,7 +165,7 @@ Status filesBeside(const WeightFiles &model, std::vector<std::string> &names, st
   for (const auto &entry : std::filesystem::directory_iterator(model.path(), error)) {
     std::string name = entry.path().filename().string();
     if (!entry.is_regular_file(ignored) || hasWeights(name) || name.ends_with(".py") || name.ends_with(".tmp") ||
-        name == stateFile)
+        name == stateFile || name == mergeFile)
       continue;
     (entry.file_size(ignored) > maxCopiedBytes ? tooLarge : names).push_back(name);
   }

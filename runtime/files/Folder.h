@@ -9,18 +9,21 @@ namespace pp {
 
 inline constexpr const char *optimizerFile = "optimizer.safetensors";
 inline constexpr const char *stateFile = "state.json";
+inline constexpr const char *mergeFile = "pp_merge.json"; ///< the mark of a folder of --merge
 
 /// A path without the slashes at its end.
 [[nodiscard]] std::string withoutEndSlash(std::string path);
 
-/// Refuses a folder that exists unless all in it is ours: what its `state.json` lists as `files`, and what a save that
-/// was killed left.
+/// Refuses a folder that exists unless it is empty or all in it is ours: what our mark in it, `state.json` or
+/// `pp_merge.json`, lists as `files`, and what a save that was killed left.
 Status checkReplaceable(const std::string &folder);
 /// Makes an empty folder `<folder>.tmp`.
 Status makeFresh(const std::string &folder, std::string &fresh);
 /// Puts the finished folder `fresh` where `folder` is; at no moment is there none.
 Status replaceFolder(const std::string &fresh, const std::string &folder);
 
+/// Writes a mark: it is there whole or not at all. It is the first file in its folder, and leaves as the last.
+Status writeMark(const std::string &path, const std::string &body);
 /// Writes the file and waits until it is on the disk.
 Status writeText(const std::string &path, const std::string &body);
 /// Reads a file; `path` names it in errors.

@@ -1,9 +1,8 @@
 // Sums up the events of all ranks: each task body and each size of message, over the steps of usual length.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/files/Profile.h"
+#include "runtime/files/Draft.h"
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -176,14 +175,11 @@ Status writeProfile(const std::string &path, const Program &program, std::string
                {"transport", std::string(transport)},
                {"made_from", Json::parse(program.fingerprint)}};
   json.update(Summary(ranks).json());
-  std::string text = json.dump(1) + "\n", draft = path + ".new";
-  FILE *file = fopen(draft.c_str(), "wb");
-  bool failed = !file || fwrite(text.data(), 1, text.size(), file) != text.size();
-  if (file)
-    failed |= fclose(file) != 0;
-  if (failed || rename(draft.c_str(), path.c_str()) != 0)
-    return refused("cannot write `", path, "` of --profile: ", strerror(errno));
-  return {};
+  std::string text = json.dump(1) + "\n";
+  Draft draft;
+  PP_TRY(draft.open(path));
+  fwrite(text.data(), 1, text.size(), draft.file());
+  return draft.finish(); // it knows whether all was written
 }
 
 } // namespace pp

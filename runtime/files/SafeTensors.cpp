@@ -6,12 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace pp {
@@ -19,6 +16,8 @@ namespace {
 
 /// The format's own bound on the header.
 constexpr uint64_t maxHeaderBytes = 100'000'000;
+/// Printing what is deeper would need a stack of its own.
+constexpr int maxJsonDepth = 64;
 
 /// Bytes of one element, 0 for an unknown type.
 int64_t bytesOf(const std::string &type) {
@@ -70,7 +69,9 @@ std::optional<Type> typeOfFile(const std::string &type) {
 nlohmann::json parseJson(std::string_view body) {
   using nlohmann::json;
   std::vector<std::set<std::string>> keys; // of the objects that are open
-  return json::parse(body, [&keys](int, json::parse_event_t event, json &value) {
+  return json::parse(body, [&keys](int depth, json::parse_event_t event, json &value) {
+    if (depth > maxJsonDepth)
+      throw std::invalid_argument(text("it is nested more than ", maxJsonDepth, " deep"));
     if (event == json::parse_event_t::object_start)
       keys.emplace_back();
     if (event == json::parse_event_t::object_end)
@@ -90,34 +91,13 @@ SafeTensors::Reader SafeTensors::readerOf(const std::string &type) {
   return nullptr;
 }
 
-SafeTensors::~SafeTensors() {
-  if (mapping)
-    munmap(mapping, mappedBytes);
-}
-
 Status SafeTensors::open(const std::string &path) {
   name = path;
-  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info;
-  if (file < 0 || fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-    int error = file < 0 ? errno : EINVAL;
-    if (file >= 0)
-      close(file);
-    return refused("cannot read `", path, "`: ", error == EINVAL ? "it is not a regular file" : strerror(error));
-  }
-  mappedBytes = size_t(info.st_size);
-  if (mappedBytes < 8) {
-    close(file);
+  PP_TRY(mapping.open(path, ""));
+  const size_t mappedBytes = mapping.bytes().size();
+  if (mappedBytes < 8)
     return invalid("`", path, "` is not a safetensors file: ", mappedBytes, " bytes, the header's length alone has 8");
-  }
-  mapping = mmap(nullptr, mappedBytes, PROT_READ, MAP_PRIVATE, file, 0);
-  int error = errno;
-  close(file);
-  if (mapping == MAP_FAILED) {
-    mapping = nullptr;
-    return refused("cannot map `", path, "`: ", strerror(error));
-  }
-  const char *start = static_cast<const char *>(mapping);
+  const char *start = mapping.bytes().data();
   uint64_t headerBytes = 0;
   memcpy(&headerBytes, start, 8);
   if (headerBytes > maxHeaderBytes)
@@ -190,21 +170,9 @@ Status SafeTensors::checkLayout(int64_t dataBytes) const {
   return {};
 }
 
-SafeTensorsWriter::~SafeTensorsWriter() {
-  if (file) {
-    fclose(file);
-    unlink(temporary.c_str());
-  }
-}
-
-Status SafeTensorsWriter::failed(const char *what) {
-  return refused("cannot ", what, " `", path, "`: ", strerror(errno));
-}
-
 Status SafeTensorsWriter::open(const std::string &target, const std::vector<FileTensor> &tensors,
                                const std::map<std::string, std::string> &metadata) {
   path = target;
-  temporary = path + ".tmp";
   nlohmann::ordered_json root;
   root["__metadata__"] = metadata;
   int64_t at = 0;
@@ -216,30 +184,17 @@ Status SafeTensorsWriter::open(const std::string &target, const std::vector<File
   std::string header = root.dump();
   header.resize((header.size() + 7) / 8 * 8, ' ');
   uint64_t headerBytes = header.size();
-  file = fopen(temporary.c_str(), "wb");
-  if (!file)
-    return failed("write");
+  PP_TRY(draft.open(target));
   PP_TRY(write(&headerBytes, 8));
   return write(header.data(), header.size());
 }
 
 Status SafeTensorsWriter::write(const void *data, size_t bytes) {
-  return fwrite(data, 1, bytes, file) == bytes ? Status() : failed("write");
+  return fwrite(data, 1, bytes, draft.file()) == bytes ? Status()
+                                                       : refused("cannot write `", path, "`: ", strerror(errno));
 }
 
-Status SafeTensorsWriter::finish() {
-  bool written = fflush(file) == 0 && fsync(fileno(file)) == 0;
-  Status status = written ? Status() : failed("write");
-  fclose(file);
-  file = nullptr;
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0)
-    status = failed("rename to");
-  if (!status.ok()) {
-    unlink(temporary.c_str());
-    return status;
-  }
-  return syncFolder(std::filesystem::path(path).parent_path().string());
-}
+Status SafeTensorsWriter::finish() { return draft.finish(); }
 
 Status syncFolder(const std::string &path) {
   int folder = open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

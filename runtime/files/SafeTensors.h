@@ -4,7 +4,8 @@
 #define PP_RUNTIME_FILES_SAFETENSORS_H
 
 #include "runtime/Program.h"
-#include <cstdio>
+#include "runtime/files/Draft.h"
+#include "runtime/files/Mapping.h"
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -30,16 +31,11 @@ struct FileTensor {
 [[nodiscard]] const char *fileType(Type type);
 /// Nothing for types that hold no reals, or that the runtime does not compute with.
 [[nodiscard]] std::optional<Type> typeOfFile(const std::string &type);
-/// Parses JSON. Throws, also if an object has a key twice.
+/// Parses JSON. Throws, also if an object has a key twice, or if it is nested deeper than a file of ours or of a model.
 [[nodiscard]] nlohmann::json parseJson(std::string_view body);
 
 class SafeTensors {
 public:
-  SafeTensors() = default;
-  ~SafeTensors();
-  SafeTensors(const SafeTensors &) = delete;
-  SafeTensors &operator=(const SafeTensors &) = delete;
-
   Status open(const std::string &path);
 
   [[nodiscard]] const std::map<std::string, FileTensor> &tensors() const { return entries; }
@@ -58,15 +54,13 @@ private:
   std::string name;
   std::map<std::string, FileTensor> entries;
   std::map<std::string, std::string> remarks;
-  void *mapping = nullptr;
-  size_t mappedBytes = 0;
+  Mapping mapping;
   const char *base = nullptr;
 };
 
 /// Writes beside the file and renames at the end; a file that was not finished is removed.
 class SafeTensorsWriter {
 public:
-  ~SafeTensorsWriter();
   /// begin and end of `tensors` are ignored: the data follow in this order.
   Status open(const std::string &path, const std::vector<FileTensor> &tensors,
               const std::map<std::string, std::string> &metadata);
@@ -74,13 +68,9 @@ public:
   Status finish();
 
 private:
-  Status failed(const char *what);
-  std::string path, temporary;
-  FILE *file = nullptr;
+  std::string path;
+  Draft draft;
 };
-
-/// Makes the names inside a folder durable.
-Status syncFolder(const std::string &path);
 
 } // namespace pp
 

@@ -4,12 +4,8 @@
 #include "runtime/files/Random.h"
 #include "runtime/files/SafeTensors.h"
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <string_view>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace pp {
@@ -26,12 +22,37 @@ struct TokenFormat {
 constexpr TokenFormat formats[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 /// The width that the words before the file's name say; 0: none.
-int64_t widthSaid(const std::string &data) { return data.starts_with("u16:") ? 2 : data.starts_with("u32:") ? 4 : 0; }
+int64_t widthSaid(const std::string &data) {
+  constexpr std::pair<std::string_view, int64_t> widths[] = {{"u8:", 1}, {"u16:", 2}, {"u32:", 4}};
+  for (auto [begin, width] : widths)
+    if (data.starts_with(begin))
+      return width;
+  return 0;
+}
 
 constexpr std::string_view numpyMagic = "\x93NUMPY";
 constexpr const char *numpy = "an array of NumPy, whose header is no tokens; its `tofile` writes tokens alone";
 
-/// What a file that is no text begins like, or nothing. A text has no byte 0; the files below may have none early on.
+/// Whether all of this is UTF-8 without control characters that no text has. It may end inside a character.
+bool isText(std::string_view body) {
+  for (size_t i = 0; i < body.size();) {
+    const auto lead = uint8_t(body[i]);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+    constexpr std::string_view controls =
+        "\t\n\v\f\r\b\x1b\x1a"; // the last two: of terminals, and of old ends of files
+    if (length == 1 && (lead < 0x20 || lead == 0x7f) && controls.find(char(lead)) == std::string_view::npos)
+      return false;
+    if (length > 1 && (lead < 0xc2 || lead > 0xf4))
+      return false;
+    for (size_t j = i + 1; j < i + length && j < body.size(); ++j)
+      if ((uint8_t(body[j]) & 0xc0) != 0x80)
+        return false;
+    i += length;
+  }
+  return true;
+}
+
+/// What a file that is no text begins like, or nothing. Bytes of any other file are no tokens unless the user says so.
 std::string binaryKind(std::string_view body) {
   constexpr std::pair<std::string_view, const char *> kinds[] = {{"PK\x03\x04", "a zip archive"},
                                                                  {"\x1f\x8b", "a gzip archive"},
@@ -40,19 +61,16 @@ std::string binaryKind(std::string_view body) {
   for (auto [begin, kind] : kinds)
     if (body.starts_with(begin))
       return kind;
-  return body.substr(0, sampleBytes).find('\0') == std::string_view::npos ? "" : "binary and no token file of llm.c";
+  return isText(body.substr(0, sampleBytes)) ? "" : "neither UTF-8 text nor a token file of llm.c";
 }
 
 } // namespace
 
-std::string tokenPath(const std::string &data) { return widthSaid(data) ? data.substr(4) : data; }
+std::string tokenPath(const std::string &data) { return widthSaid(data) ? data.substr(data.find(':') + 1) : data; }
 
 Tokens::Tokens() = default;
 
-Tokens::~Tokens() {
-  if (mapping)
-    munmap(mapping, mappedBytes);
-}
+Tokens::~Tokens() = default;
 
 Status Tokens::open(const std::string &data, int64_t vocab, uint64_t seed, bool check) {
   this->vocab = vocab;
@@ -81,25 +99,8 @@ Status Tokens::checkTokens(const std::string &path) const {
 }
 
 Status Tokens::map(const std::string &path) {
-  int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0)
-    return refused("cannot read data `", path, "`: ", strerror(errno));
-  struct stat info;
-  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(file);
-    return refused("cannot read data `", path, "`: it is not a regular file");
-  }
-  mappedBytes = size_t(info.st_size);
-  if (mappedBytes > 0) {
-    mapping = mmap(nullptr, mappedBytes, PROT_READ, MAP_PRIVATE, file, 0);
-    if (mapping == MAP_FAILED)
-      mapping = nullptr;
-  }
-  int error = errno;
-  close(file);
-  if (mappedBytes > 0 && !mapping)
-    return refused("cannot map data `", path, "`: ", strerror(error));
-  first = static_cast<const char *>(mapping);
+  PP_TRY(mapping.open(path, "data "));
+  first = mapping.bytes().data();
   return {};
 }
 
@@ -109,8 +110,9 @@ Status Tokens::readFormat(const std::string &path, int64_t tokenBytes) {
   PP_TRY(map(path));
   if (!tokenBytes)
     return readHeader(path);
-  if (std::string_view(first, mappedBytes).starts_with(numpyMagic))
+  if (mapping.bytes().starts_with(numpyMagic))
     return invalid("data `", path, "` is ", numpy);
+  const size_t mappedBytes = mapping.bytes().size();
   if (int64_t(mappedBytes) % tokenBytes != 0)
     return invalid("`", path, "` has ", mappedBytes, " bytes, which is no multiple of the ", tokenBytes,
                    " bytes of a token");
@@ -179,7 +181,7 @@ Status Tokens::readMegatron(const std::string &prefix) {
   constexpr int64_t headBytes = 34;
   PP_TRY(map(index));
   const char *bytes = first;
-  const int64_t size = int64_t(mappedBytes);
+  const int64_t size = int64_t(mapping.bytes().size());
   if (size < headBytes || std::string_view(bytes, 9) != std::string_view("MMIDIDX\0\0", 9))
     return invalid("`", index, "` is no index of a Megatron dataset");
   auto number = [&](int64_t place) {
@@ -215,21 +217,20 @@ Status Tokens::readMegatron(const std::string &prefix) {
                      sequences, ", in their order");
     begins.push_back(starts[size_t(mark)]);
   }
-  munmap(mapping, mappedBytes);
-  mapping = nullptr;
   PP_TRY(map(prefix + ".bin"));
   width = widths[code];
   tokens = counted;
-  if (counted * width > int64_t(mappedBytes))
+  if (const size_t mappedBytes = mapping.bytes().size(); counted * width > int64_t(mappedBytes))
     return invalid("`", prefix, ".bin` is truncated: `", index, "` says ", counted, " tokens of ", width,
                    " bytes, the file has ", mappedBytes, " bytes");
   return {};
 }
 
 Status Tokens::readHeader(const std::string &path) {
+  const size_t mappedBytes = mapping.bytes().size();
   int32_t header[3] = {};
   if (mappedBytes >= sizeof header)
-    memcpy(header, mapping, sizeof header);
+    memcpy(header, first, sizeof header);
   for (const TokenFormat &format : formats) {
     if (header[0] != format.magic)
       continue;
@@ -249,11 +250,11 @@ Status Tokens::readHeader(const std::string &path) {
     return {};
   }
   tokens = int64_t(mappedBytes);
-  if (std::string_view(first, mappedBytes).starts_with(numpyMagic))
+  if (mapping.bytes().starts_with(numpyMagic))
     return invalid("data `", path, "` is ", numpy);
-  if (std::string kind = binaryKind({first, mappedBytes}); !kind.empty())
-    return invalid("data `", path, "` is ", kind, "; if it holds nothing but tokens, `u16:", path, "` or `u32:", path,
-                   "` says how wide they are");
+  if (std::string kind = binaryKind(mapping.bytes()); !kind.empty())
+    return invalid("data `", path, "` is ", kind, "; if it holds nothing but tokens, `u8:", path, "`, `u16:", path,
+                   "` or `u32:", path, "` says how wide they are");
   return {};
 }
 

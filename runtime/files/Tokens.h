@@ -3,7 +3,7 @@
 #ifndef PP_RUNTIME_FILES_TOKENS_H
 #define PP_RUNTIME_FILES_TOKENS_H
 
-#include "runtime/Status.h"
+#include "runtime/files/Mapping.h"
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,12 +20,12 @@ public:
   Tokens(const Tokens &) = delete;
   Tokens &operator=(const Tokens &) = delete;
 
-  /// Opens a text (bytes are tokens), a token file of llm.c, or with `u16:` or `u32:` before its name a file of nothing
-  /// but tokens. llm.c's header has 256 int32: 20240520, 1 and the count before u16 tokens; 20240801, 7 and the count
-  /// before u32. A name PREFIX for which there is a PREFIX.idx is a dataset of Megatron. A .safetensors file has
-  /// `tokens` of type I32, U32 or U16; it may have `documents` I64, where each begins and at last the number of tokens,
-  /// and `counted` U8, 1 for a token that counts as a target. `random`: tokens from the seed. With `check` every token
-  /// is held against the vocabulary.
+  /// Opens a text (UTF-8, whose bytes are tokens), a token file of llm.c, or with `u8:`, `u16:` or `u32:` before its
+  /// name a file of nothing but tokens. llm.c's header has 256 int32: 20240520, 1 and the count before u16 tokens;
+  /// 20240801, 7 and the count before u32. A name PREFIX for which there is a PREFIX.idx is a dataset of Megatron. A
+  /// .safetensors file has `tokens` of type I32, U32 or U16; it may have `documents` I64, where each begins and at last
+  /// the number of tokens, and `counted` U8, 1 for a token that counts as a target. `random`: tokens from the seed.
+  /// With `check` every token is held against the vocabulary.
   Status open(const std::string &path, int64_t vocab, uint64_t seed, bool check);
 
   /// What tells these tokens from others: their number, and a hash of the first and the last of them; of a program that
@@ -55,8 +55,7 @@ private:
   int64_t vocab = 1, tokens = 0;
   uint64_t seed = 0;
   bool random = false;
-  void *mapping = nullptr;
-  size_t mappedBytes = 0;
+  Mapping mapping;
   const char *first = nullptr; ///< the first token
   int64_t width = 1;           ///< bytes of a token
   std::vector<int64_t> begins;
@@ -64,7 +63,7 @@ private:
   std::unique_ptr<SafeTensors> dataset;
 };
 
-/// The file that `--data` names: without `u16:` or `u32:`, which say what it holds.
+/// The file that `--data` names: without `u8:`, `u16:` or `u32:`, which say what it holds.
 [[nodiscard]] std::string tokenPath(const std::string &data);
 
 } // namespace pp

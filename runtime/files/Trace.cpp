@@ -8,9 +8,8 @@
 // of one line must not overlap, and arrows need something to end at, so a message begins after the one before it and
 // lasts a microsecond at least.
 #include "runtime/files/Trace.h"
+#include "runtime/files/Draft.h"
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -226,16 +225,10 @@ std::vector<std::vector<int64_t>> numberMessages(const std::vector<RankTrace> &r
 }
 
 Status writeTrace(const std::string &path, const Program &program, const std::vector<RankTrace> &ranks) {
-  std::string draft = path + ".new";
-  FILE *file = fopen(draft.c_str(), "wb");
-  if (!file)
-    return refused("cannot write `", path, "` of --trace: ", strerror(errno));
-  Writer(file, program, ranks).write();
-  bool failed = ferror(file) != 0;
-  failed |= fclose(file) != 0;
-  if (failed || rename(draft.c_str(), path.c_str()) != 0)
-    return refused("cannot write `", path, "` of --trace: ", strerror(errno));
-  return {};
+  Draft draft;
+  PP_TRY(draft.open(path));
+  Writer(draft.file(), program, ranks).write();
+  return draft.finish();
 }
 
 } // namespace pp

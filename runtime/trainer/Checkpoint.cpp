@@ -7,14 +7,16 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 using nlohmann::ordered_json;
 
 namespace pp {
 namespace {
+
+constexpr double mostSteps = 1e9; ///< as of --steps
 
 /// A tensor of a checkpoint: gathered from its pieces, or copied from the files that were read.
 struct OutTensor {
@@ -221,7 +223,7 @@ Status writeState(const Program &program, const std::string &path, const RunStat
   if (!state.origin.empty())
     root["origin"] = state.origin;
   root["files"] = files;
-  return writeText(path, root.dump(2) + "\n");
+  return writeMark(path, root.dump(2) + "\n");
 }
 
 /// Adds factor A B to the weight, all in the layouts of files: A [rank, in], B [out, rank], the weight [out, in] or, as
@@ -371,8 +373,19 @@ Status makeMergePlan(RankMemory &memory, const WeightLayout &layout, Plan &plan)
 Status writeMerged(RankMemory &memory, const std::string &fresh, const WeightLayout &layout, int64_t &vanished) {
   Plan plan;
   PP_TRY(makeMergePlan(memory, layout, plan));
-  if (memory.program.device == 0)
+  if (memory.program.device == 0) {
+    std::vector<std::string> names, tooLarge;
+    PP_TRY(copiedFiles(layout, names, tooLarge));
+    for (const OutFile &file : plan.files)
+      names.push_back(file.name);
+    if (!plan.index.empty())
+      names.push_back(WeightFiles::indexName);
+    const Program &program = memory.emitted.program();
+    const ordered_json mark = {
+        {"format", 1}, {"made_by", {{"schedule", program.schedule}, {"ranks", program.ranks}}}, {"files", names}};
+    PP_TRY(writeMark(fresh + "/" + mergeFile, mark.dump(2) + "\n"));
     PP_TRY(writeBeside(fresh, layout, plan));
+  }
   for (const OutFile &file : plan.files)
     PP_TRY(writeFile(memory, fresh, file, {{"format", "pt"}}, vanished));
   return {};
@@ -401,7 +414,7 @@ template <typename Write> Status replaceBy(RankMemory &memory, const std::string
 } // namespace
 
 Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayout &layout, std::string &remark) {
-  std::string folder = withoutEndSlash(path), fresh;
+  std::string folder = withoutEndSlash(followLinks(path)), fresh;
   PP_TRY(checkReplaceable(folder));
   PP_TRY(makeFresh(folder, fresh));
   struct statvfs room;
@@ -430,28 +443,30 @@ Status checkFolder(RankMemory &memory, const std::string &path, const WeightLayo
   return {};
 }
 
-Status checkFile(const std::string &option, const std::string &path) {
-  std::error_code error;
-  bool existed = std::filesystem::exists(path, error);
-  FILE *file = fopen(path.c_str(), "ab");
-  if (!file)
-    return refused("cannot write `", path, "` of --", option, ": ", strerror(errno));
-  fclose(file);
-  if (!existed)
-    unlink(path.c_str());
-  return {};
-}
-
 Status saveCheckpoint(RankMemory &memory, const std::string &path, const RunState &state, const WeightLayout &layout,
                       int64_t &vanished) {
-  return replaceBy(memory, withoutEndSlash(path),
+  return replaceBy(memory, withoutEndSlash(followLinks(path)),
                    [&](const std::string &fresh) { return writeAll(memory, fresh, state, layout, vanished); });
 }
 
 Status saveMerged(RankMemory &memory, const std::string &path, const WeightLayout &layout, int64_t &vanished) {
-  return replaceBy(memory, withoutEndSlash(path),
+  return replaceBy(memory, withoutEndSlash(followLinks(path)),
                    [&](const std::string &fresh) { return writeMerged(memory, fresh, layout, vanished); });
 }
+
+namespace {
+
+/// A field of state.json, in its range. Throws what is wrong.
+template <typename Number> Number fieldOf(const nlohmann::json &object, const char *name, double low, double high) {
+  const nlohmann::json &value = object.at(name);
+  const bool fits = std::is_integral_v<Number> ? value.is_number_integer() : value.is_number();
+  if (!fits || !(value.get<double>() >= low && value.get<double>() <= high))
+    throw std::out_of_range(text("`", name, "` is ", value.dump(), "; expected a ",
+                                 std::is_integral_v<Number> ? "whole number" : "number", " from ", low, " to ", high));
+  return value.get<Number>();
+}
+
+} // namespace
 
 Status readRunState(const Program &program, const std::string &folder, RunState &state,
                     std::vector<std::string> &changes) {
@@ -460,7 +475,7 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
   if (Status read = readText(path, body); !read.ok())
     return {read.code(), text("cannot resume from `", folder, "`: ", read.message())};
   try {
-    auto root = nlohmann::json::parse(body);
+    auto root = parseJson(body);
     if (root.at("format") != 1)
       return invalid("`", path, "` has format ", root.at("format").dump(), "; this program reads format 1");
     if (auto updates = root.at("program").value("updates_per_step", int64_t(1)); updates != program.updates)
@@ -475,10 +490,10 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
       else if (theirs != value)
         return invalid("cannot resume from `", folder, "`: it was made with ", key, " ", theirs.dump(),
                        ", this program has ", value.dump());
-    state.step = root.at("step").get<int64_t>();
-    state.steps = root.at("steps").get<int64_t>();
-    state.seed = root.at("seed").get<uint64_t>();
-    state.lr = root.at("lr").get<double>();
+    state.step = fieldOf<int64_t>(root, "step", 1, mostSteps);
+    state.steps = fieldOf<int64_t>(root, "steps", double(state.step), mostSteps);
+    state.seed = fieldOf<uint64_t>(root, "seed", 0, double(INT64_MAX));
+    state.lr = fieldOf<double>(root, "lr", 0, std::numeric_limits<double>::max());
     state.origin = root.value("origin", std::string());
     state.data = root.value("/data/fingerprint"_json_pointer, std::string());
     state.shuffle = root.value("/data/shuffle"_json_pointer, false);
@@ -497,9 +512,10 @@ Status readRunState(const Program &program, const std::string &folder, RunState 
     if (!program.scalesLoss())
       return {};
     const auto &scale = root.at("loss_scale");
-    state.lossScale = scale.at("now").get<double>();
-    state.goodSteps = scale.at("good_steps").get<int64_t>();
-    state.skipped = scale.at("skipped_steps").get<int64_t>();
+    state.lossScale =
+        fieldOf<double>(scale, "now", std::numeric_limits<double>::min(), std::numeric_limits<double>::max());
+    state.goodSteps = fieldOf<int64_t>(scale, "good_steps", 0, double(state.step));
+    state.skipped = fieldOf<int64_t>(scale, "skipped_steps", 0, double(state.step));
   } catch (const std::exception &error) {
     return invalid("`", path, "` is corrupt: ", error.what());
   }

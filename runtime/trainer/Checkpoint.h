@@ -42,8 +42,6 @@ struct WeightLayout {
 /// Rank 0, before training: can a checkpoint be written to `folder`, is it safe to replace, and is there room? `remark`
 /// says which files of the origin are not copied.
 Status checkFolder(RankMemory &memory, const std::string &folder, const WeightLayout &layout, std::string &remark);
-/// Can a file be written at `path`?
-Status checkFile(const std::string &option, const std::string &path);
 
 /// Writes a checkpoint beside `folder` and exchanges the two. Collective. On rank 0 `vanished` counts the values that
 /// were too small for f16 and became 0.

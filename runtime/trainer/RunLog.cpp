@@ -1,6 +1,7 @@
 // Writes what each step did: to the terminal, as a JSON line, and for TensorBoard.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/trainer/RunLog.h"
+#include "runtime/trainer/Outputs.h"
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -52,11 +53,8 @@ RunLog::~RunLog() {
 }
 
 Status RunLog::open() {
-  if (!options.log.empty()) {
-    log = fopen(options.log.c_str(), options.resume.empty() ? "wb" : "ab");
-    if (!log)
-      return refused("cannot write `", options.log, "` of --log: ", strerror(errno));
-  }
+  if (!options.log.empty())
+    PP_TRY(openLog(options.log, !options.resume.empty(), log));
   return options.tensorboard.empty() ? Status() : events.open(options.tensorboard);
 }
 

@@ -180,10 +180,13 @@ Status Trainer::checkOutputs() {
                               {"logprobs", &options.logprobs}})
     if (!path->empty())
       PP_TRY(checkFile(option, *path));
-  if (!options.merge.empty())
-    PP_TRY(checkReplaceable(withoutEndSlash(options.merge)));
+  if (!options.merge.empty()) {
+    PP_TRY(merges.take(options.merge));
+    PP_TRY(checkReplaceable(withoutEndSlash(followLinks(options.merge))));
+  }
   if (options.save.empty())
     return {};
+  PP_TRY(saves.take(options.save));
   std::string remark;
   PP_TRY(checkFolder(view, options.save, layout(), remark));
   if (!remark.empty())

@@ -7,6 +7,7 @@
 #include "runtime/Options.h"
 #include "runtime/files/Trace.h"
 #include "runtime/trainer/Checkpoint.h"
+#include "runtime/trainer/Outputs.h"
 #include "runtime/trainer/RunLog.h"
 #include "runtime/trainer/StepInputs.h"
 
@@ -71,6 +72,7 @@ private:
   Device &device;
   const Program &whole;
   RunLog runLog;
+  FolderLock saves, merges; ///< of --save and --merge
   const RankProgram *program = nullptr;
   pp_rank_t rank;
   std::unique_ptr<Kernels> kernels;

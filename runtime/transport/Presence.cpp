@@ -5,6 +5,7 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "runtime/transport/Presence.h"
+#include "runtime/files/Mapping.h"
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -136,6 +137,11 @@ void enterPresence(int32_t rank, const std::string &name) {
   struct sigaction action = {};
   action.sa_handler = onTerminate;
   sigaction(SIGTERM, &action, nullptr);
+  mayReport = [] {
+    const bool isMine = claimReport(); // before the others see that we failed, and say so
+    markFailed();
+    return isMine;
+  };
 }
 
 void leavePresence() {
@@ -143,6 +149,7 @@ void leavePresence() {
     own->state = endsInOrder;
   MPI_Barrier(MPI_COMM_WORLD); // nobody may look at a table that is gone
   signal(SIGTERM, SIG_DFL);
+  mayReport = nullptr;
   table = nullptr;
   own = nullptr;
   if (tableWindow != MPI_WIN_NULL)

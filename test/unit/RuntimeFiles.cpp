@@ -243,16 +243,20 @@ TEST_F(RuntimeFiles, FilesThatAreNoTextAreRefused) {
     Stream tokens;
     return plain(tokens.open(write("t", body), 2, 256, 1).message());
   };
-  std::string more = "; if it holds nothing but tokens, `u16:t` or `u32:t` says how wide they are";
+  std::string more = "; if it holds nothing but tokens, `u8:t`, `u16:t` or `u32:t` says how wide they are";
   std::string numpy = "data `t` is an array of NumPy, whose header is no tokens; its `tofile` writes tokens alone";
   EXPECT_EQ(refused("\x93NUMPY and more"), numpy);
   Stream tokens; // an even number of bytes, all below the vocabulary
   EXPECT_EQ(plain(tokens.open("u16:" + write("t", "\x93NUMPY and more."), 2, 65536, 1).message()), numpy);
   EXPECT_EQ(refused("PK\x03\x04 and more"), "data `t` is a zip archive" + more);
-  EXPECT_EQ(refused(std::string("a\0b\0c\0", 6)), "data `t` is binary and no token file of llm.c" + more);
+  EXPECT_EQ(refused(std::string("a\0b\0c\0", 6)), "data `t` is neither UTF-8 text nor a token file of llm.c" + more);
   EXPECT_EQ(refused(std::string(65535, 'a') + std::string(1, '\0')),
-            "data `t` is binary and no token file of llm.c" + more);
-  EXPECT_EQ(refused("bytes \xe4 of any text, and \x07"), "");
+            "data `t` is neither UTF-8 text nor a token file of llm.c" + more);
+  EXPECT_EQ(refused("Latin-1 \xe4 is for the user to name"),
+            "data `t` is neither UTF-8 text nor a token file of llm.c" + more);
+  EXPECT_EQ(refused("a text\tof \xc3\xa4, \xe2\x98\x83 and \x1b[1mterminals\r\n"), "");
+  EXPECT_EQ(refused(std::string(65534, 'a') + "\xe2\x98\x83"), ""); // what is looked at ends inside a character
+  EXPECT_TRUE(tokens.open("u8:" + write("t", "\xe4\x07 and more."), 2, 256, 1).ok());
 }
 
 TEST_F(RuntimeFiles, RandomTokensAreShiftedOnesOfThemselves) {
