@@ -2,9 +2,10 @@
 """Simulates HelixPipe and 1F1B on the paper's clusters; prints gains, memory and recompute beside the paper's."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/helix_papers.py [-c PP_COMPILE] [--gemm 0.6] [--attention 0.55] [gains] [memory] [recompute]
-# A rank is a node of 8 GPUs, as the paper's stage is (Megatron's sequence parallelism inside a node takes no time
-# here): eight times the device, the NICs of a node together. Microbatches of one sequence, twice as many as ranks.
+# usage: bench/helix_papers.py [-c PP_COMPILE] [--gemm 0.6] [--attention 0.55] [--mesh] [gains] [memory] [recompute]
+# A rank is a node of 8 GPUs, as the paper's stage is: one device of eight times the speed, with the NICs of the node
+# together, and what Megatron's sequence parallelism exchanges inside a node takes no time; or with --mesh 8 devices,
+# `tensor = 8` with `sequence`, over NVLink. Microbatches of one sequence, twice as many as ranks.
 # HelixPipe is two-fold, with shipped weights and without its attentions run again; 1F1B keeps everything, as the
 # paper's baseline does where it fits. On A800 messages take longer than units, and the gain hangs on when they begin:
 # 13, 10, 15 with receives posted ahead (passes/project/PostAhead.cpp), 3, 4, 7 with receives at their place in the
@@ -16,21 +17,23 @@ from simulate import simulate
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODELS = {"1.3B": (24, 16, 2048), "3B": (16, 32, 4096), "7B": (32, 32, 4096),
           "13B": (40, 40, 5120)}  # layers, heads, hidden
-# FLOP/s in bf16 and bytes/s of memory of a device; bytes/s of a node's NICs together; printed gains at 128k tokens, 8
-# ranks.
-CLUSTERS = {"H20": (148e12, 4.0e12, 100e9, {"1.3B": 28, "3B": 20, "7B": 26}),
-            "A800": (312e12, 2.039e12, 50e9, {"1.3B": 16, "3B": 13, "7B": 13})}
+# FLOP/s in bf16 and bytes/s of memory of a device; bytes/s of a node's NICs together, and of a device's NVLink, each
+# way; printed gains at 128k tokens, 8 ranks.
+CLUSTERS = {"H20": (148e12, 4.0e12, 100e9, 450e9, {"1.3B": 28, "3B": 20, "7B": 26}),
+            "A800": (312e12, 2.039e12, 50e9, 200e9, {"1.3B": 16, "3B": 13, "7B": 13})}
 PROGRAM = """import "std/1f1b.pipe" import "std/helixpipe.pipe" import "std/models/gpt2.pipe"
 cluster nodes {{
-  ranks      1
+  ranks      {devices}
   memory     1e15
   device     bf16 = {flops}, f32 = {flops}, bandwidth = {memory}, launch = 3e-6
   efficiency gemm = {gemm}, attention = {attention}, bandwidth = 0.8
-  between    bandwidth = {network}, latency = 10e-6
+  inside     bandwidth = {nvlink}, latency = 8e-6
+  between    bandwidth = {network}, latency = 10e-6, nics = {devices}
 }}
 train paper {{
   model gpt2(layers = {layers}, hidden = {hidden}, heads = {heads}, vocab = 50257, context = {sequence})
   schedule {schedule}
+  {mesh}
   data microbatch = 1, sequence = {sequence}
   optimizer adamw(lr = 3e-4)
   precision bf16
@@ -43,11 +46,13 @@ def run(arguments, cluster, model, sequence, ranks, schedule, **options):
     """Stats of a schedule with twice as many microbatches as ranks."""
     options = "".join(f", {name} = {value}" for name, value in options.items())
     schedule = f"{schedule}(ranks = {ranks}, microbatches = {2 * ranks}{options})"
-    flops, memory, network, _ = CLUSTERS[cluster]
+    flops, memory, network, nvlink, _ = CLUSTERS[cluster]
     layers, heads, hidden = MODELS[model]
-    text = PROGRAM.format(flops=8 * flops, memory=8 * memory, network=network, gemm=arguments.gemm, layers=layers,
-                          heads=heads,
-                          hidden=hidden, attention=arguments.attention, sequence=sequence, schedule=schedule)
+    devices = 8 if arguments.mesh else 1
+    text = PROGRAM.format(flops=8 / devices * flops, memory=8 / devices * memory, network=network / devices,
+                          nvlink=nvlink, devices=devices, gemm=arguments.gemm, layers=layers, heads=heads,
+                          hidden=hidden, attention=arguments.attention, sequence=sequence, schedule=schedule,
+                          mesh="mesh tensor = 8, sequence = true" if arguments.mesh else "")
     # In sequence x hidden^2: products of QKV 6, of O and the MLP 18; the attention 2 sequence / hidden, causal.
     attention = (6 + 2 * sequence / hidden * arguments.gemm / arguments.attention) / 18
     order = [f"--order=pre=0.05,attn={attention:.3f},post=1,rest=0"] if schedule.startswith("helix") else []
@@ -73,7 +78,7 @@ def gains(arguments):
           "128k on 8")
     print("| cluster | model | 32k | 64k | 96k | 128k | 2 | 4 | 8 | printed "
           "|\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for cluster, (_, _, _, printed) in CLUSTERS.items():
+    for cluster, (*_, printed) in CLUSTERS.items():
         for model in printed:
             found = []
             for kilo, ranks in [(32, 8), (64, 8), (96, 8), (128, 8), (128, 2), (128, 4)]:
@@ -125,6 +130,7 @@ def main():
     parser.add_argument("-c", "--compiler", default=os.path.join(ROOT, "build", "bin", "pp-compile"))
     parser.add_argument("--gemm", type=float, default=0.6, help="share of the peak that products reach")
     parser.add_argument("--attention", type=float, default=0.55, help="share that attention reaches")
+    parser.add_argument("--mesh", action="store_true", help="a rank is 8 devices of a mesh, not one of their speed")
     parser.add_argument("tables", nargs="*", default=list(TABLES), help="gains, memory, recompute; all by default")
     arguments = parser.parse_args()
     for table in arguments.tables:

@@ -6,10 +6,12 @@
 # JaxPP (arXiv 2412.14374), Table 1: GPT-3 175B and Llama 2 70B in bf16 on nodes of 8 H100. Products and attention reach
 # one share of the device's peak, which is chosen so that the first row has the printed step; everything else follows.
 # GPT-3's circular repeat is 6 (Figure 8); the paper does not print that of 70B, 5 is ours, which divides 20 layers.
-# NeMo's rows are simulated with the same schedule. SPMD is GPipe, which runs its layers again in the backward; so does
-# FSDP, whose replicas fill nodes: its plan is 143 GB otherwise. The paper does not say how much of its gathers and sums
-# FSDP hides; here none (`ahead = 0`). TFLOPS are those of the paper: 6 (parameters of products) tokens + 12 layers
-# hidden sequence tokens, over GPUs and step; its 13 rows agree with this formula within 1. No limit bounds the peaks.
+# NeMo's rows are simulated with the same schedule and with its distributed optimizer (`zero = 1`), without which its
+# weights and their state alone fill a device. Where products are cut, rows between them are, too (`sequence`). SPMD is
+# GPipe, which runs its layers again in the backward; so does FSDP, whose replicas fill nodes: its plan is 143 GB
+# otherwise. The paper does not say how much of its gathers and sums FSDP hides; here none (`ahead = 0`). TFLOPS are
+# those of the paper: 6 (parameters of products) tokens + 12 layers hidden sequence tokens, over GPUs and step; its 13
+# rows agree with this formula within 1. No limit bounds the peaks.
 import argparse, os, sys
 from simulate import simulate
 
@@ -38,7 +40,7 @@ schedule gpipe_recompute(ranks p, microbatches m) {{
 train paper {{
   model {model}
   schedule {schedule}
-  mesh tensor = {tensor}, data = {data}, order = "{order}"
+  mesh tensor = {tensor}, data = {data}, sequence = {rowwise}, zero = {zero}, order = "{order}"
   data microbatch = {rows}, sequence = {sequence}
   optimizer adamw(lr = 3e-4)
   precision bf16
@@ -71,7 +73,8 @@ def schedule_of(system, model, microbatches, ranks):
 def run(arguments, share, system, model, batch, microbatches, ranks, tensor, data):
     replicas = data * (ranks if system == "FSDP" else 1)
     text = PROGRAM.format(library="gpt2" if model is GPT3 else "llama", model=model["text"], share=share,
-                          sequence=model["sequence"], tensor=tensor, data=data,
+                          sequence=model["sequence"], tensor=tensor, data=data, rowwise=str(tensor > 1).lower(),
+                          zero=int(system == "NeMo"),
                           schedule=schedule_of(system, model, microbatches, ranks), fsdp=FSDP,
                           order=f"tensor context {'pipeline data' if system == 'FSDP' else 'data pipeline'}",
                           rows=batch // (microbatches * replicas))

@@ -4,7 +4,8 @@
 #
 # usage: tensor_families.py PP_COMPILE FOLDER [VARIANT..]
 # The folders are those of families.py, whose numbers on one device are those of transformers; here their MLPs have even
-# widths, and some have more heads. In f64 loss and gradients on T devices of each rank are those on one device.
+# widths, and some have more heads. In f64 loss and gradients on T devices of each rank are those on one device, with
+# `sequence` and without.
 import math, sys
 import families, harness
 
@@ -66,13 +67,15 @@ def main():
             refused(tally, judge, variant)
             continue
         schedule = families.SCHEDULES[number % len(families.SCHEDULES)]
-        for name, ranks, devices in (("single.pipe", 1, 4 if variant in ON_FOUR else 2), (schedule, 2, 2)):
-            judge.options = ("-D", f"mesh.tensor={devices}")
+        most = 4 if variant in ON_FOUR else 2
+        for name, ranks, devices, rows in (("single.pipe", 1, most, False), ("single.pipe", 1, most, True),
+                                           (schedule, 2, 2, number % 2 == 1)):
+            judge.options = ("-D", f"mesh.tensor={devices}", "-D", f"mesh.sequence={str(rows).lower()}")
             gradients, ours = judge.run(judge.compile(variant, name, ranks))
             worst, where = difference(gradients, wanted)
             good = worst <= 1e-10 and abs(ours - loss) <= 1e-12 * abs(loss)
-            tally.check(good, f"{variant:20} tensor {devices} {name:32} loss {abs(ours - loss):.1e} gradients "
-                              f"{worst:.1e} {'' if good else where}")
+            what = f"{variant:20} tensor {devices}{', in rows' * rows:9} {name:32}"
+            tally.check(good, f"{what} loss {abs(ours - loss):.1e} gradients {worst:.1e} {'' if good else where}")
     return tally.close()
 
 

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Draws schedules, models and meshes together, and judges each by execution against one rank with whole weights."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: compositions.py PP_COMPILE FOLDER [--cases N] [--seed S]
+# Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
+# dropout or a tied table; sizes that need not divide; data, tensor, sequence, again, zero and order of the mesh; frozen
+# parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after three steps are
+# those of `schedule=single` on sequences in the same order. A program that does not compile has to say why at a place;
+# its sentence, without numbers, is counted at the end.
+import argparse, collections, os, random, re, sys
+import harness
+from gradients import TOLERANCE, TRAINED, Runner, difference
+
+SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_vocabulary", "interleaved",
+             "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v", "hanayo", "weipipe",
+             "weipipe_prefetch", "weipipe_naive", "wzb1", "wzb2", "tawpipe", "fsdp", "data_parallel", "zero1", "zero2",
+             "replicated_1f1b", "replicated_zero1", "terapipe", "slimpipe", "slimpipe/exchange=true",
+             "slimpipe/vocabulary=true", "slimpipe_interleaved/exchange=true", "ring_attention",
+             "ring_attention_zigzag/sharded=true", "helixpipe", "helixpipe/forget=true", "helixpipe/ship=false")
+MODELS = {
+    "llama": ({}, {"qkv_bias": "true", "head_norms": "true"}, {"windows": "[0,5,0,3]"}, {"sinks": "true"},
+              {"out_bias": "true", "mlp_bias": "true", "tied": "true"}),
+    "gpt2": ({}, {"embed_rate": 0.2, "residual_rate": 0.1}, {"tied": "false", "depths": "[1,2,3,4]"}),
+    "gemma": ({}, {"score_cap": 2.5, "logit_cap": 3.0, "windows": "[4,0,6,0]"}),
+    "encoder_decoder": ({},),
+}
+FROZEN = {"llama": ("embed", "mlp", "attn,norm"), "gemma": ("embed", "mlp", "attn,norm"),
+          "gpt2": ("wte", "mlp,ln_", "attn")}
+
+
+def draw_case(draw):
+    """Defines of the program, those that its reference shares, and how it runs."""
+    model = draw.choice(("llama", "llama", "gpt2", "gpt2", "gemma", "encoder_decoder"))
+    ranks, tensor, data = draw.choice((1, 2, 2, 3, 4)), draw.choice((1, 2, 2, 2, 3, 4)), draw.choice((1, 1, 2, 3))
+    heads = draw.choice([count for count in (2, 3, 4, 6) if count % tensor == 0 or draw.random() < 0.05])
+    layers = 2 * ranks if model == "encoder_decoder" else 4 if ranks == 3 else draw.choice((4, 8))
+    microbatches = ranks * draw.choice((1, 2, 2, 2)) if ranks > 1 else draw.choice((1, 3))
+    shared = {"model": model, "layers": 12 if ranks == 3 else layers, "hidden": heads * draw.choice((4, 8)),
+              "heads": heads, "ffn": 12 * draw.choice((2, 3)), "vocab": draw.choice((256, 257, 263)),
+              "sequence": 12 * draw.choice((1, 2)), "microbatches": microbatches, "precision": "f64"}
+    if model in ("llama", "gemma"):
+        shared["kv_heads"] = draw.choice([count for count in (1, 2, 3, 4, 6) if heads % count == 0])
+    options = draw.choice(MODELS[model])
+    if "windows" in options or "depths" in options:
+        shared["layers"] = 4 if ranks != 3 else 12
+        options = {name: "[" + ",".join(value.strip("[]").split(",") * (shared["layers"] // 4)) + "]"
+                   if name in ("windows", "depths") else value for name, value in options.items()}
+    shared |= {"model." + name: value for name, value in options.items()}
+    if draw.random() < 0.15 and model in FROZEN:
+        shared["freeze"] = draw.choice(FROZEN[model])
+    own = {"schedule": draw.choice(SCHEDULES) if ranks > 1 else "single", "ranks": ranks,
+           "microbatch": draw.choice((1, 2, 3)), "mesh.data": data, "mesh.tensor": tensor}
+    if draw.random() < 0.2:
+        own["mlp_chunks"] = 2
+    if tensor > 1 and draw.random() < 0.6:
+        own |= {"mesh.sequence": "true", "mesh.again": draw.choice(("nothing", "inputs", "all"))}
+    if data > 1 and draw.random() < 0.4:
+        own["mesh.zero"] = 1
+    if draw.random() < 0.2:
+        words = ["tensor", "context", "data", "pipeline"]
+        draw.shuffle(words)
+        own["mesh.order"] = " ".join(words)
+    modes = [("threads", "rendezvous")] * 3 + [("mpi", "rendezvous")]
+    modes += [("streams/3", "rendezvous")] * bool(harness.RUNTIME)
+    return own, shared, draw.choice(modes)
+
+
+def reason(text):
+    """The sentence of an error without its numbers and names."""
+    said = re.search(r"error: (.*)", text)
+    return re.sub(r"\d+", "N", re.sub(r"`[^`]*`", "`..`", said.group(1)))[:160] if said else text.strip()[-160:]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    parser.add_argument("--cases", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    os.makedirs(arguments.folder, exist_ok=True)
+    runner, tally, refused = Runner(arguments.compiler, arguments.folder), harness.Tally(), collections.Counter()
+    draw = random.Random(arguments.seed)
+    for number in range(arguments.cases):
+        own, shared, (transport, sends) = draw_case(draw)
+        what = " ".join(f"{name}={value}" for name, value in (own | shared).items())
+        try:
+            program = runner.compile(**own | shared)
+        except RuntimeError as error:
+            why = str(error)
+            tally.check(re.search(r"\.pipe:\d+:\d+: error: |<command line>:\d+:\d+: error: ", why) is not None
+                        and "fault of pp-compile" not in why, f"{number} refused: {what}: {reason(why)}")
+            refused[reason(why)] += 1
+            continue
+        rows = own["microbatch"] * own["mesh.data"]
+        reference = runner.compile(**shared | dict(schedule="single", ranks=1, microbatch=rows))
+        devices = own["ranks"] * own["mesh.data"] * own["mesh.tensor"]
+        try:
+            ours = runner.run(program, devices, transport, sends)
+            wanted = runner.run(reference, 1, "threads", "rendezvous")
+        except RuntimeError as error:
+            tally.check(False, f"{number} {what} {transport}: {str(error)[-400:]}")
+            continue
+        worst, where = difference(ours[0], wanted[0])
+        drift = max(abs(a - b) / abs(b) for a, b in zip(ours[1], wanted[1], strict=True))
+        trained, moved = difference(ours[2], wanted[2])
+        good = worst <= TOLERANCE["f64"] and drift <= 10 * TOLERANCE["f64"] and trained <= TRAINED["f64"]
+        tally.check(good, f"{number} {what} {transport}: gradients {worst:.1e} losses {drift:.1e} trained {trained:.1e}"
+                          + ("" if good else f" worst in {where}, {moved}"))
+        runner.clean(program)
+        runner.clean(reference)
+    for sentence, count in refused.most_common():
+        print(f"refused {count} times: {sentence}")
+    return tally.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
