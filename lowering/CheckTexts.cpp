@@ -475,6 +475,35 @@ static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t repli
   return {{"begin", table(firsts)}, {"count", table(counts)}, {"offset", table(places)}};
 }
 
+/// What files have of a tensor: with `{e}` in its name each index of the first dimension has a tensor of its own, of
+/// which a shard may have a part.
+static std::vector<JsonValue> filesOf(const JsonValue &tensor, int64_t width) {
+  std::vector<JsonValue> files;
+  auto name = tensor["name"].get<std::string>();
+  auto [before, after] = StringRef(name).split("{e}");
+  if (before.size() == name.size())
+    return {tensor};
+  std::vector<int64_t> shape = tensor["shape"];
+  const bool isShard = tensor.contains("count");
+  int64_t offset = tensor["offset"], elements = 1;
+  for (int64_t extent : ArrayRef(shape).drop_front())
+    elements *= extent;
+  int64_t next = isShard ? tensor["begin"].get<int64_t>() : 0;
+  int64_t left = isShard ? tensor["count"].get<int64_t>() : shape.front() * elements;
+  while (left > 0) {
+    int64_t index = next / elements, inside = next % elements, count = std::min(left, elements - inside);
+    JsonValue file = tensor;
+    file["name"] = (before + Twine(index) + after).str();
+    file["shape"] = numbers(ArrayRef(shape).drop_front());
+    file["offset"] = offset;
+    if (isShard)
+      file.update({{"begin", inside}, {"count", count}});
+    files.push_back(std::move(file));
+    offset += count * width, next += count, left -= count;
+  }
+  return files;
+}
+
 /// The entries of the tensors of a weight, previous, opt or grad slot, in the order of its payload.
 LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
   BindingAttr binding = slot.getBindingAttr();
@@ -551,8 +580,9 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
           expected["frozen"] = true;
       }
       StringRef table = kind == BindingKind::weight ? "weights" : isState ? "state" : "grads";
-      if (failed(compareNext(slot.getLoc(), table, expected)))
-        return failure();
+      for (const JsonValue &one : filesOf(expected, type.getElementTypeBitWidth() / 8))
+        if (failed(compareNext(slot.getLoc(), table, one)))
+          return failure();
     }
   }
   if (next == payload.size())

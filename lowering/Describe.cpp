@@ -375,12 +375,40 @@ struct Bound {
 };
 } // namespace
 
+/// A weight of experts, `{e}` in its name, is a tensor of each of them in files: as many entries, one behind the other.
+/// Of a shard, what it has of each.
+static void addTensor(Json json, Json &list) {
+  std::string name = json["name"];
+  size_t at = name.find("{e}");
+  if (at == std::string::npos)
+    return list.push_back(std::move(json));
+  std::vector<int64_t> shape = json["shape"];
+  int64_t each = 1, first = json["offset"], width = json["type"] == "f64" ? 8 : json["type"] == "f32" ? 4 : 2;
+  bool isShard = json.contains("begin");
+  for (size_t dim = 1; dim < shape.size(); ++dim)
+    each *= shape[dim];
+  int64_t begin = isShard ? json["begin"].get<int64_t>() : 0;
+  int64_t end = isShard ? begin + json["count"].get<int64_t>() : shape[0] * each;
+  json["shape"] = std::vector<int64_t>(shape.begin() + 1, shape.end());
+  for (int64_t expert = 0; expert < shape[0]; ++expert) {
+    int64_t from = std::max(begin, expert * each), to = std::min(end, (expert + 1) * each);
+    if (from >= to)
+      continue;
+    Json one = json;
+    one["name"] = std::string(name).replace(at, 3, std::to_string(expert));
+    one["offset"] = first + (from - begin) * width;
+    if (isShard)
+      one.update({{"begin", from - expert * each}, {"count", to - from}});
+    list.push_back(std::move(one));
+  }
+}
+
 static LogicalResult addWeights(Bound bound, Json &list) {
   bool save = bound.slot.getBinding()->getSave();
   for (auto [weight, range] : bound.tensors) {
     if (!bound.take(weight, range))
       return failure();
-    list.push_back(bound.describe(weightJson(weight, bound.offset(), save), weight, range));
+    addTensor(bound.describe(weightJson(weight, bound.offset(), save), weight, range), list);
   }
   return bound.finish();
 }
@@ -419,7 +447,7 @@ static LogicalResult addState(Bound bound, const Optimizer &optimizer, Json &lis
         return failure();
       Json json = tensorJson(weight, type, bound.offset());
       json["kind"] = kind.str();
-      list.push_back(bound.describe(std::move(json), weight, range));
+      addTensor(bound.describe(std::move(json), weight, range), list);
     }
   }
   return bound.finish();
@@ -434,7 +462,7 @@ static LogicalResult addPrevious(Bound bound, Json &list) {
       return failure();
     Json json = tensorJson(weight, type, bound.offset());
     json["kind"] = "previous" + (back > 1 ? std::to_string(back) : "");
-    list.push_back(bound.describe(std::move(json), weight, range));
+    addTensor(bound.describe(std::move(json), weight, range), list);
   }
   return bound.finish();
 }
@@ -453,7 +481,7 @@ static LogicalResult addGrads(Bound bound, Json &list) {
     json = bound.describe(std::move(json), weight, range);
     if (bound.replicas > 0)
       bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), /*place=*/false, json);
-    list.push_back(std::move(json));
+    addTensor(std::move(json), list);
   }
   return bound.finish();
 }

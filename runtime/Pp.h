@@ -161,6 +161,40 @@ int32_t pp_swiglu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, co
 int32_t pp_glu(pp_rank_t *, int32_t op, const void *p, const void *q, void *y);
 /// dp, dq from dy, p, q; dp == p and dq == q allowed. dims, params, flags as pp_glu.
 int32_t pp_glu_bwd(pp_rank_t *, int32_t op, const void *dy, const void *p, const void *q, void *dp, void *dq);
+/// logits[T,n] (acc) = x[T,h] * wr[h,n]. dims T h n.
+int32_t pp_router(pp_rank_t *, int32_t op, const void *x, const void *wr, void *logits);
+/// dx (+)= dlogits * wr^T. dims T h n. flags: "accumulate".
+int32_t pp_router_dx(pp_rank_t *, int32_t op, const void *dlogits, const void *wr, void *dx);
+/// dwr (acc) (+)= x^T * dlogits. dims T h n. flags: "accumulate".
+int32_t pp_router_dw(pp_rank_t *, int32_t op, const void *x, const void *dlogits, void *dwr);
+/// Of logits[T,n]: p[T,n] = softmax, lse[T] = log of the sum of their powers; sel[T,k]: the k largest p, of equal ones
+/// the lower first; w[T,k] = scale * p[sel], over the sum of the k p with "renormalise". The rows of all choices are
+/// ordered by expert, then by token: counts[n] of each expert, places[T,k] the row of a choice. All but integers are of
+/// the type of the logits. dims T n k g. params scale, balance, z, for what
+/// the run says of its losses over g tokens each. flags: "renormalise".
+int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, void *w, int32_t *sel, void *p, void *lse,
+                 int32_t *places, int32_t *counts);
+/// dlogits from dw[T,k]: dp is what w's derivative gives, plus loss scale * balance * how often the tokens of the same
+/// group of g chose the expert; dlogits = p (dp - sum of dp p) + loss scale * z * lse * p; `lse` may be null where z is
+/// 0. dims T n k g. params scale, balance, z. flags: "renormalise".
+int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
+                     const void *lse, void *dlogits);
+/// rows[places[t,j]] = x[t]. dims T k h.
+int32_t pp_dispatch(pp_rank_t *, int32_t op, const void *x, const int32_t *places, void *rows);
+/// y[t] (+)= sum over j of rows[places[t,j]]. dims T k h. flags: "accumulate".
+int32_t pp_combine(pp_rank_t *, int32_t op, const void *rows, const int32_t *places, void *y);
+/// y[Q,N]: the counts[e] rows of x[Q,K] of each of n experts, one behind the other, times w[e] of w[n,K,N]. dims Q K N
+/// n.
+int32_t pp_expert_linear(pp_rank_t *, int32_t op, const void *x, const void *w, const int32_t *counts, void *y);
+/// dx (+)= the rows of dy times w[e]^T. dims Q K N n. flags: "accumulate".
+int32_t pp_expert_linear_dx(pp_rank_t *, int32_t op, const void *dy, const void *w, const int32_t *counts, void *dx);
+/// dw[n,K,N] (acc) (+)= x^T dy, expert by expert. dims Q K N n. flags: "accumulate".
+int32_t pp_expert_linear_dw(pp_rank_t *, int32_t op, const void *x, const void *dy, const int32_t *counts, void *dw);
+/// y[places[t,j]] = w[t,j] (acc) * a[places[t,j]]; y == a allowed. dims T k h.
+int32_t pp_scale_rows(pp_rank_t *, int32_t op, const void *a, const void *w, const int32_t *places, void *y);
+/// da, and dw[t,j] (acc) = the sum of dy * a over the row, from dy, a, w; da == dy allowed. dims T k h.
+int32_t pp_scale_rows_bwd(pp_rank_t *, int32_t op, const void *dy, const void *a, const void *w, const int32_t *places,
+                          void *da, void *dw);
 /// z = x + y; z == x or z == y allowed. dims n.
 int32_t pp_add(pp_rank_t *, int32_t op, const void *x, const void *y, void *z);
 /// y = factor * x; y == x allowed. dims n. params factor.

@@ -4,6 +4,7 @@
 #define PP_RUNTIME_RANK_H
 
 #include "runtime/Pp.h"
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,6 +39,13 @@ struct OptimizerScalars {
   uint64_t seed = 0;                      ///< of dropout's masks
 };
 
+/// What the routers of a rank have done in a step: their two losses, summed over layers and microbatches; and the rows
+/// of experts, of each in each layer and microbatch.
+struct RouterSums {
+  double balance = 0, z = 0;
+  int64_t rows = 0, experts = 0, fewest = INT64_MAX, most = 0;
+};
+
 /// Where the losses of the tokens go whose targets lie here.
 struct TokenLosses {
   const int32_t *begin, *end;
@@ -58,6 +66,7 @@ struct pp_rank_t {
   std::vector<pp::OptimizerScalars> updates; ///< of a step with several updates, of each; else empty
   std::vector<int32_t> updateOf;             ///< by unit, where there are several
   std::vector<pp::TokenLosses> tokenLosses;  ///< empty: only their sum is wanted
+  pp::RouterSums routed;                     ///< of this step
   bool forward = false;                      ///< the step that runs is the one that evaluates
   int32_t unit = -1;                         ///< the unit that runs, for messages
   std::string message;                       ///< why the last call failed; first failure wins

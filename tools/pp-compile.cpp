@@ -1,5 +1,6 @@
 // pp-compile: from a `.pipe` file to an executable, or to any form in between.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "dialect/nn/Nn.h"
 #include "frontend/model/Family.h"
 #include "lowering/Lowering.h"
 #include "mlir/IR/AsmState.h"
@@ -89,6 +90,14 @@ bool wantsForward() {
 LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times,
                         std::optional<pp::ProvedModule> &proved) {
   pp::dropProofs(module);
+  if (target == "cuda" &&
+      module
+          .walk([](pp::nn::RouteOp route) {
+            route.emitError("`experts` runs on the CPU only yet; there are no kernels for `--target=cuda`");
+            return mlir::WalkResult::interrupt();
+          })
+          .wasInterrupted())
+    return failure();
   bool hasRanks = !pp::programRanks(module).empty();
   bool isActions = pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipe;
   if (isActions && !plan)

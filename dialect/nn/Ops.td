@@ -435,7 +435,7 @@ def SumSquaresOp : Nn_AccOp<"sum_squares", ["flags", "varying", "moved"]> {
 include "dialect/nn/ActivationOps.td"
 include "dialect/nn/AttentionOps.td"
 include "dialect/nn/LossOps.td"
-include "dialect/nn/FusedOps.td"
+include "dialect/nn/ExpertOps.td"
 include "dialect/nn/OptimizerOps.td"
 include "dialect/nn/ExchangeOps.td"
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/Model.h"
 #include "dialect/nn/Nn.h"
+#include "frontend/model/ModelExperts.h"
 #include "frontend/model/ModelLosses.h"
 #include "frontend/model/ModelOps.h"
 #include "frontend/model/ModelSkips.h"
@@ -409,7 +410,20 @@ private:
       return failure();
     if (options.isNothing(expr->name, attributes))
       return Tensors{operands.front()};
+    if (expr->name == "experts")
+      return experts(expr, operands, attributes);
     return create(expr, options.nameOf(expr->name, attributes), operands, attributes);
+  }
+
+  FailureOr<Tensors> experts(const Expr *expr, mlir::ValueRange operands, ArrayRef<mlir::NamedAttribute> given) {
+    auto make = [&](StringRef name, mlir::ValueRange takes,
+                    ArrayRef<mlir::NamedAttribute> attributes) -> FailureOr<mlir::Value> {
+      FailureOr<Tensors> made = create(expr, name, takes, attributes);
+      return failed(made) ? FailureOr<mlir::Value>() : made->front();
+    };
+    FailureOr<mlir::Value> y =
+        createExperts(operands, given, make, [&](const Twine &why) { return evaluator.fail(expr->at, why); });
+    return failed(y) ? FailureOr<Tensors>() : Tensors{*y};
   }
 
   /// Behind the output of the attention that stands there, its log-sum-exp.

@@ -28,6 +28,7 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"gelu", "x"},
                                {"swiglu", "p, q"},
                                {"glu", "p, q"},
+                               {"experts", "x, wr, w_gate, w_up, w_down"},
                                {"scale", "x"},
                                {"dropout", "x"},
                                {"split", "x"},
@@ -47,7 +48,10 @@ static constexpr OpAttribute kAttributes[] = {
     {"rmsnorm", "plus", OpAttribute::Natural, false},    {"scale", "factor", OpAttribute::Factor, true},
     {"glu", "activation", OpAttribute::Text, false},     {"glu", "limit", OpAttribute::Limit, false},
     {"glu", "alpha", OpAttribute::Number, false},        {"dropout", "rate", OpAttribute::Limit, true},
-    {"glu", "plus", OpAttribute::Factor, false},         {"cross_entropy", "softcap", OpAttribute::Limit, false}};
+    {"glu", "plus", OpAttribute::Factor, false},         {"cross_entropy", "softcap", OpAttribute::Limit, false},
+    {"experts", "top", OpAttribute::Count, true},        {"experts", "renormalise", OpAttribute::Flag, false},
+    {"experts", "scale", OpAttribute::Number, false},    {"experts", "balance", OpAttribute::Limit, false},
+    {"experts", "over", OpAttribute::Text, false},       {"experts", "z", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
@@ -57,7 +61,8 @@ const ModelOp *pp::findModelOp(StringRef name) {
 /// `linear(x, w[, bias])`; a default is that of the op's definition.
 std::string ModelOptions::signature(const ModelOp &op) {
   mlir::NamedAttrList defaults;
-  mlir::OperationName(("nn." + op.name).str(), builder.getContext()).populateDefaultAttrs(defaults);
+  StringRef name = op.name == "experts" ? "route" : op.name; // the op that has its options
+  mlir::OperationName(("nn." + name).str(), builder.getContext()).populateDefaultAttrs(defaults);
   SmallVector<StringRef> words;
   op.operands.split(words, ", ");
   std::string text = (op.name + "(").str();
@@ -73,7 +78,7 @@ std::string ModelOptions::signature(const ModelOp &op) {
     mlir::Attribute normal = defaults.get(known.name);
     if (StringRef(known.name) == "kv_heads")
       text += "heads";
-    else if (StringRef(known.name) == "scale")
+    else if (StringRef(known.name) == "scale" && op.name == "attention")
       text += "1 / sqrt(d)";
     else if (StringRef(known.name) == "dropout")
       text += "0.0";

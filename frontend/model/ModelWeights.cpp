@@ -191,7 +191,12 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
     if (text->kind != Expr::String)
       return evaluator.fail(as->at, "expected the name in checkpoints after `as`, \"..\" or transpose(\"..\"), got `" +
                                         as->text + "`");
-    if (transposed && declared.dimensions.size() != 2)
+    bool ofExperts = text->name.contains("{e}");
+    if (ofExperts && declared.dimensions.size() != 3)
+      return evaluator.fail(text->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
+                                          (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
+                                          "; a weight of experts, whose name has `{e}`, has 3");
+    if (transposed && !ofExperts && declared.dimensions.size() != 2)
       return evaluator.fail(as->at, "`" + declared.name.text + "` has " + Twine(declared.dimensions.size()) +
                                         (declared.dimensions.size() == 1 ? " dimension" : " dimensions") +
                                         "; a transposed weight has 2");

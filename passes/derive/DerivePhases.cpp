@@ -201,7 +201,7 @@ LogicalResult PieceGraph::build(bool first) {
 //===-- Backward ------------------------------------------------------------------------------------------------===//
 
 LogicalResult PieceGraph::differentiate(bool first) {
-  nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale);
+  nn::Gradients gradients(OpBuilder::atBlockEnd(&scratch.block()), piece.lossScale, piece.microbatchScale);
   SmallVector<Operation *> ops;
   for (Operation &op : scratch.block())
     ops.push_back(&op);

@@ -108,7 +108,10 @@ void PieceGraph::collectStash() {
 // What R makes is walked back through the ops it runs; what the walk meets elsewhere must be kept for it. A value that
 // enters a run from an earlier one is kept, too: else R would run the end of every part before (the residual stream).
 void PieceGraph::splitStash() {
-  auto isRun = [&](Value value) { return value.getDefiningOp() && runs.contains(value.getDefiningOp()); };
+  auto isRun = [&](Value value) { // what a router chose once is never chosen again
+    Operation *op = value.getDefiningOp();
+    return op && runs.contains(op) && !isa<nn::RouteOp>(op);
+  };
   auto isKept = [&](Value value) {
     return !isRun(value) || llvm::any_of(value.getUsers(), [&](Operation *user) {
       auto it = runs.find(user);

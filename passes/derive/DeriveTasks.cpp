@@ -344,6 +344,22 @@ static double lossScale(const PieceModel &model, int64_t microbatches) {
   return 1.0;
 }
 
+/// Where replicas of a rank have a share of each microbatch, none sees all of its choices, nor has a whole expert.
+static LogicalResult checkExperts(const PieceModel &model, ProgramOp program) {
+  MeshAttr mesh = program.getMeshAttr();
+  if (!mesh || mesh.sizeOf(Axis::data) == 1)
+    return success();
+  for (PartUse part : model.parts)
+    for (auto route : part.function.getOps<nn::RouteOp>()) {
+      if (mesh.getZero() > 0)
+        return route.emitError() << "`experts` with `zero = " << mesh.getZero() << "` is not supported yet";
+      if (!route.getBalance().isZero() && route.getOver() == "microbatch")
+        return route.emitError() << "`balance` over a \"microbatch\" with `data = " << mesh.sizeOf(Axis::data)
+                                 << "` is not supported yet; `over = \"sequence\"` is";
+    }
+  return success();
+}
+
 LogicalResult PieceTable::derive() {
   llvm::MapVector<StringRef, SmallVector<Entry *>> classes;
   for (Entry &entry : entries)
@@ -357,6 +373,8 @@ LogicalResult PieceTable::derive() {
     return failure();
   for (auto &[key, members] : classes) {
     PieceModel &model = members.front()->model;
+    if (failed(checkExperts(model, program)))
+      return failure();
     for (Entry *member : members) {
       model.phases |= member->model.phases;
       for (auto cuts : {&PieceModel::cuts, &PieceModel::aheads})
@@ -370,7 +388,9 @@ LogicalResult PieceTable::derive() {
     }
     model.readsNorm = readsNorm(program);
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
-    model.lossScale = lossScale(model, program.getMicrobatches() / program.countUpdates() * program.sizeOf(Axis::data));
+    int64_t microbatches = program.getMicrobatches() / program.countUpdates() * program.sizeOf(Axis::data);
+    model.lossScale = lossScale(model, microbatches);
+    model.microbatchScale = 1.0 / static_cast<double>(microbatches);
     for (const SequenceSlice &slice : slices)
       if (failed(derivePhases(module, model, slice)))
         return failure();

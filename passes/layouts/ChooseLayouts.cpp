@@ -345,6 +345,10 @@ LogicalResult Chooser::refuse(Operation *op, const State &state) const {
 
 FailureOr<LayoutChoice> Chooser::run() {
   for (func::FuncOp part : parts)
+    for (auto route : part.getOps<nn::RouteOp>())
+      return route.emitError() << "`experts` in part `" << part.getName() << "`: `tensor = " << devices
+                               << "` is not supported yet; a rank of a model with experts has one device, or replicas";
+  for (func::FuncOp part : parts)
     part.walk([&](Operation *op) {
       if (auto split = dyn_cast<nn::SplitOp>(op); split && nn::equalRuns(split) > 1)
         runs.push_back(nn::equalRuns(split));

@@ -1,6 +1,7 @@
 // Prepares a rank's ops: picks the ISA, creates the products, fills the rope tables, sizes the scratch.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/Status.h"
+#include "runtime/cpu/Experts.h"
 #include "runtime/cpu/Gemm.h"
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
@@ -173,6 +174,10 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
   if (op.kernel == Kernel::rope) {
     op.turns = &*turns.insert(spec.params).first;
     prepareRope(op);
+  }
+  if (Body body = op.body ? nullptr : expertBody(op)) {
+    op.body = body;
+    scratchBytes = std::max(scratchBytes, expertBytes(op));
   }
   return op.body ? PP_OK : prepareLinear(op, why);
 }

@@ -210,7 +210,9 @@ pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::s
     tables[{RopeRows(op).count, op.dims[3], RopeRows(op).first, *op.turns, op.type == Type::F64}] = 0;
   }
   bool product = op.kernel == Kernel::linear || op.kernel == Kernel::linear_dx || op.kernel == Kernel::linear_dw;
-  return product ? prepareProduct(op, why) : PP_OK;
+  if (!op.body)
+    why = "this device has no kernel for it";
+  return !op.body ? PP_INVALID : product ? prepareProduct(op, why) : PP_OK;
 }
 
 void Kernels::State::placeOp(PreparedOp &op, char *base) {

@@ -209,6 +209,59 @@ int32_t pp_glu_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *p, c
   return PP_RUN(glu_bwd, dy, p, q, dp, dq);
 }
 
+int32_t pp_router(pp_rank_t *rank, int32_t op, const void *x, const void *wr, void *logits) {
+  return PP_RUN(router, x, wr, logits);
+}
+
+int32_t pp_router_dx(pp_rank_t *rank, int32_t op, const void *dlogits, const void *wr, void *dx) {
+  return PP_RUN(router_dx, dlogits, wr, dx);
+}
+
+int32_t pp_router_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dlogits, void *dwr) {
+  return PP_RUN(router_dw, x, dlogits, dwr);
+}
+
+int32_t pp_route(pp_rank_t *rank, int32_t op, const void *logits, void *w, int32_t *sel, void *p, void *lse,
+                 int32_t *places, int32_t *counts) {
+  return PP_RUN(route, logits, w, sel, p, lse, places, counts, &rank->routed);
+}
+
+int32_t pp_route_bwd(pp_rank_t *rank, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
+                     const void *lse, void *dlogits) {
+  return PP_RUN(route_bwd, dw, w, sel, p, lse, dlogits, rank->scalars());
+}
+
+int32_t pp_dispatch(pp_rank_t *rank, int32_t op, const void *x, const int32_t *places, void *rows) {
+  return PP_RUN(dispatch, x, places, rows);
+}
+
+int32_t pp_combine(pp_rank_t *rank, int32_t op, const void *rows, const int32_t *places, void *y) {
+  return PP_RUN(combine, rows, places, y);
+}
+
+int32_t pp_expert_linear(pp_rank_t *rank, int32_t op, const void *x, const void *w, const int32_t *counts, void *y) {
+  return PP_RUN(expert_linear, x, w, counts, y);
+}
+
+int32_t pp_expert_linear_dx(pp_rank_t *rank, int32_t op, const void *dy, const void *w, const int32_t *counts,
+                            void *dx) {
+  return PP_RUN(expert_linear_dx, dy, w, counts, dx);
+}
+
+int32_t pp_expert_linear_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dy, const int32_t *counts,
+                            void *dw) {
+  return PP_RUN(expert_linear_dw, x, dy, counts, dw);
+}
+
+int32_t pp_scale_rows(pp_rank_t *rank, int32_t op, const void *a, const void *w, const int32_t *places, void *y) {
+  return PP_RUN(scale_rows, a, w, places, y);
+}
+
+int32_t pp_scale_rows_bwd(pp_rank_t *rank, int32_t op, const void *dy, const void *a, const void *w,
+                          const int32_t *places, void *da, void *dw) {
+  return PP_RUN(scale_rows_bwd, dy, a, w, places, da, dw);
+}
+
 int32_t pp_add(pp_rank_t *rank, int32_t op, const void *x, const void *y, void *z) { return PP_RUN(add, x, y, z); }
 int32_t pp_add_bias(pp_rank_t *rank, int32_t op, const void *x, const void *bias, void *y) {
   return PP_RUN(add_bias, x, bias, y);

@@ -8,6 +8,7 @@
 #include "runtime/kernels/CrossEntropy.h"
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Elementwise.h"
+#include "runtime/kernels/Experts.h"
 #include "runtime/kernels/MergeAttention.h"
 #include "runtime/kernels/Optimizer.h"
 #include "runtime/kernels/PlainAttention.h"
@@ -54,6 +55,12 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::swiglu_bwd, swiglu_bwd<E>);
   set(Kernel::glu, glu<E>);
   set(Kernel::glu_bwd, glu_bwd<E>);
+  set(Kernel::route, route<E>);
+  set(Kernel::route_bwd, route_bwd<E>);
+  set(Kernel::dispatch, dispatch<E>);
+  set(Kernel::combine, combine<E>);
+  set(Kernel::scale_rows, scale_rows<E>);
+  set(Kernel::scale_rows_bwd, scale_rows_bwd<E>);
   set(Kernel::add, add<E>);
   set(Kernel::add_bias, add_bias<E>);
   set(Kernel::scale, scale<E>);
@@ -85,12 +92,21 @@ int64_t loopScratch(const PreparedOp &op) {
   case Kernel::linear:
   case Kernel::linear_dx:
   case Kernel::linear_dw:
+  case Kernel::router:
+  case Kernel::router_dx:
+  case Kernel::router_dw:
+  case Kernel::expert_linear:
+  case Kernel::expert_linear_dx:
+  case Kernel::expert_linear_dw:
     return op.type == Type::F64 ? doubleGemmBytes : 0;
   case Kernel::attention:
     return op.type == Type::F64 ? plainAttentionBytes(AttentionShape(op))
                                 : AttentionForward::scratchBytes(AttentionShape(op));
   case Kernel::attention_bwd:
     return op.type == Type::F64 ? 0 : AttentionBackward::scratchBytes(AttentionShape(op));
+  case Kernel::route:
+  case Kernel::route_bwd:
+    return 16 * op.dims[1];
   case Kernel::attention_merge:
     return mergeBytes(op);
   default:
@@ -120,6 +136,12 @@ constexpr IsaTable makeTable(const char *name, bool multipliesBf16 = false) {
   table.bodies[int(Kernel::linear)][int(Type::F64)] = doubleLinear;
   table.bodies[int(Kernel::linear_dx)][int(Type::F64)] = doubleLinearDx;
   table.bodies[int(Kernel::linear_dw)][int(Type::F64)] = doubleLinearDw;
+  table.bodies[int(Kernel::router)][int(Type::F64)] = doubleRouter;
+  table.bodies[int(Kernel::router_dx)][int(Type::F64)] = doubleRouterDx;
+  table.bodies[int(Kernel::router_dw)][int(Type::F64)] = doubleRouterDw;
+  table.bodies[int(Kernel::expert_linear)][int(Type::F64)] = doubleExpertLinear;
+  table.bodies[int(Kernel::expert_linear_dx)][int(Type::F64)] = doubleExpertLinearDx;
+  table.bodies[int(Kernel::expert_linear_dw)][int(Type::F64)] = doubleExpertLinearDw;
   return table;
 }
 

@@ -28,6 +28,7 @@ enum OpFlag : uint32_t {
   PlusOne = 8192,
   Tanh = 16384,
   Dropped = 32768,
+  Renormalise = 65536,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -68,6 +69,18 @@ enum OpFlag : uint32_t {
   X(swiglu_bwd, 1, 0, 0)                                                                                               \
   X(glu, 1, 3, Exact | Tanh)                                                                                           \
   X(glu_bwd, 1, 3, Exact | Tanh)                                                                                       \
+  X(router, 3, 0, 0)                                                                                                   \
+  X(router_dx, 3, 0, Accumulate)                                                                                       \
+  X(router_dw, 3, 0, Accumulate)                                                                                       \
+  X(route, 4, 3, Renormalise)                                                                                          \
+  X(route_bwd, 4, 3, Renormalise)                                                                                      \
+  X(dispatch, 3, 0, 0)                                                                                                 \
+  X(combine, 3, 0, Accumulate)                                                                                         \
+  X(expert_linear, 4, 0, 0)                                                                                            \
+  X(expert_linear_dx, 4, 0, Accumulate)                                                                                \
+  X(expert_linear_dw, 4, 0, Accumulate)                                                                                \
+  X(scale_rows, 3, 0, 0)                                                                                               \
+  X(scale_rows_bwd, 3, 0, 0)                                                                                           \
   X(add, 1, 0, 0)                                                                                                      \
   X(add_bias, 2, 0, 0)                                                                                                 \
   X(scale, 1, 1, 0)                                                                                                    \

@@ -1,4 +1,4 @@
-// Checks the specs of ops against what their kernels take, in words for each mistake, and counts their arithmetic.
+// Checks the specs of ops against what their kernels take, counts their arithmetic, and takes pairs of ops apart.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "runtime/kernels/Specs.h"
 #include <algorithm>
@@ -38,7 +38,8 @@ constexpr struct {
                  {"documents", Documents},
                  {"plus_one", PlusOne},
                  {"tanh", Tanh},
-                 {"dropout", Dropped}};
+                 {"dropout", Dropped},
+                 {"renormalise", Renormalise}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -75,6 +76,12 @@ std::string checkDims(const PreparedOp &op) {
     return op.has(Dropped) ? checkDropout(op.params[3], op.params[4]) : "";
   case Kernel::dropout:
     return checkDropout(op.params[0], double(d[4]));
+  case Kernel::route:
+  case Kernel::route_bwd:
+    if (d[2] > d[1])
+      return std::to_string(d[2]) + " choices of " + std::to_string(d[1]) + " experts";
+    return d[0] % d[3] ? "groups of " + std::to_string(d[3]) + " do not divide " + std::to_string(d[0]) + " tokens"
+                       : "";
   case Kernel::rope:
     return op.pairs == 0 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:
@@ -249,6 +256,23 @@ double Kernels::flops(const OpSpec &spec) {
   case Kernel::linear_dx:
   case Kernel::linear_dw:
     return 2 * size;
+  case Kernel::router:
+  case Kernel::router_dx:
+  case Kernel::router_dw:
+    return 2 * size;
+  case Kernel::expert_linear:
+  case Kernel::expert_linear_dx:
+  case Kernel::expert_linear_dw:
+    return 2 * d[0] * d[1] * d[2];
+  case Kernel::route:
+    return (4 + d[2]) * d[0] * d[1];
+  case Kernel::route_bwd:
+    return 8 * d[0] * d[1];
+  case Kernel::combine:
+  case Kernel::scale_rows:
+    return size;
+  case Kernel::scale_rows_bwd:
+    return 3 * size;
   case Kernel::linear_gelu:
     return 2 * size + 10 * d[0] * d[2];
   case Kernel::linear_dx_gelu:
@@ -324,4 +348,34 @@ double Kernels::flops(const OpSpec &spec) {
   default:
     return 0; // copies
   }
+}
+
+// --- Ops that stand for two plain ones: their specs, and their arguments among its own ---
+
+bool pp::isPair(Kernel kernel) {
+  return kernel == Kernel::linear_gelu || kernel == Kernel::linear_dx_gelu || kernel == Kernel::linear_dw_bias;
+}
+
+std::array<OpSpec, 2> pp::partsOf(const OpSpec &pair) {
+  const std::vector<int64_t> &d = pair.dims;
+  if (pair.kernel == "linear_gelu")
+    return {{{"linear", pair.type, d, {}, pair.flags}, {"gelu", pair.type, {d[0] * d[2]}, {}, {}}}};
+  if (pair.kernel == "linear_dx_gelu")
+    return {{{"linear_dx", pair.type, d, {}, pair.flags}, {"gelu_bwd", pair.type, {d[0] * d[1]}, {}, {}}}};
+  std::vector<std::string> flags = pair.flags;
+  std::erase(flags, "transposed");
+  return {{{"linear_dw", pair.type, d, {}, pair.flags}, {"bias_dw", pair.type, {d[0], d[2]}, {}, flags}}};
+}
+
+pp_status_t pp::runParts(const PreparedOp &pair, void *const *a) {
+  const PreparedOp &product = *pair.parts[0], &other = *pair.parts[1];
+  if (pair.kernel == Kernel::linear_gelu) { // x w b u y
+    pp_status_t status = product.body(product, a);
+    return status ? status : other.body(other, a + 3);
+  }
+  bool makesDx = pair.kernel == Kernel::linear_dx_gelu; // dy w u dx; or x dy dw db
+  void *const first[] = {a[0], a[1], a[makesDx ? 3 : 2]};
+  void *const dx[] = {a[3], a[2], a[3]}, *const db[] = {a[1], a[3]};
+  pp_status_t status = product.body(product, first);
+  return status ? status : other.body(other, makesDx ? dx : db);
 }

@@ -80,6 +80,8 @@ Status RunLog::say(int64_t step, int64_t steps, int64_t last, const StepSummary 
     values.push_back({"train/grad_norm", summary.norm});
   if (summary.hasFurther)
     values.push_back({"train/mtp", summary.further});
+  if (summary.hasExperts)
+    values.insert(values.end(), {{"train/balance", summary.balance}, {"train/z", summary.z}});
   values.push_back({"train/tokens_per_s", whole.tokensPerStep / summary.seconds});
   if (summary.evaluated)
     values.push_back({"eval/loss", summary.evalLoss});
@@ -92,14 +94,20 @@ void RunLog::print(int64_t step, int64_t steps, double left, const StepSummary &
     snprintf(norm, sizeof norm, summary.skipped ? "overflow" : "%.4f", summary.norm);
   if (summary.hasFurther)
     snprintf(further, sizeof further, "  mtp %.5f", summary.further);
+  std::string routed;
+  if (summary.hasExperts) {
+    char numbers[64];
+    snprintf(numbers, sizeof numbers, "  balance %.5f  z %.5f", summary.balance, summary.z);
+    routed = text(numbers, "  rows ", summary.fewestRows, "..", summary.mostRows);
+  }
   if (options.peakFlops)
     snprintf(peak, sizeof peak, "  %.1f %% of peak", 100 * share(summary.seconds));
   std::string scale = whole.scalesLoss() ? text("  scale ", summary.lossScale, summary.skipped ? ", skipped" : "") : "";
   constexpr double worthSaying = 10;
   std::string rest = left >= worthSaying ? "  " + roughly(left) + " left" : "";
-  printf("step %*lld/%lld  loss %.5f%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
+  printf("step %*lld/%lld  loss %.5f%s%s  grad norm %s  lr %.3e%s  %.0f tokens/s  %.2f GFLOP/s%s%s\n",
          int(std::to_string(steps).size()), static_cast<long long>(step), static_cast<long long>(steps), summary.loss,
-         further, norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
+         further, routed.c_str(), norm, summary.lr, scale.c_str(), whole.tokensPerStep / summary.seconds,
          whole.flopsPerStep / summary.seconds * 1e-9, peak, rest.c_str());
   if (summary.evaluated)
     printf("eval %*s  loss %.5f  ppl %.3f  %lld targets\n", 2 * int(std::to_string(steps).size()) + 1, "",
@@ -111,6 +119,10 @@ Status RunLog::writeLine(int64_t step, double left, const StepSummary &summary) 
   std::string line =
       text("{\"step\": ", step, ", \"loss\": ", exact(summary.loss), ", \"ppl\": ", exact(perplexity(summary.loss)),
            summary.hasFurther ? text(", \"mtp\": ", exact(summary.further)) : "",
+           summary.hasExperts ? text(", \"balance\": ", exact(summary.balance), ", \"z\": ", exact(summary.z),
+                                     ", \"rows\": {\"min\": ", summary.fewestRows,
+                                     ", \"mean\": ", exact(summary.meanRows), ", \"max\": ", summary.mostRows, "}")
+                              : "",
            ", \"grad_norm\": ", exactOrNull(summary.hasNorm, summary.norm), ", \"lr\": ", exact(summary.lr),
            groupRates(whole.optimizer, summary.lr),
            whole.scalesLoss() ? text(", \"loss_scale\": ", exact(summary.lossScale),

@@ -16,8 +16,10 @@ struct StepSummary {
   int64_t tokens = 0; ///< targets that count
   double evalLoss = 0;
   int64_t evalTokens = 0;
-  double further = 0; ///< the loss that is told apart
-  bool hasFurther = false, hasNorm = false, skipped = false, evaluated = false;
+  double further = 0;                      ///< the loss that is told apart
+  double balance = 0, z = 0, meanRows = 0; ///< of routers, and rows of their experts
+  int64_t fewestRows = 0, mostRows = 0;
+  bool hasExperts = false, hasFurther = false, hasNorm = false, skipped = false, evaluated = false;
 };
 
 class RunLog {

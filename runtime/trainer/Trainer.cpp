@@ -88,7 +88,7 @@ Status Trainer::makeReady() {
                                       (unit.phase == "U" ? 1 : whole.microbatches / whole.updates)));
   device.bind(rank);
   PP_TRY(fillArena());
-  sums.resize(2 * whole.microbatches + 2 * whole.devices() + 1);
+  sums.resize(2 * whole.microbatches + 4 * whole.devices() + 5);
   if (!options.profile.empty() && whole.mesh.devicesOfRank() > 1)
     return invalid("`--profile` of a program with a `mesh` is not supported yet; profile it without");
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
@@ -346,6 +346,7 @@ Status Trainer::trainStep(int64_t step, StepSummary &summary) {
 /// Runs the emitted step, or the one that evaluates, on rows that are ready, with the rank's scalars.
 Status Trainer::runStep(int64_t step, StepInputs &from, StepSummary &summary) {
   transport.markStep(step);
+  rank.routed = {};
   PP_TRY(from.fill(rank.forward ? program->forward->inputs : program->inputs, device));
   rank.unit = -1;
   int64_t began = Trace::now();
@@ -409,7 +410,17 @@ Status Trainer::summarize(StepSummary &summary) {
     PP_TRY(device.download(program->normOffset, &norms[2 * rank.device], sizeof(double)));
     norms[2 * rank.device + 1] = 1;
   }
+  double *routed = further + whole.microbatches, *ends = routed + 4;
+  if (rank.routed.rows > 0) {
+    routed[0] = rank.routed.balance;
+    routed[1] = rank.routed.z;
+    routed[2] = double(rank.routed.rows);
+    routed[3] = double(rank.routed.experts);
+    ends[2 * rank.device] = double(rank.routed.fewest + 1); // 0: a device without experts
+    ends[2 * rank.device + 1] = double(rank.routed.most);
+  }
   PP_TRY(transport.sum(sums));
+  sumRouters(routed, summary);
   for (int64_t i = 0; i < whole.microbatches; ++i) {
     summary.loss += sums[i] / double(rank.forward ? 1 : whole.updates);
     summary.further += further[i] / double(rank.forward ? 1 : whole.updates);
@@ -421,6 +432,25 @@ Status Trainer::summarize(StepSummary &summary) {
       summary.hasNorm = true;
     }
   return {};
+}
+
+/// Means over all microbatches of the step; rows are of an expert in one layer and microbatch.
+void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
+  const double units = double(whole.microbatches * whole.mesh.size(Axis::Data)), *ends = routed + 4;
+  summary.hasExperts = routed[2] > 0;
+  if (!summary.hasExperts)
+    return;
+  summary.balance = routed[0] / units;
+  summary.z = routed[1] / units;
+  summary.meanRows = routed[2] / routed[3];
+  double fewest = 0, most = 0;
+  for (int32_t device = 0; device < whole.devices(); ++device, ends += 2) {
+    if (ends[0] > 0)
+      fewest = fewest > 0 ? std::min(fewest, ends[0]) : ends[0];
+    most = std::max(most, ends[1]);
+  }
+  summary.fewestRows = int64_t(fewest) - 1;
+  summary.mostRows = int64_t(most);
 }
 
 /// The plan is for one thread a rank, and for kernels of CPUs.

@@ -51,6 +51,7 @@ private:
   Status checkForward(const char *option);
   Status writeLogprobs();
   Status summarize(StepSummary &summary);
+  void sumRouters(const double *routed, StepSummary &summary) const;
   Status adaptScale(int64_t step, StepSummary &summary);
   Status finish();
   Status finishTrace();
@@ -82,7 +83,8 @@ private:
   RunState state;
   int64_t lastStep = 0;                ///< of this run; before state.steps with --stop-at
   int64_t received = 0, stepBytes = 0; ///< bytes of messages so far, and of one step
-  std::vector<double> sums;            ///< losses by microbatch, each device's norm, further losses, whether there are
+  /// Losses by microbatch, each device's norm, further losses, what routers did, whether there are further losses.
+  std::vector<double> sums;
   bool together = false, mine = false;
   std::vector<std::string> remarks;
   WeightFiles files; ///< what --load or --resume names; under adapters the model

@@ -104,6 +104,18 @@ VARIANTS = {
     "gpt2_unscaled": GPT2 | dict(scale_attn_weights=False),
     "gpt2_depths": GPT2 | dict(scale_attn_by_inverse_layer_idx=True),
     "gpt2_untied": GPT2 | dict(tie_word_embeddings=False, layer_norm_epsilon=1e-6),
+    # Mixtures of experts; one file has their number under its other name.
+    "mixtral": llama_like("mixtral", 20, 2, 1, 33, num_local_experts=5, num_experts_per_tok=2, pad_token_id=101),
+    "mixtral_window": llama_like("mixtral", 24, 4, 2, 21, head_dim=10, num_local_experts=4, num_experts_per_tok=3,
+                                 sliding_window=7, tie_word_embeddings=True),
+    "qwen3_moe": llama_like("qwen3_moe", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, num_experts=7,
+                            num_experts_per_tok=3, norm_topk_prob=True),
+    "qwen3_moe_biases": llama_like("qwen3_moe", 24, 4, 2, 33, moe_intermediate_size=11, num_local_experts=6,
+                                   num_experts_per_tok=2, attention_bias=True, tie_word_embeddings=True,
+                                   use_sliding_window=True, sliding_window=5),
+    "olmoe": llama_like("olmoe", 20, 2, 1, 13, num_experts=6, num_experts_per_tok=4),
+    "olmoe_one": llama_like("olmoe", 24, 4, 2, 21, num_experts=3, num_experts_per_tok=1, attention_bias=True,
+                            norm_topk_prob=True, pad_token_id=101),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",

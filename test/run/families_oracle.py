@@ -2,10 +2,10 @@
 """Asks transformers for the losses and gradients that families.py compares with; it needs torch, so no test runs it."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: families_oracle.py > Inputs/families.json
+# usage: families_oracle.py [VARIANT..] > Inputs/families.json
 # Made with transformers 5.23.0 and torch 2.15.0. transformers computes norms, softmax, rotary tables, logits and losses
 # in f32 whatever the type of the weights is; so here every mention of f32 becomes one of f64 before models are built.
-import json
+import json, sys
 import torch
 
 torch.set_default_dtype(torch.float64)
@@ -22,13 +22,40 @@ def parameters(model):
             for name, weight in model.named_parameters()}
 
 
+def experts_of(model):
+    """In files each expert has three matrices; in memory all of them are in two tensors, the gate above what it gates.
+    """
+    names = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}.get(
+        model.config.model_type, ("mlp", "gate_proj", "up_proj", "down_proj"))
+    fused = {}
+    for layer, block in enumerate(model.model.layers):
+        experts, prefix = block.mlp.experts, f"model.layers.{layer}.{names[0]}"
+        fused[prefix + ".gate.weight"] = (block.mlp.gate.weight, ...)
+        width = experts.gate_up_proj.shape[1] // 2
+        for number in range(len(experts.gate_up_proj)):
+            name = f"{prefix}.experts.{number}."
+            fused[name + names[1] + ".weight"] = (experts.gate_up_proj, (number, slice(None, width)))
+            fused[name + names[2] + ".weight"] = (experts.gate_up_proj, (number, slice(width, None)))
+            fused[name + names[3] + ".weight"] = (experts.down_proj, (number,))
+    return fused
+
+
+def tensors(model):
+    """By the names in files: a parameter, and which part of it."""
+    if not hasattr(model, "model") or not hasattr(model.model.layers[0].mlp, "experts"):
+        return {name: (weight, ...) for name, weight in parameters(model).items()}
+    return {name: (weight, ...) for name, weight in parameters(model).items()
+            if ".experts." not in name and ".mlp.gate." not in name} | experts_of(model)
+
+
 def model_of(variant):
     config = transformers.AutoConfig.for_model(**families.VARIANTS[variant])
+    config._experts_implementation = "eager"  # the others take no f64
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64)
     with torch.no_grad():
-        for name, weight in parameters(model).items():
-            _, values = families.weight_of(name, list(weight.shape))
-            weight.copy_(torch.tensor(values).reshape(weight.shape))
+        for name, (weight, part) in tensors(model).items():
+            _, values = families.weight_of(name, list(weight[part].shape))
+            weight[part] = torch.tensor(values).reshape(weight[part].shape)
     return model
 
 
@@ -39,12 +66,12 @@ def judge(variant):
     logits = model.train()(input_ids=rows, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.reshape(len(targets), -1), targets)
     loss.backward()
-    gradients = {name: (None, weight.grad.flatten().tolist()) for name, weight in parameters(model).items()}
+    gradients = {name: (None, weight.grad[part].flatten().tolist()) for name, (weight, part) in tensors(model).items()}
     return {"loss": loss.item(), "gradients": families.summary(gradients)}
 
 
 def main():
-    lines = [f'"{variant}": {json.dumps(judge(variant))}' for variant in families.VARIANTS]
+    lines = [f'"{variant}": {json.dumps(judge(variant))}' for variant in sys.argv[1:] or families.VARIANTS]
     print("{" + ",\n ".join(lines) + "}")
 
 

@@ -1,0 +1,118 @@
+// Mixtures of experts: a router picks some experts for each token, and their rows are multiplied expert by expert.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_DIALECT_NNEXPERTOPS_TD
+#define PP_DIALECT_NNEXPERTOPS_TD
+
+//===-- Router --------------------------------------------------------------------------------------------------===//
+
+def RouterOp : Nn_ForwardOp<"router"> {
+  let summary = "x times wr [in, experts], in the type of sums: the logits of the experts";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$wr);
+  let results = (outs Nn_Tensor:$logits);
+  let assemblyFormat = "$x `,` $wr attr-dict `:` functional-type(operands, results)";
+}
+
+def RouteOp : Nn_ForwardOp<"route", ["params", "flags"]> {
+  let summary = "which experts take each token, with which weight, and where its rows are among all";
+  let signature = "experts(x, wr, w_gate, w_up, w_down, top = .., renormalise = false, scale = 1.0, balance = 0.0, "
+                  "over = \"sequence\", z = 0.0)";
+  let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
+                "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
+  let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; `balance` and `z` add two "
+             "losses to what is trained, balance experts / top sum over e of (share of choices) (mean of p), over each "
+             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over microbatches";
+  let description = [{
+    p is the softmax of the logits. `sel` are the `top` experts of largest p, of equal ones the lower first; `w` are
+    their p, divided by their sum with `renormalise`, times `scale`. The rows of all choices are ordered by expert, then
+    by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows behind those of the
+    experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which losses the
+    derivative adds. What it chose is never computed again: a tie that flips would be another function.
+  }];
+  let arguments = (ins Nn_Tensor:$logits, I64Attr:$top, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
+                       DefaultValuedStrAttr<StrAttr, "sequence">:$over, Nn_Number:$z);
+  let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
+                      Nn_Integers:$counts);
+  let assemblyFormat = "$logits attr-dict `:` functional-type(operands, results)";
+}
+
+def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"]> {
+  let summary = "gradient of a router's input";
+  let arguments = (ins Nn_Tensor:$dlogits, Nn_Tensor:$wr, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = "$dlogits `,` $wr (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def RouterDwOp : Nn_AccOp<"router_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of a router's weight";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dlogits, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$dwr);
+  let assemblyFormat = "$x `,` $dlogits (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"]> {
+  let summary = "gradient of the logits of a `route`, from that of its weights and from its losses";
+  let description = [{
+    `balance` is multiplied by how often the `group` tokens one behind the other, of which this is one, chose an expert,
+    and added to the gradient of p; `z` by lse p, and added to that of the logits. The run's loss scale multiplies both.
+  }];
+  let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
+                       Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance, I64Attr:$group, Nn_Number:$z);
+  let results = (outs Nn_Tensor:$dlogits);
+  let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`,` $lse^)? attr-dict `:` functional-type(operands, results)";
+}
+
+//===-- Rows of experts -----------------------------------------------------------------------------------------===//
+
+def DispatchOp : Nn_KernelOp<"dispatch", [], [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>]> {
+  let summary = "the rows of experts: for each choice of a token a copy of its row; the derivative of `combine`";
+  let arguments = (ins Nn_Tensor:$x, Nn_Integers:$places);
+  let results = (outs Nn_Tensor:$rows);
+  let assemblyFormat = "$x `,` $places attr-dict `:` functional-type(operands, results)";
+}
+
+def CombineOp : Nn_AccOp<"combine", ["flags"], [DeclareOpInterfaceMethods<Nn_Differentiable>]> {
+  let summary = "the sum of the rows of a token's choices, in the order of these; the derivative of `dispatch`";
+  let arguments = (ins Nn_Tensor:$rows, Nn_Integers:$places, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$rows `,` $places (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ExpertLinearOp : Nn_ForwardOp<"expert_linear"> {
+  let summary = "the rows of each expert times its matrix of w [experts, in, out]";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$w, Nn_Integers:$counts);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `,` $w `,` $counts attr-dict `:` functional-type(operands, results)";
+}
+
+def ExpertLinearDxOp : Nn_AccOp<"expert_linear_dx", ["flags"]> {
+  let summary = "gradient of an expert_linear's input";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$w, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$dx);
+  let assemblyFormat = "$dy `,` $w `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ExpertLinearDwOp : Nn_AccOp<"expert_linear_dw", ["flags"], [Nn_WeightGradient]> {
+  let summary = "gradient of an expert_linear's weight; an expert that no row came to adds nothing";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$dy, Nn_Integers:$counts, Optional<Nn_Tensor>:$acc);
+  let results = (outs Nn_Tensor:$dw);
+  let assemblyFormat = "$x `,` $dy `,` $counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ScaleRowsOp : Nn_KernelOp<"scale_rows", [],
+                              [DeclareOpInterfaceMethods<Nn_Differentiable, ["isCheap"]>, Nn_InPlace]> {
+  let summary = "the row of each choice times its weight";
+  let arguments = (ins Nn_Tensor:$a, Nn_Tensor:$w, Nn_Integers:$places);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$a `,` $w `,` $places attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+def ScaleRowsBwdOp : Nn_KernelOp<"scale_rows_bwd", [], [Nn_InPlace]> {
+  let summary = "gradients of the rows and of the weights of a scale_rows";
+  let arguments = (ins Nn_Tensor:$dy, Nn_Tensor:$a, Nn_Tensor:$w, Nn_Integers:$places);
+  let results = (outs Nn_Tensor:$da, Nn_Tensor:$dw);
+  let assemblyFormat = "$dy `,` $a `,` $w `,` $places attr-dict `:` functional-type(operands, results)";
+  let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
+}
+
+#endif // PP_DIALECT_NNEXPERTOPS_TD

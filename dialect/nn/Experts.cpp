@@ -1,0 +1,302 @@
+// Shapes, kernels, costs and derivatives of mixtures of experts.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//   x ── router ── route ─▶ w, places, counts
+//   └─── dispatch ─▶ rows ── expert_linear, swiglu ── scale_rows ── expert_linear ── combine ─▶ y
+//
+// The weights of choices multiply what goes into the last product, so that no output of an expert is saved. `rows` and
+// what goes into that product are cheap: the backward makes them again of x and places.
+#include "dialect/nn/Shapes.h"
+
+using namespace mlir;
+using namespace pp::nn;
+
+static RankedTensorType integers(Value like, ArrayRef<int64_t> shape) {
+  return RankedTensorType::get(shape, IntegerType::get(like.getContext(), 32));
+}
+
+/// Rows for all choices of the tokens of x.
+static RankedTensorType rowsOfChoices(Value x, int64_t top) {
+  auto type = tensorOf(x);
+  return RankedTensorType::get({type.getDimSize(0), type.getDimSize(1) * top, type.getDimSize(2)},
+                               type.getElementType());
+}
+
+/// i32, for each choice of a token the number of its row.
+static LogicalResult checkPlaces(Check &check, Value places) {
+  auto type = tensorOf(places);
+  if (type.getRank() == 3 && type.getElementType().isInteger(32))
+    return success();
+  return emitOptionalError(check.loc, "`", check.op, "` expects places to be i32 [batch, length, top], got ", type);
+}
+
+//===-- Router --------------------------------------------------------------------------------------------------===//
+
+INFER(RouterOp) {
+  Check check{"router", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
+      failed(check.numbers("wr", a.getWr())) || failed(check.rank("x", a.getX(), 3)) ||
+      failed(check.rank("wr", a.getWr(), 2)) || failed(check.sameElements("x", a.getX(), "wr", a.getWr())) ||
+      failed(check.equal("x's width", widthOf(a.getX()), "wr's rows", tensorOf(a.getWr()).getDimSize(0))))
+    return failure();
+  auto x = tensorOf(a.getX());
+  types.push_back(inSums(a.getX(), {x.getDimSize(0), x.getDimSize(1), widthOf(a.getWr())}));
+  return success();
+}
+
+Dims RouterOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getWr())}; }
+double RouterOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getWr()); }
+
+LogicalResult RouterOp::differentiate(Gradients &gradients) {
+  Value dlogits = gradients.get(getLogits());
+  if (!dlogits)
+    return success();
+  OpBuilder &builder = gradients.builder;
+  gradients.set(getWr(), builder.create<RouterDwOp>(getLoc(), getX(), dlogits, gradients.get(getWr())));
+  gradients.set(getX(), builder.create<RouterDxOp>(getLoc(), dlogits, getWr(), gradients.get(getX())));
+  return success();
+}
+
+INFER(RouterDxOp) {
+  Check check{"router_dx", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.rank("dlogits", a.getDlogits(), 3)) ||
+      failed(check.rank("wr", a.getWr(), 2)) ||
+      failed(check.equal("dlogits' width", widthOf(a.getDlogits()), "wr's columns", widthOf(a.getWr()))))
+    return failure();
+  auto r = tensorOf(a.getDlogits()), wr = tensorOf(a.getWr());
+  types.push_back(RankedTensorType::get({r.getDimSize(0), r.getDimSize(1), wr.getDimSize(0)}, wr.getElementType()));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims RouterDxOp::dims() { return {rowsOf(getDx()), widthOf(getDx()), widthOf(getDlogits())}; }
+double RouterDxOp::flops() { return 2.0 * elementsOf(getDx()) * widthOf(getDlogits()); }
+Flags RouterDxOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+Type RouterDxOp::elementType() { return tensorOf(getWr()).getElementType(); }
+
+INFER(RouterDwOp) {
+  Check check{"router_dw", loc};
+  if (failed(check.operands(a, 2, 3)) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "dlogits'", rowsOf(a.getDlogits()))))
+    return failure();
+  types.push_back(inSums(a.getX(), {widthOf(a.getX()), widthOf(a.getDlogits())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims RouterDwOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getDlogits())}; }
+double RouterDwOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getDlogits()); }
+Flags RouterDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+//===-- Choices -------------------------------------------------------------------------------------------------===//
+
+INFER(RouteOp) {
+  Check check{"route", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("logits", a.getLogits())) ||
+      failed(check.rank("logits", a.getLogits(), 3)))
+    return failure();
+  auto logits = tensorOf(a.getLogits());
+  auto top = static_cast<int64_t>(a.getTop());
+  int64_t batch = logits.getDimSize(0), length = logits.getDimSize(1), experts = logits.getDimSize(2);
+  if (top < 1 || top > experts)
+    return emitOptionalError(loc, "`experts` has ", experts, " experts; `top` must be 1 to ", experts, ", got ", top);
+  if (a.getOver() != "sequence" && a.getOver() != "microbatch")
+    return emitOptionalError(loc, "`over` is \"sequence\" or \"microbatch\", got \"", a.getOver(), "\"");
+  if (batch * length * top > std::numeric_limits<int32_t>::max())
+    return emitOptionalError(loc, "`experts` expects at most ", std::numeric_limits<int32_t>::max(),
+                             " choices in a microbatch, got ", batch * length * top);
+  types.push_back(inSums(a.getLogits(), {batch, length, top}));
+  types.push_back(integers(a.getLogits(), {batch, length, top}));
+  types.push_back(logits);
+  types.push_back(statistic(a.getLogits()));
+  types.push_back(integers(a.getLogits(), {batch, length, top}));
+  types.push_back(integers(a.getLogits(), {experts}));
+  return success();
+}
+
+/// A loss of balance is over so many tokens one behind the other.
+static int64_t groupOf(RouteOp op) {
+  return op.getOver() == "sequence" ? tensorOf(op.getLogits()).getDimSize(1) : rowsOf(op.getLogits());
+}
+
+Dims RouteOp::dims() { return {rowsOf(getLogits()), widthOf(getLogits()), widthOf(getW()), groupOf(*this)}; }
+SmallVector<double> RouteOp::params() {
+  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+}
+Flags RouteOp::flags() { return flagsOf({{"renormalise", getRenormalise()}}); }
+double RouteOp::flops() { return (4.0 + widthOf(getW())) * elementsOf(getLogits()); }
+
+/// The balance of a group Γ of T tokens is α n/k Σ c_i/T · Σ p_ti/T, a mean over groups; the counts c are constants.
+LogicalResult RouteOp::differentiate(Gradients &gradients) {
+  Value dw = gradients.get(getW());
+  if (!dw)
+    return success();
+  int64_t tokens = rowsOf(getLogits()), group = groupOf(*this);
+  double balance = getBalance().convertToDouble(), z = getZ().convertToDouble(), each = gradients.microbatchScale;
+  double perCount = balance * double(widthOf(getLogits())) / double(widthOf(getW())) / double(group) * each;
+  auto backward = gradients.builder.create<RouteBwdOp>(
+      getLoc(), dw, getW(), getSel(), getP(), z != 0 ? getLse() : Value(), getRenormalise(), getScale(),
+      APFloat(perCount / double(tokens)), group, APFloat(2 * z * each / double(tokens)));
+  gradients.add(getLoc(), getLogits(), backward.getDlogits());
+  return success();
+}
+
+INFER(RouteBwdOp) {
+  Check check{"route_bwd", loc};
+  if (failed(check.operands(a, 4, 5)) || failed(check.same("dw", a.getDw(), "w", a.getW())) ||
+      failed(check.equal("w's elements", elementsOf(a.getW()), "sel's", elementsOf(a.getSel()))) ||
+      failed(check.equal("w's rows", rowsOf(a.getW()), "p's", rowsOf(a.getP()))))
+    return failure();
+  if (a.getGroup() < 1 || rowsOf(a.getP()) % static_cast<int64_t>(a.getGroup()))
+    return emitOptionalError(loc, "`route_bwd` expects groups that divide ", rowsOf(a.getP()), " tokens, got ",
+                             a.getGroup());
+  types.push_back(a.getP().getType());
+  return success();
+}
+
+Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW()), static_cast<int64_t>(getGroup())}; }
+SmallVector<double> RouteBwdOp::params() {
+  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+}
+Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}}); }
+SmallVector<Value> RouteBwdOp::pointers() { return {getDw(), getW(), getSel(), getP(), getLse(), getDlogits()}; }
+double RouteBwdOp::flops() { return 8.0 * elementsOf(getP()); }
+
+//===-- Rows ----------------------------------------------------------------------------------------------------===//
+
+INFER(DispatchOp) {
+  Check check{"dispatch", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 3)) ||
+      failed(checkPlaces(check, a.getPlaces())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "places'", rowsOf(a.getPlaces()))))
+    return failure();
+  types.push_back(rowsOfChoices(a.getX(), widthOf(a.getPlaces())));
+  return success();
+}
+
+Dims DispatchOp::dims() { return {rowsOf(getX()), widthOf(getPlaces()), widthOf(getX())}; }
+double DispatchOp::flops() { return 0; }
+bool DispatchOp::isCheap() { return true; }
+
+LogicalResult DispatchOp::differentiate(Gradients &gradients) {
+  if (Value drows = gradients.get(getRows()))
+    gradients.set(getX(), gradients.builder.create<CombineOp>(getLoc(), drows, getPlaces(), gradients.get(getX())));
+  return success();
+}
+
+INFER(CombineOp) {
+  Check check{"combine", loc};
+  if (failed(check.operands(a, 2, 3)) || failed(check.numbers("rows", a.getRows())) ||
+      failed(check.rank("rows", a.getRows(), 3)) || failed(checkPlaces(check, a.getPlaces())) ||
+      failed(check.equal("rows' number", rowsOf(a.getRows()), "places'", elementsOf(a.getPlaces()))))
+    return failure();
+  auto places = tensorOf(a.getPlaces());
+  types.push_back(RankedTensorType::get({places.getDimSize(0), places.getDimSize(1), widthOf(a.getRows())},
+                                        tensorOf(a.getRows()).getElementType()));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims CombineOp::dims() { return {rowsOf(getY()), widthOf(getPlaces()), widthOf(getY())}; }
+double CombineOp::flops() { return elementsOf(getRows()); }
+Flags CombineOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+LogicalResult CombineOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getRows(), gradients.builder.create<DispatchOp>(getLoc(), dy, getPlaces()));
+  return success();
+}
+
+/// Rows of width `width` and, for each of the experts of `counts`, a matrix of w.
+static LogicalResult checkExperts(Check &check, StringRef name, Value rows, Value w, Value counts, int64_t dim) {
+  auto type = tensorOf(counts);
+  if (type.getRank() != 1 || !type.getElementType().isInteger(32))
+    return emitOptionalError(check.loc, "`", check.op, "` expects counts to be i32 [experts], got ", type);
+  if (failed(check.numbers("w", w)) || failed(check.rank("w", w, 3)) || failed(check.rank(name, rows, 3)) ||
+      failed(check.sameElements(name, rows, "w", w)) ||
+      failed(check.equal("the router's experts", type.getDimSize(0), "w's", tensorOf(w).getDimSize(0))))
+    return failure();
+  return check.equal((name + "'s width").str(), widthOf(rows), dim == 1 ? "w's rows" : "w's columns",
+                     tensorOf(w).getDimSize(dim));
+}
+
+INFER(ExpertLinearOp) {
+  Check check{"expert_linear", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(checkExperts(check, "x", a.getX(), a.getW(), a.getCounts(), 1)))
+    return failure();
+  types.push_back(withWidth(a.getX(), widthOf(a.getW())));
+  return success();
+}
+
+Dims ExpertLinearOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getY()), elementsOf(getCounts())}; }
+double ExpertLinearOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getY()); }
+
+LogicalResult ExpertLinearOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  OpBuilder &builder = gradients.builder;
+  gradients.set(getW(), builder.create<ExpertLinearDwOp>(getLoc(), getX(), dy, getCounts(), gradients.get(getW())));
+  gradients.set(getX(), builder.create<ExpertLinearDxOp>(getLoc(), dy, getW(), getCounts(), gradients.get(getX())));
+  return success();
+}
+
+INFER(ExpertLinearDxOp) {
+  Check check{"expert_linear_dx", loc};
+  if (failed(check.operands(a, 3, 4)) || failed(checkExperts(check, "dy", a.getDy(), a.getW(), a.getCounts(), 2)))
+    return failure();
+  types.push_back(withWidth(a.getDy(), tensorOf(a.getW()).getDimSize(1)));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims ExpertLinearDxOp::dims() { return {rowsOf(getDx()), widthOf(getDx()), widthOf(getDy()), elementsOf(getCounts())}; }
+double ExpertLinearDxOp::flops() { return 2.0 * elementsOf(getDx()) * widthOf(getDy()); }
+Flags ExpertLinearDxOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+INFER(ExpertLinearDwOp) {
+  Check check{"expert_linear_dw", loc};
+  if (failed(check.operands(a, 3, 4)) || failed(check.sameElements("x", a.getX(), "dy", a.getDy())) ||
+      failed(check.equal("x's rows", rowsOf(a.getX()), "dy's", rowsOf(a.getDy()))))
+    return failure();
+  types.push_back(inSums(a.getX(), {elementsOf(a.getCounts()), widthOf(a.getX()), widthOf(a.getDy())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims ExpertLinearDwOp::dims() { return {rowsOf(getX()), widthOf(getX()), widthOf(getDy()), elementsOf(getCounts())}; }
+double ExpertLinearDwOp::flops() { return 2.0 * elementsOf(getX()) * widthOf(getDy()); }
+Flags ExpertLinearDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+
+INFER(ScaleRowsOp) {
+  Check check{"scale_rows", loc};
+  if (failed(check.operands(a, 3, 3)) || failed(check.numbers("a", a.getA())) ||
+      failed(checkPlaces(check, a.getPlaces())) ||
+      failed(check.equal("the rows", rowsOf(a.getA()), "places'", elementsOf(a.getPlaces()))) ||
+      failed(check.type("w", a.getW(), inSums(a.getA(), tensorOf(a.getPlaces()).getShape()))))
+    return failure();
+  types.push_back(a.getA().getType());
+  return success();
+}
+
+Dims ScaleRowsOp::dims() { return {rowsOf(getW()), widthOf(getW()), widthOf(getA())}; }
+double ScaleRowsOp::flops() { return elementsOf(getA()); }
+bool ScaleRowsOp::isCheap() { return true; }
+
+LogicalResult ScaleRowsOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  auto backward = gradients.builder.create<ScaleRowsBwdOp>(getLoc(), dy, getA(), getW(), getPlaces());
+  gradients.add(getLoc(), getA(), backward.getDa());
+  gradients.add(getLoc(), getW(), backward.getDw());
+  return success();
+}
+
+INFER(ScaleRowsBwdOp) {
+  Check check{"scale_rows_bwd", loc};
+  if (failed(check.operands(a, 4, 4)) || failed(check.same("dy", a.getDy(), "a", a.getA())) ||
+      failed(checkPlaces(check, a.getPlaces())) ||
+      failed(check.equal("the rows", rowsOf(a.getA()), "places'", elementsOf(a.getPlaces()))))
+    return failure();
+  types.append({a.getA().getType(), a.getW().getType()});
+  return success();
+}
+
+Dims ScaleRowsBwdOp::dims() { return {rowsOf(getW()), widthOf(getW()), widthOf(getA())}; }
+double ScaleRowsBwdOp::flops() { return 3.0 * elementsOf(getA()); }

@@ -1,0 +1,20 @@
+// `experts(..)`, the word of models for a mixture of experts, as the ops that it stands for.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_FRONTEND_MODELEXPERTS_H
+#define PP_FRONTEND_MODELEXPERTS_H
+
+#include "mlir/IR/Builders.h"
+
+namespace pp {
+
+/// Creates an op of `nn`, and gives its first result.
+using CreateOp = llvm::function_ref<mlir::FailureOr<mlir::Value>(llvm::StringRef name, mlir::ValueRange operands,
+                                                                 llvm::ArrayRef<mlir::NamedAttribute> attributes)>;
+/// Of x, the router's weight and the experts' three. `fail` says what is wrong with the call.
+mlir::FailureOr<mlir::Value> createExperts(mlir::ValueRange operands, llvm::ArrayRef<mlir::NamedAttribute> options,
+                                           CreateOp create,
+                                           llvm::function_ref<mlir::LogicalResult(const llvm::Twine &)> fail);
+
+} // namespace pp
+
+#endif // PP_FRONTEND_MODELEXPERTS_H

@@ -1,0 +1,181 @@
+// Products of mixtures of experts but of f64, by OpenBLAS: the number of an expert's rows is known when they run.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// oneDNN makes a product for its sizes, and there is one more for each number of rows; OpenBLAS takes any. What has 16
+// bits is widened block by block into the rank's scratch, multiplied in f32 and rounded once:
+//
+//            n 512 ..              c[block] = a[0] b[0] + a[1] b[1] + ..
+//     k 512 [ b[0] | ]
+//           [ b[1] | ]
+//   m 512 [ a[0] a[1] ] [ c ]
+#include "runtime/cpu/Experts.h"
+#include <algorithm>
+#include <cblas.h>
+#include <cstring>
+
+using namespace pp;
+
+namespace {
+
+constexpr int64_t edge = 512;
+
+/// Elements of f32, or of 16 bits; element (i, j) lies at i * row + j * column, and one of the two is 1.
+struct Matrix {
+  const char *data;
+  Type type;
+  int64_t row, column;
+
+  bool isWide() const { return type == Type::F32; }
+  const char *at(int64_t i, int64_t j) const { return data + (i * row + j * column) * (isWide() ? 4 : 2); }
+};
+
+/// The block [m, n] from (i, j) on in f32, as it lies; where it is f32 already it stays where it is.
+Matrix widened(const Matrix &x, int64_t i, int64_t j, int64_t m, int64_t n, float *to) {
+  if (x.isWide())
+    return {x.at(i, j), Type::F32, x.row, x.column};
+  bool down = x.column != 1;
+  auto *widen = isaTable().widen[int(x.type)];
+  for (int64_t line = 0; line < (down ? n : m); ++line)
+    widen(down ? x.at(i, j + line) : x.at(i + line, j), to + line * (down ? m : n), down ? m : n);
+  return {reinterpret_cast<const char *>(to), Type::F32, down ? 1 : n, down ? m : 1};
+}
+
+void multiply(const Matrix &a, const Matrix &b, int64_t m, int64_t n, int64_t k, float *c, int64_t row, bool adds) {
+  bool aDown = a.column != 1, bDown = b.column != 1;
+  cblas_sgemm(CblasRowMajor, aDown ? CblasTrans : CblasNoTrans, bDown ? CblasTrans : CblasNoTrans, int(m), int(n),
+              int(k), 1.0f, reinterpret_cast<const float *>(a.data), int(aDown ? a.column : a.row),
+              reinterpret_cast<const float *>(b.data), int(bDown ? b.column : b.row), adds ? 1.0f : 0.0f, c, int(row));
+}
+
+/// c[m,n] (+)= a . b; c is dense.
+struct SegmentProduct {
+  int64_t m, n, k;
+  Matrix a, b;
+  char *c;
+  Type type; ///< of c
+  bool accumulates;
+
+  void run(char *scratch) const {
+    for (int64_t i = 0; i < m; i += edge)
+      for (int64_t j = 0; j < n; j += edge)
+        runBlock(i, j, std::min(edge, m - i), std::min(edge, n - j), reinterpret_cast<float *>(scratch));
+  }
+  void runBlock(int64_t i, int64_t j, int64_t rows, int64_t columns, float *scratch) const {
+    float *left = scratch, *right = left + edge * edge, *sums = right + edge * edge;
+    bool isWide = type == Type::F32;
+    float *to = isWide ? reinterpret_cast<float *>(c) + i * n + j : sums;
+    int64_t row = isWide ? n : columns;
+    for (int64_t l = 0; l < k; l += edge) {
+      int64_t depth = std::min(edge, k - l);
+      multiply(widened(a, i, l, rows, depth, left), widened(b, l, j, depth, columns, right), rows, columns, depth, to,
+               row, l > 0 || (isWide && accumulates));
+    }
+    for (int64_t line = 0; line < rows && !isWide; ++line)
+      isaTable().narrow[int(type)](sums + line * columns, c + 2 * ((i + line) * n + j), columns, accumulates);
+  }
+};
+
+int64_t sizeOf(Type type) { return type == Type::F32 ? 4 : 2; }
+
+char *bytes(void *memory) { return static_cast<char *>(memory); }
+
+pp_status_t runRouter(const PreparedOp &op, void *const *x) {
+  int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
+  SegmentProduct{tokens,      n,         h,    {bytes(x[0]), op.type, h, 1}, {bytes(x[1]), op.type, n, 1},
+                 bytes(x[2]), Type::F32, false}
+      .run(op.scratch);
+  return PP_OK;
+}
+
+pp_status_t runRouterDx(const PreparedOp &op, void *const *x) {
+  int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
+  SegmentProduct{tokens,
+                 h,
+                 n,
+                 {bytes(x[0]), Type::F32, n, 1},
+                 {bytes(x[1]), op.type, 1, n},
+                 bytes(x[2]),
+                 op.type,
+                 op.has(Accumulate)}
+      .run(op.scratch);
+  return PP_OK;
+}
+
+pp_status_t runRouterDw(const PreparedOp &op, void *const *x) {
+  int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
+  SegmentProduct{h,
+                 n,
+                 tokens,
+                 {bytes(x[0]), op.type, 1, h},
+                 {bytes(x[1]), Type::F32, n, 1},
+                 bytes(x[2]),
+                 Type::F32,
+                 op.has(Accumulate)}
+      .run(op.scratch);
+  return PP_OK;
+}
+
+/// One product for each expert that has rows: y = x w, dx = dy w^T, or dw = x^T dy.
+pp_status_t runExperts(const PreparedOp &op, void *const *x) {
+  const int64_t in = op.dims[1], out = op.dims[2], size = sizeOf(op.type);
+  const auto *counts = static_cast<const int32_t *>(x[2]);
+  const char *first = bytes(x[0]), *second = bytes(x[1]);
+  char *result = bytes(x[3]);
+  int64_t begin = 0;
+  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++]) {
+    const int64_t rows = counts[e];
+    const char *w = second + e * in * out * size;
+    SegmentProduct product = {rows,
+                              out,
+                              in,
+                              {first + begin * in * size, op.type, in, 1},
+                              {w, op.type, out, 1},
+                              result + begin * out * size,
+                              op.type,
+                              false};
+    if (op.kernel == Kernel::expert_linear_dx)
+      product = {rows,
+                 in,
+                 out,
+                 {first + begin * out * size, op.type, out, 1},
+                 {w, op.type, 1, out},
+                 result + begin * in * size,
+                 op.type,
+                 op.has(Accumulate)};
+    if (op.kernel == Kernel::expert_linear_dw)
+      product = {in,
+                 out,
+                 rows,
+                 {first + begin * in * size, op.type, 1, in},
+                 {second + begin * out * size, op.type, out, 1},
+                 result + e * in * out * 4,
+                 Type::F32,
+                 op.has(Accumulate)};
+    if (rows > 0)
+      product.run(op.scratch);
+    else if (op.kernel == Kernel::expert_linear_dw && !op.has(Accumulate))
+      std::memset(product.c, 0, size_t(in * out) * 4);
+  }
+  return PP_OK;
+}
+
+} // namespace
+
+Body pp::expertBody(const PreparedOp &op) {
+  switch (op.kernel) {
+  case Kernel::router:
+    return runRouter;
+  case Kernel::router_dx:
+    return runRouterDx;
+  case Kernel::router_dw:
+    return runRouterDw;
+  case Kernel::expert_linear:
+  case Kernel::expert_linear_dx:
+  case Kernel::expert_linear_dw:
+    return runExperts;
+  default:
+    return nullptr;
+  }
+}
+
+int64_t pp::expertBytes(const PreparedOp &op) { return op.type == Type::F32 ? 0 : 3 * edge * edge * 4; }

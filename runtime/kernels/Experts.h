@@ -1,0 +1,299 @@
+// Loops of mixtures of experts: what a router chooses, and the rows of its choices.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#ifndef PP_RUNTIME_KERNELS_EXPERTS_H
+#define PP_RUNTIME_KERNELS_EXPERTS_H
+
+#include "runtime/kernels/DoubleGemm.h"
+#include "runtime/kernels/Element.h"
+
+namespace {
+using namespace pp;
+
+/// The softmax of a row; returns the log of the sum of its powers.
+template <class A> A softmaxRow(const A *logits, A *p, int64_t n) {
+  A largest = logits[0], sum = 0;
+  for (int64_t i = 1; i < n; ++i)
+    largest = logits[i] > largest ? logits[i] : largest;
+  for (int64_t i = 0; i < n; ++i) {
+    p[i] = exponential(logits[i] - largest);
+    sum += p[i];
+  }
+  for (int64_t i = 0; i < n; ++i)
+    p[i] /= sum;
+  return largest + logarithm(sum);
+}
+
+/// The k largest, of equal ones the lower number first. What is no number loses against every number.
+template <class A> void chooseLargest(const A *p, int64_t n, int32_t *sel, int64_t k) {
+  for (int64_t j = 0; j < k; ++j) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < n; ++i) {
+      bool taken = false;
+      for (int64_t other = 0; other < j; ++other)
+        taken |= sel[other] == i;
+      if (!taken && (best < 0 || p[i] > p[best]))
+        best = i;
+    }
+    sel[j] = best;
+  }
+}
+
+template <class A> A sumOfChosen(const A *p, const int32_t *sel, int64_t k) {
+  A sum = 0;
+  for (int64_t j = 0; j < k; ++j)
+    sum += p[sel[j]];
+  return sum;
+}
+
+/// Rows ordered by expert, then by token: `counts` are the ends of the experts' rows while places are given.
+inline void planRows(const int32_t *sel, int32_t *places, int32_t *counts, int64_t choices, int64_t n) {
+  memset(counts, 0, size_t(n) * sizeof(int32_t));
+  for (int64_t i = 0; i < choices; ++i)
+    ++counts[sel[i]];
+  int32_t begin = 0;
+  for (int64_t e = 0; e < n; ++e) {
+    int32_t count = counts[e];
+    counts[e] = begin;
+    begin += count;
+  }
+  for (int64_t i = 0; i < choices; ++i)
+    places[i] = counts[sel[i]]++;
+  for (int64_t e = n - 1; e > 0; --e)
+    counts[e] -= counts[e - 1];
+}
+
+/// The balance of groups of tokens, and what the step has of rows and of z.
+template <class A> struct RouterReport {
+  RouterSums &sums;
+  const PreparedOp &op;
+  double *often, *mass; ///< of the group so far, by expert
+
+  RouterReport(const PreparedOp &op, void *sums)
+      : sums(*out<RouterSums>(sums)), op(op), often(reinterpret_cast<double *>(op.scratch)), mass(often + op.dims[1]) {}
+
+  void add(int64_t t, const A *p, const int32_t *sel, A lse) const {
+    const int64_t n = op.dims[1], k = op.dims[2], group = op.dims[3];
+    const double tokens = double(op.dims[0]);
+    if (t % group == 0)
+      memset(often, 0, size_t(2 * n) * sizeof(double));
+    for (int64_t i = 0; i < n; ++i)
+      mass[i] += double(p[i]);
+    for (int64_t j = 0; j < k; ++j)
+      often[sel[j]] += 1;
+    sums.z += op.params[2] / tokens * double(lse) * double(lse);
+    if ((t + 1) % group != 0)
+      return;
+    double product = 0;
+    for (int64_t i = 0; i < n; ++i)
+      product += often[i] * mass[i];
+    sums.balance += op.params[1] * double(n) / double(k) / (tokens * double(group)) * product;
+  }
+  void addRows(const int32_t *counts) const {
+    sums.rows += op.dims[0] * op.dims[2];
+    sums.experts += op.dims[1];
+    for (int64_t e = 0; e < op.dims[1]; ++e) {
+      sums.fewest = counts[e] < sums.fewest ? counts[e] : sums.fewest;
+      sums.most = counts[e] > sums.most ? counts[e] : sums.most;
+    }
+  }
+};
+
+template <class E> pp_status_t route(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const A *logits = in<A>(arguments[0]);
+  A *w = out<A>(arguments[1]), *p = out<A>(arguments[3]), *lse = out<A>(arguments[4]);
+  int32_t *sel = out<int32_t>(arguments[2]), *places = out<int32_t>(arguments[5]), *counts = out<int32_t>(arguments[6]);
+  int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2];
+  RouterReport<A> report(op, arguments[7]);
+  for (int64_t t = 0; t < tokens; ++t) {
+    lse[t] = softmaxRow(logits + t * n, p + t * n, n);
+    chooseLargest(p + t * n, n, sel + t * k, k);
+    A factor = A(op.params[0]);
+    if (op.has(Renormalise))
+      factor /= sumOfChosen(p + t * n, sel + t * k, k);
+    for (int64_t j = 0; j < k; ++j)
+      w[t * k + j] = factor * p[t * n + sel[t * k + j]];
+    report.add(t, p + t * n, sel + t * k, lse[t]);
+  }
+  planRows(sel, places, counts, tokens * k, n);
+  report.addRows(counts);
+  return PP_OK;
+}
+
+/// dp of one token's chosen experts; that of the others is 0.
+template <class A>
+void chosenSlopes(const A *dw, const A *w, const int32_t *sel, const A *p, A *dp, int64_t k, A scale,
+                  bool renormalises) {
+  A dot = 0, sum = 1;
+  if (renormalises) {
+    sum = sumOfChosen(p, sel, k);
+    for (int64_t j = 0; j < k; ++j)
+      dot += dw[j] * w[j];
+  }
+  for (int64_t j = 0; j < k; ++j)
+    dp[sel[j]] += (scale * dw[j] - dot) / sum;
+}
+
+template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const A *dw = in<A>(arguments[0]), *w = in<A>(arguments[1]), *p = in<A>(arguments[3]), *lse = in<A>(arguments[4]);
+  const int32_t *sel = in<int32_t>(arguments[2]);
+  A *dlogits = out<A>(arguments[5]), *often = reinterpret_cast<A *>(op.scratch);
+  int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3];
+  double lossScale = in<OptimizerScalars>(arguments[6])->lossScale;
+  A scale = A(op.params[0]), balance = A(op.params[1] * lossScale), z = A(op.params[2] * lossScale);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int32_t *chosen = sel + t * k;
+    const A *row = p + t * n;
+    A *dp = dlogits + t * n;
+    if (t % group == 0) {
+      memset(often, 0, size_t(n) * sizeof(A));
+      for (int64_t i = 0; i < group * k; ++i)
+        often[chosen[i]] += A(1);
+    }
+    for (int64_t i = 0; i < n; ++i)
+      dp[i] = balance * often[i];
+    chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise));
+    A dot = 0, more = lse ? z * lse[t] : A(0);
+    for (int64_t i = 0; i < n; ++i)
+      dot += dp[i] * row[i];
+    for (int64_t i = 0; i < n; ++i)
+      dp[i] = row[i] * (dp[i] - dot + more);
+  }
+  return PP_OK;
+}
+
+template <class E> pp_status_t dispatch(const PreparedOp &op, void *const *arguments) {
+  const int32_t *places = in<int32_t>(arguments[1]);
+  int64_t k = op.dims[1], h = op.dims[2];
+  for (int64_t i = 0; i < op.dims[0] * k; ++i)
+    memcpy(out<E>(arguments[2]) + places[i] * h, in<E>(arguments[0]) + i / k * h, size_t(h) * sizeof(E));
+  return PP_OK;
+}
+
+/// In the type of sums, and rounded once.
+template <class E> pp_status_t combine(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const E *rows = in<E>(arguments[0]);
+  const int32_t *places = in<int32_t>(arguments[1]);
+  int64_t k = op.dims[1], h = op.dims[2];
+  for (int64_t t = 0; t < op.dims[0]; ++t, places += k) {
+    E *y = out<E>(arguments[2]) + t * h;
+    constexpr int64_t run = 256;
+    A sums[run];
+    for (int64_t from = 0; from < h; from += run) {
+      int64_t count = h - from < run ? h - from : run;
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i)
+        sums[i] = op.has(Accumulate) ? A(get(y, from + i)) : A(0);
+      for (int64_t j = 0; j < k; ++j) {
+        const E *row = rows + places[j] * h + from;
+#pragma omp simd
+        for (int64_t i = 0; i < count; ++i)
+          sums[i] += get(row, i);
+      }
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i)
+        put(y, from + i, sums[i]);
+    }
+  }
+  return PP_OK;
+}
+
+template <class E> pp_status_t scale_rows(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const A *w = in<A>(arguments[1]);
+  const int32_t *places = in<int32_t>(arguments[2]);
+  int64_t h = op.dims[2];
+  for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i) {
+    const E *a = in<E>(arguments[0]) + places[i] * h;
+    E *y = out<E>(arguments[3]) + places[i] * h;
+    A factor = w[i];
+#pragma omp simd
+    for (int64_t c = 0; c < h; ++c)
+      put(y, c, factor * get(a, c));
+  }
+  return PP_OK;
+}
+
+template <class E> pp_status_t scale_rows_bwd(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const A *w = in<A>(arguments[2]);
+  const int32_t *places = in<int32_t>(arguments[3]);
+  A *dw = out<A>(arguments[5]);
+  int64_t h = op.dims[2];
+  for (int64_t i = 0; i < op.dims[0] * op.dims[1]; ++i) {
+    const E *dy = in<E>(arguments[0]) + places[i] * h, *a = in<E>(arguments[1]) + places[i] * h;
+    E *da = out<E>(arguments[4]) + places[i] * h;
+    A factor = w[i], dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t c = 0; c < h; ++c) {
+      A slope = get(dy, c);
+      dot += slope * get(a, c);
+      put(da, c, factor * slope);
+    }
+    dw[i] = dot;
+  }
+  return PP_OK;
+}
+
+// --- Products in f64 ---
+
+pp_status_t doubleRouter(const PreparedOp &op, void *const *arguments) {
+  int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
+  doubleGemm({tokens, n, h, in<double>(arguments[0]), h, 1, in<double>(arguments[1]), n, 1, out<double>(arguments[2])},
+             false, op.scratch);
+  return PP_OK;
+}
+
+pp_status_t doubleRouterDx(const PreparedOp &op, void *const *arguments) {
+  int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
+  doubleGemm({tokens, h, n, in<double>(arguments[0]), n, 1, in<double>(arguments[1]), 1, n, out<double>(arguments[2])},
+             op.has(Accumulate), op.scratch);
+  return PP_OK;
+}
+
+pp_status_t doubleRouterDw(const PreparedOp &op, void *const *arguments) {
+  int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
+  doubleGemm({h, n, tokens, in<double>(arguments[0]), 1, h, in<double>(arguments[1]), n, 1, out<double>(arguments[2])},
+             op.has(Accumulate), op.scratch);
+  return PP_OK;
+}
+
+pp_status_t doubleExpertLinear(const PreparedOp &op, void *const *arguments) {
+  int64_t k = op.dims[1], n = op.dims[2], begin = 0;
+  const int32_t *counts = in<int32_t>(arguments[2]);
+  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++])
+    doubleGemm({counts[e], n, k, in<double>(arguments[0]) + begin * k, k, 1, in<double>(arguments[1]) + e * k * n, n, 1,
+                out<double>(arguments[3]) + begin * n},
+               false, op.scratch);
+  return PP_OK;
+}
+
+pp_status_t doubleExpertLinearDx(const PreparedOp &op, void *const *arguments) {
+  int64_t k = op.dims[1], n = op.dims[2], begin = 0;
+  const int32_t *counts = in<int32_t>(arguments[2]);
+  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++])
+    doubleGemm({counts[e], k, n, in<double>(arguments[0]) + begin * n, n, 1, in<double>(arguments[1]) + e * k * n, 1, n,
+                out<double>(arguments[3]) + begin * k},
+               op.has(Accumulate), op.scratch);
+  return PP_OK;
+}
+
+pp_status_t doubleExpertLinearDw(const PreparedOp &op, void *const *arguments) {
+  int64_t k = op.dims[1], n = op.dims[2], begin = 0;
+  const int32_t *counts = in<int32_t>(arguments[2]);
+  for (int64_t e = 0; e < op.dims[3]; begin += counts[e++]) {
+    double *dw = out<double>(arguments[3]) + e * k * n;
+    if (counts[e] == 0 && !op.has(Accumulate))
+      memset(dw, 0, size_t(k * n) * sizeof(double));
+    doubleGemm(
+        {k, n, counts[e], in<double>(arguments[0]) + begin * k, 1, k, in<double>(arguments[1]) + begin * n, n, 1, dw},
+        op.has(Accumulate), op.scratch);
+  }
+  return PP_OK;
+}
+
+} // namespace
+
+#endif // PP_RUNTIME_KERNELS_EXPERTS_H
