@@ -4,7 +4,7 @@
 #
 # usage: experts.py PP_COMPILE FOLDER
 # Inputs/experts_sequence.json and experts_microbatch.json are what experts_oracle.py has, as mtp.py says of its file:
-# transformers makes the logits of routers and of tokens, and the oracle the balance and z of docs/models.md.
+# transformers makes the logits of routers and of tokens, and the oracle the balance and z of docs/experts.md.
 import os, sys
 import mtp
 

@@ -4,7 +4,7 @@
 #
 # usage: experts_oracle.py NAME > Inputs/NAME.json
 # Made with transformers 5.23.0 and torch 2.15.0, in f64 as families_oracle.py says. The two losses of a router are
-# those of docs/models.md, of the logits that each layer's gate makes; counts have no gradient.
+# those of docs/experts.md, of the logits that each layer's gate makes; counts have no gradient.
 import json, sys
 import families_oracle  # first: it makes torch compute in f64
 import torch, transformers

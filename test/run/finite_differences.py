@@ -64,8 +64,9 @@ CASES = {
     "depths": ("gpt2", {"model.depths": "[1, 2]"}),
     "dropout": ("gpt2", {"model.embed_rate": 0.1, "model.residual_rate": 0.3, "model.attention_rate": 0.2}),
     # Losses of routers as large as that of the tokens; counts of choices do not change in so small steps.
-    "mixtral": ("mixtral", {"experts": 5, "top": 3, "balance": 2, "z": 0.3}),
-    "olmoe": ("olmoe", {"experts": 4, "top": 2, "balance": 2, "z": 0.3, "balance_over": "microbatch", "microbatch": 2}),
+    "mixtral": ("mixtral", {"layers": 1, "experts": 5, "top": 3, "balance": 2, "z": 0.3}),
+    "olmoe": ("olmoe", {"layers": 1, "experts": 4, "top": 2, "balance": 2, "z": 0.3, "balance_over": "microbatch",
+                        "microbatch": 2}),
     "many_readers": ("many_readers", {}),
     "two_makers": ("two_makers", {}),
     "further": ("llama_mtp", {}),
