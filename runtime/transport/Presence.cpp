@@ -5,16 +5,21 @@
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include "runtime/transport/Presence.h"
+#include "runtime/Pp.h"
 #include "runtime/files/Mapping.h"
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <mpi.h>
+#include <mutex>
+#include <thread>
 #include <unistd.h>
 
 namespace pp {
@@ -31,6 +36,8 @@ struct Entry {
   std::atomic<int64_t> step;
   char name[64];              ///< written before the others look
   std::atomic<int64_t> heard; ///< when `open` was kept, in nanoseconds of this machine's clock
+  std::atomic<int32_t> waits; ///< 1: for `what`
+  char what[160];             ///< may be read while it is written: words for people
 };
 /// The table of one machine; `reported`: somebody has printed.
 struct Table {
@@ -47,20 +54,25 @@ Entry *own = nullptr;
 MPI_Win tableWindow = MPI_WIN_NULL;
 std::vector<int32_t> machineOf; // the handler does not look at this one
 
-/// Only what a signal handler may call.
-bool isDead(int32_t pid) {
-  if (kill(pid, 0) != 0)
-    return errno == ESRCH;
+/// The state of a process as Linux shows it: `R`, `T` stopped, `Z` dead, ..; 0: not known. Safe in signal handlers.
+char stateOf(int32_t pid) {
   char path[32], stat[512];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0)
-    return false;
+    return 0;
   ssize_t size = read(file, stat, sizeof stat - 1);
   close(file);
   stat[size > 0 ? size : 0] = 0;
   const char *state = strrchr(stat, ')'); // the state follows the name
-  return state && state[1] && (state[2] == 'Z' || state[2] == 'X');
+  return state && state[1] ? state[2] : 0;
+}
+
+bool isDead(int32_t pid) {
+  if (kill(pid, 0) != 0)
+    return errno == ESRCH;
+  char state = stateOf(pid);
+  return state == 'Z' || state == 'X';
 }
 
 const Entry *findDeadEntry() {
@@ -184,6 +196,81 @@ std::vector<Seen> lookAround() {
   }
   std::sort(all.begin(), all.end(), [](const Seen &a, const Seen &b) { return a.rank < b.rank; });
   return all;
+}
+
+void keepWait(const std::string &what) {
+  if (!own)
+    return;
+  if (!what.empty())
+    snprintf(own->what, sizeof own->what, "%s", what.c_str());
+  own->waits.store(!what.empty(), std::memory_order_release);
+}
+
+std::string describeOthers() {
+  constexpr size_t most = 8; // of the lines of a long story
+  std::vector<std::pair<int, std::string>> all;
+  for (int32_t i = 0; table && i < table->count.load(); ++i) {
+    const Entry &entry = table->entries[i];
+    char state = stateOf(entry.pid), line[320];
+    const long long step = entry.step;
+    const bool stopped = state == 'T' || state == 't';
+    if (&entry == own || (entry.state.load() != runs && !stopped))
+      continue;
+    const bool waits = entry.waits.load(std::memory_order_acquire) != 0;
+    if (stopped)
+      snprintf(line, sizeof line, "; %s (process %d) is stopped in step %lld", entry.name, entry.pid.load(), step);
+    else if (waits)
+      snprintf(line, sizeof line, "; %s waits for %.159s in step %lld", entry.name, entry.what, step);
+    else
+      snprintf(line, sizeof line, "; %s (process %d) waits for nobody in step %lld", entry.name, entry.pid.load(),
+               step);
+    all.push_back({stopped ? 0 : waits ? 2 : 1, line});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto &a, const auto &b) { return a.first < b.first; });
+  std::string out;
+  for (size_t i = 0; i < all.size() && i < most; ++i)
+    out += all[i].second;
+  return out;
+}
+
+struct Deadline::Watch {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool isOver = false;
+  std::thread thread;
+};
+
+Deadline::Deadline(const char *what, double seconds) : watch(std::make_unique<Watch>()) {
+  keepWait(what);
+  watch->thread = std::thread([its = watch.get(), what, seconds] {
+    constexpr double longest = 1e8; // three years: what a clock can add
+    std::unique_lock lock(its->mutex);
+    if (its->ended.wait_for(lock, std::chrono::duration<double>(std::min(seconds, longest)),
+                            [its] { return its->isOver; }))
+      return;
+    // Without a table all would speak: the first one does, and mpirun ends the others.
+    const char *number = table ? nullptr : getenv("OMPI_COMM_WORLD_RANK");
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(number ? 100 * std::min(atoi(number), 20) : 0));
+    lock.lock();
+    if (its->isOver)
+      return;
+    if (claimReport())
+      fprintf(stderr, "pp: error: %s%s%s is overdue after %g s%s\n", own ? own->name : "", own ? ": " : "", what,
+              seconds, describeOthers().c_str());
+    markFailed();
+    _exit(PP_PEER);
+  });
+}
+
+Deadline::~Deadline() {
+  {
+    std::lock_guard lock(watch->mutex);
+    watch->isOver = true;
+  }
+  watch->ended.notify_all();
+  watch->thread.join();
+  keepWait({});
 }
 
 void markFailed() {

@@ -7,6 +7,7 @@
 #define PP_RUNTIME_TRANSPORT_PRESENCE_H
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,11 @@ void leavePresence();
 [[nodiscard]] const std::vector<int32_t> &machines();
 /// The ranks of this machine; 0 without a table.
 [[nodiscard]] int32_t ranksHere();
+/// Keeps what this rank waits for, in words; empty: it goes on.
+void keepWait(const std::string &what);
+/// What the other ranks of this machine do, of which this rank may be waiting for one: stopped processes first, then
+/// those that do not wait, then what the others wait for. Empty: nothing is known.
+[[nodiscard]] std::string describeOthers();
 /// Keeps the step that this rank is in.
 void keepStep(int64_t step);
 /// Keeps which message of its step this rank waits for; said again and again while it waits.
@@ -42,6 +48,20 @@ void markFailed();
 [[nodiscard]] std::string findDead();
 /// True for exactly one of all that ask: the one that may print.
 [[nodiscard]] bool claimReport();
+
+/// While it lives, the time of a call of MPI that others must join: one that they do not join never returns. When the
+/// time is over, this process says so and ends.
+class Deadline {
+public:
+  Deadline(const char *what, double seconds);
+  ~Deadline();
+  Deadline(const Deadline &) = delete;
+  Deadline &operator=(const Deadline &) = delete;
+
+private:
+  struct Watch;
+  std::unique_ptr<Watch> watch;
+};
 
 } // namespace pp
 

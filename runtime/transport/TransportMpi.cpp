@@ -70,7 +70,11 @@ private:
   bool crowded = false; ///< more ranks than cores
 };
 
+/// Of a run that has begun; the end of it has no other place to know it from.
+double timeoutOfRun = 600;
+
 Status MpiTransport::open() {
+  Deadline all("the start of all ranks", options.timeoutSeconds);
   for (MPI_Comm *comm : {&stepComm, &asideComm}) {
     if (int code = MPI_Comm_dup(MPI_COMM_WORLD, comm); code != MPI_SUCCESS)
       return internal("MPI_Comm_dup: ", mpiErrorText(code));
@@ -105,7 +109,10 @@ Status MpiTransport::prepare(const RankProgram &program) {
   int found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void *>(&limit), &found);
   int tagLimit = found ? *static_cast<int *>(limit) : 32767;
-  PP_TRY(groups.make(program));
+  {
+    Deadline all("the making of groups that sum or gather", options.timeoutSeconds);
+    PP_TRY(groups.make(program));
+  }
   sums.emplace(program.messageBytes);
   bounds = std::vector<Bound>(program.messages.size());
   size_t most = 1;
@@ -167,10 +174,19 @@ void MpiTransport::giveWay(uint64_t polls) const {
   }
 }
 
+constexpr double keptAfterSeconds = 0.05; ///< a wait that is longer may be one for ever
+
 /// Waits without sleeping inside MPI, so that a dead peer and the deadline are seen.
 Status MpiTransport::await(MPI_Request *requests, int count, MPI_Status *results, const std::string *what,
                            const MessageSpec *message) {
   double start = 0;
+  struct Wait { // others of this machine can read what for
+    bool isKept = false;
+    ~Wait() {
+      if (isKept)
+        keepWait({});
+    }
+  } wait;
   for (uint64_t polls = 1;; ++polls) {
     int done = 0;
     int code = count == 1 ? MPI_Test(requests, &done, results) : MPI_Testall(count, requests, &done, results);
@@ -179,12 +195,17 @@ Status MpiTransport::await(MPI_Request *requests, int count, MPI_Status *results
     if (done)
       return {};
     giveWay(polls);
-    if (polls % 1024 != 0)
+    if (polls % (crowded && polls > 300 ? 16 : 1024) != 0) // asleep in between, even a few polls take long
       continue;
     double now = MPI_Wtime();
     start = start == 0 ? now : start;
+    if (!wait.isKept && now - start > keptAfterSeconds) {
+      wait.isKept = true;
+      keepWait(what ? *what : describe(*message));
+    }
     if (now - start > options.timeoutSeconds)
-      return {PP_PEER, text(what ? *what : describe(*message), " is overdue after ", options.timeoutSeconds, " s")};
+      return {PP_PEER, text(what ? *what : describe(*message), " is overdue after ", options.timeoutSeconds, " s",
+                            describeOthers())};
     if (hasAnotherFailed())
       return {PP_PEER, "another rank failed"};
     if (std::string dead = now - start > 0.2 ? findDead() : std::string(); !dead.empty())
@@ -290,8 +311,11 @@ Status MpiTransport::agree(const Status &mine, int32_t &failed, pp_status_t &sta
 
 Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &rank, std::unique_ptr<Transport> &made) {
   int provided = 0, ranks = 0;
+  timeoutOfRun = options.timeoutSeconds;
+  auto begin = std::make_optional<Deadline>("the start of MPI on all ranks", timeoutOfRun);
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
     return internal("MPI does not start");
+  begin.reset();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -309,16 +333,24 @@ Status makeMpiTransport(const Mesh &mesh, TransportOptions options, int32_t &ran
 bool claimMpiReport() { return claimReport(); }
 
 void finishMpi() {
-  leavePresence();
+  {
+    Deadline all("the end of all ranks", timeoutOfRun);
+    leavePresence();
+  }
+  Deadline all("the end of MPI on all ranks", timeoutOfRun);
   MPI_Finalize();
 }
+
+constexpr double abortSeconds = 10;
 
 void abortMpi(int code) {
   markFailed();
   // mpirun ends the others when one exits, and they look at the table. MPI_Abort does it across machines, but OpenMPI
   // 4.1's mpirun then often adds an error of its own to what was printed.
-  if (!isOneMachine())
+  if (!isOneMachine()) {
+    Deadline all("the end of other machines' ranks", std::min(timeoutOfRun, abortSeconds));
     MPI_Abort(MPI_COMM_WORLD, code);
+  }
   _exit(code);
 }
 

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Stops and kills ranks at any moment of a run over MPI: nothing hangs above its timeout, the right one is named."""
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#
+# usage: stops.py PP_COMPILE FOLDER [--cases N] [--seed N] [--signals stop,kill]
+# A record: each case with its signal, moment, what was said and how long it took; at the end the counts.
+import argparse, os, random, signal, subprocess, sys, time
+import harness
+
+SIZES = dict(schedule="1f1b", ranks=4, microbatches=4, model="llama", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48,
+             vocab=256, sequence=32, microbatch=1)
+TIMEOUT, SPARE = 2.0, 5.0
+
+
+def ranks_of(parent):
+    """The processes that mpirun has started, by their rank."""
+    found = {}
+    for child in subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True,
+                                text=True).stdout.split():
+        try:
+            with open(f"/proc/{child}/environ", "rb") as file:
+                for entry in file.read().split(b"\0"):
+                    if entry.startswith(b"OMPI_COMM_WORLD_RANK="):
+                        found[int(entry.split(b"=")[1])] = int(child)
+        except OSError:  # it has ended meanwhile
+            pass
+    return found
+
+
+def end(run, processes):
+    run.kill()
+    for process in processes.values():
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    run.communicate()
+
+
+def attempt(program, text, name, moment, number, steps):
+    """One run: how long it lived after the signal, its exit status and what it said; nothing if it ended before."""
+    command = [*harness.launch(program, SIZES["ranks"], "mpi"), "--data", text, "--steps", str(steps), "--timeout",
+               str(TIMEOUT)]
+    run = subprocess.Popen(command, env=harness.ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(moment)
+    processes = ranks_of(run.pid)
+    if number not in processes:
+        end(run, processes)
+        return None
+    try:
+        os.kill(processes[number], signal.SIGSTOP if name == "stop" else signal.SIGKILL)
+    except ProcessLookupError:
+        end(run, processes)
+        return None
+    began = time.time()
+    try:
+        output, errors = run.communicate(timeout=TIMEOUT + SPARE)
+    except subprocess.TimeoutExpired:
+        left = ranks_of(run.pid)
+        end(run, processes)
+        return None if set(left) <= {number} else (time.time() - began, None, "")  # all others had ended in order
+    return time.time() - began, run.returncode, [line for line in errors.splitlines() if "pp: error" in line]
+
+
+def main():
+    options = argparse.ArgumentParser()
+    for name, default in (("compiler", None), ("folder", None), ("--cases", 6), ("--seed", 1),
+                          ("--signals", "stop,kill")):
+        options.add_argument(name, **({} if default is None else dict(type=type(default), default=default)))
+    options = options.parse_args()
+    os.makedirs(options.folder, exist_ok=True)
+    text, draw = harness.write_text(options.folder), random.Random(options.seed)
+    program = harness.compile_train(options.compiler, os.path.join(options.folder, "stopped"), SIZES)
+    start = time.time()
+    harness.call([*harness.launch(program, SIZES["ranks"], "mpi"), "--data", text, "--steps", "20"])
+    whole = time.time() - start
+    counts, tally = {}, harness.Tally()
+    print(f"seed {options.seed}, a run takes {whole:.2f} s, timeout {TIMEOUT:.0f} s")
+    for case in range(options.cases):
+        names = options.signals.split(",")
+        name, number = names[case % len(names)], draw.randrange(SIZES["ranks"])
+        # A third of the moments each: the first half of a short run, any of it, the steps of a long one.
+        kind = case // 2 % 3
+        moment = draw.uniform(0.05, (whole / 2, whole, whole + 1)[kind])
+        result = attempt(program, text, name, moment, number, (20, 20, 1000000)[kind])
+        if not result:
+            counts["over before"] = counts.get("over before", 0) + 1
+            continue
+        took, code, said = result
+        named = any(f"rank {number} (process" in line for line in said or ())
+        result = "hangs" if code is None else "named" if named else "said" if said else "ended" if code else "done"
+        counts[result] = counts.get(result, 0) + 1
+        tally.check(code is not None, f"{name} of rank {number} after {moment:.2f} s: {result}, {took:.1f} s, {code}: "
+                    f"{said[0] if said else ''}")
+    print(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    return tally.close() if tally.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
