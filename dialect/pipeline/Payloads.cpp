@@ -6,14 +6,26 @@
 using namespace mlir;
 using namespace pp::pipeline;
 
+/// Sizes end here instead of overflowing; `plan-slots` refuses what is as large.
+static constexpr int64_t kMostBytes = int64_t(1) << 61;
+
 int64_t pp::pipeline::tensorBytes(RankedTensorType type) {
-  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+  int64_t bytes = llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+  if (llvm::is_contained(type.getShape(), 0))
+    return 0;
+  for (int64_t extent : type.getShape()) {
+    if (bytes > kMostBytes / extent)
+      return kMostBytes;
+    bytes *= extent;
+  }
+  return bytes;
 }
 
 SmallVector<int64_t> pp::pipeline::payloadOffsets(TupleType payload) {
   SmallVector<int64_t> offsets = {0};
   for (Type type : payload.getTypes())
-    offsets.push_back(llvm::alignTo(offsets.back() + tensorBytes(cast<RankedTensorType>(type)), kAlignment));
+    offsets.push_back(std::min<int64_t>(
+        llvm::alignTo(offsets.back() + tensorBytes(cast<RankedTensorType>(type)), kAlignment), kMostBytes));
   return offsets;
 }
 

@@ -263,8 +263,29 @@ void planForward(RankOp training, RankOp forward) {
   forward.setArenaBytesAttr(bytes);
 }
 
+/// No sum of the sizes of a rank's slots or messages may overflow, in the plan or in what counts them later: limits
+/// would be fooled.
+LogicalResult checkBytes(RankOp rank) {
+  constexpr int64_t most = int64_t(1) << 61;
+  int64_t held = 0, moved = 0;
+  for (Operation &op : rank.getBody().front()) {
+    if (auto slot = dyn_cast<SlotOp>(op))
+      held += slotBytes(slot.getSlot());
+    else if (auto post = dyn_cast<PostOp>(op))
+      moved += slotBytes(post.getSlot());
+    if (std::max(held, moved) >= most)
+      return rank.emitError() << "the " << (held >= most ? "values" : "messages") << " of rank " << rank.getRank()
+                              << " have " << most << " bytes (2 EiB) or more together; expected fewer";
+  }
+  return success();
+}
+
 struct PlanSlots : public pp::impl::PlanSlotsBase<PlanSlots> {
   void runOnPrograms() override {
+    for (auto program : getOperation().getOps<ProgramOp>())
+      for (auto rank : program.getOps<RankOp>())
+        if (failed(checkBytes(rank)))
+          return signalPassFailure();
     for (auto program : getOperation().getOps<ProgramOp>()) {
       if (program.getForward())
         continue; // below

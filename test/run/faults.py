@@ -35,6 +35,8 @@ class Faults:
             ("a model that does not exist", dict(model="lama"), ["lama", "did you mean `llama`"]),
             ("fewer layers than stages", dict(layers=3), ["4 stages need a layer each, and the model has 3"]),
             ("heads that do not divide", dict(hidden=30), ["`hidden` must be a multiple of `heads`"]),
+            ("sizes whose sum is no number of 64 bits", dict(schedule="single", ranks=1, layers=400, hidden=256,
+                                                             ffn=2 ** 40), ["the values of rank 0", "(2 EiB) or more"]),
             ("WeiPipe with half a round", dict(schedule="weipipe_interleave", microbatches=6), ["microbatches"]),
         ):
             defines = [word for key, value in (SIZES | values).items() for word in ("-D", f"{key}={value}")]

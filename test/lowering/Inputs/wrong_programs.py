@@ -78,6 +78,9 @@ wrong = {
     "a rank has too little memory": edit(1, r"(rank 1 arena) \d+", r"\1 19136"),
     "a rank stays away from the norm": rank(2)[1](re.sub(
         rf"^.*(post all_reduce .*|pipeline.complete {norm.group(1)})\n", "", rank(2)[0], flags=re.M)),
+    "a weight is saved by no rank": edit(1, "<weight @s1 save>", "<weight @s1>"),
+    "a weight is saved twice": edit(2, r'^( *)%\w+ = pipeline.slot (weight "\w+\(2\)" offset \d+ binding .*\n)',
+                                    r"\g<0>\1%again = pipeline.slot \2"),
     "a rank has no program": rank(3)[1](""),
     "a rank has two programs": rank(3)[1](rank(2)[0]),
     "there are two programs": right[:end] + right[program:].replace("@small", "@other", 1),
