@@ -177,6 +177,12 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
       return failure();
     entry.moved[each.dim] = std::move(*table);
   }
+  for (const nn::Varying &each : kernel.variedParams()) {
+    FailureOr<DimTable> table = text.tableOf(kernel, each, 0);
+    if (failed(table))
+      return failure();
+    entry.varied[each.dim] = std::move(*table);
+  }
   SmallVector<Value> arguments;
   if (failed(addAddresses(op, kernel.pointers(), chain, places, body, arguments)))
     return failure();

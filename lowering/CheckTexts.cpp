@@ -316,6 +316,8 @@ LogicalResult TextCheck::checkKernel(Operation *op, int64_t number, const Expect
   expected["dims"] = numbers(kernel.dims);
   for (auto [i, its] : kernel.varying)
     expected["dims"][i] = state->byDevice(its, kernel.dims[i]);
+  for (auto [i, its] : kernel.varied)
+    expected["params"][i] = state->byDevice(its, 0);
   for (auto [i, its] : kernel.moved) {
     while (!expected.contains("moved") || expected["moved"].size() <= i)
       expected["moved"].push_back(0);

@@ -30,12 +30,16 @@ struct ExpectedKernel {
   llvm::SmallVector<llvm::StringRef> flags;
   /// By number of the size: in what it differs from device to device.
   llvm::SmallVector<std::pair<size_t, nn::Varying>> varying = {};
+  /// By number of the param: the same.
+  llvm::SmallVector<std::pair<size_t, nn::Varying>> varied = {};
   /// By number of the pointer, those of lists one by one: by how many bytes each device moves it on.
   llvm::SmallVector<std::pair<size_t, nn::Varying>> moved = {};
 
   void add(nn::Kernel its, size_t first = 0) {
     for (nn::Varying each : its.varying())
       varying.push_back({first + each.dim, each});
+    for (nn::Varying each : its.variedParams())
+      varied.push_back({each.dim, each});
   }
   /// Of a list `pointers` are there; it has all of the kernel's but the second one.
   void addMoved(nn::Kernel its, std::optional<size_t> pointers = {}) {

@@ -87,6 +87,8 @@ int32_t RankText::addOp(const KernelEntry &entry) {
   for (auto &[pointer, table] : entry.moved)
     json["moved"][pointer] = jsonOf(table);
   json["params"] = std::vector<double>(entry.params.begin(), entry.params.end());
+  for (auto &[param, table] : entry.varied)
+    json["params"][param] = jsonOf(table);
   json["flags"] = std::vector<std::string>(entry.flags.begin(), entry.flags.end());
   auto [found, isNew] = tables->opNumbers.try_emplace(json.dump(), static_cast<int32_t>(tables->ops.size()));
   if (isNew)

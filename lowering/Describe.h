@@ -34,6 +34,7 @@ struct KernelEntry {
   llvm::SmallVector<double> params;
   llvm::SmallVector<std::string> flags;
   std::map<unsigned, DimTable> tables = {}; ///< by number of the size that each stands for
+  std::map<unsigned, DimTable> varied = {}; ///< by number of the param
   std::map<unsigned, DimTable> moved = {};  ///< by pointer, those of lists one by one: by how many bytes it moves on
 };
 

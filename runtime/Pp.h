@@ -127,9 +127,10 @@ int32_t pp_rope(pp_rank_t *, int32_t op, const void *x, const int32_t *starts, v
 /// "documents": `kv` ends with starts[b,s] (i32), where in the sequence the query's document begins: it sees no earlier
 /// key, and no start is before that of an earlier query. params, none or 0 where absent: window (a query sees so many
 /// keys, the last its own), scale (in place of 1 / sqrt(d)), softcap (a score x becomes softcap * tanh(x / softcap)).
-/// With the flag "dropout" three params more, rate, site and the length of a whole sequence, and at the end of `kv`
-/// rows[b,s] (i32): the weight of a query and a key is 0, or times 1 / (1 - rate), as element (head * length + position
-/// of the query) * length + position of the key is in pp_dropout, before it multiplies v; lse is that of all keys.
+/// With the flag "dropout" three or four params more, rate, site, the length of a whole sequence and what to add to the
+/// number of a head, and at the end of `kv` rows[b,s] (i32): the weight of a query and a key is 0, or times
+/// 1 / (1 - rate), as element (head * length + position of the query) * length + position of the key is in pp_dropout,
+/// before it multiplies v; lse is that of all keys.
 int32_t pp_attention(pp_rank_t *, int32_t op, const void *q, const void *const *kv, void *o, void *lse);
 /// o, lse as if one attention had seen all that the parts saw; `parts` lists o0, lse0, o1, lse1, ..; o == o0 with
 /// lse == lse0 allowed. dims b s H d parts.

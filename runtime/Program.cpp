@@ -283,12 +283,15 @@ void readOps(const json &root, const Place &place, RankProgram &rank) {
     std::vector<int64_t> dims;
     for (const json &dim : listOf(entry, "dims"))
       dims.push_back(numberAt(dim, place));
+    std::vector<double> params;
+    for (const json &param : listOf(entry, "params"))
+      params.push_back(param.is_object() ? double(numberAt(param, place)) : param.get<double>());
     std::vector<int64_t> moved;
     for (const json &bytes : listOf(entry, "moved"))
       moved.push_back(numberAt(bytes, place));
     rank.ops.push_back({entry.at("kernel").get<std::string>(), elementType(entry.value("type", std::string("f32"))),
-                        std::move(dims), entry.value("params", std::vector<double>()),
-                        entry.value("flags", std::vector<std::string>()), std::move(moved)});
+                        std::move(dims), std::move(params), entry.value("flags", std::vector<std::string>()),
+                        std::move(moved)});
   }
   for (const json &entry : listOf(root, "units"))
     rank.units.push_back({entry.at("name").get<std::string>(), entry.value("phase", std::string()),

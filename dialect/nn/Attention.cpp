@@ -218,11 +218,21 @@ template <typename Op> static SmallVector<double> attentionParams(Op op) {
   if (DropoutAttr dropout = op.getDropoutAttr()) {
     params.append({dropout.getRate().getValueAsDouble(), static_cast<double>(dropout.getSite()),
                    static_cast<double>(dropout.getLength())});
+    if (dropout.getHeadsBy())
+      params.push_back(0); // the device's first head
     return params;
   }
   while (!params.empty() && params.back() == 0)
     params.pop_back();
   return params;
+}
+
+/// The first of the device's heads, of which dropout counts those of all devices.
+template <typename Op> static SmallVector<Varying> firstHead(Op op) {
+  DropoutAttr dropout = op.getDropoutAttr();
+  return dropout && dropout.getHeadsBy()
+             ? SmallVector<Varying>{{6, dropout.getHeadsBy(), static_cast<int64_t>(op.getHeads())}}
+             : SmallVector<Varying>();
 }
 
 /// [batch, heads, length], in sums.
@@ -244,6 +254,7 @@ INFER(AttentionOp) {
 
 Dims AttentionOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionOp::params() { return attentionParams(*this); }
+SmallVector<Varying> AttentionOp::variedParams() { return firstHead(*this); }
 double AttentionOp::flops() { return attentionFlops(*this, 4); }
 Flags AttentionOp::flags() {
   return flagsOf({{"causal", getCausal()}, {"documents", getStarts() != nullptr}, {"dropout", getRows() != nullptr}});
@@ -359,6 +370,7 @@ INFER(AttentionBwdOp) {
 
 Dims AttentionBwdOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionBwdOp::params() { return attentionParams(*this); }
+SmallVector<Varying> AttentionBwdOp::variedParams() { return firstHead(*this); }
 double AttentionBwdOp::flops() { return attentionFlops(*this, 10); }
 Flags AttentionBwdOp::flags() {
   return flagsOf({{"causal", getCausal()},

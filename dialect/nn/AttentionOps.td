@@ -18,7 +18,7 @@ def Nn_KeyLists { string declaration = [{
   }]; }
 def Nn_Dropout : OptionalAttr<Nn_DropoutAttr>;
 
-def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists"]> {
+def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "variedParams"]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";
   let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = .., window = 0, scale = 1 / sqrt(d), "
                   "softcap = 0.0, dropout = 0.0)";
@@ -40,7 +40,8 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists"]> {
 
     With `dropout` the weight of query i and key j of a head h, both counted from the sequence's begin, is 0 or grows by
     1 / (1 - rate), as element (h * length + i) * length + j of a sequence does in `nn.dropout`, before it multiplies v;
-    the log-sum-exp is that of all keys. The last tensor of `lists` are the numbers of the queries' sequences, `rows`.
+    the log-sum-exp is that of all keys. h counts the heads of all devices. The last tensor of `lists` are the numbers
+    of the queries' sequences, `rows`.
 
     An attention of some of the chunks is a part; `attention_merge` joins parts.
   }];
@@ -93,7 +94,7 @@ def AttentionDeltaOp : Nn_KernelOp<"attention_delta"> {
   let assemblyFormat = "$dout `,` $o attr-dict `:` functional-type(operands, results)";
 }
 
-def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists"],
+def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "variedParams"],
                                  [AttrSizedOperandSegments,
                                   DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
   let summary = "gradients of an attention or a part of one: dq, and dk, dv of each chunk";

@@ -161,7 +161,12 @@ void DropoutAttr::print(AsmPrinter &printer) const {
   printer << " site " << getSite();
   if (getSites())
     printer << " of " << getSites();
-  printer << " in " << getLength() << ">";
+  printer << " in " << getLength();
+  if (getHeadsBy()) {
+    printer << " heads over ";
+    printer.printStrippedAttrOrType(getHeadsBy());
+  }
+  printer << ">";
 }
 
 Attribute DropoutAttr::parse(AsmParser &parser, Type) {
@@ -171,14 +176,20 @@ Attribute DropoutAttr::parse(AsmParser &parser, Type) {
   int64_t site = 0, sites = 0, length = 0;
   if (parser.parseLess() || parser.parseFloat(rate) || parser.parseKeyword("site") || parser.parseInteger(site) ||
       (succeeded(parser.parseOptionalKeyword("of")) && parser.parseInteger(sites)) || parser.parseKeyword("in") ||
-      parser.parseInteger(length) || parser.parseGreater())
+      parser.parseInteger(length))
+    return {};
+  AxesAttr headsBy;
+  if (succeeded(parser.parseOptionalKeyword("heads")))
+    if (parser.parseKeyword("over") || !(headsBy = llvm::dyn_cast_or_null<AxesAttr>(AxesAttr::parse(parser, Type()))))
+      return {};
+  if (parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
-  return getChecked(emitError, context, FloatAttr::get(Float64Type::get(context), rate), site, sites, length);
+  return getChecked(emitError, context, FloatAttr::get(Float64Type::get(context), rate), site, sites, length, headsBy);
 }
 
 LogicalResult DropoutAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, FloatAttr rate, int64_t site,
-                                  int64_t sites, int64_t length) {
+                                  int64_t sites, int64_t length, AxesAttr) {
   double share = rate.getValueAsDouble();
   if (!(share >= 0 && share < 1))
     return emitError() << "`dropout` expects a rate of at least 0 and below 1, got " << share;

@@ -99,8 +99,14 @@ def Nn_DropoutAttr : AttrDef<Nn_Dialect, "Dropout"> {
   let description = [{
     `rate` of them are 0; `site` and `sites` are as in `nn.dropout`; a whole sequence has `length` tokens.
     `#nn.dropout<1.0e-01 site 1 of 3 in 1024>`, and once the layer is known `#nn.dropout<1.0e-01 site 4 in 1024>`.
+    `heads_by`: each device along these axes has the heads behind those of the device before it; behind the rest,
+    `heads over <tensor>`.
   }];
-  let parameters = (ins "::mlir::FloatAttr":$rate, "int64_t":$site, "int64_t":$sites, "int64_t":$length);
+  let parameters = (ins "::mlir::FloatAttr":$rate, "int64_t":$site, "int64_t":$sites, "int64_t":$length,
+                        OptionalParameter<"::pp::nn::AxesAttr">:$heads_by);
+  let builders = [AttrBuilder<(ins "::mlir::FloatAttr":$rate, "int64_t":$site, "int64_t":$sites, "int64_t":$length), [{
+    return $_get($_ctxt, rate, site, sites, length, AxesAttr());
+  }]>];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
 }

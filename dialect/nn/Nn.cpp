@@ -57,7 +57,8 @@ void pp::nn::setDropoutSite(Operation *op, DropoutSite site) {
   }
   auto attention = cast<AttentionOp>(op);
   DropoutAttr old = attention.getDropoutAttr();
-  attention.setDropoutAttr(DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength()));
+  attention.setDropoutAttr(
+      DropoutAttr::get(op->getContext(), old.getRate(), site.site, site.sites, old.getLength(), old.getHeadsBy()));
 }
 
 Type pp::nn::sumType(Type element) { return element.isF64() ? element : Float32Type::get(element.getContext()); }

@@ -26,6 +26,8 @@ def Nn_Kernel : OpInterface<"Kernel"> {
                     [{ return ::pp::nn::operandsThenResults($_op.getOperation()); }]>,
     InterfaceMethod<"which of the sizes differ from device to device", "::llvm::SmallVector<::pp::nn::Varying>",
                     "varying", (ins), "", [{ return {}; }]>,
+    InterfaceMethod<"which of the params differ from device to device", "::llvm::SmallVector<::pp::nn::Varying>",
+                    "variedParams", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"which of the pointers a device moves on, and by how many bytes",
                     "::llvm::SmallVector<::pp::nn::Varying>", "moved", (ins), "", [{ return {}; }]>,
     InterfaceMethod<"runs of those pointers that the kernel takes as one list of addresses each",

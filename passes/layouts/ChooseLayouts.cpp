@@ -410,8 +410,6 @@ static LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices) {
   if (keys % devices != 0 && devices % keys != 0)
     return fail(Twine(keys) + " heads of keys; `tensor = " + Twine(devices) +
                 "` neither divides them nor is a multiple of them");
-  if (attention.getDropoutAttr())
-    return fail("dropout of its weights, which is not built yet where heads are cut over `tensor`");
   return success();
 }
 

@@ -203,6 +203,13 @@ static Results alike(Operation *op, const Operands &given, bool isLinear) {
 
 //===-- Attention -----------------------------------------------------------------------------------------------===//
 
+/// What the dropout of an attention says of devices; null if it has none.
+static DropoutAttr dropoutOf(Operation *op) {
+  auto attention = dyn_cast<AttentionOp>(op);
+  auto backward = dyn_cast<AttentionBwdOp>(op);
+  return attention ? attention.getDropoutAttr() : backward ? backward.getDropoutAttr() : DropoutAttr();
+}
+
 /// The heads of a device: those of queries, and those of keys that they read.
 static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t width) {
   if (!given.isColumns(q) || given.at(q) != DeviceLayout::shard(width))
@@ -215,7 +222,7 @@ static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t wid
 
 static Results attention(AttentionOp op, const Operands &given) {
   int64_t width = lastOf(op.getQ());
-  if (op.getDropoutAttr() || !haveHeads(given, op.getQ(), op.getKv(), width))
+  if ((dropoutOf(op) && !dropoutOf(op).getHeadsBy()) || !haveHeads(given, op.getQ(), op.getKv(), width))
     return std::nullopt;
   return SmallVector<DeviceLayout>{DeviceLayout::shard(width), DeviceLayout::shard(1)};
 }
@@ -225,7 +232,7 @@ static Results attentionBwd(AttentionBwdOp op, const Operands &given) {
   bool fits = haveHeads(given, op.getQ(), op.getKv(), width) && given.at(op.getDout()) == DeviceLayout::shard(width) &&
               given.at(op.getLse()) == DeviceLayout::shard(1) && given.at(op.getDelta()) == DeviceLayout::shard(1) &&
               given.goesOn(op.getAcc(), DeviceLayout::shard(width));
-  if (!fits)
+  if (!fits || (dropoutOf(op) && !dropoutOf(op).getHeadsBy()))
     return std::nullopt;
   SmallVector<DeviceLayout> results = {DeviceLayout::shard(width)};
   for (Value value : op.getKv())
@@ -370,7 +377,8 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t dev
   if (isa<GatherRowsOp, ScatterRowsOp, TakeRowsOp>(op))
     return exchangeOfRows(op, operands.front());
   auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };
-  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op))
+  bool byDevice = dropoutOf(op) && dropoutOf(op).getHeadsBy();
+  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op) && !byDevice)
     return SmallVector<DeviceLayout>(op->getNumResults(), kFull);
   if (isa<ZeroOp>(op))
     return one(kNone);

@@ -42,6 +42,14 @@ static void takeBiasesOut(func::FuncOp part) {
   }
 }
 
+/// Dropout of an attention's weights counts the heads of all devices.
+static void countHeadsOf(func::FuncOp part, nn::AxesAttr axes) {
+  for (auto attention : part.getOps<nn::AttentionOp>())
+    if (nn::DropoutAttr its = attention.getDropoutAttr())
+      attention.setDropoutAttr(
+          nn::DropoutAttr::get(part.getContext(), its.getRate(), its.getSite(), its.getSites(), its.getLength(), axes));
+}
+
 static void putBiasesBack(func::FuncOp part) {
   for (auto bias : llvm::to_vector(part.getOps<nn::AddBiasOp>())) {
     auto linear = bias.getX().getDefiningOp<nn::LinearOp>();
@@ -421,6 +429,8 @@ LogicalResult Splitting::run() {
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
     }
     llvm::for_each(chain, takeBiasesOut);
+    for (func::FuncOp part : chain)
+      countHeadsOf(part, nn::AxesAttr::get(module.getContext(), nn::Axis::tensor));
     FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices, program.getMeshAttr().getSequence());
     if (failed(choice))
       return failure();

@@ -14,8 +14,9 @@ using namespace pp;
 
 //===-- Dropout of weights ---------------------------------------------------------------------------------------===//
 //
-// A pair's word is that of element (head * length + query) * length + key of its sequence, with positions in the whole
-// sequence. So no slice, chunk or part of a call changes it, and the backward makes the same words again.
+// A pair's word is that of element (head * length + query) * length + key of its sequence, with heads of all devices
+// of the rank and positions in the whole sequence. So no slice, chunk or part of a call changes it, and the backward
+// makes the same words again.
 
 /// As many words as a register holds, each in the low half of its lane; the high halves may be anything.
 #if defined(__AVX512F__)
@@ -119,8 +120,9 @@ struct AttentionShape {
   const int32_t *starts = nullptr; ///< [b, s]: where in the sequence the query's document begins
   const int32_t *rows = nullptr;   ///< [b, s]: the number of the query's sequence in the run; null: no dropout
   DropoutMask mask;
-  int64_t whole = 0; ///< the length of a sequence, of which this call may have a slice
-  double growth = 1; ///< what dropout multiplies the weights by that stay
+  int64_t whole = 0;     ///< the length of a sequence, of which this call may have a slice
+  int64_t firstHead = 0; ///< of all devices' heads
+  double growth = 1;     ///< what dropout multiplies the weights by that stay
   explicit AttentionShape(const PreparedOp &op)
       : batch(op.dims[0]), s(op.dims[1]), heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]),
         count(op.chunkCount), window(int64_t(op.params[0])), chunks(op.chunks), causal(op.has(Causal)),
@@ -138,6 +140,7 @@ struct AttentionShape {
     rows = static_cast<const int32_t *>(*data);
     mask = DropoutMask(its->seed, int64_t(op.params[4]), op.params[3]);
     whole = int64_t(op.params[5]);
+    firstHead = int64_t(op.params[6]);
     growth = 1 / (1 - op.params[3]);
   }
   /// Query heads of a kv head.
@@ -156,7 +159,7 @@ struct AttentionShape {
   }
   /// Dropout of one head of a sequence against one chunk.
   PairDropout dropout(const Chunk &chunk, int64_t b, int64_t head) const {
-    return {mask,  rows ? rows[b * s] : 0, (head * whole + position) * whole + chunk.position,
+    return {mask,  rows ? rows[b * s] : 0, ((firstHead + head) * whole + position) * whole + chunk.position,
             whole, rows != nullptr,        growth};
   }
   bool isBounded() const { return window > 0 || starts; }

@@ -35,9 +35,9 @@ enum OpFlag : uint32_t {
 /// attention and attention_bwd are followed by a length and a position for each chunk of keys, those of adamw_all and
 /// sum_squares_all by a size and 1 (decay) or 0 for each tensor. embedding_dw may have a param, the token whose row
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
-/// may have up to three: window, scale, softcap, and with the flag "dropout" have three more; cross_entropy, its stats
-/// and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights multiplies the rate
-/// by, and the weight decay.
+/// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
+/// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
+/// multiplies the rate by, and the weight decay.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -130,7 +130,7 @@ struct PreparedOp {
   Type type;
   uint32_t flags = 0;
   int64_t dims[6] = {};
-  double params[6] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
+  double params[7] = {};                      ///< of embedding_dw the token whose row takes no gradient, or -1
   const std::vector<double> *turns = nullptr; ///< rope: all of its params
   Body body = nullptr;
   Gemm *gemm = nullptr;            ///< linear, linear_dx, linear_dw but of f64; a pair that one kernel serves

@@ -127,7 +127,7 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
   if (isUpdate(kernel))
     return count == facts.params || count == facts.params + 2;
   if (isAttention(kernel))
-    return std::count(spec.flags.begin(), spec.flags.end(), "dropout") ? count == 6 : count <= 3;
+    return std::count(spec.flags.begin(), spec.flags.end(), "dropout") ? count == 6 || count == 7 : count <= 3;
   if (facts.name == std::string("rope") && spec.dims.size() == facts.dims && spec.dims[3] > 0 && count > 1)
     return count <= 1 + size_t(spec.dims[3]) / 2;
   return count == facts.params;
@@ -178,7 +178,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
             : isUpdate(*kernel)               ? ", or two of a group behind"
-            : isAttention(*kernel)            ? " to 3, or 6 with the flag `dropout`"
+            : isAttention(*kernel)            ? " to 3, or 6 or 7 with the flag `dropout`"
                                               : "") +
            ", got " + std::to_string(spec.params.size());
   for (size_t i = 0; i < spec.dims.size(); ++i)

@@ -37,8 +37,8 @@ struct AttentionCall {
   const int32_t *rows;   ///< [batch, s]: the number of each query's sequence in the run; null: no dropout
   const OptimizerScalars *scalars;
   double rate;
-  int64_t whole; ///< the length of a sequence, of which this call may have a slice
-  int site;
+  int64_t whole;       ///< the length of a sequence, of which this call may have a slice
+  int site, firstHead; ///< of the dropout; of all devices' heads
   KeyChunk chunks[mostChunks];
 
   PP_DEVICE int share() const { return heads / groups; }
@@ -121,8 +121,9 @@ template <class A> struct PairDropout {
   int position;
   A growth;
   PP_DEVICE PairDropout(const AttentionCall &n, int b, int head)
-      : mask(n.scalars->seed, n.site, n.scalars->holds ? 0 : n.rate), head(head * n.whole), whole(n.whole),
-        row(n.rows[int64_t(b) * n.s]), position(n.position), growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
+      : mask(n.scalars->seed, n.site, n.scalars->holds ? 0 : n.rate), head((n.firstHead + head) * n.whole),
+        whole(n.whole), row(n.rows[int64_t(b) * n.s]), position(n.position),
+        growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
   PP_DEVICE int64_t place(int t, int lead, int j) const {
     return (head + position + t) * whole + (position - lead + j);
   }

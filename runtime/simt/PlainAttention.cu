@@ -249,6 +249,7 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
     takeScalars(op, scalars);
     call.rows = inList<int32_t>(kv, 2 * op.chunkCount + op.has(Documents)), call.scalars = op.launches->scalars;
     call.rate = op.params[3], call.site = int(op.params[4]), call.whole = int64_t(op.params[5]);
+    call.firstHead = int(op.params[6]);
   }
   call.wide = call.d * elementBytes % 16 == 0;
   for (int64_t i = 0; i < op.chunkCount; ++i) {

@@ -257,3 +257,25 @@ func.func private @s0.F(%t: tensor<1x16x8xf32>, %x: !x, %a: tensor<8x4xf32>, %b:
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b]}
 }
+
+// -----
+
+// Dropout counts the heads of this device alone: all devices would drop the same.
+!x = tensor<1x8x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#w = #pipeline.weight<"a" : tensor<8x8xf32> declared <"a" zero cut <[8, 16] dim 1>>>
+func.func private @s0.F(%x: !x, %rows: tensor<1x8xi32>, %w: tensor<8x8xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, rows x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %q = nn.linear %c, %w : (!x, tensor<8x8xf32>) -> !x
+  %o, %l = nn.attention %q, %q, %q, %rows {heads = 2, causal = true, dropout = #nn.dropout<0.5 site 1 in 8 heads over <tensor>>}
+      : (!x, !x, !x, tensor<1x8xi32>) -> (!x, tensor<1x2x8xf32>)
+  // expected-error@below {{'nn.attention' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2, operand 1 is shard 2}}
+  %p, %m = nn.attention %o, %q, %q, %rows {heads = 2, causal = true, dropout = #nn.dropout<0.5 site 1 in 8>}
+      : (!x, !x, !x, tensor<1x8xi32>) -> (!x, tensor<1x2x8xf32>)
+  return %p : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}

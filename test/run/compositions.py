@@ -21,7 +21,8 @@ SCHEDULES = ("gpipe", "1f1b", "gpipe_offload", "bpipe", "1f1b_recompute", "1f1b_
 MODELS = {
     "llama": ({}, {"qkv_bias": "true", "head_norms": "true"}, {"windows": "[0,5,0,3]"}, {"sinks": "true"},
               {"out_bias": "true", "mlp_bias": "true", "tied": "true"}),
-    "gpt2": ({}, {"embed_rate": 0.2, "residual_rate": 0.1}, {"tied": "false", "depths": "[1,2,3,4]"}),
+    "gpt2": ({}, {"embed_rate": 0.2, "residual_rate": 0.1, "attention_rate": 0.3},
+             {"tied": "false", "depths": "[1,2,3,4]"}),
     "gemma": ({}, {"score_cap": 2.5, "logit_cap": 3.0, "windows": "[4,0,6,0]"}),
     "encoder_decoder": ({},),
 }

@@ -22,7 +22,8 @@ SHORT = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave", "tawpipe/model=gpt2", 
 # On the tensor axis: schedule, devices of the axis, replicas, and sizes that the reference shares.
 TENSOR = (("single", 2, 1, dict(ranks=1, vocab=255)), ("single/model=gpt2", 2, 1, dict(ranks=1, vocab=257)),
           ("1f1b/kv_heads=1", 2, 2, dict(ranks=2)), ("zb_v/model=gpt2", 2, 1, dict(ranks=2)),
-          ("1f1b_vocabulary", 2, 2, dict(ranks=2)))
+          ("1f1b_vocabulary", 2, 2, dict(ranks=2)),
+          ("zb_v/model=gpt2", 2, 2, dict(ranks=2) | {"model.attention_rate": 0.2}))
 ALL_TENSOR = TENSOR + (
     ("single/kv_heads=4", 4, 1, dict(ranks=1, vocab=250)), ("single/kv_heads=2", 4, 1, dict(ranks=1)),
     ("single/kv_heads=1", 4, 1, dict(ranks=1)), ("single/model=gpt2", 4, 1, dict(ranks=1)),
@@ -37,7 +38,8 @@ ALL_ROWS = ROWS + (
     ("single/model=gpt2", 3, 1, dict(ranks=1, heads=3, hidden=24)), ("1f1b_vocabulary", 2, 2, dict(ranks=2)),
 ) + tuple((schedule, 2, 1, {}) for schedule in SCHEDULES) + (
     ("zb_v/model=encoder_decoder", 2, 1, {}), ("1f1b_recompute", 2, 1, {}),
-    ("terapipe/model=gpt2", 2, 2, dict(ranks=2)))
+    ("terapipe/model=gpt2", 2, 2, dict(ranks=2)),
+    ("helixpipe/model=gpt2", 2, 1, dict(ranks=2) | {"model.attention_rate": 0.2, "model.residual_rate": 0.1}))
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")

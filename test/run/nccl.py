@@ -13,7 +13,9 @@ from gradients import SMALL, difference
 
 SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, layers=4, hidden=16, heads=4, kv_heads=2,
                      ffn=16, sequence=8, microbatch=1)
-SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary""".split()
+SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary
+1f1b/mesh.tensor=2 zb_h1/mesh.tensor=2/mesh.sequence=true 1f1b_vocabulary/mesh.tensor=2
+""".split()
 TOLERANCE = 1e-11  # of f64, as in gradients.py; sums over ranks are in another order here than there
 
 
@@ -48,13 +50,15 @@ class Runner:
     def gradients(self):
         expected = {layers: self.train(self.compile(f"single/layers={layers}", ranks=1), [], "--in-process")
                     for layers in (4, 8)}
-        ways = [("nccl", ["mpirun", "-n", "4", "--oversubscribe"], [])] + [("one GPU", [], ["--in-process"])]
+        ways = [("nccl", ["mpirun", "--oversubscribe", "-n"], [])] + [("one GPU", [], ["--in-process"])]
 
         def check(number):
             schedule, results = SCHEDULES[number], []
             program = self.compile(schedule)
+            devices = [str(4 * (1 + ("mesh.tensor" in schedule)))]
             for how, command, options in ways[:1 + (number % 4 == 0)]:
-                results.append((how, self.train(program, command, *options, PP_FAKE_SEED=str(number))))
+                results.append((how, self.train(program, command + (devices if command else []), *options,
+                                                PP_FAKE_SEED=str(number))))
             return schedule, expected[8 if "layers=8" in schedule else 4], results
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -91,6 +95,7 @@ class Runner:
         the norm."""
         # Without a step that evaluates, whose messages have the same texts.
         pair, both = self.compile("1f1b", "--forward=false", ranks=2), self.compile("fsdp", ranks=2)
+        exchanged = self.compile("single/mesh.tensor=2", "--forward=false", ranks=1)
         overdue = "is overdue after 6 s"
         dead = "ended without an error message in step"
         first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
@@ -102,6 +107,8 @@ class Runner:
             ("a receive withheld in the graph", pair, "withhold:0:19", "step 2", "`dact(1, 3)`", overdue,
              "waits for `dact(1, 3)`"),
             ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
+            ("an exchange inside a unit withheld", exchanged, "withhold:1:12", "the sum `1x8x16` over 2 devices",
+             overdue, "(rank 0, tensor 1)", "waits for the sum `1x8x16` over 2 devices"),
             ("the first use of a channel withheld", pair, "withhold:0:2",
              f"connecting channel 2 of ranks 1 and 0 {overdue}"),
             # (Whether act(0, 0) has arrived by then depends on which process is faster.)

@@ -20,7 +20,7 @@ struct Slice {
   double scale = 0, softcap = 0;
   std::vector<int32_t, DeviceAllocator<int32_t>> starts; ///< [b, s], or none
   double rate = 0;                                       ///< of dropout
-  int64_t site = 4711, whole = 0;
+  int64_t site = 4711, whole = 0, firstHead = 0;         ///< the last one of all devices' heads
   uint64_t seed = 0x123456789abcdef0;
   std::vector<int32_t, DeviceAllocator<int32_t>> sequences; ///< [b, s], the sequences of the run, with dropout
   Slice(int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal, int64_t position = 0,
@@ -62,7 +62,7 @@ struct Slice {
     if (rate == 0)
       return 1;
     auto query = uint64_t(position) + t, key = uint64_t(chunk.position) + j, length = uint64_t(whole);
-    uint64_t place = (head * length + query) * length + key;
+    uint64_t place = ((uint64_t(firstHead) + head) * length + query) * length + key;
     Words words = philox(seed, {{uint32_t(place / 4), uint32_t(place / 4 >> 32) + (uint32_t(site) << 16),
                                  uint32_t(sequences[b * size_t(s)]), 0}});
     return double(words.v[place % 4]) >= rate * 4294967296.0 ? 1 / (1 - rate) : 0;
@@ -77,6 +77,8 @@ struct Slice {
   /// Of capping, by the capped score.
   double slopeOf(double score) const { return softcap > 0 ? 1 - score / softcap * (score / softcap) : 1; }
   std::vector<double> params() const {
+    if (rate > 0 && firstHead > 0)
+      return {double(window), scale, softcap, rate, double(site), double(whole), double(firstHead)};
     if (rate > 0)
       return {double(window), scale, softcap, rate, double(site), double(whole)};
     if (softcap > 0)

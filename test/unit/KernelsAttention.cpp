@@ -90,6 +90,9 @@ TEST(KernelsAttention, Dropout) {
     Slice capped = Slice(2, 100, 2, 1, 72, true).windowed(40).withDocuments({30, 31});
     capped.softcap = 1;
     compare(capped.dropped(0.3, 102), type);
+    Slice second(2, 70, 3, 1, 16, true); // the second of two devices
+    second.firstHead = 3;
+    compare(second.dropped(0.3, 75), type);
   }
 }
 
