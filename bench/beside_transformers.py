@@ -14,7 +14,10 @@ RATE = 1e-4
 CONFIGS = dict(
     gpt2=dict(model_type="gpt2", attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0),
     qwen2=dict(model_type="qwen2", hidden_size=896, num_attention_heads=14, num_key_value_heads=2,
-               intermediate_size=4864, num_hidden_layers=4, vocab_size=32000, tie_word_embeddings=True))
+               intermediate_size=4864, num_hidden_layers=4, vocab_size=32000, tie_word_embeddings=True),
+    mixtral=dict(model_type="mixtral", hidden_size=512, num_attention_heads=8, num_key_value_heads=4,
+                 intermediate_size=1024, num_hidden_layers=4, vocab_size=4096, num_local_experts=8,
+                 num_experts_per_tok=2))
 OURS = (("one rank", "single.pipe:single", dict(microbatches=1), 1),
         ("two ranks, 1f1b", "1f1b.pipe", dict(ranks=2, microbatches=4), 2))
 

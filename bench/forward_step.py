@@ -6,7 +6,7 @@
 # A run of n steps, one of 2n, and one of n with an evaluation of as many rows, in turn: their differences are n steps
 # that train and n that evaluate. Of several rounds the one with the least time counts.
 import argparse, os, sys, tempfile
-from compile_time import ROOT, measure
+from proofs import ROOT, measure
 
 SIZES = dict(model="llama", ranks=4, microbatches=8, layers=8, hidden=128, heads=4, ffn=344, vocab=256, sequence=128,
              microbatch=2)
