@@ -32,7 +32,29 @@ SmallVector<int64_t> SlotOp::tensorOffsets() {
   return offsets;
 }
 
+/// What a slot is in which the trainer finds this.
+static Role roleOf(BindingKind kind) {
+  switch (kind) {
+  case BindingKind::weight:
+  case BindingKind::previous:
+    return Role::weight;
+  case BindingKind::opt:
+    return Role::opt;
+  case BindingKind::grad:
+    return Role::grad;
+  case BindingKind::loss:
+  case BindingKind::norm:
+    return Role::stat;
+  default:
+    return Role::data;
+  }
+}
+
 LogicalResult SlotOp::verify() {
+  if (auto binding = getBinding(); binding && getRole() != roleOf(binding->getKind()))
+    return emitOpError() << "is `" << stringifyRole(getRole()) << "` and bound as `"
+                         << stringifyBindingKind(binding->getKind()) << "`, which is `"
+                         << stringifyRole(roleOf(binding->getKind())) << "`";
   size_t tensors = getSlot().getType().getPayload().size();
   if (getPlaces() && getPlaces()->size() != tensors)
     return emitOpError() << "has " << getPlaces()->size() << " places for its " << tensors << " tensors";

@@ -53,7 +53,7 @@ public:
         return emitError(post.getLoc()) << "rank " << rank << " waits for `" << post.getThing().str()
                                         << "` for ever; prove-progress tells why" << withLoops(post);
       }
-    if (failed(end()) || failed(checkSaved()))
+    if (failed(end()) || failed(proveBindings(program)))
       return failure();
     recordFacts();
     return success();
@@ -167,36 +167,6 @@ private:
       label.part = values.pieces.isCutOverMesh(label.piece);
     if (kind->after)
       outputs.push_back({slot, label});
-  }
-
-  /// A checkpoint has each weight once: of a program that says what is saved, one rank saves each piece, or each shard.
-  LogicalResult checkSaved() {
-    struct Saved {
-      SlotOp first; ///< that has the weights; at last the one that saves them
-      int64_t times = 0;
-    };
-    llvm::MapVector<std::pair<Attribute, int64_t>, Saved> all; // by piece and shard
-    bool saves = false;
-    for (auto rank : program.getOps<RankOp>())
-      for (auto slot : rank.getOps<SlotOp>()) {
-        BindingAttr binding = slot.getBindingAttr();
-        if (!binding || binding.getKind() != BindingKind::weight)
-          continue;
-        Saved &its = all[{binding.getPiece(), binding.getShard()}];
-        if (binding.getSave() && ++its.times > 1) {
-          auto error = slot.emitError() << "`" << slot.getLabel() << "` is saved twice";
-          error.attachNote(its.first.getLoc()) << "first here";
-          return error;
-        }
-        if (!its.first || binding.getSave())
-          its.first = slot;
-        saves |= binding.getSave();
-      }
-    for (auto &[which, its] : all)
-      if (saves && its.times == 0)
-        return its.first.emitError() << "`" << its.first.getLabel()
-                                     << "` is saved by no rank; a checkpoint would lack it";
-    return success();
   }
 
   LogicalResult end() {

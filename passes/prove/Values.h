@@ -90,6 +90,9 @@ private:
   void noteWhereIs(mlir::InFlightDiagnostic &error, Label wanted, pipeline::LaunchOp reader) const;
 };
 
+/// Each weight is saved once, and gradients and their norm are handed in by all that update, or by none (Bindings.cpp).
+mlir::LogicalResult proveBindings(pipeline::ProgramOp program);
+
 /// The rank in whose program the op stands.
 int64_t rankOf(mlir::Operation *op);
 

@@ -219,6 +219,17 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
 
 // -----
 
+!s = !pipeline.slot<tuple<tensor<2xi32>>>
+
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}} {
+  pipeline.rank 0 {
+    // expected-error@+1 {{is `act` and bound as `tokens`, which is `data`}}
+    %a = pipeline.slot act "a" binding <tokens mb 0> : !s
+  }
+}
+
+// -----
+
 !s = !pipeline.slot<tuple<tensor<2xf32>>>
 
 // The root of a collective is one of its members ..
