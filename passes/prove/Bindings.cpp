@@ -37,16 +37,17 @@ static LogicalResult checkSaved(ProgramOp program) {
   return success();
 }
 
-/// Gradients and their norm are handed in for every piece that is updated, or for none.
+/// Gradients are handed in for every piece that is updated, or shard of it, by one of the ranks that update it, or for
+/// none; the norm by every rank that updates, or by none.
 static LogicalResult checkHandedIn(ProgramOp program) {
-  DenseSet<std::tuple<Operation *, Attribute, int64_t>> gradients; // by rank, piece and shard
+  DenseSet<std::pair<Attribute, int64_t>> gradients; // by piece and shard
   DenseSet<Operation *> norms;
   SmallVector<std::pair<RankOp, SlotOp>> states;
   for (auto rank : program.getOps<RankOp>())
     for (auto slot : rank.getOps<SlotOp>()) {
       BindingAttr binding = slot.getBindingAttr();
       if (binding && binding.getKind() == BindingKind::grad)
-        gradients.insert({rank, binding.getPiece(), binding.getShard()});
+        gradients.insert({binding.getPiece(), binding.getShard()});
       else if (binding && binding.getKind() == BindingKind::norm)
         norms.insert(rank);
       else if (binding && binding.getKind() == BindingKind::opt)
@@ -54,13 +55,13 @@ static LogicalResult checkHandedIn(ProgramOp program) {
     }
   for (auto [rank, slot] : states) {
     BindingAttr binding = slot.getBindingAttr();
-    StringRef lacks = !gradients.empty() && !gradients.contains({rank, binding.getPiece(), binding.getShard()})
+    StringRef lacks = !gradients.empty() && !gradients.contains({binding.getPiece(), binding.getShard()})
                           ? "the gradient of these weights"
                       : !norms.empty() && !norms.contains(rank) ? "the norm"
                                                                 : "";
     if (!lacks.empty())
       return slot.emitError() << "rank " << rank.getRank() << " updates `" << slot.getLabel() << "`, and " << lacks
-                              << " is not handed in there, as it is elsewhere";
+                              << " is not handed in, as others are";
   }
   return success();
 }

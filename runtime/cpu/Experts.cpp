@@ -1,8 +1,9 @@
-// Products of mixtures of experts but of f64, by OpenBLAS: the number of an expert's rows is known when they run.
+// Products of mixtures of experts but of f64, by oneDNN's sgemm: the number of an expert's rows is known when they run.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// oneDNN makes a product for its sizes, and there is one more for each number of rows; OpenBLAS takes any. What has 16
-// bits is widened block by block into the rank's scratch, multiplied in f32 and rounded once:
+// oneDNN's primitives are made for their sizes, and each number of rows would be one more; its sgemm takes any. (So
+// does OpenBLAS, which on processors that are newer than it is multiplies as on a Prescott.) What has 16 bits is
+// widened block by block into the rank's scratch, multiplied in f32 and rounded once:
 //
 //            n 512 ..              c[block] = a[0] b[0] + a[1] b[1] + ..
 //     k 512 [ b[0] | ]
@@ -10,8 +11,8 @@
 //   m 512 [ a[0] a[1] ] [ c ]
 #include "runtime/cpu/Experts.h"
 #include <algorithm>
-#include <cblas.h>
 #include <cstring>
+#include <oneapi/dnnl/dnnl.h>
 
 using namespace pp;
 
@@ -40,11 +41,11 @@ Matrix widened(const Matrix &x, int64_t i, int64_t j, int64_t m, int64_t n, floa
   return {reinterpret_cast<const char *>(to), Type::F32, down ? 1 : n, down ? m : 1};
 }
 
-void multiply(const Matrix &a, const Matrix &b, int64_t m, int64_t n, int64_t k, float *c, int64_t row, bool adds) {
+bool multiply(const Matrix &a, const Matrix &b, int64_t m, int64_t n, int64_t k, float *c, int64_t row, bool adds) {
   bool aDown = a.column != 1, bDown = b.column != 1;
-  cblas_sgemm(CblasRowMajor, aDown ? CblasTrans : CblasNoTrans, bDown ? CblasTrans : CblasNoTrans, int(m), int(n),
-              int(k), 1.0f, reinterpret_cast<const float *>(a.data), int(aDown ? a.column : a.row),
-              reinterpret_cast<const float *>(b.data), int(bDown ? b.column : b.row), adds ? 1.0f : 0.0f, c, int(row));
+  return dnnl_sgemm(aDown ? 'T' : 'N', bDown ? 'T' : 'N', m, n, k, 1.0f, reinterpret_cast<const float *>(a.data),
+                    aDown ? a.column : a.row, reinterpret_cast<const float *>(b.data), bDown ? b.column : b.row,
+                    adds ? 1.0f : 0.0f, c, row) == dnnl_success;
 }
 
 /// c[m,n] (+)= a . b; c is dense.
@@ -55,23 +56,27 @@ struct SegmentProduct {
   Type type; ///< of c
   bool accumulates;
 
-  void run(char *scratch) const {
+  pp_status_t run(char *scratch) const {
+    bool done = true;
     for (int64_t i = 0; i < m; i += edge)
       for (int64_t j = 0; j < n; j += edge)
-        runBlock(i, j, std::min(edge, m - i), std::min(edge, n - j), reinterpret_cast<float *>(scratch));
+        done &= runBlock(i, j, std::min(edge, m - i), std::min(edge, n - j), reinterpret_cast<float *>(scratch));
+    return done ? PP_OK : PP_INTERNAL;
   }
-  void runBlock(int64_t i, int64_t j, int64_t rows, int64_t columns, float *scratch) const {
+  bool runBlock(int64_t i, int64_t j, int64_t rows, int64_t columns, float *scratch) const {
     float *left = scratch, *right = left + edge * edge, *sums = right + edge * edge;
     bool isWide = type == Type::F32;
     float *to = isWide ? reinterpret_cast<float *>(c) + i * n + j : sums;
     int64_t row = isWide ? n : columns;
+    bool done = true;
     for (int64_t l = 0; l < k; l += edge) {
       int64_t depth = std::min(edge, k - l);
-      multiply(widened(a, i, l, rows, depth, left), widened(b, l, j, depth, columns, right), rows, columns, depth, to,
-               row, l > 0 || (isWide && accumulates));
+      done &= multiply(widened(a, i, l, rows, depth, left), widened(b, l, j, depth, columns, right), rows, columns,
+                       depth, to, row, l > 0 || (isWide && accumulates));
     }
     for (int64_t line = 0; line < rows && !isWide; ++line)
       isaTable().narrow[int(type)](sums + line * columns, c + 2 * ((i + line) * n + j), columns, accumulates);
+    return done;
   }
 };
 
@@ -81,38 +86,35 @@ char *bytes(void *memory) { return static_cast<char *>(memory); }
 
 pp_status_t runRouter(const PreparedOp &op, void *const *x) {
   int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
-  SegmentProduct{tokens,      n,         h,    {bytes(x[0]), op.type, h, 1}, {bytes(x[1]), op.type, n, 1},
-                 bytes(x[2]), Type::F32, false}
+  return SegmentProduct{tokens,      n,         h,    {bytes(x[0]), op.type, h, 1}, {bytes(x[1]), op.type, n, 1},
+                        bytes(x[2]), Type::F32, false}
       .run(op.scratch);
-  return PP_OK;
 }
 
 pp_status_t runRouterDx(const PreparedOp &op, void *const *x) {
   int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
-  SegmentProduct{tokens,
-                 h,
-                 n,
-                 {bytes(x[0]), Type::F32, n, 1},
-                 {bytes(x[1]), op.type, 1, n},
-                 bytes(x[2]),
-                 op.type,
-                 op.has(Accumulate)}
+  return SegmentProduct{tokens,
+                        h,
+                        n,
+                        {bytes(x[0]), Type::F32, n, 1},
+                        {bytes(x[1]), op.type, 1, n},
+                        bytes(x[2]),
+                        op.type,
+                        op.has(Accumulate)}
       .run(op.scratch);
-  return PP_OK;
 }
 
 pp_status_t runRouterDw(const PreparedOp &op, void *const *x) {
   int64_t tokens = op.dims[0], h = op.dims[1], n = op.dims[2];
-  SegmentProduct{h,
-                 n,
-                 tokens,
-                 {bytes(x[0]), op.type, 1, h},
-                 {bytes(x[1]), Type::F32, n, 1},
-                 bytes(x[2]),
-                 Type::F32,
-                 op.has(Accumulate)}
+  return SegmentProduct{h,
+                        n,
+                        tokens,
+                        {bytes(x[0]), op.type, 1, h},
+                        {bytes(x[1]), Type::F32, n, 1},
+                        bytes(x[2]),
+                        Type::F32,
+                        op.has(Accumulate)}
       .run(op.scratch);
-  return PP_OK;
 }
 
 /// One product for each expert that has rows: y = x w, dx = dy w^T, or dw = x^T dy.
@@ -151,10 +153,12 @@ pp_status_t runExperts(const PreparedOp &op, void *const *x) {
                  result + e * in * out * 4,
                  Type::F32,
                  op.has(Accumulate)};
-    if (rows > 0)
-      product.run(op.scratch);
-    else if (op.kernel == Kernel::expert_linear_dw && !op.has(Accumulate))
+    if (rows > 0) {
+      if (pp_status_t status = product.run(op.scratch); status != PP_OK)
+        return status;
+    } else if (op.kernel == Kernel::expert_linear_dw && !op.has(Accumulate)) {
       std::memset(product.c, 0, size_t(in * out) * 4);
+    }
   }
   return PP_OK;
 }
