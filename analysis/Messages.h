@@ -38,10 +38,10 @@ struct InnerMessage {
   int64_t members;
   /// On the devices' own channel: of each set of axes, and number of neighbours, there is one.
   int64_t channel;
-  mlir::RankedTensorType type; ///< of the result
-  /// Of a gather, what each member has of the result's bytes, as in `pipeline.post`.
+  mlir::RankedTensorType type; ///< of the whole: the result, or what is scattered
+  /// Of a gather or a scatter, what each member has of the whole's bytes, as in `pipeline.post`.
   llvm::SmallVector<int64_t> cuts;
-  /// Of the result.
+  /// Of the whole.
   int64_t bytes() const;
   /// Bytes that come to each device from the others.
   int64_t received() const;

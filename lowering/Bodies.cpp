@@ -171,18 +171,6 @@ LogicalResult Bodies::lower(Operation &op, CallChain &chain, Places &places, con
     entry.flags.push_back(flag.str());
   if (failed(text.addTables(kernel, entry)))
     return failure();
-  for (const nn::Varying &each : kernel.moved()) {
-    FailureOr<DimTable> table = text.tableOf(kernel, each, 0);
-    if (failed(table))
-      return failure();
-    entry.moved[each.dim] = std::move(*table);
-  }
-  for (const nn::Varying &each : kernel.variedParams()) {
-    FailureOr<DimTable> table = text.tableOf(kernel, each, 0);
-    if (failed(table))
-      return failure();
-    entry.varied[each.dim] = std::move(*table);
-  }
   SmallVector<Value> arguments;
   if (failed(addAddresses(op, kernel.pointers(), chain, places, body, arguments)))
     return failure();
@@ -234,16 +222,10 @@ LogicalResult Bodies::lowerList(ArrayRef<Operation *> run, CallChain &chain, Pla
       return failure();
     auto update = dyn_cast<nn::AdamwOp>(op);
     entry.dims.append({cast<nn::Kernel>(op).dims().front(), update && update.getDecay()});
-    if (failed(text.addTables(cast<nn::Kernel>(op), entry, entry.dims.size() - 2)))
+    if (failed(text.addTables(cast<nn::Kernel>(op), entry, entry.dims.size() - 2, tensors.size())))
       return failure();
     SmallVector<Value> values = cast<nn::Kernel>(op).pointers();
     values.erase(values.begin() + 1); // the norm, or the sum
-    for (const nn::Varying &each : cast<nn::Kernel>(op).moved()) {
-      FailureOr<DimTable> table = text.tableOf(cast<nn::Kernel>(op), each, 0);
-      if (failed(table))
-        return failure();
-      entry.moved[tensors.size() + each.dim - (each.dim > 1)] = std::move(*table);
-    }
     if (failed(addAddresses(*op, values, chain, places, body, tensors)))
       return failure();
   }

@@ -196,13 +196,23 @@ FailureOr<DimTable> RankText::tableOf(nn::Kernel kernel, const nn::Varying &each
   return table;
 }
 
-LogicalResult RankText::addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first) {
-  for (const nn::Varying &each : kernel.varying()) {
-    FailureOr<DimTable> table = tableOf(kernel, each, entry.dims[first + each.dim]);
-    if (failed(table))
+LogicalResult RankText::addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first,
+                                  std::optional<size_t> pointers) {
+  auto add = [&](const nn::Varying &each, int64_t size, DimTable &to) {
+    FailureOr<DimTable> table = tableOf(kernel, each, size);
+    if (succeeded(table))
+      to = std::move(*table);
+    return failed(table);
+  };
+  for (const nn::Varying &each : kernel.varying())
+    if (add(each, entry.dims[first + each.dim], entry.tables[first + each.dim]))
       return failure();
-    entry.tables[first + each.dim] = std::move(*table);
-  }
+  for (const nn::Varying &each : kernel.variedParams())
+    if (add(each, 0, entry.varied[each.dim]))
+      return failure();
+  for (const nn::Varying &each : kernel.moved())
+    if (add(each, 0, entry.moved[pointers ? *pointers + each.dim - (each.dim > 1) : each.dim]))
+      return failure();
   return success();
 }
 

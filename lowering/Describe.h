@@ -50,10 +50,10 @@ public:
   int32_t addMessage(pipeline::PostOp post);
   /// A message of the devices of the rank; equal ones share one number and are posted as often as they stand in bodies.
   mlir::FailureOr<int32_t> addExchange(nn::Exchange exchange);
-  /// The kernel's sizes that differ from device to device; they stand in the entry from number `first` on.
-  mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0);
-  /// The table of what differs from device to device; `size`: where nothing else is said.
-  mlir::FailureOr<DimTable> tableOf(nn::Kernel kernel, const nn::Varying &each, int64_t size) const;
+  /// The kernel's sizes, params and pointers that differ from device to device. Its sizes stand in the entry from
+  /// number `first` on. In a list so many `pointers` stand before its own, of which the list has all but the second.
+  mlir::LogicalResult addTables(nn::Kernel kernel, KernelEntry &entry, unsigned first = 0,
+                                std::optional<size_t> pointers = {});
   /// What kernels and sums need beside the arena.
   void setScratch(const RankScratch &scratch);
   /// What is added from here on is the forward program's.
@@ -65,6 +65,8 @@ public:
 
 private:
   struct Tables;
+  /// The table of what differs from device to device; `size`: where nothing else is said.
+  mlir::FailureOr<DimTable> tableOf(nn::Kernel kernel, const nn::Varying &each, int64_t size) const;
   std::unique_ptr<Tables> tables;
 };
 

@@ -50,11 +50,12 @@ INFER(PieceOp) {
 }
 
 /// What each device has of the rows of a [batch, length, width] tensor.
-static LogicalResult runOfRows(Check &check, Value x, uint64_t members, SmallVectorImpl<Type> &types) {
-  if (failed(check.rank("x", x, 3)))
+template <typename Adaptor> static LogicalResult runOfRows(Check check, Adaptor a, SmallVectorImpl<Type> &types) {
+  Value x = a.getX();
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", x)) || failed(check.rank("x", x, 3)))
     return failure();
   auto shape = tensorOf(x).getShape();
-  auto count = static_cast<int64_t>(members);
+  auto count = static_cast<int64_t>(a.getMembers());
   if (count < 1 || shape[0] * shape[1] % count != 0)
     return emitOptionalError(check.loc, "`", check.op, "`: ", count, " devices do not divide the ", shape[0] * shape[1],
                              " rows of ", shape[0], " x ", shape[1], " tokens");
@@ -75,17 +76,9 @@ INFER(GatherRowsOp) {
   return success();
 }
 
-INFER(ScatterRowsOp) {
-  Check check{"scatter_rows", loc};
-  return failure(failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
-                 failed(runOfRows(check, a.getX(), a.getMembers(), types)));
-}
+INFER(ScatterRowsOp) { return runOfRows({"scatter_rows", loc}, a, types); }
 
-INFER(TakeRowsOp) {
-  Check check{"take_rows", loc};
-  return failure(failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) ||
-                 failed(runOfRows(check, a.getX(), a.getMembers(), types)));
-}
+INFER(TakeRowsOp) { return runOfRows({"take_rows", loc}, a, types); }
 
 StringRef TakeRowsOp::kernelName() { return "copy"; }
 Dims TakeRowsOp::dims() { return {elementsOf(getY())}; }

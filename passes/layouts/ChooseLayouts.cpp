@@ -47,7 +47,8 @@ static bool makesLogits(Operation *reader) {
   return linear && llvm::all_of(linear->getUsers(), llvm::IsaPred<nn::CrossEntropyOp, nn::CrossEntropyStatsOp>);
 }
 
-bool pp::hasRows(Value value) {
+/// An activation, of [batch, length, width]: with `inRows` a device may have a run of its rows.
+static bool hasRows(Value value) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   auto argument = dyn_cast<BlockArgument>(value);
   bool isActivation = !argument || !(hasAttribute(argument, nn::kWeightAttr) || hasAttribute(argument, nn::kDataAttr));

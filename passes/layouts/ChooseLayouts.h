@@ -21,9 +21,6 @@ struct LayoutChoice {
 /// or with `inRows` runs of rows. Errors are at the ops.
 mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices, bool inRows);
 
-/// An activation, of [batch, length, width]: with `inRows` a device may have a run of its rows.
-bool hasRows(mlir::Value value);
-
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);
 

@@ -8,7 +8,7 @@
 # parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after three steps are
 # those of `schedule=single` on sequences in the same order. A program that does not compile has to say why at a place;
 # its sentence, without numbers, is counted at the end.
-import argparse, collections, os, random, re, sys
+import collections, os, random, re, sys
 import harness
 from gradients import TOLERANCE, TRAINED, Runner, difference
 
@@ -74,13 +74,7 @@ def reason(text):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("compiler")
-    parser.add_argument("folder")
-    parser.add_argument("--cases", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    os.makedirs(arguments.folder, exist_ok=True)
+    arguments = harness.draws(cases=30, seed=1)
     runner, tally, refused = Runner(arguments.compiler, arguments.folder), harness.Tally(), collections.Counter()
     draw = random.Random(arguments.seed)
     for number in range(arguments.cases):

@@ -1,6 +1,6 @@
 """What the execution tests share: compiling from examples/train.pipe, running, reading and writing safetensors."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-import array, json, os, re, struct, subprocess
+import argparse, array, json, os, re, struct, subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, "examples", "train.pipe")
@@ -31,6 +31,18 @@ def call(command, expect=0, timeout=600, **more):
     if expect is not None and done.returncode != expect:
         raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done
+
+
+def draws(cases, seed, **more):
+    """What a script that draws cases is called with: SCRIPT PP_COMPILE FOLDER [--cases N] [--seed S], and more."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("compiler")
+    parser.add_argument("folder")
+    for name, default in dict(cases=cases, seed=seed, **more).items():
+        parser.add_argument("--" + name, type=type(default), default=default)
+    arguments = parser.parse_args()
+    os.makedirs(arguments.folder, exist_ok=True)
+    return arguments
 
 
 def compile_train(compiler, path, values, train=TRAIN, options=()):

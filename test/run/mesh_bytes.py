@@ -10,7 +10,7 @@
 #   B    the same; with `again = "inputs"` two gathers more; of each norm's gain and each bias behind a sum a vector; of
 #        heads of keys with copies two weights; in the head statistics of all devices
 # An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that.
-import argparse, json, os, random, subprocess, sys
+import json, random, subprocess, sys
 import harness
 
 
@@ -89,13 +89,7 @@ class Case:
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("compiler")
-    parser.add_argument("folder")
-    parser.add_argument("--cases", type=int, default=24)
-    parser.add_argument("--seed", type=int, default=17)
-    arguments = parser.parse_args()
-    os.makedirs(arguments.folder, exist_ok=True)
+    arguments = harness.draws(cases=24, seed=17)
     draw, tally = random.Random(arguments.seed), harness.Tally()
     for _ in range(arguments.cases):
         case = Case(draw)

@@ -4,7 +4,7 @@
 #
 # usage: stops.py PP_COMPILE FOLDER [--cases N] [--seed N] [--signals stop,kill]
 # A record: each case with its signal, moment, what was said and how long it took; at the end the counts.
-import argparse, os, random, signal, subprocess, sys, time
+import os, random, signal, subprocess, sys, time
 import harness
 
 SIZES = dict(schedule="1f1b", ranks=4, microbatches=4, model="llama", layers=4, hidden=32, heads=4, kv_heads=2, ffn=48,
@@ -63,12 +63,7 @@ def attempt(program, text, name, moment, number, steps):
 
 
 def main():
-    options = argparse.ArgumentParser()
-    for name, default in (("compiler", None), ("folder", None), ("--cases", 6), ("--seed", 1),
-                          ("--signals", "stop,kill")):
-        options.add_argument(name, **({} if default is None else dict(type=type(default), default=default)))
-    options = options.parse_args()
-    os.makedirs(options.folder, exist_ok=True)
+    options = harness.draws(cases=6, seed=1, signals="stop,kill")
     text, draw = harness.write_text(options.folder), random.Random(options.seed)
     program = harness.compile_train(options.compiler, os.path.join(options.folder, "stopped"), SIZES)
     start = time.time()
