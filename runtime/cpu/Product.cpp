@@ -1,9 +1,14 @@
-// Products by libraries: primitives of oneDNN with plain strides and a sum post-op, and calls of OpenBLAS.
+// Products by libraries: primitives of oneDNN with plain strides and a sum post-op, its sgemm, and calls of OpenBLAS.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-// What oneDNN needs beside the operands is asked of it and lies in the rank's scratch. Below AVX-512 it packs into
-// memory of its own, at most 8.0 MB in 1500 products of random sizes (2.6.3, AVX2). OpenBLAS packs into memory of its
-// own, too: as many columns of b as it is given, so it is given few of them at a time.
+// What oneDNN's primitives need beside the operands is asked of them and lies in the rank's scratch. Below AVX-512 they
+// pack into memory of their own, at most 8.0 MB in 1500 products of random sizes (2.6.3, AVX2). OpenBLAS packs into
+// memory of its own, too: as many columns of b as it is given, so it is given few of them at a time.
+//
+// With AVX-512 a primitive packs b only if b is read down its columns. Where it is not, and its rows lie a multiple of
+// 4096 bytes apart, 1024 x 3072 x 768 makes 50 GFLOP/s; oneDNN's own sgemm, which packs what it reads, makes 140, and
+// is ahead in most other sizes, so it multiplies all of these. It packs as OpenBLAS does, by columns: at most 6.6 MiB
+// in 700 products of random sizes.
 #include "runtime/cpu/Product.h"
 #include <algorithm>
 #include <cblas.h>
@@ -21,12 +26,22 @@ dnnl::engine &cpuEngine() {
   return engine;
 }
 
+/// What multiplies: a primitive of oneDNN, its function, or OpenBLAS.
+enum class By { Primitive, Sgemm, Blas };
+
 /// OpenBLAS counts in an int.
 bool fitsBlas(const ProductShape &s) {
   return !s.half && std::max({s.m, s.n, s.k, s.aRow, s.aColumn, s.bRow, s.bColumn, s.cRow}) <= INT_MAX;
 }
 
-constexpr int64_t blasColumns = 2048; // of c in one call
+constexpr int64_t blasColumns = 2048, sgemmColumns = 4096; // of c in one call
+
+/// Rows of c before a product is added to them.
+void startRows(const ProductShape &s, const float *added, float *c) {
+  for (int64_t i = 0; i < s.m; ++i)
+    for (int64_t j = 0; j < s.n; ++j)
+      c[i * s.cRow + j] = (s.accumulate ? c[i * s.cRow + j] : 0.0f) + added[j];
+}
 
 } // namespace
 
@@ -44,7 +59,8 @@ bool pp::cpuHasAvx512() {
 
 struct Product::State {
   ProductShape shape;
-  bool blas, fits = true;
+  By by;
+  bool fits = true;
   dnnl::matmul primitive;
   dnnl::stream stream;
   dnnl::memory a, b, bias, c, workspace;
@@ -53,12 +69,16 @@ struct Product::State {
 
   State(const ProductShape &shape, bool wantsBlas, int64_t most);
   void make(const dnnl::matmul::primitive_desc &plan);
-  void multiplyByBlas(const float *left, const float *right, const float *added, float *result) const;
+  void multiplyByBlas(const float *left, const float *right, bool adds, float *result) const;
+  bool multiplyBySgemm(const float *left, const float *right, bool adds, float *result) const;
 };
 
 Product::State::State(const ProductShape &shape, bool wantsBlas, int64_t most)
-    : shape(shape), blas(wantsBlas && fitsBlas(shape)), stream(cpuEngine()) {
-  if (blas)
+    : shape(shape), by(wantsBlas && fitsBlas(shape)                          ? By::Blas
+                       : !shape.half && shape.bColumn == 1 && cpuHasAvx512() ? By::Sgemm
+                                                                             : By::Primitive),
+      stream(cpuEngine()) {
+  if (by != By::Primitive)
     return;
   using Kind = dnnl::memory::data_type;
   Kind input = shape.half ? Kind::bf16 : Kind::f32, output = shape.halfOut ? Kind::bf16 : Kind::f32;
@@ -84,7 +104,8 @@ Product::State::State(const ProductShape &shape, bool wantsBlas, int64_t most)
     make(plan);
   } else {
     workspaceBytes = 0;
-    blas = fits = fitsBlas(shape);
+    fits = fitsBlas(shape);
+    by = By::Blas;
   }
 }
 
@@ -104,17 +125,24 @@ void Product::State::make(const dnnl::matmul::primitive_desc &plan) {
   }
 }
 
-void Product::State::multiplyByBlas(const float *left, const float *right, const float *added, float *result) const {
+void Product::State::multiplyByBlas(const float *left, const float *right, bool adds, float *result) const {
   const ProductShape &s = shape;
-  for (int64_t i = 0; i < s.m && added; ++i)
-    for (int64_t j = 0; j < s.n; ++j)
-      result[i * s.cRow + j] = (s.accumulate ? result[i * s.cRow + j] : 0.0f) + added[j];
   bool aDown = s.aColumn != 1, bDown = s.bColumn != 1;
   for (int64_t j = 0; j < s.n; j += blasColumns)
     cblas_sgemm(CblasRowMajor, aDown ? CblasTrans : CblasNoTrans, bDown ? CblasTrans : CblasNoTrans, int(s.m),
                 int(std::min(blasColumns, s.n - j)), int(s.k), 1.0f, left, int(aDown ? s.aColumn : s.aRow),
-                right + j * s.bColumn, int(bDown ? s.bColumn : s.bRow), s.accumulate || added ? 1.0f : 0.0f, result + j,
-                int(s.cRow));
+                right + j * s.bColumn, int(bDown ? s.bColumn : s.bRow), adds ? 1.0f : 0.0f, result + j, int(s.cRow));
+}
+
+/// The rows of b lie side by side. A column alone has no row's width.
+bool Product::State::multiplyBySgemm(const float *left, const float *right, bool adds, float *result) const {
+  const ProductShape &s = shape;
+  bool aDown = s.aColumn != 1, done = true;
+  for (int64_t j = 0; j < s.n; j += sgemmColumns)
+    done &= dnnl_sgemm(aDown ? 'T' : 'N', 'N', s.m, std::min(sgemmColumns, s.n - j), s.k, 1.0f, left,
+                       aDown ? s.aColumn : std::max(s.aRow, s.k), right + j, s.bRow, adds ? 1.0f : 0.0f, result + j,
+                       s.cRow) == dnnl_success;
+  return done;
 }
 
 Product::Product(const ProductShape &shape, bool blas, int64_t most)
@@ -125,9 +153,15 @@ int64_t Product::scratchBytes() const { return state->workspaceBytes; }
 
 pp_status_t Product::run(const void *a, const void *b, const void *bias, void *c, char *scratch) {
   State &s = *state;
-  if (s.blas) {
-    s.multiplyByBlas(static_cast<const float *>(a), static_cast<const float *>(b),
-                     s.shape.bias ? static_cast<const float *>(bias) : nullptr, static_cast<float *>(c));
+  if (s.by != By::Primitive) {
+    auto *left = static_cast<const float *>(a), *right = static_cast<const float *>(b);
+    auto *result = static_cast<float *>(c);
+    if (s.shape.bias)
+      startRows(s.shape, static_cast<const float *>(bias), result);
+    bool adds = s.shape.bias || s.shape.accumulate;
+    if (s.by == By::Sgemm)
+      return s.multiplyBySgemm(left, right, adds, result) ? PP_OK : PP_INTERNAL;
+    s.multiplyByBlas(left, right, adds, result);
     return PP_OK;
   }
   bool done = true;

@@ -1,4 +1,4 @@
-// One product by a library: oneDNN's matmul, made once, or OpenBLAS where that takes too much scratch or too long.
+// One product by a library: a primitive of oneDNN, made once, its sgemm, or OpenBLAS where these take more scratch.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_CPU_PRODUCT_H
 #define PP_RUNTIME_CPU_PRODUCT_H
@@ -19,7 +19,7 @@ struct ProductShape {
 
 class Product {
 public:
-  /// By OpenBLAS if `blas`, or if oneDNN would need more than `most` bytes of scratch. Throws what oneDNN throws.
+  /// By OpenBLAS if `blas`, or if a primitive would need more than `most` bytes of scratch. Throws what oneDNN throws.
   Product(const ProductShape &shape, bool blas, int64_t most);
   ~Product();
   /// False: neither library has it within `most` bytes.
