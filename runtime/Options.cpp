@@ -136,7 +136,7 @@ const std::vector<OptionSpec> &allOptions() {
   static const std::vector<OptionSpec> specs = {
       pathOption("data", "FILE|random",
                  "text (bytes as tokens), a token file of llm.c, or random tokens; u8:FILE, u16:FILE,\n"
-                 "u32:FILE: a file of tokens only, of 8, 16 or 32 bits each",
+                 "u32:FILE: a file of tokens only, of 8, 16 or 32 bits each; mix:FILE: several with weights",
                  &Options::data),
       pathOption("source", "FILE|random",
                  "what the encoder reads, if the model has one; without it, the encoder reads\n"
@@ -279,6 +279,14 @@ Status checkTogether(const Options &options) {
       return invalid("`--changed ", name, "` needs `--", name == "config" ? "load" : "resume", "`");
   if (options.data == "random" && (options.epochs || options.shuffle))
     return invalid("`", options.epochs ? "--epochs" : "--shuffle", "` has no effect: random tokens have no end");
+  for (auto [given, name] : {std::pair(options.epochs.has_value(), "epochs"),
+                             {!options.logprobs.empty(), "logprobs"},
+                             {!options.source.empty(), "source"}})
+    if (given && options.data.starts_with("mix:"))
+      return invalid("`--", name, "` beside `--data ", options.data, "`: a mixture has neither an end nor one order");
+  for (auto [name, path] : {std::pair("source", &options.source), {"eval", &options.eval}})
+    if (path->starts_with("mix:"))
+      return invalid("`--", name, " ", *path, "`: only `--data` reads a mixture");
   if (options.init && !options.load.empty())
     return invalid("`--init` and `--load` both say where to start; give one");
   if (options.init && !options.resume.empty())

@@ -3,6 +3,7 @@
 #include "runtime/trainer/Outputs.h"
 #include "runtime/files/Folder.h"
 #include "runtime/files/Tokens.h"
+#include "runtime/trainer/Mixture.h"
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -30,10 +31,17 @@ std::vector<Named> inputsOf(const Options &options) {
   for (auto [option, data] : {std::pair("data", &options.data), {"source", &options.source}, {"eval", &options.eval}}) {
     if (*data == "random" && option != std::string("eval"))
       continue;
-    add(option, tokenPath(*data));
-    for (const char *end : {".idx", ".bin"}) // of Megatron's datasets
-      if (std::error_code none; !data->empty() && fs::exists(*data + end, none))
-        add(option, *data + end);
+    std::vector<MixedFile> files; // a list that cannot be read is reported when the data are opened
+    if (!readMixture(*data, files).ok())
+      files.clear();
+    if (isMixture(*data))
+      files.push_back({data->substr(data->find(':') + 1), 1});
+    for (const MixedFile &file : files) {
+      add(option, tokenPath(file.data));
+      for (const char *end : {".idx", ".bin"}) // of Megatron's datasets
+        if (std::error_code none; !file.data.empty() && fs::exists(file.data + end, none))
+          add(option, file.data + end);
+    }
   }
   add("load", options.load);
   add("adapter", options.adapter);

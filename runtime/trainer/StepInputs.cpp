@@ -9,22 +9,23 @@ namespace pp {
 
 static constexpr int64_t mostSteps = 1000000000; ///< as of --steps
 
-Status StepInputs::open(const std::string &data, const std::string &sourceData, uint64_t seed,
+Status StepInputs::open(const std::string &name, const std::string &sourceData, uint64_t seed,
                         std::optional<Packing> packing, bool check) {
-  PP_TRY(tokens.open(data, whole.vocab, seed, check));
-  if (tokens.hasCounted() && !whole.documents)
-    return invalid("data `", data,
+  PP_TRY(data.open(name, whole.vocab, seed, check));
+  if (data.hasCounted() && !whole.documents)
+    return invalid("data `", name,
                    "` has `counted`; this program divides its loss by all targets: compile it with "
                    "`data .., documents = true` (-D data.documents=true)");
-  const bool hasDocuments = !tokens.documents().empty();
+  bool hasDocuments = false;
+  PP_TRY(data.findDocuments(whole.documents && packing != Packing::Stream, hasDocuments));
   if (packing && *packing != Packing::Stream && !whole.documents)
     return invalid("`--pack ", nameOf(*packing),
                    "`: this program does not know where documents begin: compile it with "
                    "`data .., documents = true` (-D data.documents=true)");
   if (packing && *packing != Packing::Stream && !hasDocuments)
-    return invalid("`--pack ", nameOf(*packing), "`: data `", data, "` has no documents");
+    return invalid("`--pack ", nameOf(*packing), "`: data `", name, "` has no documents");
   packed = packing.value_or(whole.documents && hasDocuments ? Packing::Whole : Packing::Stream);
-  PP_TRY(rows.open(tokens, tokenPath(data), whole.sequence, packed, whole.pad));
+  PP_TRY(data.cut(whole.sequence, packed, whole.pad));
   hasSource = !sourceData.empty();
   if (!hasSource)
     return {};
@@ -37,26 +38,27 @@ Status StepInputs::shuffle(uint64_t seed) {
       mine != others)
     return invalid("`--shuffle`: `--data` has ", mine, " sequences and `--source` ", others,
                    "; they are read in one order, so they need as many");
-  rows.shuffle(seed);
+  data.shuffle(seed);
   sourceRows.shuffle(seed);
   return {};
 }
 
 Status StepInputs::endAfter(int64_t epochs, int64_t &steps) {
-  const int64_t perStep = whole.sequencesPerStep(), most = mostSteps * perStep, count = rows.rowsOf(epochs, most);
+  const int64_t perStep = whole.sequencesPerStep(), most = mostSteps * perStep,
+                count = data.rows().rowsOf(epochs, most);
   if (count > most)
     return invalid("`--epochs ", epochs, "` of ", rowsPerEpoch(),
                    " sequences or so is more than can be counted: ", mostSteps, " steps of ", perStep,
                    ", or as many documents where each epoch packs them anew");
   if (whole.documents)
-    rows.endAt(count);
+    data.rows().endAt(count);
   steps = (count + perStep - 1) / perStep;
   return {};
 }
 
 int64_t StepInputs::readOnce() {
-  const int64_t count = rows.rowsOf(1), perStep = whole.sequencesPerStep();
-  rows.endAt(count);
+  const int64_t count = data.rows().rowsOf(1), perStep = whole.sequencesPerStep();
+  data.rows().endAt(count);
   counts = true;
   return (count + perStep - 1) / perStep;
 }
@@ -64,13 +66,13 @@ int64_t StepInputs::readOnce() {
 void StepInputs::begin(int64_t number) {
   step = number;
   const int64_t first = (step - 1) * whole.sequencesPerStep();
-  rows.cover(first, first + whole.sequencesPerStep());
+  data.cover(first, first + whole.sequencesPerStep());
   targets.assign(size_t(whole.updates), rowsPerUpdate() * whole.sequence);
   for (size_t update = 0; counts && update < targets.size(); ++update) {
     const int64_t begin = first + int64_t(update) * rowsPerUpdate();
     targets[update] = 0;
     for (int64_t row = begin; row < begin + rowsPerUpdate(); ++row)
-      targets[update] += rows.counted(row);
+      targets[update] += data.counted(row);
   }
 }
 
@@ -91,7 +93,11 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
         std::fill_n(input.data() + row * its.length, its.length, int32_t(number));
         continue;
       }
-      (own ? sourceRows : rows).read(number, what, input.data() + row * its.length, its.first, its.length, its.ahead);
+      int32_t *out = input.data() + row * its.length;
+      if (own)
+        sourceRows.read(number, what, out, its.first, its.length, its.ahead);
+      else
+        data.read(number, what, out, its.first, its.length, its.ahead);
     }
     for (size_t i = 0; its.kind == InputSpec::Kind::Positions && i < input.size(); ++i)
       input[i] = int32_t(its.first + int64_t(i) % its.length) - input[i];
@@ -105,8 +111,8 @@ Status StepInputs::writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end
   input.resize(size_t(whole.sequence));
   for (Rows::What what : {Rows::What::Tokens, Rows::What::Targets, Rows::What::Starts})
     for (int64_t row = begin; row < end; ++row) {
-      rows.cover(row, row + 1);
-      rows.read(row, what, input.data());
+      data.cover(row, row + 1);
+      data.read(row, what, input.data());
       PP_TRY(file.write(input.data(), input.size() * sizeof(int32_t)));
     }
   return {};
@@ -145,7 +151,7 @@ Status StepInputs::write(const std::string &path, int64_t done, int64_t last) {
 }
 
 std::string StepInputs::fingerprint() const {
-  return tokens.fingerprint(whole.documents) + (hasSource ? "; source " + source.fingerprint(false) : "");
+  return data.fingerprint(whole.documents) + (hasSource ? "; source " + source.fingerprint(false) : "");
 }
 
 } // namespace pp

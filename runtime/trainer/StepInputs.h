@@ -8,7 +8,7 @@
 #define PP_RUNTIME_TRAINER_STEPINPUTS_H
 
 #include "runtime/Program.h"
-#include "runtime/files/Rows.h"
+#include "runtime/trainer/Mixture.h"
 
 namespace pp {
 
@@ -59,10 +59,12 @@ public:
   [[nodiscard]] int64_t firstRow(int64_t microbatch) const {
     return (microbatch * whole.replicas() + replica) * whole.batch;
   }
-  [[nodiscard]] int64_t tokenCount() const { return tokens.count(); }
+  [[nodiscard]] int64_t tokenCount() const { return data.tokens().count(); }
+  /// Of a mixture, a line for each of its files; else nothing.
+  [[nodiscard]] std::string describeMixture() { return data.isOne() ? "" : data.describe(whole.sequencesPerStep()); }
   [[nodiscard]] int64_t sourceCount() const { return source.count(); }
-  /// Rows of the first epoch; 0: random tokens have no end.
-  [[nodiscard]] int64_t rowsPerEpoch() { return tokens.isRandom() ? 0 : rows.rowsOf(1); }
+  /// Rows of the first epoch; 0: random tokens have no end, nor have mixtures.
+  [[nodiscard]] int64_t rowsPerEpoch() { return !data.isOne() || data.tokens().isRandom() ? 0 : data.rows().rowsOf(1); }
 
 private:
   Status writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end);
@@ -70,8 +72,9 @@ private:
 
   const Program &whole;
   int64_t replica;
-  Tokens tokens, source; ///< what the model reads; an encoder's file of its own
-  Rows rows, sourceRows;
+  Mixture data;  ///< what the model reads
+  Tokens source; ///< an encoder's file of its own
+  Rows sourceRows;
   Packing packed = Packing::Stream;
   bool hasSource = false;
   bool counts; ///< targets, row by row

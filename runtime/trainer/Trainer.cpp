@@ -489,6 +489,7 @@ Status Trainer::printHeader() {
   if (const int64_t rows = inputs.rowsPerEpoch())
     printf("data: %lld tokens, read once every %.1f steps\n", static_cast<long long>(inputs.tokenCount()),
            double(rows) / double(whole.sequencesPerStep()));
+  printf("%s", inputs.describeMixture().c_str());
   if (inputs.sourceCount() > 0)
     printf("source: %lld tokens\n", static_cast<long long>(inputs.sourceCount()));
   for (const std::string &remark : remarks)

@@ -5,7 +5,7 @@
 # usage: data.py PP_COMPILE FOLDER
 # With a rate of 0 the loss of a step depends on its sequences alone. So the losses of a run that reads the file in its
 # order, one sequence a step, say which sequences another run has read.
-import json, os, struct, sys
+import fractions, json, os, struct, sys
 import harness
 
 SIZES = dict(model="llama", layers=1, hidden=8, heads=1, kv_heads=1, ffn=16, vocab=256, sequence=8, microbatch=1,
@@ -67,19 +67,19 @@ def check_shuffle(compiler, folder, text):
     order = [shuffled(7, epoch, i, WINDOWS) for epoch in range(3) for i in range(WINDOWS)]
     assert sorted(order[:WINDOWS]) == list(range(WINDOWS)) and order[:WINDOWS] != order[WINDOWS:2 * WINDOWS]
     common = ["--shuffle", "--seed", "7"]
-    got = losses(one, text, folder, *common, "--load", weights(one, text, folder), "--epochs", "3")
+    got = losses(one, text, folder, *common, "--load", weights_of(one, text, folder), "--epochs", "3")
     assert got == [inorder[i] for i in order], (got, order)
     two = compiled(compiler, folder, "two", schedule="1f1b", ranks=2, microbatches=4, layers=2)
     single = compiled(compiler, folder, "single", schedule="single", microbatches=1, layers=2)
     alone = losses(single, text, folder, "--steps", str(WINDOWS))
-    got = losses(two, text, folder, *common, "--load", weights(single, text, folder), "--epochs", "2")
+    got = losses(two, text, folder, *common, "--load", weights_of(single, text, folder), "--epochs", "2")
     assert len(got) == -(-2 * WINDOWS // 4), "steps for two epochs"
     for step, loss in enumerate(got):
         mean = sum(alone[order[4 * step + i]] for i in range(4)) / 4
         assert abs(loss - mean) < 1e-12, f"step {step + 1}: {loss}, expected {mean}"
 
 
-def weights(program, text, folder):
+def weights_of(program, text, folder):
     """The weights of seed 1, whatever the seed of the order."""
     saved = os.path.join(folder, "weights")
     harness.call([program, "--in-process", "--data", text, "--lr", "0", "--steps", "1", "--save", saved])
@@ -187,13 +187,85 @@ def check_resume(compiler, folder, text):
     harness.call([moved, "--in-process", "--data", text, "--resume", middle])
 
 
+def drawn(weights, count):
+    """Which file each row is from: the one that is farthest behind its share, of equal ones the first."""
+    total, seen, out = sum(map(fractions.Fraction, weights)), [0] * len(weights), []
+    shares = [fractions.Fraction(weight) / total for weight in weights]
+    for row in range(1, count + 1):
+        chosen = max(range(len(weights)), key=lambda i: (shares[i] * row - seen[i], -i))
+        out.append((chosen, seen[chosen]))
+        seen[chosen] += 1
+        assert all(abs(shares[i] * row - seen[i]) < len(weights) for i in range(len(weights)))
+    return out
+
+
+def check_mixture(compiler, folder, text):
+    """Rows of three files by weight, as listed here; resuming; and lists that are wrong."""
+    with open(text, "rb") as file:
+        body = file.read()
+    one = compiled(compiler, folder, "one", schedule="single", microbatches=1)
+    sizes = 9, 7, 4
+    parts = [body[8 * sum(sizes[:i]):8 * sum(sizes[:i + 1]) + 1] for i in range(3)]
+    os.makedirs(os.path.join(folder, "parts"), exist_ok=True)
+    files = [write(folder, f"parts/{i}.txt", part) for i, part in enumerate(parts)]
+    alone = [losses(one, file, folder, "--steps", str(size)) for file, size in zip(files, sizes)]
+    assert len({loss for each in alone for loss in each}) == sum(sizes), "sequences with different losses"
+
+    def listed(name, weights):
+        lines = "".join(f"{weight}\t {i}.txt \n" for i, weight in enumerate(weights))
+        return "mix:" + write(folder, f"parts/{name}", ("# a mixture\n\n" + lines).encode())
+
+    for number, (weights, decimals) in enumerate(((("0.5", "0.3", "0.2"), 10), (("7", "1.125", "20"), 225))):
+        order, mix = drawn(weights, 2 * decimals), listed(f"list{number}", weights)
+        total = sum(map(float, weights))
+        for source, weight in enumerate(weights):
+            count = sum(chosen == source for chosen, _ in order)
+            assert abs(count - 2 * decimals * float(weight) / total) < 1e-9, (weights, source, count)
+        got = losses(one, mix, folder, "--steps", str(len(order)))
+        assert got == [alone[source][row % sizes[source]] for source, row in order], weights
+    mix, order = listed("list", ("0.5", "0.3", "0.2")), drawn(("0.5", "0.3", "0.2"), 40)
+    got = losses(one, mix, folder, "--steps", "40", "--shuffle", "--seed", "7", "--load", weights_of(one, text, folder))
+    assert got == [alone[source][shuffled(7 + source, row // sizes[source], row % sizes[source], sizes[source])]
+                   for source, row in order], "shuffled"
+    values = dict(schedule="1f1b", ranks=2, microbatches=4, layers=2)
+    two, single = (compiled(compiler, folder, name, **more) for name, more in
+                   (("two", values), ("single", dict(schedule="single", microbatches=1, layers=2))))
+    each = losses(single, mix, folder, "--steps", "40")
+    for step, loss in enumerate(losses(two, mix, folder, "--steps", "10")):
+        assert abs(loss - sum(each[4 * step:4 * step + 4]) / 4) < 1e-12, f"step {step + 1} of a mixture"
+    whole, part = os.path.join(folder, "mixed"), os.path.join(folder, "mixed.part")
+    common = [two, "--in-process", "--data", mix, "--shuffle", "--steps", "9"]
+    harness.call([*common, "--save", whole])
+    harness.call([*common, "--stop-at", "4", "--save", part])
+    heavier = listed("heavier", ("0.5", "0.2", "0.3"))
+    done = harness.call([two, "--in-process", "--data", heavier, "--resume", part], expect=1)
+    assert "5 of 10 rows from 73 tokens" in done.stderr and "--changed data" in done.stderr, done.stderr
+    same = listed("same", ("50", "30", "20"))
+    harness.call([two, "--in-process", "--data", same, "--resume", part, "--save", part])
+    saved = [open(os.path.join(path, "model.safetensors"), "rb") for path in (whole, part)]
+    with saved[0], saved[1]:
+        assert saved[0].read() == saved[1].read(), "a resumed mixture"
+    for body, expected in (("", "names no file"), ("0 0.txt", "line 1: expected a weight"),
+                           ("1.0000001 0.txt", "line 1: expected a weight"), ("1", "expected the name of a file"),
+                           ("1 0.txt\n-1 1.txt", "line 2: expected a weight"), ("1 random", "got `random`"),
+                           ("1 mix:list", "got `mix:list`")):
+        wrong = "mix:" + write(folder, "parts/wrong", body.encode())
+        done = harness.call([one, "--in-process", "--data", wrong], expect=1)
+        assert expected in done.stderr and done.stderr.count("\n") == 1, f"{body}: {done.stderr}"
+    for more, expected in ((["--epochs", "2"], "neither an end"), (["--logprobs", "x"], "neither an end"),
+                           (["--eval", mix], "only `--data`"), (["--log", files[1]], "1.txt"),
+                           (["--log", mix[4:]], "parts/list")):
+        done = harness.call([one, "--in-process", "--data", mix, *more], expect=1)
+        assert expected in done.stderr and done.stderr.count("\n") == 1, f"{more}: {done.stderr}"
+
+
 def main():
     compiler, folder = sys.argv[1:]
     licence = harness.write_text(folder)
     with open(licence, "rb") as file:
         text = write(folder, "short.txt", file.read()[9000:9000 + WINDOWS * SIZES["sequence"] + 3])
     tally = harness.Tally()
-    for check in (check_shuffle, check_formats, check_refused, check_resume):
+    for check in (check_shuffle, check_formats, check_refused, check_resume, check_mixture):
         tally.attempt(check.__name__, check, compiler, folder, text)
     return tally.close()
 

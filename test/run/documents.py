@@ -126,6 +126,33 @@ def check_rows(compiler, folder):
     assert cases == 48
 
 
+def check_mixture(compiler, folder):
+    """Rows of two datasets by weight, over the ends of the epochs of both."""
+    program, steps, length = os.path.join(folder, "rows"), 20, 16
+    parts = [random_documents(seed, count, 40) for seed, count in ((11, 13), (12, 9))]
+    lines = [f"{weight} {os.path.basename(write_dataset(folder, f'mixed{i}.safetensors', *parts[i]))}"
+             for i, weight in enumerate(("1.5", "2.25"))]
+    mix = "mix:" + data.write(folder, "mix", "\n".join(lines).encode())
+    for packing, shuffle in itertools.product(("whole", "split"), (False, True)):
+        rows = [expected_rows(*part, packing, length, 5 + i if shuffle else None, 20) for i, part in enumerate(parts)]
+        order = data.drawn(("1.5", "2.25"), 3 * steps)
+        assert all(max(row for source, row in order if source == i) > len(rows[i]) // 20 for i in range(2)), "epochs"
+        expected = [rows[source][row] for source, row in order]
+        out = os.path.join(folder, "batches.safetensors")
+        harness.call([program, "--in-process", "--data", mix, "--pack", packing, "--steps", str(steps), "--seed", "5",
+                      *(["--shuffle"] if shuffle else []), "--batches", out])
+        got = read_batches(out)
+        for column, name in enumerate(("tokens", "targets", "starts")):
+            assert got[name] == [row[column] for row in expected], f"mixture, {packing} {shuffle}: {name}"
+        divisors = [max(1, sum(target >= 0 for row in expected[i:i + 3] for target in row[1]))
+                    for i in range(0, 3 * steps, 3)]
+        assert list(got["divisor"]) == divisors, f"mixture, {packing}: divisors"
+    plain = data.write(folder, "plain.txt", b"no documents " * 9)
+    mix = "mix:" + data.write(folder, "mix", f"1 mixed0.safetensors\n1 {os.path.basename(plain)}".encode())
+    done = harness.call([program, "--in-process", "--data", mix], expect=1)
+    assert "plain.txt` has no documents, and" in done.stderr, done.stderr
+
+
 def check_stream(compiler, folder):
     """A stream has no ends; what counts still counts."""
     tokens = [97 + i % 20 for i in range(50)]
@@ -325,7 +352,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     text = harness.write_text(folder)
     tally = harness.Tally()
-    for check in (check_rows, check_stream, check_sums):
+    for check in (check_rows, check_mixture, check_stream, check_sums):
         tally.attempt(check.__name__, check, compiler, folder)
     documents, counted = random_documents(11, 60, 30)
     path = write_dataset(folder, "trained.safetensors", documents, counted)
