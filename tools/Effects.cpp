@@ -71,6 +71,8 @@ static const Row kRows[] = {
      }},
     {"overlap", "--emit=svg, report, trace, chakra and stats, --compare and --plan",
      [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
+    {"expert-load", "--emit=svg, report, trace, chakra and stats, and --compare",
+     [](const Asked &asked) { return asked.simulates(); }},
     {"lockstep", "--emit=svg, report, trace, chakra and stats, --compare and --plan",
      [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
     {"compare", "--emit=report, which draws it under the plan, and prints a table without --emit and --prove",

@@ -73,6 +73,9 @@ cl::opt<std::string>
 cl::opt<bool>
     overlapOption("overlap", cl::init(true), cl::cat(simulationOptions()),
                   cl::desc("simulate messages that overlap with tasks (true); false: a rank does one thing at a time"));
+cl::opt<std::string> expertsOption("expert-load",
+                                   cl::desc("how choices fall on experts, by a cluster's costs (default: equally)"),
+                                   cl::value_desc("zipf=S|FILE.json"), cl::cat(simulationOptions()));
 cl::opt<bool> lockstepOption("lockstep", cl::cat(simulationOptions()),
                              cl::desc("simulate ranks that wait for all others after every `together`"));
 cl::opt<std::string> compareOption("compare",
@@ -108,7 +111,7 @@ static SmallVector<pipeline::ProgramOp> shownPrograms(ModuleOp module) {
 
 /// The step as simulated with the costs that the command line asks for.
 static FailureOr<Timeline> timelineOf(pipeline::ProgramOp program) {
-  std::unique_ptr<CostModel> costs = makeCosts(program, costsOption);
+  std::unique_ptr<CostModel> costs = makeCosts(program, costsOption, expertsOption);
   if (!costs)
     return failure();
   FailureOr<Timeline> timeline = simulate(program, *costs, requestedManner());

@@ -11,9 +11,13 @@
 // that NIC for copies of it. A sum over n devices, g of them on a node, is a reduce-scatter and an all-gather: each
 // brings B (n - 1) / n, and on a node of N devices N / g groups share the NICs; of the latency at most 2 log2 n steps.
 // What devices exchange inside a unit adds as much to its time.
+//
+// The products of experts are one for each expert, of its share of the rows: one with few rows takes as long as its
+// matrix is read.
 #include "analysis/Actions.h"
 #include "analysis/Messages.h"
 #include "analysis/costs/Costs.h"
+#include "analysis/costs/ExpertLoad.h"
 #include "dialect/nn/Bytes.h"
 #include "llvm/ADT/StringMap.h"
 #include <cmath>
@@ -26,7 +30,8 @@ namespace {
 
 class ClusterCosts : public CostModel {
 public:
-  ClusterCosts(ProgramOp program, DictionaryAttr cluster) : cluster(cluster), mesh(program.getMeshAttr()) {
+  ClusterCosts(ProgramOp program, DictionaryAttr cluster, const ExpertLoad &load)
+      : cluster(cluster), load(load), mesh(program.getMeshAttr()) {
     ranksPerNode = cluster.getAs<IntegerAttr>("ranks_per_node").getInt();
     nics = figure("between", "nics", 1);
     if (mesh)
@@ -37,6 +42,8 @@ public:
       exchanges[function.getName()] = innerMessages(function, mesh);
     }
   }
+
+  mutable bool fails = false; ///< an error was said
 
   double of(int64_t rank, LaunchOp launch) const override {
     double cost = costs.lookup(launch.getCallee());
@@ -125,9 +132,10 @@ private:
   }
 
   double secondsOf(nn::Kernel kernel) const {
+    Value expertWeights = weightsOfExperts(kernel);
     bool product =
-        isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearDxGeluOp, nn::LinearDwBiasOp>(
-            kernel);
+        expertWeights || isa<nn::LinearOp, nn::LinearDxOp, nn::LinearDwOp, nn::LinearGeluOp, nn::LinearDxGeluOp,
+                             nn::LinearDwBiasOp, nn::RouterOp, nn::RouterDxOp, nn::RouterDwOp>(kernel);
     bool attention = isa<nn::AttentionOp, nn::AttentionBwdOp>(kernel);
     std::string type;
     llvm::raw_string_ostream(type) << kernel.elementType();
@@ -139,8 +147,36 @@ private:
                         : attention ? figure("efficiency", "attention", 1)
                                     : 1;
     double bandwidth = figure("device", "bandwidth", 0) * figure("efficiency", "bandwidth", 1);
-    return std::max(kernel.flops() / (peak * efficiency), nn::bytesOf(kernel) / bandwidth) +
-           figure("device", "launch", 0);
+    double flops = kernel.flops() / (peak * efficiency), bytes = nn::bytesOf(kernel) / bandwidth;
+    if (expertWeights)
+      return secondsOfExperts(kernel, expertWeights, flops, bytes, bandwidth) + figure("device", "launch", 0);
+    return std::max(flops, bytes) + figure("device", "launch", 0);
+  }
+
+  /// What a product of experts reads or makes [experts, in, out]; null of other ops.
+  static Value weightsOfExperts(Operation *op) {
+    if (auto product = dyn_cast<nn::ExpertLinearOp>(op))
+      return product.getW();
+    if (auto product = dyn_cast<nn::ExpertLinearDxOp>(op))
+      return product.getW();
+    auto product = dyn_cast<nn::ExpertLinearDwOp>(op);
+    return product ? product.getDw() : Value();
+  }
+
+  /// Each expert multiplies its share of the rows, and the matrix of one without rows is not touched.
+  double secondsOfExperts(nn::Kernel kernel, Value weights, double flops, double bytes, double bandwidth) const {
+    auto type = cast<RankedTensorType>(weights.getType());
+    bool isGradient = weights.getDefiningOp() == kernel.getOperation();
+    double times = isGradient && cast<nn::ExpertLinearDwOp>(kernel.getOperation()).getAcc() ? 2 : 1;
+    double matrices =
+        times * static_cast<double>(type.getNumElements()) * type.getElementTypeBitWidth() / 8 / bandwidth;
+    double seconds = 0, each = matrices / static_cast<double>(type.getDimSize(0));
+    FailureOr<SmallVector<double>> shares = load.of(type.getDimSize(0), kernel.getLoc());
+    fails |= failed(shares);
+    for (double share : succeeded(shares) ? *shares : SmallVector<double>())
+      if (share > 0)
+        seconds += std::max(share * flops, share * (bytes - matrices) + each);
+    return seconds;
   }
 
   /// Adds the links from one rank of these to another to the route.
@@ -200,6 +236,7 @@ private:
   }
 
   DictionaryAttr cluster;
+  ExpertLoad load;
   MeshAttr mesh; ///< null: each rank is one device
   int64_t ranksPerNode, nics;
   llvm::StringMap<double> costs; ///< by body, without what is exchanged inside
@@ -209,7 +246,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program) {
+std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program, StringRef experts) {
   auto cluster = program.getClusterAttr();
   if (!cluster) {
     program.emitError("costs by cluster need one: `cluster NAME` in `train`, or --cluster=NAME");
@@ -223,5 +260,9 @@ std::unique_ptr<CostModel> pp::makeClusterCosts(ProgramOp program) {
                                  << withLoops(post);
         return nullptr;
       }
-  return std::make_unique<ClusterCosts>(program, cluster);
+  FailureOr<ExpertLoad> load = ExpertLoad::read(experts, program.getLoc());
+  if (failed(load))
+    return nullptr;
+  auto model = std::make_unique<ClusterCosts>(program, cluster, *load);
+  return model->fails ? nullptr : std::move(model);
 }

@@ -58,9 +58,13 @@ Ring pp::ringOf(PostKind kind, size_t members) {
   return {1, 1, 1};
 }
 
-std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice) {
+std::unique_ptr<CostModel> pp::makeCosts(ProgramOp program, StringRef choice, StringRef experts) {
   if (choice == "cluster" || (choice.empty() && program.getCluster()))
-    return makeClusterCosts(program);
+    return makeClusterCosts(program, experts);
+  if (!experts.empty()) {
+    program.emitError("`--expert-load` is of the costs of a cluster: `cluster NAME` in `train`, or --cluster=NAME");
+    return nullptr;
+  }
   if (choice == "units" || choice.empty())
     return std::make_unique<UnitCosts>();
   if (choice.contains('=') && failed(setPartCosts(program, choice)))

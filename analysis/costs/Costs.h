@@ -62,8 +62,8 @@ struct Ring {
 };
 Ring ringOf(pipeline::PostKind kind, size_t members);
 
-/// By the program's attribute `cluster`; null after an error.
-std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program);
+/// By the program's attribute `cluster`; `experts` as ExpertLoad reads it. Null after an error.
+std::unique_ptr<CostModel> makeClusterCosts(pipeline::ProgramOp program, llvm::StringRef experts);
 
 /// By a profile that an emitted program wrote; null after an error, and where the profile lacks what the program does.
 std::unique_ptr<CostModel> makeMeasuredCosts(pipeline::ProgramOp program, llvm::StringRef path);
@@ -99,8 +99,9 @@ private:
 };
 
 /// `units`, `cluster`, costs of parts or the path of a profile; empty: by the program's cluster if it has one, else
-/// units. Null after an error.
-std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRef choice);
+/// units. `experts` is how choices fall on experts, for a cluster's costs alone: equally where it is empty. Null after
+/// an error.
+std::unique_ptr<CostModel> makeCosts(pipeline::ProgramOp program, llvm::StringRef choice, llvm::StringRef experts = "");
 
 } // namespace pp
 
