@@ -17,6 +17,8 @@ Optimizer::Optimizer(pipeline::ProgramOp program)
 }
 
 Optimizer::Rule Optimizer::ruleFor(WeightAttr weight) const {
+  if (weight.getDeclared().getSteer())
+    return Rule::steer;
   llvm::StringRef name = weight.getDeclared().getAs().getValue();
   bool isInLayer = name.contains("{l}") || name.contains("{k}");
   if (rule == Rule::muon && (weight.getType().getRank() != 2 || !isInLayer))
@@ -28,6 +30,8 @@ llvm::SmallVector<llvm::StringRef> Optimizer::stateOf(WeightAttr weight) const {
   llvm::SmallVector<llvm::StringRef> kinds = {"u"};
   if (ruleFor(weight) == Rule::adamw)
     kinds = {"m", "v"};
+  if (ruleFor(weight) == Rule::steer)
+    kinds.clear();
   if (weight.getType().getElementTypeBitWidth() == 16)
     kinds.push_back("master");
   return kinds;

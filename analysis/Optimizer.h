@@ -10,7 +10,8 @@ namespace pp {
 class Optimizer {
 public:
   /// `muon` changes the matrices of layers, and AdamW what is left.
-  enum class Rule : uint8_t { adamw, sgd, muon };
+  /// `steer` changes biases of routers, by signs, whatever the optimizer.
+  enum class Rule : uint8_t { adamw, sgd, muon, steer };
 
   explicit Optimizer(pipeline::ProgramOp program);
 

@@ -172,12 +172,16 @@ int32_t pp_router_dw(pp_rank_t *, int32_t op, const void *x, const void *dlogits
 /// the lower first; w[T,k] = scale * p[sel], over the sum of the k p with "renormalise". The rows of all choices are
 /// ordered by expert, then by token: counts[n] of each expert, places[T,k] the row of a choice. All but integers are of
 /// the type of the logits. dims T n k g. params scale, balance, z, for what
-/// the run says of its losses over g tokens each. flags: "renormalise".
-int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, void *w, int32_t *sel, void *p, void *lse,
-                 int32_t *places, int32_t *counts);
+/// the run says of its losses over g tokens each. flags: "renormalise", "sigmoid" (p of each logit, lse = 0). `bias`[n]
+/// of e, or null, is added to p where experts are chosen. Two further params: runs of experts, and of how many of these
+/// with the largest sums of their two largest p + bias experts are chosen.
+int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, void *w, int32_t *sel, void *p,
+                 void *lse, int32_t *places, int32_t *counts);
+/// load[e] (acc) (+)= (n counts[e] - choices) / gcd(n, k). dims n choices k. flags: "accumulate".
+int32_t pp_expert_load(pp_rank_t *, int32_t op, const int32_t *counts, void *load);
 /// dlogits from dw[T,k]: dp is what w's derivative gives, plus loss scale * balance * how often the tokens of the same
 /// group of g chose the expert; dlogits = p (dp - sum of dp p) + loss scale * z * lse * p; `lse` may be null where z is
-/// 0. dims T n k g. params scale, balance, z. flags: "renormalise".
+/// 0. dims T n k g. params scale, balance, z. flags: "renormalise", "sigmoid" (the balance is that of p / sum of p).
 int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
                      const void *lse, void *dlogits);
 /// rows[places[t,j]] = x[t]. dims T k h.
@@ -258,6 +262,8 @@ int32_t pp_adamw_all(pp_rank_t *, int32_t op, const double *norm2, void *const *
 /// SGD in place: g = gradient + decay w; u = momentum u + g; w -= lr (nesterov: g + momentum u, else u). u and master
 /// in acc; norm2 and scalars as for pp_adamw. dims n. flags: "decay", "nesterov".
 int32_t pp_sgd(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *u, void *master);
+/// w[i] -= rate * sign of grad[i], in place; norm2 and master as for pp_adamw. dims n. params rate.
+int32_t pp_steer(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *w, void *master);
 /// Muon's momentum in place: u = momentum u + (1 - momentum) g; way = momentum u + (1 - momentum) g; all in acc.
 /// dims n.
 int32_t pp_muon_momentum(pp_rank_t *, int32_t op, const void *grad, const double *norm2, void *u, void *way);

@@ -41,7 +41,7 @@ int64_t pp::nn::scratchBytesOf(Kernel kernel) {
         bool isF32 = kernel.elementType().isF32(); // of 16 bits: three blocks of f32, 512 x 512
         return wide ? int64_t(8 * 192 * (4 + 256)) : isF32 ? int64_t(0) : int64_t(3 * 512 * 512 * 4);
       })
-      .Case<RouteOp, RouteBwdOp>([&](Operation *) { return 16 * dims[1]; })
+      .Case<RouteOp, RouteBwdOp>([&](Operation *) { return 24 * dims[1]; })
       .Case([&](AttentionOp) { return attentionBytes(dims, false, wide); })
       .Case([&](AttentionBwdOp) { return attentionBytes(dims, true, wide); })
       .Case([&](AttentionMergeOp) { return 8 * (dims[3] + dims[4]); })

@@ -106,6 +106,10 @@ void WeightAttr::print(AsmPrinter &printer) const {
     printer << " cut ";
     getCut().print(printer);
   }
+  if (getSteer()) {
+    printer << " steer ";
+    printer.printAttributeWithoutType(getSteer());
+  }
   printer << ">";
 }
 
@@ -136,21 +140,31 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
     if (!cut)
       return {};
   }
+  FloatAttr steer;
+  double rate = 0;
+  if (succeeded(parser.parseOptionalKeyword("steer"))) {
+    if (parser.parseFloat(rate))
+      return {};
+    steer = FloatAttr::get(Float64Type::get(context), rate);
+  }
   if (parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
   return getChecked(emitError, context, StringAttr::get(context, name), StringAttr::get(context, as), init,
-                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut);
+                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut, steer);
 }
 
 LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, StringAttr name, StringAttr,
-                                 Init init, FloatAttr deviation, bool, bool, CutAttr) {
+                                 Init init, FloatAttr deviation, bool, bool, CutAttr, FloatAttr steer) {
   if (name.empty())
     return emitError() << "expected a weight with a name";
   double given = deviation.getValueAsDouble();
   if (!(given >= 0) || (given > 0 && init != Init::normal && init != Init::uniform))
     return emitError() << "`" << name.getValue() << "` begins as `" << stringifyInit(init) << "` with deviation "
                        << given << "; expected 0 or more for `normal` and `uniform`, and 0 for others";
+  if (steer && !(steer.getValueAsDouble() >= 0))
+    return emitError() << "`" << name.getValue() << "` is steered by " << steer.getValueAsDouble()
+                       << "; expected a rate of at least 0";
   return success();
 }
 

@@ -78,16 +78,17 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
     of its kind; if it is empty the name is made of part, layer and `name`. `deviation` is that of `normal`,
     and the bound of `uniform`.
     `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
-    `cut`: a device has a piece of it, and the tensors that hold it have the piece's shape.
+    `cut`: a device has a piece of it, and the tensors that hold it have the piece's shape. `steer`: it is a bias of
+    routers, which no gradient changes, but a rate by the sign of how often its expert was chosen.
     `#nn.weight<"w" as "h.{l}.w" normal 2.0e-2 transposed>`, `#nn.weight<"gain" one>`, `#nn.weight<"wte" as "wte"
     shared>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                         "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared,
-                        OptionalParameter<"::pp::nn::CutAttr">:$cut);
+                        OptionalParameter<"::pp::nn::CutAttr">:$cut, OptionalParameter<"::mlir::FloatAttr">:$steer);
   let builders = [AttrBuilder<(ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                                    "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared), [{
-    return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr());
+    return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr(), ::mlir::FloatAttr());
   }]>];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;

@@ -12,27 +12,35 @@ def RouterOp : Nn_ForwardOp<"router"> {
   let assemblyFormat = "$x `,` $wr attr-dict `:` functional-type(operands, results)";
 }
 
-def RouteOp : Nn_ForwardOp<"route", ["params", "flags"]> {
+def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType"]> {
   let summary = "which experts take each token, with which weight, and where its rows are among all";
-  let signature = "experts(x, wr, w_gate, w_up, w_down, top = .., renormalise = false, scale = 1.0, balance = 0.0, "
-                  "over = \"sequence\", z = 0.0)";
+  let signature = "experts(x, wr, w_gate, w_up, w_down[, bias], top = .., renormalise = false, scale = 1.0, "
+                  "balance = 0.0, over = \"sequence\", z = 0.0, score = \"softmax\", groups = 1, top_groups = 1, "
+                  "rate = 0.0)";
   let formula = "y = sum over the top experts e, those of largest p, of w_e (swiglu(x w_gate_e, x w_up_e)) w_down_e, "
                 "p = softmax(x wr), w = scale p or, with renormalise, scale p / (sum of the chosen p)";
   let note = "a mixture of experts; wr is [in, experts], the others [experts, in, out]; `balance` and `z` add two "
              "losses to what is trained, balance experts / top sum over e of (share of choices) (mean of p), over each "
-             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over microbatches";
+             "sequence or \"microbatch\", and z mean(log(sum(e^logits))^2), each a mean over microbatches; with "
+             "`score` \"sigmoid\" p is that of each logit; experts are chosen by p + bias, among the `top_groups` of "
+             "`groups` runs of experts whose two largest are together the largest; after each step `bias` grows by "
+             "`rate` for an expert with fewer choices than the mean, and falls for one with more";
   let description = [{
-    p is the softmax of the logits. `sel` are the `top` experts of largest p, of equal ones the lower first; `w` are
-    their p, divided by their sum with `renormalise`, times `scale`. The rows of all choices are ordered by expert, then
-    by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows behind those of the
-    experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which losses the
-    derivative adds. What it chose is never computed again: a tie that flips would be another function.
+    p is the softmax of the logits, or with `score = "sigmoid"` the sigmoid of each, whose lse is 0. `sel` are the `top`
+    experts of largest p, of equal ones the lower first; `w` are their p, divided by their sum with `renormalise`, times
+    `scale`. `bias` is added to p where experts are chosen, and nowhere else. With `groups` above 1, only experts in the
+    `top_groups` runs of experts with the largest sums of their two largest are chosen. The rows of all choices are
+    ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows
+    behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
+    losses the derivative adds. What it chose is never computed again: a tie that flips would be another function.
   }];
-  let arguments = (ins Nn_Tensor:$logits, I64Attr:$top, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
-                       DefaultValuedStrAttr<StrAttr, "sequence">:$over, Nn_Number:$z);
+  let arguments = (ins Nn_Tensor:$logits, Optional<Nn_Tensor>:$bias, I64Attr:$top, Nn_Flag:$renormalise,
+                       Nn_One:$scale, Nn_Number:$balance, DefaultValuedStrAttr<StrAttr, "sequence">:$over,
+                       Nn_Number:$z, DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups,
+                       Nn_Once:$top_groups);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
-  let assemblyFormat = "$logits attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$logits (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
 }
 
 def RouterDxOp : Nn_AccOp<"router_dx", ["flags", "elementType"]> {
@@ -54,11 +62,25 @@ def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"]> {
   let description = [{
     `balance` is multiplied by how often the `group` tokens one behind the other, of which this is one, chose an expert,
     and added to the gradient of p; `z` by lse p, and added to that of the logits. The run's loss scale multiplies both.
+    With `sigmoid` the balance is that of p divided by its sum.
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
-                       Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance, I64Attr:$group, Nn_Number:$z);
+                       Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance, I64Attr:$group, Nn_Number:$z,
+                       Nn_Flag:$sigmoid);
   let results = (outs Nn_Tensor:$dlogits);
   let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`,` $lse^)? attr-dict `:` functional-type(operands, results)";
+}
+
+def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightGradient]> {
+  let summary = "of each expert's choices, how far they are above the mean, times experts / gcd(experts, top)";
+  let description = [{
+    What stands for the gradient of a router's bias: integers, whose sum over all microbatches has the sign by which
+    `steer` changes the bias.
+  }];
+  let arguments = (ins Nn_Integers:$counts, Optional<Nn_Tensor>:$acc, I64Attr:$choices, I64Attr:$top,
+                       TypeAttr:$sum);
+  let results = (outs Nn_Tensor:$load);
+  let assemblyFormat = "$counts (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
 //===-- Rows of experts -----------------------------------------------------------------------------------------===//

@@ -88,9 +88,32 @@ Flags RouterDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}
 
 //===-- Choices -------------------------------------------------------------------------------------------------===//
 
+/// Sigmoids, a bias of each expert, and groups of experts of which each has at least two.
+template <typename Adaptor> static LogicalResult checkScores(std::optional<Location> loc, Adaptor a, int64_t experts) {
+  auto groups = static_cast<int64_t>(a.getGroups()), best = static_cast<int64_t>(a.getTopGroups());
+  auto top = static_cast<int64_t>(a.getTop());
+  if (a.getScore() != "softmax" && a.getScore() != "sigmoid")
+    return emitOptionalError(loc, "`score` is \"softmax\" or \"sigmoid\", got \"", a.getScore(), "\"");
+  if (a.getScore() == "sigmoid" && !a.getZ().isZero())
+    return emitOptionalError(loc, "`z` is a loss of routers with `score = \"softmax\"`, got ",
+                             a.getZ().convertToDouble(), " with \"sigmoid\"");
+  if (groups < 1 || experts % groups || (groups > 1 && experts / groups < 2))
+    return emitOptionalError(loc, "`groups` must divide ", experts, " experts in groups of at least 2, got ", groups);
+  if (best < 1 || best > groups || top > best * (experts / groups))
+    return emitOptionalError(loc, "`top_groups` must be 1 to ", groups, " groups with at least ", top,
+                             " experts together, got ", best);
+  if (!a.getBias())
+    return success();
+  auto bias = tensorOf(a.getBias());
+  if (bias.getRank() == 1 && bias.getDimSize(0) == experts && isa<FloatType>(bias.getElementType()) &&
+      sumType(bias.getElementType()) == tensorOf(a.getLogits()).getElementType())
+    return success();
+  return emitOptionalError(loc, "`experts` expects bias as a number for each of ", experts, " experts, got ", bias);
+}
+
 INFER(RouteOp) {
   Check check{"route", loc};
-  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("logits", a.getLogits())) ||
+  if (failed(check.operands(a, 1, 2)) || failed(check.numbers("logits", a.getLogits())) ||
       failed(check.rank("logits", a.getLogits(), 3)))
     return failure();
   auto logits = tensorOf(a.getLogits());
@@ -103,6 +126,8 @@ INFER(RouteOp) {
   if (batch * length * top > std::numeric_limits<int32_t>::max())
     return emitOptionalError(loc, "`experts` expects at most ", std::numeric_limits<int32_t>::max(),
                              " choices in a microbatch, got ", batch * length * top);
+  if (failed(checkScores(loc, a, experts)))
+    return failure();
   types.push_back(inSums(a.getLogits(), {batch, length, top}));
   types.push_back(integers(a.getLogits(), {batch, length, top}));
   types.push_back(logits);
@@ -119,9 +144,16 @@ static int64_t groupOf(RouteOp op) {
 
 Dims RouteOp::dims() { return {rowsOf(getLogits()), widthOf(getLogits()), widthOf(getW()), groupOf(*this)}; }
 SmallVector<double> RouteOp::params() {
-  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+  SmallVector<double> params = {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+  if (getGroups() != 1)
+    params.append({static_cast<double>(getGroups()), static_cast<double>(getTopGroups())});
+  return params;
 }
-Flags RouteOp::flags() { return flagsOf({{"renormalise", getRenormalise()}}); }
+Flags RouteOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getScore() == "sigmoid"}}); }
+Type RouteOp::elementType() { return tensorOf(getBias() ? getBias() : getLogits()).getElementType(); }
+SmallVector<Value> RouteOp::pointers() {
+  return {getLogits(), getBias(), getW(), getSel(), getP(), getLse(), getPlaces(), getCounts()};
+}
 double RouteOp::flops() { return (4.0 + widthOf(getW())) * elementsOf(getLogits()); }
 
 /// The balance of a group Γ of T tokens is α n/k Σ c_i/T · Σ p_ti/T, a mean over groups; the counts c are constants.
@@ -134,10 +166,33 @@ LogicalResult RouteOp::differentiate(Gradients &gradients) {
   double perCount = balance * double(widthOf(getLogits())) / double(widthOf(getW())) / double(group) * each;
   auto backward = gradients.builder.create<RouteBwdOp>(
       getLoc(), dw, getW(), getSel(), getP(), z != 0 ? getLse() : Value(), getRenormalise(), getScale(),
-      APFloat(perCount / double(tokens)), group, APFloat(2 * z * each / double(tokens)));
+      APFloat(perCount / double(tokens)), group, APFloat(2 * z * each / double(tokens)), getScore() == "sigmoid");
+  if (Value bias = getBias())
+    gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias),
+                                                               tokens * static_cast<int64_t>(getTop()), getTop(),
+                                                               tensorOf(getLogits()).getElementType()));
   gradients.add(getLoc(), getLogits(), backward.getDlogits());
   return success();
 }
+
+INFER(ExpertLoadOp) {
+  Check check{"expert_load", loc};
+  if (failed(check.operands(a, 1, 2)))
+    return failure();
+  auto counts = tensorOf(a.getCounts());
+  if (counts.getRank() != 1 || a.getTop() < 1 || a.getChoices() % a.getTop())
+    return emitOptionalError(loc, "`expert_load` expects i32 [experts] and `top` choices of each token, got ", counts,
+                             " and ", a.getTop(), " of ", a.getChoices());
+  types.push_back(RankedTensorType::get(counts.getShape(), a.getSum()));
+  return check.into(a.getAcc(), types[0]);
+}
+
+Dims ExpertLoadOp::dims() {
+  return {elementsOf(getCounts()), static_cast<int64_t>(getChoices()), static_cast<int64_t>(getTop())};
+}
+double ExpertLoadOp::flops() { return 3.0 * elementsOf(getCounts()); }
+Flags ExpertLoadOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+Type ExpertLoadOp::elementType() { return getSum(); }
 
 INFER(RouteBwdOp) {
   Check check{"route_bwd", loc};
@@ -156,7 +211,7 @@ Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW(
 SmallVector<double> RouteBwdOp::params() {
   return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
 }
-Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}}); }
+Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}}); }
 SmallVector<Value> RouteBwdOp::pointers() { return {getDw(), getW(), getSel(), getP(), getLse(), getDlogits()}; }
 double RouteBwdOp::flops() { return 8.0 * elementsOf(getP()); }
 

@@ -147,6 +147,25 @@ SmallVector<Varying> SgdOp::varying() { return countsOf(*this); }
 SmallVector<Varying> SgdOp::moved() { return movedOf(*this); }
 SmallVector<Tie> SgdOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }
 
+INFER(SteerOp) {
+  if (failed(Check{"steer", loc}.operands(a, 2, 4)) ||
+      failed(checkUpdate(loc, "steer", a.getGrad(), a.getW(), a.getMaster())))
+    return failure();
+  if (!(a.getRate().convertToDouble() >= 0))
+    return emitOptionalError(loc, "`steer` expects a rate of at least 0, got ", a.getRate().convertToDouble());
+  types.push_back(a.getW().getType());
+  if (a.getMaster())
+    types.push_back(a.getMaster().getType());
+  return success();
+}
+
+Dims SteerOp::dims() { return {elementsOf(getW())}; }
+SmallVector<double> SteerOp::params() { return {getRate().convertToDouble()}; }
+double SteerOp::flops() { return elementsOf(getW()); }
+Type SteerOp::elementType() { return tensorOf(getW()).getElementType(); }
+SmallVector<Value> SteerOp::pointers() { return {getGrad(), getNorm(), getNewW(), getNewMaster()}; }
+SmallVector<Tie> SteerOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1, getNumResults()); }
+
 INFER(MuonMomentumOp) {
   Check check{"muon_momentum", loc};
   if (failed(check.operands(a, 2, 3)) || failed(check.rank("a gradient", a.getGrad(), 2)) ||

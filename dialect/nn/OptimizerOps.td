@@ -33,6 +33,17 @@ def SgdOp : Nn_KernelOp<"sgd", ["params", "flags", "elementType", "pointers", "v
   }];
 }
 
+def SteerOp : Nn_KernelOp<"steer", ["params", "elementType", "pointers"],
+                          [AttrSizedOperandSegments, DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
+  let summary = "each element a `rate` against the sign of its gradient, in place; `norm` and `master` as for `adamw`";
+  let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Optional<Nn_Tensor>:$master,
+                       F64Attr:$rate);
+  let results = (outs Nn_Tensor:$newW, Optional<Nn_Tensor>:$newMaster);
+  let assemblyFormat = [{
+    $grad (`norm` $norm^)? `into` $w (`,` $master^)? attr-dict `:` functional-type(operands, results)
+  }];
+}
+
 def MuonMomentumOp : Nn_KernelOp<"muon_momentum", ["pointers"],
                                  [DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
   let summary = "a matrix's momentum in place, and the way that Muon goes from there before it is made orthogonal";

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/model/ModelExperts.h"
 #include "dialect/nn/Nn.h"
+#include "mlir/Interfaces/FunctionInterfaces.h"
 
 using namespace llvm;
 using namespace pp;
@@ -25,15 +26,42 @@ static LogicalResult checkShapes(mlir::ValueRange operands, function_ref<Logical
                 " and " + shapeText(shapeOf(2)));
   int64_t h = shapeOf(0).back(), n = shapeOf(1).back(), f = shapeOf(2).back();
   const SmallVector<int64_t> expected[] = {{}, {h, n}, {n, h, f}, {n, h, f}, {n, f, h}};
-  for (size_t i = 1; i < operands.size(); ++i)
+  for (size_t i = 1; i < std::size(expected); ++i)
     if (shapeOf(i) != ArrayRef(expected[i]))
       return fail("`experts` expects " + names[i] + " as " + shapeText(expected[i]) + ", got " + shapeText(shapeOf(i)));
   return success();
 }
 
+/// The bias is a weight that nothing else reads; its `rate` is of the weight, for it is the update that reads it. The
+/// other options are the router's.
+static LogicalResult steer(mlir::ValueRange operands, SmallVectorImpl<mlir::NamedAttribute> &options,
+                           function_ref<LogicalResult(const Twine &)> fail) {
+  auto isRate = [](mlir::NamedAttribute option) { return option.getName() == "rate"; };
+  auto *rate = find_if(options, isRate);
+  if (operands.size() < 6)
+    return rate == options.end() ? success() : fail("`rate` is of a router's bias; `experts` has none here");
+  auto argument = dyn_cast<mlir::BlockArgument>(operands[5]);
+  auto function =
+      argument ? dyn_cast<mlir::FunctionOpInterface>(argument.getOwner()->getParentOp()) : mlir::FunctionOpInterface();
+  auto weight =
+      function ? function.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr) : nn::WeightAttr();
+  if (!weight || weight.getShared() || !argument.use_empty())
+    return fail("`experts` expects bias as a weight of its part, which nothing else reads");
+  auto value = mlir::FloatAttr::get(mlir::Float64Type::get(function.getContext()), 0);
+  if (rate != options.end()) {
+    value = cast<mlir::FloatAttr>(rate->getValue());
+    options.erase(rate);
+  }
+  auto steered = nn::WeightAttr::get(function.getContext(), weight.getName(), weight.getAs(), weight.getInit(),
+                                     weight.getDeviation(), weight.getTransposed(), false, nn::CutAttr(), value);
+  function.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, steered);
+  return success();
+}
+
 FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, ArrayRef<mlir::NamedAttribute> options,
                                          CreateOp create, function_ref<LogicalResult(const Twine &)> fail) {
-  if (failed(checkShapes(operands, fail)))
+  SmallVector<mlir::NamedAttribute> routed(options);
+  if (failed(checkShapes(operands, fail)) || failed(steer(operands, routed, fail)))
     return failure();
   bool fails = false;
   auto made = [&](StringRef name, mlir::ValueRange takes, ArrayRef<mlir::NamedAttribute> given = {}) {
@@ -41,7 +69,10 @@ FailureOr<mlir::Value> pp::createExperts(mlir::ValueRange operands, ArrayRef<mli
     fails |= failed(value);
     return fails ? mlir::Value() : *value;
   };
-  mlir::Value x = operands[0], weights = made("route", {made("router", {x, operands[1]})}, options);
+  mlir::Value x = operands[0];
+  SmallVector<mlir::Value> scored = {made("router", {x, operands[1]})};
+  append_range(scored, operands.drop_front(5));
+  mlir::Value weights = made("route", scored, routed);
   if (fails)
     return failure();
   auto route = weights.getDefiningOp<nn::RouteOp>();

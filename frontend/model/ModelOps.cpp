@@ -28,7 +28,7 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"gelu", "x"},
                                {"swiglu", "p, q"},
                                {"glu", "p, q"},
-                               {"experts", "x, wr, w_gate, w_up, w_down"},
+                               {"experts", "x, wr, w_gate, w_up, w_down, bias", 1},
                                {"scale", "x"},
                                {"dropout", "x"},
                                {"split", "x"},
@@ -36,22 +36,24 @@ static const ModelOp kOps[] = {{"embedding", "tokens, table"},
                                {"cross_entropy", "z, targets"}};
 
 static constexpr OpAttribute kAttributes[] = {
-    {"embedding", "pad", OpAttribute::Token, false},     {"layernorm", "epsilon", OpAttribute::Number, false},
-    {"rmsnorm", "epsilon", OpAttribute::Number, false},  {"rmsnorm", "heads", OpAttribute::Count, false},
-    {"rope", "heads", OpAttribute::Count, true},         {"rope", "theta", OpAttribute::Number, false},
-    {"rope", "style", OpAttribute::Text, false},         {"rope", "table", OpAttribute::Numbers, false},
-    {"attention", "heads", OpAttribute::Count, true},    {"attention", "kv_heads", OpAttribute::Count, false},
-    {"attention", "causal", OpAttribute::Flag, true},    {"attention", "window", OpAttribute::Window, false},
-    {"attention", "scale", OpAttribute::Limit, false},   {"attention", "softcap", OpAttribute::Limit, false},
-    {"attention", "dropout", OpAttribute::Limit, false}, {"gelu", "exact", OpAttribute::Flag, false},
-    {"split", "parts", OpAttribute::Runs, true},         {"split", "periods", OpAttribute::Count, false},
-    {"rmsnorm", "plus", OpAttribute::Natural, false},    {"scale", "factor", OpAttribute::Factor, true},
-    {"glu", "activation", OpAttribute::Text, false},     {"glu", "limit", OpAttribute::Limit, false},
-    {"glu", "alpha", OpAttribute::Number, false},        {"dropout", "rate", OpAttribute::Limit, true},
-    {"glu", "plus", OpAttribute::Factor, false},         {"cross_entropy", "softcap", OpAttribute::Limit, false},
-    {"experts", "top", OpAttribute::Count, true},        {"experts", "renormalise", OpAttribute::Flag, false},
-    {"experts", "scale", OpAttribute::Number, false},    {"experts", "balance", OpAttribute::Limit, false},
-    {"experts", "over", OpAttribute::Text, false},       {"experts", "z", OpAttribute::Limit, false}};
+    {"embedding", "pad", OpAttribute::Token, false},      {"layernorm", "epsilon", OpAttribute::Number, false},
+    {"rmsnorm", "epsilon", OpAttribute::Number, false},   {"rmsnorm", "heads", OpAttribute::Count, false},
+    {"rope", "heads", OpAttribute::Count, true},          {"rope", "theta", OpAttribute::Number, false},
+    {"rope", "style", OpAttribute::Text, false},          {"rope", "table", OpAttribute::Numbers, false},
+    {"attention", "heads", OpAttribute::Count, true},     {"attention", "kv_heads", OpAttribute::Count, false},
+    {"attention", "causal", OpAttribute::Flag, true},     {"attention", "window", OpAttribute::Window, false},
+    {"attention", "scale", OpAttribute::Limit, false},    {"attention", "softcap", OpAttribute::Limit, false},
+    {"attention", "dropout", OpAttribute::Limit, false},  {"gelu", "exact", OpAttribute::Flag, false},
+    {"split", "parts", OpAttribute::Runs, true},          {"split", "periods", OpAttribute::Count, false},
+    {"rmsnorm", "plus", OpAttribute::Natural, false},     {"scale", "factor", OpAttribute::Factor, true},
+    {"glu", "activation", OpAttribute::Text, false},      {"glu", "limit", OpAttribute::Limit, false},
+    {"glu", "alpha", OpAttribute::Number, false},         {"dropout", "rate", OpAttribute::Limit, true},
+    {"glu", "plus", OpAttribute::Factor, false},          {"cross_entropy", "softcap", OpAttribute::Limit, false},
+    {"experts", "top", OpAttribute::Count, true},         {"experts", "renormalise", OpAttribute::Flag, false},
+    {"experts", "scale", OpAttribute::Number, false},     {"experts", "balance", OpAttribute::Limit, false},
+    {"experts", "over", OpAttribute::Text, false},        {"experts", "z", OpAttribute::Limit, false},
+    {"experts", "score", OpAttribute::Text, false},       {"experts", "groups", OpAttribute::Count, false},
+    {"experts", "top_groups", OpAttribute::Count, false}, {"experts", "rate", OpAttribute::Limit, false}};
 
 const ModelOp *pp::findModelOp(StringRef name) {
   const ModelOp *op = find_if(kOps, [&](const ModelOp &one) { return one.name == name; });
@@ -80,7 +82,7 @@ std::string ModelOptions::signature(const ModelOp &op) {
       text += "heads";
     else if (StringRef(known.name) == "scale" && op.name == "attention")
       text += "1 / sqrt(d)";
-    else if (StringRef(known.name) == "dropout")
+    else if (StringRef(known.name) == "dropout" || (StringRef(known.name) == "rate" && !known.required))
       text += "0.0";
     else if (auto number = dyn_cast_or_null<mlir::FloatAttr>(normal))
       text += Value(number.getValueAsDouble()).text();

@@ -148,7 +148,7 @@ LogicalResult Updates::writeNorm(bool first) {
     if (!weight.isFrozen())
       trained.push_back(weight.attr);
   for (auto [i, grad] : llvm::enumerate(grads))
-    if (!isTied(i))
+    if (!isTied(i) && optimizer.ruleFor(trained[i]) != Optimizer::Rule::steer)
       sums.push_back(widenGrad(builder, piece.loc, grad));
     else
       trained[i] = {};
@@ -275,8 +275,10 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
         all.scratch.addArguments(SmallVector<Type>(all.optimizer.stateOf(attr).size(), sumsOf(type)));
     Value grad = widenGrad(builder, loc, kept);
     WeightUpdate update{loc, grad, all.piece.readsNorm ? all.norm[0] : Value(), weight, old};
-    counted.push_back(attr);
-    squares.push_back(grad);
+    if (all.optimizer.ruleFor(attr) != Optimizer::Rule::steer) { // counts, of which there is no norm
+      counted.push_back(attr);
+      squares.push_back(grad);
+    }
     llvm::append_range(state, old);
     newWeights.push_back(writeWeightUpdate(builder, all.optimizer, attr, update, newStates));
   }

@@ -43,6 +43,9 @@ Value pp::writeWeightUpdate(OpBuilder &builder, const Optimizer &optimizer, pipe
     op = builder.create<nn::SgdOp>(loc, grad, norm, weight, state[0], master(1), decays, optimizer.isNesterov(), rate,
                                    shrink, flat);
     break;
+  case Optimizer::Rule::steer:
+    op = builder.create<nn::SteerOp>(loc, grad, norm, weight, master(0), attr.getDeclared().getSteer());
+    break;
   case Optimizer::Rule::muon: {
     auto momentum = builder.create<nn::MuonMomentumOp>(loc, grad, norm, state[0]);
     newState.push_back(momentum.getNewU());

@@ -119,7 +119,8 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
   shape[layout.dim] = share(whole, layout);
   argument.setType(type.clone(shape));
   auto local = nn::WeightAttr::get(part.getContext(), declared.getName(), declared.getAs(), declared.getInit(),
-                                   declared.getDeviation(), declared.getTransposed(), declared.getShared(), cut);
+                                   declared.getDeviation(), declared.getTransposed(), declared.getShared(), cut,
+                                   declared.getSteer());
   part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, local);
   return success();
 }

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // oneDNN's primitives are made for their sizes, and each number of rows would be one more; its sgemm takes any. (So
-// does OpenBLAS, which on processors that are newer than it is multiplies as on a Prescott.) What has 16 bits is
-// widened block by block into the rank's scratch, multiplied in f32 and rounded once:
+// does OpenBLAS, which on processors that are newer than it is multiplies as on a Prescott.) In f32 that is one call.
+// What has 16 bits is widened block by block into the rank's scratch, multiplied in f32 and rounded once:
 //
 //            n 512 ..              c[block] = a[0] b[0] + a[1] b[1] + ..
 //     k 512 [ b[0] | ]
@@ -57,6 +57,8 @@ struct SegmentProduct {
   bool accumulates;
 
   pp_status_t run(char *scratch) const {
+    if (a.isWide() && b.isWide() && type == Type::F32)
+      return multiply(a, b, m, n, k, reinterpret_cast<float *>(c), n, accumulates) ? PP_OK : PP_INTERNAL;
     bool done = true;
     for (int64_t i = 0; i < m; i += edge)
       for (int64_t j = 0; j < n; j += edge)

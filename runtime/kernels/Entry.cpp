@@ -221,9 +221,13 @@ int32_t pp_router_dw(pp_rank_t *rank, int32_t op, const void *x, const void *dlo
   return PP_RUN(router_dw, x, dlogits, dwr);
 }
 
-int32_t pp_route(pp_rank_t *rank, int32_t op, const void *logits, void *w, int32_t *sel, void *p, void *lse,
-                 int32_t *places, int32_t *counts) {
-  return PP_RUN(route, logits, w, sel, p, lse, places, counts, &rank->routed);
+int32_t pp_route(pp_rank_t *rank, int32_t op, const void *logits, const void *bias, void *w, int32_t *sel, void *p,
+                 void *lse, int32_t *places, int32_t *counts) {
+  return PP_RUN(route, logits, bias, w, sel, p, lse, places, counts, &rank->routed);
+}
+
+int32_t pp_expert_load(pp_rank_t *rank, int32_t op, const int32_t *counts, void *load) {
+  return PP_RUN(expert_load, counts, load);
 }
 
 int32_t pp_route_bwd(pp_rank_t *rank, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
@@ -324,6 +328,10 @@ int32_t pp_adamw(pp_rank_t *rank, int32_t op, const void *grad, const double *no
 
 int32_t pp_sgd(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *w, void *u, void *master) {
   return PP_RUN(sgd, grad, norm2, w, u, master, rank->scalars());
+}
+
+int32_t pp_steer(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *w, void *master) {
+  return PP_RUN(steer, grad, norm2, w, master, rank->scalars());
 }
 
 int32_t pp_muon_momentum(pp_rank_t *rank, int32_t op, const void *grad, const double *norm2, void *u, void *way) {

@@ -5,6 +5,7 @@
 
 #include "runtime/kernels/DoubleGemm.h"
 #include "runtime/kernels/Element.h"
+#include <limits>
 
 namespace {
 using namespace pp;
@@ -38,10 +39,53 @@ template <class A> void chooseLargest(const A *p, int64_t n, int32_t *sel, int64
   }
 }
 
+/// Groups of experts, one behind the other: those with the largest sums of their two largest scores keep them, and what
+/// is in the others is lower than any score.
+template <class A> void keepBestGroups(A *scores, int64_t n, int64_t groups, int64_t best) {
+  const int64_t size = n / groups;
+  constexpr A dropped = -std::numeric_limits<A>::max();
+  auto valueOf = [&](int64_t group) {
+    int32_t two[2];
+    chooseLargest(scores + group * size, size, two, 2);
+    return scores[group * size + two[0]] + scores[group * size + two[1]];
+  };
+  for (int64_t left = groups; left > best; --left) {
+    int64_t worst = -1;
+    A least = 0;
+    for (int64_t group = 0; group < groups; ++group) // of equal ones the last goes
+      if (scores[group * size] != dropped)
+        if (A value = valueOf(group); worst < 0 || value <= least) {
+          worst = group;
+          least = value;
+        }
+    for (int64_t i = 0; worst >= 0 && i < size; ++i)
+      scores[worst * size + i] = dropped;
+  }
+}
+
+/// What experts are chosen by, where that is not p itself.
+template <class E> const Acc<E> *scoresOf(const PreparedOp &op, const Acc<E> *p, const E *bias, Acc<E> *scores) {
+  const int64_t n = op.dims[1], groups = int64_t(op.params[3]);
+  if (!bias && groups == 1)
+    return p;
+  for (int64_t i = 0; i < n; ++i)
+    scores[i] = p[i] + (bias ? Acc<E>(get(bias, i)) : Acc<E>(0));
+  if (groups > 1)
+    keepBestGroups(scores, n, groups, int64_t(op.params[4]));
+  return scores;
+}
+
 template <class A> A sumOfChosen(const A *p, const int32_t *sel, int64_t k) {
   A sum = 0;
   for (int64_t j = 0; j < k; ++j)
     sum += p[sel[j]];
+  return sum;
+}
+
+template <class A> A sumOfRow(const A *p, int64_t n) {
+  A sum = 0;
+  for (int64_t i = 0; i < n; ++i)
+    sum += p[i];
   return sum;
 }
 
@@ -76,8 +120,9 @@ template <class A> struct RouterReport {
     const double tokens = double(op.dims[0]);
     if (t % group == 0)
       memset(often, 0, size_t(2 * n) * sizeof(double));
+    const double whole = op.has(Sigmoid) ? double(sumOfRow(p, n)) : 1;
     for (int64_t i = 0; i < n; ++i)
-      mass[i] += double(p[i]);
+      mass[i] += double(p[i]) / whole;
     for (int64_t j = 0; j < k; ++j)
       often[sel[j]] += 1;
     sums.z += op.params[2] / tokens * double(lse) * double(lse);
@@ -101,13 +146,20 @@ template <class A> struct RouterReport {
 template <class E> pp_status_t route(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *logits = in<A>(arguments[0]);
-  A *w = out<A>(arguments[1]), *p = out<A>(arguments[3]), *lse = out<A>(arguments[4]);
-  int32_t *sel = out<int32_t>(arguments[2]), *places = out<int32_t>(arguments[5]), *counts = out<int32_t>(arguments[6]);
+  A *w = out<A>(arguments[2]), *p = out<A>(arguments[4]), *lse = out<A>(arguments[5]);
+  int32_t *sel = out<int32_t>(arguments[3]), *places = out<int32_t>(arguments[6]), *counts = out<int32_t>(arguments[7]);
   int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2];
-  RouterReport<A> report(op, arguments[7]);
+  RouterReport<A> report(op, arguments[8]);
+  A *scores = reinterpret_cast<A *>(report.mass + n);
   for (int64_t t = 0; t < tokens; ++t) {
-    lse[t] = softmaxRow(logits + t * n, p + t * n, n);
-    chooseLargest(p + t * n, n, sel + t * k, k);
+    if (op.has(Sigmoid)) {
+      lse[t] = 0;
+      for (int64_t i = t * n; i < (t + 1) * n; ++i)
+        p[i] = sigmoid(logits[i]);
+    } else {
+      lse[t] = softmaxRow(logits + t * n, p + t * n, n);
+    }
+    chooseLargest(scoresOf<E>(op, p + t * n, arguments[1] ? in<E>(arguments[1]) : nullptr, scores), n, sel + t * k, k);
     A factor = A(op.params[0]);
     if (op.has(Renormalise))
       factor /= sumOfChosen(p + t * n, sel + t * k, k);
@@ -134,11 +186,34 @@ void chosenSlopes(const A *dw, const A *w, const int32_t *sel, const A *p, A *dp
     dp[sel[j]] += (scale * dw[j] - dot) / sum;
 }
 
+/// Of one token: from dp = that of w + the balance's `often`, to that of the logits. The balance is of p over its sum.
+template <class A> void sigmoidSlopes(const A *p, A *dp, A *balance, int64_t n) {
+  A sum = sumOfRow(p, n), dot = 0;
+  for (int64_t i = 0; i < n; ++i)
+    dot += balance[i] * p[i];
+  for (int64_t i = 0; i < n; ++i)
+    dp[i] = (dp[i] + (balance[i] - dot / sum) / sum) * p[i] * (1 - p[i]);
+}
+
+template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const int64_t n = op.dims[0];
+  int64_t shared = n;
+  while (n % shared || op.dims[2] % shared)
+    --shared;
+  for (int64_t e = 0; e < n; ++e) {
+    A load = A((n * in<int32_t>(arguments[0])[e] - op.dims[1]) / shared);
+    A &sum = out<A>(arguments[1])[e];
+    sum = op.has(Accumulate) ? sum + load : load;
+  }
+  return PP_OK;
+}
+
 template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *dw = in<A>(arguments[0]), *w = in<A>(arguments[1]), *p = in<A>(arguments[3]), *lse = in<A>(arguments[4]);
   const int32_t *sel = in<int32_t>(arguments[2]);
-  A *dlogits = out<A>(arguments[5]), *often = reinterpret_cast<A *>(op.scratch);
+  A *dlogits = out<A>(arguments[5]), *often = reinterpret_cast<A *>(op.scratch), *pull = often + op.dims[1];
   int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3];
   double lossScale = in<OptimizerScalars>(arguments[6])->lossScale;
   A scale = A(op.params[0]), balance = A(op.params[1] * lossScale), z = A(op.params[2] * lossScale);
@@ -152,8 +227,14 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
         often[chosen[i]] += A(1);
     }
     for (int64_t i = 0; i < n; ++i)
-      dp[i] = balance * often[i];
+      dp[i] = op.has(Sigmoid) ? A(0) : balance * often[i];
     chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise));
+    if (op.has(Sigmoid)) {
+      for (int64_t i = 0; i < n; ++i)
+        pull[i] = balance * often[i];
+      sigmoidSlopes(row, dp, pull, n);
+      continue;
+    }
     A dot = 0, more = lse ? z * lse[t] : A(0);
     for (int64_t i = 0; i < n; ++i)
       dot += dp[i] * row[i];

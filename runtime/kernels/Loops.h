@@ -57,6 +57,8 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::glu_bwd, glu_bwd<E>);
   set(Kernel::route, route<E>);
   set(Kernel::route_bwd, route_bwd<E>);
+  if constexpr (sizeof(E) >= 4)
+    set(Kernel::expert_load, expert_load<E>);
   set(Kernel::dispatch, dispatch<E>);
   set(Kernel::combine, combine<E>);
   set(Kernel::scale_rows, scale_rows<E>);
@@ -81,6 +83,7 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::adamw, adamw<E>);
   set(Kernel::adamw_all, adamw_all<E>);
   set(Kernel::sgd, sgd<E>);
+  set(Kernel::steer, steer<E>);
   set(Kernel::muon_momentum, muon_momentum<E>);
   set(Kernel::unit_norm, unit_norm<E>);
   set(Kernel::newton_schulz, newton_schulz<E>);
@@ -106,7 +109,7 @@ int64_t loopScratch(const PreparedOp &op) {
     return op.type == Type::F64 ? 0 : AttentionBackward::scratchBytes(AttentionShape(op));
   case Kernel::route:
   case Kernel::route_bwd:
-    return 16 * op.dims[1];
+    return 24 * op.dims[1];
   case Kernel::attention_merge:
     return mergeBytes(op);
   default:

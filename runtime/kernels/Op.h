@@ -29,6 +29,7 @@ enum OpFlag : uint32_t {
   Tanh = 16384,
   Dropped = 32768,
   Renormalise = 65536,
+  Sigmoid = 131072,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -37,7 +38,7 @@ enum OpFlag : uint32_t {
 /// takes no gradient; rope may have a factor and up to d/2 frequencies in place of theta; attention and attention_bwd
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
 /// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
-/// multiplies the rate by, and the weight decay.
+/// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -72,8 +73,9 @@ enum OpFlag : uint32_t {
   X(router, 3, 0, 0)                                                                                                   \
   X(router_dx, 3, 0, Accumulate)                                                                                       \
   X(router_dw, 3, 0, Accumulate)                                                                                       \
-  X(route, 4, 3, Renormalise)                                                                                          \
-  X(route_bwd, 4, 3, Renormalise)                                                                                      \
+  X(route, 4, 3, Renormalise | Sigmoid)                                                                                \
+  X(route_bwd, 4, 3, Renormalise | Sigmoid)                                                                            \
+  X(expert_load, 3, 0, Accumulate)                                                                                     \
   X(dispatch, 3, 0, 0)                                                                                                 \
   X(combine, 3, 0, Accumulate)                                                                                         \
   X(expert_linear, 4, 0, 0)                                                                                            \
@@ -101,6 +103,7 @@ enum OpFlag : uint32_t {
   X(adamw, 1, 0, Decay)                                                                                                \
   X(adamw_all, 0, 0, 0)                                                                                                \
   X(sgd, 1, 0, Decay | Nesterov)                                                                                       \
+  X(steer, 1, 1, 0)                                                                                                    \
   X(muon_momentum, 1, 0, 0)                                                                                            \
   X(unit_norm, 1, 0, 0)                                                                                                \
   X(newton_schulz, 1, 0, 0)                                                                                            \

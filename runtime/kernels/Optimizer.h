@@ -140,6 +140,21 @@ template <class E> pp_status_t sgd(const PreparedOp &op, void *const *arguments)
   return PP_OK;
 }
 
+template <class E> pp_status_t steer(const PreparedOp &op, void *const *arguments) {
+  using A = Acc<E>;
+  const A *grad = in<A>(arguments[0]);
+  A *master = arguments[3] ? out<A>(arguments[3]) : out<A>(arguments[2]);
+  if (skips(*in<OptimizerScalars>(arguments[4]), in<double>(arguments[1])))
+    return PP_OK;
+  A rate = A(op.params[0]);
+  for (int64_t i = 0; i < op.dims[0]; ++i) {
+    A value = master[i] + (grad[i] > 0 ? -rate : grad[i] < 0 ? rate : A(0));
+    master[i] = value;
+    put(out<E>(arguments[2]), i, value);
+  }
+  return PP_OK;
+}
+
 template <class E> pp_status_t muon_momentum(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *grad = in<A>(arguments[0]);

@@ -39,7 +39,8 @@ constexpr struct {
                  {"plus_one", PlusOne},
                  {"tanh", Tanh},
                  {"dropout", Dropped},
-                 {"renormalise", Renormalise}};
+                 {"renormalise", Renormalise},
+                 {"sigmoid", Sigmoid}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -61,6 +62,13 @@ std::string checkDropout(double rate, double site) {
                                   : "";
 }
 
+/// `best` of equal groups of at least two experts have the k that are chosen.
+bool areGroups(int64_t experts, int64_t k, double groups, double best) {
+  auto count = int64_t(groups);
+  return count >= 1 && experts % count == 0 && (count == 1 || experts / count >= 2) && best >= 1 && best <= groups &&
+         k <= int64_t(best) * (experts / count);
+}
+
 std::string counted(size_t n, const char *noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
 
 /// What a kernel asks of its dims beyond their number; empty when they are fine.
@@ -80,6 +88,9 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::route_bwd:
     if (d[2] > d[1])
       return std::to_string(d[2]) + " choices of " + std::to_string(d[1]) + " experts";
+    if (op.kernel == Kernel::route && !areGroups(d[1], d[2], op.params[3], op.params[4]))
+      return "choices among " + std::to_string(int64_t(op.params[4])) + " of " + std::to_string(int64_t(op.params[3])) +
+             " groups of " + std::to_string(d[1]) + " experts";
     return d[0] % d[3] ? "groups of " + std::to_string(d[3]) + " do not divide " + std::to_string(d[0]) + " tokens"
                        : "";
   case Kernel::rope:
@@ -124,7 +135,7 @@ bool takesParams(const OpSpec &spec, const KernelFacts &facts, Kernel kernel) {
     return count == facts.params || count == facts.params + 1;
   if (facts.name == std::string("embedding_dw") && count == 1)
     return true;
-  if (isUpdate(kernel))
+  if (isUpdate(kernel) || kernel == Kernel::route)
     return count == facts.params || count == facts.params + 2;
   if (isAttention(kernel))
     return std::count(spec.flags.begin(), spec.flags.end(), "dropout") ? count == 6 || count == 7 : count <= 3;
@@ -178,6 +189,7 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
             : *kernel == Kernel::embedding_dw ? " or 1"
             : takesCap(*kernel)               ? ", or a cap behind"
             : isUpdate(*kernel)               ? ", or two of a group behind"
+            : *kernel == Kernel::route        ? ", or two of groups behind"
             : isAttention(*kernel)            ? " to 3, or 6 or 7 with the flag `dropout`"
                                               : "") +
            ", got " + std::to_string(spec.params.size());
@@ -191,9 +203,10 @@ std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> 
   op.chunkCount = int64_t(chunks.size());
   for (size_t i = 0; i < facts.params; ++i)
     op.params[i] = spec.params[i];
-  for (size_t i = 0; i < 2 && isUpdate(*kernel); ++i)
+  bool hasPair = isUpdate(*kernel) || *kernel == Kernel::route;
+  for (size_t i = 0; i < 2 && hasPair; ++i)
     op.params[facts.params + i] = 1;
-  if (isAttention(*kernel) || takesCap(*kernel) || isUpdate(*kernel))
+  if (isAttention(*kernel) || takesCap(*kernel) || hasPair)
     std::copy(spec.params.begin(), spec.params.end(), op.params);
   if (*kernel == Kernel::rope)
     op.pairs = spec.params.size() > 1 ? int64_t(spec.params.size()) - 1 : op.dims[3] % 2 ? 0 : op.dims[3] / 2;
@@ -333,6 +346,10 @@ double Kernels::flops(const OpSpec &spec) {
     return 15 * elementsOf(op);
   case Kernel::sgd:
     return 8 * size;
+  case Kernel::steer:
+    return size;
+  case Kernel::expert_load:
+    return 3 * d[0];
   case Kernel::muon_momentum:
     return 7 * size;
   case Kernel::unit_norm:

@@ -116,6 +116,15 @@ VARIANTS = {
     "olmoe": llama_like("olmoe", 20, 2, 1, 13, num_experts=6, num_experts_per_tok=4),
     "olmoe_one": llama_like("olmoe", 24, 4, 2, 21, num_experts=3, num_experts_per_tok=1, attention_bias=True,
                             norm_topk_prob=True, pad_token_id=101),
+    # DeepSeek-V3's routers; the first layers have no experts.
+    "glm4_moe": llama_like("glm4_moe", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, n_routed_experts=6,
+                           num_experts_per_tok=3, routed_scaling_factor=2.5, n_group=3, topk_group=2,
+                           n_shared_experts=2, partial_rotary_factor=0.5),
+    "glm4_moe_biases": llama_like("glm4_moe", 24, 4, 2, 21, moe_intermediate_size=11, n_routed_experts=8,
+                                  num_experts_per_tok=2, norm_topk_prob=False, first_k_dense_replace=0,
+                                  attention_bias=True, use_qk_norm=True, tie_word_embeddings=True, pad_token_id=101,
+                                  rope_parameters=dict(rope_type="default", rope_theta=500.0,
+                                                       partial_rotary_factor=1.0)),
 }
 # Each variant runs on one rank and by one of these: on 4 ranks, or on 2 where each rank has two stages of the 4 layers.
 SCHEDULES = ("1f1b.pipe", "zb_v.pipe:zb_v", "weipipe.pipe:weipipe_interleave", "tawpipe.pipe", "slimpipe.pipe",

@@ -5,7 +5,7 @@
 # usage: families_oracle.py [VARIANT..] > Inputs/families.json
 # Made with transformers 5.23.0 and torch 2.15.0. transformers computes norms, softmax, rotary tables, logits and losses
 # in f32 whatever the type of the weights is; so here every mention of f32 becomes one of f64 before models are built.
-import json, sys
+import json, math, sys
 import torch
 
 torch.set_default_dtype(torch.float64)
@@ -29,6 +29,8 @@ def experts_of(model):
         model.config.model_type, ("mlp", "gate_proj", "up_proj", "down_proj"))
     fused = {}
     for layer, block in enumerate(model.model.layers):
+        if not hasattr(block.mlp, "experts"):
+            continue
         experts, prefix = block.mlp.experts, f"model.layers.{layer}.{names[0]}"
         fused[prefix + ".gate.weight"] = (block.mlp.gate.weight, ...)
         width = experts.gate_up_proj.shape[1] // 2
@@ -42,10 +44,32 @@ def experts_of(model):
 
 def tensors(model):
     """By the names in files: a parameter, and which part of it."""
-    if not hasattr(model, "model") or not hasattr(model.model.layers[0].mlp, "experts"):
+    if not hasattr(model, "model") or not hasattr(model.model.layers[-1].mlp, "experts"):
         return {name: (weight, ...) for name, weight in parameters(model).items()}
     return {name: (weight, ...) for name, weight in parameters(model).items()
             if ".experts." not in name and ".mlp.gate." not in name} | experts_of(model)
+
+
+def biases(model):
+    """What routers add to scores before they choose; torch has no gradient of them."""
+    return {name: (values, ...) for name, values in model.named_buffers() if name.endswith("e_score_correction_bias")}
+
+
+def watch_routers(model):
+    """Fills in while the model runs, for each bias: how often its expert is chosen beyond the mean, as integers."""
+    loads = {}
+
+    def hook(name, router):
+        def count(_, given, made):
+            experts, top = router.num_experts, router.top_k
+            counts = torch.bincount(made[2].flatten(), minlength=experts)
+            loads[name] = ((experts * counts - counts.sum()) // math.gcd(experts, top)).tolist()
+        return count
+
+    for name, module in model.named_modules():
+        if hasattr(module, "e_score_correction_bias"):
+            module.register_forward_hook(hook(name + ".e_score_correction_bias", module))
+    return loads
 
 
 def model_of(variant):
@@ -53,7 +77,7 @@ def model_of(variant):
     config._experts_implementation = "eager"  # the others take no f64
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float64)
     with torch.no_grad():
-        for name, (weight, part) in tensors(model).items():
+        for name, (weight, part) in (tensors(model) | biases(model)).items():
             _, values = families.weight_of(name, list(weight[part].shape))
             weight[part] = torch.tensor(values).reshape(weight[part].shape)
     return model
@@ -63,10 +87,12 @@ def judge(variant):
     model = model_of(variant)
     rows = torch.tensor(list(families.TEXT[:families.ROWS * families.SEQUENCE])).reshape(families.ROWS, -1)
     targets = torch.tensor(list(families.TEXT[1:families.ROWS * families.SEQUENCE + 1]))
+    loads = watch_routers(model)
     logits = model.train()(input_ids=rows, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.reshape(len(targets), -1), targets)
     loss.backward()
     gradients = {name: (None, weight.grad[part].flatten().tolist()) for name, (weight, part) in tensors(model).items()}
+    gradients |= {name: (None, load) for name, load in loads.items()}
     return {"loss": loss.item(), "gradients": families.summary(gradients)}
 
 

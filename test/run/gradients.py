@@ -14,12 +14,12 @@
 import argparse, glob, itertools, os, re, shutil, sys
 import harness
 
-TOLERANCE = {"f32": 1e-5, "f64": 1e-11, "f16": 1e-5}
+TOLERANCE = {"f32": 1e-5, "f64": 1e-11, "f16": 1e-5, "bf16": 1e-5}
 # AdamW divides by the root of the squared gradient: where that is all rounding, so is the step, whose size is at most
 # the learning rate. Relative to the largest weight of a tensor. In f16 all that a rank computes is the same bits as on
 # one rank but sums over microbatches, which are f32; weights are rounded to 2^-11, and key biases, whose gradient is 0,
-# are all rounding.
-TRAINED = {"f32": 1e-3, "f64": 1e-9, "f16": 3e-2}
+# are all rounding. bf16 rounds to 2^-8.
+TRAINED = {"f32": 1e-3, "f64": 1e-9, "f16": 3e-2, "bf16": 2.4e-1}
 SMALL = dict(layers=8, hidden=32, heads=4, kv_heads=2, ffn=48, vocab=256, sequence=24, microbatch=2)
 
 

@@ -56,6 +56,8 @@ class Definitions:
 
 # The op that has the options of a word which models write and which stands for several ops.
 WORDS = {"route": "experts"}
+# Options that are not the op's: they say how a weight is updated.
+OF_WEIGHTS = {("experts", "rate")}
 
 
 def word_of(op):
@@ -82,6 +84,8 @@ def problems_of(definitions, op):
     for word in re.split(r", ", re.sub(r"\[, (\w+)\]", r", \1", match[2])):
         name, _, default = word.partition(" = ")
         attribute, declared = known.get("lists" if name in ("k", "v") else name, (None, None))
+        if (word_of(op), name) in OF_WEIGHTS:
+            continue
         if attribute is None and not default and op["opName"] in WORDS:
             continue  # a tensor that another of the ops reads
         if attribute is None:

@@ -1,0 +1,335 @@
+// Routers and the rows of experts against references in f64: ties, experts without rows, segments of many, all chosen.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "test/unit/Kernels.h"
+#include <algorithm>
+#include <numeric>
+
+using namespace pp;
+using namespace pp::test;
+
+namespace {
+
+using Numbers = std::vector<int32_t>;
+
+struct RouterCase {
+  int64_t tokens, experts, top;
+  bool renormalises, sigmoid;
+  double scale, balance, z;
+  int64_t group, groups, best;
+  bool hasBias;
+};
+
+const RouterCase routers[] = {
+    {12, 5, 2, true, false, 1, 0.7, 0.05, 6, 1, 1, false}, {12, 5, 5, false, false, 0.5, 0.7, 0, 12, 1, 1, false},
+    {10, 4, 1, true, false, 2, 0, 0.3, 5, 1, 1, true},     {12, 6, 3, false, true, 2.5, 0.7, 0, 4, 3, 2, true},
+    {12, 8, 2, true, true, 1, 0.7, 0, 12, 1, 1, true},     {12, 8, 4, true, true, 1, 0, 0, 6, 2, 1, false},
+    {12, 6, 2, true, false, 1, 0.4, 0.05, 6, 3, 2, false},
+};
+
+/// What route gives, by sorting.
+struct Routed {
+  Values w, p, lse;
+  Numbers sel, places, counts;
+};
+
+Values scoresOfToken(const RouterCase &its, const double *logits, double &lse) {
+  Values p(its.experts);
+  double sum = 0;
+  for (int64_t i = 0; i < its.experts; ++i)
+    sum += std::exp(logits[i]);
+  for (int64_t i = 0; i < its.experts; ++i)
+    p[i] = its.sigmoid ? 1 / (1 + std::exp(-logits[i])) : std::exp(logits[i]) / sum;
+  lse = its.sigmoid ? 0 : std::log(sum);
+  return p;
+}
+
+/// The first of `values` by size, of equal ones the lower number first.
+Numbers largest(const Values &values, int64_t count) {
+  Numbers order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return values[a] > values[b]; });
+  order.resize(count);
+  return order;
+}
+
+Numbers choose(const RouterCase &its, Values scores, const Values &bias) {
+  for (int64_t i = 0; i < its.experts && its.hasBias; ++i)
+    scores[i] += bias[i];
+  const int64_t size = its.experts / its.groups;
+  Values groups;
+  for (auto group = scores.begin(); its.groups > 1 && group != scores.end(); group += size) {
+    Values sorted(group, group + size);
+    std::sort(sorted.rbegin(), sorted.rend());
+    groups.push_back(sorted[0] + sorted[1]);
+  }
+  const Numbers kept = largest(groups, its.groups > 1 ? its.best : 0);
+  for (int64_t i = 0; i < its.experts && its.groups > 1; ++i)
+    if (std::find(kept.begin(), kept.end(), i / size) == kept.end())
+      scores[i] = -1e30;
+  return largest(scores, its.top);
+}
+
+Routed routed(const RouterCase &its, const Values &logits, const Values &bias, const Numbers *chosen = nullptr) {
+  Routed made;
+  made.counts.assign(its.experts, 0);
+  for (int64_t t = 0; t < its.tokens; ++t) {
+    double lse = 0;
+    Values p = scoresOfToken(its, &logits[t * its.experts], lse);
+    Numbers sel =
+        chosen ? Numbers(chosen->begin() + t * its.top, chosen->begin() + (t + 1) * its.top) : choose(its, p, bias);
+    double sum = 0;
+    for (int32_t e : sel)
+      sum += p[e], ++made.counts[e];
+    for (int32_t e : sel)
+      made.w.push_back(its.scale * p[e] / (its.renormalises ? sum : 1));
+    made.p.insert(made.p.end(), p.begin(), p.end());
+    made.lse.push_back(lse);
+    made.sel.insert(made.sel.end(), sel.begin(), sel.end());
+  }
+  Numbers rows(made.sel.size()), places(made.sel.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  std::stable_sort(rows.begin(), rows.end(), [&](int32_t a, int32_t b) { return made.sel[a] < made.sel[b]; });
+  for (size_t row = 0; row < rows.size(); ++row)
+    places[rows[row]] = int32_t(row);
+  made.places = places;
+  return made;
+}
+
+/// The two losses of a router, by their definitions; `chosen` says how often, which has no gradient.
+double lossesOf(const RouterCase &its, const Values &logits, const Numbers &chosen) {
+  Values bias(its.experts, 0);
+  Routed made = routed(its, logits, bias, &chosen);
+  double balance = 0, z = 0;
+  for (int64_t first = 0; first < its.tokens; first += its.group)
+    for (int64_t e = 0; e < its.experts; ++e) {
+      double often = 0, mean = 0;
+      for (int64_t t = first; t < first + its.group; ++t) {
+        const double *p = &made.p[t * its.experts];
+        mean += p[e] / (its.sigmoid ? std::accumulate(p, p + its.experts, 0.0) : 1) / double(its.group);
+        for (int64_t j = 0; j < its.top; ++j)
+          often += chosen[t * its.top + j] == e;
+      }
+      balance += often / double(its.group) * mean;
+    }
+  for (double lse : made.lse)
+    z += lse * lse;
+  return its.balance * double(its.experts) / double(its.top) * balance * double(its.group) / double(its.tokens) +
+         its.z * z / double(its.tokens);
+}
+
+std::vector<std::string> flagsOf(const RouterCase &its) {
+  std::vector<std::string> flags;
+  if (its.renormalises)
+    flags.emplace_back("renormalise");
+  if (its.sigmoid)
+    flags.emplace_back("sigmoid");
+  return flags;
+}
+
+/// The rows of each expert, one behind the other.
+const Numbers segments[] = {{3, 0, 5}, {600, 7, 0, 1}, {0, 0, 4}, {1, 1}};
+
+size_t total(const Numbers &counts) { return size_t(std::accumulate(counts.begin(), counts.end(), 0)); }
+
+/// Sums of products, expert by expert: c[i, j] of rows, or [e, i, j] of all rows of e.
+Values products(const Numbers &counts, const Values &a, const Values &b, int64_t in, int64_t out, char what) {
+  Values c(what == 'w' ? counts.size() * in * out : total(counts) * (what == 'y' ? out : in), 0);
+  size_t row = 0;
+  for (size_t e = 0; e < counts.size(); ++e)
+    for (int32_t end = counts[e]; end > 0; --end, ++row)
+      for (int64_t i = 0; i < in; ++i)
+        for (int64_t j = 0; j < out; ++j)
+          if (size_t at = (e * in + i) * out + j; what == 'y') // x w
+            c[row * out + j] += a[row * in + i] * b[at];
+          else if (what == 'x') // dy w^T
+            c[row * in + i] += a[row * out + j] * b[at];
+          else // x^T dy
+            c[at] += a[row * in + i] * b[row * out + j];
+  return c;
+}
+
+/// Longer sums have more roundings.
+double productTolerance(Type type) { return isHalf(type) ? toleranceOf(type) : 4 * toleranceOf(type); }
+
+} // namespace
+
+/// Scores are multiples of 1/4, so that many are equal: the lower expert is chosen.
+TEST(KernelsExperts, Route) {
+  for (Type type : {Type::F32, Type::F64})
+    for (const RouterCase &its : routers) {
+      std::vector<double> params = {its.scale, its.balance, its.z};
+      if (its.groups > 1)
+        params.insert(params.end(), {double(its.groups), double(its.best)});
+      OneOp op("route", type, {its.tokens, its.experts, its.top, its.group}, params, flagsOf(its));
+      Values logits = random(its.tokens * its.experts, 1), bias(its.experts);
+      for (double &value : logits)
+        value = std::round(value * 4) / 4;
+      for (size_t i = 0; i < bias.size(); ++i)
+        bias[i] = i % 3 ? 0.125 : -0.25;
+      Routed expected = routed(its, logits, bias);
+      const size_t choices = its.tokens * its.top;
+      Array w(type, choices), p(type, logits.size()), lse(type, its.tokens), biases(type, bias);
+      Numbers sel(choices), places(choices), counts(its.experts);
+      op(pp_route, Array(type, logits), its.hasBias ? biases.data() : nullptr, w, sel.data(), p, lse, places.data(),
+         counts.data());
+      EXPECT_EQ(sel, expected.sel);
+      EXPECT_EQ(places, expected.places);
+      EXPECT_EQ(counts, expected.counts);
+      expectNear(w.get(), expected.w, toleranceOf(type), "w");
+      expectNear(p.get(), expected.p, toleranceOf(type), "p");
+      expectNear(lse.get(), expected.lse, toleranceOf(type), "lse");
+      const RouterSums &sums = op.rank.routed;
+      EXPECT_NEAR(sums.balance + sums.z, lossesOf(its, logits, expected.sel), 1e-5);
+      EXPECT_EQ(sums.rows, int64_t(choices));
+      EXPECT_EQ(sums.fewest, *std::min_element(counts.begin(), counts.end()));
+      EXPECT_EQ(sums.most, *std::max_element(counts.begin(), counts.end()));
+    }
+}
+
+/// The bias chooses, but is not in the weights; two calls give the same bits.
+TEST(KernelsExperts, BiasOf16Bits) {
+  for (Type type : halfTypes) {
+    OneOp op("route", type, {1, 4, 2, 1}, {1, 0, 0}, {"sigmoid"});
+    Array logits(Type::F32, Values{2, 1, 0, -1}), bias(type, Values{0, 0, 0, 8}), w(Type::F32, 2), p(Type::F32, 4),
+        lse(Type::F32, 1);
+    Numbers sel(2), places(2), counts(4);
+    op(pp_route, logits, bias, w, sel.data(), p, lse, places.data(), counts.data());
+    EXPECT_EQ(sel, (Numbers{3, 0}));
+    expectNear(w.get(), {1 / (1 + std::exp(1.0)), 1 / (1 + std::exp(-2.0))}, 1e-6, "w");
+    const Values first = w.get();
+    op(pp_route, logits, bias, w, sel.data(), p, lse, places.data(), counts.data());
+    expectEqual(w.get(), first, "again");
+  }
+}
+
+/// By finite differences of the weights and of both losses, with a loss scale; choices stay what they are.
+TEST(KernelsExperts, RouteBackward) {
+  for (Type type : {Type::F32, Type::F64})
+    for (const RouterCase &its : routers) {
+      const double lossScale = 4, tokens = double(its.tokens);
+      const double perCount = its.balance * double(its.experts) / double(its.top) / double(its.group) / tokens;
+      OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group},
+               {its.scale, perCount, 2 * its.z / tokens}, flagsOf(its));
+      op.rank.optimizer.lossScale = lossScale;
+      Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
+      Routed made = routed(its, logits, bias);
+      Values dw = rounded(type, random(made.w.size(), 4));
+      auto whole = [&](const Values &at) {
+        Values y = routed(its, at, bias, &made.sel).w;
+        double sum = lossScale * lossesOf(its, at, made.sel);
+        for (size_t i = 0; i < y.size(); ++i)
+          sum += dw[i] * y[i];
+        return Values{sum};
+      };
+      Array lse(type, made.lse), dlogits(type, logits.size());
+      op(pp_route_bwd, Array(type, dw), Array(type, made.w), made.sel, Array(type, made.p),
+         its.z != 0 ? lse.data() : nullptr, dlogits);
+      expectNear(dlogits.get(), finiteDifferences(whole, logits, {1}), type == Type::F64 ? 1e-9 : 1e-4, "dlogits");
+    }
+}
+
+/// Experts without rows, one with more than 512, and widths beyond 512.
+TEST(KernelsExperts, Products) {
+  for (Type type : allTypes)
+    for (const Numbers &counts : segments)
+      for (auto [in, out] : {std::pair<int64_t, int64_t>{6, 10}, {530, 9}}) {
+        const int64_t rows = int64_t(total(counts)), n = int64_t(counts.size());
+        const std::vector<int64_t> dims = {rows, in, out, n};
+        const Type acc = accOf(type);
+        Values x = rounded(type, random(rows * in, 1)), w = rounded(type, random(n * in * out, 2, 0.3)),
+               dy = rounded(type, random(rows * out, 3));
+        Array y(type, rows * out);
+        OneOp forward("expert_linear", type, dims);
+        forward(pp_expert_linear, Array(type, x), Array(type, w), counts, y);
+        expectNear(y.get(), products(counts, x, w, in, out, 'y'), productTolerance(type), "y");
+        const Values first = y.get();
+        forward(pp_expert_linear, Array(type, x), Array(type, w), counts, y);
+        expectEqual(y.get(), first, "again");
+        for (bool adds : {false, true}) {
+          const std::vector<std::string> flags(adds, "accumulate");
+          Values before = rounded(type, random(rows * in, 5)), sums = rounded(acc, random(n * in * out, 6));
+          Values dx = products(counts, dy, w, in, out, 'x'), dw = products(counts, x, dy, in, out, 'w');
+          for (size_t i = 0; i < dx.size() && adds; ++i)
+            dx[i] += before[i];
+          for (size_t i = 0; i < dw.size() && adds; ++i)
+            dw[i] += sums[i];
+          Array gotX(type, before), gotW(acc, sums);
+          OneOp("expert_linear_dx", type, dims, {}, flags)(pp_expert_linear_dx, Array(type, dy), Array(type, w), counts,
+                                                           gotX);
+          OneOp("expert_linear_dw", type, dims, {}, flags)(pp_expert_linear_dw, Array(type, x), Array(type, dy), counts,
+                                                           gotW);
+          expectNear(gotX.get(), dx, productTolerance(type), "dx");
+          expectNear(gotW.get(), dw, productTolerance(acc), "dw");
+        }
+      }
+}
+
+/// Rows are copied to their places and back; w multiplies them, and its gradient is a sum over a row.
+TEST(KernelsExperts, Rows) {
+  const int64_t tokens = 7, top = 3, h = 300;
+  for (Type type : allTypes) {
+    const Type acc = accOf(type);
+    const std::vector<int64_t> dims = {tokens, top, h};
+    Numbers places(tokens * top);
+    std::iota(places.begin(), places.end(), 0);
+    std::shuffle(places.begin(), places.end(), std::mt19937(7));
+    Values x = rounded(type, random(tokens * h, 1)), w = rounded(acc, random(tokens * top, 2)),
+           dy = rounded(type, random(tokens * top * h, 3)), before = rounded(type, random(tokens * h, 4));
+    Values rows(tokens * top * h), scaled(rows.size()), da(rows.size()), dw(w.size(), 0), sums = before;
+    for (size_t i = 0; i < places.size(); ++i)
+      for (int64_t c = 0; c < h; ++c) {
+        const size_t at = places[i] * h + c;
+        rows[at] = x[i / top * h + c];
+        scaled[at] = w[i] * rows[at];
+        da[at] = w[i] * dy[at];
+        dw[i] += dy[at] * rows[at];
+        sums[i / top * h + c] += rows[at];
+      }
+    Array got(type, rows.size()), y(type, rows.size()), gotA(type, rows.size()), gotW(acc, w.size()), all(type, before);
+    OneOp("dispatch", type, dims)(pp_dispatch, Array(type, x), places, got);
+    expectEqual(got.get(), rows, "rows");
+    OneOp("scale_rows", type, dims)(pp_scale_rows, got, Array(acc, w), places, y);
+    expectNear(y.get(), scaled, toleranceOf(type), "scaled");
+    OneOp("scale_rows_bwd", type, dims)(pp_scale_rows_bwd, Array(type, dy), got, Array(acc, w), places, gotA, gotW);
+    expectNear(gotA.get(), da, toleranceOf(type), "da");
+    expectNear(gotW.get(), dw, 4 * toleranceOf(acc), "dw");
+    OneOp("combine", type, dims, {}, {"accumulate"})(pp_combine, got, places, all);
+    expectNear(all.get(), sums, toleranceOf(type), "y");
+  }
+}
+
+/// 12 tokens with two choices of six experts: 4 is the mean, so 3 times 1, 7, 4, 4, 8, 0 less 12.
+TEST(KernelsExperts, LoadAndSteer) {
+  for (Type type : {Type::F32, Type::F64}) {
+    const Numbers counts = {1, 7, 4, 4, 8, 0};
+    Array load(type, Values(6, 100));
+    OneOp("expert_load", type, {6, 24, 2})(pp_expert_load, counts, load);
+    expectEqual(load.get(), {-9, 9, 0, 0, 12, -12}, "load");
+    OneOp("expert_load", type, {6, 24, 2}, {}, {"accumulate"})(pp_expert_load, counts, load);
+    expectEqual(load.get(), {-18, 18, 0, 0, 24, -24}, "sum");
+  }
+  for (Type type : allTypes)
+    for (double norm : {2.0, double(INFINITY)}) {
+      const Type acc = accOf(type);
+      OneOp op("steer", type, {4}, {0.125});
+      op.rank.optimizer.skips = true; // as f16 has it
+      op.rank.optimizer.lr = 1e6, op.rank.optimizer.weightDecay = 0.1, op.rank.optimizer.clip = 1e-3;
+      Values w = {1, -2, 0.5, 4}, next = {1.125, -2.125, 0.5, 3.875};
+      Array weights(type, w), master(acc, w);
+      op(pp_steer, Array(acc, Values{-3, 40, 0, 0.25}), Array(Type::F64, Values{norm}), weights,
+         isHalf(type) ? master.data() : nullptr);
+      expectEqual(weights.get(), std::isinf(norm) ? w : next, "w");
+      expectEqual((isHalf(type) ? master : weights).get(), std::isinf(norm) ? w : next, "master");
+    }
+}
+
+TEST(KernelsExperts, Refusals) {
+  EXPECT_NE(refusal({"route", Type::F32, {4, 3, 4, 4}, {1, 0, 0}, {}}).find("4 choices of 3 experts"),
+            std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 4, 4}, {1, 0, 0, 3, 1}, {}}).find("1 of 3 groups of 6 experts"),
+            std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 3}, {1, 0, 0}, {}}).find("groups of 3 do not divide 4 tokens"),
+            std::string::npos);
+  EXPECT_NE(refusal({"route", Type::F32, {4, 6, 2, 4}, {1, 0, 0, 3}, {}}).find("expected 3 params, or two of groups"),
+            std::string::npos);
+}
