@@ -177,6 +177,18 @@ LogicalResult ModelWeights::checkName(const ModelWeight &weight, StringRef name)
   return success();
 }
 
+/// A name in checkpoints: `{n}` is the number of layers, and `{n+1}` one more.
+std::string ModelWeights::numbered(std::string name) const {
+  auto *layers = find_if(parameters.bindings, [](Binding &binding) { return binding.name.text == "layers"; });
+  for (size_t at = 0; (at = name.find("{n", at)) != std::string::npos; ++at) {
+    StringRef rest = StringRef(name).substr(at + 2);
+    int64_t more = 0;
+    if (rest.consume_front("+") ? !rest.consumeInteger(10, more) && rest.consume_front("}") : rest.consume_front("}"))
+      name.replace(at, name.size() - at - rest.size(), std::to_string(*layers->value.asInt() + more));
+  }
+  return name;
+}
+
 FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
   const WeightDeclaration &declared = *weight.declared;
   auto init = initOf(declared);
@@ -205,10 +217,7 @@ FailureOr<nn::WeightAttr> ModelWeights::attributeOf(const ModelWeight &weight) {
       return evaluator.fail(text->at, weight.kind
                                           ? "this weight is in every layer; its name needs `{l}`, the layer"
                                           : "this weight is in no layer; its name has no `" + number.str() + "`");
-    name = text->name.str();
-    auto *layers = find_if(parameters.bindings, [](Binding &binding) { return binding.name.text == "layers"; });
-    for (size_t at; (at = name.find("{n}")) != std::string::npos;)
-      name.replace(at, 3, layers->value.text());
+    name = numbered(text->name.str());
     if (failed(checkName(weight, name)))
       return failure();
   }

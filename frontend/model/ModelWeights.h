@@ -31,6 +31,7 @@ public:
   /// The declaration of a weight that the part which was asked for last does not have, as its condition is false.
   const WeightDeclaration *findAbsent(const Expr *expr) const;
   mlir::FailureOr<mlir::RankedTensorType> typeOf(const WeightDeclaration &weight);
+  [[nodiscard]] std::string numbered(std::string name) const;
   mlir::FailureOr<nn::WeightAttr> attributeOf(const ModelWeight &weight);
   /// The branch of a conditional that is taken.
   mlir::FailureOr<const Expr *> branch(const Expr *conditional);

@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Judges llama_mtp.pipe, which predicts further tokens: losses and gradients against those of transformers."""
+"""Judges llama_mtp.pipe and llama_mtp2.pipe, which predict further tokens: losses and gradients of transformers."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: mtp.py PP_COMPILE FOLDER
-# Inputs/mtp.json holds what mtp_oracle.py has from transformers for the same weights and rows, in f64: by kind of
-# weight the norm of the gradient, and its product with a direction.
+# Inputs/mtp.json and mtp2.json hold what mtp_oracle.py has from transformers for the same weights and rows, in f64: by
+# kind of weight the norm of the gradient, and its product with a direction.
 import json, os, sys
 import families, harness
 
 SIZES = dict(layers=4, hidden=20, heads=2, kv_heads=1, ffn=33, vocab=256, sequence=18)
 ROWS, WEIGHT = 8, 0.3
-# The further layer is in the last stage, with the loss.
+# The further layers are in the last stage, with the loss.
 SCHEDULES = (dict(schedule="single", ranks=1), dict(schedule="1f1b"), dict(schedule="zb_v", ranks=2),
              dict(schedule="weipipe_interleave"), dict(schedule="fsdp"), dict(schedule="helixpipe"),
              dict(schedule="slimpipe", slices=4), dict(schedule="megatron", layout="Et|tt|t|L"),
              dict(schedule="interleaved", ranks=2), dict(schedule="1f1b_recompute"),
              dict(schedule="1f1b", microbatches=2, **{"mesh.data": 2}),
              dict(schedule="weipipe_interleave", ranks=2, microbatches=2, **{"mesh.data": 2}))
+TWICE = (dict(schedule="single", ranks=1), dict(schedule="1f1b"), dict(schedule="zb_v", ranks=2),
+         dict(schedule="weipipe_interleave"), dict(schedule="fsdp"), dict(schedule="slimpipe", slices=4))
 TOLERANCE = 1e-9
 
 
@@ -54,8 +56,10 @@ def judge(compiler, folder, name, schedules, sizes, train=harness.TRAIN):
 def main():
     compiler, folder = sys.argv[1:3]
     os.makedirs(folder, exist_ok=True)
-    train = harness.add_models(folder, os.path.join(harness.ROOT, "stdlib", "models", "llama_mtp.pipe"))
-    return judge(compiler, folder, "mtp", SCHEDULES, SIZES | dict(model="llama_mtp"), train)
+    models = os.path.join(harness.ROOT, "stdlib", "models")
+    train = harness.add_models(folder, os.path.join(models, "llama_mtp.pipe"), os.path.join(models, "llama_mtp2.pipe"))
+    status = judge(compiler, folder, "mtp", SCHEDULES, SIZES | dict(model="llama_mtp"), train)
+    return judge(compiler, folder, "mtp2", TWICE, SIZES | dict(model="llama_mtp2"), train) or status
 
 
 if __name__ == "__main__":

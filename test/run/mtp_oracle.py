@@ -2,9 +2,10 @@
 """Asks transformers for the losses and gradients that mtp.py compares with; it needs torch, so no test runs it."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: mtp_oracle.py > Inputs/mtp.json
+# usage: mtp_oracle.py 1 > Inputs/mtp.json; mtp_oracle.py 2 > Inputs/mtp2.json
 # Made with transformers 5.23.0 and torch 2.15.0, in f64 as families_oracle.py says. The layer that predicts the token
-# after the next one is a LlamaModel of one layer, whose last norm is the one of the shared head.
+# after the next one is a LlamaModel of one layer, whose last norm is the one of the shared head; behind it stands the
+# layer that predicts the token after that one.
 import json, sys
 import families_oracle  # first: it makes torch compute in f64
 import torch, transformers
@@ -19,16 +20,34 @@ def config(layers):
         rope_theta=10000.0, tie_word_embeddings=False, attn_implementation="eager")
 
 
+class Further:
+    """A further layer: its modules, and the names that its weights have in files."""
+
+    def __init__(self, hidden, number):
+        self.block = transformers.LlamaModel(config(1))
+        self.modules = {"enorm": torch.nn.RMSNorm(hidden, eps=1e-5), "hnorm": torch.nn.RMSNorm(hidden, eps=1e-5),
+                        "eh_proj": torch.nn.Linear(2 * hidden, hidden, bias=False)}
+        prefix = f"model.layers.{number}."
+        self.named = {prefix + name.removeprefix("layers.0."): weight
+                      for name, weight in self.block.named_parameters() if name.startswith("layers.0.")}
+        self.named |= {f"{prefix}{name}.weight": module.weight for name, module in self.modules.items()}
+        self.named[prefix + "shared_head.norm.weight"] = self.block.norm.weight
+
+    def run(self, h, embedded):
+        """What the layer makes of h, before its norm and behind it."""
+        seen = {}
+        self.block.norm.register_forward_pre_hook(lambda module, given: seen.update(h=given[0]))
+        both = torch.cat([self.modules["enorm"](embedded), self.modules["hnorm"](h)], -1)
+        made = self.block.train()(inputs_embeds=self.modules["eh_proj"](both), use_cache=False).last_hidden_state
+        return seen["h"], made
+
+
 def main():
-    n, hidden = mtp.SIZES["layers"], mtp.SIZES["hidden"]
-    trunk, block = transformers.LlamaForCausalLM(config(n)), transformers.LlamaModel(config(1))
-    more = {"enorm": torch.nn.RMSNorm(hidden, eps=1e-5), "hnorm": torch.nn.RMSNorm(hidden, eps=1e-5),
-            "eh_proj": torch.nn.Linear(2 * hidden, hidden, bias=False)}
+    n, hidden, depth = mtp.SIZES["layers"], mtp.SIZES["hidden"], int(sys.argv[1])
+    trunk, layers = transformers.LlamaForCausalLM(config(n)), [Further(hidden, n + k) for k in range(depth)]
     named = dict(trunk.named_parameters())
-    named |= {f"model.layers.{n}." + name.removeprefix("layers.0."): weight
-              for name, weight in block.named_parameters() if name.startswith("layers.0.")}
-    named |= {f"model.layers.{n}.{name}.weight": module.weight for name, module in more.items()}
-    named[f"model.layers.{n}.shared_head.norm.weight"] = block.norm.weight
+    for layer in layers:
+        named |= layer.named
     with torch.no_grad():
         for name, weight in named.items():
             weight.copy_(torch.tensor(families.weight_of(name, list(weight.shape))[1]).reshape(weight.shape))
@@ -39,11 +58,12 @@ def main():
     trunk.model.norm.register_forward_pre_hook(lambda module, given: seen.update(h=given[0]))
     logits = trunk.train()(input_ids=tokens, use_cache=False).logits
     entropy = torch.nn.functional.cross_entropy
-    loss = entropy(logits.flatten(0, 1), targets.flatten())
-    ahead = torch.cat([tokens[:, 1:], torch.zeros_like(tokens[:, :1])], 1)
-    both = torch.cat([more["enorm"](trunk.model.embed_tokens(ahead)), more["hnorm"](seen["h"])], -1)
-    further = trunk.lm_head(block.train()(inputs_embeds=more["eh_proj"](both), use_cache=False).last_hidden_state)
-    weighted = mtp.WEIGHT * entropy(further[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
+    loss, h, weighted = entropy(logits.flatten(0, 1), targets.flatten()), seen["h"], 0
+    for k, layer in enumerate(layers, 1):
+        ahead = torch.cat([tokens[:, k:], torch.zeros_like(tokens[:, :k])], 1)
+        h, made = layer.run(h, trunk.model.embed_tokens(ahead))
+        further = trunk.lm_head(made)[:, :-k]
+        weighted = weighted + mtp.WEIGHT / depth * entropy(further.flatten(0, 1), targets[:, k:].flatten())
     (loss + weighted).backward()
     gradients = {name: (None, weight.grad.flatten().tolist()) for name, weight in named.items()}
     json.dump({"loss": loss.item(), "mtp": weighted.item(), "gradients": families.summary(gradients)}, sys.stdout,
