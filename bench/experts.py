@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""Trains a mixture of experts and a dense model of equal active parameters on the same text; prints both losses."""
+"""Trains a mixture of experts and a dense model of equal active parameters on the same text; or simulates schedules."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/experts.py [-c PP_COMPILE] [--steps 600] [--seed 1] [--folder build/experts]
+# usage: bench/experts.py [-c PP_COMPILE] [--steps 3000] [--seed 1] [--folder build/experts] [-D name=value]..
+#        bench/experts.py --passing [-c PP_COMPILE] [-D name=value]..
 # The text is what the repository tracks: its pages, sources and tests, as bytes. mixtral has 8 experts, of which each
 # token goes through 2, with the balance of its router; llama has one MLP that is twice as wide, so as many products a
-# token but for the router. Everything else is the same: 4 layers, hidden 128, 1F1B on two ranks, 1024 tokens a step.
-# Losses are means over the steps since the row before.
-import argparse, os, subprocess, sys
+# token but for the router. Everything else is the same: 4 layers, hidden 64, 1F1B on two ranks, 1024 tokens a step.
+# Losses are means over the steps since the row before. -D is for both, and `experts.NAME=VALUE` for the mixture alone.
+# --passing: what schedules that pass weights pay for experts, whose weights travel whether tokens chose them or not.
+# The simulator's steps of three schedules on 8 ranks of a node, for a dense model and for mixtures of 4, 8 and 16
+# experts with the same active parameters.
+import argparse, json, os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "test", "run"))
 import harness
 
-SIZES = dict(schedule="1f1b", ranks=2, microbatches=4, layers=4, hidden=128, heads=4, kv_heads=2, vocab=256,
-             sequence=128, microbatch=2)
-MODELS = {"8 experts, 2 of them": dict(model="mixtral", ffn=192, experts=8, top=2, balance=0.01),
-          "dense": dict(model="llama", ffn=384)}
+SIZES = dict(schedule="1f1b", ranks=2, microbatches=4, layers=4, hidden=64, heads=4, kv_heads=2, vocab=256,
+             sequence=128, microbatch=2, lr=2e-3, warmup=100)
+MODELS = {"8 experts, 2 of them": dict(model="mixtral", ffn=96, experts=8, top=2, balance=0.001),
+          "dense": dict(model="llama", ffn=192)}
 ENDS = (".md", ".h", ".cpp", ".py", ".td", ".pipe", ".cu")
 
 
@@ -28,17 +32,53 @@ def write_text(path):
     return path
 
 
+PASSED = dict(ranks=8, microbatches=16, layers=16, hidden=2048, heads=16, kv_heads=4, vocab=32000, sequence=4096,
+              microbatch=2, precision="bf16")
+CLUSTERS = ("h100_ndr", "a800_nvlink_10gbe", "a800_pcie_10gbe")
+
+
+def step_of(compiler, cluster, values):
+    """The simulated step in seconds, where each rank has as much memory as it needs."""
+    defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+    train = os.path.join(harness.ROOT, "examples", "train.pipe")
+    done = harness.call([compiler, train, *defines, f"--cluster={cluster}", "--memory-limit=4000GB",
+                         "--emit=stats"])
+    return json.loads(done.stdout)["step"]
+
+
+def print_passing(compiler, given):
+    print("| cluster | model | 1F1B | WeiPipe | TawPipe |\n|---|---|---:|---:|---:|")
+    for cluster in CLUSTERS:
+        for experts in (0, 4, 8, 16):
+            model = dict(model="llama", ffn=5632)
+            if experts:
+                model = dict(model="mixtral", ffn=2816, experts=experts, top=2)
+            steps = [step_of(compiler, cluster, PASSED | model | dict(schedule=schedule) | given)
+                     for schedule in ("1f1b", "weipipe_interleave", "tawpipe")]
+            name = f"{experts} experts, 2 of them" if experts else "dense"
+            print(f"| {cluster} | {name} | {steps[0]:.2f} s | "
+                  + " | ".join(f"{step:.2f} s, {step / steps[0]:.2f} x" for step in steps[1:]) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", "--compiler", default=os.path.join(harness.ROOT, "build", "bin", "pp-compile"))
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--passing", action="store_true")
+    parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--folder", default=os.path.join(harness.ROOT, "build", "experts"))
     arguments = parser.parse_args()
+    given = dict(word.split("=") for word in arguments.D)
+    if arguments.passing:
+        return print_passing(arguments.compiler, given)
     os.makedirs(arguments.folder, exist_ok=True)
     text, lines = write_text(os.path.join(arguments.folder, "text.txt")), {}
     for number, (name, values) in enumerate(MODELS.items()):
-        program = harness.compile_train(arguments.compiler, os.path.join(arguments.folder, str(number)), SIZES | values)
+        own = {key.removeprefix("experts."): value for key, value in given.items()
+               if not key.startswith("experts.") or values["model"] == "mixtral"}
+        program = harness.compile_train(arguments.compiler, os.path.join(arguments.folder, str(number)),
+                                        SIZES | values | own)
         log = program + ".jsonl"
         harness.call([program, "--in-process", "--data", text, "--shuffle", "--seed", str(arguments.seed),
                       "--steps", str(arguments.steps), "--log", log])

@@ -113,6 +113,8 @@ VARIANTS = {
     "qwen3_moe_biases": llama_like("qwen3_moe", 24, 4, 2, 33, moe_intermediate_size=11, num_local_experts=6,
                                    num_experts_per_tok=2, attention_bias=True, tie_word_embeddings=True,
                                    use_sliding_window=True, sliding_window=5),
+    "qwen3_moe_some": llama_like("qwen3_moe", 20, 2, 1, 33, head_dim=8, moe_intermediate_size=9, num_experts=7,
+                                 num_experts_per_tok=3, mlp_only_layers=[3], decoder_sparse_step=2),
     "olmoe": llama_like("olmoe", 20, 2, 1, 13, num_experts=6, num_experts_per_tok=4),
     "olmoe_one": llama_like("olmoe", 24, 4, 2, 21, num_experts=3, num_experts_per_tok=1, attention_bias=True,
                             norm_topk_prob=True, pad_token_id=101),

@@ -44,7 +44,7 @@ def experts_of(model):
 
 def tensors(model):
     """By the names in files: a parameter, and which part of it."""
-    if not hasattr(model, "model") or not hasattr(model.model.layers[-1].mlp, "experts"):
+    if not hasattr(model, "model") or not any(hasattr(block.mlp, "experts") for block in model.model.layers):
         return {name: (weight, ...) for name, weight in parameters(model).items()}
     return {name: (weight, ...) for name, weight in parameters(model).items()
             if ".experts." not in name and ".mlp.gate." not in name} | experts_of(model)
