@@ -152,6 +152,8 @@ private:
     made.parameters = list<Name>([&] {
       Name name = expectName();
       sources.push_back(take("from") ? expectName() : Name());
+      if (!sources.back().text.empty() && at("["))
+        fail(peek().at, "`from` names a part that exists once, not `" + sources.back().text + "` of some layer");
       aheads.push_back(!sources.back().text.empty() && take("+") ? expression() : nullptr);
       return name;
     });
