@@ -76,8 +76,10 @@ json::Object pp::fingerprintOf(ProgramOp program) {
     if (auto number = train.getAs<IntegerAttr>(key))
       made[key] = number.getInt();
   made["ranks"] = static_cast<int64_t>(program.getRanks());
-  if (MeshAttr mesh = program.getMeshAttr())
+  if (MeshAttr mesh = program.getMeshAttr()) {
     made["replicas"] = mesh.sizeOf(Axis::data);
+    made["context"] = mesh.sizeOf(Axis::context);
+  }
   made["microbatches"] = static_cast<int64_t>(program.getMicrobatches());
   made["slices"] = static_cast<int64_t>(program.getSlices());
   made["target"] = program.getTarget().value_or("cpu");
@@ -115,12 +117,14 @@ std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool
     const json::Value *theirs = found->get(key), *ours = own.get(key);
     return theirs && ours && *theirs != *ours;
   };
-  for (StringRef key : {"model", "schedule", "ranks", "replicas", "microbatches", "slices", "layers", "batch",
-                        "sequence", "vocab", "precision", "gradients", "target"})
+  for (StringRef key : {"model", "schedule", "ranks", "replicas", "context", "microbatches", "slices", "layers",
+                        "batch", "sequence", "vocab", "precision", "gradients", "target"})
     if (differs(key))
       return (Twine("is of another program: its `") + key + "` is " + Hash::str(*found->get(key)) + ", expected " +
               Hash::str(*own.get(key)))
           .str();
+  if (!inOrder && program->hasAttr(kPlannedAttr))
+    return "";
   if (differs("tasks"))
     return "is of another program: its tasks work on tensors of other sizes, or are others";
   if (differs("units"))

@@ -14,6 +14,7 @@ llvm::json::Object fingerprintOf(pipeline::ProgramOp program);
 
 /// What is wrong with a file whose root this is: it does not say what it was made from, or that was another program,
 /// with the first difference. Empty if it is of this program; `inOrder`: with the same messages in the same order.
+/// Without, a program that was planned is compared by its sizes alone.
 std::string differenceFrom(pipeline::ProgramOp program, const llvm::json::Object &root, bool inOrder);
 
 } // namespace pp

@@ -106,6 +106,9 @@ FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
   if (auto gather = dyn_cast<nn::AllGatherOp>(op.getOperation()))
     for (int64_t extent : message.type.getShape().take_front(gather.getDim()))
       outer *= extent;
+  message.zigzag = isa<nn::GatherRunsOp, nn::ScatterRunsOp>(op);
+  if (message.zigzag)
+    outer = 2 * message.type.getDimSize(0);
   int64_t bytes = message.bytes() / (outer * message.members);
   for (int64_t i = 0; i <= outer * message.members; ++i)
     message.cuts.push_back(i * bytes);

@@ -41,6 +41,8 @@ struct InnerMessage {
   mlir::RankedTensorType type; ///< of the whole: the result, or what is scattered
   /// Of a gather or a scatter, what each member has of the whole's bytes, as in `pipeline.post`.
   llvm::SmallVector<int64_t> cuts;
+  /// In every second round of members they come backwards: two runs of a sequence.
+  bool zigzag = false;
   /// Of the whole.
   int64_t bytes() const;
   /// Bytes that come to each device from the others.

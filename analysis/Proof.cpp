@@ -159,7 +159,7 @@ static std::vector<Proof::MeshAxis> describeMesh(ProgramOp program) {
     if (exchanges.count(axis))
       axes.back().step.push_back({"exchanges", exchanges[axis]});
     for (auto [role, count] : sums)
-      if (axis == Axis::data)
+      if (llvm::is_contained(mesh.sumAxes(), axis))
         axes.back().step.push_back({stringifyRole(role), count});
   }
   return axes;

@@ -2,7 +2,7 @@
 """Measures steps on meshes beside one device of one thread, in one round after the other, and compile times."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/meshes.py [-c PP_COMPILE] [--rounds 5] [--folder build/meshes] [-D name=value]..
+# usage: bench/meshes.py [-c PP_COMPILE] [--rounds 5] [--folder build/meshes] [--only WORD] [-D name=value]..
 # llama, hidden 512, 512 tokens a sequence, f32; 8 sequences a step in every row. A row is the least step of all rounds
 # but the first of each run; its ratio is that to one device in the same round, the median over rounds. Two devices
 # need two cores that do nothing else.
@@ -16,6 +16,8 @@ ROWS = (("one device", 8, {}, "threads"),
         ("tensor 2, over MPI", 8, {"mesh.tensor": 2}, "mpi"),
         ("tensor 2, sequence", 8, {"mesh.tensor": 2, "mesh.sequence": "true"}, "threads"),
         ("tensor 2, sequence, over MPI", 8, {"mesh.tensor": 2, "mesh.sequence": "true"}, "mpi"),
+        ("context 2", 8, {"mesh.context": 2}, "threads"),
+        ("context 2, over MPI", 8, {"mesh.context": 2}, "mpi"),
         ("data 2", 4, {"mesh.data": 2}, "threads"),
         ("data 2, over MPI", 4, {"mesh.data": 2}, "mpi"),
         ("data 2, zero 1", 4, {"mesh.data": 2, "mesh.zero": 1}, "threads"))
@@ -26,18 +28,20 @@ def main():
     parser.add_argument("-c", "--compiler", default=os.path.join(harness.ROOT, "build", "bin", "pp-compile"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=os.path.join(harness.ROOT, "build", "meshes"))
+    parser.add_argument("--only", default="", help="rows whose name has this word, beside one device")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     os.makedirs(arguments.folder, exist_ok=True)
     text = harness.write_text(arguments.folder)
-    made, steps = [], {name: [] for name, *_ in ROWS}
-    for number, (name, microbatches, axes, transport) in enumerate(ROWS):
+    rows = [row for row in ROWS if arguments.only in row[0] or not row[2]]
+    made, steps = [], {name: [] for name, *_ in rows}
+    for number, (name, microbatches, axes, transport) in enumerate(rows):
         values = SIZES | dict(schedule="single", microbatches=microbatches) | axes
         values |= dict(given.split("=") for given in arguments.D)
         made.append(harness.compile_train(arguments.compiler, os.path.join(arguments.folder, str(number)), values))
     os.environ["PP_THREADS"] = harness.ENVIRONMENT["PP_THREADS"] = "1"
     for _ in range(arguments.rounds):
-        for program, (name, _, axes, transport) in zip(made, ROWS):
+        for program, (name, _, axes, transport) in zip(made, rows):
             devices = 2 if axes else 1
             log = program + ".jsonl"
             harness.call([*harness.launch(program, devices, transport), "--data", text, "--steps", "4", "--log", log])

@@ -110,6 +110,11 @@ mlir::OwningOpRef<mlir::ModuleOp> pp::importPipe(SourceMgr &manager, mlir::MLIRC
     return nullptr;
   if (options.aloneMicrobatches && failed(loader.loadImport({"std/single.pipe", loader.declared.begin}, "")))
     return nullptr;
+  if (const auto &given = options.replacement) {
+    unsigned text = manager.AddNewSourceBuffer(MemoryBuffer::getMemBufferCopy(given->text, given->schedule), SMLoc());
+    if (failed(loader.load(text)))
+      return nullptr;
+  }
   auto isWanted = [&](const Cluster *cluster) { return cluster->name.text == options.cluster; };
   if (!options.cluster.empty() && none_of(loader.declared.clusters, isWanted) &&
       failed(loader.loadImport({"std/clusters.pipe", loader.declared.begin}, "")))

@@ -7,11 +7,18 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 #include "llvm/Support/SourceMgr.h"
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace pp {
+
+/// A schedule in place of what `train` names: declarations beside those of the file, and which of all with which ints.
+struct Replacement {
+  std::string text, schedule;
+  std::vector<std::pair<std::string, int64_t>> arguments;
+};
 
 struct FrontendOptions {
   /// `-D name=value`, in order; the last of a name counts.
@@ -32,6 +39,8 @@ struct FrontendOptions {
   std::string folder;
   /// For --from-hf: what its config.json says of the computation, as ConfigFacts writes it.
   std::string config;
+  /// For --search.
+  std::optional<Replacement> replacement;
   Budget budget;
 };
 

@@ -75,8 +75,10 @@ LogicalResult MeshClause::set(Name name, SMLoc at, const Value &value) {
     sequence = {value.asBool() && *value.asBool(), at};
     return expect(value.asBool(), "true or false");
   }
-  if (name.text == "attention")
+  if (name.text == "attention") {
+    attentionAt = value.asString() && *value.asString() != "gather" ? at : SMLoc();
     return expect(isWord(value, kAttentions), "one of \"" + join(ArrayRef(kAttentions), "\", \"") + "\"");
+  }
   if (name.text == "again") {
     std::optional<pipeline::Again> word = value.asString() ? pipeline::symbolizeAgain(*value.asString()) : std::nullopt;
     again = word.value_or(again);
@@ -153,15 +155,16 @@ LogicalResult MeshClause::check() {
   };
   if (size(Axis::tensor) > 1 && tensorOfPart.at.isValid() && tensorOfPart.value == 1)
     return refuse(tensorOfPart, "tensor", "the weights of every part are cut over the axis");
-  if (const Given &context = sizes[1]; context.value > 1)
-    return refuse(context, "context", "sequences are whole on every device of a rank");
+  if (size(Axis::context) > 1 && attentionAt.isValid())
+    return evaluator.fail(attentionAt,
+                          "this `attention` is not built yet: keys are gathered over `context`, \"gather\"");
   if (expert.value > 1)
     return refuse(expert, "expert", "no model has experts");
   if (zero.value > 1)
     return refuse(zero, "zero", "gradients are whole on every replica until they are summed");
-  if (zero.value > 0 && size(Axis::data) == 1)
+  if (zero.value > 0 && size(Axis::data) * size(Axis::context) == 1)
     return evaluator.fail(zero.at, "`zero = 1`: no weight is on several devices");
-  if (sequence.value && againOfPart.isValid())
+  if ((sequence.value || size(Axis::context) > 1) && againOfPart.isValid())
     return evaluator.fail(againOfPart, "`again` of one part is not built yet: all parts have that of the mesh");
   if (sequence.value && size(Axis::tensor) == 1)
     return evaluator.fail(sequence.at, "`sequence = true` needs `tensor`; rows are cut over its devices");
@@ -185,6 +188,7 @@ pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *conte
   SmallVector<int64_t> extents;
   for (Axis axis : order)
     extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
+  bool gathers = sequence.value != 0 || size(Axis::context) > 1;
   return pipeline::MeshAttr::get(context, order, extents, zero.value, sequence.value != 0,
-                                 sequence.value != 0 ? again : pipeline::Again::nothing);
+                                 gathers ? again : pipeline::Again::nothing);
 }

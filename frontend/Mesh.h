@@ -22,7 +22,9 @@ public:
                            const ModelOutline &model);
 
   /// How many devices run the program of one rank.
-  int64_t devicesOfRank() const { return size(pipeline::Axis::tensor) * size(pipeline::Axis::data); }
+  int64_t devicesOfRank() const {
+    return size(pipeline::Axis::tensor) * size(pipeline::Axis::context) * size(pipeline::Axis::data);
+  }
   /// How many of them read sequences of their own.
   int64_t replicas() const { return size(pipeline::Axis::data); }
   /// How many ranks are on a node of so many devices, 0 for all; nothing where the devices of a rank do not fill nodes.
@@ -48,6 +50,7 @@ private:
   Given expert{1, {}}, zero{0, {}}, sequence{0, {}}, tensorOfPart{1, {}};
   pipeline::Again again = pipeline::Again::inputs;
   SMLoc againOfPart; ///< where a part is given another one
+  SMLoc attentionAt; ///< where an `attention` is asked for that is not built
   llvm::SmallVector<pipeline::Axis> order = {pipeline::Axis::tensor, pipeline::Axis::context, pipeline::Axis::data,
                                              pipeline::Axis::pipeline};
 };

@@ -84,7 +84,8 @@ public:
       return failure();
     evaluator.schedule = schedule;
     evaluator.scope = &scheduleScope;
-    if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)))
+    if (failed(bindParameters(evaluator, calleeOf(*schedule), scheduleCall, trainScope, overrides, scheduleScope)) ||
+        (options.replacement && failed(replaceSchedule(*options.replacement))))
       return failure();
     for (auto [option, _] : settings.all())
       if (failed(readSettings(option)))
@@ -258,6 +259,18 @@ private:
   Callee calleeOf(const Schedule &one) { return {"schedule", one.name, one.parameters}; }
   Callee calleeOf(const Model &one) { return {"model", one.name, one.parameters}; }
   Callee calleeOf(const Cluster &one) { return {"cluster", one.name, one.parameters}; }
+
+  // Its arguments come after those of the schedule that it replaces: what the command line sets there is read.
+  LogicalResult replaceSchedule(const Replacement &with) {
+    if (failed(find(declared.schedules, "schedule", {with.schedule, declared.begin}, schedule)))
+      return failure();
+    std::vector<Override> given;
+    for (const auto &[name, value] : with.arguments)
+      given.push_back({name, Value(value), "schedule", name, declared.begin, declared.begin});
+    scheduleScope.bindings.clear();
+    evaluator.schedule = schedule;
+    return bindParameters(evaluator, calleeOf(*schedule), nullptr, trainScope, given, scheduleScope);
+  }
 
   //===-- What --check asks for ---------------------------------------------------------------------------------===//
 

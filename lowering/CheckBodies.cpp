@@ -186,7 +186,8 @@ private:
     const ReadCall &post = calls[next++], &complete = calls[next++];
     int64_t number = post.operands.size() > 1 ? post.operands[1].number : -1;
     CallOperand self = CallOperand::of(CallAddress{0, 0}), message = CallOperand::of(number);
-    auto [whole, shard] = isa<nn::ScatterRowsOp>(op) ? std::pair(from, to) : std::pair(to, sums ? CallAddress() : from);
+    bool scatters = exchange.getKind() == nn::ExchangeKind::reduce_scatter;
+    auto [whole, shard] = scatters ? std::pair(from, to) : std::pair(to, sums ? CallAddress() : from);
     const CallOperand posted[] = {self, message, CallOperand::of(whole), CallOperand::of(shard)};
     if (failed(compareCalls(op->getLoc(), rank, where, "pp_post_collective", posted, post)) ||
         failed(compareCalls(op->getLoc(), rank, where, "pp_complete", {self, message}, complete)))

@@ -164,7 +164,7 @@ struct TextCheck::State {
 
   /// A size that each device has for itself.
   JsonValue byDevice(const nn::Varying &size, int64_t first) {
-    if (!size.ofData.empty())
+    if (!size.ofShards.empty())
       return byReplica(size);
     int64_t devices = devicesAlong(size.axes);
     std::vector<int64_t> all(devices, 0);
@@ -177,13 +177,28 @@ struct TextCheck::State {
   }
 };
 
+/// Axes along which devices sum a gradient, so that a table over them has its members in the order of their numbers.
+static JsonValue namesOfSummed(ProgramOp program) {
+  MeshAttr mesh = program.getMeshAttr();
+  std::vector<std::pair<int64_t, std::string>> axes;
+  for (Axis axis : {Axis::context, Axis::data})
+    if (mesh && mesh.sizeOf(axis) > 1)
+      axes.push_back({-mesh.stride(axis), stringifyAxis(axis).str()});
+  llvm::sort(axes);
+  JsonValue names = JsonValue::array();
+  for (auto &[stride, name] : axes)
+    names.push_back(name);
+  return names;
+}
+
 JsonValue TextCheck::State::byReplica(const nn::Varying &number) {
   const int64_t others = number.axes ? devicesAlong(number.axes) : 1, copies = number.copies ? number.copies : others;
   JsonValue names = number.axes ? namesOf(number.axes) : JsonValue::array(), all = JsonValue::array();
-  names.push_back("data");
-  for (int64_t i = 0; i < others * static_cast<int64_t>(number.ofData.size()); ++i)
-    all.push_back(i / static_cast<int64_t>(number.ofData.size()) % copies == 0 || !number.once
-                      ? number.ofData[i % number.ofData.size()]
+  for (const JsonValue &axis : namesOfSummed(program))
+    names.push_back(axis);
+  for (int64_t i = 0; i < others * static_cast<int64_t>(number.ofShards.size()); ++i)
+    all.push_back(i / static_cast<int64_t>(number.ofShards.size()) % copies == 0 || !number.once
+                      ? number.ofShards[i % number.ofShards.size()]
                       : 0);
   return {{"by", names}, {"of", all}};
 }
@@ -268,8 +283,10 @@ int64_t TextCheck::countMessages() const { return static_cast<int64_t>(state->en
 
 LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
   nn::AxesAttr axes = exchange.getAxes();
-  auto scatter = dyn_cast<nn::ScatterRowsOp>(exchange.getOperation());
-  auto whole = cast<RankedTensorType>(scatter ? scatter.getX().getType() : exchange->getResult(0).getType());
+  bool scatter = exchange.getKind() == nn::ExchangeKind::reduce_scatter;
+  bool zigzag = isa<nn::GatherRunsOp, nn::ScatterRunsOp>(exchange);
+  Value given = exchange->getOperand(0), made = exchange->getResult(0);
+  auto whole = cast<RankedTensorType>((scatter ? given : made).getType());
   int64_t channel = 1073741824 + 8 * exchange.countNeighbours();
   for (nn::Axis axis : axes.getAxes())
     channel += axis == nn::Axis::tensor ? 1 : axis == nn::Axis::context ? 2 : 4;
@@ -289,7 +306,11 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
     expected["neighbours"] = exchange.countNeighbours();
   if (!isa<nn::AllReduceOp>(exchange)) {
     expected["kind"] = scatter ? "reduce_scatter" : "all_gather";
-    int64_t run = tensorBytes(cast<RankedTensorType>((scatter ? scatter.getY() : exchange->getOperand(0)).getType()));
+    int64_t run = tensorBytes(cast<RankedTensorType>((scatter ? made : given).getType()));
+    if (zigzag) { // half of what a device has of each sequence
+      run /= 2 * whole.getDimSize(0);
+      expected["zigzag"] = true;
+    }
     if (auto gather = dyn_cast<nn::AllGatherOp>(exchange.getOperation()))
       for (int64_t i = 0; i < static_cast<int64_t>(gather.getDim()); ++i)
         run /= whole.getDimSize(i);
@@ -462,7 +483,7 @@ static int64_t shardElements(ArrayRef<WeightAttr> own, int64_t replicas) {
 /// Where updates are cut over replicas, each of them has a run of elements of all of the piece's own weights, each of
 /// which begins at a multiple of 32: what of this weight it has, and where, from `offset` on.
 static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t replicas, int64_t offset, int64_t width,
-                          bool isState) {
+                          bool isState, const JsonValue &axes) {
   const int64_t begin = elementsOf(own.take_front(number)), elements = own[number].getType().getNumElements(),
                 each = shardElements(own, replicas);
   std::vector<int64_t> firsts, counts, places;
@@ -473,7 +494,7 @@ static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t repli
     counts.push_back(has ? high - low : 0);
     places.push_back(offset + width * (!isState ? firsts.back() : has ? low - replica * each : 0));
   }
-  auto table = [](const std::vector<int64_t> &of) { return JsonValue{{"by", JsonValue::array({"data"})}, {"of", of}}; };
+  auto table = [&](const std::vector<int64_t> &of) { return JsonValue{{"by", axes}, {"of", of}}; };
   return {{"begin", table(firsts)}, {"count", table(counts)}, {"offset", table(places)}};
 }
 
@@ -526,7 +547,9 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
   size_t next = 0;
   int64_t back = binding.getBack();
   std::string previous = ("previous" + (back > 1 ? Twine(back) : Twine())).str();
-  int64_t replicas = pieces.isCutOverMesh(pieces.find(piece.getCoord())) ? program.sizeOf(Axis::data) : 0;
+  int64_t replicas = pieces.isCutOverMesh(pieces.find(piece.getCoord()))
+                         ? program.sizeOf(Axis::data) * program.sizeOf(Axis::context)
+                         : 0;
   SmallVector<WeightAttr> own;
   for (WeightAttr weight : weights)
     if (!weight.getTied() && !weight.getFrozen())
@@ -554,7 +577,7 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       JsonValue shards = JsonValue::object();
       if (isFlat && !weight.getTied())
         shards = shardsOf(own, llvm::find(own, weight) - own.begin(), replicas, offset,
-                          type.getElementTypeBitWidth() / 8, kind == BindingKind::opt);
+                          type.getElementTypeBitWidth() / 8, kind == BindingKind::opt, namesOfSummed(program));
       if (isFlat && kind == BindingKind::opt)
         elements = shardElements(own, replicas);
       if (type.getNumElements() != elements || (isWeight && type.getElementType() != weight.getType().getElementType()))
@@ -646,7 +669,8 @@ LogicalResult pp::checkProgramText(ProgramOp program, StringRef text) {
     for (size_t i = 0; i < mesh.getSizes().size(); ++i)
       expected["mesh"]["order"].push_back({stringifyAxis(mesh.getOrder()[i]).str(), mesh.getSizes()[i]});
     int64_t replicas = program.sizeOf(Axis::data);
-    expected["flops_per_step"] = flops * static_cast<double>(replicas * program.sizeOf(Axis::tensor));
+    expected["flops_per_step"] =
+        flops * static_cast<double>(replicas * program.sizeOf(Axis::tensor) * program.sizeOf(Axis::context));
     expected["tokens_per_step"] = expected["tokens_per_step"].get<int64_t>() * replicas;
   }
   // Names for people and hashes; nothing that is computed depends on it.

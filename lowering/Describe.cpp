@@ -159,6 +159,8 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
     json["neighbours"] = neighbours;
   if (!message->cuts.empty())
     json["cuts"] = std::vector<int64_t>(message->cuts.begin(), message->cuts.end());
+  if (message->zigzag)
+    json["zigzag"] = true;
   json["inside"] = true;
   std::string shape;
   for (int64_t extent : message->type.getShape())
@@ -170,28 +172,36 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
   return found->second;
 }
 
+/// A table over these has the numbers of the members of a sum in their order.
+static std::vector<std::string> namesOfSumAxes(MeshAttr mesh) {
+  std::vector<std::string> names;
+  for (Axis axis : mesh.sumAxes())
+    names.push_back(stringifyAxis(axis).str());
+  return names;
+}
+
 FailureOr<DimTable> RankText::tableOf(nn::Kernel kernel, const nn::Varying &each, int64_t size) const {
   if (!tables->mesh)
     return kernel.emitOpError() << "differs along " << (each.axes ? each.axes.str() : "data")
                                 << ", and this program has no mesh";
   DimTable table;
-  int64_t devices = 1, replicas = tables->mesh.sizeOf(Axis::data);
+  int64_t devices = 1, members = tables->mesh.sumMembers();
   for (nn::Axis axis : each.axes ? each.axes.getAxes() : ArrayRef<nn::Axis>()) {
     devices *= tables->mesh.sizeOf(*symbolizeAxis(nn::stringifyAxis(axis)));
     table.by.push_back(nn::stringifyAxis(axis).str());
   }
-  if (!each.ofData.empty() && static_cast<int64_t>(each.ofData.size()) != replicas)
-    return kernel.emitOpError() << "is cut over " << each.ofData.size() << " devices; this program has " << replicas
-                                << " replicas";
-  if (!each.ofData.empty())
-    table.by.push_back("data");
+  if (!each.ofShards.empty() && static_cast<int64_t>(each.ofShards.size()) != members)
+    return kernel.emitOpError() << "is cut over " << each.ofShards.size() << " devices; this program has " << members
+                                << " that sum one gradient";
+  if (!each.ofShards.empty())
+    llvm::append_range(table.by, namesOfSumAxes(tables->mesh));
   int64_t copies = each.copies ? each.copies : devices;
   for (int64_t k = 0; k < devices; ++k) {
     int64_t own = !each.once ? size + k * each.step : k % copies == 0 ? size : 0;
-    if (each.ofData.empty())
+    if (each.ofShards.empty())
       table.of.push_back(own);
-    for (int64_t ofData : each.ofData)
-      table.of.push_back(each.once && k % copies != 0 ? 0 : ofData);
+    for (int64_t ofShards : each.ofShards)
+      table.of.push_back(each.once && k % copies != 0 ? 0 : ofShards);
   }
   return table;
 }
@@ -232,10 +242,7 @@ static Json tensorJson(WeightAttr weight, RankedTensorType type, int64_t offset)
   return json;
 }
 
-static Json tableOver(StringRef axis, ArrayRef<int64_t> of) {
-  return {{"by", Json::array({axis.str()})}, {"of", std::vector<int64_t>(of.begin(), of.end())}};
-}
-static Json tableOf(ArrayRef<int64_t> of) { return tableOver("tensor", of); }
+static Json tableOf(ArrayRef<int64_t> of) { return {{"by", Json::array({"tensor"})}, {"of", of.vec()}}; }
 
 /// A weight that is cut over `devices`: which of the whole tensor's elements a device has. Pieces lie one behind the
 /// other in each run of the cut dimension; the last ones may go beyond its end. What a rank has of a vocabulary begins
@@ -321,7 +328,7 @@ struct Bound {
     for (ElementRange range : cut.shards[isShard ? shard : 0])
       tensors.push_back({cast<WeightAttr>(weights[range.tensor]), range});
     if (int64_t number = pieces.find(piece.getCoord()); pieces.isCutOverMesh(number)) {
-      replicas = slot->getParentOfType<ProgramOp>().sizeOf(Axis::data);
+      replicas = slot->getParentOfType<ProgramOp>().sumMembers();
       flat = cutFlat(ArrayRef(types).take_front(pieces.summedTensors(number, -1)), replicas);
     }
   }
@@ -338,9 +345,9 @@ struct Bound {
       int64_t at = place ? (to > from ? begin + from - k * flat.shard : 0) : from;
       places.push_back(offset + at * elementBytes);
     }
-    json.update({{"begin", tableOver("data", begins)},
-                 {"count", tableOver("data", counts)},
-                 {"offset", tableOver("data", places)}});
+    MeshAttr mesh = SlotOp(slot)->getParentOfType<ProgramOp>().getMeshAttr();
+    auto table = [&](ArrayRef<int64_t> of) { return Json{{"by", namesOfSumAxes(mesh)}, {"of", of.vec()}}; };
+    json.update({{"begin", table(begins)}, {"count", table(counts)}, {"offset", table(places)}});
   }
 
   /// The next tensor of the payload; null and an error if the payload has no more or it has another shape.
@@ -632,7 +639,8 @@ FailureOr<std::string> pp::describeProgram(ProgramOp program) {
         parameters += weight.getTied() ? 0 : elementsOfAll(weight);
   json["parameters"] = parameters;
   int64_t replicas = program.sizeOf(Axis::data);
-  json["flops_per_step"] = stepFlops(program) * static_cast<double>(replicas * program.sizeOf(Axis::tensor));
+  int64_t devices = replicas * program.sizeOf(Axis::tensor) * program.sizeOf(Axis::context);
+  json["flops_per_step"] = stepFlops(program) * static_cast<double>(devices);
   json["tokens_per_step"] = json["batch"].get<int64_t>() * json["sequence"].get<int64_t>() *
                             static_cast<int64_t>(program.getMicrobatches()) * replicas;
   if (readsSource(program))

@@ -39,6 +39,16 @@ def SplitVocabulary : PpPass<"split-vocabulary", "actions"> {
   let dependentDialects = ["::pp::nn::NnDialect"];
 }
 
+def CutSequences : PpPass<"cut-sequences", "actions"> {
+  let summary = "the model's parts work on the sequences that a device of the context axis has, and the keys of all";
+  let description = [{
+    `%o, %lse = nn.attention %q, (%k, %v)` ~~> `%a = nn.gather_runs %k over <context>`, the same of %v, and
+    `nn.attention %q, (%a, %b) {zigzag = 2}` on half the rows. Programs without a mesh, or with `context = 1`, stay as
+    they are.
+  }];
+  let dependentDialects = ["::pp::nn::NnDialect"];
+}
+
 def SplitParts : PpPass<"split-parts", "actions"> {
   let summary = "the model's parts are cut over the devices of the tensor axis, with the exchanges that this needs";
   let description = [{

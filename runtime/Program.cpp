@@ -186,6 +186,7 @@ void readCollective(const json &entry, const Program &program, const RankProgram
     throw Unfit(text(kind, " `", message.label, "` does not hold its own rank ", own.rank));
   if (message.isSharded()) {
     message.cuts = entry.at("cuts").get<std::vector<int64_t>>();
+    message.zigzag = entry.value("zigzag", false);
     if (message.cuts.size() < 2 || message.cuts.size() % message.group.size() != 1 % message.group.size() ||
         message.cuts.front() != 0 || !std::is_sorted(message.cuts.begin(), message.cuts.end()) ||
         message.cuts.back() != message.bytes)
@@ -403,6 +404,7 @@ void readProgramRoot(const json &root, Program &program) {
 
 /// What the trainer writes before a step and reads after it.
 void readEnds(const json &root, const Program &program, std::vector<InputSpec> &inputs, std::vector<LossSpec> &losses) {
+  const int64_t own = program.sequence / program.mesh.size(Axis::Context);
   for (const json &entry : listOf(root, "inputs")) {
     auto kind = entry.at("kind").get<std::string>();
     auto known = std::find(std::begin(inputKinds), std::end(inputKinds), kind);
@@ -410,8 +412,7 @@ void readEnds(const json &root, const Program &program, std::vector<InputSpec> &
       throw Unfit(text("input kind `", kind, "` is not one of tokens, targets, source"));
     inputs.push_back({static_cast<InputSpec::Kind>(known - std::begin(inputKinds)),
                       entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
-                      entry.value("first", int64_t(0)), entry.value("length", program.sequence),
-                      entry.value("ahead", int64_t(0))});
+                      entry.value("first", int64_t(0)), entry.value("length", own), entry.value("ahead", int64_t(0))});
   }
   for (const json &entry : listOf(root, "losses"))
     losses.push_back({entry.value("microbatch", int64_t(0)), entry.at("offset").get<int64_t>(),
@@ -467,7 +468,8 @@ size_t MessageSpec::memberOf(int32_t device) const {
 }
 
 bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
-  return a.kind == b.kind && a.root == b.root && a.type == b.type && a.bytes == b.bytes && a.cuts == b.cuts;
+  return a.kind == b.kind && a.root == b.root && a.type == b.type && a.bytes == b.bytes && a.cuts == b.cuts &&
+         a.zigzag == b.zigzag;
 }
 
 int64_t MessageSpec::shardBytes(size_t member) const {

@@ -26,6 +26,7 @@
 //                 {"kind": "broadcast" | "reduce", "group": [0, 1], "root": 1, "channel": 7, "count": 64, ...},
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...},
 //                 {"kind": "all_reduce", "group": [0], "axes": ["data"], "channel": 17, "count": 64, ...},
+//                 {"kind": "all_gather", "group": [0], "axes": ["context"], "zigzag": true (absent: false), ...},
 //                 {"kind": "all_gather", "group": [0], "axes": ["tensor"], "neighbours": 2 (absent: all of the line),
 //                  "inside": true, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
@@ -44,8 +45,8 @@
 // the weight's owner; for 16 bits `master` holds the f32 master. `previous` is the weight as it was one update before
 // the step begins, `previous2` two updates, and so on, where units read those. Grads are complete after the step, and
 // lie on the owner: those of the last update.
-// Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all of it), written by the
-// trainer before each step. A loss is one scalar already scaled, so that the sum over the microbatches of an update
+// Inputs are i32[batch, length], tokens first to first + length of each sequence (absent: all that a device reads), as
+// the trainer writes them before each step. A loss is one scalar already scaled: the sum over an update's microbatches
 // (and ranks) is the mean over them. `norm` is one f64, the squared norm of all gradients. `forward` (absent: there is
 // none) is the second step, which evaluates: its units and messages are those from these numbers on, its inputs and
 // losses have places of their own. Where a piece is cut over ranks, weights, state and grads have `begin` and `count`
@@ -98,21 +99,24 @@ struct ShardRange {
 /// The ranges of one member's shard, read off `MessageSpec::cuts` on the way: a step allocates nothing.
 class ShardRanges {
 public:
-  ShardRanges(const std::vector<int64_t> &cuts, size_t members, size_t member, bool inPlace)
-      : cuts(cuts), members(members), next(member), inPlace(inPlace) {}
+  ShardRanges(const std::vector<int64_t> &cuts, size_t members, size_t member, bool inPlace, bool zigzag)
+      : cuts(cuts), members(members), next(member), turn(zigzag ? members - 1 - member : member), inPlace(inPlace) {}
   [[nodiscard]] ShardRanges begin() const { return *this; }
   [[nodiscard]] std::default_sentinel_t end() const { return {}; }
   [[nodiscard]] bool operator==(std::default_sentinel_t) const { return next + 1 >= cuts.size(); }
   ShardRange operator*() const { return {cuts[next], inPlace ? cuts[next] : done, cuts[next + 1] - cuts[next]}; }
   ShardRanges &operator++() {
     done += (**this).bytes;
-    next += members;
+    const size_t round = next / members + 1, place = turn;
+    turn = next % members;
+    next = round * members + place;
     return *this;
   }
 
 private:
   const std::vector<int64_t> &cuts;
   size_t members, next;
+  size_t turn; ///< its place in the next round of members
   bool inPlace;
   int64_t done = 0; ///< bytes of the shard so far
 };
@@ -129,8 +133,9 @@ struct MessageSpec {
   bool inPlace = false;       ///< of gathers and scatters: a shard lies in the whole, where it belongs
   std::string with;           ///< peer or root as people know it: `rank 1`
   std::vector<int64_t>
-      cuts; ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
-            ///< cuts[n + k] to cuts[n + k + 1], ..
+      cuts;            ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
+                       ///< cuts[n + k] to cuts[n + k + 1], ..
+  bool zigzag = false; ///< in every second round the members come backwards
   int32_t channel = 0;
   int64_t bytes = 0; ///< collectives too: count elements of `type`
   int64_t count = 0;
@@ -141,7 +146,7 @@ struct MessageSpec {
   /// Which member of the group this device is.
   [[nodiscard]] size_t memberOf(int32_t device) const;
   /// What the member's shard has of the whole, in order.
-  [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace}; }
+  [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace, zigzag}; }
   /// The length of a member's shard; 0 where nothing is cut.
   [[nodiscard]] int64_t shardBytes(size_t member) const;
 };

@@ -21,7 +21,7 @@ struct Asked : Effects {
   static bool isGiven(StringRef name) { return option(name).getNumOccurrences() > 0; }
   bool is(std::initializer_list<Form> forms) const { return writesForm() && llvm::is_contained(forms, form); }
   bool writesForm() const { return !proves && !checks; }
-  bool plans() const { return isGiven("plan"); }
+  bool plans() const { return isGiven("plan") || isGiven("search"); }
   /// A form is made of the step, not only of what the schedule emitted.
   bool isBeyondActions() const { return !writesForm() || form != Form::Actions; }
   bool isOfRanks() const { return isBeyondActions() && (!writesForm() || form != Form::Pipeline); }
@@ -59,21 +59,24 @@ static const Row kRows[] = {
     {"forward", "forms that are made from a schedule, after --emit=actions, and --prove",
      [](const Asked &asked) { return asked.ordersMessages() && !asked.compares && !asked.checks; }},
     {"plan", "what is made from a schedule", [](const Asked &asked) { return !asked.hasRanks; }},
+    {"search", "what is made from a schedule, but for --check",
+     [](const Asked &asked) { return !asked.hasRanks && asked.isPipe && !asked.checks; }},
     {"epilogues", "forms with code, bytes or times that are made from a schedule",
      [](const Asked &asked) { return asked.readsBodies() && !asked.hasRanks; }},
     {"target", "forms with code, bytes or times", [](const Asked &asked) { return asked.readsBodies(); }},
     {"costs",
-     "--emit=svg, report, trace, chakra and stats, --compare, --hoist and --plan; costs of parts by every form after "
-     "actions",
+     "--emit=svg, report, trace, chakra and stats, --compare, --hoist, --plan and --search; costs of parts by every "
+     "form "
+     "after actions",
      [](const Asked &asked) {
        bool ofParts = StringRef(requestedCosts()).contains('=') && !Asked::isGiven("order");
        return asked.simulates() || asked.plans() || (asked.ordersMessages() && (ofParts || Asked::isGiven("hoist")));
      }},
-    {"overlap", "--emit=svg, report, trace, chakra and stats, --compare and --plan",
+    {"overlap", "--emit=svg, report, trace, chakra and stats, --compare, --plan and --search",
      [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
     {"expert-load", "--emit=svg, report, trace, chakra and stats, and --compare",
      [](const Asked &asked) { return asked.simulates(); }},
-    {"lockstep", "--emit=svg, report, trace, chakra and stats, --compare and --plan",
+    {"lockstep", "--emit=svg, report, trace, chakra and stats, --compare, --plan and --search",
      [](const Asked &asked) { return asked.simulates() || asked.plans(); }},
     {"compare", "--emit=report, which draws it under the plan, and prints a table without --emit and --prove",
      [](const Asked &asked) { return asked.is({Form::Report}) || (!isFormRequested() && asked.writesForm()); }},
@@ -88,7 +91,7 @@ static const Row kRows[] = {
      [](const Asked &asked) { return asked.writesForm() && !asked.isSplit; }},
     {"channels", "forms of rank programs, which are proved, and --prove",
      [](const Asked &asked) { return asked.isOfRanks(); }},
-    {"memory-limit", "forms of rank programs, which are proved, --hoist, --plan and --prove",
+    {"memory-limit", "forms of rank programs, which are proved, --hoist, --plan, --search and --prove",
      [](const Asked &asked) {
        return asked.isOfRanks() || asked.plans() || (asked.ordersMessages() && Asked::isGiven("hoist"));
      }},

@@ -38,24 +38,25 @@ cl::OptionCategory &pp::simulationOptions() {
 }
 
 namespace {
-cl::opt<Form> form(
-    "emit", cl::desc("what to write"), cl::init(Form::Exe), cl::cat(compileOptions()),
-    cl::values(clEnumValN(Form::Exe, "exe", "an executable for mpirun (default)"),
-               clEnumValN(Form::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
-               clEnumValN(Form::Llvm, "llvm", "LLVM IR of --rank"),
-               clEnumValN(Form::Ranks, "ranks", "the planned and proved programs of the ranks"),
-               clEnumValN(Form::Pipeline, "pipeline", "the step in one global order"),
-               clEnumValN(Form::Actions, "actions", "what the schedule emitted, before anything is inferred"),
-               clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
-               clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
-               clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
-               clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
-               clEnumValN(Form::Report, "report", "one HTML page: timeline, memory, idle causes, links, proof"),
-               clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
-               clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
-               clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic"),
-               clEnumValN(Form::Pipe, "pipe",
-                          "the `.pipe` file that --from-hf stands for, or the schedule that --plan finds")));
+cl::opt<Form>
+    form("emit", cl::desc("what to write"), cl::init(Form::Exe), cl::cat(compileOptions()),
+         cl::values(
+             clEnumValN(Form::Exe, "exe", "an executable for mpirun (default)"),
+             clEnumValN(Form::Obj, "obj", "the object file of --rank, or one per rank into the folder OUT"),
+             clEnumValN(Form::Llvm, "llvm", "LLVM IR of --rank"),
+             clEnumValN(Form::Ranks, "ranks", "the planned and proved programs of the ranks"),
+             clEnumValN(Form::Pipeline, "pipeline", "the step in one global order"),
+             clEnumValN(Form::Actions, "actions", "what the schedule emitted, before anything is inferred"),
+             clEnumValN(Form::Tasks, "tasks", "CSV, one row per rank: units (PyTorch's compute-only grammar)"),
+             clEnumValN(Form::Comms, "comms", "CSV, one row per rank: units and messages"),
+             clEnumValN(Form::Timeline, "timeline", "a drawing for the terminal"),
+             clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
+             clEnumValN(Form::Report, "report", "one HTML page: timeline, memory, idle causes, links, proof"),
+             clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
+             clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
+             clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic"),
+             clEnumValN(Form::Pipe, "pipe",
+                        "the `.pipe` file that --from-hf stands for, or the schedule that --plan or --search finds")));
 cl::opt<bool> messagesOption("messages", cl::desc("draw messages as arrows (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> memoryOption("memory", cl::desc("draw the memory of the ranks by role (svg)"), cl::cat(compileOptions()));
 cl::opt<bool> toScaleOption("to-scale", cl::desc("draw B as wide as two other units (timeline)"),
@@ -90,6 +91,7 @@ Form pp::requestedForm() { return form; }
 std::string pp::requestedCosts() { return costsOption; }
 Manner pp::requestedManner() { return {overlapOption, lockstepOption}; }
 bool pp::writesCode() { return (form == Form::Exe && compareOption.empty()) || form == Form::Obj; }
+bool pp::isOutputNamed() { return output.getNumOccurrences() > 0; }
 bool pp::isFormRequested() { return form.getNumOccurrences() > 0; }
 NamedValues pp::formNames() { return namedValues(form); }
 

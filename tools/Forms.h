@@ -39,6 +39,8 @@ llvm::cl::OptionCategory &simulationOptions();
 Form requestedForm();
 /// True if it says so, and does not leave it at the default.
 bool isFormRequested();
+/// It names the output.
+bool isOutputNamed();
 /// The form is code.
 bool writesCode();
 

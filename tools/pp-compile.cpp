@@ -11,11 +11,12 @@
 #include "passes/Memory.h"
 #include "passes/Passes.h"
 #include "passes/plan/Plan.h"
-#include "tools/Check.h"
 #include "tools/Effects.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
 #include "tools/Proofs.h"
+#include "tools/judge/Check.h"
+#include "tools/search/Search.h"
 #include "llvm/Support/BuryPointer.h"
 #include "llvm/Support/InitLLVM.h"
 #include "llvm/Support/Path.h"
@@ -40,9 +41,11 @@ cl::opt<bool> fuse("fuse",
                    cl::init(true), cl::cat(pp::codeOptions()));
 cl::opt<bool> hoist("hoist", cl::desc("send weights earlier where that makes the simulated step shorter"),
                     cl::cat(pp::codeOptions()));
-cl::opt<bool> plan("plan",
-                   cl::desc("replace the schedule's order of units by the shortest that is found and fits the memory"),
-                   cl::cat(pp::codeOptions()));
+cl::opt<pp::PlanEffort>
+    plan("plan", cl::ValueOptional, cl::cat(pp::codeOptions()),
+         cl::desc("replace the schedule's order of units by the shortest that is found and fits the memory"),
+         cl::values(clEnumValN(pp::PlanEffort::Normal, "", "the planner"),
+                    clEnumValN(pp::PlanEffort::High, "high", "and some seconds of drawn patterns, lists and moves")));
 cl::opt<cl::boolOrDefault>
     epilogues("epilogues",
               cl::desc("compute gelu and bias gradients inside the products beside them (default for cuda)"),
@@ -86,9 +89,46 @@ bool wantsForward() {
   return forward == cl::BOU_TRUE || (forward == cl::BOU_UNSET && writesCode);
 }
 
+/// What may change the program, as the command line says.
+pp::ChangeOptions requestedChanges() {
+  bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
+  return {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue};
+}
+
+/// What is said of a module at once: its target, its costs of parts.
+LogicalResult prepareModule(ModuleOp module) {
+  if (target != "cpu")
+    for (auto program : module.getOps<pp::pipeline::ProgramOp>())
+      program.setTarget(StringRef(target));
+  return success();
+}
+
+/// --search: finds a schedule in place of the one that `train` names. Prints the table where the program is not to be
+/// written, else on stderr. True if that is all.
+FailureOr<bool> searchSchedule(llvm::MemoryBufferRef source, bool isPipe, pp::FrontendOptions &options,
+                               pp::ProofOptions &proofs, pp::SearchResult &found, llvm::raw_ostream &os) {
+  auto prepare = [](ModuleOp module) {
+    return success(succeeded(prepareModule(module)) && succeeded(pp::setCosts(module)));
+  };
+  bool isAll = !pp::isFormRequested() && !pp::wantsProof() && !pp::isOutputNamed();
+  bool proves = pp::wantsProof() && !pp::isFormRequested();
+  if (failed(pp::checkEffects({isPipe, /*hasRanks=*/!isPipe, proves, splitInput, /*checks=*/false})))
+    return failure();
+  pp::PlanRequest request = {proofs, requestedChanges(), pp::requestedManner(), pp::PlanEffort::Normal};
+  FailureOr<pp::SearchResult> result = pp::search(source, options, request, prepare, isAll ? os : llvm::errs());
+  if (failed(result))
+    return failure();
+  found = *result;
+  options.replacement = found.replacement;
+  proofs.memoryLimit = found.memoryLimit;
+  if (isAll || found.text.empty() || pp::requestedForm() != pp::Form::Pipe)
+    return isAll;
+  return failed(pp::writeProgramText(found.text)) ? FailureOr<bool>(failure()) : true;
+}
+
 /// Brings the module to the level that --emit and --prove ask for. `proved` is set where that is the ranks' programs.
 LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::PassTimes &times,
-                        std::optional<pp::ProvedModule> &proved) {
+                        std::optional<pp::ProvedModule> &proved, bool plans = plan.getNumOccurrences() > 0) {
   pp::dropProofs(module);
   if (target == "cuda" &&
       module
@@ -98,15 +138,18 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
           })
           .wasInterrupted())
     return failure();
+  for (auto program : module.getOps<pp::pipeline::ProgramOp>())
+    if (target == "cuda" && program.sizeOf(pp::pipeline::Axis::context) > 1)
+      return program.emitError() << "`context = " << program.sizeOf(pp::pipeline::Axis::context)
+                                 << "` runs on the CPU only yet; there are no kernels for `--target=cuda`";
   bool hasRanks = !pp::programRanks(module).empty();
   bool isActions = pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipe;
-  if (isActions && !plan)
+  if (isActions && !plans)
     return success();
   if (failed(pp::setCosts(module)))
     return failure();
-  bool epilogue = epilogues == cl::BOU_TRUE || (epilogues == cl::BOU_UNSET && target == "cuda");
-  pp::ChangeOptions changes = {fuse, hoist, pp::requestedCosts(), /*forward=*/false, epilogue};
-  if (plan && failed(pp::planProgram(module, {proofs, changes, pp::requestedManner()})))
+  pp::ChangeOptions changes = requestedChanges();
+  if (plans && failed(pp::planProgram(module, {proofs, changes, pp::requestedManner(), plan})))
     return failure();
   if (isActions)
     return success();
@@ -164,16 +207,23 @@ LogicalResult compile(std::unique_ptr<llvm::MemoryBuffer> buffer, FailureOr<pp::
     };
     return pp::check(*manager->getMemoryBuffer(manager->getMainFileID()), *options, make, os);
   }
+  pp::SearchResult found;
+  bool plans = plan.getNumOccurrences() > 0;
+  if (pp::wantsSearch()) {
+    FailureOr<bool> isAll =
+        searchSchedule(*manager->getMemoryBuffer(manager->getMainFileID()), isPipe, *options, *proofs, found, os);
+    if (failed(isAll) || *isAll)
+      return success(succeeded(isAll));
+    plans = found.isPlanned || (plans && !found.replacement);
+  }
   auto run = [&] {
     OwningOpRef<ModuleOp> module =
         isPipe ? pp::importPipe(*manager, &context, *options) : parseSourceFile<ModuleOp>(manager, &context);
     pp::PassTimes times;
     std::optional<pp::ProvedModule> proved;
-    if (module && target != "cpu")
-      for (auto program : module->getOps<pp::pipeline::ProgramOp>())
-        program.setTarget(StringRef(target));
-    bool done = module && succeeded(checkRequest(*module, *manager, isPipe)) &&
-                succeeded(runPasses(*module, *proofs, times, proved)) && succeeded(write(*module, proved, times, os));
+    bool done = module && succeeded(prepareModule(*module)) && succeeded(checkRequest(*module, *manager, isPipe)) &&
+                succeeded(runPasses(*module, *proofs, times, proved, plans)) &&
+                succeeded(write(*module, proved, times, os));
     // The process ends soon. To take a million ops apart one by one would only cost time.
     if (!splitInput)
       llvm::BuryPointer(module.release().getAsOpaquePointer());
@@ -213,7 +263,7 @@ LogicalResult compileFolder() {
   FailureOr<std::string> text = pp::writeProgramOf(request, manager, &context, *options);
   if (failed(text))
     return failure();
-  if (pp::requestedForm() == pp::Form::Pipe && !plan)
+  if (pp::requestedForm() == pp::Form::Pipe && !plan.getNumOccurrences() && !pp::wantsSearch())
     return pp::writeProgramText(*text);
   options->schedule.clear();
   input = fromFolder + ".pipe"; // what messages and outputs are named after
@@ -223,8 +273,11 @@ LogicalResult compileFolder() {
 } // namespace
 
 static LogicalResult run() {
-  if (fromFolder.empty() && !plan && pp::isFormRequested() && pp::requestedForm() == pp::Form::Pipe)
-    return pp::usage("--emit=pipe writes the program that --from-hf=DIR stands for, or the schedule that --plan finds");
+  bool finds = plan.getNumOccurrences() || pp::wantsSearch();
+  if (fromFolder.empty() && !finds && pp::isFormRequested() && pp::requestedForm() == pp::Form::Pipe)
+    return pp::usage(
+        "--emit=pipe writes the program that --from-hf=DIR stands for, or the schedule that --plan or --search "
+        "finds");
   if (input.empty() && fromFolder.empty())
     return pp::usage("name the file to compile: pp-compile FILE.pipe; see --help");
   if (target != "cpu" && target != "cuda")

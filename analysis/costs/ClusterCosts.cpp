@@ -108,11 +108,13 @@ private:
     return {steps * hop, (count - 1) / count * std::max(inside, between), crosses};
   }
 
-  /// The replicas of a rank sum so many bytes.
+  /// The devices of a rank that have the same weights sum so many bytes.
   Route routeOverReplicas(int64_t rank, int64_t bytes) const {
     SmallVector<int64_t> members;
     for (int64_t k = 0; k < mesh.sizeOf(Axis::data); ++k)
-      members.push_back(firstOf(rank) + k * mesh.stride(Axis::data));
+      for (int64_t j = 0; j < mesh.sizeOf(Axis::context); ++j)
+        members.push_back(firstOf(rank) + k * mesh.stride(Axis::data) + j * mesh.stride(Axis::context));
+    llvm::sort(members);
     const auto count = static_cast<double>(members.size());
     Way way = wayAlong(members);
     Route route;

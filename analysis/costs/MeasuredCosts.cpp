@@ -78,8 +78,8 @@ private:
 
   LogicalResult readText(ProgramOp program, StringRef text);
   LogicalResult readNumbers(ProgramOp program, const llvm::json::Object &root);
-  bool addTask(const llvm::json::Value &value);
-  bool addMessage(const llvm::json::Value &value);
+  StringRef addTask(const llvm::json::Value &value);
+  StringRef addMessage(const llvm::json::Value &value);
   LogicalResult check(ProgramOp program);
 
   StringRef path;
@@ -100,48 +100,61 @@ static bool readNumber(const llvm::json::Object &entry, StringRef key, std::opti
   return std::isfinite(number) && number >= 0;
 }
 
-/// Every entry is needed: a task without a time would be simulated as if it took none.
-bool MeasuredCosts::addTask(const llvm::json::Value &value) {
+/// Every entry is needed: a task without a time would be simulated as if it took none. Returns the field that is wrong.
+StringRef MeasuredCosts::addTask(const llvm::json::Value &value) {
   auto *entry = value.getAsObject();
   auto rank = entry ? entry->getInteger("rank") : std::nullopt;
   auto task = entry ? entry->getString("task") : std::nullopt, phase = entry ? entry->getString("phase") : std::nullopt;
   double mean = 0, count = 0;
-  if (!rank || *rank < 0 || !task || !phase || !symbolizePhase(*phase) ||
-      !readNumber(*entry, "mean", std::nullopt, mean) || !readNumber(*entry, "count", 1, count) || count < 1)
-    return false;
+  if (!rank || *rank < 0)
+    return "rank";
+  if (!task)
+    return "task";
+  if (!phase || !symbolizePhase(*phase))
+    return "phase";
+  if (!readNumber(*entry, "mean", std::nullopt, mean))
+    return "mean";
+  if (!readNumber(*entry, "count", 1, count) || count < 1)
+    return "count";
   for (const auto &key : {std::pair(*rank, task->str()), std::pair(int64_t(-1), task->str()),
                           std::pair(*rank, "phase " + phase->str())}) {
     tasks[key].first += mean * count;
     tasks[key].second += count;
   }
-  return true;
+  return "";
 }
 
-bool MeasuredCosts::addMessage(const llvm::json::Value &value) {
+/// Every message has a last post; where a run saw no other post or no wait of it, their times are left out.
+StringRef MeasuredCosts::addMessage(const llvm::json::Value &value) {
   auto *entry = value.getAsObject();
   auto kind = entry ? entry->getString("kind") : std::nullopt;
   auto bytes = entry ? entry->getInteger("bytes") : std::nullopt;
   MessageTimes times;
-  if (!kind || !bytes || *bytes < 0 || !readNumber(*entry, "post", 0, times.post) ||
-      !readNumber(*entry, "last_post", 0, times.lastPost) || !readNumber(*entry, "arrival", 0, times.arrival))
-    return false;
+  if (!kind)
+    return "kind";
+  if (!bytes || *bytes < 0)
+    return "bytes";
+  for (auto [name, time] :
+       {std::pair("post", &times.post), {"last_post", &times.lastPost}, {"arrival", &times.arrival}})
+    if (!readNumber(*entry, name, time == &times.lastPost ? std::nullopt : std::optional(0.0), *time))
+      return name;
   messages[kind->str()][*bytes] = times;
-  return true;
+  return "";
 }
 
 LogicalResult MeasuredCosts::readNumbers(ProgramOp program, const llvm::json::Object &root) {
-  auto number = [&](const llvm::json::Value &entry) {
-    return program.emitError() << "`" << path << "` has an entry without a name or a time of at least 0: "
+  auto wrong = [&](StringRef field, const llvm::json::Value &entry) {
+    return program.emitError() << "`" << path << "`: `" << field << "` is missing, or no name or time of at least 0: "
                                << llvm::formatv("{0}", entry).str();
   };
   if (!readNumber(root, "dispatch", 0, dispatch))
-    return number(*root.get("dispatch"));
+    return wrong("dispatch", *root.get("dispatch"));
   for (const llvm::json::Value &entry : *root.getArray("tasks"))
-    if (!addTask(entry))
-      return number(entry);
+    if (StringRef field = addTask(entry); !field.empty())
+      return wrong(field, entry);
   for (const llvm::json::Value &entry : *root.getArray("messages"))
-    if (!addMessage(entry))
-      return number(entry);
+    if (StringRef field = addMessage(entry); !field.empty())
+      return wrong(field, entry);
   bool nothing = dispatch == 0 && llvm::all_of(tasks, [](const auto &entry) { return entry.second.first == 0; });
   if (nothing)
     return program.emitError() << "`" << path << "` says that no task takes any time";

@@ -52,7 +52,9 @@ RopeTable pp::nn::ropeTableOf(RopeOp rope) {
   SmallVector<int64_t> dims = rope.dims();
   SmallVector<double> params = rope.params();
   bool wide = cast<RankedTensorType>(rope.getX().getType()).getElementType().isF64();
-  int64_t first = rope.getStarts() ? 0 : dims[4], count = dims[1] + dims[4] - first;
+  int64_t first = rope.getStarts() || rope.getZigzag() > 0 ? 0 : dims[4], count = dims[1] + dims[4] - first;
+  if (rope.getZigzag() > 0)
+    count = dims[5] + dims[1] / 2; // of the first device, whose second run is the last of all
   int64_t pairs = params.size() > 1 ? static_cast<int64_t>(params.size()) - 1 : dims[3] / 2;
   RopeTable table{"", 2 * count * pairs * (wide ? 8 : 4)};
   llvm::raw_string_ostream text(table.key);

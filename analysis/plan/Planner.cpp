@@ -10,11 +10,15 @@ namespace {
 /// Above so many units half the rounds are enough. So many units are scheduled in waves, all of them together: time
 /// stays nearly linear in the number of units.
 constexpr int64_t kManyUnits = 10'000, kWaveUnits = 60'000;
+/// What high effort does, and in how many units together: so its time is bounded for large problems, too.
+constexpr int64_t kPatterns = 30, kLists = 300, kListUnits = 1'500'000, kMoves = 100'000, kMoveUnits = 60'000'000;
+/// Hundredths of a rank's forwards of a microbatch: by how much longer orders are taken at first.
+constexpr int64_t kHeats[] = {200, 60, 15, 5};
 /// In place of periods: W waits for ever.
 constexpr double kNever = 1e3;
 
-constexpr PlanSpacing kSpacings[] = {{1, 2, 2, 1, 1.1},  {2, 2, 2, 2, 1}, {1.5, 2, 1, 1, 1.25},
-                                     {3, 1, 1, 1, 1.25}, {2, 1, 2, 1, 1}, {3, 2, 1, 1, 1.1}};
+const PlanSpacing kSpacings[] = {{1, 2, 2, 1, 1.1},  {2, 2, 2, 2, 1}, {1.5, 2, 1, 1, 1.25},
+                                 {3, 1, 1, 1, 1.25}, {2, 1, 2, 1, 1}, {3, 2, 1, 1, 1.1}};
 
 /// How much longer than needed the waves of forwards and backwards take, and how many periods W waits.
 struct WaveShape {
@@ -41,7 +45,7 @@ public:
       : problem(problem), graph(problem, /*isReversed=*/false), reversed(problem, /*isReversed=*/true),
         bound(lowerBoundOf(problem)), rounds(problem.units() > kManyUnits ? 2 : 8) {}
 
-  std::optional<Plan> run(std::vector<PlanSeed> seeds) {
+  std::optional<Plan> run(std::vector<PlanSeed> seeds, PlanEffort effort) {
     for (PlanSeed &form : closedForms(problem))
       seeds.push_back(std::move(form));
     for (const PlanSeed &seed : seeds)
@@ -57,6 +61,8 @@ public:
     shapes.resize(std::clamp<int64_t>(kWaveUnits / problem.units(), 7, static_cast<int64_t>(shapes.size())));
     for (size_t number = 0; number < shapes.size() && !isDone(); ++number)
       offerList("wave " + std::to_string(number + 1), wave(shapes[number]), shapes[number].looksAhead);
+    if (effort == PlanEffort::High && best)
+      improve();
     return std::move(best);
   }
 
@@ -66,6 +72,7 @@ private:
   int64_t bound;
   int rounds;
   std::optional<Plan> best;
+  PlanDraws draws;
 
   bool isDone() const { return best && best->makespan <= bound; }
 
@@ -90,7 +97,7 @@ private:
 
   void offerJustified(const std::string &name, const PlanOrder &order) {
     if (!isDone() && fits(order) && startsOf(graph, order))
-      offer(name + " + J", justify(graph, reversed, order, rounds));
+      offer(name.find(" + J") == std::string::npos ? name + " + J" : name, justify(graph, reversed, order, rounds));
   }
 
   void offerBoth(const std::string &name, const PlanOrder &order) {
@@ -105,6 +112,40 @@ private:
       return;
     if (std::optional<PlanOrder> order = listOrder(problem, graph, {*priorities, looksAhead}))
       offerJustified(name, *order);
+  }
+
+  /// A number from `low` on, in steps of a quarter.
+  double drawFactor(double low, uint64_t steps) { return low + 0.25 * static_cast<double>(draws.below(steps)); }
+
+  void improve() {
+    for (int64_t tries = 0, taken = 0; tries < 3 * kPatterns && taken < kPatterns && !isDone(); ++tries) {
+      PlanSpacing spacing = {1, 1, 1, 1, drawFactor(1, 3)};
+      for (size_t stage = 0; stage < problem.stages.size(); ++stage) {
+        spacing.stageF.push_back(drawFactor(1, 9));
+        spacing.stageI.push_back(drawFactor(1, 9));
+      }
+      std::optional<PlanOrder> order = repetendOrder(problem, graph, spacing);
+      taken += order.has_value();
+      if (order)
+        offerJustified("drawn pattern " + std::to_string(taken), *order);
+    }
+    int64_t longest = *std::max_element(graph.time.begin(), graph.time.end());
+    std::string origin = best->seed;
+    for (int64_t number = std::min(kLists, kListUnits / problem.units()); number > 0 && !isDone(); --number) {
+      PlanStarts starts = *startsOf(graph, best->order);
+      auto noise = static_cast<uint64_t>(longest * (1 + number % 8) / 2);
+      for (int64_t &start : starts)
+        start += static_cast<int64_t>(draws.below(noise + 1));
+      offerList(origin + " + lists", starts, draws.below(2) == 0);
+    }
+    int64_t forward = 0; // of all stages
+    for (const PlanStage &stage : problem.stages)
+      forward += stage.time[kPlanF];
+    for (int64_t heat : kHeats)
+      if (!isDone())
+        offerJustified(best->seed.find(" + annealing") == std::string::npos ? best->seed + " + annealing" : best->seed,
+                       annealOrder(graph, best->order, std::min(kMoves, kMoveUnits / problem.units()),
+                                   forward * heat / problem.ranks / 100, bound, draws));
   }
 
   /// When the units would start if every microbatch passed through the stages like the first, one period later each.
@@ -136,6 +177,6 @@ private:
 
 } // namespace
 
-std::optional<Plan> pp::planOrder(const PlanProblem &problem, const std::vector<PlanSeed> &seeds) {
-  return PlannerRun(problem).run(seeds);
+std::optional<Plan> pp::planOrder(const PlanProblem &problem, const std::vector<PlanSeed> &seeds, PlanEffort effort) {
+  return PlannerRun(problem).run(seeds, effort);
 }

@@ -23,9 +23,13 @@ struct PlanSeed {
   PlanOrder order;
 };
 
+/// High: what normal effort found is improved by drawn patterns, drawn lists and annealing, a fixed number of each.
+enum class PlanEffort { Normal, High };
+
 /// The best order that is found, from these seeds and the planner's own; nothing if none fits the memory.
-/// Deterministic: times are whole numbers, ties go by number, nothing is drawn at random.
-std::optional<Plan> planOrder(const PlanProblem &problem, const std::vector<PlanSeed> &seeds);
+/// Deterministic: times are whole numbers, ties go by number, what is drawn is drawn with a fixed seed.
+std::optional<Plan> planOrder(const PlanProblem &problem, const std::vector<PlanSeed> &seeds,
+                              PlanEffort effort = PlanEffort::Normal);
 
 /// No order has a shorter makespan within the limits.
 int64_t lowerBoundOf(const PlanProblem &problem);
@@ -51,9 +55,25 @@ std::optional<PlanOrder> listOrder(const PlanProblem &problem, const PlanGraph &
 /// the first chunk and of the others, after backwards of the last chunk and of the others, and of the shortest period.
 struct PlanSpacing {
   double firstF, laterF, lastI, earlierI, period;
+  std::vector<double> stageF = {}, stageI = {}; ///< by stage, where they are not empty: in place of the factors
 };
 /// One microbatch's units placed modulo a period, repeated; nothing if no period within reach fits the memory.
 std::optional<PlanOrder> repetendOrder(const PlanProblem &problem, const PlanGraph &graph, const PlanSpacing &spacing);
+
+/// Numbers that look random and are always the same.
+class PlanDraws {
+public:
+  uint64_t next();
+  uint64_t below(uint64_t end) { return next() % end; }
+
+private:
+  uint64_t state = 0;
+};
+
+/// Moves units along the lists, so many times, and keeps the shortest order. Takes orders that are up to `hottest`
+/// ticks longer at first, none at the end; stops at `bound`. `order` fits and completes, and so do all that follow.
+PlanOrder annealOrder(const PlanGraph &graph, const PlanOrder &order, int64_t tries, int64_t hottest, int64_t bound,
+                      PlanDraws &draws);
 
 /// The orders that papers write for the problem's placement.
 std::vector<PlanSeed> closedForms(const PlanProblem &problem);

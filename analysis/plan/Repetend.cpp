@@ -66,6 +66,10 @@ private:
     return false;
   }
 
+  static double factorOf(const std::vector<double> &byStage, int64_t stage, double factor) {
+    return byStage.empty() ? factor : byStage[stage];
+  }
+
   bool place(int64_t period) {
     starts.assign(problem.chains(), 0);
     occupied.assign(problem.ranks, {});
@@ -81,14 +85,16 @@ private:
     };
     for (int64_t s = 0; s < stages; ++s) {
       int64_t from = s ? problem.unit(kPlanF, s - 1, 0) : -1;
-      int64_t gap = s ? later(from, chunk[s - 1] == 0 ? spacing.firstF : spacing.laterF) : 0;
+      int64_t gap =
+          s ? later(from, factorOf(spacing.stageF, s - 1, chunk[s - 1] == 0 ? spacing.firstF : spacing.laterF)) : 0;
       if (int64_t unit = problem.unit(kPlanF, s, 0); !placeUnit(unit, ready(unit) + gap, period))
         return false;
     }
     for (int64_t s = stages - 1; s >= 0; --s) {
       int64_t from = s + 1 < stages ? problem.unit(kPlanI, s + 1, 0) : -1;
       bool isLast = from >= 0 && chunk[s + 1] == chunks[s + 1] - 1;
-      int64_t gap = from >= 0 ? later(from, isLast ? spacing.lastI : spacing.earlierI) : 0;
+      int64_t gap =
+          from >= 0 ? later(from, factorOf(spacing.stageI, s + 1, isLast ? spacing.lastI : spacing.earlierI)) : 0;
       if (int64_t unit = problem.unit(kPlanI, s, 0); !placeUnit(unit, ready(unit) + gap, period))
         return false;
     }

@@ -70,7 +70,7 @@ def GluBwdOp : Nn_KernelOp<"glu_bwd", ["params", "flags"], [Nn_InPlace]> {
 
 //===-- Dropout -------------------------------------------------------------------------------------------------===//
 
-def DropoutOp : Nn_ForwardOp<"dropout", ["params"], [Nn_InPlace]> {
+def DropoutOp : Nn_ForwardOp<"dropout", ["params", "flags", "varying"], [Nn_InPlace]> {
   let summary = "x with some elements made 0 and the others grown by 1 / (1 - rate), in training; its own derivative";
   let signature = "dropout(x, rate = ..)";
   let formula = "y = x m / (1 - rate), m = 1 with probability 1 - rate, else 0";
@@ -85,7 +85,7 @@ def DropoutOp : Nn_ForwardOp<"dropout", ["params"], [Nn_InPlace]> {
     the model's text, and the op of layer l is number (l + 1) * sites + site. The first token stands at `offset`.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_Integers:$rows, F64Attr:$rate, Nn_Offset:$offset, Nn_Offset:$site,
-                       Nn_Offset:$sites);
+                       Nn_Offset:$sites, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `of` $rows attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;

@@ -31,8 +31,12 @@ INFER(RopeOp) {
 Dims RopeOp::dims() {
   auto type = tensorOf(getX());
   int64_t heads = getHeads();
-  return {type.getDimSize(0), type.getDimSize(1), heads, type.getDimSize(2) / heads, static_cast<int64_t>(getOffset())};
+  Dims dims = {type.getDimSize(0), type.getDimSize(1), heads, type.getDimSize(2) / heads,
+               static_cast<int64_t>(getOffset())};
+  TwoRuns(*this, getX()).addTo(dims);
+  return dims;
 }
+SmallVector<Varying> RopeOp::varying() { return TwoRuns(*this, getX()).varying(4, 5); }
 SmallVector<double> RopeOp::params() {
   if (std::optional<ArrayRef<double>> table = getTable())
     return llvm::to_vector(*table);
@@ -40,7 +44,10 @@ SmallVector<double> RopeOp::params() {
 }
 double RopeOp::flops() { return 6.0 * elementsOf(getX()); }
 Flags RopeOp::flags() {
-  return flagsOf({{"pair", getStyle() == "pair"}, {"inverse", getInverse()}, {"documents", getStarts() != nullptr}});
+  return flagsOf({{"pair", getStyle() == "pair"},
+                  {"inverse", getInverse()},
+                  {"documents", getStarts() != nullptr},
+                  {"zigzag", getZigzag() > 0}});
 }
 SmallVector<Value> RopeOp::pointers() { return {getX(), getStarts(), getY()}; }
 
@@ -136,7 +143,8 @@ template <typename Adaptor> static LogicalResult checkDropout(Check check, Adapt
                              " of integers behind its keys, got ", data);
   if (!a.getDropoutAttr())
     return success();
-  int64_t end = static_cast<int64_t>(a.getOffset()) + tensorOf(a.getQ()).getDimSize(1);
+  int64_t end = static_cast<int64_t>(a.getOffset()) +
+                tensorOf(a.getQ()).getDimSize(1) * std::max<int64_t>(1, static_cast<int64_t>(a.getZigzag()));
   if (int64_t length = a.getDropoutAttr().getLength(); end > length)
     return emitOptionalError(check.loc, "`", check.op, "` expects queries of a sequence of ", length,
                              " tokens where it has dropout, got some up to position ", end - 1);
@@ -161,13 +169,16 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
                              " and ", kvHeads);
   if (failed(checkDropout(check, a)) || failed(checkScores(check, a)))
     return failure();
+  if (a.getZigzag() > 0 && (kv.size() != 2 || tensorOf(q).getDimSize(1) % 2 != 0))
+    return emitOptionalError(check.loc, "`", check.op, "` expects one chunk of keys and an even number of queries ",
+                             "where these are two runs, got ", kv.size() / 2, " and ", tensorOf(q).getDimSize(1));
   for (size_t i = 0; i < kv.size(); i += 2)
     if (failed(checkChunk(check, q, kv[i], kv[i + 1], heads, kvHeads)))
       return failure();
   return checkPositions(check, a.getOffset(), a.getKvOffsets(), kv.size() / 2);
 }
 
-/// dims b s H G d position, then length and position of each chunk.
+/// dims b s H G d position, then length and position of each chunk; of two runs, where the second begins.
 template <typename Op> static Dims attentionDims(Op op) {
   auto q = tensorOf(op.getQ());
   int64_t heads = op.getHeads(), kvHeads = op.getKvHeads() ? op.getKvHeads() : heads;
@@ -175,6 +186,7 @@ template <typename Op> static Dims attentionDims(Op op) {
   dims.push_back(op.getOffset());
   for (auto [i, position] : llvm::enumerate(positionsOf(op)))
     dims.append({tensorOf(op.getKv()[2 * i]).getDimSize(1), position});
+  TwoRuns(op, op.getQ()).addTo(dims);
   return dims;
 }
 
@@ -200,8 +212,12 @@ double pp::nn::visiblePairs(int64_t queries, int64_t first, int64_t keys, int64_
 template <typename Op> static double attentionPairs(Op op) {
   Dims dims = attentionDims(op);
   double pairs = 0;
-  for (size_t i = 6; i < dims.size(); i += 2)
-    pairs += visiblePairs(dims[1], dims[5], dims[i], dims[i + 1], op.getCausal(), op.getWindow());
+  SmallVector<std::pair<int64_t, int64_t>, 2> runs = {{dims[1], dims[5]}}; // of queries: length and first position
+  if (op.getZigzag() > 0)
+    runs = {{dims[1] / 2, dims[5]}, {dims[1] / 2, dims.back()}};
+  for (auto [queries, first] : runs)
+    for (size_t i = 6; i + 1 < dims.size(); i += 2)
+      pairs += visiblePairs(queries, first, dims[i], dims[i + 1], op.getCausal(), op.getWindow());
   return static_cast<double>(dims[0] * widthOf(op.getQ())) * pairs;
 }
 
@@ -254,10 +270,14 @@ INFER(AttentionOp) {
 
 Dims AttentionOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionOp::params() { return attentionParams(*this); }
+SmallVector<Varying> AttentionOp::varying() { return TwoRuns(*this, getQ()).varying(5, 8); }
 SmallVector<Varying> AttentionOp::variedParams() { return firstHead(*this); }
 double AttentionOp::flops() { return attentionFlops(*this, 4); }
 Flags AttentionOp::flags() {
-  return flagsOf({{"causal", getCausal()}, {"documents", getStarts() != nullptr}, {"dropout", getRows() != nullptr}});
+  return flagsOf({{"causal", getCausal()},
+                  {"documents", getStarts() != nullptr},
+                  {"dropout", getRows() != nullptr},
+                  {"zigzag", getZigzag() > 0}});
 }
 SmallVector<Run> AttentionOp::lists() { return {{1, count(getLists())}}; }
 
@@ -370,6 +390,7 @@ INFER(AttentionBwdOp) {
 
 Dims AttentionBwdOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionBwdOp::params() { return attentionParams(*this); }
+SmallVector<Varying> AttentionBwdOp::varying() { return TwoRuns(*this, getQ()).varying(5, 8); }
 SmallVector<Varying> AttentionBwdOp::variedParams() { return firstHead(*this); }
 double AttentionBwdOp::flops() { return attentionFlops(*this, 10); }
 Flags AttentionBwdOp::flags() {
@@ -378,7 +399,8 @@ Flags AttentionBwdOp::flags() {
                   {"dropout", getRows() != nullptr},
                   {"accumulate", getAcc() != nullptr},
                   {"sums", getSums() && getKvAcc().empty()},
-                  {"accumulate_kv", !getKvAcc().empty()}});
+                  {"accumulate_kv", !getKvAcc().empty()},
+                  {"zigzag", getZigzag() > 0}});
 }
 SmallVector<Run> AttentionBwdOp::lists() { return {{4, count(getLists())}, {5 + count(getLists()), count(getKv())}}; }
 SmallVector<Tie> AttentionBwdOp::getRequiredTies() {

@@ -18,7 +18,7 @@ def Nn_KeyLists { string declaration = [{
   }]; }
 def Nn_Dropout : OptionalAttr<Nn_DropoutAttr>;
 
-def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "variedParams"]> {
+def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varying", "variedParams"]> {
   let summary = "softmax(q k^T / sqrt(d)) v of each head over chunks of keys; keeps the log-sum-exp of each row";
   let signature = "attention(q, k, v, heads = .., kv_heads = heads, causal = .., window = 0, scale = 1 / sqrt(d), "
                   "softcap = 0.0, dropout = 0.0)";
@@ -43,11 +43,13 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varied
     the log-sum-exp is that of all keys. h counts the heads of all devices. The last tensor of `lists` are the numbers
     of the queries' sequences, `rows`.
 
+    Queries that are two runs of each sequence (`zigzag`) see one chunk of keys, those of whole sequences.
+
     An attention of some of the chunks is a part; `attention_merge` joins parts.
   }];
   let arguments = (ins Nn_Tensor:$q, Nn_Lists:$lists, I64Attr:$heads, Nn_Offset:$kv_heads, Nn_Flag:$causal,
                        Nn_Offset:$offset, Nn_Offsets:$kv_offsets, Nn_Offset:$window, Nn_Number:$scale,
-                       Nn_Number:$softcap, Nn_Dropout:$dropout);
+                       Nn_Number:$softcap, Nn_Dropout:$dropout, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$o, Nn_Tensor:$lse);
   let assemblyFormat = "$q `,` $lists attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_KeyLists.declaration;
@@ -94,7 +96,7 @@ def AttentionDeltaOp : Nn_KernelOp<"attention_delta"> {
   let assemblyFormat = "$dout `,` $o attr-dict `:` functional-type(operands, results)";
 }
 
-def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "variedParams"],
+def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "varying", "variedParams"],
                                  [AttrSizedOperandSegments,
                                   DeclareOpInterfaceMethods<Nn_InPlace, ["getRequiredTies"]>]> {
   let summary = "gradients of an attention or a part of one: dq, and dk, dv of each chunk";
@@ -105,7 +107,8 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
   let arguments = (ins Nn_Tensor:$dout, Nn_Tensor:$q, Nn_Tensor:$lse, Nn_Tensor:$delta, Nn_Lists:$lists,
                        Optional<Nn_Tensor>:$acc, Variadic<Nn_Tensor>:$kv_acc, I64Attr:$heads, Nn_Offset:$kv_heads,
                        Nn_Flag:$causal, Nn_Flag:$sums, Nn_Offset:$offset, Nn_Offsets:$kv_offsets,
-                       Nn_Offset:$window, Nn_Number:$scale, Nn_Number:$softcap, Nn_Dropout:$dropout);
+                       Nn_Offset:$window, Nn_Number:$scale, Nn_Number:$softcap, Nn_Dropout:$dropout,
+                       Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$dq, Variadic<Nn_Tensor>:$dkv);
   let assemblyFormat = [{
     $dout `,` $q `,` $lse `,` $delta `,` $lists (`into` $acc^)? (`into_kv` $kv_acc^)? attr-dict

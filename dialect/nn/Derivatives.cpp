@@ -35,8 +35,8 @@ LogicalResult PositionsOp::differentiate(Gradients &gradients) {
   if (!dx)
     return success();
   uint64_t context = cast<RankedTensorType>(getTable().getType()).getDimSize(0);
-  gradients.set(getTable(),
-                gradients.builder.create<PositionsDwOp>(getLoc(), dx, gradients.get(getTable()), context, getOffset()));
+  gradients.set(getTable(), gradients.builder.create<PositionsDwOp>(getLoc(), dx, gradients.get(getTable()), context,
+                                                                    getOffset(), getZigzag()));
   return success();
 }
 
@@ -93,7 +93,7 @@ LogicalResult RopeOp::differentiate(Gradients &gradients) {
     return success();
   gradients.add(getLoc(), getX(),
                 gradients.builder.create<RopeOp>(getLoc(), dy, getStarts(), getHeads(), getTheta(), getStyle(),
-                                                 getOffset(), !getInverse(), getTableAttr()));
+                                                 getOffset(), !getInverse(), getTableAttr(), getZigzag()));
   return success();
 }
 
@@ -156,9 +156,9 @@ LogicalResult ScaleOp::differentiate(Gradients &gradients) {
 
 LogicalResult DropoutOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))
-    gradients.add(
-        getLoc(), getX(),
-        gradients.builder.create<DropoutOp>(getLoc(), dy, getRows(), getRate(), getOffset(), getSite(), getSites()));
+    gradients.add(getLoc(), getX(),
+                  gradients.builder.create<DropoutOp>(getLoc(), dy, getRows(), getRate(), getOffset(), getSite(),
+                                                      getSites(), getZigzag()));
   return success();
 }
 

@@ -120,9 +120,13 @@ INFER(DropoutOp) {
 
 Dims DropoutOp::dims() {
   auto type = tensorOf(getX());
-  return {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), static_cast<int64_t>(getOffset()),
-          static_cast<int64_t>(getSite())};
+  Dims dims = {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), static_cast<int64_t>(getOffset()),
+               static_cast<int64_t>(getSite())};
+  TwoRuns(*this, getX()).addTo(dims);
+  return dims;
 }
+Flags DropoutOp::flags() { return flagsOf({{"zigzag", getZigzag() > 0}}); }
+SmallVector<Varying> DropoutOp::varying() { return TwoRuns(*this, getX()).varying(3, 5); }
 SmallVector<double> DropoutOp::params() { return {getRate().convertToDouble()}; }
 double DropoutOp::flops() { return 15.0 * elementsOf(getX()); }
 
@@ -372,7 +376,7 @@ SmallVector<Varying> SumSquaresOp::varying() {
     return getFlat() ? SmallVector<Varying>{FlatShard(*getFlat()).countsOf(getGrad())} : SmallVector<Varying>();
   Varying counts = {0, *getOnce(), 0, /*once=*/true, static_cast<int64_t>(getCopies().value_or(0))};
   if (getFlat())
-    counts.ofData = FlatShard(*getFlat()).countsOf(getGrad()).ofData;
+    counts.ofShards = FlatShard(*getFlat()).countsOf(getGrad()).ofShards;
   return {counts};
 }
 SmallVector<Varying> SumSquaresOp::moved() {

@@ -80,6 +80,26 @@ INFER(ScatterRowsOp) { return runOfRows({"scatter_rows", loc}, a, types); }
 
 INFER(TakeRowsOp) { return runOfRows({"take_rows", loc}, a, types); }
 
+/// Of sequences in twice as many equal runs as there are members.
+template <typename Adaptor>
+static LogicalResult runsOfSequences(Check check, Adaptor a, bool whole, SmallVectorImpl<Type> &types) {
+  Value x = a.getX();
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", x)) || failed(check.rank("x", x, 3)))
+    return failure();
+  SmallVector<int64_t> shape(tensorOf(x).getShape());
+  int64_t members = static_cast<int64_t>(a.getMembers()), runs = whole ? 2 * members : 2;
+  if (members < 1 || shape[1] % runs != 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects sequences of ", runs, " equal runs, got ",
+                             x.getType());
+  shape[1] = whole ? shape[1] / members : shape[1] * members;
+  types.push_back(tensorOf(x).clone(shape));
+  return success();
+}
+
+INFER(GatherRunsOp) { return runsOfSequences({"gather_runs", loc}, a, /*whole=*/false, types); }
+
+INFER(ScatterRunsOp) { return runsOfSequences({"scatter_runs", loc}, a, /*whole=*/true, types); }
+
 StringRef TakeRowsOp::kernelName() { return "copy"; }
 Dims TakeRowsOp::dims() { return {elementsOf(getY())}; }
 double TakeRowsOp::flops() { return 0; }
@@ -90,6 +110,8 @@ SmallVector<Varying> TakeRowsOp::moved() {
 
 ExchangeKind GatherRowsOp::getKind() { return ExchangeKind::all_gather; }
 ExchangeKind ScatterRowsOp::getKind() { return ExchangeKind::reduce_scatter; }
+ExchangeKind GatherRunsOp::getKind() { return ExchangeKind::all_gather; }
+ExchangeKind ScatterRunsOp::getKind() { return ExchangeKind::reduce_scatter; }
 ExchangeKind AllReduceOp::getKind() { return ExchangeKind::all_reduce; }
 ExchangeKind AllGatherOp::getKind() { return ExchangeKind::all_gather; }
 
@@ -119,6 +141,16 @@ LogicalResult AllGatherOp::differentiate(Gradients &) { return success(); }
 LogicalResult PieceOp::differentiate(Gradients &) { return success(); }
 
 bool GatherRowsOp::isCheap() { return !getKept(); }
+bool GatherRunsOp::isCheap() { return !getKept(); }
+
+LogicalResult GatherRunsOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(), gradients.builder.create<ScatterRunsOp>(getLoc(), dy, getAxes(), getMembers()));
+  return success();
+}
+
+/// It stands in backward bodies alone.
+LogicalResult ScatterRunsOp::differentiate(Gradients &) { return success(); }
 
 LogicalResult GatherRowsOp::differentiate(Gradients &gradients) {
   Value dy = gradients.get(getY());

@@ -70,6 +70,24 @@ def TakeRowsOp : Nn_ForwardOp<"take_rows", ["kernelName", "moved"]> {
   let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
 }
 
+def GatherRunsOp : Nn_ExchangeOp<"gather_runs", [], ["isCheap"]> {
+  let summary = "whole sequences, of which each device along the axes has two runs, for each of them";
+  let description = [{
+    x is [batch, length / members, width]: of every sequence the k-th device has run k and run 2 members - 1 - k of
+    2 members equal runs. What follows is each device's share, so the gradient is the sum of what they get:
+    `scatter_runs`. `kept` as of `gather_rows`.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+}
+
+def ScatterRunsOp : Nn_ExchangeOp<"scatter_runs"> {
+  let summary = "the sum of what the devices along the axes have: to each its two runs of every sequence";
+  let description = [{
+    Runs are those of `gather_runs`, of which it is the derivative; terms are added in the order of the devices.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
+}
+
 def PieceOp : Nn_Op<"piece", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {
   let summary = "number `index` of `of` equal runs of the first dimension, where it lies";
   let arguments = (ins Nn_Tensor:$x, I64Attr:$index, I64Attr:$of);

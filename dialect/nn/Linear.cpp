@@ -60,7 +60,8 @@ INFER(PositionsOp) {
   if (failed(check.operands(a, 2, 2)) || failed(check.tokens("tokens", a.getTokens())) ||
       failed(check.numbers("the table", a.getTable())) || failed(check.rank("a table", a.getTable(), 2)))
     return failure();
-  int64_t last = static_cast<int64_t>(a.getOffset()) + widthOf(a.getTokens());
+  int64_t last = static_cast<int64_t>(a.getOffset()) +
+                 widthOf(a.getTokens()) * std::max<int64_t>(1, static_cast<int64_t>(a.getZigzag()));
   if (last > tensorOf(a.getTable()).getDimSize(0))
     return emitOptionalError(loc, "`positions` expects a table of at least ", last, " positions, got ",
                              tensorOf(a.getTable()).getDimSize(0));
@@ -76,17 +77,23 @@ INFER(PositionsDwOp) {
   return check.into(a.getAcc(), types[0]);
 }
 
-static Dims positionDims(Value x, int64_t offset, int64_t context) {
+template <typename Op> static Dims positionDims(Op op, Value x, int64_t context) {
   auto type = tensorOf(x);
-  return {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), offset, context};
+  Dims dims = {type.getDimSize(0), type.getDimSize(1), type.getDimSize(2), static_cast<int64_t>(op.getOffset()),
+               context};
+  TwoRuns(op, x).addTo(dims);
+  return dims;
 }
 
-Dims PositionsOp::dims() { return positionDims(getX(), getOffset(), tensorOf(getTable()).getDimSize(0)); }
+Dims PositionsOp::dims() { return positionDims(*this, getX(), tensorOf(getTable()).getDimSize(0)); }
+Flags PositionsOp::flags() { return flagsOf({{"zigzag", getZigzag() > 0}}); }
+SmallVector<Varying> PositionsOp::varying() { return TwoRuns(*this, getX()).varying(3, 5); }
 double PositionsOp::flops() { return 0; }
 
-Dims PositionsDwOp::dims() { return positionDims(getDx(), getOffset(), getPositions()); }
+Dims PositionsDwOp::dims() { return positionDims(*this, getDx(), getPositions()); }
+SmallVector<Varying> PositionsDwOp::varying() { return TwoRuns(*this, getDx()).varying(3, 5); }
 double PositionsDwOp::flops() { return elementsOf(getDx()); }
-Flags PositionsDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
+Flags PositionsDwOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}, {"zigzag", getZigzag() > 0}}); }
 
 INFER(LinearOp) {
   Check check{"linear", loc};

@@ -88,14 +88,14 @@ namespace pp::nn {
 
 /// A size of a kernel that differs from device to device along these axes: each has `step` more than the one before it;
 /// with `once` the first of each `copies` neighbours (0: of all) has the size, and the others 0. Where there are
-/// `ofData` each device along `data` has its own of these instead of the size.
+/// `ofShards` each of the devices that sum a gradient has its own of these instead of the size.
 struct Varying {
   unsigned dim;
-  AxesAttr axes; ///< null: only along `data`
+  AxesAttr axes; ///< null: only among those
   int64_t step = 0;
   bool once = false;
   int64_t copies = 0;
-  llvm::SmallVector<int64_t> ofData = {};
+  llvm::SmallVector<int64_t> ofShards = {};
 };
 
 } // namespace pp::nn

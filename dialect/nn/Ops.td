@@ -125,6 +125,10 @@ def Nn_Offset : DefaultValuedAttr<I64Attr, "0">;
 def Nn_Once : DefaultValuedAttr<I64Attr, "1">;
 def Nn_Number : DefaultValuedAttr<F64Attr, "0.0">;
 def Nn_One : DefaultValuedAttr<F64Attr, "1.0">;
+/// Of so many devices along `context` each has two runs of every sequence cut in twice as many, the k-th from its begin
+/// and the k-th from its end, so that causal attention is as much work for each (Grattafiori et al. 2024, 3.3.2); 0:
+/// whole sequences.
+def Nn_Zigzag : DefaultValuedAttr<I64Attr, "0">;
 def Nn_Epsilon : DefaultValuedAttr<F64Attr, "1e-5">;
 
 //===-- Forward -------------------------------------------------------------------------------------------------===//
@@ -146,12 +150,12 @@ def EmbeddingOp : Nn_ForwardOp<"embedding", ["varying"]> {
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
 
-def PositionsOp : Nn_ForwardOp<"positions"> {
+def PositionsOp : Nn_ForwardOp<"positions", ["flags", "varying"]> {
   let summary = "row `offset + t` of a table at position t; the tokens give only the shape";
   let signature = "positions(tokens, table)";
   let formula = "x[b, t] = table[t]";
   let note = "learned positions; the tokens give only the shape";
-  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, Nn_Offset:$offset);
+  let arguments = (ins Nn_Integers:$tokens, Nn_Tensor:$table, Nn_Offset:$offset, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$x);
   let assemblyFormat = "$tokens `,` $table attr-dict `:` functional-type(operands, results)";
 }
@@ -201,7 +205,7 @@ def RmsnormOp : Nn_KernelOp<"rmsnorm", ["params", "flags"],
   let assemblyFormat = "$x `,` $gain attr-dict `:` functional-type(operands, results)";
 }
 
-def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers"], [Nn_InPlace]> {
+def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers", "varying"], [Nn_InPlace]> {
   let summary = "turns pairs of each head by an angle of the position; `inverse` turns back, the derivative";
   let signature = "rope(x, heads = .., theta = 10000.0, style = \"half\", table = [])";
   let formula = "(y_j, y_k) = (x_j cos a - x_k sin a, x_k cos a + x_j sin a), a = t theta^(-2j/d), d = width / heads";
@@ -218,7 +222,7 @@ def RopeOp : Nn_ForwardOp<"rope", ["params", "flags", "pointers"], [Nn_InPlace]>
   let arguments = (ins Nn_Tensor:$x, Optional<Nn_Integers>:$starts, I64Attr:$heads,
                        DefaultValuedAttr<F64Attr, "10000.0">:$theta,
                        DefaultValuedStrAttr<StrAttr, "half">:$style, Nn_Offset:$offset, Nn_Flag:$inverse,
-                       OptionalAttr<DenseF64ArrayAttr>:$table);
+                       OptionalAttr<DenseF64ArrayAttr>:$table, Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x (`from` $starts^)? attr-dict `:` functional-type(operands, results)";
   let extraClassDeclaration = Nn_Overwrites<"{{0, 0}}">.declaration;
@@ -320,9 +324,10 @@ def EmbeddingDwOp : Nn_AccOp<"embedding_dw", ["params", "flags", "varying"], [Nn
   let assemblyFormat = "$tokens `,` $dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def PositionsDwOp : Nn_AccOp<"positions_dw", ["flags"], [Nn_WeightGradient]> {
+def PositionsDwOp : Nn_AccOp<"positions_dw", ["flags", "varying"], [Nn_WeightGradient]> {
   let summary = "gradient of a table of `positions` rows";
-  let arguments = (ins Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$positions, Nn_Offset:$offset);
+  let arguments = (ins Nn_Tensor:$dx, Optional<Nn_Tensor>:$acc, I64Attr:$positions, Nn_Offset:$offset,
+                       Nn_Zigzag:$zigzag);
   let results = (outs Nn_Tensor:$dtable);
   let assemblyFormat = "$dx (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }

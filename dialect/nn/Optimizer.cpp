@@ -34,14 +34,14 @@ static int64_t bytesOfElement(Value tensor) { return tensorOf(tensor).getElement
 Varying FlatShard::countsOf(Value tensor) const {
   Varying counts = {0, {}};
   for (int64_t device = 0; device < devices; ++device)
-    counts.ofData.push_back(firstOf(tensor, device + 1) - firstOf(tensor, device));
+    counts.ofShards.push_back(firstOf(tensor, device + 1) - firstOf(tensor, device));
   return counts;
 }
 
 Varying FlatShard::beginsOf(Value tensor, unsigned pointer) const {
   Varying begins = {pointer, {}};
   for (int64_t device = 0; device < devices; ++device)
-    begins.ofData.push_back(firstOf(tensor, device) * bytesOfElement(tensor));
+    begins.ofShards.push_back(firstOf(tensor, device) * bytesOfElement(tensor));
   return begins;
 }
 
@@ -49,7 +49,7 @@ Varying FlatShard::placesOf(Value tensor, Value state, unsigned pointer) const {
   Varying places = {pointer, {}};
   for (int64_t device = 0; device < devices; ++device) {
     int64_t first = firstOf(tensor, device), has = firstOf(tensor, device + 1) > first;
-    places.ofData.push_back(has * (begin + first - device * shard) * bytesOfElement(state));
+    places.ofShards.push_back(has * (begin + first - device * shard) * bytesOfElement(state));
   }
   return places;
 }

@@ -69,7 +69,7 @@ static void differentiatePart(AttentionOp part, Whole whole, Gradients &gradient
   auto backward = gradients.builder.create<AttentionBwdOp>(
       loc, whole.dout, q, whole.lse, whole.delta, part.getLists(), gradients.get(q), sums, part.getHeads(),
       part.getKvHeads(), part.getCausal(), inSums, part.getOffset(), part.getKvOffsetsAttr(), part.getWindow(),
-      part.getScale(), part.getSoftcap(), part.getDropoutAttr());
+      part.getScale(), part.getSoftcap(), part.getDropoutAttr(), part.getZigzag());
   gradients.set(q, backward.getDq());
   for (auto [value, gradient] : llvm::zip(part.getKv(), backward.getDkv()))
     if (inSums)

@@ -134,11 +134,31 @@ struct Check {
   }
 };
 
-/// Of tensors that lie one behind the other a device along `data` has a shard, which may begin and end in any of them.
+/// Rows that are two runs of every sequence, where an op has `zigzag` (Nn_Zigzag): which they are differs by device.
+struct TwoRuns {
+  int64_t devices, length; ///< along `context`; of a run
+  AxesAttr axes;
+
+  template <typename Op>
+  TwoRuns(Op op, Value x)
+      : devices(op.getZigzag()), length(tensorOf(x).getDimSize(1) / 2),
+        axes(devices > 0 ? AxesAttr::get(op.getContext(), Axis::context) : AxesAttr()) {}
+  /// Behind all others the position of the second run, here of the first device.
+  void addTo(Dims &dims) const {
+    if (devices > 0)
+      dims.push_back((2 * devices - 1) * length);
+  }
+  /// Sizes number `first` and `second` are where the runs begin.
+  SmallVector<Varying> varying(unsigned first, unsigned second) const {
+    return devices > 0 ? SmallVector<Varying>{{first, axes, length}, {second, axes, -length}} : SmallVector<Varying>();
+  }
+};
+
+/// Of tensors that lie one behind the other a device has a shard, which may begin and end in any of them.
 struct FlatShard {
   int64_t begin;   ///< of one tensor among the others, in elements
   int64_t shard;   ///< elements that a device has
-  int64_t devices; ///< along `data`
+  int64_t devices; ///< that have one each
 
   explicit FlatShard(ArrayRef<int64_t> flat) : begin(flat[0]), shard(flat[1]), devices(flat[2]) {}
   static LogicalResult verify(ArrayRef<int64_t> flat, StringRef name, std::optional<Location> loc);

@@ -330,9 +330,10 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
   let description = [{
     All four axes are there, each once; `pipeline` has as many devices as the program has ranks. The devices of a rank
     run its program. Printed as `#pipeline.mesh<tensor 1, context 1, data 2, pipeline 4>`. `zero` 1: of what several
-    devices along `data` would update alike each updates a shard, and keeps the optimizer state of that alone; printed
-    behind the axes, as `zero 1`. `sequence`: between products the devices along `tensor` have a run of the rows each;
-    `again inputs`: a backward gathers again what went into products; `again all`: and W the gradients of what came out.
+    devices along `data` and `context` would update alike each updates a shard, and keeps the optimizer state of that
+    alone; printed behind the axes, as `zero 1`. `sequence`: between products the devices along `tensor` have a run of
+    the rows each; `again inputs`: a backward gathers again what went into products, and keys; `again all`: and W the
+    gradients of what came out.
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
                         "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again);
@@ -342,6 +343,11 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     int64_t sizeOf(Axis axis) const;
     /// How many devices run the program of one rank.
     int64_t devicesOfRank() const;
+    /// The axes of several devices along which devices of a rank have the same weights, and sum their gradients: of
+    /// `context` and `data`, the one whose coordinate runs slowest first.
+    ::llvm::SmallVector<Axis> sumAxes() const;
+    /// How many devices sum one gradient.
+    int64_t sumMembers() const { return sizeOf(Axis::context) * sizeOf(Axis::data); }
     /// How far apart in number two neighbours on this axis are.
     int64_t stride(Axis axis) const;
   }];

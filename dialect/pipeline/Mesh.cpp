@@ -69,8 +69,6 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, Arr
                                ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again) {
   if (zero != 0 && zero != 1)
     return emitError() << "expected zero 0 or 1, got " << zero;
-  if (again != Again::nothing && !sequence)
-    return emitError() << "expected `again` behind `sequence` alone: nothing else is gathered";
   SmallVector<Axis> sorted(order);
   llvm::sort(sorted);
   if (sizes.size() != order.size() || sorted != ArrayRef({Axis::tensor, Axis::context, Axis::data, Axis::pipeline}))
@@ -78,6 +76,9 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, Arr
   for (auto [axis, size] : llvm::zip(order, sizes))
     if (size < 1)
       return emitError() << "the axis `" << stringifyAxis(axis) << "` has " << size << " devices; expected at least 1";
+  if (again != Again::nothing && !sequence && sizes[llvm::find(order, Axis::context) - order.begin()] == 1)
+    return emitError() << "expected `again` where there is `sequence`, or several devices along `context`: nothing "
+                          "else is gathered";
   return success();
 }
 
@@ -98,6 +99,22 @@ int64_t MeshAttr::devicesOfRank() const {
   for (auto [axis, size] : llvm::zip(getOrder(), getSizes()))
     devices *= axis == Axis::pipeline ? 1 : size;
   return devices;
+}
+
+SmallVector<Axis> MeshAttr::sumAxes() const {
+  SmallVector<Axis> axes;
+  for (Axis axis : llvm::reverse(getOrder()))
+    if ((axis == Axis::context || axis == Axis::data) && sizeOf(axis) > 1)
+      axes.push_back(axis);
+  return axes;
+}
+
+AxesAttr ProgramOp::sumAxes() {
+  if (sumMembers() == 1)
+    return {};
+  SmallVector<Axis> axes = getMeshAttr().sumAxes();
+  llvm::sort(axes);
+  return AxesAttr::get(getContext(), axes);
 }
 
 //===-- #pipeline.axes ------------------------------------------------------------------------------------------===//

@@ -56,6 +56,10 @@ def ProgramOp : Pipeline_Op<"program", [IsolatedFromAbove, NoTerminator, SingleB
     int64_t countUpdates() { return getUpdates().value_or(1); }
     /// How many devices lie along an axis; 1 without a mesh.
     int64_t sizeOf(Axis axis) { return getMeshAttr() ? getMeshAttr().sizeOf(axis) : 1; }
+    /// How many devices of a rank have the same weights and sum their gradients.
+    int64_t sumMembers() { return getMeshAttr() ? getMeshAttr().sumMembers() : 1; }
+    /// The axes along which they lie; null if there is one.
+    AxesAttr sumAxes();
     /// The training program of a module that has its forward program, too; null if there is no program.
     static ProgramOp trainingOf(::mlir::ModuleOp module);
     /// The one with `forward`; null if there is none.

@@ -240,6 +240,8 @@ LogicalResult PipelineDialect::verifyOperationAttribute(Operation *op, NamedAttr
     return places && places.size() == 2 * op->getNumResults() ? success()
                                                               : refuse("a pointer and an offset for each result");
   }
+  if (name == kPlannedAttr && isa<ProgramOp>(op))
+    return isa<UnitAttr>(value) ? success() : refuse("nothing");
   if (!isa<func::FuncOp>(op))
     return op->emitOpError() << "has `" << name << "`, an attribute of task functions";
   if (name == kBodyAttr)

@@ -74,6 +74,8 @@ inline constexpr llvm::StringLiteral kScratchAttr = "pipeline.scratch_bytes";
 inline constexpr llvm::StringLiteral kHandedAttr = "pipeline.handed";
 /// Of an op of a task function: pointer of the signature and byte offset for each result. -1 is the scratch memory.
 inline constexpr llvm::StringLiteral kBuffersAttr = "pipeline.buffers";
+/// Of a program whose units the planner has put in order: its tasks may be halves of those that the schedule wrote.
+inline constexpr llvm::StringLiteral kPlannedAttr = "pipeline.planned";
 
 /// Where a result of an op of a task function lies, as kBuffersAttr of the op says.
 std::pair<int64_t, int64_t> bufferOf(mlir::OpResult result);

@@ -1,6 +1,7 @@
 // Writes stages and actions as a `.pipe` file that a person can read and go on from.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "frontend/csv/Csv.h"
+#include "llvm/ADT/StringExtras.h"
 #include <set>
 
 using namespace llvm;
@@ -24,6 +25,7 @@ public:
     os << "  require p == " << p << " and m == " << m << ", \"these lists are for " << count(p, "rank", "ranks")
        << " and " << count(m, "microbatch", "microbatches") << "\"\n";
     os << "  stage s of " << places.size() << " at " << placement() << layers() << "\n";
+    writeRecomputed();
     Block &body = program.getBody().front();
     bool ordered = false;
     body.walk([&](TransferOp) { ordered = true; });
@@ -89,6 +91,29 @@ private:
                                                                                   : " layers " + listOf(counts) + "[s]";
   }
 
+  /// The stages that forget; the schedule's language puts R before their backwards.
+  void writeRecomputed() {
+    std::set<int64_t> again;
+    program.getBody().walk([&](UnitOp unit) {
+      if (unit.getUnit().getPhase() == Phase::R)
+        again.insert(unit.getUnit().getCoord().getIndex());
+    });
+    int64_t number = 0;
+    for (auto piece : program.getOps<PieceOp>()) {
+      bool isPart = piece.getRecompute().has_value();
+      if (isPart || again.count(number))
+        os << "  recompute "
+           << (isPart ? join(piece.getRecompute()->getAsValueRange<mlir::StringAttr>(), ", ") + " of " : "") << "stage("
+           << number << ")\n";
+      ++number;
+    }
+  }
+
+  static bool isAgain(Operation &op) {
+    auto unit = dyn_cast<UnitOp>(op);
+    return unit && unit.getUnit().getPhase() == Phase::R;
+  }
+
   static std::string text(Operation *op) {
     if (auto unit = dyn_cast<UnitOp>(op))
       return unit.getUnit().str();
@@ -110,7 +135,7 @@ private:
     return unit ? unit.getRanks().front() : -1;
   }
 
-  static bool isAction(Operation &op) { return isa<UnitOp, TransferOp, TogetherOp>(op); }
+  static bool isAction(Operation &op) { return isa<UnitOp, TransferOp, TogetherOp>(op) && !isAgain(op); }
 
   void word(StringRef text, size_t indent) {
     if (column && column + 1 + text.size() > kColumns) {

@@ -58,6 +58,8 @@ protected:
   virtual std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) { return std::nullopt; }
   /// `stage(2)`, `attn(3)`; nullopt if `name` is no piece.
   virtual std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) { return std::nullopt; }
+  /// How many tokens behind the next one the model predicts.
+  virtual int64_t furtherTokens() const { return 0; }
   virtual void addNames(llvm::SmallVectorImpl<StringRef> &names) {}
 
   mlir::LogicalResult spend(SMLoc at, int64_t count = 1);

@@ -1,11 +1,11 @@
 // `layers_of("Et*3|(tt|)*29|L")`: the layers of each stage, from the notation in which Megatron-LM lays a model out.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
-//   layout = { item | "(" { item } ")*" N }          E embedding, t a layer, L loss, | the end of a stage, m refused
-//   item   = ( "E" | "t" | "L" | "|" ) [ "*" N ]     commas separate for the eye only
+//   layout = { item | "(" { item } ")*" N }          E embedding, t a layer, m one more that predicts a further token,
+//   item   = ( "E" | "t" | "m" | "L" | "|" ) [ "*" N ]     L loss, | the end of a stage; commas are for the eye only
 //
 // A stage of E or L alone has no layers and gets its part from its place: `stage` gives embed to the first, head to the
-// last.
+// last. The parts of `m` stand in the stage of L, too, so they are counted and no more.
 #include "frontend/evaluate/Evaluator.h"
 #include "llvm/ADT/StringExtras.h"
 
@@ -30,6 +30,8 @@ public:
   explicit LayoutReader(StringRef text) : text(text) {}
 
   std::optional<Complaint> complaint;
+  std::optional<size_t> further; ///< where the first `m` stands
+  int64_t furtherTokens = 0;
 
   bool read(Value::List &layers) { return unroll(text.size(), /*inside=*/false) && count(layers); }
 
@@ -77,10 +79,8 @@ private:
         at = close + 1;
         if (at == text.size() || text[at] != '*')
           return complain(at, "expected `*` and a number after `)`");
-      } else if (!StringRef("EtL|").contains(letter)) {
-        return complain(
-            begin, letter == 'm' ? "`m`, a layer that predicts further tokens, stands in the stage of `L`: leave it out"
-                                 : "expected one of E, t, L, |, (, got `" + Twine(letter) + "`");
+      } else if (!StringRef("EtmL|").contains(letter)) {
+        return complain(begin, "expected one of E, t, m, L, |, (, got `" + Twine(letter) + "`");
       } else {
         letters.push_back({letter, begin});
       }
@@ -105,8 +105,14 @@ private:
                                                : Twine("the embedding `E` comes first, and once"));
       if (letter.letter == 'L' && !last)
         return complain(letters[i + 1].position, "nothing comes after the loss `L`");
+      if (letter.letter == '|' && furtherTokens > 0)
+        return complain(*further, "`m`, a layer that predicts a further token, stands in the stage of `L`");
       if (letter.letter == '|' && inStage + parts == 0)
         return complain(letter.position, "stage " + Twine(layers.size()) + " is empty; it needs at least one layer");
+      if (letter.letter == 't' && furtherTokens > 0)
+        return complain(letter.position, "no layer `t` comes after `m`");
+      if (letter.letter == 'm' && furtherTokens++ == 0)
+        further = letter.position;
       inStage += letter.letter == 't';
       parts += letter.letter == 'E' || letter.letter == 'L';
       if (letter.letter == '|' || last) {
@@ -128,8 +134,14 @@ FailureOr<Value> Evaluator::layersOf(const Expr *expr, const Value &layout) {
   StringRef text = *layout.asString();
   LayoutReader reader(text);
   Value::List layers;
-  if (reader.read(layers))
-    return Value(std::move(layers));
+  if (reader.read(layers)) {
+    int64_t predicted = furtherTokens();
+    if (!reader.further || reader.furtherTokens == predicted)
+      return Value(std::move(layers));
+    reader.complaint = {*reader.further, ("the layout predicts " + Twine(reader.furtherTokens) +
+                                          " of the tokens behind the next one, the model " + Twine(predicted))
+                                             .str()};
+  }
   // A literal is in the file, so the place in it can be shown; a parameter's value may come from the command line.
   const Expr *operand = expr->operands.front();
   if (operand->kind == Expr::String)

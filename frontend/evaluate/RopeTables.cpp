@@ -17,6 +17,7 @@ namespace {
 struct RopeTableOf {
   SmallVector<double> numbers;
   std::vector<double> divisors; ///< of longrope, one for each pair
+  bool truncates = true;        ///< of yarn: the ramp begins and ends at a pair
 
   double theta() const { return numbers[0]; }
   double width() const { return numbers[1]; }
@@ -42,14 +43,27 @@ struct RopeTableOf {
     auto pairOf = [&](double turns) {
       return width() * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(theta()));
     };
-    double low = std::max(std::floor(pairOf(numbers[4])), 0.0),
-           high = std::min(std::ceil(pairOf(numbers[5])), width() - 1);
+    double first = pairOf(numbers[4]), last = pairOf(numbers[5]);
+    double low = std::max(truncates ? std::floor(first) : first, 0.0),
+           high = std::min(truncates ? std::ceil(last) : last, width() - 1);
     high += low == high ? 0.001 : 0;
     double ramp = std::clamp((j - low) / (high - low), 0.0, 1.0);
     return plain(j) * (ramp / factor + 1 - ramp);
   }
 };
 } // namespace
+
+static Value::List tableOf(StringRef name, const RopeTableOf &table, int64_t pairs) {
+  Value::List made = {Value(name == "rope_yarn" || name == "rope_longrope" ? table.numbers.back() : 1.0)};
+  for (int64_t j = 0; j < pairs; ++j)
+    made.push_back(Value(name == "rope_linear"     ? table.plain(double(j)) / table.numbers[2]
+                         : name == "rope_dynamic"  ? table.plain(double(j), table.dynamicTheta())
+                         : name == "rope_llama3"   ? table.llama3(double(j))
+                         : name == "rope_yarn"     ? table.yarn(double(j))
+                         : name == "rope_longrope" ? table.plain(double(j)) / table.divisors[size_t(j)]
+                                                   : table.plain(double(j))));
+  return made;
+}
 
 FailureOr<Value> Evaluator::ropeTable(const Expr *expr, const Value::List &values) {
   static const struct {
@@ -58,22 +72,27 @@ FailureOr<Value> Evaluator::ropeTable(const Expr *expr, const Value::List &value
                  {"rope_linear", "theta, width, factor"},
                  {"rope_dynamic", "theta, width, factor, positions, sequence"},
                  {"rope_llama3", "theta, width, factor, low, high, original"},
-                 {"rope_yarn", "theta, width, factor, original, fast, slow, attention"},
+                 {"rope_yarn", "theta, width, factor, original, fast, slow, attention[, truncate]"},
                  {"rope_longrope", "theta, width, divisors, attention"}};
   StringRef name = expr->name;
   StringRef parameters = find_if(kTables, [&](auto &table) { return table.name == name; })->parameters;
   SmallVector<StringRef> words;
-  parameters.split(words, ", ");
-  if (values.size() != words.size())
-    return fail(expr->at, "`" + name + "` takes " + Twine(words.size()) + " values, got " + Twine(values.size()) +
-                              ": `" + name + "(" + parameters + ")`");
+  bool mayTruncate = parameters.ends_with("[, truncate]");
+  parameters.drop_back(mayTruncate ? StringRef("[, truncate]").size() : 0).split(words, ", ");
+  bool saysTruncate = mayTruncate && values.size() == words.size() + 1;
+  if (values.size() != words.size() + saysTruncate)
+    return fail(expr->at, "`" + name + "` takes " + Twine(words.size()) + (mayTruncate ? " or 8" : "") +
+                              " values, got " + Twine(values.size()) + ": `" + name + "(" + parameters + ")`");
   RopeTableOf table;
+  if (saysTruncate && !values.back().asBool())
+    return fail(expr->at, "`" + name + "` expects true or false for `truncate`, got " + values.back().text());
+  table.truncates = !saysTruncate || *values.back().asBool();
   auto numberOf = [](const Value &value) -> std::optional<double> {
     if (value.asInt())
       return double(*value.asInt());
     return value.asNumber() ? std::optional(*value.asNumber()) : std::nullopt;
   };
-  for (auto [word, value] : zip(words, values)) {
+  for (auto [word, value] : zip_first(words, values)) {
     bool isList = word == "divisors", fits = !isList || value.asList();
     for (const Value &item : isList &&value.asList() ? *value.asList() : Value::List{value}) {
       std::optional<double> number = numberOf(item);
@@ -103,13 +122,5 @@ FailureOr<Value> Evaluator::ropeTable(const Expr *expr, const Value::List &value
                 "`rope_llama3` expects `low` below `high`, got " + values[3].text() + " and " + values[4].text());
   if (failed(reserve(expr->at, pairs + 1)))
     return failure();
-  Value::List made = {Value(name == "rope_yarn" || name == "rope_longrope" ? table.numbers.back() : 1.0)};
-  for (int64_t j = 0; j < pairs; ++j)
-    made.push_back(Value(name == "rope_linear"     ? table.plain(double(j)) / table.numbers[2]
-                         : name == "rope_dynamic"  ? table.plain(double(j), table.dynamicTheta())
-                         : name == "rope_llama3"   ? table.llama3(double(j))
-                         : name == "rope_yarn"     ? table.yarn(double(j))
-                         : name == "rope_longrope" ? table.plain(double(j)) / table.divisors[size_t(j)]
-                                                   : table.plain(double(j))));
-  return Value(std::move(made));
+  return Value(tableOf(name, table, pairs));
 }

@@ -81,6 +81,8 @@ private:
       StringRef kind = part.kind ? outline.kinds[*part.kind] : "";
       outline.parts.push_back(
           {part.name.text, part.kind, (kind.empty() ? "" : kind.str() + ".") + part.name.text.str()});
+      for (auto [source, ahead] : zip(part.sources, part.aheads))
+        outline.furtherTokens += ahead && source.text == "targets";
     }
     for (auto [i, kind] : enumerate(model.kinds)) {
       if (none_of(model.parts, [&, i = i](const ModelPart &part) { return part.kind == i; }))

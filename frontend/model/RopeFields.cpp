@@ -194,8 +194,12 @@ private:
     if (failed(only({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
                      "mscale", "mscale_all_dim", "truncate"})))
       return failure();
-    if (const json::Value *value = get("truncate"); value && value->getAsBoolean() != true)
-      return refuse(givenAs, "`truncate` of `" + givenAs + "` must be true");
+    const json::Value *truncate = given ? given->get("truncate") : nullptr;
+    if (truncate && !truncate->getAsBoolean())
+      return refuse(givenAs, "expected true or false for `truncate`");
+    bool isWhole = !truncate || *truncate->getAsBoolean();
+    if (!isWhole && !defaults.kind.empty()) // transformers looks for it beside the types of layers, where it is not
+      return refuse(givenAs, "`truncate` of a type of layers in `" + givenAs + "` must be true");
     FailureOr<double> old = original(), last = positions();
     if (failed(old) || failed(last))
       return failure();
@@ -205,7 +209,9 @@ private:
       return failure();
     auto grown = [&](double by) { return *factor <= 1 ? 1 : 0.1 * by * std::log(*factor) + 1; };
     double attention = *scale && *scaleAll ? grown(*scale) / grown(*scaleAll) : grown(1);
-    return texts({factor, old, number("beta_fast", 32), number("beta_slow", 1), number("attention_factor", attention)});
+    FailureOr<std::string> text =
+        texts({factor, old, number("beta_fast", 32), number("beta_slow", 1), number("attention_factor", attention)});
+    return failed(text) || isWhole ? text : FailureOr<std::string>(*text + ", false");
   }
   FailureOr<std::string> longrope(int64_t sequence) {
     if (failed(only({"factor", "original_max_position_embeddings", "attention_factor", "long_factor", "short_factor"})))

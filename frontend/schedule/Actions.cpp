@@ -92,8 +92,6 @@ LogicalResult Elaborator::onRank(const OnStatement *statement, SMLoc at, const V
 }
 
 LogicalResult Elaborator::joint(const JointStatement *statement, Scope &scope) {
-  if (statement->fuses)
-    return fail(statement->at, "`fuse` (several units as one task) is not supported yet");
   if (together)
     return fail(statement->at, "`together` inside `together`", {}, "");
   if (failed(spendFor(statement->at, 0)))

@@ -30,6 +30,7 @@ struct ModelOutline {
   llvm::SmallVector<StringRef> kinds; ///< empty text for a kind without a name
   llvm::SmallVector<unsigned> kindOf; ///< by layer
   int64_t layers = 0;
+  int64_t furtherTokens = 0; ///< that it predicts: parameters `from targets + k`
 
   bool isIn(unsigned part, int64_t layer) const { return parts[part].kind == kindOf[layer]; }
   /// The number of layers that stand before a part that exists once.
@@ -92,6 +93,7 @@ private:
   };
 
   mlir::LogicalResult act(const Statement *statement, Scope &scope) override;
+  int64_t furtherTokens() const override { return model.furtherTokens; }
   std::optional<mlir::FailureOr<Value>> predefined(StringRef name, SMLoc at) override;
   mlir::FailureOr<Value> listOnce(StringRef name, SMLoc at);
   std::optional<mlir::FailureOr<Value>> pieceCall(const Expr *call, Scope &scope) override;

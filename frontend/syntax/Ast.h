@@ -158,9 +158,8 @@ struct MoveStatement : StatementOf<Statement::Move> {
   const Place *to;
 };
 
-/// `together` and `fuse`.
+/// `together`.
 struct JointStatement : StatementOf<Statement::Joint> {
-  bool fuses;
   Block body;
 };
 

@@ -8,11 +8,11 @@ using namespace llvm;
 using namespace pp;
 
 static const char *const kKeywords[] = {
-    "import", "fn",    "schedule",     "model",     "train", "cluster", "part",   "stage", "of",       "at",
-    "weight", "opt",   "layers",       "let",       "var",   "require", "return", "for",   "in",       "repeat",
-    "while",  "if",    "then",         "else",      "on",    "move",    "from",   "to",    "together", "fuse",
-    "attend", "over",  "limit",        "recompute", "shard", "host",    "and",    "or",    "not",      "true",
-    "false",  "ranks", "microbatches", "slices",    "with",  "updates"};
+    "import", "fn",       "schedule", "model",  "train", "cluster",      "part",    "stage",  "of",
+    "at",     "weight",   "opt",      "layers", "let",   "var",          "require", "return", "for",
+    "in",     "repeat",   "while",    "if",     "then",  "else",         "on",      "move",   "from",
+    "to",     "together", "attend",   "over",   "limit", "recompute",    "shard",   "host",   "and",
+    "or",     "not",      "true",     "false",  "ranks", "microbatches", "slices",  "with",   "updates"};
 
 // Longer marks before their prefixes.
 static const char *const kMarks[] = {"==", "!=", "<=", ">=", "//", "..", "(", ")", "{", "}", "[",

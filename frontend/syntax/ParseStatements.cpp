@@ -44,9 +44,8 @@ Statement *StatementParser::statement() {
     made = on();
   else if (at("move"))
     made = move();
-  else if (at("together") || at("fuse")) {
+  else if (take("together")) {
     auto *node = make<JointStatement>();
-    node->fuses = next().text == "fuse";
     node->body = block();
     made = node;
   } else if (at("attend"))

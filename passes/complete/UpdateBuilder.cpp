@@ -80,7 +80,7 @@ LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
   norms.clear();
   if (failed(reduceGradients(pieces)) || failed(addTied(pieces)))
     return failure();
-  if (step.program.sizeOf(Axis::data) > 1)
+  if (step.program.sumMembers() > 1)
     sumOverMesh(pieces);
   if (gradients.updates() == 1 || versions.updatesTogether())
     createNorms();
@@ -167,7 +167,7 @@ LogicalResult UpdateBuilder::addTiedToOwners(int64_t piece) {
 
 /// Every replica adds what the others have, where the last contribution of its own is; tied weights are their owner's.
 void UpdateBuilder::sumOverMesh(ArrayRef<int64_t> pieces) {
-  auto axes = AxesAttr::get(step.program.getContext(), Axis::data);
+  AxesAttr axes = step.program.sumAxes();
   for (int64_t piece : pieces) {
     if (!step.pieces.trains(piece))
       continue;
@@ -334,7 +334,7 @@ LogicalResult UpdateBuilder::updateOnOwner(int64_t piece, int64_t owner, size_t 
 }
 
 Value UpdateBuilder::gatherOverMesh(int64_t piece, Value weights) {
-  auto axes = AxesAttr::get(step.program.getContext(), Axis::data);
+  AxesAttr axes = step.program.sumAxes();
   return step.createSum(Thing(Role::weight, piece), weights, axes, step.pieces.summedTensors(piece, -1), locOf(piece),
                         /*cut=*/true);
 }

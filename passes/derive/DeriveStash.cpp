@@ -34,6 +34,8 @@ void PieceGraph::rebuildCheap() {
     for (Value result : op.getResults())
       if (readLater(result))
         there.insert(result);
+    if (auto gather = dyn_cast<nn::GatherRunsOp>(op); gather && gather.isCheap() && readLater(gather.getY()))
+      there.insert(gather.getX()); // the own share is saved, and all of them are gathered again
     bool can = isCheap(&op) && llvm::all_of(op.getOperands(), [&](Value operand) {
                  return isa<BlockArgument>(operand) || there.contains(operand) || makeable.contains(operand);
                });

@@ -106,9 +106,9 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
 /// With `mesh zero = 1` the replicas of a rank update a shard each; another cut of the same beside it is refused.
 static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &model) {
   MeshAttr mesh = program.getMeshAttr();
-  if (!mesh || mesh.getZero() == 0 || mesh.sizeOf(Axis::data) == 1 || model.isForward)
+  if (!mesh || mesh.getZero() == 0 || mesh.sumMembers() == 1 || model.isForward)
     return success();
-  model.replicas = mesh.sizeOf(Axis::data);
+  model.replicas = mesh.sumMembers();
   std::string name = op.getCoord().isStage() ? "stage " + op.getCoord().str() : "`" + op.getCoord().str() + "`";
   if (model.shards > 0)
     return emitError(op.getLoc()) << "`zero = 1` and `opt at shard(..)` of " << name
@@ -347,10 +347,13 @@ static double lossScale(const PieceModel &model, int64_t microbatches) {
 /// Where replicas of a rank have a share of each microbatch, none sees all of its choices, nor has a whole expert.
 static LogicalResult checkExperts(const PieceModel &model, ProgramOp program) {
   MeshAttr mesh = program.getMeshAttr();
-  if (!mesh || mesh.sizeOf(Axis::data) == 1)
+  if (!mesh || mesh.sumMembers() == 1)
     return success();
   for (PartUse part : model.parts)
     for (auto route : part.function.getOps<nn::RouteOp>()) {
+      if (mesh.sizeOf(Axis::context) > 1)
+        return route.emitError() << "`experts` with `context = " << mesh.sizeOf(Axis::context)
+                                 << "` is not supported yet";
       if (mesh.getZero() > 0)
         return route.emitError() << "`experts` with `zero = " << mesh.getZero() << "` is not supported yet";
       if (!route.getBalance().isZero() && route.getOver() == "microbatch")
@@ -388,7 +391,7 @@ LogicalResult PieceTable::derive() {
     }
     model.readsNorm = readsNorm(program);
     model.rounds = stringOf(program.getTrain(), "gradients").ends_with("16");
-    int64_t microbatches = program.getMicrobatches() / program.countUpdates() * program.sizeOf(Axis::data);
+    int64_t microbatches = program.getMicrobatches() / program.countUpdates() * program.sumMembers();
     model.lossScale = lossScale(model, microbatches);
     model.microbatchScale = 1.0 / static_cast<double>(microbatches);
     for (const SequenceSlice &slice : slices)

@@ -133,8 +133,8 @@ Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value b
   SmallVector<nn::Axis> axes;
   if (isSpread)
     axes.push_back(nn::Axis::tensor);
-  if (flat)
-    axes.push_back(nn::Axis::data);
+  for (Axis axis : flat ? program.sumAxes().getAxes() : ArrayRef<Axis>())
+    axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
   if (axes.empty())
     return sum;
   sum = builder.create<nn::AllReduceOp>(piece.loc, sum, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());

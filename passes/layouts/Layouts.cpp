@@ -260,10 +260,8 @@ static Results byHeads(Operation *op, const Operands &given) {
 
 //===-- Norms ---------------------------------------------------------------------------------------------------===//
 
-/// Row by row: a device has rows, their statistics, and gain and bias, whose gradients are sums over all rows. Results
-/// that are vectors are such gradients.
-static Results normOfRows(Operation *op, const Operands &given) {
-  for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts)) {
+Results rowByRow(Operation *op, ArrayRef<DeviceLayout> operands) {
+  for (auto [operand, layout] : llvm::zip(op->getOperands(), operands)) {
     bool isVector = cast<RankedTensorType>(operand.getType()).getRank() == 1;
     if (layout != (isVector ? kCopy : kRows) && layout.kind != LayoutKind::none)
       return std::nullopt;
@@ -352,12 +350,13 @@ static Results distributed(Operation *op, const Operands &given) {
       .Case([&](AttentionBwdOp backward) { return attentionBwd(backward, given); })
       .Case<AttentionMergeOp, AttentionDeltaOp, SinkOp, SinkBwdOp>(
           [&](Operation *heads) { return byHeads(heads, given); })
-      .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp>([&](Operation *norm) { return normOfRows(norm, given); })
+      .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp>(
+          [&](Operation *norm) { return rowByRow(norm, given.layouts); })
       .Case<RmsnormOp, RmsnormRebuildOp>([&](auto norm) {
-        return given.at(norm.getX()) == kRows ? normOfRows(norm, given) : normOfHeads(norm, given);
+        return given.at(norm.getX()) == kRows ? rowByRow(norm, given.layouts) : normOfHeads(norm, given);
       })
       .Case([&](RmsnormBwdOp norm) {
-        return given.at(norm.getX()) == kRows ? normOfRows(norm, given) : normOfHeadsBwd(norm, given);
+        return given.at(norm.getX()) == kRows ? rowByRow(norm, given.layouts) : normOfHeadsBwd(norm, given);
       })
       .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp>(
           [&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
@@ -366,8 +365,16 @@ static Results distributed(Operation *op, const Operands &given) {
       .Default(Results());
 }
 
+AxesAttr axesOfExchange(Operation *op) {
+  return llvm::TypeSwitch<Operation *, AxesAttr>(op)
+      .Case<SpreadOp, TakeRowsOp, Exchange>([](auto it) { return it.getAxes(); })
+      .Default(AxesAttr());
+}
+
 Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
   Operands given{op, operands, devices};
+  if (isa<GatherRunsOp, ScatterRunsOp>(op)) // of each device's columns by themselves
+    return operands.front() == kRows ? Results() : one(operands.front());
   if (auto view = dyn_cast<SpreadOp>(op))
     return spread(view, operands.front());
   if (auto sum = dyn_cast<AllReduceOp>(op))

@@ -42,10 +42,21 @@ struct DeviceLayout {
   std::string text() const;
 };
 
-/// The layouts of the op's results from those of its operands; nothing where no rule allows these operands.
+/// The layouts of the op's results over the tensor axis from those of its operands; nothing where no rule allows these.
 /// Every op is replicated, from `full` to `full`, or distributed, where no operand is `full` (docs/meshes.md).
 std::optional<llvm::SmallVector<DeviceLayout>> inferLayouts(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands,
                                                             int64_t devices);
+
+/// The same on the context axis: of activations a device has `rows`, of weights a `copy`.
+std::optional<llvm::SmallVector<DeviceLayout>> inferSequenceLayouts(mlir::Operation *op,
+                                                                    llvm::ArrayRef<DeviceLayout> operands);
+
+/// The rule of an op that works on each row by itself, as a norm does, where devices have rows: vectors are gains and
+/// biases, of which each device has a `copy`; results that are vectors are their gradients, and `partial`.
+std::optional<llvm::SmallVector<DeviceLayout>> rowByRow(mlir::Operation *op, llvm::ArrayRef<DeviceLayout> operands);
+
+/// Along which axes devices hand each other this op's operand, or read it as theirs; null of other ops.
+AxesAttr axesOfExchange(mlir::Operation *op);
 
 /// How many elements of a dimension of this size a device has; what is beyond the end does not exist.
 int64_t localSize(int64_t whole, const DeviceLayout &layout, int64_t devices);

@@ -374,11 +374,11 @@ LogicalResult Splitting::checkShards() {
 
 /// Of a microbatch, or of a slice of it, each device has as many rows.
 LogicalResult Splitting::checkRows() {
-  auto batch = program.getTrain().getAs<IntegerAttr>("microbatch");
+  auto batch = program.getTrain().getAs<IntegerAttr>("batch");
   auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");
   if (!program.getMeshAttr().getSequence() || !batch || !sequence)
     return success();
-  SmallVector<int64_t> starts = {0, sequence.getInt()};
+  SmallVector<int64_t> starts = {0, sequence.getInt() / program.sizeOf(Axis::context)};
   if (program.getSlices() > 0)
     starts = sliceStarts(program);
   for (size_t k = 0; k + 1 < starts.size(); ++k)

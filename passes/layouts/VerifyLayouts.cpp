@@ -1,4 +1,4 @@
-// Verifies that each op of each task body computes by a rule of layouts, on what the devices of the tensor axis have.
+// Verifies that each op of each task body computes by a rule of layouts, on what the devices of an axis have of values.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   weight `wo` cut <[64, 64] dim 0> ─▶ shard 0 ┐
@@ -6,7 +6,8 @@
 //
 // Layouts come from nothing but the cuts of weights and the exchange ops; what one body hands to another has the layout
 // with which it left. How they were chosen is not asked. A value without an exchange that it needs has the right shape
-// and the wrong numbers: a sum that is not added up, a gradient that is counted once for each device.
+// and the wrong numbers: a sum that is not added up, a gradient that is counted once for each device. Each of the axes
+// tensor and context is verified for itself.
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
 #include "passes/layouts/Layouts.h"
@@ -29,8 +30,8 @@ namespace {
 
 class LayoutVerifier {
 public:
-  LayoutVerifier(ModuleOp module, ProgramOp program)
-      : module(module), program(program), devices(program.sizeOf(Axis::tensor)) {}
+  LayoutVerifier(ModuleOp module, ProgramOp program, Axis axis)
+      : module(module), program(program), axis(axis), devices(program.sizeOf(axis)) {}
   LogicalResult run();
 
 private:
@@ -42,8 +43,14 @@ private:
   const Layouts *find(BodyAttr body, GroupName name, StringAttr of = {}) const;
   LogicalResult record(func::FuncOp function, BodyAttr body, GroupName name, const Layouts &layouts);
 
+  /// Of activations that nothing else says anything about, and of losses, on this axis.
+  DeviceLayout ofRows() const { return DeviceLayout::of(isContext() ? LayoutKind::rows : LayoutKind::full); }
+  DeviceLayout ofLosses() const { return DeviceLayout::of(isContext() ? LayoutKind::partial : LayoutKind::full); }
+  bool isContext() const { return axis == Axis::context; }
+
   ModuleOp module;
   ProgramOp program;
+  Axis axis;
   int64_t devices;
   PieceOp piece, before; ///< whose bodies are verified, and the one that hands it its activation
   /// What bodies of these pieces return, by slice and name of the group.
@@ -58,12 +65,14 @@ static Layouts transposed(Layouts layouts) {
   return layouts;
 }
 
-/// In the order of their payload. The sum of a weight's gradient is whole in each of its copies.
+/// In the order of their payload. The sum of a weight's gradient is whole in each of its copies over `tensor`; over
+/// `context` it is summed once a step.
 Layouts LayoutVerifier::ofWeights(bool isGradient) const {
   Layouts layouts;
   for (auto weight : PieceOp(piece).getWeightsAttr().getAsRange<WeightAttr>())
     if (!isGradient || !weight.getFrozen())
-      layouts.push_back(nn::layoutOf(weight.getDeclared()));
+      layouts.push_back(!isContext() ? nn::layoutOf(weight.getDeclared())
+                                     : DeviceLayout::of(isGradient ? LayoutKind::partial : LayoutKind::copy));
   return layouts;
 }
 
@@ -76,7 +85,7 @@ const Layouts *LayoutVerifier::find(BodyAttr body, GroupName name, StringAttr of
 
 /// Those of a group that comes in; nothing if nobody has made it.
 std::optional<Layouts> LayoutVerifier::layoutsOf(BodyAttr body, GroupName name, TupleType payload) const {
-  auto all = [&](LayoutKind kind) { return Layouts(payload.size(), DeviceLayout::of(kind)); };
+  auto all = [&](DeviceLayout layout) { return Layouts(payload.size(), layout); };
   StringAttr maker = before ? PieceOp(before).getBodiesAttr() : StringAttr();
   auto given = [&](GroupName of, StringAttr by = {}) {
     const Layouts *layouts = find(body, of, by);
@@ -87,16 +96,16 @@ std::optional<Layouts> LayoutVerifier::layoutsOf(BodyAttr body, GroupName name, 
     return layouts ? std::optional(transposed(*layouts)) : std::nullopt;
   };
   if (name.data())
-    return all(LayoutKind::none);
+    return all(DeviceLayout::of(LayoutKind::none));
   switch (name.kind) {
   case GroupKind::weight:
     return ofWeights(/*isGradient=*/false);
   case GroupKind::grad:
     return ofWeights(/*isGradient=*/true);
   case GroupKind::act: // what skips parts is whole
-    return name.number >= 0 || !maker ? all(LayoutKind::full) : given(name, maker);
+    return name.number >= 0 || !maker ? all(ofRows()) : given(name, maker);
   case GroupKind::dact:
-    return name.number >= 0 ? all(LayoutKind::full) : gradientOf(GroupKind::act);
+    return name.number >= 0 ? all(ofRows()) : gradientOf(GroupKind::act);
   case GroupKind::dkeys:
     return gradientOf(GroupKind::keys);
   case GroupKind::kv:
@@ -108,9 +117,11 @@ std::optional<Layouts> LayoutVerifier::layoutsOf(BodyAttr body, GroupName name, 
     return keys ? std::optional(transposed(*keys)) : std::nullopt;
   }
   case GroupKind::stats:
+    return all(ofRows());
   case GroupKind::loss:
+    return all(ofLosses());
   case GroupKind::norm:
-    return all(LayoutKind::full);
+    return all(DeviceLayout::of(LayoutKind::full));
   default:
     return given(name);
   }
@@ -134,7 +145,8 @@ LogicalResult LayoutVerifier::record(func::FuncOp function, BodyAttr body, Group
   for (auto [i, layout] : llvm::enumerate(layouts))
     if (i < expected->size() && layout.kind != LayoutKind::none && layout != (*expected)[i])
       return function.emitOpError() << "returns tensor " << i << " of `" << name.str() << "` as " << layout.text()
-                                    << " over `tensor = " << devices << "`; expected " << (*expected)[i].text();
+                                    << " over `" << stringifyAxis(axis) << " = " << devices << "`; expected "
+                                    << (*expected)[i].text();
   return success();
 }
 
@@ -155,9 +167,10 @@ LogicalResult LayoutVerifier::verify(BodyAttr body, func::FuncOp function) {
   }
   for (Operation &op : function.front().without_terminator()) {
     Layouts operands = llvm::map_to_vector(op.getOperands(), [&](Value value) { return layouts.lookup(value); });
-    auto results = nn::inferLayouts(&op, operands, devices);
+    auto results = isContext() ? nn::inferSequenceLayouts(&op, operands) : nn::inferLayouts(&op, operands, devices);
     if (!results) {
-      auto error = op.emitOpError() << "in `" << function.getName() << "` has no rule for `tensor = " << devices << "`";
+      auto error = op.emitOpError() << "in `" << function.getName() << "` has no rule for `" << stringifyAxis(axis)
+                                    << " = " << devices << "`";
       for (auto [i, layout] : llvm::enumerate(operands))
         error << (i == 0 ? ": operand 0 is " : i == 1 ? ", operand 1 is " : ", then ") << layout.text();
       return error;
@@ -206,8 +219,9 @@ namespace {
 struct VerifyLayouts : public pp::impl::VerifyLayoutsBase<VerifyLayouts> {
   void runOnPrograms() override {
     for (auto program : getOperation().getOps<ProgramOp>())
-      if (failed(LayoutVerifier(getOperation(), program).run()))
-        return signalPassFailure();
+      for (Axis axis : {Axis::tensor, Axis::context})
+        if (failed(LayoutVerifier(getOperation(), program, axis).run()))
+          return signalPassFailure();
   }
 };
 } // namespace

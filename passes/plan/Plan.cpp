@@ -23,9 +23,10 @@ ProgramOp programOf(ModuleOp module) { return *module.getOps<ProgramOp>().begin(
 /// A program as it was compiled, proved and simulated.
 struct Trial {
   OwningOpRef<ModuleOp> module;
-  double makespan = 0;
+  double makespan = 0, step = 0, bubble = 0;
   bool isUnitTime = true;
   std::vector<int64_t> arenas; ///< by rank
+  int64_t scratch = 0;         ///< of the rank that needs most
 
   int64_t peak() const { return *std::max_element(arenas.begin(), arenas.end()); }
 };
@@ -37,6 +38,10 @@ public:
     isProfile = !costs.empty() && costs != "units" && costs != "cluster" && !costs.contains('=');
   }
   LogicalResult run();
+  FailureOr<Trial> tryOut(OwningOpRef<ModuleOp> module, bool fuse) const;
+  OwningOpRef<ModuleOp> copy() const { return program->getParentOfType<ModuleOp>().clone(); }
+  void remark();
+  PlanOutcome outcome() const;
 
 private:
   ProgramOp program;
@@ -47,21 +52,22 @@ private:
 
   /// The best so far.
   struct Best {
-    double makespan;
+    double makespan, step, bubble;
     int64_t peak;
     std::string seed;
     std::optional<std::pair<PlanProblem, PlanOrder>> order; ///< nothing: as written
   };
   std::optional<Best> best;
   double bound = INFINITY;
+  bool isOwnLimit = false;
+  std::optional<Trial> written;
+  std::vector<double> work;
 
-  FailureOr<Trial> tryOut(OwningOpRef<ModuleOp> module, bool fuse) const;
-  OwningOpRef<ModuleOp> copy() const { return program->getParentOfType<ModuleOp>().clone(); }
   bool fits(const Trial &trial) const { return trial.peak() + beside <= limit; }
   void offer(const Trial &trial, const std::string &seed, std::optional<std::pair<PlanProblem, PlanOrder>> order);
-  LogicalResult planHalves(Trial &written, bool isSplit);
-  LogicalResult planTimed(TimedProblem timed, const PlanOrder &seed);
-  std::string timeOf(const Trial &trial, double time) const;
+  LogicalResult planHalves(bool isSplit);
+  LogicalResult planTimed(const TimedProblem &timed, const PlanOrder &seed);
+  LogicalResult planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed);
 };
 
 } // namespace
@@ -86,9 +92,13 @@ FailureOr<Trial> PlanRun::tryOut(OwningOpRef<ModuleOp> module, bool fuse) const 
   if (failed(timeline))
     return failure();
   trial.makespan = timeline->makespan;
+  trial.step = timeline->step;
+  trial.bubble = timeline->bubble();
   trial.isUnitTime = timeline->unitTime;
   for (auto rank : compiled.getOps<RankOp>())
     trial.arenas.push_back(static_cast<int64_t>(rank.getArenaBytes().value_or(0)));
+  for (auto rank : compiled.getOps<RankOp>())
+    trial.scratch = std::max<int64_t>(trial.scratch, scratchOf(rank).total());
   trial.module = std::move(module);
   return trial;
 }
@@ -98,15 +108,28 @@ void PlanRun::offer(const Trial &trial, const std::string &seed,
   // Sums of times in another order differ in their last bits.
   bool isBetter = !best || trial.makespan < best->makespan * (1 - 1e-9);
   if (fits(trial) && isBetter)
-    best = {trial.makespan, trial.peak() + beside, seed, std::move(order)};
+    best = {trial.makespan, trial.step, trial.bubble, trial.peak() + beside, seed, std::move(order)};
+}
+
+/// High effort offers what normal effort does, too: what is shorter to the planner need not be shorter when simulated.
+LogicalResult PlanRun::planTimed(const TimedProblem &timed, const PlanOrder &seed) {
+  bound = std::min(bound, static_cast<double>(timed.lowerBound()) * timed.tick);
+  work.clear();
+  for (const PlanStage &stage : timed.problem.stages)
+    work.push_back(static_cast<double>(stage.time[0] + stage.time[1] + (timed.problem.isSplit ? stage.time[2] : 0)) *
+                   timed.tick);
+  if (bound >= request.worthBelow)
+    return success();
+  for (PlanEffort effort : {PlanEffort::Normal, PlanEffort::High})
+    if (effort <= request.effort && failed(planWith(effort, timed.problem, seed)))
+      return failure();
+  return success();
 }
 
 /// Where the memory plan of an order is above the limit, the rank gets less to plan with.
-LogicalResult PlanRun::planTimed(TimedProblem timed, const PlanOrder &seed) {
-  PlanProblem &problem = timed.problem;
-  bound = std::min(bound, static_cast<double>(lowerBoundOf(problem)) * timed.tick);
+LogicalResult PlanRun::planWith(PlanEffort effort, PlanProblem problem, const PlanOrder &seed) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::optional<Plan> plan = planOrder(problem, {{given, seed}});
+    std::optional<Plan> plan = planOrder(problem, {{given, seed}}, effort);
     if (!plan)
       return success();
     OwningOpRef<ModuleOp> module = copy();
@@ -123,7 +146,7 @@ LogicalResult PlanRun::planTimed(TimedProblem timed, const PlanOrder &seed) {
   return success();
 }
 
-LogicalResult PlanRun::planHalves(Trial &written, bool isSplit) {
+LogicalResult PlanRun::planHalves(bool isSplit) {
   OwningOpRef<ModuleOp> module = copy();
   auto orderOf = [&](const PlanProblem &problem) { return readPlanOrder(programOf(*module), problem); };
   auto plan = [&](ProgramOp compiled) {
@@ -132,15 +155,15 @@ LogicalResult PlanRun::planHalves(Trial &written, bool isSplit) {
     return planTimed(timed, orderOf(timed.problem));
   };
   if (!isSplit)
-    return plan(programOf(*written.module));
+    return plan(programOf(*written->module));
   splitBackwards(programOf(*module));
   // A profile has times of what ran: of fused units where there were any.
   FailureOr<Trial> halves = tryOut(OwningOpRef<ModuleOp>(module->clone()), /*fuse=*/isProfile);
   return failed(halves) ? failure() : plan(programOf(*halves->module));
 }
 
-std::string PlanRun::timeOf(const Trial &trial, double time) const {
-  if (trial.isUnitTime)
+std::string pp::planTime(double time, bool isUnitTime) {
+  if (isUnitTime)
     return llvm::formatv("{0}", llvm::format("%.6g", time)).str();
   const char *unit = time < 1e-3 ? "us" : time < 1 ? "ms" : "s";
   return llvm::formatv("{0} {1}", llvm::format("%.4g", time * (time < 1e-3 ? 1e6 : time < 1 ? 1e3 : 1)), unit).str();
@@ -151,21 +174,21 @@ LogicalResult PlanRun::run() {
     return failure();
   auto name = program.getTrain().getAs<StringAttr>("schedule");
   given = name ? name.str() : program.getSymName().str();
-  FailureOr<Trial> written = tryOut(copy(), /*fuse=*/true);
-  if (failed(written))
+  FailureOr<Trial> first = tryOut(copy(), /*fuse=*/true);
+  if (failed(first))
     return failure();
+  written = std::move(*first);
   limit = memoryLimitOf(program, request.proofs.memoryLimit);
-  bool isOwnLimit = limit < 0;
+  isOwnLimit = limit < 0;
   if (isOwnLimit)
     limit = written->peak();
   else
-    for (auto rank : programOf(*written->module).getOps<RankOp>())
-      beside = std::max(beside, scratchOf(rank).total());
+    beside = written->scratch;
   offer(*written, given, std::nullopt);
   bool isWhole = hasWholeBackwards(program);
-  if (isWhole && failed(planHalves(*written, /*isSplit=*/false)))
+  if (isWhole && failed(planHalves(/*isSplit=*/false)))
     return failure();
-  if (!(isWhole && isProfile) && failed(planHalves(*written, /*isSplit=*/true)))
+  if (!(isWhole && isProfile) && failed(planHalves(/*isSplit=*/true)))
     return failure();
   if (!best)
     return program.emitError() << "--plan finds no order that fits " << limit << " bytes (" << formatBytes(limit)
@@ -174,18 +197,41 @@ LogicalResult PlanRun::run() {
   bound = std::min(bound, best->makespan); // its bytes are those of another order's memory plan
   if (best->order)
     writePlanOrder(program, best->order->first, best->order->second);
-  program.emitRemark() << "plan: " << best->seed << ", makespan " << timeOf(*written, best->makespan) << ", bound "
-                       << timeOf(*written, bound) << ", " << given << " as written "
-                       << timeOf(*written, written->makespan)
-                       << (fits(*written) ? "" : " (" + formatBytes(written->peak() + beside) + ")") << ", peak "
-                       << formatBytes(best->peak) << " of " << formatBytes(limit)
-                       << (isOwnLimit ? ", as much as written" : "");
   return success();
 }
 
+void PlanRun::remark() {
+  auto timeOf = [&](double time) { return planTime(time, written->isUnitTime); };
+  program.emitRemark() << "plan: " << best->seed << ", makespan " << timeOf(best->makespan) << ", bound "
+                       << timeOf(bound) << ", " << given << " as written " << timeOf(written->makespan)
+                       << (fits(*written) ? "" : " (" + formatBytes(written->peak() + beside) + ")") << ", peak "
+                       << formatBytes(best->peak) << " of " << formatBytes(limit)
+                       << (isOwnLimit ? ", as much as written" : "");
+}
+
+PlanOutcome PlanRun::outcome() const {
+  return {best->makespan, best->step, best->bubble, bound, best->peak, written->isUnitTime, best->seed, work};
+}
+
 LogicalResult pp::planProgram(ModuleOp module, const PlanRequest &request) {
-  for (auto program : llvm::make_early_inc_range(module.getOps<ProgramOp>()))
-    if (failed(PlanRun(program, request).run()))
+  for (auto program : llvm::make_early_inc_range(module.getOps<ProgramOp>())) {
+    PlanRun run(program, request);
+    if (failed(run.run()))
       return failure();
+    run.remark();
+  }
   return success();
+}
+
+FailureOr<PlanOutcome> pp::planOutcome(ModuleOp module, const PlanRequest &request) {
+  PlanRun run(programOf(module), request);
+  return failed(run.run()) ? FailureOr<PlanOutcome>(failure()) : run.outcome();
+}
+
+FailureOr<PlanOutcome> pp::outcomeAsWritten(ModuleOp module, const PlanRequest &request) {
+  FailureOr<Trial> trial = PlanRun(programOf(module), request).tryOut(OwningOpRef<ModuleOp>(module.clone()), true);
+  if (failed(trial))
+    return failure();
+  return PlanOutcome{trial->makespan, trial->step, trial->bubble, 0, trial->peak() + trial->scratch, trial->isUnitTime,
+                     "as written",    {}};
 }

@@ -4,8 +4,10 @@
 #define PP_PASSES_PLAN_PLAN_H
 
 #include "analysis/Simulate.h"
+#include "analysis/plan/Planner.h"
 #include "mlir/IR/BuiltinOps.h"
 #include "passes/Passes.h"
+#include <cmath>
 
 namespace pp {
 
@@ -14,6 +16,18 @@ struct PlanRequest {
   ProofOptions proofs;
   ChangeOptions changes;
   Manner manner;
+  PlanEffort effort = PlanEffort::Normal;
+  double worthBelow = INFINITY; ///< a program whose bound is not below this is not planned
+};
+
+/// A program as it was compiled, proved and simulated in its best order.
+struct PlanOutcome {
+  double makespan = 0, step = 0, bubble = 0;
+  double bound = 0; ///< on the makespan; 0 if nothing is known
+  int64_t peak = 0; ///< bytes of the fullest rank
+  bool isUnitTime = true;
+  std::string seed;         ///< where the order comes from
+  std::vector<double> work; ///< by stage: of a microbatch
 };
 
 /// Plans the module's program, which is at the level of actions. Its units get the best order that is found, its claims
@@ -21,6 +35,14 @@ struct PlanRequest {
 /// order that counts was compiled, proved and simulated. Fails after an error where the program cannot be planned or
 /// nothing fits the memory.
 mlir::LogicalResult planProgram(mlir::ModuleOp module, const PlanRequest &request);
+/// The same of a module of one program, without the remark.
+mlir::FailureOr<PlanOutcome> planOutcome(mlir::ModuleOp module, const PlanRequest &request);
+
+/// Compiles, proves and simulates the program as it is. Whether it fits the memory is the caller's to judge.
+mlir::FailureOr<PlanOutcome> outcomeAsWritten(mlir::ModuleOp module, const PlanRequest &request);
+
+/// A time for people: a plain number of units, or us, ms or s.
+std::string planTime(double time, bool isUnitTime);
 
 } // namespace pp
 

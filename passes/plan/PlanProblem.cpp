@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 using namespace mlir;
 using namespace pp;
@@ -26,9 +27,8 @@ static LogicalResult checkPiece(const Pieces &pieces, int64_t piece) {
 
 static LogicalResult checkUnit(const Pieces &pieces, UnitOp unit) {
   Phase phase = unit.getUnit().getPhase();
-  if (phase == Phase::R || phase == Phase::U)
-    return refusePlan(unit) << "`" << unit.getUnit().str() << "` "
-                            << (phase == Phase::R ? "recomputes" : "updates weights") << withLoops(unit);
+  if (phase == Phase::U)
+    return refusePlan(unit) << "`" << unit.getUnit().str() << "` updates weights" << withLoops(unit);
   if (unit.getVersion())
     return refusePlan(unit) << "`" << unit.getUnit().str() << "` names a version of the weights" << withLoops(unit);
   int64_t piece = pieces.find(unit.getUnit().getCoord());
@@ -97,6 +97,8 @@ PlanOrder pp::readPlanOrder(ProgramOp program, const PlanProblem &problem) {
   PlanOrder order(problem.ranks);
   for (UnitOp unit : program.getOps<UnitOp>()) {
     CoordAttr coord = unit.getUnit().getCoord();
+    if (unit.getUnit().getPhase() == Phase::R)
+      continue;
     order[unit.getRanks().front()].push_back(
         problem.unit(planKindOf(unit.getUnit().getPhase()), pieces.find(coord), coord.getMicrobatch()));
   }
@@ -106,8 +108,11 @@ PlanOrder pp::readPlanOrder(ProgramOp program, const PlanProblem &problem) {
 void pp::writePlanOrder(ProgramOp program, const PlanProblem &problem, const PlanOrder &order) {
   Pieces pieces(program);
   std::map<std::tuple<int64_t, int64_t, bool>, Location> locations; // stage, microbatch, forward
+  std::set<int64_t> again;
   for (UnitOp unit : llvm::make_early_inc_range(program.getOps<UnitOp>())) {
     CoordAttr coord = unit.getUnit().getCoord();
+    if (unit.getUnit().getPhase() == Phase::R)
+      again.insert(pieces.find(coord));
     locations.insert(
         {{pieces.find(coord), coord.getMicrobatch(), unit.getUnit().getPhase() == Phase::F}, unit.getLoc()});
     unit.erase();
@@ -115,12 +120,17 @@ void pp::writePlanOrder(ProgramOp program, const PlanProblem &problem, const Pla
   for (LimitOp limit : llvm::make_early_inc_range(program.getOps<LimitOp>()))
     limit.erase();
   OpBuilder builder = OpBuilder::atBlockEnd(&program.getBody().front());
+  program->setAttr(kPlannedAttr, builder.getUnitAttr());
   for (auto [rank, list] : llvm::enumerate(order))
     for (int64_t unit : list) {
       int64_t kind = problem.kindOf(unit), stage = problem.stageOf(unit), microbatch = problem.microbatchOf(unit);
-      Phase phase = kind == kPlanF ? Phase::F : kind == kPlanW ? Phase::W : problem.isSplit ? Phase::I : Phase::B;
-      createUnit(builder, locations.at({stage, microbatch, kind == kPlanF}), phase,
-                 pieces.op(stage).getCoord().with(microbatch, -1), static_cast<int64_t>(rank));
+      auto createAs = [&](Phase phase) {
+        createUnit(builder, locations.at({stage, microbatch, kind == kPlanF}), phase,
+                   pieces.op(stage).getCoord().with(microbatch, -1), static_cast<int64_t>(rank));
+      };
+      if (kind == kPlanI && again.count(stage))
+        createAs(Phase::R);
+      createAs(kind == kPlanF ? Phase::F : kind == kPlanW ? Phase::W : problem.isSplit ? Phase::I : Phase::B);
     }
 }
 
@@ -140,6 +150,7 @@ public:
       problem.stages.emplace_back().rank = pieces.homes(piece).front();
     times.assign(pieces.size(), {0, 0, 0});
     delays.assign(pieces.size(), {0, 0});
+    again.assign(pieces.size(), 0);
   }
 
   TimedProblem run() {
@@ -158,7 +169,10 @@ public:
       stage.backward = std::llround(delays[s][1] / tick);
       balance(stage);
     }
-    return {std::move(problem), tick};
+    TimedProblem timed = {std::move(problem), tick, {}};
+    for (double time : again)
+      timed.again.push_back(static_cast<int64_t>(time / tick));
+    return timed;
   }
 
 private:
@@ -168,6 +182,7 @@ private:
   int64_t sample;
   PlanProblem problem;
   std::vector<std::array<double, 3>> times;  ///< by stage
+  std::vector<double> again;                 ///< by stage: of R, a part of its backward's
   std::vector<std::array<double, 2>> delays; ///< by stage: of messages to the next, to the previous one
 
   bool isWork(LaunchOp launch) const { return launch.getUnit().getPhase() != Phase::U; }
@@ -184,6 +199,8 @@ private:
         continue;
       double time = costs.of(number, launch) / microbatches;
       std::array<double, 3> &its = times[stageOf(launch)];
+      if (launch.getUnit().getPhase() == Phase::R)
+        again[stageOf(launch)] += time;
       if (problem.isSplit && launch.getUnit().getPhase() == Phase::B) { // fused: half of it is taken for each half
         its[kPlanI] += time / 2;
         its[kPlanW] += time / 2;
@@ -250,6 +267,17 @@ private:
 };
 
 } // namespace
+
+int64_t TimedProblem::lowerBound() const {
+  PlanProblem without = problem;
+  std::vector<int64_t> work(problem.ranks, 0);
+  for (auto [stage, time] : llvm::zip_equal(without.stages, again)) {
+    work[stage.rank] += problem.microbatches * (stage.time[kPlanF] + stage.time[kPlanI]);
+    work[stage.rank] += problem.isSplit ? problem.microbatches * stage.time[kPlanW] : 0;
+    stage.time[kPlanI] -= std::min(time, stage.time[kPlanI] - 1);
+  }
+  return std::max(lowerBoundOf(without), *llvm::max_element(work));
+}
 
 TimedProblem pp::readPlanProblem(ProgramOp program, const CostModel &costs, bool isSplit, int64_t limit,
                                  llvm::function_ref<PlanOrder(const PlanProblem &)> orderOf) {

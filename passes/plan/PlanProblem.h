@@ -25,10 +25,15 @@ PlanOrder readPlanOrder(pipeline::ProgramOp program, const PlanProblem &problem)
 /// that was whole has that of the whole.
 void writePlanOrder(pipeline::ProgramOp program, const PlanProblem &problem, const PlanOrder &order);
 
-/// A problem and what its ticks are.
+/// A problem and what its ticks are. Where a stage recomputes, R is a part of its backward: the order has it right
+/// before that.
 struct TimedProblem {
   PlanProblem problem;
-  double tick = 1; ///< in the costs' unit of time
+  double tick = 1;            ///< in the costs' unit of time
+  std::vector<int64_t> again; ///< by stage: the time of R
+
+  /// No order that the simulator may see is shorter: R may also run while its rank waits for a gradient.
+  int64_t lowerBound() const;
 };
 
 /// Reads the problem from the rank programs of a compiled program whose units stood in `order`. What the memory plan

@@ -592,15 +592,21 @@ private:
     return success();
   }
 
-  /// What goes over the mesh is all of the piece's own weights, over all replicas, in one message of the right kind.
+  /// What goes over the mesh is all of the piece's own weights, over all devices that have the same, in one message of
+  /// the right kind.
   LogicalResult checkTensors(PostOp post, const Label &label, bool inPlace) {
     int64_t summed = values.pieces.summedTensors(label.piece, label.shard);
-    if (post.getAxesAttr().getAxes() != ArrayRef(Axis::data) || !post.getTensors() ||
+    SmallVector<Axis, 2> axes;
+    for (Axis axis : {Axis::context, Axis::data})
+      if (values.program.sizeOf(axis) > 1)
+        axes.push_back(axis);
+    if (post.getAxesAttr().getAxes() != ArrayRef(axes) || !post.getTensors() ||
         static_cast<int64_t>(*post.getTensors()) != summed)
       return emitError(post.getLoc()) << "rank " << post.getSelf() << " sums "
                                       << static_cast<int64_t>(post.getTensors().value_or(0)) << " tensors of `"
                                       << post.getThing().str() << "` over " << textOf(post.getAxesAttr())
-                                      << "; expected " << summed << " over data";
+                                      << "; expected " << summed << " over "
+                                      << textOf(AxesAttr::get(post.getContext(), axes));
     if (post.isInPlace() != inPlace)
       return emitError(post.getLoc()) << "rank " << post.getSelf() << (inPlace ? " sums all of `" : " cuts `")
                                       << post.getThing().str() << "` over " << textOf(post.getAxesAttr())

@@ -44,7 +44,7 @@ Values::Values(ProgramOp program, const BodyTable &bodies)
     if (int64_t primary = pieces.primary(piece); primary >= 0)
       sharers[primary].push_back(piece);
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
-    summed.push_back(program.sizeOf(Axis::data) > 1 && pieces.trains(piece) && pieces.summedTensors(piece, -1) > 0);
+    summed.push_back(program.sumMembers() > 1 && pieces.trains(piece) && pieces.summedTensors(piece, -1) > 0);
   norms.push_back(0);
   for (int64_t piece = 0; piece < pieces.size(); ++piece)
     norms.push_back(norms.back() + std::max<int64_t>(1, pieces.shards(piece).size()));

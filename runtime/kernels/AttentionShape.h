@@ -108,12 +108,15 @@ private:
 
 /// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come
 /// in chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
+/// Where the rows are two runs of a sequence (`Zigzag`), queries are those of one of them, `s` is its length, and the
+/// keys are one chunk.
 ///
 /// Query t sees key j, both counted from the chunk's first key, if j <= t where causal, and if no bound from below
 /// hides it: a window of w keys, or the first token of the query's document. That bound never falls from a query to the
 /// next.
 struct AttentionShape {
-  int64_t batch, s, heads, groups, d, position, count, window;
+  int64_t batch, rowsOfSequence, runs, s, heads, groups, d, position, count, window;
+  int64_t first = 0; ///< the row with which the run begins
   const Chunk *chunks;
   bool causal;
   double root, softcap;            ///< scores are divided by the root; capped unless softcap is 0
@@ -124,8 +127,9 @@ struct AttentionShape {
   int64_t firstHead = 0; ///< of all devices' heads
   double growth = 1;     ///< what dropout multiplies the weights by that stay
   explicit AttentionShape(const PreparedOp &op)
-      : batch(op.dims[0]), s(op.dims[1]), heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]),
-        count(op.chunkCount), window(int64_t(op.params[0])), chunks(op.chunks), causal(op.has(Causal)),
+      : batch(op.dims[0]), rowsOfSequence(op.dims[1]), runs(op.has(Zigzag) ? 2 : 1), s(rowsOfSequence / runs),
+        heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]), count(op.chunkCount),
+        window(int64_t(op.params[0])), chunks(op.chunks), causal(op.has(Causal)),
         root(op.params[1] > 0 ? 1 / op.params[1] : squareRoot(double(op.dims[4]))), softcap(op.params[2]),
         mask(0, 0, 0) {}
   /// `kv` is the list that the op is called with: behind the chunks it has the starts of documents, if there are any,
@@ -143,13 +147,22 @@ struct AttentionShape {
     firstHead = int64_t(op.params[6]);
     growth = 1 / (1 - op.params[3]);
   }
+  /// From now on queries are those of this run.
+  void turnTo(int64_t run, const PreparedOp &op) {
+    first = run * s;
+    position = op.positionOf(first, rowsOfSequence, op.dims[5]);
+  }
   /// Query heads of a kv head.
   int64_t share() const { return heads / groups; }
-  int64_t query(int64_t b, int64_t t, int64_t head) const { return ((b * s + t) * heads + head) * d; }
+  int64_t query(int64_t b, int64_t t, int64_t head) const {
+    return ((b * rowsOfSequence + first + t) * heads + head) * d;
+  }
   int64_t key(const Chunk &chunk, int64_t b, int64_t t, int64_t group) const {
     return ((b * chunk.length + t) * groups + group) * d;
   }
-  int64_t statistic(int64_t b, int64_t t, int64_t head) const { return (b * heads + head) * s + t; }
+  int64_t statistic(int64_t b, int64_t t, int64_t head) const {
+    return (b * heads + head) * rowsOfSequence + first + t;
+  }
   /// Where the queries begin, counted from the chunk's first key; negative if they come first.
   int64_t lead(const Chunk &chunk) const { return position - chunk.position; }
   /// How many keys of the chunk the queries before `end` see.
@@ -159,13 +172,18 @@ struct AttentionShape {
   }
   /// Dropout of one head of a sequence against one chunk.
   PairDropout dropout(const Chunk &chunk, int64_t b, int64_t head) const {
-    return {mask,  rows ? rows[b * s] : 0, ((firstHead + head) * whole + position) * whole + chunk.position,
-            whole, rows != nullptr,        growth};
+    return {mask,
+            rows ? rows[b * rowsOfSequence] : 0,
+            ((firstHead + head) * whole + position) * whole + chunk.position,
+            whole,
+            rows != nullptr,
+            growth};
   }
   bool isBounded() const { return window > 0 || starts; }
   /// The first key that query t sees, counted from the chunk's first one: negative before it, or behind its last one.
   int64_t lowest(const Chunk &chunk, int64_t b, int64_t t) const {
-    int64_t low = window > 0 ? position + t - window + 1 : 0, start = starts ? starts[b * s + t] : 0;
+    int64_t low = window > 0 ? position + t - window + 1 : 0,
+            start = starts ? starts[b * rowsOfSequence + first + t] : 0;
     return (low > start ? low : start) - chunk.position;
   }
   /// The same within the chunk; 0 for queries that only `causal` bounds.

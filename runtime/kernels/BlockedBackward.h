@@ -244,7 +244,9 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
   static void backwardChunk(const PreparedOp &op, const Packs &f, int64_t b, int64_t group, int64_t i,
                             void *const *arguments) {
     AttentionShape shape(op, arguments[4], arguments[8]);
-    for (int64_t h = group * shape.share(); h < (group + 1) * shape.share(); ++h) {
+    for (int64_t k = 0; k < shape.share() * shape.runs; ++k) {
+      int64_t h = group * shape.share() + k / shape.runs;
+      shape.turnTo(k % shape.runs, op);
       int64_t query = shape.query(b, 0, h), row = shape.statistic(b, 0, h);
       Head<E> head{in<E>(arguments[0]) + query,   in<E>(arguments[1]) + query,  in<float>(arguments[2]) + row,
                    in<float>(arguments[3]) + row, out<E>(arguments[5]) + query, shape.dropout(shape.chunks[i], b, h)};

@@ -211,7 +211,9 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
             packRows(inList<E>(arguments[1], 2 * i) + at, stride, chunk.length, shape.d, f.k, width, length);
             packAcross(inList<E>(arguments[1], 2 * i + 1) + at, stride, chunk.length, shape.d, f.v, width, length);
           }
-          for (int64_t head = group * shape.share(); head < (group + 1) * shape.share(); ++head)
+          for (int64_t k = 0; k < shape.share() * shape.runs; ++k) {
+            int64_t head = group * shape.share() + k / shape.runs;
+            shape.turnTo(k % shape.runs, op);
             for (int64_t q0 = 0, query = shape.query(b, 0, head); q0 < shape.s; q0 += queryBlock) {
               Carried carried(f, shape, blockKept(shape, head, q0));
               if (i == 0)
@@ -221,6 +223,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
                 finish(shape, f, carried, out<E>(arguments[2]) + query,
                        out<float>(arguments[3]) + shape.statistic(b, 0, head), q0);
             }
+          }
         }
     return PP_OK;
   }

@@ -215,7 +215,7 @@ template <class E> pp_status_t dropout(const PreparedOp &op, void *const *argume
   for (int64_t t = 0; t < rows; ++t) {
     const E *x = in<E>(arguments[0]) + t * width;
     E *y = out<E>(arguments[2]) + t * width;
-    int64_t first = (op.dims[3] + t % s) * width, group = -1;
+    int64_t first = op.positionOf(t % s, s, op.dims[3]) * width, group = -1;
     Words words{};
     for (int64_t c = 0; c < width; ++c) {
       if ((first + c) / 4 != group)

@@ -30,6 +30,7 @@ enum OpFlag : uint32_t {
   Dropped = 32768,
   Renormalise = 65536,
   Sigmoid = 131072,
+  Zigzag = 262144,
 };
 
 /// X(name, number of dims, number of params, flags allowed); names and order of dims as in runtime/Pp.h. The dims of
@@ -39,6 +40,8 @@ enum OpFlag : uint32_t {
 /// may have up to three: window, scale, softcap, and with the flag "dropout" have three or four more; cross_entropy,
 /// its stats and dz may end with a softcap; adamw, adamw_all, sgd and muon with what the group of the weights
 /// multiplies the rate by, and the weight decay; route with the number of groups of experts, and of those chosen.
+/// With the flag "zigzag" rows are two runs of each sequence, one behind the other: the position of the second run's
+/// first row is one dim more, behind all others.
 #define PP_FOR_EACH_KERNEL(X)                                                                                          \
   X(linear, 3, 0, Transposed | WithBias)                                                                               \
   X(linear_dx, 3, 0, Transposed | Accumulate)                                                                          \
@@ -49,21 +52,21 @@ enum OpFlag : uint32_t {
   X(bias_dw, 2, 0, Accumulate)                                                                                         \
   X(embedding, 5, 0, 0)                                                                                                \
   X(embedding_dw, 5, 0, Accumulate)                                                                                    \
-  X(positions, 5, 0, 0)                                                                                                \
-  X(positions_dw, 5, 0, Accumulate)                                                                                    \
+  X(positions, 5, 0, Zigzag)                                                                                           \
+  X(positions_dw, 5, 0, Accumulate | Zigzag)                                                                           \
   X(layernorm, 2, 1, 0)                                                                                                \
   X(layernorm_rebuild, 2, 0, 0)                                                                                        \
   X(layernorm_bwd, 2, 0, Accumulate)                                                                                   \
   X(rmsnorm, 2, 1, PlusOne)                                                                                            \
   X(rmsnorm_rebuild, 2, 0, PlusOne)                                                                                    \
   X(rmsnorm_bwd, 2, 0, Accumulate | PlusOne)                                                                           \
-  X(rope, 5, 1, Pair | Inverse | Documents)                                                                            \
-  X(attention, 6, 0, Causal | Documents | Dropped)                                                                     \
+  X(rope, 5, 1, Pair | Inverse | Documents | Zigzag)                                                                   \
+  X(attention, 6, 0, Causal | Documents | Dropped | Zigzag)                                                            \
   X(attention_merge, 5, 0, 0)                                                                                          \
   X(attention_delta, 4, 0, 0)                                                                                          \
   X(sink, 4, 0, 0)                                                                                                     \
   X(sink_bwd, 3, 0, 0)                                                                                                 \
-  X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv)                              \
+  X(attention_bwd, 6, 0, Causal | Documents | Dropped | Accumulate | Sums | AccumulateKv | Zigzag)                     \
   X(gelu, 1, 0, Exact)                                                                                                 \
   X(gelu_bwd, 1, 0, Exact)                                                                                             \
   X(swiglu, 1, 0, 0)                                                                                                   \
@@ -86,7 +89,7 @@ enum OpFlag : uint32_t {
   X(add, 1, 0, 0)                                                                                                      \
   X(add_bias, 2, 0, 0)                                                                                                 \
   X(scale, 1, 1, 0)                                                                                                    \
-  X(dropout, 5, 1, 0)                                                                                                  \
+  X(dropout, 5, 1, Zigzag)                                                                                             \
   X(cross_entropy, 2, 1, Counted)                                                                                      \
   X(cross_entropy_stats, 4, 0, 0)                                                                                      \
   X(cross_entropy_merge, 2, 0, 0)                                                                                      \
@@ -140,6 +143,7 @@ struct PreparedOp {
   const PreparedOp *parts[2] = {}; ///< of a pair, the plain ops that it stands for (runtime/kernels/Specs.h)
   Sdpa *sdpa = nullptr;            ///< attention, attention_bwd where a library serves (runtime/cuda/Sdpa.h)
   int64_t pairs = 0;               ///< rope: how many of each head turn
+  int64_t second = 0;              ///< where the second of two runs begins in the sequence
   const void *cosines = nullptr;   ///< rope: [positions][pairs] in acc
   const void *sines = nullptr;
   const Chunk *chunks = nullptr; ///< attention, attention_bwd; the tensors of adamw_all and sum_squares_all
@@ -150,6 +154,10 @@ struct PreparedOp {
   const Launches *launches = nullptr; ///< what ops of the device `cuda` share (runtime/simt/Launch.h); null on the CPU
 
   bool has(OpFlag flag) const { return flags & flag; }
+  /// Where row t of a sequence of `rows` stands, whose first row stands at `first`.
+  int64_t positionOf(int64_t t, int64_t rows, int64_t first) const {
+    return has(Zigzag) && t >= rows / 2 ? second + t - rows / 2 : first + t;
+  }
   /// What the group of an update's weight multiplies the rate by, and what it multiplies the weight decay by.
   double groupRate() const { return params[kernel == Kernel::muon]; }
   double groupShrink() const { return params[kernel == Kernel::muon ? 2 : 1]; }

@@ -44,7 +44,9 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
   double *scores = reinterpret_cast<double *>(op.scratch), *sum = scores + shape.allKeys();
   for (int64_t b = 0; b < shape.batch; ++b)
     for (int64_t head = 0; head < shape.heads; ++head)
-      for (int64_t t = 0; t < shape.s; ++t) {
+      for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
+        int64_t t = row % shape.s;
+        shape.turnTo(row / shape.s, op);
         int64_t group = head / shape.share(), at = shape.query(b, t, head);
         double largest = plainScores(shape, in<double>(arguments[0]) + at, arguments[1], b, group, t, scores);
         double total = 0;
@@ -93,7 +95,7 @@ inline void plainQueryBackward(const AttentionShape &shape, const Chunk &chunk, 
 inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arguments) {
   AttentionShape shape(op, arguments[4], arguments[8]);
   if (!op.has(Accumulate))
-    memset(arguments[5], 0, size_t(shape.batch * shape.s * shape.heads * shape.d) * sizeof(double));
+    memset(arguments[5], 0, size_t(shape.batch * shape.rowsOfSequence * shape.heads * shape.d) * sizeof(double));
   for (int64_t i = 0; i < shape.count; ++i) {
     const Chunk &chunk = shape.chunks[i];
     for (int64_t part = 2 * i; part < 2 * i + 2 && !op.has(AccumulateKv); ++part)
@@ -101,8 +103,10 @@ inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arg
              size_t(shape.batch * chunk.length * shape.groups * shape.d) * sizeof(double));
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t head = 0; head < shape.heads; ++head)
-        for (int64_t t = 0; t < shape.s; ++t)
-          plainQueryBackward(shape, chunk, b, t, head, arguments, i);
+        for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
+          shape.turnTo(row / shape.s, op);
+          plainQueryBackward(shape, chunk, b, row % shape.s, head, arguments, i);
+        }
   }
   return PP_OK;
 }

@@ -194,7 +194,9 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
   bool pair = op.has(Pair);
   const int32_t *starts = op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr;
   for (int64_t row = 0; row < batch * s; ++row) {
-    int64_t position = starts ? op.dims[4] + row % s - starts[row] : row % s;
+    int64_t position = row % s; // in the table
+    if (starts || op.has(Zigzag))
+      position = op.positionOf(row % s, s, op.dims[4]) - (starts ? starts[row] : 0);
     const A *cosines = in<A>(op.cosines) + position * half, *sines = in<A>(op.sines) + position * half;
     for (int64_t head = 0; head < heads; ++head) {
       int64_t at = (row * heads + head) * d;
@@ -252,20 +254,21 @@ template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *a
 }
 
 template <class E> pp_status_t positions(const PreparedOp &op, void *const *arguments) {
-  int64_t batch = op.dims[0], s = op.dims[1], h = op.dims[2], offset = op.dims[3];
-  for (int64_t b = 0; b < batch; ++b)
-    memcpy(out<E>(arguments[2]) + b * s * h, in<E>(arguments[1]) + offset * h, size_t(s * h) * sizeof(E));
+  int64_t runs = op.has(Zigzag) ? 2 : 1, s = op.dims[1] / runs, h = op.dims[2];
+  for (int64_t i = 0; i < op.dims[0] * runs; ++i)
+    memcpy(out<E>(arguments[2]) + i * s * h, in<E>(arguments[1]) + (i % runs ? op.second : op.dims[3]) * h,
+           size_t(s * h) * sizeof(E));
   return PP_OK;
 }
 
 template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
-  int64_t batch = op.dims[0], s = op.dims[1], h = op.dims[2], offset = op.dims[3], context = op.dims[4];
+  int64_t runs = op.has(Zigzag) ? 2 : 1, s = op.dims[1] / runs, h = op.dims[2], context = op.dims[4];
   A *dp = out<A>(arguments[1]);
   if (!op.has(Accumulate))
     memset(dp, 0, size_t(context * h) * sizeof(A));
-  for (int64_t b = 0; b < batch; ++b)
-    addRow<E>(in<E>(arguments[0]) + b * s * h, dp + offset * h, s * h);
+  for (int64_t i = 0; i < op.dims[0] * runs; ++i)
+    addRow<E>(in<E>(arguments[0]) + i * s * h, dp + (i % runs ? op.second : op.dims[3]) * h, s * h);
   return PP_OK;
 }
 

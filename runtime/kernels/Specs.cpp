@@ -40,7 +40,8 @@ constexpr struct {
                  {"tanh", Tanh},
                  {"dropout", Dropped},
                  {"renormalise", Renormalise},
-                 {"sigmoid", Sigmoid}};
+                 {"sigmoid", Sigmoid},
+                 {"zigzag", Zigzag}};
 
 std::optional<Kernel> findKernel(const std::string &name) {
   for (int i = 0; i < kernelCount; ++i)
@@ -97,9 +98,10 @@ std::string checkDims(const PreparedOp &op) {
     return op.pairs == 0 ? "a head of width " + std::to_string(d[3]) + " has no pairs; expected an even width" : "";
   case Kernel::positions:
   case Kernel::positions_dw:
-    return d[3] + d[1] > d[4] ? "positions " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[1] - 1) +
-                                    " do not fit a context of " + std::to_string(d[4])
-                              : "";
+    if (int64_t last = op.positionOf(d[1] - 1, d[1], d[3]); last >= d[4])
+      return "positions " + std::to_string(d[3]) + " to " + std::to_string(last) + " do not fit a context of " +
+             std::to_string(d[4]);
+    return "";
   case Kernel::embedding:
   case Kernel::embedding_dw:
     return d[3] >= d[4] || d[2] > d[4] ? "rows " + std::to_string(d[3]) + " to " + std::to_string(d[3] + d[2] - 1) +
@@ -164,8 +166,22 @@ bool mayBeZero(Kernel kernel, size_t i) {
 
 } // namespace
 
-std::string pp::readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks) {
+/// Rows in two runs of each sequence: takes the last dim, where the second run begins.
+static std::string readRuns(OpSpec &spec, PreparedOp &op) {
+  if (!std::count(spec.flags.begin(), spec.flags.end(), "zigzag"))
+    return "";
+  if (spec.dims.size() < 2 || spec.dims[1] % 2)
+    return "two runs of rows need an even number of them";
+  op.second = spec.dims.back();
+  spec.dims.pop_back();
+  return op.second < spec.dims[1] / 2 ? "the second run begins at position " + std::to_string(op.second) : "";
+}
+
+std::string pp::readSpec(const OpSpec &given, PreparedOp &op, std::vector<Chunk> &chunks) {
+  OpSpec spec = given;
   std::optional<Kernel> kernel = findKernel(spec.kernel);
+  if (std::string why = readRuns(spec, op); !why.empty())
+    return why;
   if (!kernel)
     return "there is no such kernel";
   op.kernel = *kernel;
@@ -243,12 +259,13 @@ static double elementsOf(const PreparedOp &op) {
 static double visiblePairs(const PreparedOp &op) {
   int64_t pairs = 0;
   for (int64_t i = 0; i < op.chunkCount; ++i) {
-    int64_t length = op.chunks[i].length, lead = op.dims[5] - op.chunks[i].position;
-    int64_t window = int64_t(op.params[0]);
-    for (int64_t t = 0; t < op.dims[1]; ++t)
-      pairs += op.has(Causal) ? std::clamp<int64_t>(t + lead + 1, 0, length) -
-                                    (window > 0 ? std::clamp<int64_t>(t + lead + 1 - window, 0, length) : 0)
+    int64_t length = op.chunks[i].length, window = int64_t(op.params[0]);
+    for (int64_t t = 0; t < op.dims[1]; ++t) {
+      int64_t seen = op.positionOf(t, op.dims[1], op.dims[5]) + 1 - op.chunks[i].position;
+      pairs += op.has(Causal) ? std::clamp<int64_t>(seen, 0, length) -
+                                    (window > 0 ? std::clamp<int64_t>(seen - window, 0, length) : 0)
                               : length;
+    }
   }
   return double(pairs);
 }

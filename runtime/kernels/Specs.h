@@ -13,11 +13,12 @@ namespace pp {
 std::string readSpec(const OpSpec &spec, PreparedOp &op, std::vector<Chunk> &chunks);
 
 /// The positions that a rope's table has: those of the run from `first` on; with documents, whose positions count from
-/// their own starts, all from 0 on.
+/// their own starts, and of two runs, all from 0 on.
 struct RopeRows {
   int64_t first, count;
   explicit RopeRows(const PreparedOp &op)
-      : first(op.has(Documents) ? 0 : op.dims[4]), count(op.dims[1] + op.dims[4] - first) {}
+      : first(op.has(Documents) || op.has(Zigzag) ? 0 : op.dims[4]),
+        count(op.positionOf(op.dims[1] - 1, op.dims[1], op.dims[4]) + 1 - first) {}
 };
 
 /// cos and sin of the turn of pair j at a position. `params` are those of a rope over heads of width d: theta, or a

@@ -88,7 +88,7 @@ Status Trainer::writeLogprobs() {
       if (its.kind == InputSpec::Kind::Targets && its.ahead == 0) {
         for (size_t i = 0; i < losses->size(); ++i) {
           const int64_t row = data.firstRow(its.microbatch) + int64_t(i) / its.length;
-          const auto place = size_t(row * whole.sequence + its.first + int64_t(i) % its.length);
+          const auto place = size_t(row * whole.sequence + data.positionOf(its, int64_t(i) % its.length));
           const bool has = !std::isnan((*losses)[i]);
           all[place] = has ? (*losses)[i] : 0;
           all[place + size_t(perStep)] = has;

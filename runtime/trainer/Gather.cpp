@@ -13,21 +13,22 @@ namespace {
 Status programsOf(RankMemory &memory, std::vector<const RankProgram *> &out) {
   const Mesh &mesh = memory.emitted.program().mesh;
   for (int32_t rank = 0; rank < mesh.size(Axis::Pipeline); ++rank)
-    for (int32_t replica = 0; replica < mesh.size(Axis::Data); ++replica)
-      for (int32_t k = 0; k < mesh.size(Axis::Tensor); ++k) {
-        const int32_t first = mesh.moved(mesh.firstOf(rank), Axis::Data, replica);
+    for (int32_t first : mesh.line(mesh.firstOf(rank), {Axis::Context, Axis::Data}))
+      for (int32_t device : mesh.line(first, {Axis::Tensor})) {
         const RankProgram *program = nullptr;
-        PP_TRY(memory.emitted.of(mesh.moved(first, Axis::Tensor, k), program));
+        PP_TRY(memory.emitted.of(device, program));
         out.push_back(program);
       }
   return {};
 }
 
 /// Whether the device hands it in: the first of those that have the same. All along `tensor` have what is not cut, all
-/// along `data` what is not cut over replicas; of what is, some have nothing.
+/// along `context` and `data` what is not cut over them; of what is, some have nothing.
 bool isFirstWith(const TensorSpec &tensor, const Mesh &mesh, int32_t device) {
   const int32_t place = mesh.coordinate(device, Axis::Tensor);
-  const bool isOwn = tensor.ofReplica ? tensor.count > 0 : mesh.coordinate(device, Axis::Data) == 0;
+  const bool isOwn = tensor.ofReplica
+                         ? tensor.count > 0
+                         : mesh.coordinate(device, Axis::Data) == 0 && mesh.coordinate(device, Axis::Context) == 0;
   return isOwn && (tensor.dims.empty() ? place == 0 : place % tensor.copies == 0);
 }
 

@@ -78,6 +78,14 @@ void StepInputs::begin(int64_t number) {
 
 int64_t StepInputs::counted() const { return std::accumulate(targets.begin(), targets.end(), int64_t(0)); }
 
+/// What this device reads of each row, in its order.
+std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
+  const int64_t devices = whole.mesh.size(Axis::Context), length = its.length / 2;
+  if (devices == 1)
+    return {{{its.first, its.length}, {its.first + its.length, 0}}};
+  return {{{context * length, length}, {(2 * devices - 1 - context) * length, length}}};
+}
+
 Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
   constexpr Rows::What whats[] = {Rows::What::Tokens, Rows::What::Targets, Rows::What::Before,
                                   Rows::What::Starts, Rows::What::Starts,  Rows::What::Starts}; // by InputSpec::Kind
@@ -93,14 +101,19 @@ Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {
         std::fill_n(input.data() + row * its.length, its.length, int32_t(number));
         continue;
       }
-      int32_t *out = input.data() + row * its.length;
-      if (own)
-        sourceRows.read(number, what, out, its.first, its.length, its.ahead);
-      else
-        data.read(number, what, out, its.first, its.length, its.ahead);
+      int32_t *next = input.data() + row * its.length;
+      for (const Run &run : runsOf(its)) {
+        if (run.length == 0)
+          continue;
+        if (own)
+          sourceRows.read(number, what, next, run.first, run.length, its.ahead);
+        else
+          data.read(number, what, next, run.first, run.length, its.ahead);
+        for (int64_t i = 0; its.kind == InputSpec::Kind::Positions && i < run.length; ++i)
+          next[i] = int32_t(run.first + i) - next[i];
+        next += run.length;
+      }
     }
-    for (size_t i = 0; its.kind == InputSpec::Kind::Positions && i < input.size(); ++i)
-      input[i] = int32_t(its.first + int64_t(i) % its.length) - input[i];
     PP_TRY(device.upload(its.offset, input.data(), input.size() * sizeof(int32_t)));
   }
   return {};

@@ -4,11 +4,13 @@
 // Of D replicas row b of microbatch i of the k-th has number (((t - 1) * microbatches + i) * D + k) * batch + b in step
 // t, whatever the schedule: as if there were one replica with D times the rows. Every rank counts the targets of a step
 // by itself, before the step: units of its first microbatch may run long before another rank reads the last one.
+// Devices along `context` read two runs of each row: the k-th of them from its begin and the k-th from its end.
 #ifndef PP_RUNTIME_TRAINER_STEPINPUTS_H
 #define PP_RUNTIME_TRAINER_STEPINPUTS_H
 
 #include "runtime/Program.h"
 #include "runtime/trainer/Mixture.h"
+#include <array>
 
 namespace pp {
 
@@ -18,7 +20,8 @@ class SafeTensorsWriter;
 class StepInputs {
 public:
   StepInputs(const Program &whole, int32_t device)
-      : whole(whole), replica(whole.mesh.coordinate(device, Axis::Data)), counts(whole.documents) {}
+      : whole(whole), replica(whole.mesh.coordinate(device, Axis::Data)),
+        context(whole.mesh.coordinate(device, Axis::Context)), counts(whole.documents) {}
 
   /// Opens `data`, and for an encoder `source`, if they are not empty. Absent: documents are packed whole, where the
   /// program and the data know of them.
@@ -59,6 +62,11 @@ public:
   [[nodiscard]] int64_t firstRow(int64_t microbatch) const {
     return (microbatch * whole.replicas() + replica) * whole.batch;
   }
+  /// Which token of its row number i is of an input's row.
+  [[nodiscard]] int64_t positionOf(const InputSpec &its, int64_t i) const {
+    const auto [first, second] = runsOf(its);
+    return i < first.length ? first.first + i : second.first + i - first.length;
+  }
   [[nodiscard]] int64_t tokenCount() const { return data.tokens().count(); }
   /// Of a mixture, a line for each of its files; else nothing.
   [[nodiscard]] std::string describeMixture() { return data.isOne() ? "" : data.describe(whole.sequencesPerStep()); }
@@ -67,13 +75,17 @@ public:
   [[nodiscard]] int64_t rowsPerEpoch() { return !data.isOne() || data.tokens().isRandom() ? 0 : data.rows().rowsOf(1); }
 
 private:
+  struct Run {
+    int64_t first, length; ///< of the sequence; the second may have no tokens
+  };
+  [[nodiscard]] std::array<Run, 2> runsOf(const InputSpec &its) const;
   Status writeRows(SafeTensorsWriter &file, int64_t begin, int64_t end);
   [[nodiscard]] int64_t rowsPerUpdate() const { return whole.sequencesPerStep() / whole.updates; }
 
   const Program &whole;
-  int64_t replica;
-  Mixture data;  ///< what the model reads
-  Tokens source; ///< an encoder's file of its own
+  int64_t replica, context; ///< coordinates of the device
+  Mixture data;             ///< what the model reads
+  Tokens source;            ///< an encoder's file of its own
   Rows sourceRows;
   Packing packed = Packing::Stream;
   bool hasSource = false;

@@ -107,12 +107,15 @@ Status MpiGroups::make(const RankProgram &program) {
 }
 
 /// A whole that is cut at `cuts`, round by round of its members, as one run for each member.
-static std::vector<MpiCollective::Round> roundsOf(const std::vector<int64_t> &cuts, size_t members) {
+static std::vector<MpiCollective::Round> roundsOf(const std::vector<int64_t> &cuts, size_t members,
+                                                  bool zigzag = false) {
   std::vector<MpiCollective::Round> rounds;
   for (size_t first = 0; first + 1 < cuts.size(); first += members) {
     rounds.emplace_back();
     for (size_t k = first; k < first + members; ++k)
       rounds.back().push_back({cuts[k], cuts[k + 1] - cuts[k]});
+    if (zigzag && rounds.size() % 2 == 0)
+      std::reverse(rounds.back().begin(), rounds.back().end());
   }
   return rounds;
 }
@@ -162,7 +165,8 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
     return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes");
   int64_t each = spec.bytes, longest = 0;
   if (isInTurns()) {
-    auto rounds = shortened(roundsOf(spec.isSharded() ? spec.cuts : evenCuts(spec), spec.group.size()), members);
+    auto rounds =
+        shortened(roundsOf(spec.isSharded() ? spec.cuts : evenCuts(spec), spec.group.size(), spec.zigzag), members);
     for (each = 0; const Round &round : rounds)
       for (const Run &run : round)
         each = std::max(each, run.bytes);
@@ -171,7 +175,7 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
     each = spec.shardBytes(size_t(member));
     for (size_t k = 0; k < spec.group.size(); ++k)
       longest = std::max(longest, spec.shardBytes(k));
-    PP_TRY(cut(roundsOf(spec.cuts, spec.group.size()), each, longest));
+    PP_TRY(cut(roundsOf(spec.cuts, spec.group.size(), spec.zigzag), each, longest));
   }
   bool isRoot = member == root;
   if (spec.kind == Kind::ReduceScatter || spec.kind == Kind::AllReduce || (spec.kind == Kind::Reduce && isRoot)) {

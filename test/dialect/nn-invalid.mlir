@@ -630,6 +630,33 @@ func.func @gather(%x: tensor<2x8xf32>) {
 
 // -----
 
+func.func @runs(%x: tensor<2x9x8xf32>) {
+  // expected-error@+2 {{`gather_runs` expects sequences of 2 equal runs, got 'tensor<2x9x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.gather_runs %x over <context> {members = 2 : i64} : (tensor<2x9x8xf32>) -> tensor<2x18x8xf32>
+  return
+}
+
+// -----
+
+func.func @ends(%x: tensor<2x8x8xf32>) {
+  // expected-error@+2 {{`scatter_runs` expects sequences of 6 equal runs, got 'tensor<2x8x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.scatter_runs %x over <context> {members = 3 : i64} : (tensor<2x8x8xf32>) -> tensor<2x2x8xf32>
+  return
+}
+
+// -----
+
+func.func @positions_end(%tokens: tensor<2x8xi32>, %table: tensor<16x16xf32>) {
+  // expected-error@+2 {{`positions` expects a table of at least 24 positions, got 16}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %x = nn.positions %tokens, %table {zigzag = 3 : i64} : (tensor<2x8xi32>, tensor<16x16xf32>) -> tensor<2x8x16xf32>
+  return
+}
+
+// -----
+
 func.func @piece(%x: tensor<3x8xf32>) {
   // expected-error@+2 {{`piece` expects one of equal runs of x's first dimension, got number 0 of 2 of 'tensor<3x8xf32>'}}
   // expected-error@+1 {{failed to infer returned types}}

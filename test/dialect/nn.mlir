@@ -248,6 +248,12 @@ func.func @exchanges(%x: tensor<2x8x16xf32>,
   %1 = nn.all_reduce %0 over <tensor, context> {neighbours = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.all_gather %{{.*}} over <tensor> {dim = 1 : i64, members = 4 : i64} : {{.*}} -> tensor<2x32x16xf32>
   %2 = nn.all_gather %1 over <tensor> {dim = 1 : i64, members = 4 : i64} : (tensor<2x8x16xf32>) -> tensor<2x32x16xf32>
+  // CHECK: nn.gather_runs %{{.*}} over <context> {kept, members = 2 : i64} : {{.*}} -> tensor<2x16x16xf32>
+  %g = nn.gather_runs %0 over <context> {kept, members = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x16x16xf32>
+  // CHECK: nn.scatter_runs %{{.*}} over <context> {members = 2 : i64} : {{.*}} -> tensor<2x8x16xf32>
+  %h = nn.scatter_runs %g over <context> {members = 2 : i64} : (tensor<2x16x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.rope %{{.*}} {heads = 2 : i64, zigzag = 2 : i64}
+  %r = nn.rope %h {heads = 2 : i64, zigzag = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.piece %{{.*}} {index = 1 : i64, of = 2 : i64} : {{.*}} -> tensor<1x32x16xf32>
   %3 = nn.piece %2 {index = 1 : i64, of = 2 : i64} : (tensor<2x32x16xf32>) -> tensor<1x32x16xf32>
   // CHECK: nn.sum_squares %{{.*}} {copies = 2 : i64, once = #nn.axes<tensor>} :

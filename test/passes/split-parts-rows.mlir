@@ -2,6 +2,7 @@
 // RUN: pp-opt %s --pp-split-parts | FileCheck %s
 // RUN: sed 's/sequence, again inputs/sequence/' %s | pp-opt --pp-split-parts | FileCheck %s --check-prefix=KEPT
 // RUN: sed -e 's/"sequence" = 8/"sequence" = 7/' -e 's/mesh<tensor 2/mesh<tensor 4/' %s | not pp-opt --pp-split-parts 2>&1 | FileCheck %s --check-prefix=ODD
+// RUN: not pp-compile %root/examples/train.pipe -D schedule=1f1b -D ranks=2 -D microbatches=2 -D layers=2 -D heads=6 -D hidden=48 -D ffn=96 -D vocab=96 -D data.sequence=17 -D data.microbatch=2 -D mesh.tensor=3 -D mesh.sequence=true --emit=ranks 2>&1 | FileCheck %s --check-prefix=TRAIN
 
 !x = tensor<2x8x16xf32>
 !t = tensor<2x8xi32>
@@ -107,7 +108,9 @@ func.func private @skips(%x: !x) -> (!x, !x) attributes {nn.skips = ["s"]} {
 
 // ODD: error: a microbatch has 14 rows of activations; `tensor = 4` with `sequence` does not divide them
 // ODD-NOT: error
+// TRAIN: error: a microbatch has 34 rows of activations; `tensor = 3` with `sequence` does not divide them
+// TRAIN-NOT: error
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {
-    train = {"microbatch" = 2, "sequence" = 8}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence, again inputs>} {
+    train = {"batch" = 2, "sequence" = 8}, mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence, again inputs>} {
   pipeline.piece @s0 <stage 0> parts [["embed", -1], ["qkv", 0], ["post", 0], ["qkv", 1], ["post", 1], ["adapted", 2], ["skips", 3], ["tokens", -1]] at <[0]>
 }

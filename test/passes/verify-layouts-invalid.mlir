@@ -279,3 +279,52 @@ func.func private @s0.F(%x: !x, %rows: tensor<1x8xi32>, %w: tensor<8x8xf32>) -> 
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
 }
+
+// -----
+
+// Over `context`, keys are not gathered: a device's queries would see its own alone.
+!x = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1>
+func.func private @s0.F(%x: !x) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %r = nn.rope %x {heads = 2, zigzag = 2} : (!x) -> !x
+  // expected-error@below {{'nn.attention' op in `s0.F` has no rule for `context = 2`: operand 0 is rows, operand 1 is rows, then rows}}
+  %o, %l = nn.attention %r, %r, %r {heads = 2, causal = true, zigzag = 2} : (!x, !x, !x) -> (!x, tensor<1x2x4xf32>)
+  return %o : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// `rope` does not know of the two runs: all devices would turn by the positions of the first.
+!x = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1>
+func.func private @s0.F(%x: !x) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.rope' op in `s0.F` has no rule for `context = 2`: operand 0 is rows}}
+  %r = nn.rope %x {heads = 2} : (!x) -> !x
+  return %r : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// Keys are scattered as if they were terms: the sum over devices of what each made of other rows.
+!x = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1>
+func.func private @s0.F(%x: !x) -> tensor<1x2x8xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.scatter_runs' op in `s0.F` has no rule for `context = 2`: operand 0 is rows}}
+  %r = nn.scatter_runs %x over <context> {members = 2} : (!x) -> tensor<1x2x8xf32>
+  return %r : tensor<1x2x8xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}

@@ -32,7 +32,7 @@ BEYOND = set(ASKED) - {"actions"}  # made of the step
 RANKS = BEYOND - {"pipeline"}  # made of rank programs, which are proved
 SIMULATED = {"svg", "report", "trace", "stats", "chakra", "compare"}
 BODIES = RANKS - {"tasks", "comms", "timeline"}  # sizes, times or code of tasks
-READ_BY = {"--plan": set(ASKED),
+READ_BY = {"--plan": set(ASKED), "--plan=high": set(ASKED),
            "--fuse=false": BEYOND, "--hoist": BEYOND, "--order=rest=1": BEYOND, "--costs=rest=1": BEYOND,
            "--costs=units": SIMULATED, "--overlap=false": SIMULATED, "--lockstep": SIMULATED, "--epilogues": BODIES,
            "--target=cpu": BODIES, "--messages": {"svg"}, "--memory": {"svg"}, "--to-scale": {"timeline"},
@@ -83,7 +83,7 @@ def options():
                 done = call(compiler, "t.pipe", *words_for(asked), option, expect=2)
                 tally.check("has no effect here; it is for " in done.stderr and not done.stdout,
                             f"{option} beside {asked}: {first(done.stderr)}")
-            elif asked not in slow and (asked != "compare" or ("rest" not in option and option != "--plan")):
+            elif asked not in slow and (asked != "compare" or ("rest" not in option and "--plan" not in option)):
                 call(compiler, "t.pipe", *words_for(asked), option)  # (what is not compared has another order)
     call(compiler, "t.pipe", "--emit=stats", "--costs=none.json", expect=1)
     call(compiler, "t.pipe", "--emit=timeline", "--costs=units", "--hoist")

@@ -4,10 +4,10 @@
 #
 # usage: compositions.py PP_COMPILE FOLDER [--cases N] [--seed S]
 # Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
-# dropout or a tied table; sizes that need not divide; data, tensor, sequence, again, zero and order of the mesh; frozen
-# parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after three steps are
-# those of `schedule=single` on sequences in the same order. A program that does not compile has to say why at a place;
-# its sentence, without numbers, is counted at the end.
+# dropout or a tied table; sizes that need not divide; data, context, tensor, sequence, again, zero and order of the
+# mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after
+# three steps are those of `schedule=single` on sequences in the same order. A program that does not compile has to say
+# why at a place; its sentence, without numbers, is counted at the end.
 import collections, os, random, re, sys
 import harness
 from gradients import TOLERANCE, TRAINED, Runner, difference
@@ -34,6 +34,7 @@ def draw_case(draw):
     """Defines of the program, those that its reference shares, and how it runs."""
     model = draw.choice(("llama", "llama", "gpt2", "gpt2", "gemma", "encoder_decoder"))
     ranks, tensor, data = draw.choice((1, 2, 2, 3, 4)), draw.choice((1, 2, 2, 2, 3, 4)), draw.choice((1, 1, 2, 3))
+    context = draw.choice((1, 1, 2, 2, 3))
     heads = draw.choice([count for count in (2, 3, 4, 6) if count % tensor == 0 or draw.random() < 0.05])
     layers = 2 * ranks if model == "encoder_decoder" else 4 if ranks == 3 else draw.choice((4, 8))
     microbatches = ranks * draw.choice((1, 2, 2, 2)) if ranks > 1 else draw.choice((1, 3))
@@ -51,12 +52,15 @@ def draw_case(draw):
     if draw.random() < 0.15 and model in FROZEN:
         shared["freeze"] = draw.choice(FROZEN[model])
     own = {"schedule": draw.choice(SCHEDULES) if ranks > 1 else "single", "ranks": ranks,
-           "microbatch": draw.choice((1, 2, 3)), "mesh.data": data, "mesh.tensor": tensor}
+           "microbatch": draw.choice((1, 2, 3)), "mesh.data": data, "mesh.tensor": tensor,
+           "mesh.context": context}
     if draw.random() < 0.2:
         own["mlp_chunks"] = 2
     if tensor > 1 and draw.random() < 0.6:
-        own |= {"mesh.sequence": "true", "mesh.again": draw.choice(("nothing", "inputs", "all"))}
-    if data > 1 and draw.random() < 0.4:
+        own["mesh.sequence"] = "true"
+    if tensor > 1 or context > 1:
+        own["mesh.again"] = draw.choice(("nothing", "inputs", "all"))
+    if data * context > 1 and draw.random() < 0.4:
         own["mesh.zero"] = 1
     if draw.random() < 0.2:
         words = ["tensor", "context", "data", "pipeline"]
@@ -90,7 +94,7 @@ def main():
             continue
         rows = own["microbatch"] * own["mesh.data"]
         reference = runner.compile(**shared | dict(schedule="single", ranks=1, microbatch=rows))
-        devices = own["ranks"] * own["mesh.data"] * own["mesh.tensor"]
+        devices = own["ranks"] * own["mesh.data"] * own["mesh.tensor"] * own["mesh.context"]
         try:
             ours = runner.run(program, devices, transport, sends)
             wanted = runner.run(reference, 1, "threads", "rendezvous")

@@ -39,6 +39,8 @@ VARIANTS = {
         "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)),
     "llama_yarn": llama_like("llama", 32, 2, 2, 21, **stretched(
         "yarn", factor=4.0, original_max_position_embeddings=16)),
+    "llama_yarn_places": llama_like("llama", 32, 2, 2, 21, **stretched(
+        "yarn", factor=4.0, original_max_position_embeddings=16, truncate=False)),
     "llama_linear": llama_like("llama", 16, 2, 2, 21, rope_theta=500.0,
                                rope_scaling=dict(type="linear", factor=4.0)),
     "llama_dynamic": llama_like("llama", 16, 2, 2, 21, max_position_embeddings=16,
@@ -54,6 +56,8 @@ VARIANTS = {
     "qwen3_biases": llama_like("qwen3", 20, 2, 1, 33, head_dim=8, attention_bias=True),
     "qwen3_windows": llama_like("qwen3", 20, 2, 1, 33, head_dim=8, use_sliding_window=True, sliding_window=1,
                                 layer_types=["sliding_attention", "full_attention"] * 2),
+    # Heads as wide as the rounded quotient, which is no quotient.
+    "qwen3_narrow": llama_like("qwen3", 20, 3, 3, 33, head_dim=6),
     "smollm3": llama_like("smollm3", 24, 4, 2, 21, pad_token_id=None),
     "smollm3_windows": llama_like("smollm3", 20, 2, 1, 33, head_dim=6, attention_bias=True, mlp_bias=True,
                                   tie_word_embeddings=False, no_rope_layers=[1, 0, 0, 1], use_sliding_window=True,
@@ -98,6 +102,8 @@ VARIANTS = {
     "gpt_neox": neox(20, 2, 33),
     "gpt_neox_in_sequence": neox(20, 2, 33, use_parallel_residual=False, attention_bias=False, rotary_pct=0.3,
                                  rotary_emb_base=500.0, tie_word_embeddings=True),
+    "gpt_neox_tanh": neox(20, 2, 33, hidden_act="gelu_fast"),
+    "gpt_neox_narrow": neox(6, 3, 33, rotary_pct=1.0),
     "gpt_neox_stretched": neox(24, 3, 21, rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=500.0,
                                                                partial_rotary_factor=1.0)),
     "gpt2": GPT2 | dict(n_inner=33),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what devices of the tensor axis keep and exchange, as the compiler plans it, with formulas, byte by byte."""
+"""Compares what devices of tensor and context keep and exchange, as the compiler plans it, with formulas, by bytes."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: mesh_bytes.py PP_COMPILE FOLDER [--cases N] [--seed S]
@@ -9,6 +9,8 @@
 #   F    two all_reduce, or with `sequence` two gathers and two scatters; one more for the embeddings
 #   B    the same; with `again = "inputs"` two gathers more; of each norm's gain and each bias behind a sum a vector; of
 #        heads of keys with copies two weights; in the head statistics of all devices
+# C devices of context have 1 / C of the tokens each, and of every layer (Grattafiori et al. 2024, section 3.3.2):
+#   F    two gathers, of k and v     B    the same unless `again = "nothing"` keeps them, and two scatters
 # An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that.
 import json, random, subprocess, sys
 import harness
@@ -22,7 +24,8 @@ class Case:
     """One program's sizes, and what they lead to."""
 
     def __init__(self, draw):
-        self.tensor, self.model = draw.choice((2, 3, 4)), draw.choice(("llama", "gpt2"))
+        self.context, self.model = draw.choice((1, 1, 2, 3)), draw.choice(("llama", "gpt2"))
+        self.tensor = draw.choice((2, 3, 4) if self.context == 1 else (1, 1, 2, 3))
         heads, width = self.tensor * draw.choice((1, 2)), 2 * draw.choice((2, 4, 5))
         self.keys = draw.choice([count for count in range(1, heads + 1) if heads % count == 0 and
                                  (count % self.tensor == 0 or self.tensor % count == 0)])
@@ -32,9 +35,9 @@ class Case:
         self.ranks = draw.choice((1, 2))
         self.layers = self.ranks * draw.choice((1, 2, 3))
         self.batch, self.microbatches = draw.choice((1, 2, 3)), self.ranks * draw.choice((1, 2))
-        self.length = self.tensor * draw.choice((4, 5, 8))
+        self.length = 2 * self.context * self.tensor * draw.choice((2, 3, 4))
         self.precision = draw.choice(("f32", "bf16", "f64"))
-        self.rows = draw.random() < 0.7
+        self.rows = draw.random() < 0.7 and self.tensor > 1
         self.again = draw.choice(("nothing", "inputs", "all"))
         self.vocab = draw.choice((64, 97))
         self.bytes, self.sums = {"f32": (4, 4), "bf16": (2, 4), "f64": (8, 8)}[self.precision]
@@ -45,16 +48,18 @@ class Case:
                      microbatch=self.batch, sequence=self.length, precision=self.precision, vocab=self.vocab)
         named |= {"kv_heads": self.keys} if self.model == "llama" else {}
         named |= {"ranks": self.ranks} if self.ranks > 1 else {}
-        return named | {"mesh.tensor": self.tensor, "mesh.sequence": str(self.rows).lower(), "mesh.again": self.again}
+        return named | {"mesh.tensor": self.tensor, "mesh.context": self.context, "mesh.again": self.again,
+                        "mesh.sequence": str(self.rows).lower()}
 
     def stash(self):
         """What a device of the first rank keeps of one microbatch: of each layer, and what goes into the head."""
-        tokens, t = self.batch * self.length, self.tensor
+        tokens, t = self.batch * self.length // self.context, self.tensor
+        seen = self.context if self.again == "nothing" else 1
         own = tokens // t if self.rows else tokens  # rows of the residual stream
         keys = max(self.keys // t, 1) * self.width
         wide = 2 if self.model == "llama" else 1
         kept = [own * self.hidden * self.bytes] * 2 + [own * self.sums] * (2 if self.model == "llama" else 4)
-        kept += [tokens * self.hidden // t * self.bytes] * 2 + [tokens * keys * self.bytes] * 2
+        kept += [tokens * self.hidden // t * self.bytes] * 2 + [seen * tokens * keys * self.bytes] * 2
         kept += [tokens * self.heads // t * self.sums] + [tokens * self.ffn // t * self.bytes] * wide
         kept += [tokens * self.hidden * self.bytes] * 2 if self.rows and self.again == "nothing" else []
         return sum(map(aligned, kept)) * self.layers // self.ranks + aligned(kept[0]) * (self.ranks == 1)
@@ -63,7 +68,8 @@ class Case:
         """By phase and kind: how many a step has, and the bytes that come to a device."""
         t, layers = self.tensor, self.layers // self.ranks
         first, last = rank == 0, rank == self.ranks - 1
-        whole = self.batch * self.length * self.hidden * self.bytes * (t - 1) // t
+        tokens = self.batch * self.length // self.context
+        whole = tokens * self.hidden * self.bytes * (t - 1) // t
         forward, backward = {"ar": [], "ag": [], "rs": []}, {"ar": [], "ag": [], "rs": []}
         vectors = layers * (2 if self.model == "llama" else 6) + last * (1 if self.model == "llama" else 2)
         if self.rows:
@@ -74,15 +80,20 @@ class Case:
             backward["ag"] += [whole] * ((2 + again) * layers + first + last)
             backward["rs"] += [whole] * (2 * layers + last)
             backward["ar"] += [2 * (t - 1) * self.hidden * self.sums // t] * vectors
-        else:
+        elif t > 1:
             forward["ar"] += [2 * whole] * (2 * layers + first)
             backward["ar"] += [2 * whole] * (2 * layers + last)
         if t > self.keys:
             copies = t // self.keys
             backward["ar"] += [2 * (copies - 1) * self.hidden * self.width * self.sums // copies] * 2 * layers
-        if last:
-            backward["ag"] += [3 * self.sums * self.batch * self.length * (t - 1)]
-        names = {"ar": "tensor.all_reduce", "ag": "tensor.all_gather", "rs": "tensor.reduce_scatter"}
+        if last and t > 1:
+            backward["ag"] += [3 * self.sums * tokens * (t - 1)]
+        if self.context > 1:
+            keys = [(self.context - 1) * tokens * max(self.keys // t, 1) * self.width * self.bytes] * 2 * layers
+            forward["keys"], backward["slopes"] = keys, keys
+            backward["keys"] = [] if self.again == "nothing" else keys
+        names = {"ar": "tensor.all_reduce", "ag": "tensor.all_gather", "rs": "tensor.reduce_scatter",
+                 "keys": "context.all_gather", "slopes": "context.reduce_scatter"}
         return {phase: {names[kind]: [len(each) * self.microbatches, sum(each) * self.microbatches]
                         for kind, each in kinds.items() if each}
                 for phase, kinds in (("F", forward), ("B", backward)) if any(kinds.values())}

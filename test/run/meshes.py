@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judges `mesh data = D, tensor = T` by execution, against one rank with whole weights and D times the rows."""
+"""Judges meshes of data, context and tensor by execution, against one rank with whole weights and all sequences."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # usage: meshes.py PP_COMPILE FOLDER [--all] [--only NAME]..
@@ -40,6 +40,20 @@ ALL_ROWS = ROWS + (
     ("zb_v/model=encoder_decoder", 2, 1, {}), ("1f1b_recompute", 2, 1, {}),
     ("terapipe/model=gpt2", 2, 2, dict(ranks=2)),
     ("helixpipe/model=gpt2", 2, 1, dict(ranks=2) | {"model.attention_rate": 0.2, "model.residual_rate": 0.1}))
+# Sequences over devices, those of data and of tensor beside them: the rest of `mesh`, then sizes.
+CONTEXT = (("1f1b/kv_heads=1", dict(context=2), dict(ranks=2)),
+           ("zb_v/model=gpt2", dict(context=2, data=2, tensor=2), dict(ranks=2)),
+           ("weipipe_interleave", dict(context=2), dict(ranks=2)),
+           ("fsdp/model=gpt2", dict(context=3), dict(ranks=2, sequence=18)),
+           ("helixpipe", dict(context=2, tensor=2, sequence="true"), dict(ranks=2)))
+ALL_CONTEXT = CONTEXT + (
+    ("single", dict(context=4), dict(ranks=1)), ("single/model=gpt2", dict(context=2, tensor=2), dict(ranks=1)),
+    ("1f1b", dict(context=3, data=2), dict(ranks=2, sequence=12)),
+    ("1f1b", dict(context=2, tensor=2, sequence="true", again="all"), dict(ranks=2)),
+    ("1f1b_vocabulary", dict(context=2), {}), ("1f1b_vocabulary", dict(context=2, tensor=2), dict(ranks=2)),
+    ("1f1b/model=gpt2", dict(context=2), {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
+    ("1f1b", dict(context=2), {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
+) + tuple((schedule, dict(context=2), {}) for schedule in SCHEDULES + ("1f1b_recompute",) if "slimpipe" not in schedule)
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")
@@ -70,17 +84,17 @@ class Meshes:
             self.references[key] = self.runner.run(program, 1, "threads", "rendezvous")
         return self.references[key]
 
-    def schedule(self, schedule, replicas, modes, tensor=1, rows=False, **values):
-        name, *more = schedule.split("/")
+    def schedule(self, schedule, mesh, modes, values):
         if not self.wants(schedule):
             return
-        given = values | dict(pair.split("=") for pair in more if pair.split("=")[0] in SHARED)
-        axes = {"mesh.data": replicas} | ({"mesh.tensor": tensor} if tensor > 1 else {})
-        axes |= {"mesh.sequence": "true"} if rows else {}
-        program = self.runner.compile(schedule=schedule, **SIZES | values, **axes)
-        devices, what = values.get("ranks", SIZES["ranks"]) * replicas * tensor, f"{replicas} x {schedule}"
-        what += f" tensor {tensor}{', in rows' * rows} {values or ''}" * (tensor > 1)
-        wanted, first = self.reference(replicas, given), None
+        given = values | dict(pair.split("=") for pair in schedule.split("/")[1:] if pair.split("=")[0] in SHARED)
+        program = self.runner.compile(schedule=schedule, **SIZES | values,
+                                      **{f"mesh.{name}": value for name, value in mesh.items()})
+        devices = values.get("ranks", SIZES["ranks"])
+        for axis in ("data", "context", "tensor"):
+            devices *= mesh.get(axis, 1)
+        what = f"{schedule} on {' '.join(f'{name}={value}' for name, value in mesh.items())} {values or ''}"
+        wanted, first = self.reference(mesh.get("data", 1), given), None
         tolerance = TOLERANCE[SIZES["precision"]]
         for transport, sends in modes:
             gradients, losses, weights = self.runner.run(program, devices, transport, sends)
@@ -107,19 +121,24 @@ class Meshes:
 
     def again(self):
         """What a backward gathers again has the bits of what it would keep."""
-        for schedule in ("1f1b", "zb_v/model=gpt2", "1f1b_recompute"):
-            runs = [self.runner.run(self.runner.compile(schedule=schedule, **SIZES | dict(ranks=2), **{
-                "mesh.tensor": 2, "mesh.sequence": "true", "mesh.again": again}), 4, "threads", "rendezvous")
-                for again in ("nothing", "inputs", "all")]
-            self.tally.check(runs[0] == runs[1] == runs[2], f"{schedule}: one result whatever is gathered again")
+        rows = {"mesh.tensor": 2, "mesh.sequence": "true"}
+        for schedule, mesh in (("1f1b", rows), ("zb_v/model=gpt2", rows), ("1f1b_recompute", rows),
+                               ("zb_v", {"mesh.context": 2})):
+            runs = [self.runner.run(self.runner.compile(schedule=schedule, **SIZES | dict(ranks=2), **mesh, **{
+                "mesh.again": again}), 4, "threads", "rendezvous") for again in ("nothing", "inputs", "all")]
+            self.tally.check(runs[0] == runs[1] == runs[2],
+                             f"{schedule} {mesh}: one result whatever is gathered again")
 
     def zero(self, schedule, replicas, modes, train=None, **defines):
         """Each replica updates a shard: as if each updated all, in weights, in the optimizer's state and in the log."""
         name = f"zero = 1, {replicas} x {schedule}" + (f" {defines}" if defines else "")
         if not self.wants(name):
             return
-        sizes = {key: defines[key] for key in ("ranks", "precision", "mesh.tensor") if key in defines}
-        devices, found = sizes.get("ranks", SIZES["ranks"]) * replicas * sizes.get("mesh.tensor", 1), {}
+        sizes, axes = {key: defines[key] for key in ("ranks", "precision") if key in defines}, ("mesh.tensor",
+                                                                                               "mesh.context")
+        devices, found = sizes.get("ranks", SIZES["ranks"]) * replicas, {}
+        for axis in axes:
+            devices *= defines.get(axis, 1)
         for zero, clip in ((0, 0), (1, 0), (1, 1)):
             program = self.runner.compile(train, schedule=schedule, **SIZES | defines, clip=clip,
                                           **{"mesh.data": replicas, "mesh.zero": zero})
@@ -134,9 +153,8 @@ class Meshes:
         self.tally.check(all(files == whole[0][1] for _, files in cut), f"{name}: the bits of zero = 0")
         self.tally.check(all(files == clipped[0][1] for _, files in clipped),
                          f"{name}, clipped: one result in all modes")
-        if defines.keys() <= {"ranks", "mesh.tensor"}:
+        if defines.keys() <= {"ranks", *axes}:
             given = sizes | dict(pair.split("=") for pair in schedule.split("/")[1:] if pair.split("=")[0] in SHARED)
-            given.pop("mesh.tensor", None)
             wanted = self.reference(replicas, given)
             worst, where = difference(clipped[0][0][0], wanted[0])
             trained, moved = difference(clipped[0][0][2], wanted[2])
@@ -153,7 +171,10 @@ class Meshes:
                     modes.append((f"streams/{number}", "rendezvous"))
                 self.zero(schedule, replicas, modes)
         self.zero("1f1b", 2, threads, ranks=2, **{"mesh.tensor": 2})
+        self.zero("1f1b", 1, threads, ranks=2, **{"mesh.context": 2})
         if every:
+            self.zero("zb_v/model=gpt2", 2, threads, ranks=2, **{"mesh.context": 2})
+            self.zero("weipipe_interleave", 2, threads, ranks=2, **{"mesh.context": 2, "mesh.tensor": 2})
             self.zero("zb_v/model=gpt2", 2, threads, ranks=2, **{"mesh.tensor": 2})
             self.zero("1f1b/kv_heads=1/model=llama", 3, threads, ranks=2, **{"mesh.tensor": 2})
         groups = {"optimizer.lr_scale": "[mlp,2.5,norm,0]", "optimizer.decay_scale": "[q_proj,3]",
@@ -184,7 +205,9 @@ class Meshes:
         """A checkpoint of two replicas goes on as one with twice the rows, or as four with half of them that update a
         shard each, and back: losses of one run."""
         rows = SMALL["microbatch"]
-        programs = {"mesh": (self.make("resume_mesh", schedule="1f1b", **{"mesh.data": 2}), 8),
+        programs = {"context": (self.make("resume_context", schedule="fsdp", ranks=2, microbatch=2 * rows,
+                                          **{"mesh.context": 2}), 4),
+                    "mesh": (self.make("resume_mesh", schedule="1f1b", **{"mesh.data": 2}), 8),
                     "zero": (self.make("resume_zero", schedule="zb_v", **{"mesh.data": 4, "mesh.zero": 1},
                                        microbatch=rows // 2), 16),
                     "single": (self.make("resume_single", schedule="single", ranks=1, microbatch=2 * rows), 1)}
@@ -196,7 +219,7 @@ class Meshes:
             return [line["loss"] for line in harness.read_log(log)]
 
         for first, second in (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh"), ("mesh", "zero"),
-                              ("zero", "single"), ("zero", "zero")):
+                              ("zero", "single"), ("zero", "zero"), ("context", "zero"), ("single", "context")):
             whole = run(first, "--steps", "4")
             saved = self.path(f"saved_{first}_{second}")
             run(first, "--steps", "4", "--stop-at", "2", "--save", saved)
@@ -217,7 +240,8 @@ class Meshes:
         ):
             name, found = what.replace(" ", "_"), []
             for schedule, ranks, values in (("single", 1, {"microbatch": 2 * rows}), ("1f1b", 4, {"mesh.data": 2}),
-                                            ("zb_v", 2, {"microbatch": 2 * rows, "mesh.tensor": 2})):
+                                            ("zb_v", 2, {"microbatch": 2 * rows, "mesh.tensor": 2}),
+                                            ("zb_v", 2, {"microbatch": 2 * rows, "mesh.context": 2})):
                 program = self.make(f"{name}_{schedule}", schedule=schedule, **dict(ranks=ranks) | values, **defines)
                 log, grads = program + ".jsonl", program + ".grads"
                 steps = [] if "--epochs" in options else ["--steps", "3"]
@@ -226,7 +250,7 @@ class Meshes:
                 lines = [(line["loss"], line["tokens"], line.get("eval_loss", 0)) for line in harness.read_log(log)]
                 found.append((lines, {key: its for key, (_, its) in harness.read_safetensors(grads).items()}))
             theirs, wanted = found[0]
-            for axis, (ours, gradients) in zip(("data", "tensor"), found[1:], strict=True):
+            for axis, (ours, gradients) in zip(("data", "tensor", "context"), found[1:], strict=True):
                 worst, where = difference(gradients, wanted)
                 off = max(abs(a - b) / max(abs(b), 1) for mine, other in zip(ours, theirs, strict=True)
                           for a, b in zip(mine, other, strict=True))
@@ -238,7 +262,8 @@ class Meshes:
         found = []
         for name, values in (("logprobs_single", dict(schedule="single", ranks=1)),
                              ("logprobs_data", dict(schedule="1f1b", **{"mesh.data": 3})),
-                             ("logprobs_tensor", dict(schedule="1f1b", ranks=2, **{"mesh.tensor": 2}))):
+                             ("logprobs_tensor", dict(schedule="1f1b", ranks=2, **{"mesh.tensor": 2})),
+                             ("logprobs_context", dict(schedule="1f1b", ranks=2, **{"mesh.context": 2}))):
             program = self.make(name, **values)
             harness.call([program, "--in-process", "--data", self.path("short.txt"), "--steps", "1", "--lr", "0",
                           "--logprobs", program + ".logprobs"])
@@ -303,15 +328,20 @@ def main():
             modes = [("threads", "rendezvous"), ("mpi", "buffered" if number % 2 else "rendezvous")]
             if harness.RUNTIME:
                 modes.append((f"streams/{number}", "rendezvous"))
-            tests.schedule(schedule, replicas, modes)
+            tests.schedule(schedule, dict(data=replicas), modes, {})
     for schedule, tensor, replicas, values in ALL_TENSOR if arguments.all else TENSOR:
         modes = [("threads", "rendezvous")] + ([("mpi", "rendezvous")] if arguments.all or replicas > 1 else [])
-        tests.schedule(schedule, replicas, modes, tensor, **values)
+        tests.schedule(schedule, dict(data=replicas, tensor=tensor), modes, values)
     for number, (schedule, tensor, replicas, values) in enumerate(ALL_ROWS if arguments.all else ROWS):
         modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (arguments.all or number == 0)
         if harness.RUNTIME and number < len(ROWS):
             modes.append((f"streams/{number}", "rendezvous"))
-        tests.schedule(schedule, replicas, modes, tensor, rows=True, **values)
+        tests.schedule(schedule, dict(data=replicas, tensor=tensor, sequence="true"), modes, values)
+    for number, (schedule, mesh, values) in enumerate(ALL_CONTEXT if arguments.all else CONTEXT):
+        modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (arguments.all or number < 2)
+        if harness.RUNTIME and number < len(CONTEXT):
+            modes.append((f"streams/{number}", "rendezvous"))
+        tests.schedule(schedule, mesh, modes, values)
     tests.zeros(arguments.all)
     names = ("again", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
     for name in names + ("rounded",) * arguments.all:

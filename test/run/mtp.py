@@ -13,12 +13,15 @@ ROWS, WEIGHT = 8, 0.3
 # The further layers are in the last stage, with the loss.
 SCHEDULES = (dict(schedule="single", ranks=1), dict(schedule="1f1b"), dict(schedule="zb_v", ranks=2),
              dict(schedule="weipipe_interleave"), dict(schedule="fsdp"), dict(schedule="helixpipe"),
-             dict(schedule="slimpipe", slices=4), dict(schedule="megatron", layout="Et|tt|t|L"),
+             dict(schedule="slimpipe", slices=4), dict(schedule="megatron", layout="Et|tt|t|mL"),
              dict(schedule="interleaved", ranks=2), dict(schedule="1f1b_recompute"),
              dict(schedule="1f1b", microbatches=2, **{"mesh.data": 2}),
-             dict(schedule="weipipe_interleave", ranks=2, microbatches=2, **{"mesh.data": 2}))
+             dict(schedule="weipipe_interleave", ranks=2, microbatches=2, **{"mesh.data": 2}),
+             dict(schedule="1f1b", ranks=2, **{"mesh.context": 3}))
 TWICE = (dict(schedule="single", ranks=1), dict(schedule="1f1b"), dict(schedule="zb_v", ranks=2),
-         dict(schedule="weipipe_interleave"), dict(schedule="fsdp"), dict(schedule="slimpipe", slices=4))
+         dict(schedule="weipipe_interleave"), dict(schedule="fsdp"), dict(schedule="slimpipe", slices=4),
+         dict(schedule="megatron", layout="Et|tt|t|m*2L"),
+         dict(schedule="zb_v", ranks=2, **{"mesh.context": 3}))
 TOLERANCE = 1e-9
 
 

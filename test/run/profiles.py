@@ -73,12 +73,36 @@ def check_others(tally, compiler, path):
                         f"{options[-2]} of another program, {changed}: {done.stderr.splitlines()[0]}")
 
 
+def check_plan(tally, compiler, folder, text):
+    """The planner puts the units of a profiled program in another order, by its times; not those of another program."""
+    path = os.path.join(folder, "planned")
+    values = SIZES | dict(schedule="gpipe")
+    program = harness.compile_train(compiler, path, values)
+    harness.call([*harness.launch(program, 2, "threads"), "--data", text, "--steps", str(STEPS), "--profile",
+                  path + ".json"])
+
+    def planned(*options, expect=0, **changed):
+        defines = [word for key, value in (values | changed).items() for word in ("-D", f"{key}={value}")]
+        return harness.call([compiler, harness.TRAIN, *defines, *options], expect=expect)
+
+    costs = ["--costs", path + ".json"]
+    written, order = planned("--emit=tasks").stdout, planned("--emit=tasks", "--plan", *costs).stdout
+    tally.check(sorted(re.findall(r"\w+", written)) == sorted(re.findall(r"\w+", order)) and written != order,
+                f"{path}: the same units in another order")
+    before, after = (json.loads(planned("--emit=stats", *costs, *plan).stdout)["step"]
+                     for plan in ([], ["--plan"]))
+    tally.check(after <= 1.05 * before, f"{path}: planned {after} s, as written {before} s")
+    said = planned("--emit=stats", "--plan", *costs, expect=1, ffn=192).stderr
+    tally.check("its tasks work on tensors of other sizes, or are others" in said, f"{path} of another program: {said}")
+
+
 def main():
     compiler, folder = sys.argv[1:3]
     text, tally = harness.write_text(folder), harness.Tally()
     run, path = check(tally, compiler, folder, text, "1f1b", "threads")
     check_others(tally, compiler, path)
     check(tally, compiler, folder, text, "zb_h1", "mpi")
+    check_plan(tally, compiler, folder, text)
     done = harness.call([*run, "--steps", "2", "--profile", path + ".few"], expect=1)
     tally.check("`--profile` leaves out the first 2 steps; this run has 2" in done.stderr,
                 "two steps are too few for a profile")

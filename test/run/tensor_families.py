@@ -26,11 +26,12 @@ ON_FOUR = ("gpt_neox_8", "qwen3_8", "gemma2_8", "gemma3_8", "mistral_8")
 # weight has q, k and v of unequal widths; a device has one head, whose q, k and v are one period.
 THREE_HEADS = "`attention` in part `attn` has 3 heads; `tensor = 2` does not divide them"
 SPLIT = "`split` in part `qkv` has no rule for `tensor = 2`: operand 0 is shard 2; of columns that are cut each device"
+EXPERTS = "`tensor = 2` is not supported yet; a rank of a model with experts has one device, or replicas"
 NORM = "has no rule for `tensor = 2`: operand 0 is shard 2"
-REFUSED = {"llama_llama3": THREE_HEADS, "gpt_neox_stretched": THREE_HEADS, "phi3": SPLIT, "phi3_longrope": SPLIT,
-           "gpt_neox": SPLIT, "gpt_neox_in_sequence": SPLIT, "olmo2": NORM, "olmo2_biases": NORM, "olmo3": NORM,
-           "olmo3_yarn": NORM} | {name: "`experts` in part `post`: `tensor = 2` is not supported yet" for name in (
-               "mixtral", "mixtral_window", "qwen3_moe", "qwen3_moe_biases", "olmoe", "olmoe_one")}
+REFUSED = ({name: THREE_HEADS for name in ("llama_llama3", "qwen3_narrow", "gpt_neox_narrow", "gpt_neox_stretched")} |
+           {name: SPLIT for name in ("phi3", "phi3_longrope", "gpt_neox", "gpt_neox_tanh", "gpt_neox_in_sequence")} |
+           {name: NORM for name in ("olmo2", "olmo2_biases", "olmo3", "olmo3_yarn")} |
+           {name: EXPERTS for name in families.VARIANTS if "moe" in name or "mixtral" in name})
 
 
 def difference(ours, theirs):

@@ -7,7 +7,7 @@
 import importlib.util, json, os, struct, subprocess, sys
 import data, harness
 
-TOOL = os.path.join(harness.ROOT, "tools", "pp-tokenize.py")
+TOOL = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "pp-tokenize")  # beside pp-compile
 WORDS = ["[UNK]", "<s>", "</s>", "<user>", "<bot>", "a", "b", "c", "d", "e", "?", "!"]
 A, B, C, D, E = range(5, 10)
 BEGIN, END, USER, BOT = 1, 2, 3, 4

@@ -23,6 +23,7 @@ struct Slice {
   int64_t site = 4711, whole = 0, firstHead = 0;         ///< the last one of all devices' heads
   uint64_t seed = 0x123456789abcdef0;
   std::vector<int32_t, DeviceAllocator<int32_t>> sequences; ///< [b, s], the sequences of the run, with dropout
+  int64_t second = -1; ///< where the later half of the queries begins, if not behind the first
   Slice(int64_t b, int64_t s, int64_t heads, int64_t groups, int64_t d, bool causal, int64_t position = 0,
         std::vector<Chunk> given = {})
       : b(b), s(s), heads(heads), groups(groups), d(d), causal(causal), position(position), chunks(std::move(given)) {
@@ -37,14 +38,21 @@ struct Slice {
     other.window = keys;
     return other;
   }
+  /// Its later half from this position on, over keys from 0 to `length`: a device's rows of a sequence.
+  Slice inTwoRuns(int64_t later, int64_t length) const {
+    Slice other = *this;
+    other.second = later, other.chunks = {{length, 0}};
+    return other;
+  }
+  int64_t placeOf(int64_t t) const { return second < 0 || t < s / 2 ? position + t : second + t - s / 2; }
   /// Documents that begin at these places of the sequence, in every row of the batch b of them by b places earlier.
   Slice withDocuments(std::vector<int64_t> begins) const {
     Slice other = *this;
     for (int64_t row = 0; row < b; ++row)
-      for (int64_t t = position; t < position + s; ++t) {
+      for (int64_t t = 0; t < s; ++t) {
         int64_t start = 0;
         for (int64_t begin : begins)
-          start = begin - row <= t && begin > row ? std::max(start, begin - row) : start;
+          start = begin - row <= placeOf(t) && begin > row ? std::max(start, begin - row) : start;
         other.starts.push_back(int32_t(start));
       }
     return other;
@@ -61,14 +69,14 @@ struct Slice {
   double kept(size_t b, size_t head, size_t t, const Chunk &chunk, size_t j) const {
     if (rate == 0)
       return 1;
-    auto query = uint64_t(position) + t, key = uint64_t(chunk.position) + j, length = uint64_t(whole);
+    auto query = uint64_t(placeOf(int64_t(t))), key = uint64_t(chunk.position) + j, length = uint64_t(whole);
     uint64_t place = ((uint64_t(firstHead) + head) * length + query) * length + key;
     Words words = philox(seed, {{uint32_t(place / 4), uint32_t(place / 4 >> 32) + (uint32_t(site) << 16),
                                  uint32_t(sequences[b * size_t(s)]), 0}});
     return double(words.v[place % 4]) >= rate * 4294967296.0 ? 1 / (1 - rate) : 0;
   }
   bool sees(int64_t t, const Chunk &chunk, int64_t j, int64_t row = 0) const {
-    int64_t key = chunk.position + j, query = position + t;
+    int64_t key = chunk.position + j, query = placeOf(t);
     return (!causal || key <= query) && (!window || key > query - window) &&
            (starts.empty() || key >= starts[size_t(row * s + t)]);
   }
@@ -91,6 +99,8 @@ struct Slice {
     std::vector<int64_t> dims = {b, s, heads, groups, d, position};
     for (const Chunk &chunk : chunks)
       dims.insert(dims.end(), {chunk.length, chunk.position});
+    if (second >= 0)
+      dims.push_back(second);
     return dims;
   }
   std::vector<std::string> flags(std::vector<std::string> more = {}) const {
@@ -100,6 +110,8 @@ struct Slice {
       more.push_back("documents");
     if (rate > 0)
       more.push_back("dropout");
+    if (second >= 0)
+      more.push_back("zigzag");
     return more;
   }
   std::string text() const {

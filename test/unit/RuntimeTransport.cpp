@@ -151,13 +151,14 @@ TEST(RuntimeTransport, SumsInRankOrder) {
   }
 }
 
-// Two runs of a whole, each cut over all ranks. Where the next number is `first` + 2, `first` + 1 is `first`: a sum
-// that is rounded on its way stays there.
-static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (*widen)(uint16_t)) {
+// Two runs of a whole, each cut over all ranks, with `zigzag` the second one backwards. Where the next number is
+// `first` + 2, `first` + 1 is `first`: a sum that is rounded on its way stays there.
+static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (*widen)(uint16_t), bool zigzag) {
   auto programs = emptyPrograms(3);
   MessageSpec sum = sumOver({0, 1, 2}, 0, 9, type);
   sum.kind = MessageSpec::Kind::ReduceScatter;
   sum.cuts = {0, 4, 8, 12, 14, 16, 18};
+  sum.zigzag = zigzag;
   MessageSpec gather = sum;
   gather.kind = MessageSpec::Kind::AllGather;
   for (auto &program : programs)
@@ -176,14 +177,19 @@ static void sumShards(Type type, float first, uint16_t (*narrow)(float), float (
     return Status();
   });
   ASSERT_TRUE(status.ok()) << status.message();
+  const float low = first + 14, high = first + 18; // elements 6 and 8
+  EXPECT_EQ(shards[0], (std::vector<float>{first + 2, first + 4, zigzag ? high : low}));
   EXPECT_EQ(shards[1], (std::vector<float>{first + 6, first + 8, first + 16})); // elements 2, 3 and 7
+  EXPECT_EQ(shards[2], (std::vector<float>{first + 10, first + 12, zigzag ? low : high}));
   for (auto &whole : wholes)
     for (int i = 0; i < 9; ++i)
       EXPECT_EQ(whole[size_t(i)], first + 2.0f * float(i + 1));
 }
 TEST(RuntimeTransport, ShardsOfSeveralRuns) {
-  sumShards(Type::Bf16, 256, roundToBf16, fromBf16);
-  sumShards(Type::F16, 2048, roundToF16, fromF16);
+  for (bool zigzag : {false, true}) {
+    sumShards(Type::Bf16, 256, roundToBf16, fromBf16, zigzag);
+    sumShards(Type::F16, 2048, roundToF16, fromF16, zigzag);
+  }
 }
 
 /// Each member's shard is summed, and gathered, where it lies in the whole; the last one may have nothing.

@@ -1,7 +1,7 @@
 // What `--grads` and `--log` of an emitted program in f64 wrote, and how far two of them are apart.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_TOOLS_GRADIENTS_H
-#define PP_TOOLS_GRADIENTS_H
+#ifndef PP_TOOLS_JUDGE_GRADIENTS_H
+#define PP_TOOLS_JUDGE_GRADIENTS_H
 
 #include "mlir/Support/LLVM.h"
 #include <map>
@@ -29,4 +29,4 @@ mlir::FailureOr<std::vector<Difference>> differencesOf(const Gradients &ours, co
 
 } // namespace pp
 
-#endif // PP_TOOLS_GRADIENTS_H
+#endif // PP_TOOLS_JUDGE_GRADIENTS_H

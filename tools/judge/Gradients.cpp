@@ -1,6 +1,6 @@
 // Reads gradients in f64 from a .safetensors file and losses from a log, and measures how far two of them are apart.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "tools/Gradients.h"
+#include "tools/judge/Gradients.h"
 #include "tools/FrontendFlags.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Support/Endian.h"

@@ -1,7 +1,7 @@
 // `pp-compile --check`: judges a schedule by running it, small and in f64, against the same model on one rank.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#ifndef PP_TOOLS_CHECK_H
-#define PP_TOOLS_CHECK_H
+#ifndef PP_TOOLS_JUDGE_CHECK_H
+#define PP_TOOLS_JUDGE_CHECK_H
 
 #include "frontend/Frontend.h"
 
@@ -22,4 +22,4 @@ mlir::LogicalResult check(llvm::MemoryBufferRef source, const FrontendOptions &o
 
 } // namespace pp
 
-#endif // PP_TOOLS_CHECK_H
+#endif // PP_TOOLS_JUDGE_CHECK_H

@@ -1,6 +1,6 @@
 // Makes a training program small, runs its schedule and one rank, and compares losses and gradients.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-#include "tools/Check.h"
+#include "tools/judge/Check.h"
 #include "analysis/Actions.h"
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
@@ -8,7 +8,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "tools/Forms.h"
 #include "tools/FrontendFlags.h"
-#include "tools/Gradients.h"
+#include "tools/judge/Gradients.h"
 #include "llvm/ADT/ScopeExit.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/FileSystem.h"

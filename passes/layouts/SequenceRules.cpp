@@ -1,0 +1,126 @@
+// The rules of layouts on the context axis, where a device has rows of every sequence and all weights.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+// `rows` here are any rows of a device's own: nothing but attention, and what counts positions, asks which they are.
+// Those ops say with `zigzag` that they know.
+#include "passes/layouts/Layouts.h"
+#include "llvm/ADT/TypeSwitch.h"
+
+using namespace mlir;
+
+namespace pp::nn {
+using LayoutKind = DeviceLayout::Kind;
+using Results = std::optional<SmallVector<DeviceLayout>>;
+
+static const DeviceLayout kOwn = DeviceLayout::of(LayoutKind::rows), kAll = DeviceLayout::of(LayoutKind::copy),
+                          kTerm = DeviceLayout::of(LayoutKind::partial), kAny = DeviceLayout::of(LayoutKind::none);
+
+namespace {
+/// What stands where among the operands; data and zeros fit everywhere.
+struct Expected {
+  Operation *op;
+  ArrayRef<DeviceLayout> layouts;
+
+  bool are(ValueRange values, const DeviceLayout &wanted) const {
+    for (auto [operand, layout] : llvm::zip(op->getOperands(), layouts))
+      if (llvm::is_contained(values, operand) && layout != wanted && layout != kAny)
+        return false;
+    return true;
+  }
+  bool allAre(const DeviceLayout &wanted) const { return are(op->getOperands(), wanted); }
+  /// Each result so.
+  Results give(bool fits, const DeviceLayout &layout) const {
+    return fits ? Results(SmallVector<DeviceLayout>(op->getNumResults(), layout)) : Results();
+  }
+};
+} // namespace
+
+/// Sums, and what only moves elements: all operands alike.
+static Results linear(const Expected &given) {
+  DeviceLayout common = kAny;
+  for (const DeviceLayout &layout : given.layouts)
+    if (layout != kAny)
+      common = layout;
+  return given.give(given.allAre(common), common);
+}
+
+static Results attention(AttentionOp op, const Expected &given) {
+  return given.give(op.getZigzag() > 0 && given.are(op.getQ(), kOwn) && given.are(op.getKv(), kAll), kOwn);
+}
+
+static Results attentionBwd(AttentionBwdOp op, const Expected &given) {
+  SmallVector<Value> own = {op.getDout(), op.getQ(), op.getLse(), op.getDelta()};
+  if (op.getAcc())
+    own.push_back(op.getAcc());
+  bool fits =
+      op.getZigzag() > 0 && given.are(own, kOwn) && given.are(op.getKv(), kAll) && given.are(op.getKvAcc(), kTerm);
+  Results results = given.give(fits, kTerm);
+  if (results)
+    results->front() = kOwn;
+  return results;
+}
+
+/// The gradient of a weight from rows, added to what there is of it.
+template <typename Op> static Results weightGradient(Op op, ValueRange rows, const Expected &given) {
+  bool goesOn = !op.getAcc() || given.are(op.getAcc(), kTerm);
+  return given.give(goesOn && given.are(rows, kOwn), kTerm);
+}
+
+static Results ofOp(Operation *op, const Expected &given) {
+  return llvm::TypeSwitch<Operation *, Results>(op)
+      .Case([&](LinearOp it) {
+        bool weights = given.are(it.getW(), kAll) && (!it.getBias() || given.are(it.getBias(), kAll));
+        return given.give(weights && given.are(it.getX(), kOwn), kOwn);
+      })
+      .Case([&](AddBiasOp it) { return given.give(given.are(it.getX(), kOwn) && given.are(it.getBias(), kAll), kOwn); })
+      .Case([&](LinearDxOp it) {
+        bool goesOn = !it.getAcc() || given.are(it.getAcc(), kOwn);
+        return given.give(goesOn && given.are(it.getDy(), kOwn) && given.are(it.getW(), kAll), kOwn);
+      })
+      .Case([&](LinearDwOp it) { return weightGradient(it, {it.getX(), it.getDy()}, given); })
+      .Case([&](BiasDwOp it) { return weightGradient(it, it.getDy(), given); })
+      .Case([&](EmbeddingOp it) { return given.give(given.are(it.getTable(), kAll), kOwn); })
+      .Case([&](EmbeddingDwOp it) { return weightGradient(it, it.getDx(), given); })
+      .Case([&](PositionsOp it) { return given.give(it.getZigzag() > 0 && given.are(it.getTable(), kAll), kOwn); })
+      .Case([&](PositionsDwOp it) { return it.getZigzag() > 0 ? weightGradient(it, it.getDx(), given) : Results(); })
+      .Case<RopeOp, DropoutOp>([&](auto it) { return given.give(it.getZigzag() > 0 && given.allAre(kOwn), kOwn); })
+      .Case([&](AttentionOp it) { return attention(it, given); })
+      .Case([&](AttentionBwdOp it) { return attentionBwd(it, given); })
+      .Case([&](SinkOp it) {
+        return given.give(given.are({it.getO(), it.getLse()}, kOwn) && given.are(it.getS(), kAll), kOwn);
+      })
+      .Case([&](SinkBwdOp it) {
+        return given.give(given.are({it.getLse(), it.getDelta()}, kOwn) && given.are(it.getS(), kAll), kTerm);
+      })
+      .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp, RmsnormOp, RmsnormRebuildOp, RmsnormBwdOp>(
+          [&](Operation *it) { return rowByRow(it, given.layouts); })
+      .Case<CrossEntropyOp, CrossEntropyLossOp>([&](Operation *) { return given.give(given.allAre(kOwn), kTerm); })
+      .Case([&](CrossEntropyBwdOp) {
+        return given.allAre(kOwn) ? Results(SmallVector<DeviceLayout>{kOwn, kTerm}) : Results();
+      })
+      .Case<CrossEntropyStatsOp, CrossEntropyMergeOp, CrossEntropyDzOp, PieceOp, AttentionMergeOp, AttentionDeltaOp,
+            RowsOp, JoinRowsOp, SplitRowsOp, GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, SplitOp,
+            SliceColumnsOp, PlaceColumnsOp, ConcatOp>([&](Operation *) { return given.give(given.allAre(kOwn), kOwn); })
+      .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, TransposeOp>([&](Operation *) { return linear(given); })
+      .Default(Results());
+}
+
+/// `gather_runs` over the context and back. What goes over other axes does so for each device of this one.
+static Results exchange(Operation *op, AxesAttr axes, const Expected &given) {
+  const DeviceLayout &x = given.layouts.front();
+  if (!llvm::is_contained(axes.getAxes(), Axis::context))
+    return given.give(true, x);
+  bool gathers = isa<GatherRunsOp>(op);
+  return given.give(gathers ? x == kOwn : isa<ScatterRunsOp>(op) && x == kTerm, gathers ? kAll : kOwn);
+}
+
+Results inferSequenceLayouts(Operation *op, ArrayRef<DeviceLayout> operands) {
+  Expected given{op, operands};
+  if (isa<ZeroOp>(op))
+    return given.give(true, kAny);
+  if (auto axes = axesOfExchange(op))
+    return exchange(op, axes, given);
+  return ofOp(op, given);
+}
+
+} // namespace pp::nn

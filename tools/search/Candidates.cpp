@@ -1,0 +1,136 @@
+// Lists the schedules of a search, and writes stages as the text of a schedule.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "tools/search/Candidates.h"
+#include "llvm/ADT/STLExtras.h"
+#include <algorithm>
+
+using namespace pp;
+
+namespace {
+constexpr int64_t kMostChunks = 4, kMostWaves = 2;
+
+std::string listed(const std::vector<int64_t> &numbers, const char *between) {
+  std::string list;
+  for (int64_t number : numbers)
+    list += (list.empty() ? "" : between) + std::to_string(number);
+  return list;
+}
+} // namespace
+
+std::string StageCut::describe() const {
+  std::string text = family;
+  bool isEven = *std::max_element(layers.begin(), layers.end()) == *std::min_element(layers.begin(), layers.end());
+  if (!isEven)
+    text += ", layers " + listed(layers, " ");
+  auto count = std::count(again.begin(), again.end(), true);
+  if (count == static_cast<int64_t>(again.size()))
+    text += ", all recomputed";
+  else if (count > 0) {
+    std::vector<int64_t> stages;
+    for (size_t s = 0; s < again.size(); ++s)
+      if (again[s])
+        stages.push_back(static_cast<int64_t>(s));
+    text += ", recomputed " + listed(stages, " ");
+  }
+  return text;
+}
+
+/// One microbatch after the other: the order that needs the least memory, from which the planner starts.
+Replacement StageCut::replacement(const SearchSizes &sizes) const {
+  std::string n = std::to_string(places.size());
+  std::string text = "schedule one_by_one(ranks p, microbatches m) {\n  stage s of " + n + " at [" +
+                     listed(places, ", ") + "][s] layers [" + listed(layers, ", ") + "][s]\n";
+  for (size_t s = 0; s < again.size(); ++s)
+    if (again[s])
+      text += "  recompute stage(" + std::to_string(s) + ")\n";
+  text += "  for i in microbatches {\n    for s in 0 .. " + n + " { F(s, i) }\n    for s in reversed(0 .. " + n +
+          ") { B(s, i) }\n  }\n}\n";
+  return {text, "one_by_one", {{"ranks", sizes.ranks}, {"microbatches", sizes.microbatches}}};
+}
+
+static StageCut evenCut(const std::string &family, std::vector<int64_t> places, const SearchSizes &sizes) {
+  auto stages = static_cast<int64_t>(places.size());
+  StageCut cut = {family, std::move(places), {}, std::vector<bool>(stages, false)};
+  for (int64_t s = 0; s < stages; ++s)
+    cut.layers.push_back(sizes.layers / stages + (s < sizes.layers % stages ? 1 : 0));
+  return cut;
+}
+
+std::vector<StageCut> pp::evenCuts(const SearchSizes &sizes) {
+  int64_t p = sizes.ranks;
+  std::vector<StageCut> cuts;
+  for (int64_t chunks = 1; chunks <= kMostChunks && chunks * p <= sizes.layers; ++chunks) {
+    std::vector<int64_t> places;
+    for (int64_t s = 0; s < chunks * p; ++s)
+      places.push_back(s % p);
+    cuts.push_back(evenCut(chunks == 1 ? "a stage a rank" : "a loop of " + std::to_string(chunks), places, sizes));
+  }
+  for (int64_t waves = 1; p > 1 && waves <= kMostWaves && 2 * waves * p <= sizes.layers; ++waves) {
+    std::vector<int64_t> places;
+    for (int64_t s = 0; s < 2 * waves * p; ++s)
+      places.push_back(s / p % 2 == 0 ? s % p : p - 1 - s % p);
+    cuts.push_back(evenCut(waves == 1 ? "V" : std::to_string(waves) + " waves", places, sizes));
+  }
+  return cuts;
+}
+
+std::vector<StageCut> pp::recomputeVariants(const StageCut &cut, int64_t ranks) {
+  std::vector<StageCut> variants;
+  for (int64_t upTo : {int64_t(0), (ranks + 1) / 2, ranks}) {
+    StageCut variant = cut;
+    for (size_t s = 0; s < cut.places.size(); ++s)
+      variant.again[s] = cut.places[s] < upTo;
+    if (!llvm::is_contained(variants, variant))
+      variants.push_back(variant);
+  }
+  return variants;
+}
+
+std::optional<StageCut> pp::shiftedCut(const StageCut &cut, llvm::ArrayRef<double> work, int64_t ranks) {
+  std::vector<double> loads(ranks, 0);
+  for (size_t s = 0; s < work.size(); ++s)
+    loads[cut.places[s]] += work[s];
+  auto heavy = std::max_element(loads.begin(), loads.end()) - loads.begin();
+  auto light = std::min_element(loads.begin(), loads.end()) - loads.begin();
+  int64_t from = -1, to = -1;
+  for (int64_t s = 0; s < static_cast<int64_t>(work.size()); ++s) {
+    bool isEnd = s == 0 || s + 1 == static_cast<int64_t>(work.size()); // the embedding, the head: enough for a stage
+    if (cut.places[s] == heavy && cut.layers[s] > (isEnd ? 0 : 1) && (from < 0 || cut.layers[s] > cut.layers[from]))
+      from = s;
+    if (cut.places[s] == light && (to < 0 || cut.layers[s] < cut.layers[to]))
+      to = s;
+  }
+  if (from < 0 || to < 0 || heavy == light)
+    return std::nullopt;
+  StageCut shifted = cut;
+  --shifted.layers[from];
+  ++shifted.layers[to];
+  return shifted;
+}
+
+std::vector<LibrarySchedule> pp::librarySchedules(const SearchSizes &sizes) {
+  return {{"slimpipe", "slimpipe", {{"slices", sizes.ranks}}},
+          {"slimpipe", "slimpipe", {{"slices", 2 * sizes.ranks}}},
+          {"terapipe", "terapipe", {{"slices", 4}}},
+          {"helixpipe", "helixpipe", {}},
+          {"dualpipev", "dualpipe_v", {}},
+          {"bpipe", "bpipe", {}},
+          {"gpipe_offload", "gpipe_offload", {}},
+          {"weipipe", "weipipe_interleave", {}},
+          {"fsdp", "fsdp", {}}};
+}
+
+std::string LibrarySchedule::call(const SearchSizes &sizes) const {
+  std::string text = std::string(name) + "(" + std::to_string(sizes.ranks) + ", " + std::to_string(sizes.microbatches);
+  for (const auto &[parameter, value] : arguments)
+    text += ", " + parameter + " = " + std::to_string(value);
+  return text + ")";
+}
+
+Replacement LibrarySchedule::replacement(const SearchSizes &sizes) const {
+  Replacement made = {"import \"std/" + std::string(file) + ".pipe\"\n",
+                      name,
+                      {{"ranks", sizes.ranks}, {"microbatches", sizes.microbatches}}};
+  made.arguments.insert(made.arguments.end(), arguments.begin(), arguments.end());
+  return made;
+}
