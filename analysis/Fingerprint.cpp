@@ -79,6 +79,7 @@ json::Object pp::fingerprintOf(ProgramOp program) {
   if (MeshAttr mesh = program.getMeshAttr()) {
     made["replicas"] = mesh.sizeOf(Axis::data);
     made["context"] = mesh.sizeOf(Axis::context);
+    made["tensor"] = mesh.sizeOf(Axis::tensor);
   }
   made["microbatches"] = static_cast<int64_t>(program.getMicrobatches());
   made["slices"] = static_cast<int64_t>(program.getSlices());
@@ -117,8 +118,13 @@ std::string pp::differenceFrom(ProgramOp program, const json::Object &root, bool
     const json::Value *theirs = found->get(key), *ours = own.get(key);
     return theirs && ours && *theirs != *ours;
   };
-  for (StringRef key : {"model", "schedule", "ranks", "replicas", "context", "microbatches", "slices", "layers",
-                        "batch", "sequence", "vocab", "precision", "gradients", "target"})
+  auto sizeIn = [](const json::Object &made, StringRef axis) { return made.getInteger(axis).value_or(1); };
+  for (StringRef axis : {"replicas", "context", "tensor"}) // absent without a mesh
+    if (int64_t theirs = sizeIn(*found, axis), ours = sizeIn(own, axis); theirs != ours)
+      return (Twine("is of another program: its `") + axis + "` is " + Twine(theirs) + ", expected " + Twine(ours))
+          .str();
+  for (StringRef key : {"model", "schedule", "ranks", "microbatches", "slices", "layers", "batch", "sequence", "vocab",
+                        "precision", "gradients", "target"})
     if (differs(key))
       return (Twine("is of another program: its `") + key + "` is " + Hash::str(*found->get(key)) + ", expected " +
               Hash::str(*own.get(key)))

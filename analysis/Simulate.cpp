@@ -241,13 +241,6 @@ double Engine::launch(int64_t number, LaunchOp op) {
 
 /// From sender to receiver, or between the members. If a rank sends to itself, one end is its host memory.
 Route Engine::routeOf(int64_t number, PostOp op, int64_t bytes) const {
-  if (op.isInPlace()) { // a sum over the mesh scatters and gathers; this is one of the two
-    Route half = costs.route(PostKind::all_reduce, op.ringOrder(), bytes);
-    half.latency /= 2, half.transfer /= 2;
-    for (double &volume : half.volumes)
-      volume /= 2;
-    return half;
-  }
   if (op.isCollective())
     return costs.route(op.getKind(), op.ringOrder(), bytes);
   bool sends = op.getKind() == PostKind::send;

@@ -1,10 +1,16 @@
-// Writes rank programs as Chakra execution traces, the input of ASTRA-sim: a file for every rank.
+// Writes rank programs as Chakra execution traces, the input of ASTRA-sim: a file for every device.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // The schema is that of mlcommons/chakra, version 0.0.4 (et_def.proto): a file is a GlobalMetadata, then Nodes, every
 // one after its length as a varint. Attributes have the value types that its feeder reads. All dependences are
 // data_deps: the feeder of ASTRA-sim looks at no others. A node waits for all that the rank's list puts before it and
 // does not let run on: the launch before it and the messages completed since.
+//
+// On a mesh the devices of a rank have the same nodes; peers and groups are devices. A launch whose body exchanges
+// values is a chain of nodes: the kernels up to an exchange, the exchange as a collective of its group, the kernels
+// behind it. The nodes of kernels share the launch's time by their flops. A cluster's costs and a profile's count
+// exchanges as part of a task, so these durations then hold the time of exchanges, too.
+#include "analysis/Messages.h"
 #include "report/Names.h"
 #include "report/Output.h"
 #include "report/Pictures.h"
@@ -54,7 +60,29 @@ enum MetadataField { Version = 1, MetadataAttribute = 2 };
 enum NodeField { Id = 1, Name = 2, Type = 3, DataDeps = 5, StartMicros = 6, DurationMicros = 7, Attribute = 10 };
 enum ValueField { Int32 = 7, Int64 = 9, Uint64 = 13, Bool = 27, String = 29 };
 enum NodeType { Compute = 4, Send = 5, Receive = 6, Collective = 7 };
-constexpr int kAllReduce = 0;
+
+/// The number of a CollectiveCommType.
+int numberOf(PostKind kind) {
+  switch (kind) {
+  case PostKind::reduce:
+    return 1;
+  case PostKind::all_gather:
+    return 2;
+  case PostKind::broadcast:
+    return 5;
+  case PostKind::reduce_scatter:
+    return 7;
+  default:
+    return 0; // all_reduce
+  }
+}
+
+PostKind kindOf(nn::Exchange exchange) {
+  nn::ExchangeKind kind = exchange.getKind();
+  return kind == nn::ExchangeKind::all_reduce   ? PostKind::all_reduce
+         : kind == nn::ExchangeKind::all_gather ? PostKind::all_gather
+                                                : PostKind::reduce_scatter;
+}
 
 Message attribute(StringRef name, ValueField kind, uint64_t value) {
   return Message().text(1, name).number(kind, value);
@@ -62,29 +90,50 @@ Message attribute(StringRef name, ValueField kind, uint64_t value) {
 
 Message attribute(StringRef name, StringRef value) { return Message().text(1, name).text(String, value); }
 
-/// Writes one rank after the other.
-class RankWriter {
+/// What a body computes up to its next exchange, which is null behind the last one.
+struct Stretch {
+  double flops = 0;
+  bool computes = false;
+  std::optional<InnerMessage> exchange;
+};
+
+/// Writes one device after the other.
+class DeviceWriter {
 public:
-  RankWriter(ProgramOp program, const Timeline &timeline)
-      : program(program), timeline(timeline), perTime(timeline.unitTime ? 1e3 : 1e6),
-        symbols(program->getParentOfType<ModuleOp>()) {}
-  void write(RankOp rank, llvm::raw_ostream &os);
-  /// Groups of ranks other than all of them, from 1.
+  DeviceWriter(ProgramOp program, const Timeline &timeline);
+  void write(int64_t device, llvm::raw_ostream &os);
+  int64_t devices() const { return mesh ? mesh.devicesOfRank() * ranks.size() : ranks.size(); }
+  /// Groups of devices other than all of them, from 1.
   const std::map<std::vector<int64_t>, int64_t> &groups() const { return groupNumbers; }
 
 private:
   Message begin(StringRef name, NodeType type);
-  void launch(RankOp rank, LaunchOp op, const Span &span);
-  void post(RankOp rank, PostOp op);
+  void launch(LaunchOp op, const Span &span);
+  void post(PostOp op);
+  void collective(StringRef name, PostKind kind, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members);
+  ArrayRef<Stretch> stretchesOf(LaunchOp op);
+  int64_t rankOf(int64_t device) const {
+    return mesh ? device / mesh.stride(Axis::pipeline) % mesh.sizeOf(Axis::pipeline) : device;
+  }
+  /// The device of this rank that lies in line with the one that is written.
+  int64_t deviceOf(int64_t rank) const {
+    return mesh ? device + (rank - rankOf(device)) * mesh.stride(Axis::pipeline) : rank;
+  }
+  std::vector<int64_t> line(ArrayRef<int64_t> starts, AxesAttr axes) const;
 
   ProgramOp program;
   const Timeline &timeline;
+  MeshAttr mesh; ///< null: each rank is one device
   double perTime;
   SymbolTable symbols;
+  SmallVector<RankOp> ranks;
   llvm::raw_ostream *os = nullptr;
-  uint64_t last = 0;                           ///< number of the last node of this rank
-  SmallVector<uint64_t> before;                ///< what the next node waits for
-  llvm::DenseMap<Operation *, uint64_t> nodes; ///< of posts
+  int64_t device = 0;
+  uint64_t last = 0;                               ///< number of the last node of this device
+  uint64_t exchanges = 0;                          ///< so far
+  SmallVector<uint64_t> before;                    ///< what the next node waits for
+  llvm::DenseMap<Operation *, uint64_t> nodes;     ///< of posts
+  llvm::StringMap<std::vector<Stretch>> stretches; ///< by body
   std::map<std::vector<int64_t>, int64_t> groupNumbers;
 };
 
@@ -95,67 +144,141 @@ static void frame(const Message &message, llvm::raw_ostream &os) {
   os << message.str();
 }
 
-Message RankWriter::begin(StringRef name, NodeType type) {
+DeviceWriter::DeviceWriter(ProgramOp program, const Timeline &timeline)
+    : program(program), timeline(timeline), mesh(program.getMeshAttr()), perTime(timeline.unitTime ? 1e3 : 1e6),
+      symbols(program->getParentOfType<ModuleOp>()), ranks(llvm::to_vector(program.getOps<RankOp>())) {}
+
+Message DeviceWriter::begin(StringRef name, NodeType type) {
   Message node;
   node.number(Id, ++last).text(Name, name).number(Type, type).numbers(DataDeps, before);
   return node;
 }
 
-void RankWriter::launch(RankOp rank, LaunchOp op, const Span &span) {
-  auto body = symbols.lookup<func::FuncOp>(op.getCallee());
-  double flops = body ? flopsOf(body) : 0;
+/// These devices and those that differ from them on the axes, ascending.
+std::vector<int64_t> DeviceWriter::line(ArrayRef<int64_t> starts, AxesAttr axes) const {
+  std::vector<int64_t> members(starts);
+  for (Axis axis : axes ? axes.getAxes() : ArrayRef<Axis>()) {
+    int64_t stride = mesh.stride(axis), size = mesh.sizeOf(axis);
+    std::vector<int64_t> along;
+    for (int64_t member : members)
+      for (int64_t k = 0; k < size; ++k)
+        along.push_back(member + (k - member / stride % size) * stride);
+    members = std::move(along);
+  }
+  llvm::sort(members);
+  return members;
+}
+
+ArrayRef<Stretch> DeviceWriter::stretchesOf(LaunchOp op) {
+  auto [known, isNew] = stretches.try_emplace(op.getCallee());
+  std::vector<Stretch> &all = known->second;
+  if (!isNew)
+    return all;
+  all.emplace_back();
+  if (auto body = symbols.lookup<func::FuncOp>(op.getCallee()))
+    body.walk([&](Operation *inner) {
+      if (auto exchange = dyn_cast<nn::Exchange>(inner)) {
+        if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message)) {
+          all.back().exchange = *message;
+          all.emplace_back();
+        }
+      } else if (auto kernel = dyn_cast<nn::Kernel>(inner)) {
+        all.back().flops += kernel.flops();
+        all.back().computes = true;
+      }
+    });
+  if (all.size() == 1) // a launch is a node, if it computes or not
+    all.back().computes = true;
+  return all;
+}
+
+void DeviceWriter::launch(LaunchOp op, const Span &span) {
   uint64_t bytes = 0;
   for (ValueRange slots : {ValueRange(op.getInputs()), ValueRange(op.getResults())})
     for (Value slot : slots)
       bytes += slotBytes(slot);
-  Message node = begin(op.getUnit().cell(), Compute);
-  node.number(StartMicros, std::llround(span.start * perTime));
-  node.number(DurationMicros, std::llround((span.end - span.start) * perTime));
-  node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
-  node.text(Attribute, attribute("num_ops", Int64, int64_t(std::llround(flops))).str());
-  node.text(Attribute, attribute("tensor_size", Uint64, bytes).str());
-  node.text(Attribute, attribute("task", op.getCallee()).str());
-  frame(node, *os);
-  before = {last};
+  ArrayRef<Stretch> parts = stretchesOf(op);
+  double flops = 0, start = span.start,
+         nodesOfKernels = llvm::count_if(parts, [](auto &part) { return part.computes; });
+  for (const Stretch &part : parts)
+    flops += part.flops;
+  for (const Stretch &part : parts) {
+    if (part.computes) {
+      double share = flops > 0 ? part.flops / flops : 1 / nodesOfKernels, time = share * (span.end - span.start);
+      Message node = begin(op.getUnit().cell(), Compute);
+      node.number(StartMicros, std::llround(start * perTime)).number(DurationMicros, std::llround(time * perTime));
+      node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
+      node.text(Attribute, attribute("num_ops", Int64, int64_t(std::llround(part.flops))).str());
+      node.text(Attribute, attribute("tensor_size", Uint64, std::llround(share * double(bytes))).str());
+      node.text(Attribute, attribute("task", op.getCallee()).str());
+      frame(node, *os);
+      before = {last};
+      start += time;
+    }
+    if (part.exchange) {
+      std::vector<int64_t> members = line(device, part.exchange->axes);
+      size_t block = llvm::find(members, device) - members.begin(), size = part.exchange->members;
+      collective(part.exchange->str(), kindOf(part.exchange->op), part.exchange->bytes(),
+                 timeline.messages.size() + ++exchanges, ArrayRef(members).slice(block / size * size, size));
+      before = {last};
+    }
+  }
 }
 
-void RankWriter::post(RankOp rank, PostOp op) {
-  bool sends = op.getKind() == PostKind::send, collective = op.isCollective();
-  Message node = begin(op.getThing().str(), collective ? Collective : sends ? Send : Receive);
-  uint64_t bytes = bytesOf(op);
+void DeviceWriter::collective(StringRef name, PostKind kind, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members) {
+  Message node = begin(name, Collective);
   node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
   node.text(Attribute, attribute("comm_size", Int64, bytes).str());
-  node.text(Attribute, attribute("comm_tag", Int32, timeline.messages.numberOf(op)).str());
-  if (collective) {
-    node.text(Attribute, attribute("comm_type", Int64, kAllReduce).str());
-    if (op.getPeers().size() < static_cast<size_t>(program.getRanks())) {
-      int64_t number = groupNumbers.try_emplace(op.getPeers(), groupNumbers.size() + 1).first->second;
-      node.text(Attribute, attribute("pg_name", std::to_string(number)).str());
-    }
-  } else {
-    int64_t self = rank.getRank(), peer = op.getPeers()[0];
-    node.text(Attribute, attribute("comm_src", Int32, sends ? self : peer).str());
-    node.text(Attribute, attribute("comm_dst", Int32, sends ? peer : self).str());
+  node.text(Attribute, attribute("comm_tag", Int32, tag).str());
+  node.text(Attribute, attribute("comm_type", Int64, numberOf(kind)).str());
+  if (members.size() < static_cast<size_t>(devices())) {
+    int64_t number = groupNumbers.try_emplace(members, groupNumbers.size() + 1).first->second;
+    node.text(Attribute, attribute("pg_name", std::to_string(number)).str());
   }
+  frame(node, *os);
+}
+
+void DeviceWriter::post(PostOp op) {
+  uint64_t bytes = bytesOf(op), tag = timeline.messages.numberOf(op);
+  if (op.isCollective()) {
+    SmallVector<int64_t> members;
+    for (int64_t rank : op.getPeers())
+      members.push_back(deviceOf(rank));
+    collective(op.getThing().str(), op.getKind(), bytes, tag, line(members, op.getAxesAttr()));
+    nodes[op] = last;
+    return;
+  }
+  bool sends = op.getKind() == PostKind::send;
+  int64_t peer = deviceOf(op.getPeers()[0]);
+  Message node = begin(op.getThing().str(), sends ? Send : Receive);
+  node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
+  node.text(Attribute, attribute("comm_size", Int64, bytes).str());
+  node.text(Attribute, attribute("comm_tag", Int32, tag).str());
+  node.text(Attribute, attribute("comm_src", Int32, sends ? device : peer).str());
+  node.text(Attribute, attribute("comm_dst", Int32, sends ? peer : device).str());
   frame(node, *os);
   nodes[op] = last;
 }
 
-void RankWriter::write(RankOp rank, llvm::raw_ostream &stream) {
+void DeviceWriter::write(int64_t number, llvm::raw_ostream &stream) {
   os = &stream;
-  last = 0;
+  device = number;
+  last = exchanges = 0;
   before.clear();
+  RankOp rank = ranks[rankOf(device)];
   Message head;
   head.text(Version, "0.0.4");
   head.text(MetadataAttribute, attribute("program", program.getSymName()).str());
   head.text(MetadataAttribute, attribute("rank", Int64, rank.getRank()).str());
+  if (mesh)
+    head.text(MetadataAttribute, attribute("device", Int64, device).str());
   frame(head, stream);
   auto span = timeline.ranks[rank.getRank()].spans.begin();
   for (Operation &op : rank.getBody().front()) {
     if (auto its = dyn_cast<LaunchOp>(op))
-      launch(rank, its, *span++);
+      launch(its, *span++);
     else if (auto its = dyn_cast<PostOp>(op))
-      post(rank, its);
+      post(its);
     else if (auto its = dyn_cast<CompleteOp>(op))
       before.push_back(nodes.lookup(its.getRequest().getDefiningOp()));
   }
@@ -173,12 +296,10 @@ static LogicalResult writeFile(const Twine &path, Location loc, llvm::function_r
 }
 
 LogicalResult pp::writeChakra(ProgramOp program, const Timeline &timeline, StringRef prefix) {
-  if (program.getMeshAttr())
-    return emitError(program.getLoc(), "`--emit=chakra` has a file for each rank, and cannot describe a `mesh` yet");
-  RankWriter writer(program, timeline);
-  for (auto rank : program.getOps<RankOp>())
-    if (failed(writeFile(prefix + "." + Twine(rank.getRank()) + ".et", program.getLoc(),
-                         [&](llvm::raw_ostream &os) { writer.write(rank, os); })))
+  DeviceWriter writer(program, timeline);
+  for (int64_t device = 0; device < writer.devices(); ++device)
+    if (failed(writeFile(prefix + "." + Twine(device) + ".et", program.getLoc(),
+                         [&](llvm::raw_ostream &os) { writer.write(device, os); })))
       return failure();
   if (writer.groups().empty())
     return success();

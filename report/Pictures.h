@@ -32,8 +32,8 @@ void writeReport(pipeline::ProgramOp program, const Timeline &timeline, const Ti
 /// Chrome's trace format, for chrome://tracing and Perfetto; a unit of unit time is a millisecond.
 void writeTrace(pipeline::ProgramOp program, const Timeline &timeline, llvm::raw_ostream &os);
 
-/// Chakra execution traces for ASTRA-sim: PREFIX.<rank>.et, and PREFIX.groups.json where sums are over fewer than all
-/// ranks.
+/// Chakra execution traces for ASTRA-sim: PREFIX.<device>.et, and PREFIX.groups.json where sums are over fewer than all
+/// devices. Without a mesh a device is a rank.
 llvm::LogicalResult writeChakra(pipeline::ProgramOp program, const Timeline &timeline, llvm::StringRef prefix);
 
 } // namespace pp

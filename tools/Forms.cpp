@@ -53,7 +53,7 @@ cl::opt<Form>
              clEnumValN(Form::Svg, "svg", "a figure: units to time scale; see --messages, --memory"),
              clEnumValN(Form::Report, "report", "one HTML page: timeline, memory, idle causes, links, proof"),
              clEnumValN(Form::Trace, "trace", "the simulated step in Chrome's trace format, as --trace of a run"),
-             clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<rank>.et"),
+             clEnumValN(Form::Chakra, "chakra", "execution traces for ASTRA-sim: OUT.<device>.et"),
              clEnumValN(Form::Stats, "stats", "JSON: makespan, bubble, peaks, traffic"),
              clEnumValN(Form::Pipe, "pipe",
                         "the `.pipe` file that --from-hf stands for, or the schedule that --plan or --search finds")));

@@ -57,7 +57,7 @@ public:
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
     if (isOverMesh(kind, ranks))
-      return routeOverReplicas(ranks.front(), bytes);
+      return routeOverReplicas(kind == PostKind::all_reduce ? 2 : 1, ranks.front(), bytes);
     Route route;
     llvm::StringMap<Load> loads; // by link
     Ring ring = ringOf(kind, ranks.size());
@@ -108,8 +108,8 @@ private:
     return {steps * hop, (count - 1) / count * std::max(inside, between), crosses};
   }
 
-  /// The devices of a rank that have the same weights sum so many bytes.
-  Route routeOverReplicas(int64_t rank, int64_t bytes) const {
+  /// The devices of a rank that have the same weights scatter or gather so many bytes, or (`ways` is 2) both: a sum.
+  Route routeOverReplicas(double ways, int64_t rank, int64_t bytes) const {
     SmallVector<int64_t> members;
     for (int64_t k = 0; k < mesh.sizeOf(Axis::data); ++k)
       for (int64_t j = 0; j < mesh.sizeOf(Axis::context); ++j)
@@ -118,11 +118,11 @@ private:
     const auto count = static_cast<double>(members.size());
     Way way = wayAlong(members);
     Route route;
-    route.latency = 2 * way.latency;
-    route.transfer = 2 * static_cast<double>(bytes) * way.perByte;
+    route.latency = ways * way.latency;
+    route.transfer = ways * static_cast<double>(bytes) * way.perByte;
     for (StringRef side : {" out", " in"}) {
       route.links.push_back((way.crosses ? nicOf(rank) : "rank " + std::to_string(rank)) + side.str());
-      route.volumes.push_back(2 * (count - 1) / count);
+      route.volumes.push_back(ways * (count - 1) / count);
     }
     return route;
   }

@@ -21,12 +21,14 @@ struct Route {
 /// In place of a rank: the host memory of the rank at the message's other end.
 constexpr int64_t kHost = -1;
 
-/// A sum that names one rank is over the devices of that rank.
+/// A sum that names one rank is over the devices of that rank, as are a scatter and a gather.
 inline bool isOverMesh(pipeline::PostKind kind, llvm::ArrayRef<int64_t> ranks) {
-  return kind == pipeline::PostKind::all_reduce && ranks.size() == 1;
+  using pipeline::PostKind;
+  bool isHalf = kind == PostKind::reduce_scatter || kind == PostKind::all_gather;
+  return (kind == PostKind::all_reduce || isHalf) && ranks.size() == 1;
 }
 
-/// All messages over the devices of a rank: those sums, and the two halves of one where each has its shard.
+/// The message is over the devices of a rank.
 inline bool isOverMesh(pipeline::PostOp post) {
   return post.isCollective() && (post.isInPlace() || isOverMesh(post.getKind(), post.getPeers()));
 }

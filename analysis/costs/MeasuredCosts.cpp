@@ -26,6 +26,9 @@ struct MessageTimes {
   }
 };
 
+/// Behind the kind of a message among the devices of one rank.
+constexpr const char *kOverMesh = " over the mesh";
+
 class MeasuredCosts : public CostModel {
 public:
   explicit MeasuredCosts(StringRef path) : path(path) {}
@@ -35,7 +38,7 @@ public:
 
   Route route(PostKind kind, ArrayRef<int64_t> ranks, int64_t bytes) const override {
     Route route = CostModel::route(kind, ranks, bytes);
-    MessageTimes times = timesOf(kind, bytes);
+    MessageTimes times = timesOf(kindOf(kind, ranks), bytes);
     route.post = times.post + 2 * dispatch; // of the post and of its complete
     route.lastPost = times.lastPost + 2 * dispatch;
     (threads ? route.wake : route.latency) = times.arrival;
@@ -43,8 +46,9 @@ public:
   }
 
 private:
-  static StringRef kindOf(PostKind kind) {
-    return kind == PostKind::send || kind == PostKind::receive ? "p2p" : stringifyPostKind(kind);
+  static std::string kindOf(PostKind kind, ArrayRef<int64_t> ranks) {
+    StringRef name = kind == PostKind::send || kind == PostKind::receive ? "p2p" : stringifyPostKind(kind);
+    return name.str() + (isOverMesh(kind, ranks) ? kOverMesh : "");
   }
 
   /// The time of this task on this rank, else on any other, else of any task of its phase on this rank.
@@ -57,8 +61,8 @@ private:
   }
 
   /// As measured for this size, else on the line between (or through) the two nearest.
-  MessageTimes timesOf(PostKind kind, int64_t bytes) const {
-    auto sizes = messages.find(kindOf(kind).str());
+  MessageTimes timesOf(const std::string &kind, int64_t bytes) const {
+    auto sizes = messages.find(kind);
     if (sizes == messages.end())
       return {};
     auto above = sizes->second.lower_bound(bytes);
@@ -138,7 +142,7 @@ StringRef MeasuredCosts::addMessage(const llvm::json::Value &value) {
        {std::pair("post", &times.post), {"last_post", &times.lastPost}, {"arrival", &times.arrival}})
     if (!readNumber(*entry, name, time == &times.lastPost ? std::nullopt : std::optional(0.0), *time))
       return name;
-  messages[kind->str()][*bytes] = times;
+  messages[kind->str() + (entry->getBoolean("mesh").value_or(false) ? kOverMesh : "")][*bytes] = times;
   return "";
 }
 
@@ -183,9 +187,8 @@ LogicalResult MeasuredCosts::check(ProgramOp program) {
         return launch.emitError() << "`" << path << "` has no time of task `" << launch.getCallee() << "`, nor of any "
                                   << stringifyPhase(launch.getUnit().getPhase()) << " on rank " << number;
     for (auto post : rank.getOps<PostOp>())
-      if (!messages.count(kindOf(post.getKind()).str()))
-        return post.emitError() << "`" << path << "` has no time of a message of kind `" << kindOf(post.getKind())
-                                << "`";
+      if (std::string kind = kindOf(post.getKind(), post.getPeers()); !messages.count(kind))
+        return post.emitError() << "`" << path << "` has no time of a message of kind `" << kind << "`";
   }
   return success();
 }

@@ -31,6 +31,16 @@ struct End {
   Trace::Event post, wait;
 };
 
+/// Messages of one size are summed up together.
+struct Size {
+  std::string kind;
+  bool overMesh = false; ///< among the devices of one rank
+  int64_t bytes = 0;
+  bool operator<(const Size &other) const {
+    return std::tie(kind, overMesh, bytes) < std::tie(other.kind, other.overMesh, other.bytes);
+  }
+};
+
 struct MessageSamples {
   int64_t count = 0;
   Samples post, lastPost, arrival;
@@ -38,10 +48,11 @@ struct MessageSamples {
 
 class Summary {
 public:
-  explicit Summary(const std::vector<RankTrace> &ranks) : ranks(ranks), numbers(numberMessages(ranks)) {
+  Summary(const Mesh &mesh, const std::vector<RankTrace> &devices)
+      : mesh(mesh), devices(devices), numbers(numberMessages(devices)) {
     chooseSteps();
-    for (size_t rank = 0; rank < ranks.size(); ++rank)
-      collect(rank);
+    for (size_t device = 0; device < devices.size(); ++device)
+      collect(device);
     for (const auto &[which, ends] : messages)
       if (ends.size() > 1)
         summarize(ends, sizes[sizeOf[which.second]]);
@@ -65,7 +76,11 @@ public:
     }
     out["messages"] = Json::array();
     for (auto &[size, its] : sizes) {
-      Json entry = {{"kind", size.first}, {"bytes", size.second}, {"count", its.count}};
+      Json entry = {{"kind", size.kind}};
+      if (size.overMesh)
+        entry["mesh"] = true;
+      entry["bytes"] = size.bytes;
+      entry["count"] = its.count;
       for (auto [name, samples] :
            {std::pair("post", &its.post), {"last_post", &its.lastPost}, {"arrival", &its.arrival}})
         if (!samples->empty())
@@ -77,15 +92,17 @@ public:
 
 private:
   void chooseSteps();
-  void collect(size_t rank);
+  void collect(size_t device);
+  void collect(size_t device, int64_t step, const Trace::Event &event, std::vector<End> &open);
   void summarize(const std::vector<End> &ends, MessageSamples &into);
 
-  const std::vector<RankTrace> &ranks;
+  const Mesh &mesh;
+  const std::vector<RankTrace> &devices;
   std::vector<std::vector<int64_t>> numbers;
-  std::map<std::tuple<size_t, std::string, std::string>, Samples> tasks; ///< by rank, task and phase
-  std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages;      ///< by step and number
-  std::map<int64_t, std::pair<std::string, int64_t>> sizeOf;             ///< of a message: kind and bytes
-  std::map<std::pair<std::string, int64_t>, MessageSamples> sizes;
+  std::map<std::tuple<int32_t, std::string, std::string>, Samples> tasks; ///< by rank, task and phase
+  std::map<std::pair<int64_t, int64_t>, std::vector<End>> messages;       ///< by step and number
+  std::map<int64_t, Size> sizeOf;                                         ///< of a message
+  std::map<Size, MessageSamples> sizes;
   std::set<int64_t> steps;      ///< that are summed up
   Samples seconds;              ///< that these took
   size_t allSteps = 0;          ///< after the warm-up
@@ -96,10 +113,10 @@ private:
 /// something else, and, unlike medians of tasks, means add up to the step.
 void Summary::chooseSteps() {
   std::map<int64_t, std::pair<int64_t, int64_t>> spans; // first begin and last end
-  for (const RankTrace &rank : ranks)
-    for (const Trace::Event &event : rank.events)
+  for (const RankTrace &device : devices)
+    for (const Trace::Event &event : device.events)
       if (event.kind == Trace::Kind::Step) {
-        int64_t start = event.start + rank.shift, stop = event.stop + rank.shift;
+        int64_t start = event.start + device.shift, stop = event.stop + device.shift;
         auto [span, isNew] = spans.try_emplace(event.number, start, stop);
         span->second = {std::min(span->second.first, start), std::max(span->second.second, stop)};
       }
@@ -115,39 +132,47 @@ void Summary::chooseSteps() {
   }
 }
 
-/// A rank's events are in order, and a step's own comes after all of the step.
-void Summary::collect(size_t rank) {
-  const RankProgram &program = *ranks[rank].program;
+/// A device's events are in order, and a step's own comes after all of the step. What is exchanged inside a task is
+/// part of the task's time.
+void Summary::collect(size_t device) {
+  const std::vector<MessageSpec> &specs = devices[device].program->messages;
   std::vector<Trace::Event> pending;
-  std::vector<End> open(numbers[rank].size());
-  for (Trace::Event event : ranks[rank].events) {
-    event.start += ranks[rank].shift;
-    event.stop += ranks[rank].shift;
+  std::vector<End> open(numbers[device].size());
+  for (Trace::Event event : devices[device].events) {
+    event.start += devices[device].shift;
+    event.stop += devices[device].shift;
     if (event.kind != Trace::Kind::Step) {
-      pending.push_back(event);
+      bool isMessage = event.kind == Trace::Kind::Post || event.kind == Trace::Kind::Wait;
+      if (!isMessage || !specs.at(size_t(event.number)).inside)
+        pending.push_back(event);
       continue;
     }
     if (steps.count(event.number)) {
       rest += event.stop - event.start;
-      for (const Trace::Event &its : pending) {
-        size_t number = size_t(its.number);
-        rest -= its.stop - its.start;
-        ++events;
-        if (its.kind == Trace::Kind::Unit) {
-          const UnitSpec &unit = program.units.at(number);
-          tasks[{rank, unit.task, unit.phase}].push_back(double(its.stop - its.start) * 1e-9);
-        } else if (its.kind == Trace::Kind::Post) {
-          open.at(number).post = its;
-        } else {
-          open.at(number).wait = its;
-          const MessageSpec &message = program.messages[number];
-          messages[{event.number, numbers[rank][number]}].push_back(open[number]);
-          std::string kind(message.isCollective() ? kindName(message.kind) : "p2p");
-          sizeOf[numbers[rank][number]] = {kind, message.bytes};
-        }
-      }
+      for (const Trace::Event &its : pending)
+        collect(device, event.number, its, open);
     }
     pending.clear();
+  }
+}
+
+void Summary::collect(size_t device, int64_t step, const Trace::Event &event, std::vector<End> &open) {
+  const RankProgram &program = *devices[device].program;
+  auto number = size_t(event.number);
+  rest -= event.stop - event.start;
+  ++events;
+  if (event.kind == Trace::Kind::Unit) {
+    const UnitSpec &unit = program.units.at(number);
+    int32_t rank = mesh.rankOf(int32_t(device));
+    tasks[{rank, unit.task, unit.phase}].push_back(double(event.stop - event.start) * 1e-9);
+  } else if (event.kind == Trace::Kind::Post) {
+    open.at(number).post = event;
+  } else {
+    open.at(number).wait = event;
+    const MessageSpec &message = program.messages[number];
+    messages[{step, numbers[device][number]}].push_back(open[number]);
+    std::string kind(message.isCollective() ? kindName(message.kind) : "p2p");
+    sizeOf[numbers[device][number]] = {kind, message.oneText, message.bytes};
   }
 }
 
@@ -168,13 +193,13 @@ void Summary::summarize(const std::vector<End> &ends, MessageSamples &into) {
 } // namespace
 
 Status writeProfile(const std::string &path, const Program &program, std::string_view transport,
-                    const std::vector<RankTrace> &ranks) {
+                    const std::vector<RankTrace> &devices) {
   Json json = {{"program", program.name},
                {"schedule", program.schedule},
                {"ranks", program.ranks},
                {"transport", std::string(transport)},
                {"made_from", Json::parse(program.fingerprint)}};
-  json.update(Summary(ranks).json());
+  json.update(Summary(program.mesh, devices).json());
   std::string text = json.dump(1) + "\n";
   Draft draft;
   PP_TRY(draft.open(path));

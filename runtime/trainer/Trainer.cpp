@@ -89,8 +89,6 @@ Status Trainer::makeReady() {
   device.bind(rank);
   PP_TRY(fillArena());
   sums.resize(2 * whole.microbatches + 4 * whole.devices() + 5);
-  if (!options.profile.empty() && whole.mesh.devicesOfRank() > 1)
-    return invalid("`--profile` of a program with a `mesh` is not supported yet; profile it without");
   if (!options.profile.empty() && lastStep - state.step <= profileWarmUp)
     return invalid("`--profile` leaves out the first ", profileWarmUp, " steps; this run has ", lastStep - state.step);
   if (options.isTimed()) {

@@ -108,6 +108,60 @@ def check_plan(tally, compiler, folder, text):
     tally.check("its tasks work on tensors of other sizes, or are others" in said, f"{path} of another program: {said}")
 
 
+def check_mesh(tally, compiler, folder, text, transport):
+    """On a mesh times are by rank; what devices exchange inside tasks is part of these. Times are then set by hand."""
+    path, mesh = os.path.join(folder, f"mesh-{transport}"), {"mesh.tensor": 2, "mesh.data": 2, "mesh.zero": 1}
+    values = SIZES | dict(schedule="1f1b") | mesh
+    program = harness.compile_train(compiler, path, values)
+    run = [*harness.launch(program, 8, transport), "--data", text, "--steps", "6", "--profile", path + ".json"]
+    harness.call(run)
+
+    def stats(expect=0, **changed):
+        defines = [word for key, value in (values | changed).items() for word in ("-D", f"{key}={value}")]
+        return harness.call([compiler, harness.TRAIN, *defines, "--emit=stats", "--costs", path + ".json"],
+                            expect=expect)
+
+    with open(path + ".json") as file:
+        profile = json.load(file)
+    counted = {(task["rank"], task["task"]): task["count"] for task in profile["tasks"]}
+    defines = [word for key, value in values.items() for word in ("-D", f"{key}={value}")]
+    expected = {key: 4 * count * profile["steps"] for key, count in launches(compiler, defines).items()}
+    tally.check(counted == expected, f"{path}: every launch of the {profile['steps']} steps on all devices of a rank")
+    kinds = collections.Counter()
+    for message in profile["messages"]:
+        kinds[message["kind"], message.get("mesh", False)] += message["count"]
+    # In a step and for each coordinate: act and dact of 4 microbatches, the norm; each rank's gradient and weights over
+    # two replicas, once for each device of tensor. The sums over tensor inside F and B are not among them.
+    steps = profile["steps"]
+    tally.check(kinds == {("p2p", False): 4 * 8 * steps, ("all_reduce", False): 4 * steps,
+                          ("reduce_scatter", True): 4 * steps, ("all_gather", True): 4 * steps},
+                f"{path}: messages by kind: {dict(kinds)} of {steps} steps")
+
+    # F 1, B 2, U 1/8; a scatter of gradients takes 1/2 of a rank's time, a gather of weights 1/4, all else nothing. Two
+    # ranks and four microbatches: (4 + 1) x 3, and 1/2 more because rank 1 posts its scatter behind its last B, before
+    # it sends the last dact. Then rank 0 scatters, updates and gathers.
+    for task in profile["tasks"]:
+        task["mean"] = {"F": 1, "B": 2, "U": 0 if "norm" in task["task"] else 0.125}[task["phase"]]
+    for message in profile["messages"]:
+        last = {"reduce_scatter": 0.5, "all_gather": 0.25}.get(message["kind"], 0)
+        message.update(post=0, arrival=0, last_post=last)
+    profile["dispatch"] = 0
+    with open(path + ".json", "w") as file:
+        json.dump(profile, file)
+    done = json.loads(stats().stdout)
+    tally.check(done["makespan"] == 15.5 and done["step"] == 15.5 + 0.5 + 0.125 + 0.25,
+                f"{path}: with times set by hand {done['makespan']}, the step {done['step']}")
+    for changed, said in (({"mesh.tensor": 1}, "its `tensor` is 2, expected 1"),
+                          ({"mesh.data": 4}, "its `replicas` is 2, expected 4"),
+                          ({"mesh.context": 2}, "its `context` is 1, expected 2")):
+        text = stats(expect=1, **changed).stderr
+        tally.check(said in text, f"{path} with {changed}: {text.splitlines()[0]}")
+    # Of another kind of message nothing is known: with `zero = 0` gradients are summed, and weights are not gathered.
+    text = stats(expect=1, **{"mesh.zero": 0}).stderr
+    tally.check("of another program" in text or "kind `all_reduce over the mesh`" in text,
+                f"{path} without zero: {text.splitlines()[0]}")
+
+
 def main():
     compiler, folder = sys.argv[1:3]
     text, tally = harness.write_text(folder), harness.Tally()
@@ -115,6 +169,8 @@ def main():
     check_others(tally, compiler, path)
     check(tally, compiler, folder, text, "zb_h1", "mpi")
     check_plan(tally, compiler, folder, text)
+    for transport in ("threads", "mpi"):
+        check_mesh(tally, compiler, folder, text, transport)
     done = harness.call([*run, "--steps", "2", "--profile", path + ".few"], expect=1)
     tally.check("`--profile` leaves out the first 2 steps; this run has 2" in done.stderr,
                 "two steps are too few for a profile")

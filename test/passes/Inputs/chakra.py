@@ -1,8 +1,8 @@
 """Prints Chakra execution traces as text, and checks that they can run: no cycle, and every send has its receive."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: chakra.py PREFIX RANKS
-import sys
+# usage: chakra.py PREFIX DEVICES
+import json, os, sys
 
 TYPES = {4: "comp", 5: "send", 6: "recv", 7: "coll"}
 VALUES = {7: "int32", 9: "int64", 13: "uint64", 27: "bool", 29: "string"}
@@ -68,14 +68,15 @@ def read(path):
     return list(fields(messages[0])), nodes
 
 
-def execute(ranks):
+def execute(ranks, groups):
     """Runs the traces with zero buffering: a message is done when all of its nodes may start."""
     done, ready = set(), {}
     ends = {}
     for rank, nodes in enumerate(ranks):
         for node in nodes.values():
             if node["type"] == "coll":
-                ends.setdefault(("coll", node["comm_tag"], node["comm_size"]), []).append((rank, node["id"]))
+                key = "coll", node.get("pg_name"), node["comm_tag"], node["comm_size"], node["comm_type"]
+                ends.setdefault(key, []).append((rank, node["id"]))
             elif node["type"] != "comp":
                 key = node["comm_src"], node["comm_dst"], node["comm_tag"], node["comm_size"]
                 assert rank == node["comm_src" if node["type"] == "send" else "comm_dst"], node
@@ -83,6 +84,8 @@ def execute(ranks):
     for key, its in ends.items():
         kinds = sorted(ranks[rank][number]["type"] for rank, number in its)
         assert key[0] == "coll" or kinds == ["recv", "send"], f"message {key} has the ends {kinds}"
+        members = groups[key[1]] if key[0] == "coll" and key[1] else range(len(ranks))
+        assert key[0] != "coll" or [rank for rank, _ in its] == list(members), f"{key} has the ends {its}"
     partners = {end: its for its in ends.values() for end in its}
     left = {(rank, number) for rank, nodes in enumerate(ranks) for number in nodes}
     while left:
@@ -106,7 +109,13 @@ def main():
             print(f"  {node['id']} {node['type']} {node['name']} after {node['deps']}",
                   *(f"{name}:{kinds[name]}={node[name]}" for name in kinds), f"{node['start']}+{node['duration']}us")
         ranks.append(nodes)
-    print("%d nodes executed, %d messages" % execute(ranks))
+    groups = {}
+    if os.path.exists(prefix + ".groups.json"):
+        with open(prefix + ".groups.json") as file:
+            groups = json.load(file)
+    for number, members in groups.items():
+        print(f"group {number}: {members}")
+    print("%d nodes executed, %d messages" % execute(ranks, groups))
 
 
 if __name__ == "__main__":
