@@ -102,6 +102,8 @@ FailureOr<InnerMessage> pp::innerMessage(nn::Exchange op, MeshAttr mesh) {
   if (!said || said.getInt() != message.members)
     return op.emitOpError() << "has " << (said ? said.getInt() : 0) << " members over " << op.getAxes().str()
                             << ", which has " << message.members << " devices";
+  if (op.getKind() == nn::ExchangeKind::all_to_all)
+    return message;
   int64_t outer = 1; // runs that lie one behind the other in what the devices have together
   if (auto gather = dyn_cast<nn::AllGatherOp>(op.getOperation()))
     for (int64_t extent : message.type.getShape().take_front(gather.getDim()))
@@ -127,7 +129,10 @@ SmallVector<InnerMessage> pp::innerMessages(func::FuncOp body, MeshAttr mesh) {
 
 int64_t InnerMessage::bytes() const { return type.getNumElements() * (type.getElementTypeBitWidth() / 8); }
 
-int64_t InnerMessage::received() const { return (cuts.empty() ? 2 : 1) * (members - 1) * bytes() / members; }
+int64_t InnerMessage::received() const {
+  bool twice = nn::Exchange(op).getKind() == nn::ExchangeKind::all_reduce;
+  return (twice ? 2 : 1) * (members - 1) * bytes() / members;
+}
 
 std::string InnerMessage::str() const {
   return (nn::stringifyExchangeKind(nn::Exchange(op).getKind()) + " over " + nn::Exchange(op).getAxes().str()).str();

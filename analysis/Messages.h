@@ -38,12 +38,12 @@ struct InnerMessage {
   int64_t members;
   /// On the devices' own channel: of each set of axes, and number of neighbours, there is one.
   int64_t channel;
-  mlir::RankedTensorType type; ///< of the whole: the result, or what is scattered
+  mlir::RankedTensorType type; ///< of the whole: the result, or what is scattered; of an all_to_all the own share
   /// Of a gather or a scatter, what each member has of the whole's bytes, as in `pipeline.post`.
   llvm::SmallVector<int64_t> cuts;
   /// In every second round of members they come backwards: two runs of a sequence.
   bool zigzag = false;
-  /// Of the whole.
+  /// Of `type`.
   int64_t bytes() const;
   /// Bytes that come to each device from the others.
   int64_t received() const;

@@ -76,7 +76,8 @@ LogicalResult MeshClause::set(Name name, SMLoc at, const Value &value) {
     return expect(value.asBool(), "true or false");
   }
   if (name.text == "attention") {
-    attentionAt = value.asString() && *value.asString() != "gather" ? at : SMLoc();
+    attention = value.asString() ? *value.asString() : "gather";
+    attentionAt = at;
     return expect(isWord(value, kAttentions), "one of \"" + join(ArrayRef(kAttentions), "\", \"") + "\"");
   }
   if (name.text == "again") {
@@ -135,8 +136,14 @@ LogicalResult MeshClause::setOfPart(Name name, SMLoc at, const Value &value) {
     again = all;
     return success();
   }
-  if (name.text == "attention")
-    return set(name, at, value);
+  if (name.text == "attention") {
+    std::string all = attention;
+    if (failed(set(name, at, value)))
+      return failure();
+    attentionOfPart = attention == all ? attentionOfPart : name.at;
+    attention = all;
+    return success();
+  }
   int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
   if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all)) {
     if (name.text == "tensor")
@@ -155,9 +162,12 @@ LogicalResult MeshClause::check() {
   };
   if (size(Axis::tensor) > 1 && tensorOfPart.at.isValid() && tensorOfPart.value == 1)
     return refuse(tensorOfPart, "tensor", "the weights of every part are cut over the axis");
-  if (size(Axis::context) > 1 && attentionAt.isValid())
-    return evaluator.fail(attentionAt,
-                          "this `attention` is not built yet: keys are gathered over `context`, \"gather\"");
+  if (size(Axis::context) > 1 && attention != "gather" && attention != "heads")
+    return evaluator.fail(attentionAt, "`attention = \"" + attention +
+                                           "\"` is not built yet: over `context` keys are gathered, \"gather\", or "
+                                           "heads exchanged, \"heads\"");
+  if (size(Axis::context) > 1 && attentionOfPart.isValid())
+    return evaluator.fail(attentionOfPart, "`attention` of one part is not built yet: all parts have that of the mesh");
   if (expert.value > 1)
     return refuse(expert, "expert", "no model has experts");
   if (zero.value > 1)
@@ -189,6 +199,7 @@ pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *conte
   for (Axis axis : order)
     extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
   bool gathers = sequence.value != 0 || size(Axis::context) > 1;
-  return pipeline::MeshAttr::get(context, order, extents, zero.value, sequence.value != 0,
-                                 gathers ? again : pipeline::Again::nothing);
+  return pipeline::MeshAttr::get(
+      context, order, extents, zero.value, sequence.value != 0, gathers ? again : pipeline::Again::nothing,
+      size(Axis::context) > 1 && attention == "heads" ? pipeline::Meeting::heads : pipeline::Meeting::gather);
 }

@@ -49,8 +49,9 @@ private:
   std::array<Given, 3> sizes = {Given{1, {}}, Given{1, {}}, Given{1, {}}}; ///< of tensor, context, data
   Given expert{1, {}}, zero{0, {}}, sequence{0, {}}, tensorOfPart{1, {}};
   pipeline::Again again = pipeline::Again::inputs;
-  SMLoc againOfPart; ///< where a part is given another one
-  SMLoc attentionAt; ///< where an `attention` is asked for that is not built
+  SMLoc againOfPart;                  ///< where a part is given another one
+  std::string attention = "gather";   ///< how queries and keys meet over `context`
+  SMLoc attentionAt, attentionOfPart; ///< where it is said; where a part is given another one
   llvm::SmallVector<pipeline::Axis> order = {pipeline::Axis::tensor, pipeline::Axis::context, pipeline::Axis::data,
                                              pipeline::Axis::pipeline};
 };

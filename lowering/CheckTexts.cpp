@@ -298,13 +298,24 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
                         {"group", numbers(state->number)},
                         {"channel", channel},
                         {"count", whole.getNumElements()},
-                        {"type", nameOfType(whole.getElementType())},
+                        {"type", whole.getElementType().isInteger(32) ? "f32" : nameOfType(whole.getElementType())},
                         {"axes", State::namesOf(axes)},
                         {"inside", true},
                         {"label", label}};
   if (exchange.countNeighbours() > 0)
     expected["neighbours"] = exchange.countNeighbours();
-  if (!isa<nn::AllReduceOp>(exchange)) {
+  auto members = exchange->getAttrOfType<IntegerAttr>("members");
+  bool sums = isa<nn::AllReduceOp>(exchange), swaps = isa<nn::RunsToHeadsOp, nn::HeadsToRunsOp>(exchange);
+  if (!sums && (!members || state->devicesAlong(axes) != members.getInt()))
+    return reportDifference(exchange.getLoc(), state->number, "a gather, a scatter or an all-to-all",
+                            Twine(state->devicesAlong(axes)) + " members", Twine(members ? members.getInt() : 0));
+  if (swaps) {
+    int64_t before = cast<RankedTensorType>(given.getType()).getDimSize(1), after = whole.getDimSize(1);
+    expected["kind"] = "all_to_all";
+    expected["sequences"] = whole.getDimSize(0);
+    expected["length"] = std::max(before, after);
+    expected["to"] = after > before ? "columns" : "runs";
+  } else if (!sums) {
     expected["kind"] = scatter ? "reduce_scatter" : "all_gather";
     int64_t run = tensorBytes(cast<RankedTensorType>((scatter ? made : given).getType()));
     if (zigzag) { // half of what a device has of each sequence
@@ -316,10 +327,6 @@ LogicalResult TextCheck::checkExchange(nn::Exchange exchange, int64_t number) {
         run /= whole.getDimSize(i);
     for (int64_t cut = 0; cut <= tensorBytes(whole); cut += run)
       expected["cuts"].push_back(cut);
-    auto members = exchange->getAttrOfType<IntegerAttr>("members");
-    if (!members || state->devicesAlong(axes) != members.getInt())
-      return reportDifference(exchange.getLoc(), state->number, "a gather or a scatter",
-                              Twine(state->devicesAlong(axes)) + " members", Twine(members ? members.getInt() : 0));
   }
   size_t &count = state->entries["messages"];
   count = std::max(count, static_cast<size_t>(number + 1));

@@ -147,12 +147,13 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
   FailureOr<InnerMessage> message = innerMessage(exchange, tables->mesh);
   if (failed(message))
     return failure();
-  Json json = {{"kind", nn::stringifyExchangeKind(exchange.getKind()).str()},
-               {"root", -1},
-               {"group", std::vector<int64_t>{tables->head["rank"].get<int64_t>()}},
-               {"channel", message->channel},
-               {"count", message->type.getNumElements()},
-               {"type", typeName(message->type.getElementType())}};
+  Json json = {
+      {"kind", nn::stringifyExchangeKind(exchange.getKind()).str()},
+      {"root", -1},
+      {"group", std::vector<int64_t>{tables->head["rank"].get<int64_t>()}},
+      {"channel", message->channel},
+      {"count", message->type.getNumElements()},
+      {"type", message->type.getElementType().isInteger(32) ? "f32" : typeName(message->type.getElementType())}};
   for (Axis axis : message->axes.getAxes())
     json["axes"].push_back(stringifyAxis(axis).str());
   if (int64_t neighbours = exchange.countNeighbours())
@@ -161,6 +162,12 @@ FailureOr<int32_t> RankText::addExchange(nn::Exchange exchange) {
     json["cuts"] = std::vector<int64_t>(message->cuts.begin(), message->cuts.end());
   if (message->zigzag)
     json["zigzag"] = true;
+  if (exchange.getKind() == nn::ExchangeKind::all_to_all) {
+    bool toHeads = isa<nn::RunsToHeadsOp>(exchange);
+    json["sequences"] = message->type.getDimSize(0);
+    json["length"] = message->type.getDimSize(1) * (toHeads ? 1 : message->members);
+    json["to"] = toHeads ? "columns" : "runs";
+  }
   json["inside"] = true;
   std::string shape;
   for (int64_t extent : message->type.getShape())

@@ -91,6 +91,7 @@ static std::string exchangesOf(LaunchOp launch, const SymbolTable &symbols) {
     body.walk([&](nn::Exchange exchange) {
       std::string name = exchange.getKind() == nn::ExchangeKind::all_reduce   ? "ar"
                          : exchange.getKind() == nn::ExchangeKind::all_gather ? "ag"
+                         : exchange.getKind() == nn::ExchangeKind::all_to_all ? "aa"
                                                                               : "rs";
       for (nn::Axis axis : exchange.getAxes().getAxes())
         name += "." + nn::stringifyAxis(axis).str();

@@ -56,7 +56,8 @@ int32_t pp_post_receive(pp_rank_t *rank, int32_t message, void *data);
 /// (f64, f32, or 16 bits that are added in f32 and rounded once, as the message says). reduce: the root gets it, the
 /// others' data may be read meanwhile. broadcast: every member gets the root's data, which may be read meanwhile.
 /// all_gather: every member's data get the shards of all, reduce_scatter: every member's shard its range of the sum of
-/// the data; `shard` is null elsewhere. Where shards lie in the whole, each where it belongs, `shard` is `data`.
+/// the data; all_to_all: every member's data get, as the message says, parts of what the shards of all have. `shard` is
+/// null elsewhere. Where shards lie in the whole, each where it belongs, `shard` is `data`.
 int32_t pp_post_collective(pp_rank_t *rank, int32_t message, void *data, void *shard);
 /// Blocks until the message is done; PP_PEER when it is overdue or its peer is gone.
 int32_t pp_complete(pp_rank_t *rank, int32_t message);

@@ -34,8 +34,8 @@ const json &listOf(const json &object, const char *key) {
   return found == object.end() || found->is_null() ? empty : *found;
 }
 
-constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",    "broadcast",
-                                        "reduce", "all_gather", "reduce_scatter"}; // as MessageSpec::Kind
+constexpr const char *messageKinds[] = {"send",   "receive",    "all_reduce",     "broadcast",
+                                        "reduce", "all_gather", "reduce_scatter", "all_to_all"}; // as MessageSpec::Kind
 
 Axis axisOf(const std::string &name) {
   for (Axis axis : {Axis::Tensor, Axis::Context, Axis::Data, Axis::Pipeline})
@@ -173,6 +173,18 @@ void readGroup(const json &entry, const Program &program, const RankProgram &own
   message.with = text(message.group.size(), program.mesh.devicesOfRank() > 1 ? " devices" : " ranks");
 }
 
+/// Two runs of every sequence for each member, and equal pieces of the columns.
+void readAllToAll(const json &entry, MessageSpec &message) {
+  const auto members = static_cast<int64_t>(message.group.size());
+  message.sequences = entry.at("sequences").get<int64_t>();
+  message.length = entry.at("length").get<int64_t>();
+  message.toColumns = entry.at("to").get<std::string>() == "columns";
+  const bool isCut = message.sequences > 0 && message.length > 0 && message.length % (2 * members) == 0;
+  if (!message.inside || !isCut || message.count % (message.sequences * message.length) != 0)
+    throw Unfit(text("all_to_all `", message.label, "` of ", message.count, " elements is not cut for ", members,
+                     " devices: ", message.sequences, " sequences of ", message.length));
+}
+
 void readCollective(const json &entry, const Program &program, const RankProgram &own, MessageSpec &message) {
   const std::string_view kind = kindName(message.kind);
   auto isMember = [&](int32_t member) {
@@ -193,7 +205,10 @@ void readCollective(const json &entry, const Program &program, const RankProgram
       throw Unfit(text(kind, " `", message.label, "` of ", message.bytes, " bytes is not cut for ",
                        message.group.size(), " ranks"));
   }
-  if (message.isSharded() || message.kind == MessageSpec::Kind::AllReduce)
+  if (message.kind == MessageSpec::Kind::AllToAll)
+    readAllToAll(entry, message);
+  if (message.isSharded() || message.kind == MessageSpec::Kind::AllReduce ||
+      message.kind == MessageSpec::Kind::AllToAll)
     return;
   message.root = deviceOf(program, own, message.label, entry.at("root").get<int32_t>());
   message.with += text(", root ", program.mesh.name(message.root));
@@ -210,7 +225,7 @@ MessageSpec readMessage(const json &entry, const Program &program, const RankPro
   if (known == std::end(messageKinds))
     throw Unfit(text("message kind `", kind,
                      "` is not one of send, receive, all_reduce, broadcast, reduce, all_gather, "
-                     "reduce_scatter"));
+                     "reduce_scatter, all_to_all"));
   message.kind = MessageSpec::Kind(known - std::begin(messageKinds));
   if (message.isCollective()) {
     readCollective(entry, program, own, message);
@@ -469,7 +484,20 @@ size_t MessageSpec::memberOf(int32_t device) const {
 
 bool isSameCollective(const MessageSpec &a, const MessageSpec &b) {
   return a.kind == b.kind && a.root == b.root && a.type == b.type && a.bytes == b.bytes && a.cuts == b.cuts &&
-         a.zigzag == b.zigzag;
+         a.zigzag == b.zigzag && a.sequences == b.sequences && a.length == b.length && a.toColumns == b.toColumns;
+}
+
+Block MessageSpec::block(size_t from, size_t to, int64_t index) const {
+  const auto members = int64_t(group.size());
+  const int64_t wide = bytes / (sequences * (length / members)), narrow = wide / members, rows = length / (2 * members);
+  const int64_t sequence = index / 2, half = index % 2;
+  // The device with the runs, and that with a piece of the columns.
+  const auto runs = int64_t(toColumns ? from : to), columns = int64_t(toColumns ? to : from);
+  const int64_t inRuns = (2 * sequence + half) * rows * wide + columns * narrow;
+  const int64_t inColumns = (sequence * length + (half ? 2 * members - 1 - runs : runs) * rows) * narrow;
+  if (toColumns)
+    return {inRuns, wide, inColumns, narrow, rows, narrow};
+  return {inColumns, narrow, inRuns, wide, rows, narrow};
 }
 
 int64_t MessageSpec::shardBytes(size_t member) const {
@@ -482,6 +510,7 @@ int64_t MessageSpec::shardBytes(size_t member) const {
 std::string_view jointName(const MessageSpec &message) {
   return message.kind == MessageSpec::Kind::Broadcast   ? "broadcast"
          : message.kind == MessageSpec::Kind::AllGather ? "gather"
+         : message.kind == MessageSpec::Kind::AllToAll  ? "all_to_all"
                                                         : "sum";
 }
 
@@ -503,6 +532,8 @@ int64_t bytesIn(const MessageSpec &message, int32_t device) {
     return message.bytes - own;
   case Kind::ReduceScatter:
     return others * own;
+  case Kind::AllToAll:
+    return others * message.bytes / int64_t(message.group.size());
   }
   return 0;
 }

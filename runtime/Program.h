@@ -27,6 +27,8 @@
 //                 {"kind": "all_gather" | "reduce_scatter", "group": [0, 1], "cuts": [0, 128, 256], "count": 64, ...},
 //                 {"kind": "all_reduce", "group": [0], "axes": ["data"], "channel": 17, "count": 64, ...},
 //                 {"kind": "all_gather", "group": [0], "axes": ["context"], "zigzag": true (absent: false), ...},
+//                 {"kind": "all_to_all", "group": [0], "axes": ["context"], "sequences": 2, "length": 32,
+//                  "to": "columns" | "runs", "count": 1024, "inside": true, ...} (count: what a device gives and gets),
 //                 {"kind": "all_gather", "group": [0], "axes": ["tensor"], "neighbours": 2 (absent: all of the line),
 //                  "inside": true, ...}],
 //    "weights":  [{"name": "model.norm.weight", "shape": [128], "transposed": false, "type": "f32", "offset": 0,
@@ -121,8 +123,14 @@ private:
   int64_t done = 0; ///< bytes of the shard so far
 };
 
+/// Rows of one length that a member of an all_to_all gives another: where they begin and how far apart they lie in what
+/// the one gives, and in what the other gets; in bytes.
+struct Block {
+  int64_t give, giveStride, take, takeStride, rows, bytes;
+};
+
 struct MessageSpec {
-  enum class Kind : uint8_t { Send, Receive, AllReduce, Broadcast, Reduce, AllGather, ReduceScatter };
+  enum class Kind : uint8_t { Send, Receive, AllReduce, Broadcast, Reduce, AllGather, ReduceScatter, AllToAll };
   Kind kind = Kind::Send;
   int32_t peer = -1;          ///< sends and receives; devices, as all below
   bool host = false;          ///< between the rank and its own host memory
@@ -136,6 +144,10 @@ struct MessageSpec {
       cuts;            ///< gathers and scatters, of n members: the shard of the k-th is bytes cuts[k] to cuts[k + 1],
                        ///< cuts[n + k] to cuts[n + k + 1], ..
   bool zigzag = false; ///< in every second round the members come backwards
+  /// Of an all_to_all: so many sequences of this length, of which a device has two runs with all columns, or all rows
+  /// with its piece of the columns.
+  int64_t sequences = 0, length = 0;
+  bool toColumns = false; ///< from runs to columns; else back
   int32_t channel = 0;
   int64_t bytes = 0; ///< collectives too: count elements of `type`
   int64_t count = 0;
@@ -147,6 +159,9 @@ struct MessageSpec {
   [[nodiscard]] size_t memberOf(int32_t device) const;
   /// What the member's shard has of the whole, in order.
   [[nodiscard]] ShardRanges ranges(size_t member) const { return {cuts, group.size(), member, inPlace, zigzag}; }
+  /// How many blocks one member of an all_to_all gives another one.
+  [[nodiscard]] int64_t blocks() const { return 2 * sequences; }
+  [[nodiscard]] Block block(size_t from, size_t to, int64_t index) const;
   /// The length of a member's shard; 0 where nothing is cut.
   [[nodiscard]] int64_t shardBytes(size_t member) const;
 };

@@ -97,7 +97,8 @@ private:
         if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
           sum.kernels += table.bytes;
       auto exchange = dyn_cast<nn::Exchange>(op);
-      if (!exchange || exchange.getKind() == nn::ExchangeKind::all_gather || !mesh)
+      if (!exchange || exchange.getKind() == nn::ExchangeKind::all_gather ||
+          exchange.getKind() == nn::ExchangeKind::all_to_all || !mesh) // nothing is added
         return;
       if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
         largest = std::max(largest, message->cuts.empty() ? bytesOfAllReduce(message->bytes(), message->members, true)

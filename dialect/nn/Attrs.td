@@ -40,7 +40,8 @@ def Nn_Axis : I32EnumAttr<"Axis", "an axis of the mesh along which devices of on
 }
 
 def Nn_ExchangeKind : I32EnumAttr<"ExchangeKind", "what devices of a rank make together inside a body", [
-  I32EnumAttrCase<"all_reduce", 0>, I32EnumAttrCase<"all_gather", 1>, I32EnumAttrCase<"reduce_scatter", 2>]> {
+  I32EnumAttrCase<"all_reduce", 0>, I32EnumAttrCase<"all_gather", 1>, I32EnumAttrCase<"reduce_scatter", 2>,
+  I32EnumAttrCase<"all_to_all", 3>]> {
   let cppNamespace = "::pp::nn";
 }
 

@@ -84,7 +84,9 @@ INFER(TakeRowsOp) { return runOfRows({"take_rows", loc}, a, types); }
 template <typename Adaptor>
 static LogicalResult runsOfSequences(Check check, Adaptor a, bool whole, SmallVectorImpl<Type> &types) {
   Value x = a.getX();
-  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", x)) || failed(check.rank("x", x, 3)))
+  bool isData = !whole && tensorOf(x).getElementType().isInteger(32);
+  if (failed(check.operands(a, 1, 1)) || failed(check.rank("x", x, isData ? 2 : 3)) ||
+      (!isData && failed(check.numbers("x", x))))
     return failure();
   SmallVector<int64_t> shape(tensorOf(x).getShape());
   int64_t members = static_cast<int64_t>(a.getMembers()), runs = whole ? 2 * members : 2;
@@ -97,6 +99,59 @@ static LogicalResult runsOfSequences(Check check, Adaptor a, bool whole, SmallVe
 }
 
 INFER(GatherRunsOp) { return runsOfSequences({"gather_runs", loc}, a, /*whole=*/false, types); }
+
+/// Between two runs of every sequence with all columns, and whole sequences of a piece of them.
+template <typename Adaptor>
+static LogicalResult runsAndHeads(Check check, Adaptor a, bool toHeads, SmallVectorImpl<Type> &types) {
+  Value x = a.getX();
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", x)) || failed(check.rank("x", x, 3)))
+    return failure();
+  SmallVector<int64_t> shape(tensorOf(x).getShape());
+  auto members = static_cast<int64_t>(a.getMembers());
+  int64_t runs = toHeads ? 2 : 2 * members;
+  if (members < 1 || shape[1] % runs != 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects sequences of ", runs, " equal runs, got ",
+                             x.getType());
+  if (toHeads && shape[2] % members != 0)
+    return emitOptionalError(check.loc, "`", check.op, "`: ", members, " devices do not divide the ", shape[2],
+                             " columns of x");
+  shape[1] = toHeads ? shape[1] * members : shape[1] / members;
+  shape[2] = toHeads ? shape[2] / members : shape[2] * members;
+  types.push_back(tensorOf(x).clone(shape));
+  return success();
+}
+
+INFER(RunsToHeadsOp) { return runsAndHeads({"runs_to_heads", loc}, a, /*toHeads=*/true, types); }
+
+INFER(HeadsToRunsOp) { return runsAndHeads({"heads_to_runs", loc}, a, /*toHeads=*/false, types); }
+
+INFER(TakePieceOp) {
+  Check check{"take_piece", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 1)))
+    return failure();
+  int64_t size = widthOf(a.getX()), members = a.getMembers();
+  if (members < 1 || size % members != 0)
+    return emitOptionalError(loc, "`take_piece`: ", members, " devices do not divide the ", size, " elements of x");
+  types.push_back(tensorOf(a.getX()).clone({size / members}));
+  return success();
+}
+
+INFER(PlacePieceOp) {
+  Check check{"place_piece", loc};
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 1)))
+    return failure();
+  types.push_back(tensorOf(a.getX()).clone({widthOf(a.getX()) * static_cast<int64_t>(a.getMembers())}));
+  return check.into(a.getAcc(), types[0]);
+}
+
+StringRef TakePieceOp::kernelName() { return "slice_columns"; } // of one row, from where the device's piece begins
+Dims TakePieceOp::dims() { return {1, widthOf(getX()), 0, widthOf(getY())}; }
+double TakePieceOp::flops() { return 0; }
+SmallVector<Varying> TakePieceOp::varying() { return {{2, getAxes(), widthOf(getY())}}; }
+StringRef PlacePieceOp::kernelName() { return "place_columns"; }
+Dims PlacePieceOp::dims() { return {1, widthOf(getY()), 0, widthOf(getX())}; }
+double PlacePieceOp::flops() { return 0; }
+SmallVector<Varying> PlacePieceOp::varying() { return {{2, getAxes(), widthOf(getX())}}; }
 
 INFER(ScatterRunsOp) { return runsOfSequences({"scatter_runs", loc}, a, /*whole=*/true, types); }
 
@@ -112,6 +167,8 @@ ExchangeKind GatherRowsOp::getKind() { return ExchangeKind::all_gather; }
 ExchangeKind ScatterRowsOp::getKind() { return ExchangeKind::reduce_scatter; }
 ExchangeKind GatherRunsOp::getKind() { return ExchangeKind::all_gather; }
 ExchangeKind ScatterRunsOp::getKind() { return ExchangeKind::reduce_scatter; }
+ExchangeKind RunsToHeadsOp::getKind() { return ExchangeKind::all_to_all; }
+ExchangeKind HeadsToRunsOp::getKind() { return ExchangeKind::all_to_all; }
 ExchangeKind AllReduceOp::getKind() { return ExchangeKind::all_reduce; }
 ExchangeKind AllGatherOp::getKind() { return ExchangeKind::all_gather; }
 
@@ -141,7 +198,34 @@ LogicalResult AllGatherOp::differentiate(Gradients &) { return success(); }
 LogicalResult PieceOp::differentiate(Gradients &) { return success(); }
 
 bool GatherRowsOp::isCheap() { return !getKept(); }
-bool GatherRunsOp::isCheap() { return !getKept(); }
+bool GatherRunsOp::isCheap() { return !getKept() || tensorOf(getY()).getElementType().isInteger(32); }
+bool HeadsToRunsOp::isCheap() { return !getKept(); }
+
+// Each device hands on what it has, and nothing is added: gradients go the way back. They are made once.
+LogicalResult RunsToHeadsOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(),
+                  gradients.builder.create<HeadsToRunsOp>(getLoc(), dy, getAxes(), getMembers(), /*kept=*/true));
+  return success();
+}
+
+LogicalResult HeadsToRunsOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(), gradients.builder.create<RunsToHeadsOp>(getLoc(), dy, getAxes(), getMembers()));
+  return success();
+}
+
+LogicalResult TakePieceOp::differentiate(Gradients &gradients) {
+  Value dy = gradients.get(getY());
+  if (!dy)
+    return success();
+  auto piece = cast<RankedTensorType>(dy.getType());
+  Value zero = gradients.builder.create<ZeroOp>(getLoc(), piece.clone(tensorOf(getX()).getShape()));
+  Value placed = gradients.builder.create<PlacePieceOp>(getLoc(), dy, zero, getAxes(), getMembers());
+  gradients.weights.contains(getX()) ? gradients.addToWeight(getLoc(), getX(), placed)
+                                     : gradients.add(getLoc(), getX(), placed);
+  return success();
+}
 
 LogicalResult GatherRunsOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))

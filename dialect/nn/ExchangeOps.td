@@ -75,9 +75,10 @@ def GatherRunsOp : Nn_ExchangeOp<"gather_runs", [], ["isCheap"]> {
   let description = [{
     x is [batch, length / members, width]: of every sequence the k-th device has run k and run 2 members - 1 - k of
     2 members equal runs. What follows is each device's share, so the gradient is the sum of what they get:
-    `scatter_runs`. `kept` as of `gather_rows`.
+    `scatter_runs`. `kept` as of `gather_rows`. Data, [batch, length / members] integers, are always gathered again.
   }];
-  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+  let arguments = (ins AnyTypeOf<[Nn_Tensor, Nn_Integers]>:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+  let results = (outs AnyTypeOf<[Nn_Tensor, Nn_Integers]>:$y);
 }
 
 def ScatterRunsOp : Nn_ExchangeOp<"scatter_runs"> {
@@ -86,6 +87,43 @@ def ScatterRunsOp : Nn_ExchangeOp<"scatter_runs"> {
     Runs are those of `gather_runs`, of which it is the derivative; terms are added in the order of the devices.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
+}
+
+def RunsToHeadsOp : Nn_ExchangeOp<"runs_to_heads"> {
+  let summary = "whole sequences of the own heads, from two runs of every sequence with all heads";
+  let description = [{
+    x is [batch, length / members, width], with the runs of `gather_runs`; y is [batch, length, width / members], rows
+    in the order of their positions, and of the columns the k-th device has the k-th of equal pieces (Jacobs et al.
+    2023, DeepSpeed-Ulysses, 3.2). Nothing is added: bits stay. The derivative is `heads_to_runs`.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
+}
+
+def HeadsToRunsOp : Nn_ExchangeOp<"heads_to_runs", [], ["isCheap"]> {
+  let summary = "two runs of every sequence with all heads, from whole sequences of the own heads";
+  let description = [{
+    The way back of `runs_to_heads`, and its derivative. `kept`: who reads the result later keeps it; else it is made
+    again of x, which the gradient of the attention reads as well.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+}
+
+def TakePieceOp : Nn_ForwardOp<"take_piece", ["kernelName", "varying"]> {
+  let summary = "of a vector that every device along the axes has, its own of `members` equal pieces";
+  let description = [{
+    Nothing moves between devices. The gradient of the vector is the sum of what they get: each has its own piece of
+    it, and zeros elsewhere (`place_piece`).
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
+}
+
+def PlacePieceOp : Nn_AccOp<"place_piece", ["kernelName", "varying"], [Nn_WeightGradient]> {
+  let summary = "acc, a vector, with x as the device's own of `members` equal pieces; the derivative of `take_piece`";
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc, Nn_AxesAttr:$axes, I64Attr:$members);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `into` $acc `over` $axes attr-dict `:` functional-type(operands, results)";
 }
 
 def PieceOp : Nn_Op<"piece", [DeclareOpInterfaceMethods<Nn_Differentiable>, Nn_View]> {

@@ -53,6 +53,9 @@ def Pipeline_Axis : Pipeline_I32Enum<"Axis", "along what the devices of a progra
 def Pipeline_Again : Pipeline_I32Enum<"Again", "what a backward gathers again rather than keep", [
   I32EnumAttrCase<"nothing", 0>, I32EnumAttrCase<"inputs", 1>, I32EnumAttrCase<"all", 2>]>;
 
+def Pipeline_Meeting : Pipeline_I32Enum<"Meeting", "how queries and keys meet over the context axis", [
+  I32EnumAttrCase<"gather", 0>, I32EnumAttrCase<"heads", 1>]>;
+
 def Pipeline_BindingKind : Pipeline_I32Enum<"BindingKind", "what the trainer finds in a slot", [
   I32EnumAttrCase<"weight", 0>, I32EnumAttrCase<"previous", 1>, I32EnumAttrCase<"opt", 2>, I32EnumAttrCase<"grad", 3>,
   I32EnumAttrCase<"tokens", 4>, I32EnumAttrCase<"targets", 5>, I32EnumAttrCase<"source", 6>,
@@ -333,10 +336,12 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     devices along `data` and `context` would update alike each updates a shard, and keeps the optimizer state of that
     alone; printed behind the axes, as `zero 1`. `sequence`: between products the devices along `tensor` have a run of
     the rows each; `again inputs`: a backward gathers again what went into products, and keys; `again all`: and W the
-    gradients of what came out.
+    gradients of what came out. `attention heads`: along `context` each device attends whole sequences for its share of
+    the heads; else it has its own queries and the keys of all, `gather`.
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
-                        "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again);
+                        "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again,
+                        "::pp::pipeline::Meeting":$attention);
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{

@@ -20,6 +20,19 @@ static ParseResult parseAxis(AsmParser &parser, Axis &axis) {
   return success();
 }
 
+/// One of the words of an enum.
+template <typename Word>
+static ParseResult parseWord(AsmParser &parser, std::optional<Word> (*symbolize)(StringRef), Word &word,
+                             StringRef words) {
+  StringRef text;
+  SMLoc loc = parser.getCurrentLocation();
+  if (parser.parseKeyword(&text))
+    return failure();
+  std::optional<Word> known = symbolize(text);
+  word = known.value_or(word);
+  return known ? ParseResult(success()) : parser.emitError(loc) << "expected " << words << ", got `" << text << "`";
+}
+
 //===-- #pipeline.mesh ------------------------------------------------------------------------------------------===//
 
 Attribute MeshAttr::parse(AsmParser &parser, Type) {
@@ -28,28 +41,23 @@ Attribute MeshAttr::parse(AsmParser &parser, Type) {
   int64_t zero = 0;
   bool sequence = false;
   Again again = Again::nothing;
+  Meeting attention = Meeting::gather;
   auto parseEntry = [&]() -> ParseResult {
     if (succeeded(parser.parseOptionalKeyword("sequence"))) {
       sequence = true;
       return success();
     }
-    if (succeeded(parser.parseOptionalKeyword("again"))) {
-      StringRef word;
-      SMLoc loc = parser.getCurrentLocation();
-      if (parser.parseKeyword(&word))
-        return failure();
-      std::optional<Again> known = symbolizeAgain(word);
-      again = known.value_or(again);
-      return known ? ParseResult(success())
-                   : parser.emitError(loc, "expected nothing, inputs or all, got `") << word << "`";
-    }
+    if (succeeded(parser.parseOptionalKeyword("again")))
+      return parseWord(parser, symbolizeAgain, again, "nothing, inputs or all");
+    if (succeeded(parser.parseOptionalKeyword("attention")))
+      return parseWord(parser, symbolizeMeeting, attention, "gather or heads");
     if (succeeded(parser.parseOptionalKeyword("zero")))
       return parser.parseInteger(zero);
     return failure(parseAxis(parser, order.emplace_back()) || parser.parseInteger(sizes.emplace_back()));
   };
   if (parser.parseCommaSeparatedList(AsmParser::Delimiter::LessGreater, parseEntry))
     return {};
-  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero, sequence, again);
+  return parser.getChecked<MeshAttr>(parser.getContext(), order, sizes, zero, sequence, again, attention);
 }
 
 void MeshAttr::print(AsmPrinter &printer) const {
@@ -62,11 +70,13 @@ void MeshAttr::print(AsmPrinter &printer) const {
     printer << ", sequence";
   if (getAgain() != Again::nothing)
     printer << ", again " << stringifyAgain(getAgain());
+  if (getAttention() != Meeting::gather)
+    printer << ", attention " << stringifyMeeting(getAttention());
   printer << ">";
 }
 
 LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> order,
-                               ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again) {
+                               ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again, Meeting attention) {
   if (zero != 0 && zero != 1)
     return emitError() << "expected zero 0 or 1, got " << zero;
   SmallVector<Axis> sorted(order);
@@ -76,7 +86,10 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, Arr
   for (auto [axis, size] : llvm::zip(order, sizes))
     if (size < 1)
       return emitError() << "the axis `" << stringifyAxis(axis) << "` has " << size << " devices; expected at least 1";
-  if (again != Again::nothing && !sequence && sizes[llvm::find(order, Axis::context) - order.begin()] == 1)
+  bool hasContext = sizes[llvm::find(order, Axis::context) - order.begin()] > 1;
+  if (attention != Meeting::gather && !hasContext)
+    return emitError() << "expected `attention` where there are several devices along `context`";
+  if (again != Again::nothing && !sequence && !hasContext)
     return emitError() << "expected `again` where there is `sequence`, or several devices along `context`: nothing "
                           "else is gathered";
   return success();

@@ -152,6 +152,8 @@ void PieceGraph::collectPending() {
     return op && !isWeightOp(op) && !isa<nn::ZeroOp>(op);
   };
   auto isGatheredByW = [&](Operation *op) {
+    if (auto back = dyn_cast<nn::HeadsToRunsOp>(op))
+      return !back.getKept();
     auto gather = dyn_cast<nn::GatherRowsOp>(op);
     return gather && (!gather.getKept() || llvm::all_of(gather->getUsers(), isWeightOp));
   };

@@ -399,8 +399,7 @@ FailureOr<LayoutChoice> Chooser::run() {
   return choice;
 }
 
-/// Each device has whole heads of queries, and of keys, or a head of keys with its neighbours.
-static LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices) {
+LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
   auto fail = [&](const Twine &why) {
     return attention.emitError() << "`attention` in part `" << attention->getParentOfType<func::FuncOp>().getName()
                                  << "` has " << why;

@@ -21,6 +21,9 @@ struct LayoutChoice {
 /// or with `inRows` runs of rows. Errors are at the ops.
 mlir::FailureOr<LayoutChoice> chooseLayouts(llvm::ArrayRef<mlir::func::FuncOp> parts, int64_t devices, bool inRows);
 
+/// An error unless each device has whole heads of queries, and of keys, or a head of keys with its neighbours.
+mlir::LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices);
+
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);
 

@@ -6,12 +6,19 @@
 //           %o, %lse = attention %p, (%k, %v)                %a = gather_runs %k over <context>, %b = .. %v ..
 //                                                            %o, %lse = attention %p, (%a, %b) {zigzag = 2}
 //
+// With `attention = "heads"` the attention is that of whole sequences, on each device for its share of the heads:
+//
+//           %h = runs_to_heads %p over <context>, and so k and v      tensor<2x32x32xf32>
+//           %t, %lse = attention %h, .. {heads = 2}
+//           %o = heads_to_runs %t over <context>                      tensor<2x16x64xf32>
+//
 // All else works row by row, and so on fewer rows. Of 2 C runs of a sequence device k has the k-th and the k-th from
 // its end, so that each sees as many keys (Grattafiori et al. 2024, 3.3.2).
 #include "analysis/Actions.h"
 #include "dialect/nn/Nn.h"
 #include "dialect/pipeline/Pipeline.h"
 #include "passes/Passes.h"
+#include "passes/layouts/ChooseLayouts.h"
 
 namespace pp {
 #define GEN_PASS_DEF_CUTSEQUENCES
@@ -35,7 +42,13 @@ private:
   LogicalResult checkProgram();
   LogicalResult checkPart(func::FuncOp part);
   LogicalResult cut(func::FuncOp part);
+  LogicalResult checkHeads(nn::AttentionOp attention);
   Value gathered(Value keys);
+  /// The op as a device runs it.
+  FailureOr<Operation *> write(Operation &op);
+  FailureOr<Operation *> writeByHeads(Operation &op);
+  bool isKept() { return program.getMeshAttr().getAgain() == Again::nothing; }
+  bool byHeads() { return program.getMeshAttr().getAttention() == Meeting::heads; }
 
   ModuleOp module;
   ProgramOp program;
@@ -60,12 +73,30 @@ LogicalResult SequenceCutter::checkProgram() {
   return success();
 }
 
+/// Of the heads of a device of the tensor axis each device of this one has as many.
+LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
+  int64_t others = program.sizeOf(Axis::tensor), heads = attention.getHeads();
+  int64_t keys = attention.getKvHeads() ? attention.getKvHeads() : heads;
+  if (failed(pp::checkHeads(attention, others)))
+    return failure();
+  auto check = [&](int64_t own, StringRef what) -> LogicalResult {
+    if (own % devices == 0)
+      return success();
+    return attention.emitError() << "`attention = \"heads\"`: a device has " << own << " " << what
+                                 << "; `context = " << devices << "` does not divide them";
+  };
+  return failed(check(heads / others, "heads")) ? failure()
+                                                : check(std::max<int64_t>(keys / others, 1), "heads of keys");
+}
+
 LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
   for (Operation &op : part.front()) {
     auto attention = dyn_cast<nn::AttentionOp>(op);
     if (attention && !attention.getCausal())
       return op.emitError() << "`context = " << devices
                             << "`: an `attention` that is not causal cannot be cut over context yet";
+    if (attention && byHeads() && failed(checkHeads(attention)))
+      return failure();
     if (isa<nn::RouteOp>(op))
       return op.emitError() << "`experts` with `context = " << devices << "` is not supported yet";
   }
@@ -74,8 +105,59 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
 
 /// The sequences of all devices, in the order of their positions. A backward gathers them again unless they are kept.
 Value SequenceCutter::gathered(Value keys) {
-  bool kept = program.getMeshAttr().getAgain() == Again::nothing;
-  return builder.create<nn::GatherRunsOp>(keys.getLoc(), keys, axes, devices, kept);
+  return builder.create<nn::GatherRunsOp>(keys.getLoc(), keys, axes, devices, isKept());
+}
+
+FailureOr<Operation *> SequenceCutter::write(Operation &op) {
+  SmallVector<Value> operands(op.getOperands());
+  NamedAttrList attributes(op.getAttrs());
+  if (isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp, nn::AttentionOp>(op))
+    attributes.set("zigzag", builder.getI64IntegerAttr(devices));
+  if (auto attention = dyn_cast<nn::AttentionOp>(op))
+    for (Value keys : attention.getKv())
+      std::replace(operands.begin(), operands.end(), keys, gathered(keys));
+  return nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
+}
+
+/// An attention, or a sink around it: both see whole sequences, and what reads their result own rows.
+FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
+  Location loc = op.getLoc();
+  auto ownHeads = [&](Value value) -> Value { return builder.create<nn::RunsToHeadsOp>(loc, value, axes, devices); };
+  SmallVector<Value> operands;
+  NamedAttrList attributes(op.getAttrs());
+  if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
+    auto divide = [&](StringRef name, int64_t heads) {
+      if (heads > 0)
+        attributes.set(name, builder.getI64IntegerAttr(heads / devices));
+    };
+    divide("heads", attention.getHeads());
+    divide("kv_heads", attention.getKvHeads());
+    if (nn::DropoutAttr its = attention.getDropoutAttr())
+      attributes.set("dropout", nn::DropoutAttr::get(builder.getContext(), its.getRate(), its.getSite(), its.getSites(),
+                                                     its.getLength(), axes));
+    llvm::DenseMap<Value, Value> made; // q, k and v may be one value
+    for (Value value : op.getOperands()) {
+      bool isData = cast<RankedTensorType>(value.getType()).getElementType().isInteger(32);
+      Value &form = made[value];
+      form = form ? form : isData ? gathered(value) : ownHeads(value);
+      operands.push_back(form);
+    }
+  } else {
+    auto sink = cast<nn::SinkOp>(op);
+    auto back = sink.getO().getDefiningOp<nn::HeadsToRunsOp>();
+    if (!back)
+      return op.emitError() << "expected a `sink` around an attention of the same part";
+    operands = {back.getX(), sink.getLse(), builder.create<nn::TakePieceOp>(loc, sink.getS(), axes, devices)};
+  }
+  FailureOr<Operation *> made =
+      nn::createOp(builder, loc, op.getName().stripDialect(), operands, attributes.getAttrs());
+  if (failed(made))
+    return failure();
+  Value own = (*made)->getResult(0);
+  Value rows = builder.create<nn::HeadsToRunsOp>(loc, own, axes, devices, isKept());
+  op.getResult(0).replaceAllUsesWith(rows);
+  op.getResult(1).replaceAllUsesWith((*made)->getResult(1));
+  return made;
 }
 
 LogicalResult SequenceCutter::cut(func::FuncOp part) {
@@ -88,20 +170,17 @@ LogicalResult SequenceCutter::cut(func::FuncOp part) {
     }
   for (Operation &op : llvm::make_early_inc_range(part.front().without_terminator())) {
     builder.setInsertionPoint(&op);
-    SmallVector<Value> operands(op.getOperands());
-    NamedAttrList attributes(op.getAttrs());
-    if (isa<nn::RopeOp, nn::PositionsOp, nn::DropoutOp, nn::AttentionOp>(op))
-      attributes.set("zigzag", builder.getI64IntegerAttr(devices));
-    if (auto attention = dyn_cast<nn::AttentionOp>(op))
-      for (Value keys : attention.getKv())
-        std::replace(operands.begin(), operands.end(), keys, gathered(keys));
-    FailureOr<Operation *> made =
-        nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
+    bool exchanges = byHeads() && isa<nn::AttentionOp, nn::SinkOp>(op);
+    FailureOr<Operation *> made = exchanges ? writeByHeads(op) : write(op);
     if (failed(made))
       return failure();
-    op.replaceAllUsesWith(*made);
+    if (!exchanges)
+      op.replaceAllUsesWith(*made);
     op.erase();
   }
+  for (auto back : llvm::make_early_inc_range(part.getOps<nn::HeadsToRunsOp>()))
+    if (back.use_empty()) // in front of a sink
+      back.erase();
   part.setType(
       builder.getFunctionType(part.front().getArgumentTypes(), part.front().getTerminator()->getOperandTypes()));
   return success();

@@ -367,14 +367,17 @@ static Results distributed(Operation *op, const Operands &given) {
 
 AxesAttr axesOfExchange(Operation *op) {
   return llvm::TypeSwitch<Operation *, AxesAttr>(op)
-      .Case<SpreadOp, TakeRowsOp, Exchange>([](auto it) { return it.getAxes(); })
+      .Case<SpreadOp, TakeRowsOp, TakePieceOp, Exchange>([](auto it) { return it.getAxes(); })
       .Default(AxesAttr());
 }
 
 Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t devices) {
   Operands given{op, operands, devices};
-  if (isa<GatherRunsOp, ScatterRunsOp>(op)) // of each device's columns by themselves
+  // Of each device's columns, heads and pieces by themselves.
+  if (isa<GatherRunsOp, ScatterRunsOp, RunsToHeadsOp, HeadsToRunsOp, TakePieceOp>(op))
     return operands.front() == kRows ? Results() : one(operands.front());
+  if (auto place = dyn_cast<PlacePieceOp>(op))
+    return given.at(place.getX()) == kRows ? Results() : one(given.at(place.getX()));
   if (auto view = dyn_cast<SpreadOp>(op))
     return spread(view, operands.front());
   if (auto sum = dyn_cast<AllReduceOp>(op))

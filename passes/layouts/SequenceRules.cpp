@@ -14,6 +14,9 @@ using Results = std::optional<SmallVector<DeviceLayout>>;
 
 static const DeviceLayout kOwn = DeviceLayout::of(LayoutKind::rows), kAll = DeviceLayout::of(LayoutKind::copy),
                           kTerm = DeviceLayout::of(LayoutKind::partial), kAny = DeviceLayout::of(LayoutKind::none);
+/// What an attention by heads reads and makes: columns, and statistics, [batch, heads, length], of the own heads.
+static const DeviceLayout kHeads = DeviceLayout::shard(2), kHeadStatistics = DeviceLayout::shard(1),
+                          kHeadVector = DeviceLayout::shard(0);
 
 namespace {
 /// What stands where among the operands; data and zeros fit everywhere.
@@ -44,11 +47,35 @@ static Results linear(const Expected &given) {
   return given.give(given.allAre(common), common);
 }
 
+/// Whether dropout counts the heads of the devices of this axis: where each has its own.
+template <typename Op> static bool countsHeads(Op op, bool byHeads) {
+  DropoutAttr dropout = op.getDropoutAttr();
+  return !dropout ||
+         byHeads == (dropout.getHeadsBy() && llvm::is_contained(dropout.getHeadsBy().getAxes(), Axis::context));
+}
+
+/// Own queries and all keys, or whole sequences of the own heads.
 static Results attention(AttentionOp op, const Expected &given) {
+  bool byHeads = given.layouts.front() == kHeads;
+  if (!countsHeads(op, byHeads))
+    return {};
+  if (byHeads)
+    return op.getZigzag() == 0 && given.are(op.getKv(), kHeads)
+               ? Results(SmallVector<DeviceLayout>{kHeads, kHeadStatistics})
+               : Results();
   return given.give(op.getZigzag() > 0 && given.are(op.getQ(), kOwn) && given.are(op.getKv(), kAll), kOwn);
 }
 
 static Results attentionBwd(AttentionBwdOp op, const Expected &given) {
+  bool byHeads = given.layouts.front() == kHeads;
+  if (!countsHeads(op, byHeads))
+    return {};
+  if (byHeads) {
+    bool statistics = given.are({op.getLse(), op.getDelta()}, kHeadStatistics);
+    bool rest = given.are(op.getQ(), kHeads) && given.are(op.getKv(), kHeads) && given.are(op.getKvAcc(), kHeads) &&
+                (!op.getAcc() || given.are(op.getAcc(), kHeads));
+    return given.give(op.getZigzag() == 0 && statistics && rest, kHeads);
+  }
   SmallVector<Value> own = {op.getDout(), op.getQ(), op.getLse(), op.getDelta()};
   if (op.getAcc())
     own.push_back(op.getAcc());
@@ -64,6 +91,20 @@ static Results attentionBwd(AttentionBwdOp op, const Expected &given) {
 template <typename Op> static Results weightGradient(Op op, ValueRange rows, const Expected &given) {
   bool goesOn = !op.getAcc() || given.are(op.getAcc(), kTerm);
   return given.give(goesOn && given.are(rows, kOwn), kTerm);
+}
+
+static Results sink(SinkOp op, const Expected &given) {
+  if (given.layouts.front() == kHeads)
+    return given.are(op.getLse(), kHeadStatistics) && given.are(op.getS(), kHeadVector)
+               ? Results(SmallVector<DeviceLayout>{kHeads, kHeadStatistics})
+               : Results();
+  return given.give(given.are({op.getO(), op.getLse()}, kOwn) && given.are(op.getS(), kAll), kOwn);
+}
+
+static Results sinkBwd(SinkBwdOp op, const Expected &given) {
+  if (given.layouts.front() == kHeadVector)
+    return given.give(given.are({op.getLse(), op.getDelta()}, kHeadStatistics), kHeadVector);
+  return given.give(given.are({op.getLse(), op.getDelta()}, kOwn) && given.are(op.getS(), kAll), kTerm);
 }
 
 static Results ofOp(Operation *op, const Expected &given) {
@@ -86,31 +127,41 @@ static Results ofOp(Operation *op, const Expected &given) {
       .Case<RopeOp, DropoutOp>([&](auto it) { return given.give(it.getZigzag() > 0 && given.allAre(kOwn), kOwn); })
       .Case([&](AttentionOp it) { return attention(it, given); })
       .Case([&](AttentionBwdOp it) { return attentionBwd(it, given); })
-      .Case([&](SinkOp it) {
-        return given.give(given.are({it.getO(), it.getLse()}, kOwn) && given.are(it.getS(), kAll), kOwn);
+      .Case([&](SinkOp it) { return sink(it, given); })
+      .Case([&](SinkBwdOp it) { return sinkBwd(it, given); })
+      .Case([&](AttentionDeltaOp it) {
+        return given.layouts.front() == kHeads ? given.give(given.allAre(kHeads), kHeadStatistics)
+                                               : given.give(given.allAre(kOwn), kOwn);
       })
-      .Case([&](SinkBwdOp it) {
-        return given.give(given.are({it.getLse(), it.getDelta()}, kOwn) && given.are(it.getS(), kAll), kTerm);
-      })
+      .Case([&](PlacePieceOp it) { return given.give(given.are(it.getX(), kHeadVector), kTerm); })
       .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp, RmsnormOp, RmsnormRebuildOp, RmsnormBwdOp>(
           [&](Operation *it) { return rowByRow(it, given.layouts); })
       .Case<CrossEntropyOp, CrossEntropyLossOp>([&](Operation *) { return given.give(given.allAre(kOwn), kTerm); })
       .Case([&](CrossEntropyBwdOp) {
         return given.allAre(kOwn) ? Results(SmallVector<DeviceLayout>{kOwn, kTerm}) : Results();
       })
-      .Case<CrossEntropyStatsOp, CrossEntropyMergeOp, CrossEntropyDzOp, PieceOp, AttentionMergeOp, AttentionDeltaOp,
-            RowsOp, JoinRowsOp, SplitRowsOp, GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, SplitOp,
-            SliceColumnsOp, PlaceColumnsOp, ConcatOp>([&](Operation *) { return given.give(given.allAre(kOwn), kOwn); })
+      .Case<CrossEntropyStatsOp, CrossEntropyMergeOp, CrossEntropyDzOp, PieceOp, AttentionMergeOp, RowsOp, JoinRowsOp,
+            SplitRowsOp, GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, SplitOp, SliceColumnsOp,
+            PlaceColumnsOp, ConcatOp>([&](Operation *) { return given.give(given.allAre(kOwn), kOwn); })
       .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, TransposeOp>([&](Operation *) { return linear(given); })
       .Default(Results());
 }
 
-/// `gather_runs` over the context and back. What goes over other axes does so for each device of this one.
+/// `gather_runs` over the context and back, or rows for heads. What goes over other axes does so for each device of
+/// this one.
 static Results exchange(Operation *op, AxesAttr axes, const Expected &given) {
   const DeviceLayout &x = given.layouts.front();
   if (!llvm::is_contained(axes.getAxes(), Axis::context))
     return given.give(true, x);
+  if (isa<RunsToHeadsOp>(op))
+    return given.give(x == kOwn, kHeads);
+  if (isa<HeadsToRunsOp>(op))
+    return given.give(x == kHeads, kOwn);
+  if (isa<TakePieceOp>(op))
+    return given.give(x == kAll, kHeadVector);
   bool gathers = isa<GatherRunsOp>(op);
+  if (gathers && x == kAny) // data
+    return given.give(true, kAny);
   return given.give(gathers ? x == kOwn : isa<ScatterRunsOp>(op) && x == kTerm, gathers ? kAll : kOwn);
 }
 

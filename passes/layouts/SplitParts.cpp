@@ -43,11 +43,15 @@ static void takeBiasesOut(func::FuncOp part) {
 }
 
 /// Dropout of an attention's weights counts the heads of all devices.
-static void countHeadsOf(func::FuncOp part, nn::AxesAttr axes) {
+static void countHeadsOf(func::FuncOp part) {
   for (auto attention : part.getOps<nn::AttentionOp>())
-    if (nn::DropoutAttr its = attention.getDropoutAttr())
-      attention.setDropoutAttr(
-          nn::DropoutAttr::get(part.getContext(), its.getRate(), its.getSite(), its.getSites(), its.getLength(), axes));
+    if (nn::DropoutAttr its = attention.getDropoutAttr()) {
+      SmallVector<nn::Axis, 2> axes = {nn::Axis::tensor};
+      if (its.getHeadsBy()) // within those of a device of the tensor axis each has its own
+        llvm::append_range(axes, its.getHeadsBy().getAxes());
+      attention.setDropoutAttr(nn::DropoutAttr::get(part.getContext(), its.getRate(), its.getSite(), its.getSites(),
+                                                    its.getLength(), nn::AxesAttr::get(part.getContext(), axes)));
+    }
 }
 
 static void putBiasesBack(func::FuncOp part) {
@@ -430,8 +434,7 @@ LogicalResult Splitting::run() {
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
     }
     llvm::for_each(chain, takeBiasesOut);
-    for (func::FuncOp part : chain)
-      countHeadsOf(part, nn::AxesAttr::get(module.getContext(), nn::Axis::tensor));
+    llvm::for_each(chain, countHeadsOf);
     FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices, program.getMeshAttr().getSequence());
     if (failed(choice))
       return failure();

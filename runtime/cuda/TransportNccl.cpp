@@ -257,6 +257,8 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
   static constexpr ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclFloat64,
                                              ncclFloat16}; // in the order of Type
   ncclDataType_t type = types[size_t(message.type)];
+  if (message.kind == Kind::AllToAll)
+    return internal(describe(message), ": NCCL's transport has no all_to_all yet");
   int root = int(message.memberOf(message.root));
   auto bytes = size_t(message.bytes), count = size_t(message.count);
   ncclResult_t result = ncclGroupStart();

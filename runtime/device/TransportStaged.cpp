@@ -32,7 +32,11 @@ private:
   Status bring(int32_t message);
 
   [[nodiscard]] int64_t shardBytes(const MessageSpec &message) const {
-    return message.shardBytes(message.memberOf(rank));
+    return message.kind == Kind::AllToAll ? message.bytes : message.shardBytes(message.memberOf(rank));
+  }
+  /// What it gives or gets lies beside the whole.
+  [[nodiscard]] static bool hasShard(const MessageSpec &message) {
+    return (message.isSharded() && !message.inPlace) || message.kind == Kind::AllToAll;
   }
   [[nodiscard]] bool givesData(const MessageSpec &message) const {
     return message.kind == Kind::Send || message.kind == Kind::AllReduce || message.kind == Kind::Reduce ||
@@ -41,7 +45,8 @@ private:
   }
   [[nodiscard]] bool takesData(const MessageSpec &message) const {
     return message.kind == Kind::Receive || message.kind == Kind::AllReduce || message.kind == Kind::AllGather ||
-           message.inPlace || (message.kind == Kind::Reduce && message.root == rank) ||
+           message.kind == Kind::AllToAll || message.inPlace ||
+           (message.kind == Kind::Reduce && message.root == rank) ||
            (message.kind == Kind::Broadcast && message.root != rank);
   }
 
@@ -62,7 +67,7 @@ Status StagedTransport::bind() {
     void *memory = nullptr;
     PP_TRY(driver.allocateHost(size_t(message.bytes), memory));
     bounds[i].staged = static_cast<char *>(memory);
-    if (message.isSharded() && !message.inPlace)
+    if (hasShard(message))
       PP_TRY(driver.allocateHost(size_t(shardBytes(message)), memory));
     bounds[i].stagedShard = static_cast<char *>(memory);
     PP_TRY(driver.makeEvent(bounds[i].posted));
@@ -84,7 +89,7 @@ Status StagedTransport::begin(pp_rank_t &state, int32_t message, void *data, voi
   PP_TRY(driver.wait(down, bound.posted));
   if (givesData(its))
     PP_TRY(driver.copy(down, bound.staged, data, size_t(its.bytes)));
-  if (its.kind == Kind::AllGather && !its.inPlace)
+  if (hasShard(its) && its.kind != Kind::ReduceScatter)
     PP_TRY(driver.copy(down, bound.stagedShard, shard, size_t(shardBytes(its))));
   PP_TRY(driver.record(bound.moved, down));
   leaving.push_back(message);

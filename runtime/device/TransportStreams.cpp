@@ -73,6 +73,7 @@ public:
 
 private:
   Status carryOut(Driver::Stream stream, const std::vector<End *> &ends);
+  Status exchange(Driver::Stream stream, const std::vector<End *> &ends);
   Status copy(Driver::Stream stream, const End &from, const End &to);
 };
 
@@ -112,6 +113,20 @@ Status StreamMeeting::copy(Driver::Stream stream, const End &from, const End &to
   return driver.copy(stream, to.data, from.data, size_t(to.message->bytes));
 }
 
+Status StreamMeeting::exchange(Driver::Stream stream, const std::vector<End *> &ends) {
+  const MessageSpec &spec = *ends[0]->message;
+  for (size_t from = 0; from < ends.size(); ++from)
+    for (size_t to = 0; to < ends.size(); ++to)
+      for (int64_t i = 0; i < spec.blocks(); ++i) {
+        const Block block = spec.block(from, to, i);
+        for (int64_t row = 0; row < block.rows; ++row)
+          PP_TRY(driver.copy(stream, static_cast<char *>(ends[to]->data) + block.take + row * block.takeStride,
+                             static_cast<char *>(ends[from]->shard) + block.give + row * block.giveStride,
+                             size_t(block.bytes)));
+      }
+  return {};
+}
+
 Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &ends) {
   const MessageSpec &spec = *ends[0]->message;
   if (!spec.isCollective())
@@ -138,6 +153,8 @@ Status StreamMeeting::carryOut(Driver::Stream stream, const std::vector<End *> &
                                static_cast<char *>(ends[k]->shard) + range.shard, size_t(range.bytes)));
     return {};
   }
+  if (spec.kind == MessageSpec::Kind::AllToAll)
+    return exchange(stream, ends);
   if (spec.kind == MessageSpec::Kind::ReduceScatter) {
     for (size_t k = 0; k < ends.size(); ++k)
       for (ShardRange range : spec.ranges(k)) {

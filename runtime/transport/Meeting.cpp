@@ -30,6 +30,19 @@ void gather(const Meeting::Joint &joint, const MessageSpec &message) {
                  size_t(range.bytes));
 }
 
+/// Every member gets a part of what each has.
+void exchange(const Meeting::Joint &joint, const MessageSpec &message) {
+  for (size_t from = 0; from < joint.data.size(); ++from)
+    for (size_t to = 0; to < joint.data.size(); ++to)
+      for (int64_t i = 0; i < message.blocks(); ++i) {
+        const Block block = message.block(from, to, i);
+        const char *source = static_cast<const char *>(joint.shards[from]) + block.give;
+        char *target = static_cast<char *>(joint.data[to]) + block.take;
+        for (int64_t row = 0; row < block.rows; ++row)
+          memcpy(target + row * block.takeStride, source + row * block.giveStride, size_t(block.bytes));
+      }
+}
+
 /// The sum goes to `root`, or to all members where that is -1.
 void sum(const Meeting::Joint &joint, const MessageSpec &message, int64_t root) {
   std::vector<const void *> sources(joint.data.begin(), joint.data.end());
@@ -59,6 +72,8 @@ void carryOut(const Meeting::Joint &joint, const MessageSpec &message, int64_t r
     gather(joint, message);
   } else if (message.kind == MessageSpec::Kind::ReduceScatter) {
     sumShards(joint, message);
+  } else if (message.kind == MessageSpec::Kind::AllToAll) {
+    exchange(joint, message);
   } else if (message.kind == MessageSpec::Kind::Broadcast) {
     for (size_t member = 0; member < data.size(); ++member)
       if (int64_t(member) != root)

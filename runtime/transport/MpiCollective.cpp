@@ -149,6 +149,40 @@ static std::vector<int64_t> evenCuts(const MessageSpec &message) {
   return cuts;
 }
 
+/// Rows of so many bytes, `stride` apart, from `places` on; no type where MPI makes none.
+static MPI_Datatype makeRows(const std::vector<MPI_Aint> &places, int64_t rows, int64_t bytes, int64_t stride) {
+  MPI_Datatype row = MPI_DATATYPE_NULL, run = MPI_DATATYPE_NULL, all = MPI_DATATYPE_NULL;
+  bool made = bytes <= INT_MAX && rows <= INT_MAX && int64_t(places.size()) <= INT_MAX &&
+              MPI_Type_contiguous(int(bytes), MPI_BYTE, &row) == MPI_SUCCESS &&
+              MPI_Type_create_hvector(int(rows), 1, MPI_Aint(stride), row, &run) == MPI_SUCCESS &&
+              MPI_Type_create_hindexed_block(int(places.size()), 1, places.data(), run, &all) == MPI_SUCCESS &&
+              MPI_Type_commit(&all) == MPI_SUCCESS;
+  for (MPI_Datatype *part : {&run, &row})
+    if (*part != MPI_DATATYPE_NULL)
+      MPI_Type_free(part);
+  return made ? all : MPI_DATATYPE_NULL;
+}
+
+Status MpiCollective::bindAllToAll() {
+  const auto own = size_t(member);
+  for (size_t k = 0; k < message->group.size(); ++k)
+    for (bool gives : {true, false}) {
+      std::vector<MPI_Aint> places;
+      Block block{};
+      for (int64_t i = 0; i < message->blocks(); ++i) {
+        block = gives ? message->block(own, k, i) : message->block(k, own, i);
+        places.push_back(MPI_Aint(gives ? block.give : block.take));
+      }
+      MPI_Datatype made = makeRows(places, block.rows, block.bytes, gives ? block.giveStride : block.takeStride);
+      if (made == MPI_DATATYPE_NULL)
+        return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
+      (gives ? giveTypes : takeTypes).push_back(made);
+    }
+  ones.assign(message->group.size(), 1);
+  zeros.assign(message->group.size(), 0);
+  return {};
+}
+
 Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm groupComm, bool isRendezvous) {
   message = &spec;
   comm = groupComm;
@@ -164,7 +198,9 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   if (count < 0)
     return invalid(describe(spec), " is too long for MPI: ", spec.bytes, " bytes");
   int64_t each = spec.bytes, longest = 0;
-  if (isInTurns()) {
+  if (spec.kind == Kind::AllToAll) {
+    PP_TRY(bindAllToAll());
+  } else if (isInTurns()) {
     auto rounds =
         shortened(roundsOf(spec.isSharded() ? spec.cuts : evenCuts(spec), spec.group.size(), spec.zigzag), members);
     for (each = 0; const Round &round : rounds)
@@ -264,6 +300,10 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
   case Kind::AllReduce:
     code = isInTurns() ? postShares(0, requests[0])
                        : MPI_Iallgather(data, count, type, parts, count, type, comm, &requests[0]);
+    break;
+  case Kind::AllToAll:
+    code = MPI_Ialltoallw(shard, ones.data(), zeros.data(), giveTypes.data(), data, ones.data(), zeros.data(),
+                          takeTypes.data(), comm, &requests[0]);
     break;
   default:
     code = isInTurns() ? postShares(0, requests[0]) : postShards();

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //   broadcast MPI_Ibcast      all_gather MPI_Iallgatherv     the data as they are: MPI may route them as it likes
+//   all_to_all MPI_Ialltoallw, of types that say where the rows lie: nothing is packed
 //   reduce    MPI_Igather     reduce_scatter MPI_Ialltoallv  all_reduce MPI_Iallgather    into scratch, then added here
 //
 // MPI's own reductions may add in any order, by their manual and in fact (by size, and by where the ranks run): losses
@@ -105,6 +106,7 @@ private:
   /// Posts what members give each other for the sum of a segment. Segments take turns with two scratches.
   int postShares(size_t segment, MPI_Request &request);
   int postShards();
+  Status bindAllToAll();
   /// A sum of members that complete it in the same order: segment by segment, so that scratch has a limit.
   [[nodiscard]] bool isInTurns() const {
     return (message->kind == MessageSpec::Kind::AllReduce || message->kind == MessageSpec::Kind::ReduceScatter) &&
@@ -117,6 +119,8 @@ private:
   int member = 0, root = 0, count = 0;
   MPI_Datatype type = MPI_BYTE;
   std::vector<Segment> segments;
+  std::vector<MPI_Datatype> giveTypes, takeTypes; ///< of an all_to_all: what each member gets and gives
+  std::vector<int> ones, zeros;
   SumScratch *scratch = nullptr; ///< where `parts` come from
   int64_t partBytes = 0;         ///< of a sum that this rank gets: of all parts
   char *parts = nullptr;         ///< while it is under way: what each member has

@@ -4,6 +4,9 @@
 // RUN: sed 's/context 2/context 3/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=ODD
 // RUN: sed 's/causal = true/causal = false/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=BOTH
 // RUN: sed 's/slices 0/slices 2/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=SLICES
+// RUN: sed 's/again inputs/attention heads/' %s | pp-opt --pp-cut-sequences | FileCheck %s --check-prefix=HEADS
+// RUN: sed 's/again inputs/attention heads/; s/heads = 2 : i64/heads = 1 : i64/' %s \
+// RUN:   | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=FEW
 
 !x = tensor<2x8x16xf32>
 !t = tensor<2x8xi32>
@@ -31,6 +34,17 @@ func.func private @embed(%tokens: !t {nn.data = "tokens"}, %rows: !t {nn.data = 
 // CHECK-NEXT: %[[B:.*]] = nn.gather_runs %[[V]] over <context>
 // CHECK-NEXT: nn.attention %[[P]], %[[A]], %[[B]] {causal = true, heads = 2 : i64, zigzag = 2 : i64}
 // CHECK-SAME: -> (tensor<2x4x16xf32>, tensor<2x2x4xf32>)
+// With heads exchanged it sees whole sequences, in one run.
+// HEADS-LABEL: func.func private @attn(
+// HEADS: %[[P:.*]] = nn.rope %{{.*}} {heads = 2 : i64, zigzag = 2 : i64}
+// HEADS-NEXT: %[[Q:.*]] = nn.runs_to_heads %[[P]] over <context> {members = 2 : i64} : (tensor<2x4x16xf32>) -> tensor<2x8x8xf32>
+// HEADS-NEXT: %[[K:.*]] = nn.runs_to_heads
+// HEADS-NEXT: %[[V:.*]] = nn.runs_to_heads
+// HEADS-NEXT: %[[O:.*]], %{{.*}} = nn.attention %[[Q]], %[[K]], %[[V]] {causal = true, heads = 1 : i64}
+// HEADS-SAME: -> (tensor<2x8x8xf32>, tensor<2x1x8xf32>)
+// HEADS-NEXT: %[[R:.*]] = nn.heads_to_runs %[[O]] over <context> {kept, members = 2 : i64} : (tensor<2x8x8xf32>) -> tensor<2x4x16xf32>
+// HEADS-NEXT: return %[[R]]
+// FEW: error: `attention = "heads"`: a device has 1 heads; `context = 2` does not divide them
 // BOTH: error: `context = 2`: an `attention` that is not causal cannot be cut over context yet
 func.func private @attn(%q: !x, %k: !x, %v: !x) -> !x {
   %p = nn.rope %q {heads = 2 : i64} : (!x) -> !x

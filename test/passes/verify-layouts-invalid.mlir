@@ -328,3 +328,112 @@ func.func private @s0.F(%x: !x) -> tensor<1x2x8xf32> attributes {
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
 }
+
+// -----
+
+// Attention of the own heads without the way there: each device would attend its own rows alone.
+!x = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%x: !x) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.attention' op in `s0.F` has no rule for `context = 2`: operand 0 is rows, operand 1 is rows, then rows}}
+  %o, %l = nn.attention %x, %x, %x {heads = 2, causal = true} : (!x, !x, !x) -> (!x, tensor<1x2x4xf32>)
+  return %o : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// Exchanged rows stand in natural order: an attention of two runs would give them positions of others.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%x: !x) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %x over <context> {members = 2} : (!x) -> !h
+  // expected-error@below {{'nn.attention' op in `s0.F` has no rule for `context = 2`: operand 0 is shard 2, operand 1 is shard 2, then shard 2}}
+  %o, %l = nn.attention %h, %h, %h {heads = 1, causal = true, zigzag = 2} : (!h, !h, !h) -> (!h, tensor<1x1x8xf32>)
+  %y = nn.heads_to_runs %o over <context> {members = 2} : (!h) -> !x
+  return %y : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// And a `rope` of them, as if they still were two runs.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%x: !x) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %x over <context> {members = 2} : (!x) -> !h
+  // expected-error@below {{'nn.rope' op in `s0.F` has no rule for `context = 2`: operand 0 is shard 2}}
+  %r = nn.rope %h {heads = 1, zigzag = 2} : (!h) -> !h
+  return %r : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// The way back is left out: what follows would read heads as rows.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, attention heads>
+#w = #pipeline.weight<"w" : tensor<4x4xf32> declared <"w" zero>>
+func.func private @s0.F(%x: !x, %w: tensor<4x4xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %x over <context> {members = 2} : (!x) -> !h
+  %o, %l = nn.attention %h, %h, %h {heads = 1, causal = true} : (!h, !h, !h) -> (!h, tensor<1x1x8xf32>)
+  // expected-error@below {{'nn.linear' op in `s0.F` has no rule for `context = 2`: operand 0 is shard 2, operand 1 is copy}}
+  %y = nn.linear %o, %w : (!h, tensor<4x4xf32>) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// The exchange of the other dimension: rows of all heads are no heads.
+!x = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%x: !x) -> tensor<1x2x16xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.heads_to_runs' op in `s0.F` has no rule for `context = 2`: operand 0 is rows}}
+  %h = nn.heads_to_runs %x over <context> {members = 2} : (!x) -> tensor<1x2x16xf32>
+  return %h : tensor<1x2x16xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// Dropout of the own heads' weights counts them from 0 on every device: all would have the masks of the first.
+!x = tensor<1x4x8xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%x: !x, %rows: tensor<1x4xi32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, rows x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %x over <context> {members = 2} : (!x) -> !h
+  %n = nn.gather_runs %rows over <context> {members = 2} : (tensor<1x4xi32>) -> tensor<1x8xi32>
+  // expected-error@below {{'nn.attention' op in `s0.F` has no rule for `context = 2`: operand 0 is shard 2, operand 1 is shard 2, then shard 2, then none}}
+  %o, %l = nn.attention %h, %h, %h, %n {heads = 1, causal = true, dropout = #nn.dropout<1.0e-01 site 1 in 8>} : (!h, !h, !h, tensor<1x8xi32>) -> (!h, tensor<1x1x8xf32>)
+  %y = nn.heads_to_runs %o over <context> {members = 2} : (!h) -> !x
+  return %y : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}

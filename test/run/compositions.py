@@ -4,10 +4,10 @@
 #
 # usage: compositions.py PP_COMPILE FOLDER [--cases N] [--seed S]
 # Drawn are a schedule with its options, ranks and microbatches; a model with windows, sinks, biases, head norms,
-# dropout or a tied table; sizes that need not divide; data, context, tensor, sequence, again, zero and order of the
-# mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the weights after
-# three steps are those of `schedule=single` on sequences in the same order. A program that does not compile has to say
-# why at a place; its sentence, without numbers, is counted at the end.
+# dropout or a tied table; sizes that need not divide; data, context, attention, tensor, sequence, again, zero and
+# order of the mesh; frozen parts; mlp chunks; threads, MPI or the emulated device. In f64 gradients, losses and the
+# weights after three steps are those of `schedule=single` on sequences in the same order. A program that does not
+# compile has to say why at a place; its sentence, without numbers, is counted at the end.
 import collections, os, random, re, sys
 import harness
 from gradients import TOLERANCE, TRAINED, Runner, difference
@@ -58,6 +58,8 @@ def draw_case(draw):
         own["mlp_chunks"] = 2
     if tensor > 1 and draw.random() < 0.6:
         own["mesh.sequence"] = "true"
+    if context > 1 and draw.random() < 0.5:
+        own["mesh.attention"] = "heads"
     if tensor > 1 or context > 1:
         own["mesh.again"] = draw.choice(("nothing", "inputs", "all"))
     if data * context > 1 and draw.random() < 0.4:

@@ -11,7 +11,11 @@
 #        heads of keys with copies two weights; in the head statistics of all devices
 # C devices of context have 1 / C of the tokens each, and of every layer (Grattafiori et al. 2024, section 3.3.2):
 #   F    two gathers, of k and v     B    the same unless `again = "nothing"` keeps them, and two scatters
-# An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that.
+# or with `attention = "heads"` (Jacobs et al. 2023, DeepSpeed-Ulysses, 3.2), whole sequences of 1 / C of the heads, so
+# as many bytes of q, k, v, o and lse; `again = "nothing"` keeps o of the own rows, too:
+#   F    four all_to_all, of q, k, v and o     B    of their gradients, and unless it is kept o once more
+# An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that; an all_to_all
+# (C - 1) / C of what the device has.
 import json, random, subprocess, sys
 import harness
 
@@ -26,9 +30,12 @@ class Case:
     def __init__(self, draw):
         self.context, self.model = draw.choice((1, 1, 2, 3)), draw.choice(("llama", "gpt2"))
         self.tensor = draw.choice((2, 3, 4) if self.context == 1 else (1, 1, 2, 3))
-        heads, width = self.tensor * draw.choice((1, 2)), 2 * draw.choice((2, 4, 5))
+        self.swaps = self.context > 1 and draw.random() < 0.5
+        share = self.context if self.swaps else 1
+        heads, width = self.tensor * share * draw.choice((1, 2)), 2 * draw.choice((2, 4, 5))
         self.keys = draw.choice([count for count in range(1, heads + 1) if heads % count == 0 and
-                                 (count % self.tensor == 0 or self.tensor % count == 0)])
+                                 (count % (self.tensor * share) == 0 or
+                                  (share == 1 and self.tensor % count == 0))])
         self.keys = self.keys if self.model == "llama" else heads
         self.heads, self.width, self.hidden = heads, width, heads * width
         self.ffn = self.tensor * draw.choice((8, 11, 16))
@@ -49,12 +56,13 @@ class Case:
         named |= {"kv_heads": self.keys} if self.model == "llama" else {}
         named |= {"ranks": self.ranks} if self.ranks > 1 else {}
         return named | {"mesh.tensor": self.tensor, "mesh.context": self.context, "mesh.again": self.again,
-                        "mesh.sequence": str(self.rows).lower()}
+                        "mesh.sequence": str(self.rows).lower(),
+                        "mesh.attention": "heads" if self.swaps else "gather"}
 
     def stash(self):
         """What a device of the first rank keeps of one microbatch: of each layer, and what goes into the head."""
         tokens, t = self.batch * self.length // self.context, self.tensor
-        seen = self.context if self.again == "nothing" else 1
+        seen = self.context if self.again == "nothing" and not self.swaps else 1
         own = tokens // t if self.rows else tokens  # rows of the residual stream
         keys = max(self.keys // t, 1) * self.width
         wide = 2 if self.model == "llama" else 1
@@ -62,6 +70,7 @@ class Case:
         kept += [tokens * self.hidden // t * self.bytes] * 2 + [seen * tokens * keys * self.bytes] * 2
         kept += [tokens * self.heads // t * self.sums] + [tokens * self.ffn // t * self.bytes] * wide
         kept += [tokens * self.hidden * self.bytes] * 2 if self.rows and self.again == "nothing" else []
+        kept += [tokens * self.hidden // t * self.bytes] if self.swaps and self.again == "nothing" else []
         return sum(map(aligned, kept)) * self.layers // self.ranks + aligned(kept[0]) * (self.ranks == 1)
 
     def exchanges(self, rank):
@@ -88,12 +97,17 @@ class Case:
             backward["ar"] += [2 * (copies - 1) * self.hidden * self.width * self.sums // copies] * 2 * layers
         if last and t > 1:
             backward["ag"] += [3 * self.sums * tokens * (t - 1)]
-        if self.context > 1:
+        if self.swaps:
+            wide, narrow = tokens * self.hidden // t * self.bytes, tokens * self.keys // t * self.width * self.bytes
+            moved = [part * (self.context - 1) // self.context for part in (wide, wide, narrow, narrow)]
+            forward["swaps"] = moved * layers
+            backward["swaps"] = (moved + moved[:1] * (self.again != "nothing")) * layers
+        elif self.context > 1:
             keys = [(self.context - 1) * tokens * max(self.keys // t, 1) * self.width * self.bytes] * 2 * layers
             forward["keys"], backward["slopes"] = keys, keys
             backward["keys"] = [] if self.again == "nothing" else keys
         names = {"ar": "tensor.all_reduce", "ag": "tensor.all_gather", "rs": "tensor.reduce_scatter",
-                 "keys": "context.all_gather", "slopes": "context.reduce_scatter"}
+                 "keys": "context.all_gather", "slopes": "context.reduce_scatter", "swaps": "context.all_to_all"}
         return {phase: {names[kind]: [len(each) * self.microbatches, sum(each) * self.microbatches]
                         for kind, each in kinds.items() if each}
                 for phase, kinds in (("F", forward), ("B", backward)) if any(kinds.values())}

@@ -46,6 +46,25 @@ CONTEXT = (("1f1b/kv_heads=1", dict(context=2), dict(ranks=2)),
            ("weipipe_interleave", dict(context=2), dict(ranks=2)),
            ("fsdp/model=gpt2", dict(context=3), dict(ranks=2, sequence=18)),
            ("helixpipe", dict(context=2, tensor=2, sequence="true"), dict(ranks=2)))
+# The same where devices exchange heads and each attends whole sequences.
+HEADS = dict(context=2, attention="heads")
+CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
+                 ("zb_h1/model=gpt2", HEADS | dict(context=4), dict(ranks=2)),
+                 ("zb_v/model=gpt2", HEADS | dict(tensor=2, sequence="true", again="nothing"),
+                  {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
+                 ("1f1b", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}))
+ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
+    ("single", HEADS, dict(ranks=1)), ("single/model=gpt2", HEADS | dict(context=4), dict(ranks=1)),
+    ("single/kv_heads=4", HEADS | dict(context=4), dict(ranks=1)),
+    ("1f1b/model=gpt2", HEADS | dict(context=4), dict(ranks=2)), ("weipipe_prefetch", HEADS, dict(ranks=2)),
+    ("weipipe_prefetch/model=gpt2", HEADS | dict(context=4), dict(ranks=2)),
+    ("zb_h1", HEADS, dict(ranks=2)), ("zb_h1/kv_heads=4", HEADS | dict(tensor=2, data=2), dict(ranks=2)),
+    ("fsdp", HEADS, dict(ranks=2)), ("fsdp/model=gpt2", HEADS | dict(context=4), dict(ranks=2)),
+    ("1f1b/kv_heads=3", HEADS | dict(context=3, data=2), dict(ranks=2, heads=6, hidden=24)),
+    ("1f1b/kv_heads=4", HEADS | dict(tensor=2), {"ranks": 2, "model.sinks": "true"}),
+    ("helixpipe/model=gpt2", HEADS | dict(tensor=2, sequence="true", again="all"), dict(ranks=2)),
+    ("helixpipe", HEADS, dict(ranks=2)), ("1f1b_recompute", HEADS, {}), ("1f1b_vocabulary", HEADS, {}),
+    ("zb_v", HEADS, {}), ("dualpipe_v/microbatches=8", HEADS, {}), ("tawpipe/model=gpt2", HEADS, {}))
 ALL_CONTEXT = CONTEXT + (
     ("single", dict(context=4), dict(ranks=1)), ("single/model=gpt2", dict(context=2, tensor=2), dict(ranks=1)),
     ("1f1b", dict(context=3, data=2), dict(ranks=2, sequence=12)),
@@ -123,7 +142,9 @@ class Meshes:
         """What a backward gathers again has the bits of what it would keep."""
         rows = {"mesh.tensor": 2, "mesh.sequence": "true"}
         for schedule, mesh in (("1f1b", rows), ("zb_v/model=gpt2", rows), ("1f1b_recompute", rows),
-                               ("zb_v", {"mesh.context": 2})):
+                               ("zb_v", {"mesh.context": 2}),
+                               ("zb_v", {"mesh.context": 2, "mesh.attention": "heads"}),
+                               ("1f1b_recompute/model=gpt2", {"mesh.context": 2, "mesh.attention": "heads"})):
             runs = [self.runner.run(self.runner.compile(schedule=schedule, **SIZES | dict(ranks=2), **mesh, **{
                 "mesh.again": again}), 4, "threads", "rendezvous") for again in ("nothing", "inputs", "all")]
             self.tally.check(runs[0] == runs[1] == runs[2],
@@ -153,7 +174,7 @@ class Meshes:
         self.tally.check(all(files == whole[0][1] for _, files in cut), f"{name}: the bits of zero = 0")
         self.tally.check(all(files == clipped[0][1] for _, files in clipped),
                          f"{name}, clipped: one result in all modes")
-        if defines.keys() <= {"ranks", *axes}:
+        if defines.keys() <= {"ranks", "mesh.attention", *axes}:
             given = sizes | dict(pair.split("=") for pair in schedule.split("/")[1:] if pair.split("=")[0] in SHARED)
             wanted = self.reference(replicas, given)
             worst, where = difference(clipped[0][0][0], wanted[0])
@@ -172,6 +193,7 @@ class Meshes:
                 self.zero(schedule, replicas, modes)
         self.zero("1f1b", 2, threads, ranks=2, **{"mesh.tensor": 2})
         self.zero("1f1b", 1, threads, ranks=2, **{"mesh.context": 2})
+        self.zero("zb_v/model=gpt2", 1, threads, ranks=2, **{"mesh.context": 2, "mesh.attention": "heads"})
         if every:
             self.zero("zb_v/model=gpt2", 2, threads, ranks=2, **{"mesh.context": 2})
             self.zero("weipipe_interleave", 2, threads, ranks=2, **{"mesh.context": 2, "mesh.tensor": 2})
@@ -232,7 +254,7 @@ class Meshes:
         """Packed documents, dropout, shuffling and epochs: which sequence a row is decides all of them."""
         rows = SMALL["microbatch"]
         packed = documents.write_dataset(self.folder, "documents.safetensors", *documents.random_documents(3, 400, 30))
-        drop = {"model": "gpt2", "model.embed_rate": 0.1, "model.residual_rate": 0.2}
+        drop = {"model": "gpt2", "model.embed_rate": 0.1, "model.residual_rate": 0.2, "model.attention_rate": 0.3}
         for what, defines, options in (
             ("packed documents", {"data.documents": "true"}, ["--data", packed]),
             ("dropout", drop, ["--data", self.text]),
@@ -241,7 +263,9 @@ class Meshes:
             name, found = what.replace(" ", "_"), []
             for schedule, ranks, values in (("single", 1, {"microbatch": 2 * rows}), ("1f1b", 4, {"mesh.data": 2}),
                                             ("zb_v", 2, {"microbatch": 2 * rows, "mesh.tensor": 2}),
-                                            ("zb_v", 2, {"microbatch": 2 * rows, "mesh.context": 2})):
+                                            ("zb_v", 2, {"microbatch": 2 * rows, "mesh.context": 2}),
+                                            ("zb_h1", 2, {"microbatch": 2 * rows, "mesh.context": 2,
+                                                          "mesh.attention": "heads"})):
                 program = self.make(f"{name}_{schedule}", schedule=schedule, **dict(ranks=ranks) | values, **defines)
                 log, grads = program + ".jsonl", program + ".grads"
                 steps = [] if "--epochs" in options else ["--steps", "3"]
@@ -250,7 +274,7 @@ class Meshes:
                 lines = [(line["loss"], line["tokens"], line.get("eval_loss", 0)) for line in harness.read_log(log)]
                 found.append((lines, {key: its for key, (_, its) in harness.read_safetensors(grads).items()}))
             theirs, wanted = found[0]
-            for axis, (ours, gradients) in zip(("data", "tensor", "context"), found[1:], strict=True):
+            for axis, (ours, gradients) in zip(("data", "tensor", "context", "heads"), found[1:], strict=True):
                 worst, where = difference(gradients, wanted)
                 off = max(abs(a - b) / max(abs(b), 1) for mine, other in zip(ours, theirs, strict=True)
                           for a, b in zip(mine, other, strict=True))
@@ -263,7 +287,9 @@ class Meshes:
         for name, values in (("logprobs_single", dict(schedule="single", ranks=1)),
                              ("logprobs_data", dict(schedule="1f1b", **{"mesh.data": 3})),
                              ("logprobs_tensor", dict(schedule="1f1b", ranks=2, **{"mesh.tensor": 2})),
-                             ("logprobs_context", dict(schedule="1f1b", ranks=2, **{"mesh.context": 2}))):
+                             ("logprobs_context", dict(schedule="1f1b", ranks=2, **{"mesh.context": 2})),
+                             ("logprobs_heads", dict(schedule="1f1b", ranks=2, **{"mesh.context": 2,
+                                                                                  "mesh.attention": "heads"}))):
             program = self.make(name, **values)
             harness.call([program, "--in-process", "--data", self.path("short.txt"), "--steps", "1", "--lr", "0",
                           "--logprobs", program + ".logprobs"])
@@ -340,6 +366,11 @@ def main():
     for number, (schedule, mesh, values) in enumerate(ALL_CONTEXT if arguments.all else CONTEXT):
         modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (arguments.all or number < 2)
         if harness.RUNTIME and number < len(CONTEXT):
+            modes.append((f"streams/{number}", "rendezvous"))
+        tests.schedule(schedule, mesh, modes, values)
+    for number, (schedule, mesh, values) in enumerate(ALL_CONTEXT_HEADS if arguments.all else CONTEXT_HEADS):
+        modes = [("threads", "rendezvous")] + [("mpi", ("rendezvous", "buffered")[number % 2])]
+        if harness.RUNTIME and number < len(CONTEXT_HEADS):
             modes.append((f"streams/{number}", "rendezvous"))
         tests.schedule(schedule, mesh, modes, values)
     tests.zeros(arguments.all)
