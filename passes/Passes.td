@@ -40,11 +40,12 @@ def SplitVocabulary : PpPass<"split-vocabulary", "actions"> {
 }
 
 def CutSequences : PpPass<"cut-sequences", "actions"> {
-  let summary = "the model's parts work on the sequences that a device of the context axis has, and the keys of all";
+  let summary = "the model's parts work on the sequences of a device of the context axis; keys are gathered, or heads";
   let description = [{
     `%o, %lse = nn.attention %q, (%k, %v)` ~~> `%a = nn.gather_runs %k over <context>`, the same of %v, and
-    `nn.attention %q, (%a, %b) {zigzag = 2}` on half the rows. Programs without a mesh, or with `context = 1`, stay as
-    they are.
+    `nn.attention %q, (%a, %b) {zigzag = 2}` on half the rows; with `attention heads` of the mesh q, k and v go through
+    `nn.runs_to_heads`, and `%o` of the own heads through `nn.heads_to_runs`. Programs without a mesh, or with
+    `context = 1`, stay as they are.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }

@@ -501,6 +501,8 @@ Block MessageSpec::block(size_t from, size_t to, int64_t index) const {
 }
 
 int64_t MessageSpec::shardBytes(size_t member) const {
+  if (kind == Kind::AllToAll) // as much as every member gets
+    return bytes;
   int64_t total = 0;
   for (ShardRange range : ranges(member))
     total += range.bytes;

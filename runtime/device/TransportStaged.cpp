@@ -32,7 +32,7 @@ private:
   Status bring(int32_t message);
 
   [[nodiscard]] int64_t shardBytes(const MessageSpec &message) const {
-    return message.kind == Kind::AllToAll ? message.bytes : message.shardBytes(message.memberOf(rank));
+    return message.shardBytes(message.memberOf(rank));
   }
   /// What it gives or gets lies beside the whole.
   [[nodiscard]] static bool hasShard(const MessageSpec &message) {

@@ -639,6 +639,42 @@ func.func @runs(%x: tensor<2x9x8xf32>) {
 
 // -----
 
+func.func @heads_runs(%x: tensor<2x9x8xf32>) {
+  // expected-error@+2 {{`runs_to_heads` expects sequences of 2 equal runs, got 'tensor<2x9x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.runs_to_heads %x over <context> {members = 2 : i64} : (tensor<2x9x8xf32>) -> tensor<2x18x4xf32>
+  return
+}
+
+// -----
+
+func.func @heads_columns(%x: tensor<2x8x9xf32>) {
+  // expected-error@+2 {{`runs_to_heads`: 2 devices do not divide the 9 columns of x}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.runs_to_heads %x over <context> {members = 2 : i64} : (tensor<2x8x9xf32>) -> tensor<2x16x4xf32>
+  return
+}
+
+// -----
+
+func.func @heads_back(%x: tensor<2x8x8xf32>) {
+  // expected-error@+2 {{`heads_to_runs` expects sequences of 6 equal runs, got 'tensor<2x8x8xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.heads_to_runs %x over <context> {members = 3 : i64} : (tensor<2x8x8xf32>) -> tensor<2x2x24xf32>
+  return
+}
+
+// -----
+
+func.func @pieces(%x: tensor<9xf32>) {
+  // expected-error@+2 {{`take_piece`: 2 devices do not divide the 9 elements of x}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.take_piece %x over <context> {members = 2 : i64} : (tensor<9xf32>) -> tensor<4xf32>
+  return
+}
+
+// -----
+
 func.func @ends(%x: tensor<2x8x8xf32>) {
   // expected-error@+2 {{`scatter_runs` expects sequences of 6 equal runs, got 'tensor<2x8x8xf32>'}}
   // expected-error@+1 {{failed to infer returned types}}

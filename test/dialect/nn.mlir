@@ -239,7 +239,7 @@ func.func @shards(%z: tensor<2x8x16xbf16>, %targets: tensor<2x8xi32>) {
 // CHECK-LABEL: func.func @exchanges
 // CHECK-SAME: {nn.weight = #nn.weight<"q" as "h.{l}.q" normal 2.000000e-02 transposed cut <[16, 192] dim 1 runs 3>>}
 // CHECK-SAME: {nn.weight = #nn.weight<"k" one cut <[16, 8] dim 1 copies 2>>}
-func.func @exchanges(%x: tensor<2x8x16xf32>,
+func.func @exchanges(%x: tensor<2x8x16xf32>, %s: tensor<4xf32>, %rows: tensor<2x8xi32>,
                      %q: tensor<16x48xf32> {nn.weight = #nn.weight<"q" as "h.{l}.q" normal 0.02 transposed cut <[16, 192] dim 1 runs 3>>},
                      %k: tensor<16x4xf32> {nn.weight = #nn.weight<"k" one cut <[16, 8] dim 1 copies 2>>}) {
   // CHECK: nn.spread %{{.*}} over <tensor> :
@@ -252,6 +252,16 @@ func.func @exchanges(%x: tensor<2x8x16xf32>,
   %g = nn.gather_runs %0 over <context> {kept, members = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x16x16xf32>
   // CHECK: nn.scatter_runs %{{.*}} over <context> {members = 2 : i64} : {{.*}} -> tensor<2x8x16xf32>
   %h = nn.scatter_runs %g over <context> {members = 2 : i64} : (tensor<2x16x16xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.runs_to_heads %{{.*}} over <context> {members = 2 : i64} : {{.*}} -> tensor<2x16x8xf32>
+  %i = nn.runs_to_heads %h over <context> {members = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x16x8xf32>
+  // CHECK: nn.heads_to_runs %{{.*}} over <context> {kept, members = 2 : i64} : {{.*}} -> tensor<2x8x16xf32>
+  %j = nn.heads_to_runs %i over <context> {kept, members = 2 : i64} : (tensor<2x16x8xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.take_piece %{{.*}} over <context> {members = 2 : i64} : (tensor<4xf32>) -> tensor<2xf32>
+  %t = nn.take_piece %s over <context> {members = 2 : i64} : (tensor<4xf32>) -> tensor<2xf32>
+  // CHECK: nn.place_piece %{{.*}} into %{{.*}} over <context> {members = 2 : i64} : {{.*}} -> tensor<4xf32>
+  %u = nn.place_piece %t into %s over <context> {members = 2 : i64} : (tensor<2xf32>, tensor<4xf32>) -> tensor<4xf32>
+  // CHECK: nn.gather_runs %{{.*}} over <context> {members = 2 : i64} : (tensor<2x8xi32>) -> tensor<2x16xi32>
+  %n = nn.gather_runs %rows over <context> {members = 2 : i64} : (tensor<2x8xi32>) -> tensor<2x16xi32>
   // CHECK: nn.rope %{{.*}} {heads = 2 : i64, zigzag = 2 : i64}
   %r = nn.rope %h {heads = 2 : i64, zigzag = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.piece %{{.*}} {index = 1 : i64, of = 2 : i64} : {{.*}} -> tensor<1x32x16xf32>

@@ -5,7 +5,7 @@
 // RUN: sed 's/causal = true/causal = false/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=BOTH
 // RUN: sed 's/slices 0/slices 2/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=SLICES
 // RUN: sed 's/again inputs/attention heads/' %s | pp-opt --pp-cut-sequences | FileCheck %s --check-prefix=HEADS
-// RUN: sed 's/again inputs/attention heads/; s/heads = 2 : i64/heads = 1 : i64/' %s \
+// RUN: sed 's/context 2/context 4/; s/again inputs/attention heads/' %s \
 // RUN:   | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=FEW
 
 !x = tensor<2x8x16xf32>
@@ -44,7 +44,7 @@ func.func private @embed(%tokens: !t {nn.data = "tokens"}, %rows: !t {nn.data = 
 // HEADS-SAME: -> (tensor<2x8x8xf32>, tensor<2x1x8xf32>)
 // HEADS-NEXT: %[[R:.*]] = nn.heads_to_runs %[[O]] over <context> {kept, members = 2 : i64} : (tensor<2x8x8xf32>) -> tensor<2x4x16xf32>
 // HEADS-NEXT: return %[[R]]
-// FEW: error: `attention = "heads"`: a device has 1 heads; `context = 2` does not divide them
+// FEW: error: `attention = "heads"`: a device has 2 heads; `context = 4` does not divide them
 // BOTH: error: `context = 2`: an `attention` that is not causal cannot be cut over context yet
 func.func private @attn(%q: !x, %k: !x, %v: !x) -> !x {
   %p = nn.rope %q {heads = 2 : i64} : (!x) -> !x

@@ -192,6 +192,52 @@ TEST(RuntimeTransport, ShardsOfSeveralRuns) {
   }
 }
 
+/// Members of an all_to_all give two runs of every sequence, and get all rows of their columns, as the definition says
+/// element by element; the way back gives what was there before.
+TEST(RuntimeTransport, RunsForColumns) {
+  for (int32_t members : {2, 3, 4}) {
+    constexpr int64_t sequences = 2, run = 3, narrow = 5;
+    const int64_t length = 2 * members * run, width = members * narrow, count = sequences * 2 * run * width;
+    auto programs = emptyPrograms(members);
+    std::vector<int32_t> group(static_cast<size_t>(members));
+    std::iota(group.begin(), group.end(), 0);
+    for (auto &program : programs) {
+      MessageSpec there = sumOver(group, 1, count, Type::F32);
+      there.kind = MessageSpec::Kind::AllToAll;
+      there.inside = there.oneText = there.toColumns = true;
+      there.sequences = sequences;
+      there.length = length;
+      MessageSpec back = there;
+      back.toColumns = false;
+      program.messages = {there, back};
+    }
+    // Of element [b, t, j] of the whole.
+    auto element = [&](int64_t b, int64_t t, int64_t j) { return float((b * length + t) * width + j); };
+    Status status = runRanks(programs, {Sends::Rendezvous, 20}, [&](pp_rank_t &rank, Transport &transport) {
+      std::vector<float> runs, columns(static_cast<size_t>(count)), again(static_cast<size_t>(count));
+      for (int64_t b = 0; b < sequences; ++b)
+        for (int64_t first : {rank.rank * run, (2 * members - 1 - rank.rank) * run})
+          for (int64_t t = first; t < first + run; ++t)
+            for (int64_t j = 0; j < width; ++j)
+              runs.push_back(element(b, t, j));
+      std::vector<float> wanted;
+      for (int64_t b = 0; b < sequences; ++b)
+        for (int64_t t = 0; t < length; ++t)
+          for (int64_t j = rank.rank * narrow; j < (rank.rank + 1) * narrow; ++j)
+            wanted.push_back(element(b, t, j));
+      PP_CHECKED(transport.postCollective(rank, 0, columns.data(), runs.data()));
+      PP_CHECKED(transport.complete(rank, 0));
+      EXPECT_EQ(columns, wanted) << members << " members, rank " << rank.rank;
+      PP_CHECKED(transport.postCollective(rank, 1, again.data(), columns.data()));
+      PP_CHECKED(transport.complete(rank, 1));
+      EXPECT_EQ(again, runs) << members << " members, rank " << rank.rank;
+      EXPECT_EQ(transport.received(), 2 * (members - 1) * count * 4 / members);
+      return Status();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
 /// Each member's shard is summed, and gathered, where it lies in the whole; the last one may have nothing.
 TEST(RuntimeTransport, ShardsInPlace) {
   for (int32_t members : {2, 3, 4}) {
