@@ -1,6 +1,6 @@
 """Compares the peak memory of runs with the bytes that their programs plan: arenas, and scratch beside them.
 
-usage: python3 bench/scratch.py COMPILER FOLDER [--quick] [--isa NAME ..]
+usage: python3 bench/scratch.py COMPILER FOLDER [--quick] [--precision NAME ..] [--isa NAME ..]
 
 A rank's memory is the peak of its resident set, less that of the same program with tiny sizes, less what that one
 plans: what the process, MPI and the libraries take for themselves. `over` is what is left of it over arena and scratch,
@@ -10,7 +10,6 @@ nor our kernels use more than that, as on a machine that has no more.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 import argparse
 import os
-import re
 import subprocess
 import sys
 
@@ -24,8 +23,8 @@ SCHEDULES = [("fsdp", 4), ("1f1b", 2), ("zb_v", 2), ("weipipe", 4)]
 WATCH = """
 import os, resource, subprocess, sys
 code = subprocess.call(sys.argv[1:])
-print("peak", os.environ["OMPI_COMM_WORLD_RANK"], resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-      flush=True)
+with open(sys.argv[1] + ".peak" + os.environ["OMPI_COMM_WORLD_RANK"], "w") as file:
+    print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=file)
 sys.exit(code)
 """
 
@@ -52,9 +51,9 @@ class Bench:
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ISAS[isa]})
         if done.returncode:
             sys.exit(f"{program}: {done.stderr}{done.stdout}")
-        peaks = dict(re.findall(r"^peak (\d+) (\d+)$", done.stdout, re.M))
+        peaks = [int(open(f"{program}.peak{rank}").read()) for rank in range(ranks)]
         table = [line.split() for line in done.stdout.split("rank  planned")[1].splitlines()[1:ranks + 1]]
-        return [(int(row[2]), int(row[3]), int(table[rank][3]), int(peaks[str(rank)])) for rank, row in enumerate(rows)]
+        return [(int(row[2]), int(row[3]), int(table[rank][3]), peaks[rank]) for rank, row in enumerate(rows)]
 
     def row(self, schedule, ranks, precision, isa):
         large = self.run(self.compile(schedule, ranks, precision, LARGE, "large"), ranks, isa)
@@ -70,13 +69,14 @@ def main():
     parser.add_argument("compiler")
     parser.add_argument("folder")
     parser.add_argument("--quick", action="store_true", help="one schedule")
+    parser.add_argument("--precision", nargs="*", default=["f32", "bf16", "f16", "f64"])
     parser.add_argument("--isa", nargs="*", default=["best", "avx2"], choices=list(ISAS))
     arguments = parser.parse_args()
     bench = Bench(arguments)
     print("| schedule | precision | instructions | arena, MB | scratch planned | scratch taken | peak | over |\n"
           "|---|---|---|---:|---:|---:|---:|---:|")
     for schedule, ranks in SCHEDULES[:1 if arguments.quick else 4]:
-        for precision in ["f32", "bf16", "f16", "f64"]:
+        for precision in arguments.precision:
             for isa in arguments.isa if precision != "f64" else arguments.isa[:1]:
                 bench.row(schedule, ranks, precision, isa)
 

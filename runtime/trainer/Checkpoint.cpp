@@ -246,6 +246,22 @@ void addProduct(const OutTensor &tensor, const std::vector<char> &a, const std::
     }
 }
 
+/// Writes a tensor in the file's type, a block at a time.
+Status writeConverted(const OutTensor &tensor, Type own, Type stored, const char *values, SafeTensorsWriter &file,
+                      int64_t &vanished) {
+  constexpr int64_t most = 1 << 17;
+  const int64_t ownBytes = int64_t(elementBytes(own)), bytes = int64_t(elementBytes(stored));
+  std::vector<char> block;
+  for (int64_t first = 0, all = tensor.entry.elements(); first < all; first += most) {
+    const int64_t count = std::min(most, all - first);
+    block.resize(size_t(count * bytes));
+    PP_TRY(convert(tensor.entry.name, SafeTensors::readerOf(fileType(own)), values + first * ownBytes, count, stored,
+                   block.data(), vanished));
+    PP_TRY(file.write(block.data(), block.size()));
+  }
+  return {};
+}
+
 /// Gathers the tensors of a file, one at a time, and writes them. Collective.
 Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &out,
                  const std::map<std::string, std::string> &metadata, int64_t &vanished) {
@@ -256,7 +272,7 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
   SafeTensorsWriter file;
   if (writer)
     PP_TRY(file.open(folder + "/" + out.name, entries, metadata));
-  std::vector<char> values, converted;
+  std::vector<char> values;
   for (const OutTensor &tensor : out.tensors) {
     if (!tensor.pieces) {
       if (writer)
@@ -274,13 +290,8 @@ Status writeFile(RankMemory &memory, const std::string &folder, const OutFile &o
     if (!writer)
       continue;
     Type own = tensor.pieces->front().tensor.type, stored = *typeOfFile(tensor.entry.type);
-    if (own != stored) {
-      converted.resize(size_t(bytesOf(tensor)));
-      PP_TRY(convert(tensor.entry.name, SafeTensors::readerOf(fileType(own)), values.data(), tensor.entry.elements(),
-                     stored, converted.data(), vanished));
-      values.swap(converted);
-    }
-    PP_TRY(file.write(values.data(), values.size()));
+    PP_TRY(own == stored ? file.write(values.data(), values.size())
+                         : writeConverted(tensor, own, stored, values.data(), file, vanished));
   }
   return writer ? file.finish() : Status();
 }

@@ -154,11 +154,11 @@ Status ownState(RankMemory &memory, Pieces &out) {
 
 Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) {
   bool writer = memory.program.device == 0;
-  std::vector<char> whole, shard;
+  std::vector<char> shard;
   for (const Held &piece : pieces) {
     const TensorSpec &tensor = piece.tensor;
     bool mine = piece.device == memory.program.device;
-    size_t size = elementBytes(tensor.type);
+    const size_t size = elementBytes(tensor.type);
     if (mine || writer)
       shard.resize(size_t(tensor.bytes()));
     if (mine)
@@ -169,14 +169,16 @@ Status gather(RankMemory &memory, const Pieces &pieces, std::vector<char> &out) 
       continue;
     if (!mine)
       PP_TRY(memory.transport.receive(piece.device, shard.data(), shard.size()));
-    whole.resize(size_t(tensor.wholeElements()) * size);
-    for (TensorSpec::Range range : tensor.ranges())
-      memcpy(whole.data() + size_t(range.whole) * size, shard.data() + size_t(range.here) * size,
-             size_t(range.count) * size);
+    out.resize(size_t(tensor.wholeElements()) * size);
+    for (TensorSpec::Range range : tensor.ranges()) {
+      const char *from = shard.data() + size_t(range.here) * size;
+      if (!tensor.transposed)
+        memcpy(out.data() + size_t(range.whole) * size, from, size_t(range.count) * size);
+      else
+        for (int64_t i = 0; i < range.count; ++i, from += size)
+          memcpy(out.data() + size_t(placeInFile(tensor, range.whole + i)) * size, from, size);
+    }
   }
-  out.resize(whole.size());
-  if (writer)
-    toFileLayout(pieces.front().tensor, whole.data(), out.data());
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <latch>
+#include <malloc.h>
 #include <thread>
 
 namespace pp {
@@ -58,6 +59,9 @@ int startMpi(Emitted &emitted, [[maybe_unused]] const Options &options) {
 }
 
 int mainOf(int argc, char **argv) {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 1 << 20); // what is large goes back to the system when it is freed: no plan counts it then
+#endif
   Options options;
   Emitted emitted;
   Status status = parseOptions({argv + 1, size_t(argc > 0 ? argc - 1 : 0)}, options);

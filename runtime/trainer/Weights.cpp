@@ -12,21 +12,33 @@
 namespace pp {
 namespace {
 
+/// Uploads a tensor that `make(first, count, out)` writes in blocks, so that no whole tensor lies beside the arena.
+template <typename Make> Status uploadBlocks(const TensorSpec &place, Device &device, Make make) {
+  const int64_t size = int64_t(elementBytes(place.type)), most = (1 << 20) / size, all = place.elements();
+  std::vector<char> block(size_t(std::min(all, most) * size));
+  for (int64_t first = 0; first < all; first += most) {
+    const int64_t count = std::min(most, all - first);
+    PP_TRY(make(first, count, block.data()));
+    PP_TRY(device.upload(place.offset + first * size, block.data(), size_t(count * size)));
+  }
+  return {};
+}
+
 Status fill(const WeightSpec &weight, const TensorSpec &place, uint64_t seed, Device &device) {
   uint64_t key = keyOf(seed, weight.name);
-  int64_t count = place.elements();
-  std::vector<char> values(size_t(place.bytes()));
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t element = place.place(i);
-    auto at = uint64_t(element);
-    double value = element < 0                                ? 0 // padding
-                   : weight.init == WeightSpec::Init::One     ? 1
-                   : weight.init == WeightSpec::Init::Zero    ? 0
-                   : weight.init == WeightSpec::Init::Uniform ? weight.deviation * uniformAt(key, at)
-                                                              : weight.deviation * normalAt(key, at);
-    storeElement(values.data() + i * int64_t(elementBytes(place.type)), place.type, value);
-  }
-  return device.upload(place.offset, values.data(), values.size());
+  return uploadBlocks(place, device, [&](int64_t first, int64_t count, char *out) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t element = place.place(first + i);
+      auto at = uint64_t(element);
+      double value = element < 0                                ? 0 // padding
+                     : weight.init == WeightSpec::Init::One     ? 1
+                     : weight.init == WeightSpec::Init::Zero    ? 0
+                     : weight.init == WeightSpec::Init::Uniform ? weight.deviation * uniformAt(key, at)
+                                                                : weight.deviation * normalAt(key, at);
+      storeElement(out + i * int64_t(elementBytes(place.type)), place.type, value);
+    }
+    return Status();
+  });
 }
 
 /// The weight that a master, or an old version, belongs to; it may begin the step on another rank.
@@ -143,15 +155,8 @@ std::vector<int64_t> fileShape(const TensorSpec &tensor) {
   return tensor.transposed ? std::vector<int64_t>{tensor.shape[1], tensor.shape[0]} : tensor.shape;
 }
 
-void toFileLayout(const TensorSpec &tensor, const char *from, char *out) {
-  if (!tensor.transposed) {
-    memcpy(out, from, size_t(tensor.wholeElements()) * elementBytes(tensor.type));
-    return;
-  }
-  size_t size = elementBytes(tensor.type);
-  for (int64_t column = 0; column < tensor.shape[1]; ++column)
-    for (int64_t row = 0; row < tensor.shape[0]; ++row, out += size)
-      memcpy(out, from + (row * tensor.shape[1] + column) * int64_t(size), size);
+int64_t placeInFile(const TensorSpec &tensor, int64_t element) {
+  return tensor.transposed ? element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1] : element;
 }
 
 Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
@@ -181,24 +186,31 @@ Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64
     return invalid("`", name, "` has shape ", shapeText(entry.shape), ", this model expects ", shapeText(expected));
   // The elements in our order, then in our type; bits stay as they are where the types are the same.
   const char *data = place.file->data(entry);
-  size_t size = elementBytes(*type);
-  int64_t count = tensor.elements();
-  std::vector<char> ours(size_t(count) * size);
-  for (TensorSpec::Range range : tensor.ranges()) {
-    char *here = ours.data() + size_t(range.here) * size;
-    if (!tensor.transposed) {
-      memcpy(here, data + size_t(range.whole) * size, size_t(range.count) * size);
-      continue;
+  const int64_t size = int64_t(elementBytes(*type));
+  const std::vector<TensorSpec::Range> ranges = tensor.ranges();
+  auto range = ranges.begin();
+  std::vector<char> read;
+  return uploadBlocks(tensor, device, [&](int64_t first, int64_t count, char *out) {
+    const bool converts = *type != tensor.type;
+    if (converts)
+      read.resize(size_t(count * size));
+    char *ours = converts ? read.data() : out;
+    memset(ours, 0, size_t(count * size)); // what no range has is padding
+    for (; range != ranges.end() && range->here < first + count; ++range) {
+      const int64_t begin = std::max(range->here, first), end = std::min(range->here + range->count, first + count);
+      const int64_t whole = range->whole + begin - range->here;
+      char *here = ours + (begin - first) * size;
+      if (!tensor.transposed)
+        memcpy(here, data + whole * size, size_t((end - begin) * size));
+      else
+        for (int64_t element = whole; element < whole + end - begin; ++element, here += size)
+          memcpy(here, data + placeInFile(tensor, element) * size, size_t(size));
+      if (range->here + range->count > first + count)
+        break; // the next block goes on with it
     }
-    for (int64_t element = range.whole; element < range.whole + range.count; ++element, here += size)
-      memcpy(here, data + size_t(element % tensor.shape[1] * tensor.shape[0] + element / tensor.shape[1]) * size, size);
-  }
-  if (*type != tensor.type) {
-    std::vector<char> values(size_t(tensor.bytes()));
-    PP_TRY(convert(name, SafeTensors::readerOf(entry.type), ours.data(), count, tensor.type, values.data(), vanished));
-    ours = std::move(values);
-  }
-  return device.upload(tensor.offset, ours.data(), ours.size());
+    return converts ? convert(name, SafeTensors::readerOf(entry.type), ours, count, tensor.type, out, vanished)
+                    : Status();
+  });
 }
 
 Status matchWeights(RankMemory &memory, const WeightFiles &files, const std::vector<std::string> *allowed,

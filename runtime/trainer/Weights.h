@@ -44,8 +44,8 @@ void storeElement(char *at, Type type, double value);
 Status convert(const std::string &name, SafeTensors::Reader read, const char *from, int64_t count, Type type, char *out,
                int64_t &vanished);
 
-/// Copies a whole tensor at `from` into the file's layout.
-void toFileLayout(const TensorSpec &tensor, const char *from, char *out);
+/// Which element of the file's tensor an element of the whole tensor is.
+[[nodiscard]] int64_t placeInFile(const TensorSpec &tensor, int64_t element);
 /// Reads from the file what of a tensor lies in the arena.
 Status fromFile(const TensorSpec &tensor, FilePlace place, Device &device, int64_t &vanished);
 
