@@ -77,11 +77,18 @@ int numberOf(PostKind kind) {
   }
 }
 
-PostKind kindOf(nn::Exchange exchange) {
-  nn::ExchangeKind kind = exchange.getKind();
-  return kind == nn::ExchangeKind::all_reduce   ? PostKind::all_reduce
-         : kind == nn::ExchangeKind::all_gather ? PostKind::all_gather
-                                                : PostKind::reduce_scatter;
+int numberOf(nn::ExchangeKind kind) {
+  switch (kind) {
+  case nn::ExchangeKind::all_reduce:
+    return numberOf(PostKind::all_reduce);
+  case nn::ExchangeKind::all_gather:
+    return numberOf(PostKind::all_gather);
+  case nn::ExchangeKind::reduce_scatter:
+    return numberOf(PostKind::reduce_scatter);
+  case nn::ExchangeKind::all_to_all:
+    return 6;
+  }
+  return 0;
 }
 
 Message attribute(StringRef name, ValueField kind, uint64_t value) {
@@ -110,7 +117,7 @@ private:
   Message begin(StringRef name, NodeType type);
   void launch(LaunchOp op, const Span &span);
   void post(PostOp op);
-  void collective(StringRef name, PostKind kind, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members);
+  void collective(StringRef name, int type, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members);
   ArrayRef<Stretch> stretchesOf(LaunchOp op);
   int64_t rankOf(int64_t device) const {
     return mesh ? device / mesh.stride(Axis::pipeline) % mesh.sizeOf(Axis::pipeline) : device;
@@ -218,19 +225,19 @@ void DeviceWriter::launch(LaunchOp op, const Span &span) {
     if (part.exchange) {
       std::vector<int64_t> members = line(device, part.exchange->axes);
       size_t block = llvm::find(members, device) - members.begin(), size = part.exchange->members;
-      collective(part.exchange->str(), kindOf(part.exchange->op), part.exchange->bytes(),
+      collective(part.exchange->str(), numberOf(nn::Exchange(part.exchange->op).getKind()), part.exchange->bytes(),
                  timeline.messages.size() + ++exchanges, ArrayRef(members).slice(block / size * size, size));
       before = {last};
     }
   }
 }
 
-void DeviceWriter::collective(StringRef name, PostKind kind, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members) {
+void DeviceWriter::collective(StringRef name, int type, uint64_t bytes, uint64_t tag, ArrayRef<int64_t> members) {
   Message node = begin(name, Collective);
   node.text(Attribute, attribute("is_cpu_op", Bool, false).str());
   node.text(Attribute, attribute("comm_size", Int64, bytes).str());
   node.text(Attribute, attribute("comm_tag", Int32, tag).str());
-  node.text(Attribute, attribute("comm_type", Int64, numberOf(kind)).str());
+  node.text(Attribute, attribute("comm_type", Int64, type).str());
   if (members.size() < static_cast<size_t>(devices())) {
     int64_t number = groupNumbers.try_emplace(members, groupNumbers.size() + 1).first->second;
     node.text(Attribute, attribute("pg_name", std::to_string(number)).str());
@@ -244,7 +251,7 @@ void DeviceWriter::post(PostOp op) {
     SmallVector<int64_t> members;
     for (int64_t rank : op.getPeers())
       members.push_back(deviceOf(rank));
-    collective(op.getThing().str(), op.getKind(), bytes, tag, line(members, op.getAxesAttr()));
+    collective(op.getThing().str(), numberOf(op.getKind()), bytes, tag, line(members, op.getAxesAttr()));
     nodes[op] = last;
     return;
   }
