@@ -137,16 +137,17 @@ struct Check {
 /// Rows that are two runs of every sequence, where an op has `zigzag` (Nn_Zigzag): which they are differs by device.
 struct TwoRuns {
   int64_t devices, length; ///< along `context`; of a run
+  int64_t start;           ///< of the sequence, or of the slice of it that is cut
   AxesAttr axes;
 
   template <typename Op>
   TwoRuns(Op op, Value x)
-      : devices(op.getZigzag()), length(tensorOf(x).getDimSize(1) / 2),
+      : devices(op.getZigzag()), length(tensorOf(x).getDimSize(1) / 2), start(op.getOffset()),
         axes(devices > 0 ? AxesAttr::get(op.getContext(), Axis::context) : AxesAttr()) {}
   /// Behind all others the position of the second run, here of the first device.
   void addTo(Dims &dims) const {
     if (devices > 0)
-      dims.push_back((2 * devices - 1) * length);
+      dims.push_back(start + (2 * devices - 1) * length);
   }
   /// Sizes number `first` and `second` are where the runs begin.
   SmallVector<Varying> varying(unsigned first, unsigned second) const {

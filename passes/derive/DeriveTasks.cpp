@@ -291,7 +291,7 @@ LogicalResult PieceTable::readSlices() {
     return emitError(program.getLoc()) << "the slices hold " << starts.back() << " tokens; a sequence has "
                                        << sequence.getInt();
   for (int64_t k = 0; k < count; ++k) {
-    slices.push_back({k, count, starts});
+    slices.push_back({k, count, starts, program.sizeOf(Axis::context)});
     if (starts[k + 1] <= starts[k])
       return emitError(program.getLoc()) << "slice " << k << " of " << count << " is empty; a sequence has "
                                          << sequence.getInt() << " tokens";

@@ -44,6 +44,7 @@ struct Sharer {
 struct SequenceSlice {
   int64_t number = -1, count = 0;    ///< -1: the whole sequence
   llvm::SmallVector<int64_t> starts; ///< of all slices; at last the end of the sequence
+  int64_t devices = 1;               ///< of the context axis, over which each slice is cut by itself
 
   bool isWhole() const { return number < 0; }
   bool isLast() const { return number + 1 == count; }

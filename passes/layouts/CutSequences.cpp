@@ -40,6 +40,7 @@ public:
 
 private:
   LogicalResult checkProgram();
+  LogicalResult checkSlices();
   LogicalResult checkPart(func::FuncOp part);
   LogicalResult cut(func::FuncOp part);
   LogicalResult checkHeads(nn::AttentionOp attention);
@@ -59,12 +60,23 @@ private:
 
 } // namespace
 
-LogicalResult SequenceCutter::checkProgram() {
-  if (program.getSlices() > 0)
+/// Each slice is cut by itself. Where keys are gathered, those of earlier slices would be gathered with every slice.
+LogicalResult SequenceCutter::checkSlices() {
+  if (!byHeads())
     return emitError(program.getLoc())
            << "`context = " << devices
-           << "`: the schedule runs slices, whose keys stay where they were made; that takes `attention = "
-              "\"commute\"`, which is not built yet";
+           << "`: the schedule runs slices, whose keys stay where they were made; that takes `attention = \"heads\"`";
+  SmallVector<int64_t> starts = sliceStarts(program);
+  for (size_t k = 0; k + 1 < starts.size(); ++k)
+    if (int64_t length = starts[k + 1] - starts[k]; length % (2 * devices) != 0)
+      return emitError(program.getLoc()) << "slice " << k << " has " << length << " tokens, which are not cut over "
+                                         << "`context = " << devices << "`: it needs a multiple of " << 2 * devices;
+  return success();
+}
+
+LogicalResult SequenceCutter::checkProgram() {
+  if (program.getSlices() > 0)
+    return checkSlices();
   auto sequence = program.getTrain().getAs<IntegerAttr>("sequence");
   if (sequence && sequence.getInt() % (2 * devices) != 0)
     return emitError(program.getLoc()) << "a sequence of " << sequence.getInt()

@@ -383,10 +383,13 @@ LogicalResult Splitting::checkRows() {
   if (!program.getMeshAttr().getSequence() || !batch || !sequence)
     return success();
   SmallVector<int64_t> starts = {0, sequence.getInt() / program.sizeOf(Axis::context)};
-  if (program.getSlices() > 0)
+  int64_t share = 1;
+  if (program.getSlices() > 0) {
     starts = sliceStarts(program);
+    share = program.sizeOf(Axis::context);
+  }
   for (size_t k = 0; k + 1 < starts.size(); ++k)
-    if (int64_t rows = batch.getInt() * (starts[k + 1] - starts[k]); rows % program.sizeOf(Axis::tensor) != 0) {
+    if (int64_t rows = batch.getInt() * (starts[k + 1] - starts[k]) / share; rows % program.sizeOf(Axis::tensor) != 0) {
       auto error = emitError(program.getLoc());
       error << (program.getSlices() > 0 ? "slice " + Twine(k) : Twine("a microbatch")) << " has " << rows
             << " rows of activations; `tensor = " << program.sizeOf(Axis::tensor)

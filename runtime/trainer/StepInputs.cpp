@@ -83,7 +83,7 @@ std::array<StepInputs::Run, 2> StepInputs::runsOf(const InputSpec &its) const {
   const int64_t devices = whole.mesh.size(Axis::Context), length = its.length / 2;
   if (devices == 1)
     return {{{its.first, its.length}, {its.first + its.length, 0}}};
-  return {{{context * length, length}, {(2 * devices - 1 - context) * length, length}}};
+  return {{{its.first + context * length, length}, {its.first + (2 * devices - 1 - context) * length, length}}};
 }
 
 Status StepInputs::fill(const std::vector<InputSpec> &specs, Device &device) {

@@ -64,7 +64,7 @@ func.func private @head(%x: !x, %targets: !t {nn.data = "targets"},
 }
 
 // ODD: error: a sequence of 8 tokens is not cut over `context = 3`: it needs a multiple of 6
-// SLICES: error: `context = 2`: the schedule runs slices, whose keys stay where they were made; that takes `attention = "commute"`, which is not built yet
+// SLICES: error: `context = 2`: the schedule runs slices, whose keys stay where they were made; that takes `attention = "heads"`
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {
     train = {"batch" = 2, "sequence" = 8}, mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, again inputs>} {
   pipeline.piece @s0 <stage 0> parts [["embed", -1], ["attn", 0], ["head", -1]] at <[0]>

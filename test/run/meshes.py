@@ -53,7 +53,18 @@ CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
                  ("zb_v/model=gpt2", HEADS | dict(tensor=2, sequence="true", again="nothing"),
                   {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
                  ("1f1b", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}))
+# Slices, too: each is cut by itself, and a device has the keys of its heads of all slices before.
+SLICED = (("terapipe/model=gpt2", HEADS, dict(ranks=2, sequence=32)),
+          ("slimpipe/exchange=true", HEADS, dict(ranks=2, sequence=32)))
+CONTEXT_HEADS += SLICED
 ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
+    ("terapipe", HEADS | dict(tensor=2, data=2), dict(ranks=2, sequence=32, kv_heads=4)),
+    ("slimpipe", HEADS, dict(ranks=4, sequence=48)),
+    ("slimpipe/exchange=true/model=gpt2", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2, sequence=32)),
+    ("slimpipe_interleaved/exchange=true/model=gpt2", HEADS | dict(context=4), dict(ranks=2, sequence=96)),
+    ("slimpipe/exchange=true/model=gpt2", HEADS,
+     {"ranks": 2, "sequence": 32, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
+    ("terapipe", HEADS, {"ranks": 2, "sequence": 32, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
     ("single", HEADS, dict(ranks=1)), ("single/model=gpt2", HEADS | dict(context=4), dict(ranks=1)),
     ("single/kv_heads=4", HEADS | dict(context=4), dict(ranks=1)),
     ("1f1b/model=gpt2", HEADS | dict(context=4), dict(ranks=2)), ("weipipe_prefetch", HEADS, dict(ranks=2)),
