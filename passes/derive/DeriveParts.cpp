@@ -27,6 +27,9 @@ DenseI64ArrayAttr SequenceSlice::startsOf(ArrayRef<int64_t> chunks, MLIRContext 
 LogicalResult PieceGraph::cutForward(int64_t number, const CutPlan &plan) {
   auto attention = cast<nn::AttentionOp>(attentions[number]);
   Location loc = attention.getLoc();
+  if (slice.devices > 1 && !dataOf(attention).empty())
+    return attention.emitError("slices that other ranks attend, over `context`, know neither documents nor dropout of "
+                               "weights yet");
   OpBuilder builder = OpBuilder::atBlockEnd(&scratch.block());
   Value query = scratch.addArguments(attention.getQ().getType()).front();
   SmallVector<Value> merged;
