@@ -106,18 +106,61 @@ Status compareRope(const std::string &path, const json &config, const OpSpec &op
   return compareNumber(path, {"rope_theta", base}, op.params[0]);
 }
 
-Status compareOp(const std::string &path, const json &config, const OpSpec &op, bool cut) {
+/// Windows of a model all of whose layers are alike; a window as wide as the sequence hides nothing.
+Status compareWindow(const std::string &path, const json &config, double ours, int64_t sequence) {
+  const json window = get(config, "sliding_window"), types = get(config, "layer_types");
+  const bool mixes =
+      types.is_array() && std::count(types.begin(), types.end(), "sliding_attention") < int(types.size());
+  if (get(config, "use_sliding_window") == false || mixes || config.contains("sliding_window_pattern"))
+    return ours == 0 ? Status() : compareNumber(path, {"sliding_window", window}, ours);
+  const double theirs = window.is_number() ? window.get<double>() : 0;
+  auto hides = [&](double width) { return width > 0 && width < double(sequence); };
+  if (theirs == ours || (!hides(theirs) && !hides(ours)))
+    return {};
+  return differs(path, "sliding_window", window, ours > 0 ? json(ours) : json());
+}
+
+/// Params: window, scale, softcap, up to the last that says something.
+Status compareAttention(const std::string &path, const json &config, const OpSpec &op, bool cut, int64_t sequence) {
+  auto param = [&](size_t i) { return i < op.params.size() ? op.params[i] : 0; };
+  PP_TRY(compareWindow(path, config, param(0), sequence));
+  const double width = double(op.dims[4]), scale = param(1) != 0 ? param(1) : 1 / std::sqrt(width);
+  if (const json scalar = get(config, "query_pre_attn_scalar"); scalar.is_number())
+    PP_TRY(compareNumber(path, {"query_pre_attn_scalar", scalar}, 1 / (scale * scale)));
+  PP_TRY(compareNumber(path, {"attention_multiplier", get(config, "attention_multiplier")}, scale));
+  if (const json cap = get(config, "attn_logit_softcapping"); cap.is_number() ? cap != param(2) : param(2) != 0)
+    return differs(path, "attn_logit_softcapping", cap, param(2) != 0 ? json(param(2)) : json());
+  if (cut)
+    return {};
+  PP_TRY(compareNumber(path, fieldOf(config, {"num_attention_heads", "n_head"}), double(op.dims[2])));
+  PP_TRY(compareNumber(path, fieldOf(config, {"num_key_value_heads"}), double(op.dims[3])));
+  return compareNumber(path, fieldOf(config, {"head_dim"}), width);
+}
+
+/// Fields of other families that no op of ours shows, and the value with which they mean nothing.
+Status compareNeutral(const std::string &path, const json &config) {
+  const std::pair<const char *, json> neutral[] = {{"embedding_multiplier", 1.0},
+                                                   {"residual_multiplier", 1.0},
+                                                   {"logits_scaling", 1.0},
+                                                   {"logit_scale", 1.0},
+                                                   {"clip_qkv", nullptr},
+                                                   {"alibi", false},
+                                                   {"scale_attn_by_inverse_layer_idx", false}};
+  for (const auto &[name, value] : neutral)
+    if (const json theirs = get(config, name); !theirs.is_null() && theirs != value)
+      return differs(path, name, theirs, value);
+  return {};
+}
+
+Status compareOp(const std::string &path, const json &config, const OpSpec &op, bool cut, int64_t sequence) {
   if (op.kernel == "rope")
     return compareRope(path, config, op);
   if (op.kernel == "rmsnorm" || op.kernel == "layernorm")
     return compareNumber(
         path, fieldOf(config, {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"}),
         op.params[0]);
-  if (op.kernel == "attention" && !cut) {
-    PP_TRY(compareNumber(path, fieldOf(config, {"num_attention_heads", "n_head"}), double(op.dims[2])));
-    PP_TRY(compareNumber(path, fieldOf(config, {"num_key_value_heads"}), double(op.dims[3])));
-    return compareNumber(path, fieldOf(config, {"head_dim"}), double(op.dims[4]));
-  }
+  if (op.kernel == "attention")
+    return compareAttention(path, config, op, cut, sequence);
   const auto [name, act] = fieldOf(config, {"hidden_activation", "hidden_act", "activation_function"});
   bool silu = act == "silu" || act == "swish";
   if (act.is_string() && ((op.kernel == "swiglu" && !silu) || (op.kernel.starts_with("gelu") && silu)))
@@ -126,7 +169,7 @@ Status compareOp(const std::string &path, const json &config, const OpSpec &op, 
 }
 } // namespace
 
-Status checkConfig(const std::vector<OpSpec> &ops, bool cut, const std::string &folder) {
+Status checkConfig(const std::vector<OpSpec> &ops, bool cut, int64_t sequence, const std::string &folder) {
   const std::string path = folder + "/config.json";
   std::string text;
   if (!std::filesystem::exists(path))
@@ -135,8 +178,9 @@ Status checkConfig(const std::vector<OpSpec> &ops, bool cut, const std::string &
   const json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object())
     return invalid("`", path, "` is no object of fields");
+  PP_TRY(compareNeutral(path, config));
   for (const OpSpec &op : ops)
-    PP_TRY(compareOp(path, config, op, cut));
+    PP_TRY(compareOp(path, config, op, cut, sequence));
   return {};
 }
 

@@ -14,9 +14,11 @@ namespace pp {
 /// frontend/model/ConfigFacts.h wrote. Both spellings of rotary positions are read, and what an absent field means.
 Status checkConfig(const std::string &facts, const std::string &folder);
 
-/// The same for a program that was compiled from no folder, as far as its ops show it: heads and their width, epsilon,
-/// rotary base and scaling, and the activation. A program that is cut along `tensor` shows no heads: `cut`.
-Status checkConfig(const std::vector<OpSpec> &ops, bool cut, const std::string &folder);
+/// The same for a program that was compiled from no folder, as far as its ops show it: heads and their width, window,
+/// scale and cap of attention, epsilon, rotary base and scaling, and the activation; fields that multiply or clip what
+/// no op here does are refused. A program that is cut along `tensor` or `context` shows no heads: `cut`. `sequence` is
+/// in tokens.
+Status checkConfig(const std::vector<OpSpec> &ops, bool cut, int64_t sequence, const std::string &folder);
 
 } // namespace pp
 

@@ -202,7 +202,8 @@ Status Trainer::checkConfigOf(const WeightFiles &model) {
   if (std::filesystem::exists(model.path() + "/config.json"))
     remarks.push_back(text("`", model.path(), "/config.json` is compared with the program's ops alone: ",
                            "the program was compiled without --from-hf"));
-  return checkConfig(program->ops, whole.mesh.size(Axis::Tensor) > 1, model.path());
+  const bool cut = whole.mesh.size(Axis::Tensor) > 1 || whole.mesh.size(Axis::Context) > 1;
+  return checkConfig(program->ops, cut, whole.sequence, model.path());
 }
 
 /// Finds every weight in the files that are read, before anything is written.

@@ -482,9 +482,14 @@ class Folders:
 
         load()
         load(rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 1e4}, hidden_act="swish")
+        # A window as wide as the sequence hides nothing, nor does one that is not used.
+        load(sliding_window=4096, query_pre_attn_scalar=width, attn_logit_softcapping=None, logit_scale=1.0)
+        load(sliding_window=4, use_sliding_window=False)
         for name, value in (("num_attention_heads", 2 * heads), ("num_key_value_heads", 1), ("head_dim", 2 * width),
                             ("hidden_act", "gelu"), ("rms_norm_eps", 1e-6), ("rope_theta", 5e5),
-                            ("rope_scaling", {"type": "linear", "factor": 2.0})):
+                            ("rope_scaling", {"type": "linear", "factor": 2.0}), ("sliding_window", 4),
+                            ("attn_logit_softcapping", 50.0), ("query_pre_attn_scalar", 4 * width),
+                            ("residual_multiplier", 0.22), ("logit_scale", 0.0625)):
             done = load(expect=1, **{name: value})
             said = "`rope_type` \"linear\"" if name == "rope_scaling" else f"`{name}` {json.dumps(value)}"
             self.tally.check(said in done.stderr, f"config.json with {name} {value}: {done.stderr.strip()}")
