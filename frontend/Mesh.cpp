@@ -116,13 +116,13 @@ LogicalResult MeshClause::readPart(const Option &option, Scope &scope, const Mod
                             part.at, thereAre(names));
   for (auto [label, expr] : zip(option.labels, option.values)) {
     FailureOr<Value> value = evaluator.evaluate(expr, scope);
-    if (failed(value) || failed(setOfPart(label, originOf(expr, scope), *value)))
+    if (failed(value) || failed(setOfPart(option.parts, label, originOf(expr, scope), *value)))
       return failure();
   }
   return success();
 }
 
-LogicalResult MeshClause::setOfPart(Name name, SMLoc at, const Value &value) {
+LogicalResult MeshClause::setOfPart(ArrayRef<Name> parts, Name name, SMLoc at, const Value &value) {
   if (failed(checkName(name.at, name.text)))
     return failure();
   if (!is_contained(kPartOptions, name.text))
@@ -146,8 +146,11 @@ LogicalResult MeshClause::setOfPart(Name name, SMLoc at, const Value &value) {
   }
   int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
   if (value.asInt() && (*value.asInt() == 1 || *value.asInt() == all)) {
-    if (name.text == "tensor")
-      tensorOfPart = {*value.asInt(), at};
+    for (const Name &part : parts)
+      if (name.text == "tensor" && *value.asInt() == 1)
+        wholeParts.insert(part.text);
+      else if (name.text == "tensor")
+        wholeParts.erase(part.text);
     return success();
   }
   return evaluator.fail(at, "`mesh of` a part `" + name.text + " = " + value.text() +
@@ -160,8 +163,6 @@ LogicalResult MeshClause::check() {
   auto refuse = [&](const Given &given, StringRef name, StringRef what) {
     return evaluator.fail(given.at, "`" + name + " = " + Twine(given.value) + "` is not built yet: " + what);
   };
-  if (size(Axis::tensor) > 1 && tensorOfPart.at.isValid() && tensorOfPart.value == 1)
-    return refuse(tensorOfPart, "tensor", "the weights of every part are cut over the axis");
   if (size(Axis::context) > 1 && attention != "gather" && attention != "heads")
     return evaluator.fail(attentionAt, "`attention = \"" + attention +
                                            "\"` is not built yet: over `context` keys are gathered, \"gather\", or "
@@ -190,6 +191,16 @@ std::optional<int64_t> MeshClause::ranksPerNode(int64_t devicesPerNode) const {
   if (order.back() == Axis::pipeline && devices % devicesPerNode == 0)
     return 1;
   return std::nullopt;
+}
+
+void MeshClause::markParts(mlir::ModuleOp module) const {
+  if (size(Axis::tensor) == 1)
+    return;
+  for (auto function : module.getOps<mlir::func::FuncOp>()) {
+    auto part = function->getAttrOfType<mlir::StringAttr>(nn::kPartAttr);
+    if (wholeParts.contains(part ? part.getValue() : function.getName()))
+      function->setAttr(nn::kWholeAttr, mlir::UnitAttr::get(module.getContext()));
+  }
 }
 
 pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *context) const {

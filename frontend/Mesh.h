@@ -5,6 +5,7 @@
 
 #include "dialect/pipeline/Pipeline.h"
 #include "frontend/evaluate/CommandLine.h"
+#include "llvm/ADT/StringSet.h"
 #include <array>
 
 namespace pp {
@@ -29,6 +30,8 @@ public:
   int64_t replicas() const { return size(pipeline::Axis::data); }
   /// How many ranks are on a node of so many devices, 0 for all; nothing where the devices of a rank do not fill nodes.
   std::optional<int64_t> ranksPerNode(int64_t devicesPerNode) const;
+  /// Marks the parts whose weights `mesh of PART tensor = 1` leaves whole.
+  void markParts(mlir::ModuleOp module) const;
   /// Null where each rank is one device.
   pipeline::MeshAttr attribute(int64_t ranks, mlir::MLIRContext *context) const;
 
@@ -41,13 +44,14 @@ private:
   mlir::LogicalResult set(Name name, SMLoc at, const Value &value);
   mlir::LogicalResult setOrder(SMLoc at, StringRef words);
   mlir::LogicalResult readPart(const Option &option, Scope &scope, const ModelOutline &model);
-  mlir::LogicalResult setOfPart(Name name, SMLoc at, const Value &value);
+  mlir::LogicalResult setOfPart(llvm::ArrayRef<Name> parts, Name name, SMLoc at, const Value &value);
   mlir::LogicalResult check();
   int64_t size(pipeline::Axis axis) const { return sizes[static_cast<size_t>(axis)].value; }
 
   Evaluator &evaluator;
   std::array<Given, 3> sizes = {Given{1, {}}, Given{1, {}}, Given{1, {}}}; ///< of tensor, context, data
-  Given expert{1, {}}, zero{0, {}}, sequence{0, {}}, tensorOfPart{1, {}};
+  Given expert{1, {}}, zero{0, {}}, sequence{0, {}};
+  llvm::StringSet<> wholeParts; ///< with `tensor = 1`
   pipeline::Again again = pipeline::Again::inputs;
   SMLoc againOfPart;                  ///< where a part is given another one
   std::string attention = "gather";   ///< how queries and keys meet over `context`

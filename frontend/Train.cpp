@@ -581,8 +581,10 @@ private:
     if (cluster)
       program.setClusterAttr(clusterOutline.attribute);
     if (!options.aloneMicrobatches)
-      if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context))
+      if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context)) {
         program.setMeshAttr(made);
+        mesh.markParts(module);
+      }
     if (!lengths->empty())
       program.setSliceLengths(*lengths);
     Elaborator elaborator(source, options.budget, outline, sizes, &program.getBody().emplaceBlock());

@@ -224,7 +224,7 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   StringRef name = named.getName();
   if (!isa<FunctionOpInterface>(op))
     return op->emitOpError() << "has `" << name << "`, an attribute of the parts of a model";
-  if (name == kPerLayerAttr)
+  if (name == kPerLayerAttr || name == kWholeAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
   if (name == kPartAttr)
     return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a part");

@@ -19,7 +19,8 @@ def Nn_Dialect : Dialect {
     source), or weights (`nn.weight`), or statistics of the shards of a loss (`nn.stats`). `nn.adapter`: the weight was
     added beside one of the model's. `nn.rows`: the value is a run of the rows of all sequences. `nn.per_layer`: it
     stands for a layer of each piece that names it; where layers are of several kinds, `nn.part` is the name of the part
-    that it is a kind of, and `nn.layers` are its layers.
+    that it is a kind of, and `nn.layers` are its layers. `nn.whole`: every device of the axis `tensor` has all of the
+    part's weights.
   }];
   let usePropertiesForAttributes = 0;
   let hasOperationAttrVerify = 1;

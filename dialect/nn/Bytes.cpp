@@ -29,6 +29,7 @@ double pp::nn::bytesOf(Kernel kernel) {
       // Some columns of a wider tensor; what `acc` holds beside them, or held before a copy, is left.
       .Case([](SliceElementsOp op) { return 2 * sizeOf(op.getY()); })
       .Case([](SliceColumnsOp op) { return 2 * sizeOf(op.getY()); })
+      .Case([](TakeColumnsOp op) { return 2 * sizeOf(op.getY()); })
       .Case([](PlaceColumnsOp op) { return 2 * sizeOf(op.getX()); })
       .Case([](CopyOp op) { return 2 * sizeOf(op.getX()); })
       // What is added to in place is an operand and a result: read and written.

@@ -155,6 +155,28 @@ SmallVector<Varying> PlacePieceOp::varying() { return {{2, getAxes(), widthOf(ge
 
 INFER(ScatterRunsOp) { return runsOfSequences({"scatter_runs", loc}, a, /*whole=*/true, types); }
 
+INFER(TakeColumnsOp) {
+  Check check{"take_columns", loc};
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())))
+    return failure();
+  SmallVector<int64_t> shape(tensorOf(a.getX()).getShape());
+  auto members = static_cast<int64_t>(a.getMembers());
+  if (shape.empty() || members < 1 || shape.back() % members != 0)
+    return emitOptionalError(loc, "`take_columns`: ", members, " devices do not divide the columns of ",
+                             a.getX().getType());
+  shape.back() /= members;
+  types.push_back(tensorOf(a.getX()).clone(shape));
+  return success();
+}
+
+StringRef TakeColumnsOp::kernelName() { return "slice_columns"; }
+Dims TakeColumnsOp::dims() { return {rowsOf(getX()), widthOf(getX()), 0, widthOf(getY())}; }
+double TakeColumnsOp::flops() { return 0; }
+SmallVector<Varying> TakeColumnsOp::moved() {
+  int64_t bytes = widthOf(getY()) * (tensorOf(getY()).getElementTypeBitWidth() / 8);
+  return {{0, getAxes(), bytes}};
+}
+
 StringRef TakeRowsOp::kernelName() { return "copy"; }
 Dims TakeRowsOp::dims() { return {elementsOf(getY())}; }
 double TakeRowsOp::flops() { return 0; }
@@ -193,8 +215,22 @@ LogicalResult AllReduceOp::differentiate(Gradients &gradients) {
   return success();
 }
 
-/// Of statistics: the loss does it.
-LogicalResult AllGatherOp::differentiate(Gradients &) { return success(); }
+/// Of statistics the loss does it.
+LogicalResult AllGatherOp::differentiate(Gradients &gradients) {
+  bool isColumns = static_cast<int64_t>(getDim()) + 1 == tensorOf(getX()).getRank();
+  if (Value dy = isColumns ? gradients.get(getY()) : Value())
+    gradients.add(getLoc(), getX(), gradients.builder.create<TakeColumnsOp>(getLoc(), dy, getAxes(), getMembers()));
+  return success();
+}
+
+LogicalResult TakeColumnsOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(
+        getLoc(), getX(),
+        gradients.builder.create<AllGatherOp>(getLoc(), dy, getAxes(), tensorOf(getX()).getRank() - 1, getMembers()));
+  return success();
+}
+
 LogicalResult PieceOp::differentiate(Gradients &) { return success(); }
 
 bool GatherRowsOp::isCheap() { return !getKept(); }

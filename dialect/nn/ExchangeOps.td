@@ -36,8 +36,9 @@ def AllReduceOp : Nn_ExchangeOp<"all_reduce", [Nn_InPlace]> {
 def AllGatherOp : Nn_ExchangeOp<"all_gather"> {
   let summary = "what the devices along the axes have, one behind the other along dimension `dim`, for each of them";
   let description = [{
-    `members`: how many devices there are; the result is so many times as long. Only statistics of a loss are gathered
-    forward, whose gradients the loss makes. Rows of activations: `gather_rows`.
+    `members`: how many devices there are; the result is so many times as long. Statistics of a loss are gathered, whose
+    gradients the loss makes, and columns for what every device computes alike, whose gradient is `take_columns` of all.
+    Rows of activations: `gather_rows`.
   }];
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$dim, I64Attr:$members);
 }
@@ -66,6 +67,17 @@ def ScatterRowsOp : Nn_ExchangeOp<"scatter_rows"> {
 def TakeRowsOp : Nn_ForwardOp<"take_rows", ["kernelName", "moved"]> {
   let summary = "of rows that every device has its own run, as in `gather_rows`; nothing moves between devices";
   let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members, UnitAttr:$kept);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
+}
+
+def TakeColumnsOp : Nn_ForwardOp<"take_columns", ["kernelName", "moved"]> {
+  let summary = "of the last dimension of what every device has its own one of `members` equal runs; nothing moves";
+  let description = [{
+    The way into a part that is cut, out of one that every device computes alike. Its derivative, `all_gather`, is the
+    way back.
+  }];
+  let arguments = (ins Nn_Tensor:$x, Nn_AxesAttr:$axes, I64Attr:$members);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `over` $axes attr-dict `:` functional-type(operands, results)";
 }

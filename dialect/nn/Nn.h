@@ -24,6 +24,7 @@ inline constexpr llvm::StringLiteral kStatsAttr = "nn.stats";
 inline constexpr llvm::StringLiteral kFromAttr = "nn.from";
 inline constexpr llvm::StringLiteral kSkipsAttr = "nn.skips";
 inline constexpr llvm::StringLiteral kPerLayerAttr = "nn.per_layer";
+inline constexpr llvm::StringLiteral kWholeAttr = "nn.whole";
 inline constexpr llvm::StringLiteral kPartAttr = "nn.part";
 inline constexpr llvm::StringLiteral kLayersAttr = "nn.layers";
 

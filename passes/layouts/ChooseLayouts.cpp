@@ -8,7 +8,9 @@
 // rules of the ops (passes/layouts/Layouts.h) say how it can go on. Every weight of two or more dimensions is cut if
 // its reader has a rule for that; without this constraint the cheapest choice would be to cut none. The weights that
 // `lora` adds are small and may be whole. With `inRows` what one layer hands to the next, and the norms and sums on the
-// way, are runs of rows (Korthikanti et al. 2022, 4.2.2): gathered before the products, scattered behind them. Of two
+// way, are runs of rows (Korthikanti et al. 2022, 4.2.2): gathered before the products, scattered behind them. A part
+// with `nn.whole` has whole weights on every device: it computes alike everywhere, or of a run of rows its own. What
+// comes to it as columns is gathered, and a part that is cut takes its columns of what comes from it. Of two
 // ways to one state the cheaper one stays: by the products of a device, then by what comes to it in forward and
 // backward, then by the number of exchanges; then the one that was found first.
 #include "passes/layouts/ChooseLayouts.h"
@@ -61,6 +63,9 @@ bool pp::isVocabulary(Value weight, const DeviceLayout &layout) {
   });
 }
 
+/// Every device of the axis has the whole weights of this op's part.
+static bool isOfWholePart(Operation *op) { return op->getParentOfType<func::FuncOp>()->hasAttr(nn::kWholeAttr); }
+
 /// Of how many runs of columns the op reads each for itself: heads, or periods; 0 of other ops.
 static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
@@ -105,6 +110,7 @@ private:
   };
 
   void enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> before) const;
+  bool takesColumns(const State &state, Operation *op, Value operand) const;
   SmallVector<DeviceLayout> candidates(const State &state, Operation *op, Value operand) const;
   void choose(const State &state, Operation *op, SmallVectorImpl<DeviceLayout> &chosen, States &next) const;
   void step(const State &state, Operation *op, ArrayRef<DeviceLayout> chosen, States &next) const;
@@ -125,6 +131,7 @@ private:
   bool inRows;
   SmallVector<int64_t> runs = {1};   ///< blocks in which columns may be cut
   SmallVector<int64_t> copies = {1}; ///< neighbours that may have one piece
+  llvm::DenseSet<Value> fromWhole;   ///< arguments that come from a part with whole weights
 };
 
 } // namespace
@@ -148,18 +155,33 @@ void Chooser::enter(State &state, func::FuncOp part, ArrayRef<DeviceLayout> befo
   }
 }
 
+static int64_t lastDimOf(Value value) { return cast<RankedTensorType>(value.getType()).getRank() - 1; }
+
+/// In a part that is cut: a value that a part with whole weights has computed alike on every device.
+bool Chooser::takesColumns(const State &state, Operation *op, Value operand) const {
+  auto argument = dyn_cast<BlockArgument>(operand);
+  auto type = dyn_cast<RankedTensorType>(operand.getType());
+  LayoutKind kind = state.forms.find(operand)->second.front().kind;
+  bool comesFromWhole = argument && fromWhole.contains(argument);
+  return comesFromWhole && !isOfWholePart(op) && (kind == LayoutKind::full || kind == LayoutKind::rows) && type &&
+         type.getRank() > 1 && type.getShape().back() % devices == 0;
+}
+
 /// The layouts in which an op may ask for this operand.
 SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op, Value operand) const {
   auto known = state.forms.find(operand);
   if (known != state.forms.end()) {
     SmallVector<DeviceLayout> all = known->second;
-    DeviceLayout first = all.front();
+    DeviceLayout first = all.front(), columns = DeviceLayout::shard(lastDimOf(operand));
     auto add = [&](const DeviceLayout &layout) {
       if (!llvm::is_contained(all, layout))
         all.push_back(layout);
     };
-    if (first.kind == LayoutKind::partial)
+    bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
+    if (first.kind == LayoutKind::partial || isGathered)
       add(DeviceLayout::of(LayoutKind::full));
+    if (takesColumns(state, op, operand))
+      add(columns);
     bool canHaveRows = inRows && hasRows(operand);
     if (canHaveRows && (first.kind == LayoutKind::partial || first.kind == LayoutKind::full))
       add(DeviceLayout::of(LayoutKind::rows));
@@ -170,6 +192,8 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     return all;
   }
   int64_t rank = cast<RankedTensorType>(operand.getType()).getRank();
+  if (isOfWholePart(op))
+    return {DeviceLayout::of(LayoutKind::full), DeviceLayout::of(LayoutKind::copy)};
   SmallVector<DeviceLayout> all;
   for (int64_t dim = 0; dim < rank; ++dim)
     for (int64_t run : runs)
@@ -198,6 +222,16 @@ bool Chooser::convert(State &state, Value value, const DeviceLayout &wanted) con
   if (llvm::is_contained(forms, wanted))
     return true;
   DeviceLayout full = DeviceLayout::of(LayoutKind::full), rows = DeviceLayout::of(LayoutKind::rows);
+  bool takes = wanted.kind == LayoutKind::shard && fromWhole.contains(value);
+  bool gathers = forms.front().kind == LayoutKind::shard && wanted == full;
+  if (takes && !llvm::is_contained(forms, full) && !convertRows(state, value, full))
+    return false;
+  if (takes || gathers) { // take_columns, whose derivative is an all_gather; and the other way round
+    state.price.received += share() * static_cast<double>(cast<RankedTensorType>(value.getType()).getNumElements());
+    state.price.exchanges += 1;
+    forms.push_back(wanted);
+    return true;
+  }
   if (wanted == rows || (forms.front() != full && llvm::is_contained(forms, rows)))
     return convertRows(state, value, wanted);
   double bytes = static_cast<double>(cast<RankedTensorType>(value.getType()).getNumElements());
@@ -269,7 +303,10 @@ void Chooser::step(const State &state, Operation *op, ArrayRef<DeviceLayout> cho
   for (auto [operand, layout] : llvm::zip(op->getOperands(), chosen))
     if (layout.kind != LayoutKind::none && !convert(after, operand, layout))
       return;
-  bool isCut = llvm::any_of(chosen, [](const DeviceLayout &layout) { return layout.kind == LayoutKind::shard; });
+  bool isWhole = isOfWholePart(op);
+  bool isCut = llvm::any_of(chosen, [&](const DeviceLayout &layout) {
+    return layout.kind == LayoutKind::shard || (isWhole && layout.kind == LayoutKind::rows);
+  });
   if (isa<nn::LinearOp, nn::AttentionOp>(op))
     after.price.work += cast<nn::Kernel>(op).flops() / static_cast<double>(isCut ? devices : 1);
   for (auto [result, layout] : llvm::zip(op->getResults(), *made))
@@ -318,7 +355,8 @@ SmallVector<DeviceLayout> Chooser::returned(State &state, func::FuncOp part) con
   SmallVector<DeviceLayout> layouts;
   for (auto [i, value] : llvm::enumerate(values)) {
     DeviceLayout first = state.forms[value].front();
-    bool stays = first.kind == LayoutKind::none || (first.kind == LayoutKind::shard && i < followed);
+    bool isAlike = part->hasAttr(nn::kWholeAttr) && first.kind == LayoutKind::full;
+    bool stays = first.kind == LayoutKind::none || ((first.kind == LayoutKind::shard || isAlike) && i < followed);
     layouts.push_back(stays ? first : i < handed ? boundary(value) : DeviceLayout::of(LayoutKind::full));
     if (!stays && !convert(state, value, layouts.back()))
       return {};
@@ -349,6 +387,10 @@ FailureOr<LayoutChoice> Chooser::run() {
     for (auto route : part.getOps<nn::RouteOp>())
       return route.emitError() << "`experts` in part `" << part.getName() << "`: `tensor = " << devices
                                << "` is not supported yet; a rank of a model with experts has one device, or replicas";
+  for (size_t i = 1; i < parts.size(); ++i)
+    if (func::FuncOp(parts[i - 1])->hasAttr(nn::kWholeAttr))
+      for (BlockArgument argument : flowOf(parts[i]))
+        fromWhole.insert(argument);
   for (func::FuncOp part : parts)
     part.walk([&](Operation *op) {
       if (auto split = dyn_cast<nn::SplitOp>(op); split && nn::equalRuns(split) > 1)
@@ -416,7 +458,7 @@ LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
 FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices, bool inRows) {
   for (func::FuncOp part : parts)
     for (auto attention : func::FuncOp(part).getOps<nn::AttentionOp>())
-      if (failed(checkHeads(attention, devices)))
+      if (!isOfWholePart(attention) && failed(checkHeads(attention, devices)))
         return failure();
   return Chooser(parts, devices, inRows).run();
 }

@@ -367,7 +367,7 @@ static Results distributed(Operation *op, const Operands &given) {
 
 AxesAttr axesOfExchange(Operation *op) {
   return llvm::TypeSwitch<Operation *, AxesAttr>(op)
-      .Case<SpreadOp, TakeRowsOp, TakePieceOp, Exchange>([](auto it) { return it.getAxes(); })
+      .Case<SpreadOp, TakeRowsOp, TakePieceOp, TakeColumnsOp, Exchange>([](auto it) { return it.getAxes(); })
       .Default(AxesAttr());
 }
 
@@ -384,6 +384,8 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t dev
     return allReduce(sum, operands.front());
   if (auto gather = dyn_cast<AllGatherOp>(op))
     return allGather(gather, given);
+  if (auto take = dyn_cast<TakeColumnsOp>(op))
+    return operands.front() == kFull ? one(DeviceLayout::shard(lastOf(take.getX()))) : Results();
   if (isa<GatherRowsOp, ScatterRowsOp, TakeRowsOp>(op))
     return exchangeOfRows(op, operands.front());
   auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };

@@ -157,6 +157,18 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
     if (layout == wanted || wanted.kind == LayoutKind::none)
       return form;
   Value form = known.front().second;
+  DeviceLayout full = DeviceLayout::of(LayoutKind::full);
+  int64_t last = cast<RankedTensorType>(value.getType()).getRank() - 1;
+  if (known.front().first.kind == LayoutKind::shard && wanted == full) {
+    form = builder.create<nn::AllGatherOp>(loc, form, axes, last, devices);
+    known.push_back({wanted, form});
+    return form;
+  }
+  if (known.front().first.kind != LayoutKind::shard && wanted == DeviceLayout::shard(last)) {
+    form = builder.create<nn::TakeColumnsOp>(loc, converted(value, full, loc), axes, devices);
+    known.push_back({wanted, form});
+    return form;
+  }
   DeviceLayout rows = DeviceLayout::of(LayoutKind::rows);
   auto *run = llvm::find_if(known, [&](auto &entry) { return entry.first == rows; });
   bool keepsGradients = mesh.getAgain() != Again::all;
@@ -178,7 +190,6 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
   }
   if (known.front().first.kind == LayoutKind::partial) {
     form = converted(value, DeviceLayout::of(LayoutKind::partial), loc);
-    DeviceLayout full = DeviceLayout::of(LayoutKind::full);
     auto *sum = llvm::find_if(known, [&](auto &entry) { return entry.first == full; });
     if (sum == known.end()) {
       form = builder.create<nn::AllReduceOp>(loc, form, axes, IntegerAttr());
@@ -368,7 +379,7 @@ LogicalResult Splitting::checkShards() {
         rows = cast<RankedTensorType>(embedding.getTable().getType()).getDimSize(0);
       for (auto stats : part.getOps<nn::CrossEntropyStatsOp>())
         rows = cast<RankedTensorType>(stats.getZ().getType()).getShape().back();
-      if (rows % devices != 0)
+      if (rows % devices != 0 && !part->hasAttr(nn::kWholeAttr))
         return emitError(piece.getLoc()) << "`" << piece.getCoord().str() << "` has " << rows
                                          << " rows of the vocabulary; `tensor = " << devices
                                          << "` does not divide them";
@@ -410,11 +421,14 @@ LogicalResult Splitting::checkShared(const llvm::DenseSet<func::FuncOp> &used) {
       auto [it, isNew] = known.try_emplace(declared.getName().getValue(), part, declared);
       if (isNew || nn::layoutOf(it->second.second) == nn::layoutOf(declared))
         continue;
-      auto layout = [](nn::WeightAttr weight) { return nn::layoutOf(weight).text(); };
+      auto layout = [](nn::WeightAttr weight) {
+        DeviceLayout its = nn::layoutOf(weight);
+        return its.kind == LayoutKind::full ? "whole" : "cut (" + its.text() + ")";
+      };
       return emitError(part.getLoc()) << "`" << declared.getName().getValue() << "` is " << layout(it->second.second)
                                       << " over `tensor` in part `" << it->second.first.getName() << "` and "
                                       << layout(declared) << " in part `" << part.getName()
-                                      << "`; a weight of two parts has one layout";
+                                      << "` (`mesh of`); a weight of two parts has one layout";
     }
   return success();
 }
@@ -433,11 +447,13 @@ LogicalResult Splitting::run() {
                                         << "` stands in layers of two kinds; `tensor = " << devices
                                         << "` needs a part of its own for each";
       for (auto loss : part.getOps<nn::CrossEntropyOp>())
-        if (loss.getFurther())
+        if (loss.getFurther() && !part->hasAttr(nn::kWholeAttr))
           return loss.emitError() << "further losses are not built yet where a vocabulary is cut over `tensor`";
     }
     llvm::for_each(chain, takeBiasesOut);
-    llvm::for_each(chain, countHeadsOf);
+    for (func::FuncOp part : chain)
+      if (!part->hasAttr(nn::kWholeAttr))
+        countHeadsOf(part);
     FailureOr<LayoutChoice> choice = chooseLayouts(chain, devices, program.getMeshAttr().getSequence());
     if (failed(choice))
       return failure();

@@ -50,6 +50,8 @@ func::FuncOp VocabularyPart::begin(OpBuilder &builder, StringRef name) {
   builder.setInsertionPoint(function);
   auto made = builder.create<func::FuncOp>(function.getLoc(), name, builder.getFunctionType({}, {}));
   made.setPrivate();
+  if (Attribute whole = function->getAttr(nn::kWholeAttr))
+    made->setAttr(nn::kWholeAttr, whole);
   builder.setInsertionPointToEnd(made.addEntryBlock());
   return made;
 }

@@ -116,3 +116,25 @@ pipeline.program @p ranks 2 microbatches 1 slices 0 attributes {train = {}, mesh
   pipeline.piece @embed0 <part "embed" 0> parts [["embed.0", -1]] at <[0]> homes <[0]> owner <[0]> vocabulary <first 0 of tensor<10x8xf32> in 2 shards>
   pipeline.piece @embed1 <part "embed" 1> parts [["embed.1", -1]] at <[1]> homes <[1]> owner <[1]> vocabulary <first 5 of tensor<10x8xf32> in 2 shards>
 }
+
+// -----
+
+// A table that is tied: its rows are cut for the embedding, and `mesh of head tensor = 1` would have it whole.
+!x = tensor<1x8x8xf32>
+!t = tensor<1x8xi32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+func.func private @embed(%t: !t {nn.data = "tokens"}, %w: tensor<6x8xf32> {nn.weight = #nn.weight<"wte" shared>}) -> !x {
+  %x = nn.embedding %t, %w : (!t, tensor<6x8xf32>) -> !x
+  return %x : !x
+}
+// expected-error@below {{`wte` is cut (shard 0) over `tensor` in part `embed` and whole in part `head` (`mesh of`); a weight of two parts has one layout}}
+func.func private @head(%x: !x, %t: !t {nn.data = "targets"}, %w: tensor<6x8xf32> {nn.weight = #nn.weight<"wte" shared>})
+    -> tensor<1xf32> attributes {nn.whole} {
+  %v = nn.transpose %w : (tensor<6x8xf32>) -> tensor<8x6xf32>
+  %z = nn.linear %x, %v : (!x, tensor<8x6xf32>) -> tensor<1x8x6xf32>
+  %l = nn.cross_entropy %z, %t : (tensor<1x8x6xf32>, !t) -> tensor<1xf32>
+  return %l : tensor<1xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["embed", -1], ["head", -1]] at <[0]>
+}

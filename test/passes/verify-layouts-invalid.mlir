@@ -437,3 +437,45 @@ func.func private @s0.F(%x: !x, %rows: tensor<1x4xi32>) -> !x attributes {
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
 }
+
+// -----
+
+// Columns are taken of a term of a sum that is not added up.
+!x = tensor<2x4x8xf32>
+!h = tensor<2x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+#b = #pipeline.weight<"b" : tensor<4x8xf32> declared <"b" zero cut <[8, 8] dim 0>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>, %b: tensor<4x8xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  %z = nn.linear %y, %b : (!h, tensor<4x8xf32>) -> !x
+  // expected-error@below {{'nn.take_columns' op in `s0.F` has no rule for `tensor = 2`: operand 0 is partial}}
+  %r = nn.take_columns %z over <tensor> {members = 2} : (!x) -> !h
+  return %r : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a, #b]}
+}
+
+// -----
+
+// Columns are gathered along the dimension of rows.
+!x = tensor<2x4x8xf32>
+!h = tensor<2x4x4xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#a = #pipeline.weight<"a" : tensor<8x4xf32> declared <"a" zero cut <[8, 8] dim 1>>>
+func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>) -> tensor<2x8x4xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %y = nn.linear %c, %a : (!x, tensor<8x4xf32>) -> !h
+  // expected-error@below {{'nn.all_gather' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2}}
+  %z = nn.all_gather %y over <tensor> {dim = 1, members = 2} : (!h) -> tensor<2x8x4xf32>
+  return %z : tensor<2x8x4xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
+}

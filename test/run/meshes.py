@@ -85,6 +85,18 @@ ALL_CONTEXT = CONTEXT + (
     ("1f1b/model=gpt2", dict(context=2), {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
     ("1f1b", dict(context=2), {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
 ) + tuple((schedule, dict(context=2), {}) for schedule in SCHEDULES + ("1f1b_recompute",) if "slimpipe" not in schedule)
+# Parts whose weights are whole on every device of the tensor axis.
+WHOLE = (("1f1b", "head", dict(tensor=2), {}), ("zb_v", "qkv", dict(tensor=2), {}),
+         ("weipipe_interleave", "post", dict(tensor=2), {}),
+         ("1f1b", "embed, qkv", dict(tensor=2, sequence="true"), {}),
+         ("zb_v", "post", dict(tensor=2, sequence="true"), {}),
+         ("1f1b/model=gpt2", "embed, head", dict(tensor=2, data=2, zero=1), {}))
+ALL_WHOLE = WHOLE + tuple(
+    (schedule, part, mesh, {}) for schedule in ("1f1b", "zb_v", "weipipe_interleave")
+    for part in ("head", "embed", "post", "qkv", "attn", "qkv, attn, post")
+    for mesh in (dict(tensor=2), dict(tensor=2, sequence="true"), dict(tensor=2, data=2, zero=1))) + (
+    ("helixpipe", "qkv", dict(tensor=2, sequence="true"), {}), ("1f1b", "qkv", dict(tensor=2, context=2), {}),
+    ("slimpipe/exchange=true/kv_heads=2", "post", dict(tensor=2), {}))
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")
@@ -115,16 +127,16 @@ class Meshes:
             self.references[key] = self.runner.run(program, 1, "threads", "rendezvous")
         return self.references[key]
 
-    def schedule(self, schedule, mesh, modes, values):
+    def schedule(self, schedule, mesh, modes, values, train=None, also=""):
         if not self.wants(schedule):
             return
         given = values | dict(pair.split("=") for pair in schedule.split("/")[1:] if pair.split("=")[0] in SHARED)
-        program = self.runner.compile(schedule=schedule, **SIZES | values,
+        program = self.runner.compile(train, schedule=schedule, **SIZES | values,
                                       **{f"mesh.{name}": value for name, value in mesh.items()})
         devices = values.get("ranks", SIZES["ranks"])
         for axis in ("data", "context", "tensor"):
             devices *= mesh.get(axis, 1)
-        what = f"{schedule} on {' '.join(f'{name}={value}' for name, value in mesh.items())} {values or ''}"
+        what = f"{schedule} on {' '.join(f'{name}={value}' for name, value in mesh.items())} {values or ''}{also}"
         wanted, first = self.reference(mesh.get("data", 1), given), None
         tolerance = TOLERANCE[SIZES["precision"]]
         for transport, sends in modes:
@@ -341,6 +353,19 @@ class Meshes:
         said = run.communicate(timeout=60)[1]
         self.tally.check("device 5 (rank 2, data 1) (process" in said, f"a killed device: {said.strip()[-300:]}")
 
+    def wholes(self, every):
+        """`mesh of PART tensor = 1`: by turns the parts of a layer and around it; also with rows, replicas, zero."""
+        for number, (schedule, parts, mesh, values) in enumerate(ALL_WHOLE if every else WHOLE):
+            if not self.wants("whole"):
+                return
+            with open(harness.TRAIN) as file:
+                text = re.sub(r"^  data ", f"  mesh of {parts}  tensor = 1\n\\g<0>", file.read(), flags=re.M)
+            train = self.path(f"whole{number}.pipe")
+            with open(train, "w") as file:
+                file.write(text)
+            modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (every or number == 0)
+            self.schedule(schedule, mesh, modes, dict(ranks=2) | values, train, f", {parts} whole")
+
     def traces(self):
         program, trace = self.make("traced", schedule="1f1b", **{"mesh.data": 2}), self.path("trace.json")
         harness.call([program, "--in-process", "--data", self.text, "--steps", "2", "--trace", trace])
@@ -385,6 +410,7 @@ def main():
         if harness.RUNTIME and number < len(CONTEXT_HEADS):
             modes.append((f"streams/{number}", "rendezvous"))
         tests.schedule(schedule, mesh, modes, values)
+    tests.wholes(arguments.all)
     tests.zeros(arguments.all)
     names = ("again", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
     for name in names + ("rounded",) * arguments.all:

@@ -5,8 +5,8 @@
 # usage: tensor_families.py PP_COMPILE FOLDER [VARIANT..]
 # The folders are those of families.py, whose numbers on one device are those of transformers; here their MLPs have even
 # widths, and some have more heads. In f64 loss and gradients on T devices of each rank are those on one device, with
-# `sequence` and without.
-import math, sys
+# `sequence` and without. What is refused because of its q, k and v runs with `mesh of qkv tensor = 1`.
+import math, os, sys
 import families, harness
 
 MORE = {
@@ -52,6 +52,26 @@ def refused(tally, judge, variant):
     tally.check(good, f"{variant}: refused at the model's line" + ("" if good else f", got {said[-400:]}"))
 
 
+def compile_whole(judge, variant, schedule, ranks, rows):
+    """The file that the folder stands for, with qkv whole; with a head of keys for both devices attn, too."""
+    config = families.VARIANTS[variant]
+    keys = config.get("num_key_value_heads", config["num_attention_heads"])
+    parts = "qkv" if keys % 2 == 0 else "qkv, attn"
+    options, judge.options = judge.options, ("--emit=pipe",)
+    program = judge.compile(variant, schedule, ranks)
+    with open(program) as file:
+        text = file.read()
+    judge.options = options
+    path = f"{program}.whole.pipe"
+    with open(path, "w") as file:
+        file.write(text.replace("  data ", f"  mesh tensor = 2, sequence = {str(rows).lower()}\n"
+                                           f"  mesh of {parts} tensor = 1\n  data ", 1))
+    ranked = ["-D", f"ranks={ranks}"] if ranks > 1 else []
+    harness.call([judge.compiler, path, *ranked, "-D", f"microbatches={families.ROWS}", *harness.RUNTIME, "-o",
+                  program])
+    return program
+
+
 def main():
     compiler, folder, *chosen = sys.argv[1:]
     judge, tally = families.Judge(compiler, folder), harness.Tally()
@@ -67,6 +87,16 @@ def main():
         judge.options = ("-D", "mesh.tensor=2")
         if variant in REFUSED:
             refused(tally, judge, variant)
+            if REFUSED[variant] not in (SPLIT, NORM):
+                continue
+            for name, ranks, rows in (("single.pipe", 1, False), ("single.pipe", 1, True),
+                                      ("zb_v.pipe:zb_v", 2, False)):
+                gradients, ours = judge.run(compile_whole(judge, variant, name, ranks, rows), "--load",
+                                            os.path.join(folder, variant))
+                worst, where = difference(gradients, wanted)
+                good = worst <= 1e-10 and abs(ours - loss) <= 1e-12 * abs(loss)
+                tally.check(good, f"{variant:20} qkv whole{', in rows' * rows:9} {name:32} loss {abs(ours - loss):.1e} "
+                                  f"gradients {worst:.1e} {'' if good else where}")
             continue
         schedule = families.SCHEDULES[number % len(families.SCHEDULES)]
         most = 4 if variant in ON_FOUR else 2
