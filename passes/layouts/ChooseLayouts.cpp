@@ -178,6 +178,8 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
         all.push_back(layout);
     };
     bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
+    if (isGathered && isa<nn::RunsToHeadsOp>(op)) // gathered behind it heads would be in another order
+      return {DeviceLayout::of(LayoutKind::full)};
     if (first.kind == LayoutKind::partial || isGathered)
       add(DeviceLayout::of(LayoutKind::full));
     if (takesColumns(state, op, operand))

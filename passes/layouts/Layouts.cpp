@@ -210,6 +210,12 @@ static DropoutAttr dropoutOf(Operation *op) {
   return attention ? attention.getDropoutAttr() : backward ? backward.getDropoutAttr() : DropoutAttr();
 }
 
+/// Dropout counts the heads that each device of the axis has; with `context` alone it counts those of whole parts.
+static bool dropsByDevice(Operation *op) {
+  DropoutAttr dropout = dropoutOf(op);
+  return dropout && dropout.getHeadsBy() && llvm::is_contained(dropout.getHeadsBy().getAxes(), Axis::tensor);
+}
+
 /// The heads of a device: those of queries, and those of keys that they read.
 static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t width) {
   if (!given.isColumns(q) || given.at(q) != DeviceLayout::shard(width))
@@ -222,7 +228,7 @@ static bool haveHeads(const Operands &given, Value q, ValueRange kv, int64_t wid
 
 static Results attention(AttentionOp op, const Operands &given) {
   int64_t width = lastOf(op.getQ());
-  if ((dropoutOf(op) && !dropoutOf(op).getHeadsBy()) || !haveHeads(given, op.getQ(), op.getKv(), width))
+  if ((dropoutOf(op) && !dropsByDevice(op)) || !haveHeads(given, op.getQ(), op.getKv(), width))
     return std::nullopt;
   return SmallVector<DeviceLayout>{DeviceLayout::shard(width), DeviceLayout::shard(1)};
 }
@@ -232,7 +238,7 @@ static Results attentionBwd(AttentionBwdOp op, const Operands &given) {
   bool fits = haveHeads(given, op.getQ(), op.getKv(), width) && given.at(op.getDout()) == DeviceLayout::shard(width) &&
               given.at(op.getLse()) == DeviceLayout::shard(1) && given.at(op.getDelta()) == DeviceLayout::shard(1) &&
               given.goesOn(op.getAcc(), DeviceLayout::shard(width));
-  if (!fits || (dropoutOf(op) && !dropoutOf(op).getHeadsBy()))
+  if (!fits || (dropoutOf(op) && !dropsByDevice(op)))
     return std::nullopt;
   SmallVector<DeviceLayout> results = {DeviceLayout::shard(width)};
   for (Value value : op.getKv())
@@ -389,8 +395,7 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t dev
   if (isa<GatherRowsOp, ScatterRowsOp, TakeRowsOp>(op))
     return exchangeOfRows(op, operands.front());
   auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };
-  bool byDevice = dropoutOf(op) && dropoutOf(op).getHeadsBy();
-  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op) && !byDevice)
+  if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op) && !dropsByDevice(op))
     return SmallVector<DeviceLayout>(op->getNumResults(), kFull);
   if (isa<ZeroOp>(op))
     return one(kNone);

@@ -106,12 +106,22 @@ Status compareRope(const std::string &path, const json &config, const OpSpec &op
   return compareNumber(path, {"rope_theta", base}, op.params[0]);
 }
 
-/// Windows of a model all of whose layers are alike; a window as wide as the sequence hides nothing.
+/// Some layers have the window and some have none: the file says which, or they alternate in every model of the type.
+bool mixesWindows(const json &config) {
+  const json types = get(config, "layer_types"), model = get(config, "model_type");
+  if (types.is_array())
+    return std::find(types.begin(), types.end(), "full_attention") != types.end();
+  if (config.contains("max_window_layers") && get(config, "use_sliding_window") == true)
+    return true;
+  const std::initializer_list<const char *> alternating = {"gemma2",  "gemma3", "gemma3_text",
+                                                           "cohere2", "olmo3",  "gpt_oss"};
+  return std::find(alternating.begin(), alternating.end(), model) != alternating.end();
+}
+
+/// A window as wide as the sequence hides nothing.
 Status compareWindow(const std::string &path, const json &config, double ours, int64_t sequence) {
-  const json window = get(config, "sliding_window"), types = get(config, "layer_types");
-  const bool mixes =
-      types.is_array() && std::count(types.begin(), types.end(), "sliding_attention") < int(types.size());
-  if (get(config, "use_sliding_window") == false || mixes || config.contains("sliding_window_pattern"))
+  const json window = get(config, "sliding_window");
+  if (get(config, "use_sliding_window") == false || mixesWindows(config))
     return ours == 0 ? Status() : compareNumber(path, {"sliding_window", window}, ours);
   const double theirs = window.is_number() ? window.get<double>() : 0;
   auto hides = [&](double width) { return width > 0 && width < double(sequence); };

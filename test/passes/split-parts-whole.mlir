@@ -1,5 +1,4 @@
-// Parts with whole weights on a tensor axis of two devices: what they read is gathered, and of what they make devices
-// take their columns.
+// Parts with whole weights on a tensor axis: what they read is gathered, and devices take columns of what they make.
 // RUN: pp-opt %s --pp-split-parts --split-input-file | FileCheck %s
 
 !x = tensor<1x8x16xf32>

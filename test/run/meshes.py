@@ -90,7 +90,9 @@ WHOLE = (("1f1b", "head", dict(tensor=2), {}), ("zb_v", "qkv", dict(tensor=2), {
          ("weipipe_interleave", "post", dict(tensor=2), {}),
          ("1f1b", "embed, qkv", dict(tensor=2, sequence="true"), {}),
          ("zb_v", "post", dict(tensor=2, sequence="true"), {}),
-         ("1f1b/model=gpt2", "embed, head", dict(tensor=2, data=2, zero=1), {}))
+         ("1f1b/model=gpt2", "embed, head", dict(tensor=2, data=2, zero=1), {}),
+         ("1f1b/model=gpt2", "attn", HEADS | dict(tensor=2), {"model.attention_rate": 0.2}),
+         ("1f1b/kv_heads=4", "attn", HEADS | dict(tensor=2, sequence="true"), {"model.sinks": "true"}))
 ALL_WHOLE = WHOLE + tuple(
     (schedule, part, mesh, {}) for schedule in ("1f1b", "zb_v", "weipipe_interleave")
     for part in ("head", "embed", "post", "qkv", "attn", "qkv, attn, post")
@@ -128,7 +130,7 @@ class Meshes:
         return self.references[key]
 
     def schedule(self, schedule, mesh, modes, values, train=None, also=""):
-        if not self.wants(schedule):
+        if not self.wants(schedule + also):
             return
         given = values | dict(pair.split("=") for pair in schedule.split("/")[1:] if pair.split("=")[0] in SHARED)
         program = self.runner.compile(train, schedule=schedule, **SIZES | values,
