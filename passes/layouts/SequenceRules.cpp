@@ -148,11 +148,11 @@ static Results ofOp(Operation *op, const Expected &given) {
 }
 
 /// `gather_runs` over the context and back, or rows for heads. What goes over other axes does so for each device of
-/// this one.
+/// this one; but heads that are exchanged already would not stand in their order any more.
 static Results exchange(Operation *op, AxesAttr axes, const Expected &given) {
   const DeviceLayout &x = given.layouts.front();
   if (!llvm::is_contained(axes.getAxes(), Axis::context))
-    return given.give(true, x);
+    return given.give(x != kHeads || !isa<AllGatherOp, TakeColumnsOp>(op), x);
   if (isa<RunsToHeadsOp>(op))
     return given.give(x == kOwn, kHeads);
   if (isa<HeadsToRunsOp>(op))

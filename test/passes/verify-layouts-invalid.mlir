@@ -479,3 +479,27 @@ func.func private @s0.F(%x: !x, %a: tensor<8x4xf32>) -> tensor<2x8x4xf32> attrib
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#a]}
 }
+
+// -----
+
+// Columns of the tensor axis are gathered behind the exchange of heads: a device has heads 0 and 2, or 1 and 3, and
+// takes them for 0 and 1, or 2 and 3.
+!x = tensor<1x4x16xf32>
+!c = tensor<1x4x8xf32>
+!h = tensor<1x8x4xf32>
+!a = tensor<1x8x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 2, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%x: !x) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %c = nn.take_columns %x over <tensor> {members = 2} : (!x) -> !c
+  %h = nn.runs_to_heads %c over <context> {members = 2} : (!c) -> !h
+  // expected-error@below {{'nn.all_gather' op in `s0.F` has no rule for `context = 2`: operand 0 is shard 2}}
+  %a = nn.all_gather %h over <tensor> {dim = 2, members = 2} : (!h) -> !a
+  %o, %l = nn.attention %a, %a, %a {heads = 2, causal = true} : (!a, !a, !a) -> (!a, tensor<1x2x8xf32>)
+  %y = nn.heads_to_runs %o over <context> {members = 2} : (!a) -> !x
+  return %y : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
