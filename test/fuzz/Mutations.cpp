@@ -12,7 +12,7 @@ namespace pp::fuzz {
 Mutant::Mutant(ModuleOp module, Dice &dice) : module(module), dice(dice) {
   for (auto rank : (*module.getOps<ProgramOp>().begin()).getOps<RankOp>()) {
     // Slots first: then launches, posts and completes can trade places freely.
-    Block &block = rank.getBody().front();
+    mlir::Block &block = rank.getBody().front();
     llvm::SmallVector<SlotOp> slots(block.getOps<SlotOp>());
     for (SlotOp slot : llvm::reverse(slots))
       slot->moveBefore(&block, block.begin());
@@ -60,7 +60,7 @@ void Mutant::exchange(Operation *a, Operation *b) {
   if (a == b)
     return;
   Operation *after = b->getNextNode();
-  Block *block = b->getBlock();
+  mlir::Block *block = b->getBlock();
   if (after == a) {
     a->moveBefore(b);
     return;
