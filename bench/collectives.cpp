@@ -3,8 +3,9 @@
 //
 // usage: mpirun -n RANKS pp-bench-collectives [ROUNDS]
 // Both ways add in the members' order, so both make the same bits (checked). The sends go straight from who has it to
-// who needs it, all posted at once. Of the slowest rank's time the shortest of the rounds, the two ways taking turns:
-// what else runs on the machine only adds to it.
+// who needs it, all posted at once; those of an all_to_all are packed. `devices of a rank`: exchanges of a mesh. Of the
+// slowest rank's time the shortest of the rounds, the two ways taking turns: what else runs on the machine only adds to
+// it.
 #include "runtime/transport/GroupSums.h"
 #include "runtime/transport/MpiCollective.h"
 #include <algorithm>
@@ -22,8 +23,9 @@ struct Case {
   int32_t rank, ranks;
   std::vector<float> whole, shard, parts, otherWhole, otherShard;
 
-  Case(Kind kind, int64_t bytes, int32_t rank, int32_t ranks) : rank(rank), ranks(ranks) {
+  Case(Kind kind, bool ofDevices, int64_t bytes, int32_t rank, int32_t ranks) : rank(rank), ranks(ranks) {
     message.kind = kind;
+    message.oneText = ofDevices;
     message.bytes = bytes;
     message.count = bytes / 4;
     message.root = 0;
@@ -32,8 +34,13 @@ struct Case {
     if (message.isSharded())
       for (int32_t k = 0; k <= ranks; ++k)
         message.cuts.push_back(bytes / ranks * k);
+    if (kind == Kind::AllToAll) { // rows of 4 KiB, hidden 1024 in f32
+      message.sequences = 1;
+      message.length = bytes / 4096 * ranks;
+      message.toColumns = true;
+    }
     whole.resize(size_t(message.count));
-    shard.resize(size_t(message.count / ranks));
+    shard.resize(size_t(kind == Kind::AllToAll ? message.count : message.count / ranks));
     parts.resize(size_t(message.count * ranks));
     fill();
     otherWhole = whole;
@@ -47,7 +54,41 @@ struct Case {
       shard[i] = float((i * 5 + size_t(rank) * 11) % 97) / 7;
   }
 
+  /// Blocks of an all_to_all, packed for one member or taken from what one has packed.
+  void pack(int32_t other, char *packed, bool gives) {
+    for (int64_t i = 0; i < message.blocks(); ++i) {
+      const Block block =
+          gives ? message.block(size_t(rank), size_t(other), i) : message.block(size_t(other), size_t(rank), i);
+      for (int64_t row = 0; row < block.rows; ++row, packed += block.bytes)
+        if (gives)
+          memcpy(packed, reinterpret_cast<char *>(otherShard.data()) + block.give + row * block.giveStride,
+                 size_t(block.bytes));
+        else
+          memcpy(reinterpret_cast<char *>(otherWhole.data()) + block.take + row * block.takeStride, packed,
+                 size_t(block.bytes));
+    }
+  }
+
+  void exchangeBySends() {
+    const int64_t each = message.bytes / ranks;
+    std::vector<char> out(size_t(message.bytes));
+    auto *in = reinterpret_cast<char *>(parts.data());
+    std::vector<MPI_Request> requests;
+    for (int32_t k = 0; k < ranks; ++k) {
+      pack(k, k == rank ? in + each * k : out.data() + each * k, true);
+      if (k == rank)
+        continue;
+      MPI_Irecv(in + each * k, int(each), MPI_BYTE, k, 0, MPI_COMM_WORLD, &requests.emplace_back());
+      MPI_Isend(out.data() + each * k, int(each), MPI_BYTE, k, 0, MPI_COMM_WORLD, &requests.emplace_back());
+    }
+    MPI_Waitall(int(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+    for (int32_t k = 0; k < ranks; ++k)
+      pack(k, in + each * k, false);
+  }
+
   void bySends() {
+    if (message.kind == Kind::AllToAll)
+      return exchangeBySends();
     int64_t each = message.bytes / ranks, bytes = message.bytes;
     auto *data = reinterpret_cast<char *>(otherWhole.data()), *own = reinterpret_cast<char *>(otherShard.data()),
          *in = reinterpret_cast<char *>(parts.data());
@@ -97,8 +138,8 @@ template <typename Work> double timed(Work work) {
   return slowest;
 }
 
-bool compare(Kind kind, const char *name, int64_t bytes, int rounds, int32_t rank, int32_t ranks) {
-  Case test(kind, bytes, rank, ranks);
+bool compare(Kind kind, bool ofDevices, const char *name, int64_t bytes, int rounds, int32_t rank, int32_t ranks) {
+  Case test(kind, ofDevices, bytes, rank, ranks);
   MpiCollective collective;
   SumScratch scratch(-1);
   if (Status bound = collective.bind(test.message, rank, MPI_COMM_WORLD, false); !bound.ok())
@@ -135,11 +176,20 @@ int main(int argc, char **argv) {
   if (rank == 0)
     printf("| %d ranks | bytes | MPI's ms | sends' ms | ratio |\n|---|---:|---:|---:|---:|\n", ranks);
   bool same = true;
-  for (auto [kind, name] : {std::pair(Kind::Broadcast, "broadcast"), std::pair(Kind::Reduce, "reduce"),
-                            std::pair(Kind::AllGather, "all_gather"), std::pair(Kind::ReduceScatter, "reduce_scatter"),
-                            std::pair(Kind::AllReduce, "all_reduce")})
-    for (int64_t each : {int64_t(1) << 10, int64_t(1) << 17, int64_t(1) << 21})
-      same &= compare(kind, name, each * ranks, rounds, rank, ranks);
+  struct Row {
+    Kind kind;
+    bool ofDevices; ///< of one rank: they run one text
+    const char *name;
+  };
+  for (auto [kind, ofDevices, name] :
+       {Row{Kind::Broadcast, false, "broadcast"}, Row{Kind::Reduce, false, "reduce"},
+        Row{Kind::AllGather, false, "all_gather"}, Row{Kind::ReduceScatter, false, "reduce_scatter"},
+        Row{Kind::AllReduce, false, "all_reduce"}, Row{Kind::AllGather, true, "all_gather, devices of a rank"},
+        Row{Kind::ReduceScatter, true, "reduce_scatter, devices of a rank"},
+        Row{Kind::AllReduce, true, "all_reduce, devices of a rank"},
+        Row{Kind::AllToAll, true, "all_to_all, devices of a rank"}})
+    for (int64_t each : {int64_t(1) << 16, int64_t(1) << 18, int64_t(1) << 20, int64_t(1) << 23})
+      same &= compare(kind, ofDevices, name, each * ranks, rounds, rank, ranks);
   if (!same)
     fprintf(stderr, "rank %d: the two ways differ\n", rank);
   MPI_Finalize();

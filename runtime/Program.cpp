@@ -206,9 +206,8 @@ void readCollective(const json &entry, const Program &program, const RankProgram
                        message.group.size(), " ranks"));
   }
   if (message.kind == MessageSpec::Kind::AllToAll)
-    readAllToAll(entry, message);
-  if (message.isSharded() || message.kind == MessageSpec::Kind::AllReduce ||
-      message.kind == MessageSpec::Kind::AllToAll)
+    return readAllToAll(entry, message);
+  if (message.isSharded() || message.kind == MessageSpec::Kind::AllReduce)
     return;
   message.root = deviceOf(program, own, message.label, entry.at("root").get<int32_t>());
   message.with += text(", root ", program.mesh.name(message.root));

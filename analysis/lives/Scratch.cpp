@@ -63,6 +63,14 @@ static int64_t bytesOfSum(PostOp post) {
   return 0;
 }
 
+/// Inside a body. Rows of an all_to_all are packed.
+static int64_t bytesOfExchange(nn::ExchangeKind kind, const InnerMessage &message) {
+  if (kind == nn::ExchangeKind::all_to_all)
+    return message.bytes();
+  return message.cuts.empty() ? bytesOfAllReduce(message.bytes(), message.members, true)
+                              : bytesOfScatter(message.cuts, message.members, true);
+}
+
 namespace {
 
 class ScratchCount {
@@ -97,12 +105,10 @@ private:
         if (nn::RopeTable table = nn::ropeTableOf(rope); tables.insert(table.key).second)
           sum.kernels += table.bytes;
       auto exchange = dyn_cast<nn::Exchange>(op);
-      if (!exchange || exchange.getKind() == nn::ExchangeKind::all_gather ||
-          exchange.getKind() == nn::ExchangeKind::all_to_all || !mesh) // nothing is added
+      if (!exchange || exchange.getKind() == nn::ExchangeKind::all_gather || !mesh) // nothing is added
         return;
       if (FailureOr<InnerMessage> message = innerMessage(exchange, mesh); succeeded(message))
-        largest = std::max(largest, message->cuts.empty() ? bytesOfAllReduce(message->bytes(), message->members, true)
-                                                          : bytesOfScatter(message->cuts, message->members, true));
+        largest = std::max(largest, bytesOfExchange(exchange.getKind(), *message));
     });
   }
 

@@ -4,6 +4,7 @@
 #include "runtime/transport/GroupSums.h"
 #include <algorithm>
 #include <climits>
+#include <cstring>
 #include <new>
 #include <tuple>
 
@@ -149,38 +150,51 @@ static std::vector<int64_t> evenCuts(const MessageSpec &message) {
   return cuts;
 }
 
-/// Rows of so many bytes, `stride` apart, from `places` on; no type where MPI makes none.
-static MPI_Datatype makeRows(const std::vector<MPI_Aint> &places, int64_t rows, int64_t bytes, int64_t stride) {
-  MPI_Datatype row = MPI_DATATYPE_NULL, run = MPI_DATATYPE_NULL, all = MPI_DATATYPE_NULL;
-  bool made = bytes <= INT_MAX && rows <= INT_MAX && int64_t(places.size()) <= INT_MAX &&
-              MPI_Type_contiguous(int(bytes), MPI_BYTE, &row) == MPI_SUCCESS &&
-              MPI_Type_create_hvector(int(rows), 1, MPI_Aint(stride), row, &run) == MPI_SUCCESS &&
-              MPI_Type_create_hindexed_block(int(places.size()), 1, places.data(), run, &all) == MPI_SUCCESS &&
-              MPI_Type_commit(&all) == MPI_SUCCESS;
-  for (MPI_Datatype *part : {&run, &row})
-    if (*part != MPI_DATATYPE_NULL)
-      MPI_Type_free(part);
-  return made ? all : MPI_DATATYPE_NULL;
+Status MpiCollective::bindAllToAll() {
+  const auto own = size_t(member), members = message->group.size();
+  const int64_t each = message->bytes / int64_t(members) / message->blocks();
+  PP_TRY(useUnit({each, message->bytes}, message->bytes));
+  for (int64_t i = 0; i < message->blocks(); ++i) {
+    Segment segment;
+    for (size_t k = 0; k < members; ++k) {
+      const int64_t packed = (i * int64_t(members) + int64_t(k)) * each;
+      const Block given = message->block(own, k, i), taken = message->block(k, own, i);
+      segment.counts.push_back(int(each / unit));
+      segment.places.push_back(int((message->toColumns ? packed : given.give) / unit));
+      segment.inPlaces.push_back(int((message->toColumns ? taken.take : packed) / unit));
+    }
+    segment.inCounts = segment.counts;
+    segments.push_back(std::move(segment));
+  }
+  partBytes = message->bytes;
+  return {};
 }
 
-Status MpiCollective::bindAllToAll() {
+void MpiCollective::pack(bool gives) {
   const auto own = size_t(member);
-  for (size_t k = 0; k < message->group.size(); ++k)
-    for (bool gives : {true, false}) {
-      std::vector<MPI_Aint> places;
-      Block block{};
-      for (int64_t i = 0; i < message->blocks(); ++i) {
-        block = gives ? message->block(own, k, i) : message->block(k, own, i);
-        places.push_back(MPI_Aint(gives ? block.give : block.take));
-      }
-      MPI_Datatype made = makeRows(places, block.rows, block.bytes, gives ? block.giveStride : block.takeStride);
-      if (made == MPI_DATATYPE_NULL)
-        return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
-      (gives ? giveTypes : takeTypes).push_back(made);
+  char *packed = parts;
+  for (int64_t i = 0; i < message->blocks(); ++i)
+    for (size_t k = 0; k < message->group.size(); ++k) {
+      const Block block = gives ? message->block(own, k, i) : message->block(k, own, i);
+      char *rows = static_cast<char *>(gives ? shard : data) + (gives ? block.give : block.take);
+      for (int64_t row = 0; row < block.rows; ++row, packed += block.bytes)
+        if (gives)
+          memcpy(packed, rows + row * block.giveStride, size_t(block.bytes));
+        else
+          memcpy(rows + row * block.takeStride, packed, size_t(block.bytes));
     }
-  ones.assign(message->group.size(), 1);
-  zeros.assign(message->group.size(), 0);
-  return {};
+}
+
+int MpiCollective::postAllToAll() {
+  const bool packs = message->toColumns;
+  if (packs)
+    pack(true);
+  int code = MPI_SUCCESS;
+  for (size_t i = 0; i < segments.size() && code == MPI_SUCCESS; ++i)
+    code = MPI_Ialltoallv(packs ? parts : shard, segments[i].counts.data(), segments[i].places.data(), type,
+                          packs ? data : parts, segments[i].inCounts.data(), segments[i].inPlaces.data(), type, comm,
+                          &requests[i]);
+  return code;
 }
 
 Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm groupComm, bool isRendezvous) {
@@ -223,7 +237,17 @@ Status MpiCollective::bind(const MessageSpec &spec, int32_t rank, MPI_Comm group
   return {};
 }
 
-/// One type for all segments, the same at all members: words where all of them are made of words.
+Status MpiCollective::useUnit(const std::vector<int64_t> &places, int64_t most) {
+  unit = mpiUnit(places, most);
+  type = unit == 8 ? MPI_INT64_T : MPI_BYTE;
+  if (unit > 8 &&
+      (MPI_Type_contiguous(int(unit), MPI_BYTE, &type) != MPI_SUCCESS || MPI_Type_commit(&type) != MPI_SUCCESS))
+    unit = 0;
+  if (unit == 0)
+    return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
+  return {};
+}
+
 Status MpiCollective::cut(const std::vector<Round> &rounds, int64_t mine, int64_t longest) {
   size_t members = message->group.size();
   int64_t shardPlace = 0;
@@ -231,13 +255,7 @@ Status MpiCollective::cut(const std::vector<Round> &rounds, int64_t mine, int64_
   for (const Round &round : rounds)
     for (const Run &run : round)
       places.insert(places.end(), {run.begin, run.begin + run.bytes});
-  int64_t unit = mpiUnit(places, longest * int64_t(members));
-  type = unit == 8 ? MPI_INT64_T : MPI_BYTE;
-  if (unit > 8 &&
-      (MPI_Type_contiguous(int(unit), MPI_BYTE, &type) != MPI_SUCCESS || MPI_Type_commit(&type) != MPI_SUCCESS))
-    unit = 0;
-  if (unit == 0)
-    return invalid(describe(*message), " is too long for MPI: ", message->bytes, " bytes");
+  PP_TRY(useUnit(places, longest * int64_t(members)));
   for (const Round &round : rounds) {
     Segment segment;
     const Run own = round[size_t(member)];
@@ -302,8 +320,7 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
                        : MPI_Iallgather(data, count, type, parts, count, type, comm, &requests[0]);
     break;
   case Kind::AllToAll:
-    code = MPI_Ialltoallw(shard, ones.data(), zeros.data(), giveTypes.data(), data, ones.data(), zeros.data(),
-                          takeTypes.data(), comm, &requests[0]);
+    code = postAllToAll();
     break;
   default:
     code = isInTurns() ? postShares(0, requests[0]) : postShards();
@@ -312,6 +329,11 @@ int MpiCollective::post(void *whole, void *own, SumScratch &sums) {
 }
 
 bool MpiCollective::goesOn(int &code) {
+  if (message->kind == Kind::AllToAll) {
+    if (!message->toColumns)
+      pack(false);
+    endSum();
+  }
   if (sources.empty())
     return false;
   char *sum = static_cast<char *>(message->isSharded() ? shard : data);
