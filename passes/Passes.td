@@ -44,8 +44,8 @@ def CutSequences : PpPass<"cut-sequences", "actions"> {
   let description = [{
     `%o, %lse = nn.attention %q, (%k, %v)` ~~> `%a = nn.gather_runs %k over <context>`, the same of %v, and
     `nn.attention %q, (%a, %b) {zigzag = 2}` on half the rows; with `attention heads` of the mesh q, k and v go through
-    `nn.runs_to_heads`, and `%o` of the own heads through `nn.heads_to_runs`. Programs without a mesh, or with
-    `context = 1`, stay as they are.
+    `nn.runs_to_heads`, and `%o` of the own heads through `nn.heads_to_runs`; fewer heads of keys than devices through
+    `nn.repeat_heads` first. Programs without a mesh, or with `context = 1`, stay as they are.
   }];
   let dependentDialects = ["::pp::nn::NnDialect"];
 }

@@ -234,6 +234,10 @@ int32_t pp_cross_entropy_dz(pp_rank_t *, int32_t op, const void *z, const int32_
 int32_t pp_slice_columns(pp_rank_t *, int32_t op, const void *x, void *y);
 /// columns [start, start+width) of y[T,total] = x[T,width]; the other columns are left. dims T total start width.
 int32_t pp_place_columns(pp_rank_t *, int32_t op, const void *x, void *y);
+/// y[T,n,d] = x[T,d], n copies side by side. dims T d n.
+int32_t pp_repeat_heads(pp_rank_t *, int32_t op, const void *x, void *y);
+/// y[T,d] = the sum of x[T,n,d] over its n copies, added in acc in their order, rounded once. dims T d n.
+int32_t pp_sum_heads(pp_rank_t *, int32_t op, const void *x, void *y);
 
 /// y = x, n elements of e. dims n.
 int32_t pp_copy(pp_rank_t *, int32_t op, const void *x, void *y);

@@ -1,4 +1,4 @@
-// Attention: whole or over chunks of keys, partial results and their merge, and the gradients of each part.
+// Attention: whole or over chunks of keys, partial results and their merge, gradients of each part, copies of heads.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_DIALECT_NNATTENTIONOPS_TD
 #define PP_DIALECT_NNATTENTIONOPS_TD
@@ -115,6 +115,24 @@ def AttentionBwdOp : Nn_KernelOp<"attention_bwd", ["params", "flags", "lists", "
     `:` functional-type(operands, results)
   }];
   let extraClassDeclaration = Nn_KeyLists.declaration;
+}
+
+def RepeatHeadsOp : Nn_ForwardOp<"repeat_heads"> {
+  let summary = "each of `heads` heads of x `times` times, copies side by side";
+  let description = [{
+    Where devices exchange heads and there are fewer heads of keys than devices: each device then gets the head that its
+    queries read. The gradient of a head is the sum of those of its copies, `sum_heads`.
+  }];
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, I64Attr:$times);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+}
+
+def SumHeadsOp : Nn_KernelOp<"sum_heads"> {
+  let summary = "for each of `heads` heads the sum of its `times` copies side by side in x, rounded once";
+  let arguments = (ins Nn_Tensor:$x, I64Attr:$heads, I64Attr:$times);
+  let results = (outs Nn_Tensor:$y);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
 #endif // PP_DIALECT_NNATTENTIONOPS_TD

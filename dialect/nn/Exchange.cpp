@@ -1,4 +1,4 @@
-// Shapes of what devices of one rank hand each other, and of the views beside it.
+// Shapes of what devices of one rank hand each other, and of the views and copies beside it.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "dialect/nn/Shapes.h"
 
@@ -125,6 +125,35 @@ INFER(RunsToHeadsOp) { return runsAndHeads({"runs_to_heads", loc}, a, /*toHeads=
 
 INFER(HeadsToRunsOp) { return runsAndHeads({"heads_to_runs", loc}, a, /*toHeads=*/false, types); }
 
+/// Heads, and as many with copies of each behind it.
+template <typename Adaptor>
+static LogicalResult copiesOfHeads(Check check, Adaptor a, bool makes, SmallVectorImpl<Type> &types) {
+  Value x = a.getX();
+  auto heads = static_cast<int64_t>(a.getHeads()), times = static_cast<int64_t>(a.getTimes());
+  if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", x)))
+    return failure();
+  if (times < 1)
+    return emitOptionalError(check.loc, "`", check.op, "` expects at least 1 copy of each head, got ", times);
+  if (failed(check.heads("x", widthOf(x), makes ? heads : heads * times, /*even=*/false)))
+    return failure();
+  types.push_back(withWidth(x, makes ? widthOf(x) * times : widthOf(x) / times));
+  return success();
+}
+
+INFER(RepeatHeadsOp) { return copiesOfHeads({"repeat_heads", loc}, a, /*makes=*/true, types); }
+
+INFER(SumHeadsOp) { return copiesOfHeads({"sum_heads", loc}, a, /*makes=*/false, types); }
+
+/// dims T d n: heads of all tokens, their width, copies of each.
+template <typename Op> static Dims dimsOfCopies(Op op, Value few) {
+  int64_t width = widthOf(few) / static_cast<int64_t>(op.getHeads());
+  return {elementsOf(few) / width, width, static_cast<int64_t>(op.getTimes())};
+}
+Dims RepeatHeadsOp::dims() { return dimsOfCopies(*this, getX()); }
+double RepeatHeadsOp::flops() { return 0; }
+Dims SumHeadsOp::dims() { return dimsOfCopies(*this, getY()); }
+double SumHeadsOp::flops() { return elementsOf(getX()); }
+
 INFER(TakePieceOp) {
   Check check{"take_piece", loc};
   if (failed(check.operands(a, 1, 1)) || failed(check.numbers("x", a.getX())) || failed(check.rank("x", a.getX(), 1)))
@@ -248,6 +277,12 @@ LogicalResult RunsToHeadsOp::differentiate(Gradients &gradients) {
 LogicalResult HeadsToRunsOp::differentiate(Gradients &gradients) {
   if (Value dy = gradients.get(getY()))
     gradients.add(getLoc(), getX(), gradients.builder.create<RunsToHeadsOp>(getLoc(), dy, getAxes(), getMembers()));
+  return success();
+}
+
+LogicalResult RepeatHeadsOp::differentiate(Gradients &gradients) {
+  if (Value dy = gradients.get(getY()))
+    gradients.add(getLoc(), getX(), gradients.builder.create<SumHeadsOp>(getLoc(), dy, getHeads(), getTimes()));
   return success();
 }
 

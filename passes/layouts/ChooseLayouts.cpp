@@ -69,7 +69,8 @@ static bool isOfWholePart(Operation *op) { return op->getParentOfType<func::Func
 /// Of how many runs of columns the op reads each for itself: heads, or periods; 0 of other ops.
 static int64_t runsOfColumns(Operation *op) {
   return llvm::TypeSwitch<Operation *, int64_t>(op)
-      .Case<nn::RmsnormOp, nn::RopeOp>([](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
+      .Case<nn::RmsnormOp, nn::RopeOp, nn::RepeatHeadsOp>(
+          [](auto heads) { return static_cast<int64_t>(heads.getHeads()); })
       .Case([](nn::SplitOp split) { return static_cast<int64_t>(split.getPeriods()); })
       .Default([](Operation *) { return int64_t(0); });
 }
@@ -178,7 +179,7 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
         all.push_back(layout);
     };
     bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
-    if (isGathered && isa<nn::RunsToHeadsOp>(op)) // gathered behind it heads would be in another order
+    if (isGathered && isa<nn::RunsToHeadsOp, nn::RepeatHeadsOp>(op)) // else heads would be in another order, or more
       return {DeviceLayout::of(LayoutKind::full)};
     if (first.kind == LayoutKind::partial || isGathered)
       add(DeviceLayout::of(LayoutKind::full));

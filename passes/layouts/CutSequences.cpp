@@ -12,6 +12,9 @@
 //           %t, %lse = attention %h, .. {heads = 2}
 //           %o = heads_to_runs %t over <context>                      tensor<2x16x64xf32>
 //
+// With fewer heads of keys than devices `repeat_heads` stands in front of their exchange: C / G neighbours, of G heads,
+// each get the head that their queries read. The copies live until they are sent.
+//
 // All else works row by row, and so on fewer rows. Of 2 C runs of a sequence device k has the k-th and the k-th from
 // its end, so that each sees as many keys (Grattafiori et al. 2024, 3.3.2).
 #include "analysis/Actions.h"
@@ -44,6 +47,9 @@ private:
   LogicalResult checkPart(func::FuncOp part);
   LogicalResult cut(func::FuncOp part);
   LogicalResult checkHeads(nn::AttentionOp attention);
+  /// Of the whole part's heads those of a device of the tensor axis, which has one of keys at least.
+  int64_t ownHeads(nn::AttentionOp attention, int64_t heads);
+  int64_t copiesOfKeys(nn::AttentionOp attention);
   Value gathered(Value keys);
   /// The op as a device runs it.
   FailureOr<Operation *> write(Operation &op);
@@ -85,20 +91,34 @@ LogicalResult SequenceCutter::checkProgram() {
   return success();
 }
 
-/// Of the heads of a device of the tensor axis each device of this one has as many.
+static int64_t headsOfKeys(nn::AttentionOp attention) {
+  return attention.getKvHeads() ? attention.getKvHeads() : attention.getHeads();
+}
+
+int64_t SequenceCutter::ownHeads(nn::AttentionOp attention, int64_t heads) {
+  bool isWhole = attention->getParentOfType<func::FuncOp>()->hasAttr(nn::kWholeAttr);
+  return std::max<int64_t>(heads / (isWhole ? 1 : program.sizeOf(Axis::tensor)), 1);
+}
+
+/// So many devices have queries of one head of keys.
+int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
+  return std::max<int64_t>(devices / ownHeads(attention, headsOfKeys(attention)), 1);
+}
+
+/// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.
 LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
-  int64_t others = program.sizeOf(Axis::tensor), heads = attention.getHeads();
-  int64_t keys = attention.getKvHeads() ? attention.getKvHeads() : heads;
-  if (failed(pp::checkHeads(attention, others)))
+  if (!attention->getParentOfType<func::FuncOp>()->hasAttr(nn::kWholeAttr) &&
+      failed(pp::checkHeads(attention, program.sizeOf(Axis::tensor))))
     return failure();
-  auto check = [&](int64_t own, StringRef what) -> LogicalResult {
-    if (own % devices == 0)
-      return success();
-    return attention.emitError() << "`attention = \"heads\"`: a device has " << own << " " << what
-                                 << "; `context = " << devices << "` does not divide them";
-  };
-  return failed(check(heads / others, "heads")) ? failure()
-                                                : check(std::max<int64_t>(keys / others, 1), "heads of keys");
+  int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, headsOfKeys(attention));
+  if (heads % devices != 0)
+    return attention.emitError() << "`attention = \"heads\"`: a device has " << heads
+                                 << " heads; `context = " << devices << "` does not divide them";
+  if (keys % devices != 0 && devices % keys != 0)
+    return attention.emitError() << "`attention = \"heads\"`: a device has " << keys
+                                 << " heads of keys; `context = " << devices
+                                 << "` neither divides them nor is a multiple of them";
+  return success();
 }
 
 LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
@@ -134,16 +154,18 @@ FailureOr<Operation *> SequenceCutter::write(Operation &op) {
 /// An attention, or a sink around it: both see whole sequences, and what reads their result own rows.
 FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
   Location loc = op.getLoc();
-  auto ownHeads = [&](Value value) -> Value { return builder.create<nn::RunsToHeadsOp>(loc, value, axes, devices); };
   SmallVector<Value> operands;
   NamedAttrList attributes(op.getAttrs());
   if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
-    auto divide = [&](StringRef name, int64_t heads) {
-      if (heads > 0)
-        attributes.set(name, builder.getI64IntegerAttr(heads / devices));
+    int64_t copies = copiesOfKeys(attention), keys = headsOfKeys(attention);
+    attributes.set("heads", builder.getI64IntegerAttr(attention.getHeads() / devices));
+    if (attention.getKvHeads())
+      attributes.set("kv_heads", builder.getI64IntegerAttr(keys * copies / devices));
+    auto exchanged = [&](Value value) -> Value {
+      if (copies > 1 && value != attention.getQ())
+        value = builder.create<nn::RepeatHeadsOp>(loc, value, keys, copies);
+      return builder.create<nn::RunsToHeadsOp>(loc, value, axes, devices);
     };
-    divide("heads", attention.getHeads());
-    divide("kv_heads", attention.getKvHeads());
     if (nn::DropoutAttr its = attention.getDropoutAttr())
       attributes.set("dropout", nn::DropoutAttr::get(builder.getContext(), its.getRate(), its.getSite(), its.getSites(),
                                                      its.getLength(), axes));
@@ -151,7 +173,7 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
     for (Value value : op.getOperands()) {
       bool isData = cast<RankedTensorType>(value.getType()).getElementType().isInteger(32);
       Value &form = made[value];
-      form = form ? form : isData ? gathered(value) : ownHeads(value);
+      form = form ? form : isData ? gathered(value) : exchanged(value);
       operands.push_back(form);
     }
   } else {

@@ -27,9 +27,8 @@ DeviceLayout DeviceLayout::transposed() const {
 std::string DeviceLayout::text() const {
   static constexpr llvm::StringRef kNames[] = {"none", "full", "copy", "shard", "rows", "partial"};
   std::string text = kNames[static_cast<size_t>(kind)].str();
-  if (kind != LayoutKind::shard)
-    return text;
-  text += " " + std::to_string(dim);
+  if (kind == LayoutKind::shard)
+    text += " " + std::to_string(dim);
   if (runs > 1)
     text += ", " + std::to_string(runs) + " runs";
   if (copies > 1)
@@ -246,6 +245,12 @@ static Results attentionBwd(AttentionBwdOp op, const Operands &given) {
   return results;
 }
 
+/// Copies of each head of a device, or their sum.
+static Results copiesOfHeads(Operation *op, const Operands &given) {
+  const DeviceLayout &x = given.layouts.front();
+  return given.isColumns(op->getOperand(0)) && x.runs == 1 ? one(x) : Results();
+}
+
 /// Parts of an attention and what joins them: columns and their statistics, head by head.
 static Results byHeads(Operation *op, const Operands &given) {
   for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts)) {
@@ -354,6 +359,7 @@ static Results distributed(Operation *op, const Operands &given) {
       .Case([&](PlaceColumnsOp place) { return placeColumns(place, given); })
       .Case([&](AttentionOp attentionOp) { return attention(attentionOp, given); })
       .Case([&](AttentionBwdOp backward) { return attentionBwd(backward, given); })
+      .Case<RepeatHeadsOp, SumHeadsOp>([&](Operation *heads) { return copiesOfHeads(heads, given); })
       .Case<AttentionMergeOp, AttentionDeltaOp, SinkOp, SinkBwdOp>(
           [&](Operation *heads) { return byHeads(heads, given); })
       .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp>(

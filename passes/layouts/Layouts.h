@@ -19,10 +19,11 @@ struct DeviceLayout {
     partial, ///< it is the sum of what they have
   };
   Kind kind = Kind::full;
-  int64_t dim = 0;    ///< of a shard
-  int64_t runs = 1;   ///< of a shard: the dimension is so many blocks, each cut for itself (q|k|v)
-  int64_t copies = 1; ///< of a shard: each piece is on so many neighbours
-  /// Of a shard with copies: what the neighbours have of their piece.
+  int64_t dim = 0; ///< of a shard
+  /// Of a shard: the dimension is so many blocks, each cut for itself (q|k|v). Of rows with copies: so many heads.
+  int64_t runs = 1;
+  int64_t copies = 1; ///< of a shard: each piece is on so many neighbours; of rows: so many of each head side by side
+  /// With copies: what the neighbours have of their piece.
   Kind among = Kind::full;
 
   static DeviceLayout of(Kind kind) { return {kind}; }

@@ -30,6 +30,12 @@ struct Expected {
         return false;
     return true;
   }
+  DeviceLayout of(Value value) const {
+    for (auto [operand, layout] : llvm::zip(op->getOperands(), layouts))
+      if (operand == value)
+        return layout;
+    return kAny;
+  }
   bool allAre(const DeviceLayout &wanted) const { return are(op->getOperands(), wanted); }
   /// Each result so.
   Results give(bool fits, const DeviceLayout &layout) const {
@@ -54,13 +60,26 @@ template <typename Op> static bool countsHeads(Op op, bool byHeads) {
          byHeads == (dropout.getHeadsBy() && llvm::is_contained(dropout.getHeadsBy().getAxes(), Axis::context));
 }
 
+/// Rows in which copies of each head lie side by side.
+static DeviceLayout rowsWithCopies(int64_t heads, int64_t times, LayoutKind among) {
+  return times > 1 ? DeviceLayout{LayoutKind::rows, 0, heads, times, among} : kOwn;
+}
+
+/// Of the own heads of keys: as many on each device, or the one that the own queries read, which neighbours have, too.
+template <typename Op> static DeviceLayout headsOfKeys(Op op, const Expected &given) {
+  DeviceLayout layout = given.of(op.getKv().front());
+  int64_t keys = op.getKvHeads() ? op.getKvHeads() : op.getHeads();
+  bool isCopied = keys == 1 && layout == DeviceLayout::shard(2, 1, layout.copies, LayoutKind::copy);
+  return isCopied ? layout : kHeads;
+}
+
 /// Own queries and all keys, or whole sequences of the own heads.
 static Results attention(AttentionOp op, const Expected &given) {
   bool byHeads = given.layouts.front() == kHeads;
   if (!countsHeads(op, byHeads))
     return {};
   if (byHeads)
-    return op.getZigzag() == 0 && given.are(op.getKv(), kHeads)
+    return op.getZigzag() == 0 && given.are(op.getKv(), headsOfKeys(op, given))
                ? Results(SmallVector<DeviceLayout>{kHeads, kHeadStatistics})
                : Results();
   return given.give(op.getZigzag() > 0 && given.are(op.getQ(), kOwn) && given.are(op.getKv(), kAll), kOwn);
@@ -72,9 +91,13 @@ static Results attentionBwd(AttentionBwdOp op, const Expected &given) {
     return {};
   if (byHeads) {
     bool statistics = given.are({op.getLse(), op.getDelta()}, kHeadStatistics);
-    bool rest = given.are(op.getQ(), kHeads) && given.are(op.getKv(), kHeads) && given.are(op.getKvAcc(), kHeads) &&
-                (!op.getAcc() || given.are(op.getAcc(), kHeads));
-    return given.give(op.getZigzag() == 0 && statistics && rest, kHeads);
+    DeviceLayout keys = headsOfKeys(op, given);
+    bool rest = given.are(op.getQ(), kHeads) && given.are(op.getKv(), keys) &&
+                given.are(op.getKvAcc(), keys.transposed()) && (!op.getAcc() || given.are(op.getAcc(), kHeads));
+    Results results = given.give(op.getZigzag() == 0 && statistics && rest, keys.transposed());
+    if (results)
+      results->front() = kHeads;
+    return results;
   }
   SmallVector<Value> own = {op.getDout(), op.getQ(), op.getLse(), op.getDelta()};
   if (op.getAcc())
@@ -133,6 +156,12 @@ static Results ofOp(Operation *op, const Expected &given) {
         return given.layouts.front() == kHeads ? given.give(given.allAre(kHeads), kHeadStatistics)
                                                : given.give(given.allAre(kOwn), kOwn);
       })
+      .Case([&](RepeatHeadsOp it) {
+        return given.give(given.allAre(kOwn), rowsWithCopies(it.getHeads(), it.getTimes(), LayoutKind::copy));
+      })
+      .Case([&](SumHeadsOp it) {
+        return given.give(given.allAre(rowsWithCopies(it.getHeads(), it.getTimes(), LayoutKind::partial)), kOwn);
+      })
       .Case([&](PlacePieceOp it) { return given.give(given.are(it.getX(), kHeadVector), kTerm); })
       .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp, RmsnormOp, RmsnormRebuildOp, RmsnormBwdOp>(
           [&](Operation *it) { return rowByRow(it, given.layouts); })
@@ -152,11 +181,17 @@ static Results ofOp(Operation *op, const Expected &given) {
 static Results exchange(Operation *op, AxesAttr axes, const Expected &given) {
   const DeviceLayout &x = given.layouts.front();
   if (!llvm::is_contained(axes.getAxes(), Axis::context))
-    return given.give(x != kHeads || !isa<AllGatherOp, TakeColumnsOp>(op), x);
-  if (isa<RunsToHeadsOp>(op))
-    return given.give(x == kOwn, kHeads);
-  if (isa<HeadsToRunsOp>(op))
-    return given.give(x == kHeads, kOwn);
+    return given.give((x != kHeads && x.copies == 1) || !isa<AllGatherOp, TakeColumnsOp>(op), x);
+  if (auto toHeads = dyn_cast<RunsToHeadsOp>(op)) { // of heads with copies one is each device's
+    auto members = static_cast<int64_t>(toHeads.getMembers());
+    bool isCopied = x.copies > 1 && x == rowsWithCopies(members / x.copies, x.copies, LayoutKind::copy);
+    return given.give(x == kOwn || isCopied, isCopied ? DeviceLayout::shard(2, 1, x.copies, LayoutKind::copy) : kHeads);
+  }
+  if (auto back = dyn_cast<HeadsToRunsOp>(op)) {
+    bool isCopied = x.copies > 1 && x == DeviceLayout::shard(2, 1, x.copies, LayoutKind::partial);
+    return given.give(x == kHeads || isCopied,
+                      rowsWithCopies(static_cast<int64_t>(back.getMembers()) / x.copies, x.copies, x.among));
+  }
   if (isa<TakePieceOp>(op))
     return given.give(x == kAll, kHeadVector);
   bool gathers = isa<GatherRunsOp>(op);

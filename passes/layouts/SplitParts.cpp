@@ -222,7 +222,7 @@ void PartSplitter::adaptAttributes(Operation *op, const LayoutChoice::Step &step
       attributes.set("kv_heads", OpBuilder(op).getI64IntegerAttr(heads.getHeads()));
     divide("heads", step.operands[0]);
     divide("kv_heads", step.operands[1]);
-  } else if (isa<nn::RopeOp, nn::RmsnormOp>(op)) {
+  } else if (isa<nn::RopeOp, nn::RmsnormOp, nn::RepeatHeadsOp>(op)) {
     divide("heads", *cut);
   } else if (auto split = dyn_cast<nn::SplitOp>(op)) {
     if (split.getPeriods() > 1)

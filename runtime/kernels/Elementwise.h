@@ -1,4 +1,4 @@
-// Loops over flat arrays: gelu, swiglu, glu, add, add_bias, scale, copies of columns, zero, accumulate, round.
+// Loops over flat arrays: gelu, swiglu, glu, add, add_bias, scale, copies of columns and heads, zero, sums, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // `#pragma omp simd` promises no dependence between iterations; iteration i touches index i alone, so every alias that
@@ -241,6 +241,32 @@ template <class E> pp_status_t place_columns(const PreparedOp &op, void *const *
   int64_t total = op.dims[1], start = op.dims[2], width = op.dims[3];
   for (int64_t t = 0; t < op.dims[0]; ++t)
     memcpy(y + t * total + start, x + t * width, size_t(width) * sizeof(E));
+  return PP_OK;
+}
+
+template <class E> pp_status_t repeat_heads(const PreparedOp &op, void *const *arguments) {
+  const E *x = in<E>(arguments[0]);
+  E *y = out<E>(arguments[1]);
+  int64_t width = op.dims[1], times = op.dims[2];
+  for (int64_t t = 0; t < op.dims[0]; ++t)
+    for (int64_t k = 0; k < times; ++k)
+      memcpy(y + (t * times + k) * width, x + t * width, size_t(width) * sizeof(E));
+  return PP_OK;
+}
+
+template <class E> pp_status_t sum_heads(const PreparedOp &op, void *const *arguments) {
+  int64_t width = op.dims[1], times = op.dims[2];
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const E *x = in<E>(arguments[0]) + t * times * width;
+    E *y = out<E>(arguments[1]) + t * width;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      Acc<E> sum = Acc<E>(get(x, i));
+      for (int64_t k = 1; k < times; ++k)
+        sum += Acc<E>(get(x, k * width + i));
+      put(y, i, sum);
+    }
+  }
   return PP_OK;
 }
 

@@ -301,6 +301,10 @@ int32_t pp_slice_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { 
 
 int32_t pp_place_columns(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(place_columns, x, y); }
 
+int32_t pp_repeat_heads(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(repeat_heads, x, y); }
+
+int32_t pp_sum_heads(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(sum_heads, x, y); }
+
 int32_t pp_copy(pp_rank_t *rank, int32_t op, const void *x, void *y) { return PP_RUN(copy, x, y); }
 
 int32_t pp_zero(pp_rank_t *rank, int32_t op, void *y) { return PP_RUN(zero, y); }

@@ -74,6 +74,8 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::cross_entropy_dz, cross_entropy_dz<E>);
   set(Kernel::slice_columns, slice_columns<E>);
   set(Kernel::place_columns, place_columns<E>);
+  set(Kernel::repeat_heads, repeat_heads<E>);
+  set(Kernel::sum_heads, sum_heads<E>);
   set(Kernel::copy, copy<E>);
   set(Kernel::zero, zero<E>);
   set(Kernel::accumulate, accumulate<E>);

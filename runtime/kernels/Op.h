@@ -97,6 +97,8 @@ enum OpFlag : uint32_t {
   X(cross_entropy_dz, 4, 1, Counted)                                                                                   \
   X(slice_columns, 4, 0, 0)                                                                                            \
   X(place_columns, 4, 0, 0)                                                                                            \
+  X(repeat_heads, 3, 0, 0)                                                                                             \
+  X(sum_heads, 3, 0, 0)                                                                                                \
   X(copy, 1, 0, 0)                                                                                                     \
   X(zero, 1, 0, 0)                                                                                                     \
   X(accumulate, 1, 0, 0)                                                                                               \

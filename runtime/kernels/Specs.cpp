@@ -300,6 +300,7 @@ double Kernels::flops(const OpSpec &spec) {
     return 8 * d[0] * d[1];
   case Kernel::combine:
   case Kernel::scale_rows:
+  case Kernel::sum_heads:
     return size;
   case Kernel::scale_rows_bwd:
     return 3 * size;

@@ -1,4 +1,4 @@
-// Kernels over flat arrays: gelu, swiglu, glu, add, columns, copies, zero, accumulate, round.
+// Kernels over flat arrays: gelu, swiglu, glu, add, columns, copies, sums of heads, zero, accumulate, round.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 // A thread computes one pack of 16 bytes. It reads all it needs before it writes, and touches no other's elements, so
@@ -268,6 +268,46 @@ template <class E> pp_status_t place_columns(const PreparedOp &op, void *const *
              aligned(to, arguments[0]) && (total | width) % packOf<E> == 0);
 }
 
+/// Element i of y[T,n,d] is that of x[T,d].
+template <class E> struct Repeated {
+  using Element = E;
+  const E *x;
+  E *y;
+  int64_t width, times;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t copy = quotient(i, width), head = quotient(copy, times);
+    store<W>(y + i, load<W>(x + head * width + (i - copy * width)));
+  }
+};
+template <class E> pp_status_t repeat_heads(const PreparedOp &op, void *const *arguments) {
+  int64_t width = op.dims[1], times = op.dims[2];
+  return map(op, Repeated<E>{in<E>(arguments[0]), out<E>(arguments[1]), width, times}, op.dims[0] * times * width,
+             aligned(arguments[0], arguments[1]) && width % packOf<E> == 0);
+}
+
+template <class E> struct SumOfCopies {
+  using Element = E;
+  const E *x;
+  E *y;
+  int64_t width, times;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t head = quotient(i, width);
+    const E *first = x + head * times * width + (i - head * width);
+    auto sum = load<W>(first);
+    for (int64_t k = 1; k < times; ++k) {
+      auto next = load<W>(first + k * width);
+      for (int j = 0; j < W; ++j)
+        sum.v[j] += next.v[j];
+    }
+    store<W>(y + i, sum);
+  }
+};
+template <class E> pp_status_t sum_heads(const PreparedOp &op, void *const *arguments) {
+  int64_t width = op.dims[1], times = op.dims[2];
+  return map(op, SumOfCopies<E>{in<E>(arguments[0]), out<E>(arguments[1]), width, times}, op.dims[0] * width,
+             aligned(arguments[0], arguments[1]) && width % packOf<E> == 0);
+}
+
 template <class E> pp_status_t copy(const PreparedOp &op, void *const *arguments) {
   int64_t n = op.dims[0];
   return map(op, Columns<E>{in<E>(arguments[0]), out<E>(arguments[1]), n, n, n}, n,
@@ -325,6 +365,8 @@ Body pp::elementwiseBody(Kernel kernel, Type type) {
     PP_BODY_OF(dropout)
     PP_BODY_OF(slice_columns)
     PP_BODY_OF(place_columns)
+    PP_BODY_OF(repeat_heads)
+    PP_BODY_OF(sum_heads)
     PP_BODY_OF(copy)
     PP_BODY_OF(zero)
     PP_BODY_OF(accumulate)

@@ -666,6 +666,34 @@ func.func @heads_back(%x: tensor<2x8x8xf32>) {
 
 // -----
 
+func.func @repeated(%x: tensor<2x8x9xf32>) {
+  // expected-error@+2 {{`repeat_heads` expects x's width to be a multiple of 2 heads, got 9}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.repeat_heads %x {heads = 2 : i64, times = 2 : i64} : (tensor<2x8x9xf32>) -> tensor<2x8x18xf32>
+  return
+}
+
+// -----
+
+func.func @no_copies(%x: tensor<2x8x8xf32>) {
+  // expected-error@+2 {{`repeat_heads` expects at least 1 copy of each head, got 0}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.repeat_heads %x {heads = 2 : i64, times = 0 : i64} : (tensor<2x8x8xf32>) -> tensor<2x8x0xf32>
+  return
+}
+
+// -----
+
+// Two heads with three copies each are six.
+func.func @summed(%x: tensor<2x8x8xf32>) {
+  // expected-error@+2 {{`sum_heads` expects x's width to be a multiple of 6 heads, got 8}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.sum_heads %x {heads = 2 : i64, times = 3 : i64} : (tensor<2x8x8xf32>) -> tensor<2x8x2xf32>
+  return
+}
+
+// -----
+
 func.func @pieces(%x: tensor<9xf32>) {
   // expected-error@+2 {{`take_piece`: 2 devices do not divide the 9 elements of x}}
   // expected-error@+1 {{failed to infer returned types}}

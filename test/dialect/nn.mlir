@@ -256,6 +256,10 @@ func.func @exchanges(%x: tensor<2x8x16xf32>, %s: tensor<4xf32>, %rows: tensor<2x
   %i = nn.runs_to_heads %h over <context> {members = 2 : i64} : (tensor<2x8x16xf32>) -> tensor<2x16x8xf32>
   // CHECK: nn.heads_to_runs %{{.*}} over <context> {kept, members = 2 : i64} : {{.*}} -> tensor<2x8x16xf32>
   %j = nn.heads_to_runs %i over <context> {kept, members = 2 : i64} : (tensor<2x16x8xf32>) -> tensor<2x8x16xf32>
+  // CHECK: nn.repeat_heads %{{.*}} {heads = 2 : i64, times = 3 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x48xf32>
+  %o = nn.repeat_heads %h {heads = 2 : i64, times = 3 : i64} : (tensor<2x8x16xf32>) -> tensor<2x8x48xf32>
+  // CHECK: nn.sum_heads %{{.*}} {heads = 2 : i64, times = 3 : i64} : (tensor<2x8x48xf32>) -> tensor<2x8x16xf32>
+  %p = nn.sum_heads %o {heads = 2 : i64, times = 3 : i64} : (tensor<2x8x48xf32>) -> tensor<2x8x16xf32>
   // CHECK: nn.take_piece %{{.*}} over <context> {members = 2 : i64} : (tensor<4xf32>) -> tensor<2xf32>
   %t = nn.take_piece %s over <context> {members = 2 : i64} : (tensor<4xf32>) -> tensor<2xf32>
   // CHECK: nn.place_piece %{{.*}} into %{{.*}} over <context> {members = 2 : i64} : {{.*}} -> tensor<4xf32>

@@ -482,6 +482,77 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
+// Heads of keys are repeated as one: 0 1 0 1 in place of 0 0 1 1, and the second device has the other's.
+!x = tensor<1x2x8xf32>
+!r = tensor<1x2x16xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 4, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%q: !r, %x: !x) -> !r attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %q over <context> {members = 4} : (!r) -> !h
+  %r = nn.repeat_heads %x {heads = 1, times = 2} : (!x) -> !r
+  // expected-error@below {{'nn.runs_to_heads' op in `s0.F` has no rule for `context = 4`: operand 0 is rows, 2 copies (copy)}}
+  %k = nn.runs_to_heads %r over <context> {members = 4} : (!r) -> !h
+  %o, %l = nn.attention %h, %k, %k {heads = 1, causal = true} : (!h, !h, !h) -> (!h, tensor<1x1x8xf32>)
+  %y = nn.heads_to_runs %o over <context> {members = 4} : (!h) -> !r
+  return %y : !r
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// They are repeated behind the exchange, by a device that has no whole head of them.
+!x = tensor<1x2x8xf32>
+!r = tensor<1x2x16xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 4, data 1, pipeline 1, attention heads>
+func.func private @s0.F(%q: !r, %x: !x) -> !r attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %q over <context> {members = 4} : (!r) -> !h
+  %k = nn.runs_to_heads %x over <context> {members = 4} : (!x) -> tensor<1x8x2xf32>
+  // expected-error@below {{'nn.repeat_heads' op in `s0.F` has no rule for `context = 4`: operand 0 is shard 2}}
+  %r = nn.repeat_heads %k {heads = 1, times = 2} : (tensor<1x8x2xf32>) -> !h
+  %o, %l = nn.attention %h, %r, %r {heads = 1, causal = true} : (!h, !h, !h) -> (!h, tensor<1x1x8xf32>)
+  %y = nn.heads_to_runs %o over <context> {members = 4} : (!h) -> !r
+  return %y : !r
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
+}
+
+// -----
+
+// The gradients of the copies are not added up: a product would take them for those of as many heads.
+!x = tensor<1x2x8xf32>
+!r = tensor<1x2x16xf32>
+!h = tensor<1x8x4xf32>
+#mesh = #pipeline.mesh<tensor 1, context 4, data 1, pipeline 1, attention heads>
+#w = #pipeline.weight<"w" : tensor<16x16xf32> declared <"w" zero>>
+func.func private @s0.B(%q: !r, %x: !x, %w: tensor<16x16xf32>) -> !r attributes {
+  pipeline.body = #pipeline.body<"s0" B>, pipeline.inputs = #pipeline.groups<act x 2, weight x 1>,
+  pipeline.results = #pipeline.groups<dact x 1>, pipeline.ties = array<i64: -1>} {
+  %h = nn.runs_to_heads %q over <context> {members = 4} : (!r) -> !h
+  %r = nn.repeat_heads %x {heads = 2, times = 2} : (!x) -> !r
+  %k = nn.runs_to_heads %r over <context> {members = 4} : (!r) -> !h
+  %o, %lse = nn.attention %h, %k, %k {heads = 1, causal = true} : (!h, !h, !h) -> (!h, tensor<1x1x8xf32>)
+  %d = nn.attention_delta %o, %o {heads = 1} : (!h, !h) -> tensor<1x1x8xf32>
+  %dq, %dk, %dv = nn.attention_bwd %o, %h, %lse, %d, %k, %k {heads = 1, causal = true}
+      : (!h, !h, tensor<1x1x8xf32>, tensor<1x1x8xf32>, !h, !h) -> (!h, !h, !h)
+  %b = nn.heads_to_runs %dk over <context> {members = 4} : (!h) -> !r
+  // expected-error@below {{'nn.linear_dx' op in `s0.B` has no rule for `context = 4`: operand 0 is rows, 2 runs, 2 copies (partial), operand 1 is copy}}
+  %y = nn.linear_dx %b, %w : (!r, tensor<16x16xf32>) -> !r
+  return %y : !r
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
 // Columns of the tensor axis are gathered behind the exchange of heads: a device has heads 0 and 2, or 1 and 3, and
 // takes them for 0 and 1, or 2 and 3.
 !x = tensor<1x4x16xf32>

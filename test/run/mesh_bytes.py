@@ -12,8 +12,9 @@
 # C devices of context have 1 / C of the tokens each, and of every layer (Grattafiori et al. 2024, section 3.3.2):
 #   F    two gathers, of k and v     B    the same unless `again = "nothing"` keeps them, and two scatters
 # or with `attention = "heads"` (Jacobs et al. 2023, DeepSpeed-Ulysses, 3.2), whole sequences of 1 / C of the heads, so
-# as many bytes of q, k, v, o and lse; `again = "nothing"` keeps o of the own rows, too:
-#   F    four all_to_all, of q, k, v and o     B    of their gradients, and unless it is kept o once more
+# as many bytes of q, k, v, o and lse, but of a head of keys at least; `again = "nothing"` keeps o of the own rows, too:
+#   F    four all_to_all, of q, k, v and o, where k and v have C heads at least, copies among them
+#   B    of their gradients, and unless it is kept o once more
 # An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that; an all_to_all
 # (C - 1) / C of what the device has.
 import json, random, subprocess, sys
@@ -34,8 +35,9 @@ class Case:
         share = self.context if self.swaps else 1
         heads, width = self.tensor * share * draw.choice((1, 2)), 2 * draw.choice((2, 4, 5))
         self.keys = draw.choice([count for count in range(1, heads + 1) if heads % count == 0 and
-                                 (count % (self.tensor * share) == 0 or
-                                  (share == 1 and self.tensor % count == 0))])
+                                 (count % self.tensor == 0 or self.tensor % count == 0) and
+                                 (max(count // self.tensor, 1) % share == 0 or
+                                  share % max(count // self.tensor, 1) == 0)])
         self.keys = self.keys if self.model == "llama" else heads
         self.heads, self.width, self.hidden = heads, width, heads * width
         self.ffn = self.tensor * draw.choice((8, 11, 16))
@@ -64,7 +66,7 @@ class Case:
         tokens, t = self.batch * self.length // self.context, self.tensor
         seen = self.context if self.again == "nothing" and not self.swaps else 1
         own = tokens // t if self.rows else tokens  # rows of the residual stream
-        keys = max(self.keys // t, 1) * self.width
+        keys = max(self.keys // t, self.context if self.swaps else 1) * self.width
         wide = 2 if self.model == "llama" else 1
         kept = [own * self.hidden * self.bytes] * 2 + [own * self.sums] * (2 if self.model == "llama" else 4)
         kept += [tokens * self.hidden // t * self.bytes] * 2 + [seen * tokens * keys * self.bytes] * 2
@@ -98,7 +100,8 @@ class Case:
         if last and t > 1:
             backward["ag"] += [3 * self.sums * tokens * (t - 1)]
         if self.swaps:
-            wide, narrow = tokens * self.hidden // t * self.bytes, tokens * self.keys // t * self.width * self.bytes
+            wide = tokens * self.hidden // t * self.bytes
+            narrow = tokens * max(self.keys // t, self.context) * self.width * self.bytes
             moved = [part * (self.context - 1) // self.context for part in (wide, wide, narrow, narrow)]
             forward["swaps"] = moved * layers
             backward["swaps"] = (moved + moved[:1] * (self.again != "nothing")) * layers

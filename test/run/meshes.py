@@ -56,7 +56,10 @@ CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
 # Slices, too: each is cut by itself, and a device has the keys of its heads of all slices before.
 SLICED = (("terapipe/model=gpt2", HEADS, dict(ranks=2, sequence=32)),
           ("slimpipe/exchange=true", HEADS, dict(ranks=2, sequence=32)))
-CONTEXT_HEADS += SLICED
+# And where there are fewer heads of keys than devices: neighbours have copies of one.
+COPIES = (("1f1b/kv_heads=1", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
+          ("slimpipe/exchange=true/kv_heads=1", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2, sequence=32)))
+CONTEXT_HEADS += SLICED + COPIES
 ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
     ("terapipe", HEADS | dict(tensor=2, data=2), dict(ranks=2, sequence=32, kv_heads=4)),
     ("slimpipe", HEADS, dict(ranks=4, sequence=48)),
@@ -66,6 +69,15 @@ ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
     ("slimpipe/model=gpt2", HEADS,
      {"ranks": 2, "sequence": 32, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
     ("terapipe", HEADS, {"ranks": 2, "sequence": 32, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
+    ("single/kv_heads=2", HEADS | dict(context=4), dict(ranks=1)),
+    ("single/kv_heads=3", HEADS | dict(context=6, data=2), dict(ranks=1, heads=6, hidden=24, sequence=24)),
+    ("1f1b/kv_heads=1", HEADS | dict(context=2, tensor=2, data=2, zero=1), dict(ranks=2)),
+    ("1f1b/kv_heads=2", HEADS | dict(tensor=2, again="all"), {"ranks": 2, "model.sinks": "true"}),
+    ("zb_v/kv_heads=1", HEADS | dict(context=4, again="nothing"), dict(ranks=2)),
+    ("helixpipe/kv_heads=1", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2)),
+    ("1f1b_recompute/kv_heads=2", HEADS | dict(context=4), {}), ("weipipe_prefetch/kv_heads=1", HEADS, dict(ranks=2)),
+    ("terapipe/kv_heads=2", HEADS | dict(context=4), {"ranks": 2, "sequence": 32, "model.head_norms": "true"}),
+    ("slimpipe_interleaved/exchange=true/kv_heads=1", HEADS, dict(ranks=2, sequence=48)),
     ("single", HEADS, dict(ranks=1)), ("single/model=gpt2", HEADS | dict(context=4), dict(ranks=1)),
     ("single/kv_heads=4", HEADS | dict(context=4), dict(ranks=1)),
     ("1f1b/model=gpt2", HEADS | dict(context=4), dict(ranks=2)), ("weipipe_prefetch", HEADS, dict(ranks=2)),
@@ -98,7 +110,9 @@ ALL_WHOLE = WHOLE + tuple(
     for part in ("head", "embed", "post", "qkv", "attn", "qkv, attn, post")
     for mesh in (dict(tensor=2), dict(tensor=2, sequence="true"), dict(tensor=2, data=2, zero=1))) + (
     ("helixpipe", "qkv", dict(tensor=2, sequence="true"), {}), ("1f1b", "qkv", dict(tensor=2, context=2), {}),
-    ("slimpipe/exchange=true/kv_heads=2", "post", dict(tensor=2), {}))
+    ("slimpipe/exchange=true/kv_heads=2", "post", dict(tensor=2), {}),
+    ("1f1b/kv_heads=2", "attn", HEADS | dict(tensor=2, context=4), {}),
+    ("1f1b/kv_heads=1", "qkv, attn", HEADS | dict(tensor=2, context=3, sequence="true"), dict(heads=3, hidden=24)))
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")
@@ -169,7 +183,7 @@ class Meshes:
         rows = {"mesh.tensor": 2, "mesh.sequence": "true"}
         for schedule, mesh in (("1f1b", rows), ("zb_v/model=gpt2", rows), ("1f1b_recompute", rows),
                                ("zb_v", {"mesh.context": 2}),
-                               ("zb_v", {"mesh.context": 2, "mesh.attention": "heads"}),
+                               ("zb_v/kv_heads=1", {"mesh.context": 2, "mesh.attention": "heads"}),
                                ("1f1b_recompute/model=gpt2", {"mesh.context": 2, "mesh.attention": "heads"})):
             runs = [self.runner.run(self.runner.compile(schedule=schedule, **SIZES | dict(ranks=2), **mesh, **{
                 "mesh.again": again}), 4, "threads", "rendezvous") for again in ("nothing", "inputs", "all")]
@@ -282,7 +296,7 @@ class Meshes:
         packed = documents.write_dataset(self.folder, "documents.safetensors", *documents.random_documents(3, 400, 30))
         drop = {"model": "gpt2", "model.embed_rate": 0.1, "model.residual_rate": 0.2, "model.attention_rate": 0.3}
         for what, defines, options in (
-            ("packed documents", {"data.documents": "true"}, ["--data", packed]),
+            ("packed documents", {"data.documents": "true", "kv_heads": 1}, ["--data", packed]),
             ("dropout", drop, ["--data", self.text]),
             ("shuffled epochs", {"data.documents": "true"}, ["--data", packed, "--shuffle", "--epochs", "2"]),
         ):
@@ -326,17 +340,22 @@ class Meshes:
 
     def rounded(self):
         """In 16 bits on two axes: as far from f64 as one device is."""
-        for model, precision in (("llama", "bf16"), ("gpt2", "bf16"), ("llama", "f16"), ("gpt2", "f16")):
-            sizes, off = SIZES | dict(model=model), []
-            exact = self.reference(2, dict(model=model))[0]
+        plain, copies = {"mesh.data": 2, "mesh.tensor": 2}, {"mesh.data": 2, "mesh.context": 2,
+                                                             "mesh.attention": "heads"}
+        for model, precision, keys, mesh in (("llama", "bf16", 2, plain), ("gpt2", "bf16", 2, plain),
+                                             ("llama", "f16", 2, plain), ("gpt2", "f16", 2, plain),
+                                             ("llama", "bf16", 1, copies), ("llama", "f16", 1, copies)):
+            shared, off = dict(model=model, kv_heads=keys), []
+            exact = self.reference(2, shared)[0]
             for values in (dict(schedule="single", ranks=1, microbatch=2 * SMALL["microbatch"]),
-                           dict(schedule="1f1b", ranks=2, **{"mesh.data": 2, "mesh.tensor": 2})):
-                program = self.runner.compile(**sizes | dict(precision=precision) | values)
+                           dict(schedule="1f1b", ranks=2) | mesh):
+                program = self.runner.compile(**SIZES | shared | dict(precision=precision) | values)
                 ours = self.runner.run(program, 1 if values["ranks"] == 1 else 8, "threads", "rendezvous", 1)[0]
                 off.append(sum((a - b) ** 2 for name in exact for a, b in zip(ours[name], exact[name])) ** 0.5)
             size = sum(value ** 2 for values in exact.values() for value in values) ** 0.5
             self.tally.check(off[1] <= 1.3 * off[0] < 0.03 * size,
-                             f"{model} in {precision}: from f64 {off[1] / size:.1e}, one device {off[0] / size:.1e}")
+                             f"{model} in {precision}, {list(mesh)}: from f64 {off[1] / size:.1e}, "
+                             f"one device {off[0] / size:.1e}")
 
     def faults(self):
         """What says where something went wrong names the device."""

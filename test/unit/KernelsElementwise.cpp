@@ -289,6 +289,28 @@ TEST(KernelsElementwise, AddAccumulateRound) {
   }
 }
 
+/// Copies of each head side by side, and their sum, which is rounded once: widths with and without whole packs.
+TEST(KernelsElementwise, CopiesOfHeads) {
+  for (Type type : allTypes)
+    for (size_t width : {1, 7, 16})
+      for (size_t times : {1, 2, 5}) {
+        size_t heads = 6;
+        std::vector<int64_t> dims = {int64_t(heads), int64_t(width), int64_t(times)};
+        Values few = rounded(type, random(heads * width, 1)), many = rounded(type, random(heads * width * times, 2));
+        Values copies(many.size()), sums(few.size());
+        for (size_t i = 0; i < many.size(); ++i) {
+          size_t source = i / (times * width) * width + i % width;
+          copies[i] = few[source];
+          sums[source] = i / width % times == 0 ? many[i] : rounded(accOf(type), {sums[source] + many[i]})[0];
+        }
+        Array y(type, many.size()), z(type, few.size());
+        OneOp("repeat_heads", type, dims)(pp_repeat_heads, Array(type, few), y);
+        expectEqual(y.get(), copies, "copies");
+        OneOp("sum_heads", type, dims)(pp_sum_heads, Array(type, many), z);
+        expectEqual(z.get(), rounded(type, sums), "sum");
+      }
+}
+
 TEST(KernelsElementwise, ColumnsCopyZero) {
   for (Type type : allTypes) {
     size_t t = 5, total = 13, start = 4, width = 6;
