@@ -128,20 +128,18 @@ LogicalResult MeshClause::setOfPart(ArrayRef<Name> parts, Name name, SMLoc at, c
   if (!is_contained(kPartOptions, name.text))
     return evaluator.fail(name.at, "`mesh of` a part has no option `" + name.text + "`", name.at,
                           thereAre(kPartOptions));
-  if (name.text == "again") {
-    pipeline::Again all = again;
+  if (name.text == "again" || name.text == "attention") {
+    pipeline::Again ofAll = again;
+    std::string ofAllAttention = attention;
+    SMLoc ofAllAt = attentionAt;
     if (failed(set(name, at, value)))
       return failure();
-    againOfPart = again == all ? againOfPart : name.at;
-    again = all;
-    return success();
-  }
-  if (name.text == "attention") {
-    std::string all = attention;
-    if (failed(set(name, at, value)))
-      return failure();
-    attentionOfPart = attention == all ? attentionOfPart : name.at;
-    attention = all;
+    for (const Name &part : parts)
+      if (name.text == "again")
+        againOfParts[part.text] = again;
+      else
+        attentionOfParts[part.text] = {attention, at};
+    again = ofAll, attention = ofAllAttention, attentionAt = ofAllAt;
     return success();
   }
   int64_t all = name.text == "tensor" ? size(Axis::tensor) : expert.value;
@@ -163,20 +161,24 @@ LogicalResult MeshClause::check() {
   auto refuse = [&](const Given &given, StringRef name, StringRef what) {
     return evaluator.fail(given.at, "`" + name + " = " + Twine(given.value) + "` is not built yet: " + what);
   };
-  if (size(Axis::context) > 1 && attention != "gather" && attention != "heads")
-    return evaluator.fail(attentionAt, "`attention = \"" + attention +
-                                           "\"` is not built yet: over `context` keys are gathered, \"gather\", or "
-                                           "heads exchanged, \"heads\"");
-  if (size(Axis::context) > 1 && attentionOfPart.isValid())
-    return evaluator.fail(attentionOfPart, "`attention` of one part is not built yet: all parts have that of the mesh");
+  auto checkAttention = [&](StringRef word, SMLoc at) -> LogicalResult {
+    if (size(Axis::context) == 1 || word == "gather" || word == "heads")
+      return success();
+    return evaluator.fail(at, "`attention = \"" + word +
+                                  "\"` is not built yet: over `context` keys are gathered, \"gather\", or heads "
+                                  "exchanged, \"heads\"");
+  };
+  if (failed(checkAttention(attention, attentionAt)))
+    return failure();
+  for (const auto &[part, its] : attentionOfParts)
+    if (failed(checkAttention(its.first, its.second)))
+      return failure();
   if (expert.value > 1)
     return refuse(expert, "expert", "no model has experts");
   if (zero.value > 1)
     return refuse(zero, "zero", "gradients are whole on every replica until they are summed");
   if (zero.value > 0 && size(Axis::data) * size(Axis::context) == 1)
     return evaluator.fail(zero.at, "`zero = 1`: no weight is on several devices");
-  if ((sequence.value || size(Axis::context) > 1) && againOfPart.isValid())
-    return evaluator.fail(againOfPart, "`again` of one part is not built yet: all parts have that of the mesh");
   if (sequence.value && size(Axis::tensor) == 1)
     return evaluator.fail(sequence.at, "`sequence = true` needs `tensor`; rows are cut over its devices");
   return success();
@@ -193,14 +195,28 @@ std::optional<int64_t> MeshClause::ranksPerNode(int64_t devicesPerNode) const {
   return std::nullopt;
 }
 
-void MeshClause::markParts(mlir::ModuleOp module) const {
-  if (size(Axis::tensor) == 1)
-    return;
+LogicalResult MeshClause::markParts(mlir::ModuleOp module) const {
+  mlir::Builder builder(module.getContext());
+  StringSet<> attends;
   for (auto function : module.getOps<mlir::func::FuncOp>()) {
-    auto part = function->getAttrOfType<mlir::StringAttr>(nn::kPartAttr);
-    if (wholeParts.contains(part ? part.getValue() : function.getName()))
-      function->setAttr(nn::kWholeAttr, mlir::UnitAttr::get(module.getContext()));
+    auto named = function->getAttrOfType<mlir::StringAttr>(nn::kPartAttr);
+    StringRef part = named ? named.getValue() : function.getName();
+    if (size(Axis::tensor) > 1 && wholeParts.contains(part))
+      function->setAttr(nn::kWholeAttr, builder.getUnitAttr());
+    auto its = againOfParts.find(part);
+    if (gathers() && its != againOfParts.end() && its->second != again)
+      function->setAttr(nn::kAgainAttr, builder.getStringAttr(pipeline::stringifyAgain(its->second)));
+    auto meeting = attentionOfParts.find(part);
+    if (size(Axis::context) > 1 && meeting != attentionOfParts.end() && meeting->second.first != attention)
+      function->setAttr(nn::kAttentionAttr, builder.getStringAttr(meeting->second.first));
+    if (!function.getOps<nn::AttentionOp>().empty())
+      attends.insert(part);
   }
+  for (const auto &[part, its] : attentionOfParts)
+    if (!attends.contains(part))
+      return evaluator.fail(its.second, "`mesh of " + part + " attention = \"" + its.first + "\"`: part `" + part +
+                                            "` has no `attention`");
+  return success();
 }
 
 pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *context) const {
@@ -209,8 +225,7 @@ pipeline::MeshAttr MeshClause::attribute(int64_t ranks, mlir::MLIRContext *conte
   SmallVector<int64_t> extents;
   for (Axis axis : order)
     extents.push_back(axis == Axis::pipeline ? ranks : size(axis));
-  bool gathers = sequence.value != 0 || size(Axis::context) > 1;
   return pipeline::MeshAttr::get(
-      context, order, extents, zero.value, sequence.value != 0, gathers ? again : pipeline::Again::nothing,
+      context, order, extents, zero.value, sequence.value != 0, gathers() ? again : pipeline::Again::nothing,
       size(Axis::context) > 1 && attention == "heads" ? pipeline::Meeting::heads : pipeline::Meeting::gather);
 }

@@ -7,6 +7,7 @@
 #include "frontend/evaluate/CommandLine.h"
 #include "llvm/ADT/StringSet.h"
 #include <array>
+#include <map>
 
 namespace pp {
 
@@ -30,8 +31,8 @@ public:
   int64_t replicas() const { return size(pipeline::Axis::data); }
   /// How many ranks are on a node of so many devices, 0 for all; nothing where the devices of a rank do not fill nodes.
   std::optional<int64_t> ranksPerNode(int64_t devicesPerNode) const;
-  /// Marks the parts whose weights `mesh of PART tensor = 1` leaves whole.
-  void markParts(mlir::ModuleOp module) const;
+  /// Says at the parts what `mesh of PART` says of them.
+  mlir::LogicalResult markParts(mlir::ModuleOp module) const;
   /// Null where each rank is one device.
   pipeline::MeshAttr attribute(int64_t ranks, mlir::MLIRContext *context) const;
 
@@ -46,6 +47,8 @@ private:
   mlir::LogicalResult readPart(const Option &option, Scope &scope, const ModelOutline &model);
   mlir::LogicalResult setOfPart(llvm::ArrayRef<Name> parts, Name name, SMLoc at, const Value &value);
   mlir::LogicalResult check();
+  /// Whether devices gather what a backward may gather again.
+  bool gathers() const { return sequence.value != 0 || size(pipeline::Axis::context) > 1; }
   int64_t size(pipeline::Axis axis) const { return sizes[static_cast<size_t>(axis)].value; }
 
   Evaluator &evaluator;
@@ -53,9 +56,10 @@ private:
   Given expert{1, {}}, zero{0, {}}, sequence{0, {}};
   llvm::StringSet<> wholeParts; ///< with `tensor = 1`
   pipeline::Again again = pipeline::Again::inputs;
-  SMLoc againOfPart;                  ///< where a part is given another one
-  std::string attention = "gather";   ///< how queries and keys meet over `context`
-  SMLoc attentionAt, attentionOfPart; ///< where it is said; where a part is given another one
+  std::map<StringRef, pipeline::Again> againOfParts;
+  std::string attention = "gather"; ///< how queries and keys meet over `context`
+  SMLoc attentionAt;                ///< where it is said
+  std::map<StringRef, std::pair<std::string, SMLoc>> attentionOfParts;
   llvm::SmallVector<pipeline::Axis> order = {pipeline::Axis::tensor, pipeline::Axis::context, pipeline::Axis::data,
                                              pipeline::Axis::pipeline};
 };

@@ -583,7 +583,8 @@ private:
     if (!options.aloneMicrobatches)
       if (pipeline::MeshAttr made = mesh.attribute(sizes.ranks, source.context)) {
         program.setMeshAttr(made);
-        mesh.markParts(module);
+        if (failed(mesh.markParts(module)))
+          return failure();
       }
     if (!lengths->empty())
       program.setSliceLengths(*lengths);

@@ -226,6 +226,14 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return op->emitOpError() << "has `" << name << "`, an attribute of the parts of a model";
   if (name == kPerLayerAttr || name == kWholeAttr)
     return isa<UnitAttr>(named.getValue()) ? success() : refuse(op, named, "no value");
+  auto isOneOf = [&](ArrayRef<StringRef> words) {
+    auto word = dyn_cast<StringAttr>(named.getValue());
+    return word && llvm::is_contained(words, word.getValue());
+  };
+  if (name == kAgainAttr)
+    return isOneOf({"nothing", "inputs", "all"}) ? success() : refuse(op, named, "nothing, inputs or all");
+  if (name == kAttentionAttr)
+    return isOneOf({"gather", "heads"}) ? success() : refuse(op, named, "gather or heads");
   if (name == kPartAttr)
     return isa<StringAttr>(named.getValue()) ? success() : refuse(op, named, "the name of a part");
   if (name == kSkipsAttr) {

@@ -20,7 +20,7 @@ def Nn_Dialect : Dialect {
     added beside one of the model's. `nn.rows`: the value is a run of the rows of all sequences. `nn.per_layer`: it
     stands for a layer of each piece that names it; where layers are of several kinds, `nn.part` is the name of the part
     that it is a kind of, and `nn.layers` are its layers. `nn.whole`: every device of the axis `tensor` has all of the
-    part's weights.
+    part's weights. `nn.again` and `nn.attention`: those of the part, where they are not the mesh's.
   }];
   let usePropertiesForAttributes = 0;
   let hasOperationAttrVerify = 1;

@@ -458,6 +458,16 @@ LogicalResult pp::checkHeads(nn::AttentionOp attention, int64_t devices) {
   return success();
 }
 
+pipeline::Again pp::againOf(func::FuncOp part, pipeline::MeshAttr mesh) {
+  auto its = part->getAttrOfType<StringAttr>(nn::kAgainAttr);
+  return its ? *pipeline::symbolizeAgain(its.getValue()) : mesh.getAgain();
+}
+
+pipeline::Meeting pp::meetingOf(func::FuncOp part, pipeline::MeshAttr mesh) {
+  auto its = part->getAttrOfType<StringAttr>(nn::kAttentionAttr);
+  return its ? *pipeline::symbolizeMeeting(its.getValue()) : mesh.getAttention();
+}
+
 FailureOr<LayoutChoice> pp::chooseLayouts(ArrayRef<func::FuncOp> parts, int64_t devices, bool inRows) {
   for (func::FuncOp part : parts)
     for (auto attention : func::FuncOp(part).getOps<nn::AttentionOp>())

@@ -3,6 +3,7 @@
 #ifndef PP_PASSES_CHOOSELAYOUTS_H
 #define PP_PASSES_CHOOSELAYOUTS_H
 
+#include "dialect/pipeline/Pipeline.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "passes/layouts/Layouts.h"
 
@@ -26,6 +27,10 @@ mlir::LogicalResult checkHeads(nn::AttentionOp attention, int64_t devices);
 
 /// Whether an op that reads vocabularies' tables has them cut without need of a divisor (they are padded).
 bool isVocabulary(mlir::Value weight, const nn::DeviceLayout &layout);
+
+/// What a backward of this part gathers again, and how its queries and keys meet: as the part says, or the mesh.
+pipeline::Again againOf(mlir::func::FuncOp part, pipeline::MeshAttr mesh);
+pipeline::Meeting meetingOf(mlir::func::FuncOp part, pipeline::MeshAttr mesh);
 
 /// The arguments that come from the part before.
 llvm::SmallVector<mlir::BlockArgument> flowOf(mlir::func::FuncOp part);

@@ -50,12 +50,15 @@ private:
   /// Of the whole part's heads those of a device of the tensor axis, which has one of keys at least.
   int64_t ownHeads(nn::AttentionOp attention, int64_t heads);
   int64_t copiesOfKeys(nn::AttentionOp attention);
-  Value gathered(Value keys);
+  /// For this op.
+  Value gathered(Value keys, Operation *op);
   /// The op as a device runs it.
   FailureOr<Operation *> write(Operation &op);
   FailureOr<Operation *> writeByHeads(Operation &op);
-  bool isKept() { return program.getMeshAttr().getAgain() == Again::nothing; }
-  bool byHeads() { return program.getMeshAttr().getAttention() == Meeting::heads; }
+  static func::FuncOp partOf(Operation *op) { return op->getParentOfType<func::FuncOp>(); }
+  static bool isWhole(Operation *op) { return partOf(op)->hasAttr(nn::kWholeAttr); }
+  bool isKept(Operation *op) { return againOf(partOf(op), program.getMeshAttr()) == Again::nothing; }
+  bool byHeads(Operation *op) { return meetingOf(partOf(op), program.getMeshAttr()) == Meeting::heads; }
 
   ModuleOp module;
   ProgramOp program;
@@ -66,12 +69,8 @@ private:
 
 } // namespace
 
-/// Each slice is cut by itself. Where keys are gathered, those of earlier slices would be gathered with every slice.
+/// Each slice is cut by itself.
 LogicalResult SequenceCutter::checkSlices() {
-  if (!byHeads())
-    return emitError(program.getLoc())
-           << "`context = " << devices
-           << "`: the schedule runs slices, whose keys stay where they were made; that takes `attention = \"heads\"`";
   SmallVector<int64_t> starts = sliceStarts(program);
   for (size_t k = 0; k + 1 < starts.size(); ++k)
     if (int64_t length = starts[k + 1] - starts[k]; length % (2 * devices) != 0)
@@ -96,8 +95,7 @@ static int64_t headsOfKeys(nn::AttentionOp attention) {
 }
 
 int64_t SequenceCutter::ownHeads(nn::AttentionOp attention, int64_t heads) {
-  bool isWhole = attention->getParentOfType<func::FuncOp>()->hasAttr(nn::kWholeAttr);
-  return std::max<int64_t>(heads / (isWhole ? 1 : program.sizeOf(Axis::tensor)), 1);
+  return std::max<int64_t>(heads / (isWhole(attention) ? 1 : program.sizeOf(Axis::tensor)), 1);
 }
 
 /// So many devices have queries of one head of keys.
@@ -107,8 +105,7 @@ int64_t SequenceCutter::copiesOfKeys(nn::AttentionOp attention) {
 
 /// Of the heads of a device of the tensor axis each device of this one has as many, and of keys as many, or one.
 LogicalResult SequenceCutter::checkHeads(nn::AttentionOp attention) {
-  if (!attention->getParentOfType<func::FuncOp>()->hasAttr(nn::kWholeAttr) &&
-      failed(pp::checkHeads(attention, program.sizeOf(Axis::tensor))))
+  if (!isWhole(attention) && failed(pp::checkHeads(attention, program.sizeOf(Axis::tensor))))
     return failure();
   int64_t heads = ownHeads(attention, attention.getHeads()), keys = ownHeads(attention, headsOfKeys(attention));
   if (heads % devices != 0)
@@ -127,7 +124,11 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
     if (attention && !attention.getCausal())
       return op.emitError() << "`context = " << devices
                             << "`: an `attention` that is not causal cannot be cut over context yet";
-    if (attention && byHeads() && failed(checkHeads(attention)))
+    if (attention && !byHeads(attention) && program.getSlices() > 0) // earlier keys would be gathered with every slice
+      return emitError(program.getLoc())
+             << "`context = " << devices
+             << "`: the schedule runs slices, whose keys stay where they were made; that takes `attention = \"heads\"`";
+    if (attention && byHeads(attention) && failed(checkHeads(attention)))
       return failure();
     if (isa<nn::RouteOp>(op))
       return op.emitError() << "`experts` with `context = " << devices << "` is not supported yet";
@@ -136,8 +137,8 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
 }
 
 /// The sequences of all devices, in the order of their positions. A backward gathers them again unless they are kept.
-Value SequenceCutter::gathered(Value keys) {
-  return builder.create<nn::GatherRunsOp>(keys.getLoc(), keys, axes, devices, isKept());
+Value SequenceCutter::gathered(Value keys, Operation *op) {
+  return builder.create<nn::GatherRunsOp>(keys.getLoc(), keys, axes, devices, isKept(op));
 }
 
 FailureOr<Operation *> SequenceCutter::write(Operation &op) {
@@ -147,7 +148,7 @@ FailureOr<Operation *> SequenceCutter::write(Operation &op) {
     attributes.set("zigzag", builder.getI64IntegerAttr(devices));
   if (auto attention = dyn_cast<nn::AttentionOp>(op))
     for (Value keys : attention.getKv())
-      std::replace(operands.begin(), operands.end(), keys, gathered(keys));
+      std::replace(operands.begin(), operands.end(), keys, gathered(keys, attention));
   return nn::createOp(builder, op.getLoc(), op.getName().stripDialect(), operands, attributes.getAttrs());
 }
 
@@ -173,7 +174,7 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
     for (Value value : op.getOperands()) {
       bool isData = cast<RankedTensorType>(value.getType()).getElementType().isInteger(32);
       Value &form = made[value];
-      form = form ? form : isData ? gathered(value) : exchanged(value);
+      form = form ? form : isData ? gathered(value, attention) : exchanged(value);
       operands.push_back(form);
     }
   } else {
@@ -188,7 +189,7 @@ FailureOr<Operation *> SequenceCutter::writeByHeads(Operation &op) {
   if (failed(made))
     return failure();
   Value own = (*made)->getResult(0);
-  Value rows = builder.create<nn::HeadsToRunsOp>(loc, own, axes, devices, isKept());
+  Value rows = builder.create<nn::HeadsToRunsOp>(loc, own, axes, devices, isKept(&op));
   op.getResult(0).replaceAllUsesWith(rows);
   op.getResult(1).replaceAllUsesWith((*made)->getResult(1));
   return made;
@@ -204,7 +205,7 @@ LogicalResult SequenceCutter::cut(func::FuncOp part) {
     }
   for (Operation &op : llvm::make_early_inc_range(part.front().without_terminator())) {
     builder.setInsertionPoint(&op);
-    bool exchanges = byHeads() && isa<nn::AttentionOp, nn::SinkOp>(op);
+    bool exchanges = isa<nn::AttentionOp, nn::SinkOp>(op) && byHeads(&op);
     FailureOr<Operation *> made = exchanges ? writeByHeads(op) : write(op);
     if (failed(made))
       return failure();

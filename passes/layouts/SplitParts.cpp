@@ -171,7 +171,7 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
   }
   DeviceLayout rows = DeviceLayout::of(LayoutKind::rows);
   auto *run = llvm::find_if(known, [&](auto &entry) { return entry.first == rows; });
-  bool keepsGradients = mesh.getAgain() != Again::all;
+  bool keepsGradients = againOf(part, mesh) != Again::all;
   if (wanted == rows) {
     form = known.front().first.kind == LayoutKind::partial
                ? builder.create<nn::ScatterRowsOp>(loc, form, axes, devices, keepsGradients).getY()
@@ -184,7 +184,7 @@ Value PartSplitter::converted(Value value, const DeviceLayout &wanted, Location 
     int64_t batch = given == batches.end() ? cast<RankedTensorType>(value.getType()).getDimSize(0) : given->second;
     bool isWhole = wanted.kind == LayoutKind::full;
     form = builder.create<nn::GatherRowsOp>(loc, run->second, axes, batch, devices, isWhole,
-                                            mesh.getAgain() == Again::nothing);
+                                            againOf(part, mesh) == Again::nothing);
     known.push_back({wanted, form});
     return form;
   }

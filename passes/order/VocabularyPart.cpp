@@ -50,8 +50,9 @@ func::FuncOp VocabularyPart::begin(OpBuilder &builder, StringRef name) {
   builder.setInsertionPoint(function);
   auto made = builder.create<func::FuncOp>(function.getLoc(), name, builder.getFunctionType({}, {}));
   made.setPrivate();
-  if (Attribute whole = function->getAttr(nn::kWholeAttr))
-    made->setAttr(nn::kWholeAttr, whole);
+  for (StringRef name : {nn::kWholeAttr, nn::kAgainAttr}) // an attention is no part of a vocabulary
+    if (Attribute its = function->getAttr(name))
+      made->setAttr(name, its);
   builder.setInsertionPointToEnd(made.addEntryBlock());
   return made;
 }

@@ -469,6 +469,16 @@ func.func private @part(%x: tensor<2xi32> {nn.mood})
 
 // -----
 
+// expected-error@+1 {{expected nothing, inputs or all in `nn.again`, got "never"}}
+func.func private @part(%x: tensor<2xf32>) attributes {nn.again = "never"}
+
+// -----
+
+// expected-error@+1 {{expected gather or heads in `nn.attention`, got unit}}
+func.func private @part(%x: tensor<2xf32>) attributes {nn.attention}
+
+// -----
+
 // expected-error@+1 {{expected numbers of layers in `nn.layers`, got [0, 2]}}
 func.func private @part(%x: tensor<2xf32>) attributes {nn.layers = [0, 2]}
 

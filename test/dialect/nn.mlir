@@ -7,10 +7,11 @@
 // CHECK-SAME: {nn.weight = #nn.weight<"w" as "h.{l}.w" normal 2.000000e-02 transposed>}
 // CHECK-SAME: {nn.weight = #nn.weight<"gain" one>}, %{{.*}} {nn.weight = #nn.weight<"wte" as "wte" normal 0.000000e+00 shared>}
 // CHECK-SAME: {nn.data = "tokens"}
-// CHECK-SAME: attributes {nn.layers = array<i64: 0, 2>, nn.part = "part", nn.per_layer}
+// CHECK-SAME: attributes {nn.again = "all", nn.attention = "heads", nn.layers = array<i64: 0, 2>, nn.part = "part", nn.per_layer}
 func.func private @part(%w: tensor<4x4xf32> {nn.weight = #nn.weight<"w" as "h.{l}.w" normal 0.02 transposed>},
     %gain: tensor<4xf32> {nn.weight = #nn.weight<"gain" one>}, %wte: tensor<8x4xf32> {nn.weight = #nn.weight<"wte" as "wte" shared>},
-    %tokens: tensor<1x8xi32> {nn.data = "tokens"}) attributes {nn.per_layer, nn.part = "part", nn.layers = array<i64: 0, 2>} {
+    %tokens: tensor<1x8xi32> {nn.data = "tokens"}) attributes {nn.per_layer, nn.part = "part", nn.layers = array<i64: 0, 2>,
+    nn.attention = "heads", nn.again = "all"} {
   return
 }
 

@@ -5,6 +5,10 @@
 // RUN: sed 's/causal = true/causal = false/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=BOTH
 // RUN: sed 's/slices 0/slices 2/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=SLICES
 // RUN: sed 's/again inputs/attention heads/' %s | pp-opt --pp-cut-sequences | FileCheck %s --check-prefix=HEADS
+// RUN: sed 's/) -> !x {$/) -> !x attributes {nn.attention = "heads", nn.again = "nothing"} {/' %s | pp-opt --pp-cut-sequences \
+// RUN:   | FileCheck %s --check-prefix=HEADS
+// RUN: sed 's/) -> !x {$/) -> !x attributes {nn.attention = "gather", nn.again = "inputs"} {/; s/again inputs/attention heads/' %s \
+// RUN:   | pp-opt --pp-cut-sequences | FileCheck %s --check-prefix=CHECK
 // RUN: sed 's/context 2/context 4/; s/again inputs/attention heads/' %s \
 // RUN:   | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=FEW
 

@@ -113,6 +113,10 @@ ALL_WHOLE = WHOLE + tuple(
     ("slimpipe/exchange=true/kv_heads=2", "post", dict(tensor=2), {}),
     ("1f1b/kv_heads=2", "attn", HEADS | dict(tensor=2, context=4), {}),
     ("1f1b/kv_heads=1", "qkv, attn", HEADS | dict(tensor=2, context=3, sequence="true"), dict(heads=3, hidden=24)))
+# Parts with a way of their own: what `mesh of` says, the rest of `mesh`, sizes.
+OWN = (("1f1b/kv_heads=1", 'attn attention = "heads", again = "nothing"', dict(context=2), {}),
+       ("zb_v", 'attn attention = "gather"', HEADS | dict(tensor=2, sequence="true", again="all"), {}),
+       ("1f1b_vocabulary", 'head, post again = "nothing"', dict(tensor=2, sequence="true"), {}))
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")
@@ -124,6 +128,7 @@ class Meshes:
     def __init__(self, compiler, folder, only):
         self.runner, self.tally, self.references, self.only = Runner(compiler, folder), harness.Tally(), {}, only
         self.compiler, self.folder, self.text = compiler, folder, self.runner.text
+        self.parts = 0
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -377,15 +382,32 @@ class Meshes:
     def wholes(self, every):
         """`mesh of PART tensor = 1`: by turns the parts of a layer and around it; also with rows, replicas, zero."""
         for number, (schedule, parts, mesh, values) in enumerate(ALL_WHOLE if every else WHOLE):
-            if not self.wants("whole"):
-                return
-            with open(harness.TRAIN) as file:
-                text = re.sub(r"^  data ", f"  mesh of {parts}  tensor = 1\n\\g<0>", file.read(), flags=re.M)
-            train = self.path(f"whole{number}.pipe")
-            with open(train, "w") as file:
-                file.write(text)
-            modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (every or number == 0)
-            self.schedule(schedule, mesh, modes, dict(ranks=2) | values, train, f", {parts} whole")
+            if self.wants("whole"):
+                modes = [("threads", "rendezvous")] + [("mpi", "rendezvous")] * (every or number == 0)
+                self.schedule(schedule, mesh, modes, dict(ranks=2) | values, self.with_parts(f"{parts}  tensor = 1"),
+                              f", {parts} whole")
+
+    def owns(self):
+        """An `attention` or `again` of one part; what one part gathers again has the bits of what it keeps."""
+        for schedule, said, mesh, values in OWN:
+            self.schedule(schedule, mesh, [("threads", "rendezvous")], dict(ranks=2) | values, self.with_parts(said),
+                          f", own: {said}")
+        rows = {"mesh.tensor": 2, "mesh.sequence": "true", "mesh.context": 2}
+        trains = [None] + [self.with_parts(f'{part} again = "{again}"')
+                           for part, again in (("attn", "nothing"), ("qkv, post", "nothing"), ("post", "all"))]
+        runs = [self.runner.run(self.runner.compile(train, schedule="zb_v", **SIZES | dict(ranks=2), **rows), 8,
+                                "threads", "rendezvous") for train in trains]
+        self.tally.check(all(run == runs[0] for run in runs), "one result whatever single parts gather again")
+
+    def with_parts(self, said):
+        """examples/train.pipe with one `mesh of` more."""
+        with open(harness.TRAIN) as file:
+            text = re.sub(r"^  data ", f"  mesh of {said}\n\\g<0>", file.read(), flags=re.M)
+        self.parts += 1
+        train = self.path(f"parts{self.parts}.pipe")
+        with open(train, "w") as file:
+            file.write(text)
+        return train
 
     def traces(self):
         program, trace = self.make("traced", schedule="1f1b", **{"mesh.data": 2}), self.path("trace.json")
@@ -433,7 +455,7 @@ def main():
         tests.schedule(schedule, mesh, modes, values)
     tests.wholes(arguments.all)
     tests.zeros(arguments.all)
-    names = ("again", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
+    names = ("again", "owns", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
     for name in names + ("rounded",) * arguments.all:
         if tests.wants(name):
             getattr(tests, name)()
