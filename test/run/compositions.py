@@ -35,7 +35,9 @@ def draw_case(draw):
     model = draw.choice(("llama", "llama", "gpt2", "gpt2", "gemma", "encoder_decoder"))
     ranks, tensor, data = draw.choice((1, 2, 2, 3, 4)), draw.choice((1, 2, 2, 2, 3, 4)), draw.choice((1, 1, 2, 3))
     context = draw.choice((1, 1, 2, 2, 3))
-    heads = draw.choice([count for count in (2, 3, 4, 6) if count % tensor == 0 or draw.random() < 0.05])
+    swaps = context > 1 and draw.random() < 0.5
+    share = tensor * (context if swaps else 1)
+    heads = draw.choice([count for count in (2, 3, 4, 6, 8, 9, 12) if count % share == 0 or draw.random() < 0.05])
     layers = 2 * ranks if model == "encoder_decoder" else 4 if ranks == 3 else draw.choice((4, 8))
     microbatches = ranks * draw.choice((1, 2, 2, 2)) if ranks > 1 else draw.choice((1, 3))
     shared = {"model": model, "layers": 12 if ranks == 3 else layers, "hidden": heads * draw.choice((4, 8)),
@@ -58,7 +60,7 @@ def draw_case(draw):
         own["mlp_chunks"] = 2
     if tensor > 1 and draw.random() < 0.6:
         own["mesh.sequence"] = "true"
-    if context > 1 and draw.random() < 0.5:
+    if swaps:
         own["mesh.attention"] = "heads"
     if tensor > 1 or context > 1:
         own["mesh.again"] = draw.choice(("nothing", "inputs", "all"))
