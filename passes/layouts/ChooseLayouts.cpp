@@ -336,8 +336,9 @@ void Chooser::choose(const State &state, Operation *op, SmallVectorImpl<DeviceLa
   if (chosen.size() == op->getNumOperands())
     return step(state, op, chosen, next);
   Value operand = op->getOperand(chosen.size());
-  for (unsigned i = 0; i < chosen.size(); ++i) // twice the same value
-    if (op->getOperand(i) == operand) {
+  bool isAlike = isa<nn::CrossEntropyMergeOp>(op); // statistics of all shards of a vocabulary, as many as ranks
+  for (unsigned i = 0; i < chosen.size(); ++i)
+    if (isAlike || op->getOperand(i) == operand) { // twice the same value
       chosen.push_back(DeviceLayout(chosen[i]));
       choose(state, op, chosen, next);
       chosen.pop_back();
