@@ -13,7 +13,7 @@ using namespace pp;
 using namespace pp::pipeline;
 
 Pieces::Pieces(ProgramOp program) : isForward(program.getForward()) {
-  cutsUpdates = program.getMeshAttr() && program.getMeshAttr().getZero() > 0 && program.sumMembers() > 1;
+  zero = program.getMeshAttr() && program.sumMembers() > 1 ? program.getMeshAttr().getZero() : 0;
   for (Operation &op : program.getBody().front()) {
     if (levelOf(&op)) // pieces stand before what there may be a million of
       break;

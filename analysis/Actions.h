@@ -73,10 +73,12 @@ public:
   /// How many tensors of its gradient, or of a shard of it, are summed over the axes of a mesh: all but those of tied
   /// weights, which stand last.
   int64_t summedTensors(int64_t piece, int64_t shard) const;
-  /// Whether the devices of a rank that updates it, along `data`, update a shard each: `mesh zero = 1`.
+  /// Whether the devices of a rank that updates it, along `data`, update a shard each: `mesh zero = 1` or 2.
   bool isCutOverMesh(int64_t piece) const {
-    return cutsUpdates && trains(piece) && !isSharded(piece) && summedTensors(piece, -1) > 0;
+    return zero > 0 && trains(piece) && !isSharded(piece) && summedTensors(piece, -1) > 0;
   }
+  /// Whether they have the sum of a shard of its gradient alone, too: `mesh zero = 2`.
+  bool sumsShards(int64_t piece) const { return zero > 1 && isCutOverMesh(piece); }
   /// By weight the run in which it is cut over ranks (cutPayload).
   llvm::SmallVector<int64_t> runs(int64_t piece) const;
   /// The piece that owns the first trained weight of this one that is tied; -1 if it has none.
@@ -92,8 +94,8 @@ private:
   llvm::DenseMap<std::pair<mlir::Attribute, int64_t>, int64_t> numbers;
   llvm::DenseSet<mlir::Attribute> tiedNames; ///< weights that several pieces use
   int64_t firstTrained = 0;
-  bool isForward = false;   ///< nothing trains in a forward program
-  bool cutsUpdates = false; ///< the mesh cuts them over its replicas
+  bool isForward = false; ///< nothing trains in a forward program
+  int64_t zero = 0;       ///< of the mesh, where it cuts something: 1: updates over its replicas, 2: sums, too
 };
 
 /// The update that the gradient of this microbatch is part of.

@@ -239,7 +239,7 @@ private:
         return differs(update, "`pp_adamw_all`", "updates of one type and group with one norm", "others");
       kernel.add(update, kernel.dims.size());
       kernel.addMoved(update, list.size());
-      kernel.dims.append({cast<RankedTensorType>(update.getGrad().getType()).getNumElements(), update.getDecay()});
+      kernel.dims.append({cast<RankedTensorType>(update.getW().getType()).getNumElements(), update.getDecay()});
       auto [grad, norm, tensors] = split(update.pointers());
       list.push_back(addressOf(grad));
       for (Value tensor : tensors)
@@ -271,7 +271,10 @@ private:
         return differs(term, "`pp_sum_squares_all`", "terms of one type of one sum", "others");
       kernel.add(term, kernel.dims.size());
       kernel.addMoved(term, list.size());
-      kernel.dims.append({cast<RankedTensorType>(term.getGrad().getType()).getNumElements(), 0});
+      int64_t elements = cast<RankedTensorType>(term.getGrad().getType()).getNumElements();
+      if (term.getFlat() && term.getFlat()->size() > 3) // the gradient is one of those in a shard
+        elements = (*term.getFlat())[3];
+      kernel.dims.append({elements, 0});
       list.push_back(addressOf(term.getGrad()));
       sum = term.getSum();
     }

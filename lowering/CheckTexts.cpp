@@ -573,7 +573,9 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       parts = weight.getTied() ? SmallVector<StringRef>() : optimizer.stateOf(weight);
     if (isOld)
       parts = {previous};
-    if (isFlat && kind == BindingKind::opt && !parts.empty())
+    bool isPacked =
+        isFlat && !weight.getTied() && (kind == BindingKind::opt || pieces.sumsShards(pieces.find(piece.getCoord())));
+    if (isPacked && !parts.empty())
       next = 0; // all weights have theirs in the same tensors
     for (StringRef part : parts) {
       if (next == payload.size())
@@ -584,8 +586,8 @@ LogicalResult TextCheck::State::compareWeights(SlotOp slot, BindingKind kind) {
       JsonValue shards = JsonValue::object();
       if (isFlat && !weight.getTied())
         shards = shardsOf(own, llvm::find(own, weight) - own.begin(), replicas, offset,
-                          type.getElementTypeBitWidth() / 8, kind == BindingKind::opt, namesOfSummed(program));
-      if (isFlat && kind == BindingKind::opt)
+                          type.getElementTypeBitWidth() / 8, isPacked, namesOfSummed(program));
+      if (isPacked)
         elements = shardElements(own, replicas);
       if (type.getNumElements() != elements || (isWeight && type.getElementType() != weight.getType().getElementType()))
         return reportDifference(slot.getLoc(), number, "`" + weight.getName().strref() + "`",

@@ -317,9 +317,11 @@ struct Bound {
   int64_t first = 0;      ///< the row or column of it where this piece begins
   int64_t replicas = 0;   ///< over which updates of the piece are cut, if they are
   FlatCut flat;           ///< of its own weights
+  bool sumsShards;        ///< they have their shards of its gradient alone
 
   Bound(SlotOp slot, const Pieces &pieces, PieceOp piece)
-      : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())) {
+      : slot(slot), offsets(payloadOffsets(slot.getSlot().getType().getPayload())),
+        sumsShards(pieces.sumsShards(pieces.find(piece.getCoord()))) {
     if (VocabularyAttr vocabulary = piece.getVocabularyAttr()) {
       whole = vocabulary.getWhole();
       first = vocabulary.getFirst();
@@ -494,19 +496,25 @@ static LogicalResult addPrevious(Bound bound, Json &list) {
 }
 
 static LogicalResult addGrads(Bound bound, Json &list) {
+  TupleType payload = bound.slot.getSlot().getType().getPayload();
   for (auto [weight, range] : bound.tensors) {
     if (weight.getFrozen())
       continue;
-    RankedTensorType type = bound.take(weight, range);
+    bool isPacked = bound.sumsShards && !weight.getTied(); // all own weights have theirs in the first tensor
+    RankedTensorType type =
+        isPacked && payload.size() > 0 ? cast<RankedTensorType>(payload.getType(0)) : bound.take(weight, range);
     if (!type)
       return failure();
+    if (isPacked && type.getShape() != ArrayRef(bound.flat.shard))
+      return bound.slot.emitOpError() << "holds no shard of the gradient of `" << weight.getName().strref() << "`";
+    bound.next = isPacked ? 1 : bound.next;
     if (weight.getTied()) // its share is summed on the owner; what stays here is no whole gradient
       continue;
     Json json = tensorJson(weight, type, bound.offset());
     json["transposed"] = weight.getDeclared().getTransposed();
     json = bound.describe(std::move(json), weight, range);
     if (bound.replicas > 0)
-      bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), /*place=*/false, json);
+      bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), bound.sumsShards, json);
     addTensor(std::move(json), list);
   }
   return bound.finish();

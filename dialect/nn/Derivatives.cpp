@@ -16,7 +16,7 @@ void Gradients::add(Location loc, Value value, Value gradient) {
 
 void Gradients::addToWeight(Location loc, Value weight, Value gradient) {
   Value sum = get(weight);
-  set(weight, sum ? builder.create<AccumulateOp>(loc, gradient, sum).getY() : gradient);
+  set(weight, sum ? builder.create<AccumulateOp>(loc, gradient, sum, DenseI64ArrayAttr()).getY() : gradient);
 }
 
 LogicalResult EmbeddingOp::differentiate(Gradients &gradients) {

@@ -282,9 +282,13 @@ INFER(CopyOp) {
 
 INFER(AccumulateOp) {
   Check check{"accumulate", loc};
-  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())))
+  if (failed(check.operands(a, 2, 2)) || failed(check.numbers("x", a.getX())) ||
+      (a.getFlat() && failed(FlatShard::verify(*a.getFlat(), "accumulate", loc))))
     return failure();
-  types.push_back(inSums(a.getX(), tensorOf(a.getX()).getShape()));
+  SmallVector<int64_t> shape(tensorOf(a.getX()).getShape());
+  if (a.getFlat())
+    shape = {FlatShard(*a.getFlat()).shard};
+  types.push_back(inSums(a.getX(), shape));
   return check.into(a.getAcc(), types[0]);
 }
 
@@ -305,6 +309,9 @@ INFER(SumSquaresOp) {
     return failure();
   if (a.getFlat() && failed(FlatShard::verify(*a.getFlat(), "sum_squares", loc)))
     return failure();
+  if (a.getFlat() && FlatShard(*a.getFlat()).packed > 0 && elementsOf(a.getGrad()) != FlatShard(*a.getFlat()).shard)
+    return emitOptionalError(loc, "`sum_squares` expects a shard of ", FlatShard(*a.getFlat()).shard, " elements, got ",
+                             a.getGrad().getType());
   types.push_back(RankedTensorType::get({1}, Float64Type::get(context)));
   return check.into(a.getAcc(), types[0]);
 }
@@ -365,12 +372,23 @@ double CopyOp::flops() { return 0; }
 Dims ZeroOp::dims() { return {elementsOf(getY())}; }
 double ZeroOp::flops() { return 0; }
 Dims AccumulateOp::dims() { return {elementsOf(getX())}; }
-double AccumulateOp::flops() { return elementsOf(getX()); }
+double AccumulateOp::flops() {
+  return elementsOf(getX()) / static_cast<double>(getFlat() ? FlatShard(*getFlat()).devices : 1);
+}
+SmallVector<Varying> AccumulateOp::varying() {
+  return getFlat() ? SmallVector<Varying>{FlatShard(*getFlat()).countsOf(getX())} : SmallVector<Varying>();
+}
+SmallVector<Varying> AccumulateOp::moved() {
+  if (!getFlat())
+    return {};
+  FlatShard flat(*getFlat());
+  return {flat.beginsOf(getX(), 0), flat.placesOf(getX(), getAcc(), 1)};
+}
 Dims RoundOp::dims() { return {elementsOf(getX())}; }
 double RoundOp::flops() { return 0; }
 Type RoundOp::elementType() { return getElement(); }
-Dims SumSquaresOp::dims() { return {elementsOf(getGrad())}; }
-double SumSquaresOp::flops() { return 2.0 * elementsOf(getGrad()); }
+Dims SumSquaresOp::dims() { return {getFlat() ? FlatShard(*getFlat()).elementsIn(getGrad()) : elementsOf(getGrad())}; }
+double SumSquaresOp::flops() { return 2.0 * dims()[0]; }
 SmallVector<Varying> SumSquaresOp::varying() {
   if (!getOnce())
     return getFlat() ? SmallVector<Varying>{FlatShard(*getFlat()).countsOf(getGrad())} : SmallVector<Varying>();
@@ -380,6 +398,9 @@ SmallVector<Varying> SumSquaresOp::varying() {
   return {counts};
 }
 SmallVector<Varying> SumSquaresOp::moved() {
-  return getFlat() ? SmallVector<Varying>{FlatShard(*getFlat()).beginsOf(getGrad(), 0)} : SmallVector<Varying>();
+  if (!getFlat())
+    return {};
+  FlatShard flat(*getFlat());
+  return {flat.packed > 0 ? flat.placesOf(getGrad(), getGrad(), 0) : flat.beginsOf(getGrad(), 0)};
 }
 Flags SumSquaresOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }

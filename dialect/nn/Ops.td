@@ -413,9 +413,10 @@ def ZeroOp : Op<Nn_Dialect, "zero", [Pure, Nn_Kernels<[]>]> {
   let assemblyFormat = "attr-dict `:` type($y)";
 }
 
-def AccumulateOp : Nn_AccOp<"accumulate", [], [Nn_WeightGradient]> {
+def AccumulateOp : Nn_AccOp<"accumulate", ["varying", "moved"], [Nn_WeightGradient]> {
   let summary = "acc + x, in the type of sums, which x need not have";
-  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc);
+  let description = [{ `flat`: to a shard `acc` a device adds what it has of x, as in `adamw`. }];
+  let arguments = (ins Nn_Tensor:$x, Nn_Tensor:$acc, OptionalAttr<DenseI64ArrayAttr>:$flat);
   let results = (outs Nn_Tensor:$y);
   let assemblyFormat = "$x `into` $acc attr-dict `:` functional-type(operands, results)";
 }

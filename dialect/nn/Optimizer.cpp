@@ -7,8 +7,13 @@ using namespace mlir;
 using namespace pp::nn;
 
 /// A gradient of w's shape in the type of sums, and a master for a weight of 16 bits alone.
-static LogicalResult checkUpdate(std::optional<Location> loc, StringRef name, Value grad, Value w, Value master) {
-  if (grad.getType() != inSums(w, tensorOf(w).getShape()))
+static LogicalResult checkUpdate(std::optional<Location> loc, StringRef name, Value grad, Value w, Value master,
+                                 std::optional<ArrayRef<int64_t>> flat = {}) {
+  const bool isPacked = flat && FlatShard(*flat).packed > 0;
+  if (isPacked && (FlatShard(*flat).packed != elementsOf(w) || grad.getType() != inSums(w, {(*flat)[1]})))
+    return emitOptionalError(loc, "`", name, "` expects a shard of gradients in the type of sums, and ", elementsOf(w),
+                             " elements of w in `flat`, got ", grad.getType(), " and ", FlatShard(*flat).packed);
+  if (!isPacked && grad.getType() != inSums(w, tensorOf(w).getShape()))
     return emitOptionalError(loc, "`", name, "` expects a gradient of w's shape in the type of sums, got ",
                              grad.getType(), " for ", w.getType());
   if ((tensorOf(w).getElementType().getIntOrFloatBitWidth() == 16) != static_cast<bool>(master))
@@ -19,14 +24,16 @@ static LogicalResult checkUpdate(std::optional<Location> loc, StringRef name, Va
 //===-- Shards of several tensors, one behind the other ---------------------------------------------------------===//
 
 LogicalResult FlatShard::verify(ArrayRef<int64_t> flat, StringRef name, std::optional<Location> loc) {
-  if (flat.size() == 3 && flat[0] >= 0 && flat[1] > 0 && flat[2] > 0)
+  if ((flat.size() == 3 || (flat.size() == 4 && flat[3] > 0)) && flat[0] >= 0 && flat[1] > 0 && flat[2] > 0)
     return success();
   return emitOptionalError(loc, "`", name, "` expects of `flat` where the tensor begins, the elements of a shard and ",
                            "the number of devices");
 }
 
+int64_t FlatShard::elementsIn(Value tensor) const { return packed > 0 ? packed : elementsOf(tensor); }
+
 int64_t FlatShard::firstOf(Value tensor, int64_t device) const {
-  return std::clamp<int64_t>(device * shard - begin, 0, elementsOf(tensor));
+  return std::clamp<int64_t>(device * shard - begin, 0, elementsIn(tensor));
 }
 
 static int64_t bytesOfElement(Value tensor) { return tensorOf(tensor).getElementTypeBitWidth() / 8; }
@@ -62,7 +69,8 @@ template <typename Op> static SmallVector<Varying> movedOf(Op op) {
   FlatShard flat(*op.getFlat());
   for (auto [i, pointer] : llvm::enumerate(op.pointers()))
     if (pointer && i != 1)
-      moved.push_back(i < 3 ? flat.beginsOf(pointer, i) : flat.placesOf(op.getW(), pointer, i));
+      moved.push_back(i == 2 || (i == 0 && flat.packed == 0) ? flat.beginsOf(pointer, i)
+                                                             : flat.placesOf(op.getW(), pointer, i));
   return moved;
 }
 
@@ -106,7 +114,7 @@ INFER(AdamwOp) {
   Check check{"adamw", loc};
   if (failed(check.operands(a, 4, 6)) || failed(checkState(loc, "adamw", a.getM(), a.getGrad(), a.getFlat())) ||
       failed(checkState(loc, "adamw", a.getV(), a.getGrad(), a.getFlat())) ||
-      failed(checkUpdate(loc, "adamw", a.getGrad(), a.getW(), a.getMaster())))
+      failed(checkUpdate(loc, "adamw", a.getGrad(), a.getW(), a.getMaster(), a.getFlat())))
     return failure();
   types.assign({a.getW().getType(), a.getM().getType(), a.getV().getType()});
   if (a.getMaster())
@@ -129,7 +137,7 @@ SmallVector<Tie> AdamwOp::getRequiredTies() { return tiesFrom(getNorm() ? 2 : 1,
 INFER(SgdOp) {
   Check check{"sgd", loc};
   if (failed(check.operands(a, 3, 5)) || failed(checkState(loc, "sgd", a.getU(), a.getGrad(), a.getFlat())) ||
-      failed(checkUpdate(loc, "sgd", a.getGrad(), a.getW(), a.getMaster())))
+      failed(checkUpdate(loc, "sgd", a.getGrad(), a.getW(), a.getMaster(), a.getFlat())))
     return failure();
   types.assign({a.getW().getType(), a.getU().getType()});
   if (a.getMaster())

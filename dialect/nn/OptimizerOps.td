@@ -10,7 +10,8 @@ def AdamwOp : Nn_KernelOp<"adamw", ["params", "flags", "elementType", "pointers"
     `norm` is the squared norm of all gradients, for clipping, and for f16 to see whether they overflowed; the other
     scalars are the rank's. The weight's group multiplies the rate by `rate`, and the weight decay by `shrink`.
     `flat`: of several weights, one behind the other, each device along `data` updates a shard and has its state; three
-    numbers: where this weight begins among them, the elements of a shard, and how many devices there are.
+    numbers: where this weight begins among them, the elements of a shard, and how many devices there are. A fourth
+    one, the elements of the weight: a device has no more than its shard of the gradients, too.
   }];
   let arguments = (ins Nn_Tensor:$grad, Optional<Nn_Tensor>:$norm, Nn_Tensor:$w, Nn_Tensor:$m, Nn_Tensor:$v,
                        Optional<Nn_Tensor>:$master, Nn_Flag:$decay, Nn_One:$rate, Nn_One:$shrink,

@@ -160,11 +160,15 @@ struct FlatShard {
   int64_t begin;   ///< of one tensor among the others, in elements
   int64_t shard;   ///< elements that a device has
   int64_t devices; ///< that have one each
+  int64_t packed;  ///< elements of the tensor where its gradient is in a shard like the state; else 0
 
-  explicit FlatShard(ArrayRef<int64_t> flat) : begin(flat[0]), shard(flat[1]), devices(flat[2]) {}
+  explicit FlatShard(ArrayRef<int64_t> flat)
+      : begin(flat[0]), shard(flat[1]), devices(flat[2]), packed(flat.size() > 3 ? flat[3] : 0) {}
   static LogicalResult verify(ArrayRef<int64_t> flat, StringRef name, std::optional<Location> loc);
   /// The first element of the tensor that this device has, or one before it.
   int64_t firstOf(Value tensor, int64_t device) const;
+  /// Of the tensor, or of the one that a gradient in a shard belongs to.
+  int64_t elementsIn(Value tensor) const;
   /// As size 0 of a kernel: how many elements of the tensor each device has.
   Varying countsOf(Value tensor) const;
   /// By how many bytes the tensor's pointer moves on; and that of a shard of state.

@@ -623,7 +623,7 @@ static bool hasVariant(Phase phase, BodyVariant variant) {
   case BodyVariant::act:
     return phase == Phase::R;
   case BodyVariant::first:
-    return phase == Phase::B || phase == Phase::W;
+    return phase == Phase::B || phase == Phase::W || phase == Phase::U;
   default:
     return phase == Phase::U;
   }

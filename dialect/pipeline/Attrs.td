@@ -254,7 +254,8 @@ def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
     `pieces` is the class of pieces that share the function: the `bodies` of their `pipeline.piece`.
     `variant`: F is `light` where R makes its stash again. R with `act` makes its activation too. B and W are `first`
     where no earlier gradient is added to. Of U the `plain` one is the update itself; `norm`, `zero`, `sum`, `tie_in`
-    and the others are the steps around it.
+    and the others are the steps around it. Where devices have the sum of a shard alone, `sum` adds to it what they have
+    of one gradient, and `first` begins it.
     `slice` is -1 for units of whole sequences. `cut` is absent for a body that computes all of its unit.
     `sharer`: of `tie_in` and `tie_fresh`, which of the pieces that use the same weights. `shard`: of a piece whose
     updates are cut over ranks, which shard; -1 for all of it.
@@ -334,10 +335,11 @@ def Pipeline_MeshAttr : Pipeline_Attr<"Mesh", "mesh"> {
     All four axes are there, each once; `pipeline` has as many devices as the program has ranks. The devices of a rank
     run its program. Printed as `#pipeline.mesh<tensor 1, context 1, data 2, pipeline 4>`. `zero` 1: of what several
     devices along `data` and `context` would update alike each updates a shard, and keeps the optimizer state of that
-    alone; printed behind the axes, as `zero 1`. `sequence`: between products the devices along `tensor` have a run of
-    the rows each; `again inputs`: a backward gathers again what went into products, and keys; `again all`: and W the
-    gradients of what came out. `attention heads`: along `context` each device attends whole sequences for its share of
-    the heads; else it has its own queries and the keys of all, `gather`.
+    alone; printed behind the axes, as `zero 1`. `zero 2`: and the sum of its gradient alone, too. `sequence`: between
+    products the devices along `tensor` have a run of the rows each; `again inputs`: a backward gathers again what went
+    into products, and keys; `again all`: and W the gradients of what came out. `attention heads`: along `context` each
+    device attends whole sequences for its share of the heads; else it has its own queries and the keys of all,
+    `gather`.
   }];
   let parameters = (ins ArrayRefParameter<"::pp::pipeline::Axis">:$order, ArrayRefParameter<"int64_t">:$sizes,
                         "int64_t":$zero, "bool":$sequence, "::pp::pipeline::Again":$again,

@@ -77,8 +77,8 @@ void MeshAttr::print(AsmPrinter &printer) const {
 
 LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError, ArrayRef<Axis> order,
                                ArrayRef<int64_t> sizes, int64_t zero, bool sequence, Again again, Meeting attention) {
-  if (zero != 0 && zero != 1)
-    return emitError() << "expected zero 0 or 1, got " << zero;
+  if (zero < 0 || zero > 2)
+    return emitError() << "expected zero 0, 1 or 2, got " << zero;
   SmallVector<Axis> sorted(order);
   llvm::sort(sorted);
   if (sizes.size() != order.size() || sorted != ArrayRef({Axis::tensor, Axis::context, Axis::data, Axis::pipeline}))

@@ -30,7 +30,7 @@ LogicalResult AttentionExchange::begin(RunningCut &cut) {
     return emitError(op.getLoc()) << "`" << op.getUnit().str() << "` has no derived function" << withLoops(op);
   if (phase != Phase::B || !step.pieces.trains(cut.piece))
     return success();
-  cut.share = gradients.take(cut.piece, cut.rank(), op.getLoc());
+  cut.share = gradients.takeForUnit(cut.piece, cut.rank(), op.getLoc());
   if (!cut.share.value)
     cut.share.value = gradients.createZero(cut.piece, cut.rank(), op.getLoc());
   return success(bool(cut.share.value));

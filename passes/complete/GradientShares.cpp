@@ -43,8 +43,11 @@ UnitIdAttr GradientShares::updateUnit(int64_t piece) const {
 
 //===-- Shares of one rank --------------------------------------------------------------------------------------===//
 
-void GradientShares::set(int64_t piece, int64_t rank, Share share, CoordAttr unit) {
-  share.contributions.set(contributionOf(unit)); // a bit for every microbatch: shares are moved, not copied
+void GradientShares::set(int64_t piece, int64_t rank, Share share, UnitOp unit) {
+  // A bit for every microbatch: shares are moved, not copied.
+  share.contributions.set(contributionOf(unit.getUnit().getCoord()));
+  if (step.pieces.sumsShards(piece) && !outline.goesOn.contains(unit) && !waitsForTied(piece, share))
+    return scatter(piece, rank, std::move(share), unit.getLoc());
   SmallVector<Share, 1> &held = terms[{piece, rank}];
   held.clear();
   held.push_back(std::move(share));
@@ -92,6 +95,96 @@ SmallVector<int64_t> GradientShares::holders(int64_t piece) const {
   for (auto it = terms.lower_bound({piece, 0}); it != terms.end() && it->first.first == piece; ++it)
     ranks.push_back(it->first.second);
   return ranks;
+}
+
+/// The gradients of tied weights are added to the last gradient of their owner, which is summed with them.
+bool GradientShares::waitsForTied(int64_t piece, const Share &last) const {
+  if (!step.bodies.findUpdate(piece, BodyVariant::tie_in, 0))
+    return false;
+  llvm::BitVector all = last.contributions;
+  if (auto sum = shardSums.find({piece, current}); sum != shardSums.end())
+    all |= sum->second.contributions;
+  return all == allContributions();
+}
+
+Share GradientShares::takeForUnit(int64_t piece, int64_t rank, Location loc) {
+  addScattered(rank);
+  return take(piece, rank, loc);
+}
+
+//===-- Sums of shards over the mesh ----------------------------------------------------------------------------===//
+
+LogicalResult GradientShares::verifyShardSums() const {
+  ProgramOp program = step.program;
+  const Pieces &pieces = step.pieces;
+  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
+    if (!pieces.sumsShards(piece))
+      continue;
+    if (pieces.owners(piece).size() > 1)
+      return emitError(pieces.op(piece).getLoc())
+             << "`zero = 2`: replicas sum a shard each of the gradient of " << pieces.describe(piece) << ", and "
+             << step.place(pieces.owners(piece)).str() << " all of it; leave one away";
+    if (auto move = outline.gradMoves.find(piece); move != outline.gradMoves.end())
+      return emitError(move->second->getLoc())
+             << "`zero = 2` sums `grad(" << pieces.name(piece)
+             << ")` over replicas behind each of its backwards, and this schedule moves it; `zero = 1` sums it once"
+             << withLoops(move->second);
+  }
+  auto found = program.walk([&](UnitOp unit) {
+    Phase phase = unit.getUnit().getPhase();
+    int64_t piece = pieces.find(unit.getUnit().getCoord()), rank = unit.getRanks().front();
+    if ((phase != Phase::B && phase != Phase::W) || !pieces.sumsShards(piece) || rank == pieces.owner(piece))
+      return WalkResult::advance();
+    auto error = emitError(unit.getLoc())
+                 << "`zero = 2` sums a gradient over the replicas of the rank that makes it: `" << unit.getUnit().str()
+                 << "` runs on rank " << rank << ", and rank " << pieces.owner(piece) << " updates "
+                 << pieces.describe(piece) << "; `zero = 1` sums it there" << withLoops(unit);
+    error.attachNote(pieces.op(piece).getLoc()) << "placed here";
+    return WalkResult::interrupt();
+  });
+  return failure(found.wasInterrupted());
+}
+
+/// Each replica has the sum of its shard where it was in the whole, and nothing beside it. It is added before the rank
+/// makes its next gradient, so that there are not two of them.
+void GradientShares::scatter(int64_t piece, int64_t rank, Share share, Location loc) {
+  AxesAttr axes = step.program.sumAxes();
+  share.value = step.createSum(Thing(Role::grad, piece), share.value, axes, step.pieces.summedTensors(piece, -1), loc,
+                               /*cut=*/true);
+  scattered[rank] = {current, piece, std::move(share)};
+}
+
+void GradientShares::addScattered(int64_t rank) {
+  auto it = scattered.find(rank);
+  if (it == scattered.end())
+    return;
+  Scattered last = std::move(it->second);
+  scattered.erase(it);
+  int64_t now = current;
+  turnTo(last.update);
+  Location loc = step.pieces.op(last.piece).getLoc();
+  Share &sum = shardSums[{last.piece, last.update}];
+  const TaskBody *adds = step.bodies.findUpdate(last.piece, sum.value ? BodyVariant::sum : BodyVariant::first);
+  SmallVector<Value, 2> inputs;
+  if (sum.value)
+    inputs.push_back(sum.value);
+  inputs.push_back(step.waitFor(last.share.value, loc));
+  sum.value = step.createTask(*adds, updateUnit(last.piece), rank, inputs, loc).getResult(0);
+  sum.contributions |= last.share.contributions;
+  turnTo(now);
+}
+
+std::pair<Share, Share> GradientShares::takeShardSum(int64_t piece, int64_t rank, Location loc) {
+  addScattered(rank);
+  Share sum = shardSums[{piece, current}], whole = take(piece, rank, loc);
+  sum.contributions |= whole.contributions;
+  return {sum, whole};
+}
+
+Value GradientShares::addToShardSum(int64_t piece, int64_t rank, Value whole, Location loc) {
+  scatter(piece, rank, {whole, {}, nullptr}, loc);
+  addScattered(rank);
+  return shardSums[{piece, current}].value;
 }
 
 //===-- Sums over ranks that update a piece together ------------------------------------------------------------===//

@@ -30,8 +30,10 @@ public:
   pipeline::UnitIdAttr updateUnit(int64_t piece) const;
 
   //===-- Shares of one rank ------------------------------------------------------------------------------------===//
-  /// The share that a unit of this coordinate left, which contains what was there before.
-  void set(int64_t piece, int64_t rank, Share share, pipeline::CoordAttr unit);
+  /// The share that a unit on this rank adds to; null if empty. What the replicas have summed is added first.
+  Share takeForUnit(int64_t piece, int64_t rank, mlir::Location loc);
+  /// The share that a unit left, which contains what was there before.
+  void set(int64_t piece, int64_t rank, Share share, pipeline::UnitOp unit);
   /// Takes the rank's whole share away as one value, arrivals waited for and added; null if empty.
   Share take(int64_t piece, int64_t rank, mlir::Location loc);
   /// One more term on its way to this rank.
@@ -54,9 +56,19 @@ public:
   /// What the rank has summed so far of what it updates.
   Share takeOwn(int64_t piece, int64_t rank, mlir::Location loc);
 
+  //===-- Sums of shards over the mesh ----------------------------------------------------------------------------===//
+  /// That each gradient of which replicas sum a shard each is made on the rank that updates the piece, and stays there.
+  mlir::LogicalResult verifyShardSums() const;
+  /// What the replicas of this rank have of the piece: the sum of their shards and, if gradients of tied weights are
+  /// still to be added to it, what is whole.
+  std::pair<Share, Share> takeShardSum(int64_t piece, int64_t rank, mlir::Location loc);
+  /// The replicas of this rank sum a shard each of this gradient, and add it to the sum of earlier ones.
+  mlir::Value addToShardSum(int64_t piece, int64_t rank, mlir::Value whole, mlir::Location loc);
+
   /// That the share is not all of the gradient, and who has the rest.
   mlir::LogicalResult reportMissing(int64_t piece, int64_t owner, const Share &share) const;
-  bool isComplete(const Share &share) const { return share.value && share.contributions == allContributions(); }
+  bool isComplete(const Share &share) const { return share.value && isAll(share); }
+  bool isAll(const Share &share) const { return share.contributions == allContributions(); }
 
 private:
   using PieceRank = std::pair<int64_t, int64_t>;
@@ -68,7 +80,17 @@ private:
   Terms terms;                                               ///< of the gradient of a piece on a rank
   std::map<int64_t, Terms> otherTerms;                       ///< by update: those of updates that are not current
   std::map<PieceRank, llvm::SmallVector<Share, 2>> ownTerms; ///< of sums that the sharers of a piece make together
+  /// A gradient of which replicas sum a shard each.
+  struct Scattered {
+    int64_t update, piece;
+    Share share;
+  };
+  std::map<int64_t, Scattered> scattered; ///< by rank: on its way
+  std::map<PieceRank, Share> shardSums;   ///< by piece and update: of shards
 
+  void scatter(int64_t piece, int64_t rank, Share share, mlir::Location loc);
+  void addScattered(int64_t rank);
+  bool waitsForTied(int64_t piece, const Share &last) const;
   int64_t slices() const;
   int64_t contributionOf(pipeline::CoordAttr unit) const;
   llvm::BitVector allContributions() const;

@@ -47,6 +47,13 @@ void StepOutline::readUnit(const StepValues &step, UnitOp op, Recomputers &recom
     recomputed.insert(coord);
     recomputers[{step.thing(Role::act, piece, coord), rank}] = op;
   }
+  if ((phase == Phase::B || phase == Phase::W) && step.pieces.trains(piece)) {
+    UnitOp &last = lastGradients[rank];
+    CoordAttr before = last ? last.getUnit().getCoord() : CoordAttr();
+    if (before && before.getMicrobatch() == coord.getMicrobatch() && step.pieces.find(before) == piece)
+      goesOn.insert(last);
+    last = op;
+  }
   if (phase != Phase::B && phase != Phase::I)
     return;
   backwards[number] = rank;

@@ -25,12 +25,15 @@ struct StepOutline {
   llvm::DenseSet<ThingOnRank> keysMovedTo;        ///< keys that the schedule moves, and where to
   llvm::DenseSet<pipeline::CoordAttr> recomputed; ///< the units with an R
   llvm::DenseSet<mlir::Operation *> readAgain;    ///< each R whose rank reads the recomputed activation after it
+  /// Units whose rank adds the next slice of the same microbatch to their gradient before it makes another one.
+  llvm::DenseSet<mlir::Operation *> goesOn;
   bool movesStashes = false;
 
 private:
   const Pieces &pieces;
   int64_t microbatches, slices;
   std::vector<int32_t> forwards, backwards; ///< by unit: the rank of its F, and that of its B or I; -1 without one
+  llvm::DenseMap<int64_t, pipeline::UnitOp> lastGradients; ///< by rank: the last unit so far that makes a gradient
 
   size_t numberOf(int64_t piece, int64_t microbatch, int64_t slice) const {
     return (piece * microbatches + microbatch) * slices + std::max<int64_t>(slice, 0);

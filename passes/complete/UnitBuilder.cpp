@@ -196,7 +196,7 @@ LogicalResult UnitBuilder::recordResults(UnitOp op, const TaskBody &body, TaskOp
         step.set({made, rank, ValueKey::whole, group.attention()}, value);
     } else if (kind == GroupKind::grad && body.identity.endsUnit()) {
       share.value = value;
-      gradients.set(piece, rank, std::move(share), coord);
+      gradients.set(piece, rank, std::move(share), op);
     } else if (kind == GroupKind::loss) {
       step.output(step.thing(Role::stat, piece, coord), value, op.getLoc());
     }
@@ -234,7 +234,7 @@ LogicalResult UnitBuilder::build(UnitOp op) {
   gradients.turnTo(updateOf(step.program, coord.getMicrobatch()));
   Share share;
   if ((phase == Phase::B || phase == Phase::W) && step.pieces.trains(piece))
-    share = gradients.take(piece, rank, op.getLoc());
+    share = gradients.takeForUnit(piece, rank, op.getLoc());
   const TaskBody *body = bodyOf(op, bool(share.value));
   if (!body && (phase == Phase::W || phase == Phase::R))
     return finishUpdate(op); // without weights W has nothing to do, and R has nothing where F saves all there is

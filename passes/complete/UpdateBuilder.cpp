@@ -5,7 +5,8 @@
 //
 // On a mesh the owner's devices along `data` sum what they have before the norm. All of them then have the same, so
 // each makes the norm and the update of all by itself, and they stay alike. With `zero = 1` each gets the sum of a
-// shard alone, updates it, and then they gather the new weights.
+// shard alone, updates it, and then they gather the new weights. With `zero = 2` they do so behind each backward, and
+// each adds up its shard (GradientShares); at the end there is left what tied weights were to be added to.
 //
 // A tied weight is owned by the first piece that uses it. Each later piece holds a copy in its own payload: its share
 // of the gradient is copied out (tie.out), added on the owner (tie.in.k), and the new value comes back (tie.fresh.k).
@@ -113,6 +114,14 @@ LogicalResult UpdateBuilder::reduceGradients(ArrayRef<int64_t> pieces) {
 LogicalResult UpdateBuilder::reduceToOwner(int64_t piece) {
   int64_t owner = step.pieces.owner(piece);
   Location loc = locOf(piece);
+  if (step.pieces.sumsShards(piece)) {
+    auto [sum, whole] = gradients.takeShardSum(piece, owner, loc);
+    Value given = whole.value ? whole.value : sum.value;
+    if (!given || !gradients.isAll(sum))
+      return gradients.reportMissing(piece, owner, sum);
+    step.set(own(Role::grad, piece, owner), given);
+    return success();
+  }
   if (!outline.gradMoves.count(piece))
     for (int64_t rank : gradients.holders(piece)) {
       if (rank == owner)
@@ -171,6 +180,13 @@ void UpdateBuilder::sumOverMesh(ArrayRef<int64_t> pieces) {
   for (int64_t piece : pieces) {
     if (!step.pieces.trains(piece))
       continue;
+    if (step.pieces.sumsShards(piece)) {
+      int64_t owner = step.pieces.owner(piece);
+      if (step.bodies.findUpdate(piece, BodyVariant::tie_in, 0))
+        step.set(own(Role::grad, piece, owner),
+                 gradients.addToShardSum(piece, owner, getOwn(Role::grad, piece, owner), locOf(piece)));
+      continue;
+    }
     bool isSharded = step.pieces.isSharded(piece);
     for (int64_t rank : isSharded ? step.pieces.shards(piece) : step.pieces.owners(piece)) {
       int64_t tensors = step.pieces.summedTensors(piece, isSharded ? step.pieces.shardOf(piece, rank) : -1);

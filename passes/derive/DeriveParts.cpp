@@ -167,7 +167,7 @@ LogicalResult PieceGraph::sumParts(int64_t number, int64_t attention, const CutP
       SmallVector<Value> sums(part.values.begin() + 1 + 2 * i, part.values.begin() + 3 + 2 * i);
       for (unsigned j = 0; !dkv.empty() && j < 2; ++j) {
         Value into = dkv[help.getSlices()[i]][2 * attention + j];
-        sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into);
+        sums[j] = builder.create<nn::AccumulateOp>(whole.getLoc(), into.getType(), sums[j], into, DenseI64ArrayAttr());
         cuts[sums[j].getDefiningOp()] = cuts[whole];
       }
       partSums[number].push_back({{GroupKind::dkv, help.getSlices()[i], attention}, sums, !dkv.empty()});

@@ -103,18 +103,19 @@ LogicalResult PieceTable::readPart(Entry &entry, unsigned number, StringRef name
   return success();
 }
 
-/// With `mesh zero = 1` the replicas of a rank update a shard each; another cut of the same beside it is refused.
+/// With `mesh zero` the replicas of a rank update a shard each; another cut of the same beside it is refused.
 static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &model) {
   MeshAttr mesh = program.getMeshAttr();
   if (!mesh || mesh.getZero() == 0 || mesh.sumMembers() == 1 || model.isForward)
     return success();
   model.replicas = mesh.sumMembers();
+  model.sumsShards = mesh.getZero() > 1;
   std::string name = op.getCoord().isStage() ? "stage " + op.getCoord().str() : "`" + op.getCoord().str() + "`";
   if (model.shards > 0)
-    return emitError(op.getLoc()) << "`zero = 1` and `opt at shard(..)` of " << name
+    return emitError(op.getLoc()) << "`zero = " << mesh.getZero() << "` and `opt at shard(..)` of " << name
                                   << " both cut the optimizer state; leave one away";
   if (op.getVocabularyAttr())
-    return emitError(op.getLoc()) << "`zero = 1` cuts the optimizer state of " << name
+    return emitError(op.getLoc()) << "`zero = " << mesh.getZero() << "` cuts the optimizer state of " << name
                                   << ", which is a shard of the vocabulary; that is not built yet";
   return success();
 }

@@ -85,6 +85,7 @@ struct PieceModel {
   std::vector<CutRequest> cuts = {};   ///< if there are any, stashes and keys are kept by attention
   int64_t shards = 0;                  ///< over which updates are cut; 0: they are whole
   int64_t replicas = 0;                ///< of the mesh, over which updates are cut; 0: each makes all of them
+  bool sumsShards = false;             ///< each of them has the sum of its shard of the gradient alone
   bool cutsWeights = false;            ///< they are whole on every rank, which cuts its shard out of them
   bool isForward = false;              ///< it is of a forward program: nothing trains, and F makes the loss
   /// Of k and v among the values that come in, if the piece before makes the keys of slices; and among those that go

@@ -5,6 +5,7 @@
 //   @p.U      weight, grad, opt -> ..  the update of each of them; a tied weight takes the owner's new value (`fresh`)
 //   With `mesh zero = 1` a replica updates, counts and keeps the state of a shard of the piece's own weights, which lie
 //   one behind the other: each op has the part of its tensor that is in the shard, and a state of all of the shard.
+//   @p.sum    grad, share -> grad    with `mesh zero = 2` a gradient is added to the shard's sum as soon as it is made
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
 //   @p.tie.*  a secondary piece hands its tied gradients out, the owner adds them, and sends the new values back
@@ -26,15 +27,18 @@ private:
   LogicalResult writeNorm(bool first);
   LogicalResult writeUpdate();
   LogicalResult writeZero();
+  LogicalResult writeShardSum();
   LogicalResult writeTies();
   struct Shard;
   LogicalResult refuseToCut(StringRef what, int64_t elements);
   LogicalResult refuseMuon();
   LogicalResult checkFlat();
   void cutOverReplicas();
-  DenseI64ArrayAttr flatOf(size_t weight);
+  DenseI64ArrayAttr flatOf(size_t weight, bool packed = false);
+  bool sumsShards() const { return flat && piece.sumsShards; }
+  int zero() const { return piece.sumsShards ? 2 : 1; }
   Value addTo(Value grad, Value share);
-  Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value before);
+  Value sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before);
   LogicalResult write(BodyVariant variant, ArrayRef<Group> inputs, ArrayRef<Group> results, int64_t shard = -1,
                       int64_t sharer = -1) {
     auto identity = BodyAttr::get(piece.name, Phase::U, variant, /*slice=*/-1, /*cut=*/{}, sharer, shard);
@@ -49,6 +53,10 @@ private:
   Scratch scratch;
   OpBuilder builder;
   SmallVector<Value> weights, grads, states, norm, fresh;
+  /// What the norm and the update read of all gradients; where replicas have the sum of a shard alone, that shard and
+  /// the gradients of tied weights, and by gradient its place among them.
+  SmallVector<Value> sums;
+  SmallVector<size_t> sumOf;
   std::optional<FlatCut> flat; ///< of its own weights, where the replicas update a shard each
 };
 } // namespace
@@ -64,7 +72,7 @@ Value pp::widenGrad(OpBuilder &builder, Location loc, Value grad) {
   if (grad.getType() == sumsOf(grad.getType()))
     return grad;
   Value zero = builder.create<nn::ZeroOp>(loc, sumsOf(grad.getType()));
-  return builder.create<nn::AccumulateOp>(loc, grad, zero);
+  return builder.create<nn::AccumulateOp>(loc, grad, zero, DenseI64ArrayAttr());
 }
 
 Value pp::roundGrad(OpBuilder &builder, Location loc, Value sum, Type kept) {
@@ -96,6 +104,17 @@ Updates::Updates(ModuleOp module, const PieceModel &piece)
   grads = scratch.addArguments(gradTypes);
   states = scratch.addArguments(stateTypes);
   fresh = scratch.addArguments(freshTypes);
+  sums = grads;
+  llvm::append_range(sumOf, llvm::seq<size_t>(0, grads.size()));
+  if (sumsShards()) {
+    size_t own = flat->begins.size();
+    SmallVector<Type> sumTypes = {
+        sumsOf(RankedTensorType::get({flat->shard}, cast<RankedTensorType>(gradTypes.front()).getElementType()))};
+    sumTypes.append(gradTypes.begin() + own, gradTypes.end());
+    sums = scratch.addArguments(sumTypes);
+    for (size_t i = 0; i < grads.size(); ++i)
+      sumOf[i] = i < own ? 0 : i - own + 1;
+  }
   norm = scratch.addArguments({RankedTensorType::get({1}, builder.getF64Type())});
 }
 
@@ -109,26 +128,29 @@ void Updates::cutOverReplicas() {
 }
 
 /// Where a weight lies in the run that is cut over replicas; null if it is not cut. Those weights stand first.
-DenseI64ArrayAttr Updates::flatOf(size_t weight) {
+DenseI64ArrayAttr Updates::flatOf(size_t weight, bool packed) {
   if (!flat)
     return {};
-  return builder.getDenseI64ArrayAttr({flat->begins[weight], flat->shard, piece.replicas});
+  SmallVector<int64_t> numbers = {flat->begins[weight], flat->shard, piece.replicas};
+  if (packed)
+    numbers.push_back(piece.weights[weight].attr.getType().getNumElements());
+  return builder.getDenseI64ArrayAttr(numbers);
 }
 
 /// The squares of gradients, and of others before them. On a mesh with `tensor` each device counts the elements that it
 /// alone has, the first one those that all have; a replica counts its shard, where updates are cut over replicas. Then
 /// they add what each of them counted.
-Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value before) {
+Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> gradients, Value before) {
   auto program = *module.getOps<ProgramOp>().begin();
-  bool isSpread = program.sizeOf(Axis::tensor) > 1 && !sums.empty();
+  bool isSpread = program.sizeOf(Axis::tensor) > 1 && !gradients.empty();
   auto tensor = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
   Value sum = isSpread || flat ? Value() : before;
-  for (auto [i, weight, grad] : llvm::enumerate(of, sums)) {
+  for (auto [i, weight, grad] : llvm::enumerate(of, gradients)) {
     nn::CutAttr cut = weight.getDeclared().getCut();
     bool isCopied = isSpread && (!cut || cut.getCopies() > 1);
     sum = builder.create<nn::SumSquaresOp>(piece.loc, grad, sum, isCopied ? tensor : nn::AxesAttr(),
                                            isCopied && cut ? builder.getI64IntegerAttr(cut.getCopies()) : IntegerAttr(),
-                                           flatOf(i));
+                                           flatOf(i, sumsShards()));
   }
   SmallVector<nn::Axis> axes;
   if (isSpread)
@@ -138,26 +160,26 @@ Value Updates::sumSquares(ArrayRef<WeightAttr> of, ArrayRef<Value> sums, Value b
   if (axes.empty())
     return sum;
   sum = builder.create<nn::AllReduceOp>(piece.loc, sum, nn::AxesAttr::get(module.getContext(), axes), IntegerAttr());
-  return before ? builder.create<nn::AccumulateOp>(piece.loc, sum, before) : sum;
+  return before ? builder.create<nn::AccumulateOp>(piece.loc, sum, before, DenseI64ArrayAttr()) : sum;
 }
 
 LogicalResult Updates::writeNorm(bool first) {
   SmallVector<WeightAttr> trained;
-  SmallVector<Value> sums;
+  SmallVector<Value> counted;
   for (const PieceWeight &weight : piece.weights)
     if (!weight.isFrozen())
       trained.push_back(weight.attr);
-  for (auto [i, grad] : llvm::enumerate(grads))
+  for (size_t i = 0; i < grads.size(); ++i)
     if (!isTied(i) && optimizer.ruleFor(trained[i]) != Optimizer::Rule::steer)
-      sums.push_back(widenGrad(builder, piece.loc, grad));
+      counted.push_back(widenGrad(builder, piece.loc, sums[sumOf[i]]));
     else
       trained[i] = {};
   llvm::erase(trained, WeightAttr());
-  Value sum = sumSquares(trained, sums, first ? Value() : norm[0]);
+  Value sum = sumSquares(trained, counted, first ? Value() : norm[0]);
   if (!sum)
     sum = builder.create<nn::ZeroOp>(piece.loc, norm[0].getType());
   return write(first ? BodyVariant::norm_first : BodyVariant::norm,
-               {{GroupKind::grad, grads, false, true}, {GroupKind::norm, norm}}, {{GroupKind::norm, {sum}, !first}});
+               {{GroupKind::grad, sums, false, true}, {GroupKind::norm, norm}}, {{GroupKind::norm, {sum}, !first}});
 }
 
 LogicalResult Updates::writeUpdate() {
@@ -175,9 +197,12 @@ LogicalResult Updates::writeUpdate() {
     }
     WeightAttr attr = piece.weights[i].attr;
     auto old = flat ? ArrayRef(shard) : ArrayRef(states).slice(state, optimizer.stateOf(attr).size());
-    WeightUpdate update{
-        piece.loc, widenGrad(builder, piece.loc, grads[i]), piece.readsNorm ? norm[0] : Value(), weight, old,
-        flatOf(i)};
+    WeightUpdate update{piece.loc,
+                        widenGrad(builder, piece.loc, sums[sumOf[i]]),
+                        piece.readsNorm ? norm[0] : Value(),
+                        weight,
+                        old,
+                        flatOf(i, sumsShards())};
     newWeights.push_back(writeWeightUpdate(builder, optimizer, attr, update, newStates));
     state += old.size();
     if (flat)
@@ -187,7 +212,7 @@ LogicalResult Updates::writeUpdate() {
     newStates = shard;
   return write(BodyVariant::plain,
                {{GroupKind::weight, weights},
-                {GroupKind::grad, grads},
+                {GroupKind::grad, sums},
                 stateOf(),
                 {GroupKind::norm, norm},
                 {GroupKind::fresh, fresh}},
@@ -201,29 +226,53 @@ LogicalResult Updates::writeZero() {
   return write(BodyVariant::zero, {}, {{GroupKind::grad, zeros}});
 }
 
+/// Each replica adds what it has of the sum of one gradient to its shard of all; those of tied weights are added whole.
+LogicalResult Updates::writeShardSum() {
+  if (!sumsShards())
+    return success();
+  for (bool first : {true, false}) {
+    SmallVector<Value> total = sums;
+    if (first)
+      total[0] = builder.create<nn::ZeroOp>(piece.loc, sums[0].getType());
+    for (auto [i, grad] : llvm::enumerate(grads)) {
+      Value &sum = total[sumOf[i]];
+      if (sumOf[i] == 0)
+        sum = builder.create<nn::AccumulateOp>(piece.loc, grad, sum, flatOf(i));
+      else
+        sum = first ? grad : addTo(sum, grad);
+    }
+    Group share = {GroupKind::share, grads};
+    if (failed(write(first ? BodyVariant::first : BodyVariant::sum,
+                     first ? ArrayRef<Group>(share) : ArrayRef<Group>({{GroupKind::grad, sums}, share}),
+                     {{GroupKind::grad, total, !first}})))
+      return failure();
+  }
+  return success();
+}
+
 Value Updates::addTo(Value grad, Value share) {
   Value sum = widenGrad(builder, piece.loc, grad);
-  sum = builder.create<nn::AccumulateOp>(piece.loc, share, sum);
+  sum = builder.create<nn::AccumulateOp>(piece.loc, share, sum, DenseI64ArrayAttr());
   return roundGrad(builder, piece.loc, sum, grad.getType());
 }
 
 LogicalResult Updates::writeTies() {
   SmallVector<Value> share;
-  for (auto [i, grad] : llvm::enumerate(grads))
+  for (size_t i = 0; i < grads.size(); ++i)
     if (isTied(i))
-      share.push_back(grad);
-  if (!share.empty() && failed(write(BodyVariant::tie_out, {{GroupKind::grad, grads}}, {{GroupKind::share, share}})))
+      share.push_back(sums[sumOf[i]]);
+  if (!share.empty() && failed(write(BodyVariant::tie_out, {{GroupKind::grad, sums}}, {{GroupKind::share, share}})))
     return failure();
   for (auto [k, sharer] : llvm::enumerate(piece.sharers)) {
-    SmallVector<Value> sums = grads, arriving, values;
+    SmallVector<Value> total = grads, arriving, values;
     for (unsigned i : sharer.weights) {
       arriving.append(scratch.addArguments({grads[i].getType()}));
-      sums[i] = addTo(sums[i], arriving.back());
+      total[i] = addTo(total[i], arriving.back());
       values.push_back(weights[i]);
     }
     auto sharerNumber = static_cast<int64_t>(k);
     if (failed(write(BodyVariant::tie_in, {{GroupKind::grad, grads}, {GroupKind::share, arriving}},
-                     {{GroupKind::grad, sums, true}},
+                     {{GroupKind::grad, total, true}},
                      /*shard=*/-1, sharerNumber)) ||
         failed(write(BodyVariant::tie_fresh, {{GroupKind::weight, weights}}, {{GroupKind::fresh, values}}, /*shard=*/-1,
                      sharerNumber)))
@@ -360,11 +409,13 @@ LogicalResult Updates::checkFlat() {
   for (WeightAttr weight : own) {
     if (optimizer.ruleFor(weight) == Optimizer::Rule::muon)
       return emitError(piece.loc) << "`muon` needs whole matrices, and " << weight.getName() << " is cut over "
-                                  << piece.replicas << " replicas (`zero = 1`); `adamw` and `sgd` can cut it";
+                                  << piece.replicas << " replicas (`zero = " << zero()
+                                  << "`); `adamw` and `sgd` can cut it";
     if (optimizer.stateOf(weight) != optimizer.stateOf(own.front()) ||
         weight.getType().getElementType() != own.front().getType().getElementType())
       return emitError(piece.loc) << weight.getName() << " and " << own.front().getName()
-                                  << " have optimizer states of different kinds or types; `zero = 1` cuts those of one";
+                                  << " have optimizer states of different kinds or types; `zero = " << zero()
+                                  << "` cuts those of one";
   }
   return success();
 }
@@ -391,7 +442,7 @@ LogicalResult Updates::write() {
         return failure();
     }
   return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
-                 succeeded(writeZero()) && succeeded(writeTies()));
+                 succeeded(writeZero()) && succeeded(writeShardSum()) && succeeded(writeTies()));
 }
 
 LogicalResult pp::deriveUpdates(ModuleOp module, const PieceModel &piece) {

@@ -90,7 +90,7 @@ const TaskBody &TaskBodies::make(BodyAttr identity, ArrayRef<GroupName> inputs, 
 
 static Value addGrads(OpBuilder &inner, ValueRange row) {
   Value sum = widenGrad(inner, row[0].getLoc(), row[0]);
-  sum = inner.create<nn::AccumulateOp>(row[0].getLoc(), sum.getType(), row[1], sum);
+  sum = inner.create<nn::AccumulateOp>(row[0].getLoc(), sum.getType(), row[1], sum, DenseI64ArrayAttr());
   return roundGrad(inner, row[0].getLoc(), sum, row[0].getType());
 }
 
@@ -106,7 +106,8 @@ const TaskBody &TaskBodies::sumOfKeys(int64_t piece, int64_t slice, TupleType pa
   GroupName into(GroupKind::dkv, slice), more(GroupKind::dterm, slice);
   return make(identity(piece, Phase::U, BodyVariant::sum_keys, slice), {into, more}, payload, into, 0,
               [](OpBuilder &inner, ValueRange row) -> Value {
-                return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1], row[0]);
+                return inner.create<nn::AccumulateOp>(row[0].getLoc(), row[0].getType(), row[1], row[0],
+                                                      DenseI64ArrayAttr());
               });
 }
 

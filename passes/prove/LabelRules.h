@@ -53,6 +53,11 @@ struct BodyLabels {
     return llvm::any_of(inputs, [](const BodyGroup &group) { return group->kind == pipeline::GroupKind::dterm; });
   }
 
+  /// Whether its gradient is a term of a sum that it makes, not one that it adds to.
+  bool beginsSum() const {
+    return identity.getPhase() == pipeline::Phase::U && identity.getVariant() == pipeline::BodyVariant::first;
+  }
+
   /// What the body adds to the terms of a sum. A part of an attention adds nothing to gradients of weights.
   Adds adds() const { return identity.isPart() ? Adds::Nothing : rule->adds; }
 

@@ -283,11 +283,15 @@ private:
     return label;
   }
 
-  /// The norm and the update read what the replicas have summed; all else makes, or reads, a replica's own gradient.
-  static bool isOfAllReplicas(const Unit &unit) {
+  /// The norm and the update read what the replicas have summed, and so does what adds up shards; all else makes, or
+  /// reads, a replica's own gradient.
+  bool isOfAllReplicas(const Unit &unit) const {
     BodyVariant variant = unit.body.identity.getVariant();
-    return unit.body.identity.getPhase() == Phase::U &&
-           llvm::is_contained({BodyVariant::plain, BodyVariant::norm, BodyVariant::norm_first}, variant);
+    if (unit.body.identity.getPhase() != Phase::U)
+      return false;
+    return llvm::is_contained({BodyVariant::plain, BodyVariant::norm, BodyVariant::norm_first}, variant) ||
+           (values.pieces.sumsShards(unit.piece) &&
+            llvm::is_contained({BodyVariant::first, BodyVariant::sum, BodyVariant::tie_out}, variant));
   }
 
   static bool updatesWeights(const Unit &unit) {
@@ -316,7 +320,7 @@ private:
       weightReads += group->what == What::weight;
       if (group->what == What::norm)
         norm = slot;
-      else if (group->what == What::share || (group->what == What::grad && grad))
+      else if (group->what == What::share || (group->what == What::grad && (grad || unit->body.beginsSum())))
         share = slot;
       else if (group->what == What::grad)
         grad = slot;

@@ -154,8 +154,8 @@ bool mayBeZero(Kernel kernel, size_t i) {
     return i == 3;
   if (kernel == Kernel::slice_columns || kernel == Kernel::place_columns)
     return i == 2;
-  if (takesTensors(kernel) || kernel == Kernel::sum_squares || kernel == Kernel::adamw ||
-      kernel == Kernel::sgd) // another device counts the tensor, or updates it
+  if (takesTensors(kernel) || kernel == Kernel::sum_squares || kernel == Kernel::accumulate ||
+      kernel == Kernel::adamw || kernel == Kernel::sgd) // another device counts the tensor, adds to it, or updates it
     return true;
   if (takesChunks(kernel))
     return i >= 5 && i % 2;

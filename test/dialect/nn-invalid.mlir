@@ -776,3 +776,42 @@ func.func @no_shard(%g: tensor<64xf32>) {
   %a = nn.sum_squares %g {flat = array<i64: 0, 0, 2>} : (tensor<64xf32>) -> tensor<1xf64>
   return
 }
+
+// -----
+
+func.func @sum_of_a_shard(%g: tensor<64xf32>, %sum: tensor<64xf32>) {
+  // expected-error@+2 {{`accumulate` adds 'tensor<32xf32>' into a tensor of another type 'tensor<64xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a = nn.accumulate %g into %sum {flat = array<i64: 0, 32, 2>} : (tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
+  return
+}
+
+// -----
+
+func.func @gradients_of_a_shard(%g: tensor<64xf32>, %w: tensor<64xf32>, %m: tensor<32xf32>) {
+  // expected-error@+2 {{`sgd` expects a shard of gradients in the type of sums, and 64 elements of w in `flat`, got 'tensor<64xf32>' and 64}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a, %b = nn.sgd %g into %w, %m {flat = array<i64: 0, 32, 2, 64>} : (tensor<64xf32>, tensor<64xf32>, tensor<32xf32>)
+    -> (tensor<64xf32>, tensor<32xf32>)
+  return
+}
+
+// -----
+
+// The update would go on behind the end of the weight.
+func.func @elements_of_another(%g: tensor<32xf32>, %w: tensor<64xf32>, %m: tensor<32xf32>) {
+  // expected-error@+2 {{`sgd` expects a shard of gradients in the type of sums, and 64 elements of w in `flat`, got 'tensor<32xf32>' and 96}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a, %b = nn.sgd %g into %w, %m {flat = array<i64: 0, 32, 2, 96>} : (tensor<32xf32>, tensor<64xf32>, tensor<32xf32>)
+    -> (tensor<64xf32>, tensor<32xf32>)
+  return
+}
+
+// -----
+
+func.func @squares_of_a_shard(%g: tensor<64xf32>) {
+  // expected-error@+2 {{`sum_squares` expects a shard of 32 elements, got 'tensor<64xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %a = nn.sum_squares %g {flat = array<i64: 0, 32, 2, 64>} : (tensor<64xf32>) -> tensor<1xf64>
+  return
+}

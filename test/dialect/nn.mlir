@@ -178,6 +178,14 @@ func.func @memory(%x: tensor<2x8x16xf64>, %w: tensor<16x16xbf16>, %dw: tensor<16
     -> (tensor<16x16xf32>, tensor<160xf32>, tensor<160xf32>)
   // CHECK: nn.sum_squares %{{.*}} {flat = array<i64: 32, 160, 2>} : (tensor<16x16xf32>)
   %counted = nn.sum_squares %4 {flat = array<i64: 32, 160, 2>} : (tensor<16x16xf32>) -> tensor<1xf64>
+  // To the sum of its shard a device adds what it has there of the tensor; whoever reads the sum is told its elements.
+  // CHECK: nn.accumulate %{{.*}} into %{{.*}} {flat = array<i64: 32, 160, 2>} : (tensor<16x16xbf16>, tensor<160xf32>) -> tensor<160xf32>
+  %added = nn.accumulate %w into %shard {flat = array<i64: 32, 160, 2>} : (tensor<16x16xbf16>, tensor<160xf32>) -> tensor<160xf32>
+  // CHECK: nn.sum_squares %{{.*}} {flat = array<i64: 32, 160, 2, 256>} : (tensor<160xf32>)
+  %packed = nn.sum_squares %added {flat = array<i64: 32, 160, 2, 256>} : (tensor<160xf32>) -> tensor<1xf64>
+  // CHECK: nn.sgd %{{.*}} into %{{.*}}, %{{.*}} {flat = array<i64: 32, 160, 2, 256>} : (tensor<160xf32>, tensor<16x16xf32>, tensor<160xf32>)
+  %steered:2 = nn.sgd %added into %dw, %shard {flat = array<i64: 32, 160, 2, 256>}
+    : (tensor<160xf32>, tensor<16x16xf32>, tensor<160xf32>) -> (tensor<16x16xf32>, tensor<160xf32>)
   // CHECK: nn.adamw %{{.*}} into %{{.*}}, %{{.*}}, %{{.*}} : (tensor<16x16xf32>, tensor<16x16xf32>
   %7:3 = nn.adamw %4 into %dw, %dw, %3 : (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)
       -> (tensor<16x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>)

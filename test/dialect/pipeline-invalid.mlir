@@ -499,5 +499,5 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
-// expected-error@+1 {{expected zero 0 or 1, got 2}}
-#mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 1, zero 2>
+// expected-error@+1 {{expected zero 0, 1 or 2, got 3}}
+#mesh = #pipeline.mesh<tensor 1, context 1, data 2, pipeline 1, zero 3>

@@ -65,7 +65,7 @@ def draw_case(draw):
     if tensor > 1 or context > 1:
         own["mesh.again"] = draw.choice(("nothing", "inputs", "all"))
     if data * context > 1 and draw.random() < 0.4:
-        own["mesh.zero"] = 1
+        own["mesh.zero"] = draw.choice((1, 2, 2))
     if draw.random() < 0.2:
         words = ["tensor", "context", "data", "pipeline"]
         draw.shuffle(words)

@@ -15,6 +15,11 @@
 # as many bytes of q, k, v, o and lse, but of a head of keys at least; `again = "nothing"` keeps o of the own rows, too:
 #   F    four all_to_all, of q, k, v and o, where k and v have C heads at least, copies among them
 #   B    of their gradients, and unless it is kept o once more
+# Of n devices of data and context, with the weights of a stage one behind the other from multiples of 32 elements on,
+# and S elements a shard (Rajbhandari et al. 2020, ZeRO, 5.1, 5.2), a device keeps in the type of sums
+#   zero 0   all gradients and all states     zero 1   states of S     zero 2   S sums, too; all gradients for a while
+# and with zero 2 a stage scatters each microbatch's. Of a tied table the last rank sums its gradients whole, and in the
+# end sends them to the first one: once more its bytes on both.
 # An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that; an all_to_all
 # (C - 1) / C of what the device has.
 import json, random, subprocess, sys
@@ -49,6 +54,8 @@ class Case:
         self.rows = draw.random() < 0.7 and self.tensor > 1
         self.again = draw.choice(("nothing", "inputs", "all"))
         self.vocab = draw.choice((64, 97))
+        self.data = draw.choice((1, 2, 2, 3))
+        self.zero = draw.choice((0, 1, 2, 2)) if self.data * self.context > 1 else 0
         self.bytes, self.sums = {"f32": (4, 4), "bf16": (2, 4), "f64": (8, 8)}[self.precision]
 
     def defines(self):
@@ -58,7 +65,7 @@ class Case:
         named |= {"kv_heads": self.keys} if self.model == "llama" else {}
         named |= {"ranks": self.ranks} if self.ranks > 1 else {}
         return named | {"mesh.tensor": self.tensor, "mesh.context": self.context, "mesh.again": self.again,
-                        "mesh.sequence": str(self.rows).lower(),
+                        "mesh.sequence": str(self.rows).lower(), "mesh.data": self.data, "mesh.zero": self.zero,
                         "mesh.attention": "heads" if self.swaps else "gather"}
 
     def stash(self):
@@ -74,6 +81,32 @@ class Case:
         kept += [tokens * self.hidden * self.bytes] * 2 if self.rows and self.again == "nothing" else []
         kept += [tokens * self.hidden // t * self.bytes] if self.swaps and self.again == "nothing" else []
         return sum(map(aligned, kept)) * self.layers // self.ranks + aligned(kept[0]) * (self.ranks == 1)
+
+    def weights(self, rank):
+        """The elements of each weight that the rank updates, and of copies of those of others."""
+        h, ffn, t = self.hidden, self.ffn // self.tensor, self.tensor
+        table, keys = (self.vocab + t - 1) // t * h, h * max(self.keys // t, 1) * self.width
+        first, last = rank == 0, rank == self.ranks - 1
+        if self.model == "llama":
+            own = [h, h * h // t, keys, keys, h * h // t, h, h * ffn, h * ffn, h * ffn] * (self.layers // self.ranks)
+            return own + [table] * first + [h, table] * last, []
+        own = [h, h, 3 * h * h // t, 3 * h // t, h * h // t, h, h, h, h * ffn, ffn, h * ffn, h]
+        own = own * (self.layers // self.ranks) + [table, 1024 * h] * first + [h, h] * last
+        return own, [table] * (last and not first)
+
+    def updates(self, rank):
+        """Bytes of gradients at most, bytes of states, and gradients that are scattered in a step."""
+        own, copies = self.weights(rank)
+        whole, copied = (sum(aligned(count * self.sums) for count in counts) for counts in (own, copies))
+        devices, states = self.data * self.context, 2 + (self.bytes == 2)
+        shard = -(-sum((count + 31) // 32 for count in own) // devices) * 32 * self.sums
+        table = sum(aligned(count * self.sums) for count in self.weights(self.ranks - 1)[1])
+        sent = table * (rank in (0, self.ranks - 1))
+        gradients = whole + copied + sent
+        if self.zero == 2:
+            gradients = shard + copied + max(whole + (sent if rank == 0 else copied), sent)
+        return {"grad": gradients, "opt": states * (aligned(shard) if self.zero else whole),
+                "scattered": (0, 1, self.microbatches)[self.zero]}
 
     def exchanges(self, rank):
         """By phase and kind: how many a step has, and the bytes that come to a device."""
@@ -137,6 +170,11 @@ def main():
             found = {phase: kinds for phase, kinds in its["exchanges"].items() if phase in "FB"}
             expected = case.exchanges(rank)
             tally.check(found == expected, f"{said}: exchanges of rank {rank}"
+                                           + ("" if found == expected else f" {found}, expected {expected}"))
+            found = {role: its["peak_bytes"][role] for role in ("grad", "opt")}
+            found["scattered"] = its["collectives_joined"].get("reduce_scatter", 0)
+            expected = case.updates(rank)
+            tally.check(found == expected, f"{said}: updates of rank {rank}"
                                            + ("" if found == expected else f" {found}, expected {expected}"))
     return tally.close()
 

@@ -120,6 +120,24 @@ OWN = (("1f1b/kv_heads=1", 'attn attention = "heads", again = "nothing"', dict(c
 ZERO = ("1f1b", "zb_v/model=gpt2", "weipipe_interleave/model=gpt2", "tawpipe", "dualpipe_v/model=gpt2/microbatches=8",
         "helixpipe", "slimpipe/exchange=true/kv_heads=1", "replicated_1f1b", "interleaved/model=gpt2",
         "1f1b/model=gpt2")
+# Sums of gradients are cut, too: by schedule the rest of `mesh`, then sizes.
+ZERO2 = (("1f1b", dict(data=3), {}), ("zb_v/model=gpt2", dict(data=2), {}),
+         ("interleaved/model=gpt2", dict(data=2), dict(ranks=2)),
+         ("slimpipe/exchange=true/kv_heads=1", dict(data=2), dict(ranks=2)),
+         ("dualpipe_v/model=gpt2/microbatches=8", dict(data=2, tensor=2, sequence="true"), dict(ranks=2)),
+         ("1f1b_recompute", dict(context=2), dict(ranks=2)),
+         ("zb_h1/model=gpt2", HEADS | dict(data=2), dict(ranks=2)))
+ALL_ZERO2 = ZERO2 + tuple(
+    (schedule, dict(data=data), {}) for data in (2, 3)
+    for schedule in ("gpipe", "1f1b/model=gpt2", "interleaved", "zb_h1", "zb_h2/model=gpt2", "zb_v", "v_half", "v_min",
+                     "bpipe/model=gpt2", "looped_bfs", "hanayo", "dualpipe_v/microbatches=8", "gpipe_offload",
+                     "terapipe/model=gpt2", "slimpipe", "slimpipe/exchange=true/model=gpt2",
+                     "helixpipe/ship=false")) + (
+    ("single", dict(data=4), dict(ranks=1)), ("single/model=gpt2", dict(context=2), dict(ranks=1)),
+    ("1f1b/kv_heads=1", dict(data=2, tensor=2), dict(ranks=2)),
+    ("zb_v/model=gpt2", dict(data=2, context=2, tensor=2), dict(ranks=2)),
+    ("slimpipe_interleaved/exchange=true/model=gpt2", dict(data=2), {}),
+    ("zb_v/model=encoder_decoder", dict(data=2), {}), ("terapipe/model=gpt2", HEADS, dict(ranks=2, sequence=32)))
 SHARED = ("model", "kv_heads", "microbatches")  # with the reference
 SIZES = dict(model="llama", precision="f64", ranks=4, microbatches=4)
 
@@ -145,8 +163,14 @@ class Meshes:
         key = tuple(sizes.items())
         if key not in self.references:
             program = self.runner.compile(schedule="single", **sizes)
-            self.references[key] = self.runner.run(program, 1, "threads", "rendezvous")
+            run = self.runner.run(program, 1, "threads", "rendezvous")
+            self.references[key] = (*run, self.norms(program, "threads", "rendezvous"))
         return self.references[key]
+
+    @staticmethod
+    def norms(program, transport, sends):
+        log = harness.read_log(f"{program}.{transport.replace('/', '_')}.{sends}.jsonl")
+        return [line["grad_norm"] for line in log]
 
     def schedule(self, schedule, mesh, modes, values, train=None, also=""):
         if not self.wants(schedule + also):
@@ -165,11 +189,13 @@ class Meshes:
             worst, where = difference(gradients, wanted[0])
             drift = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted[1]))
             trained, moved = difference(weights, wanted[2])
-            first = first or (gradients, losses, weights)
-            same = first == (gradients, losses, weights)
+            norms = self.norms(program, transport, sends)
+            first = first or (gradients, losses, weights, norms)
+            same = first == (gradients, losses, weights, norms)
+            drift = max(drift, *(abs(a - b) / b for a, b in zip(norms, wanted[3], strict=True)))
             good = same and worst <= tolerance and drift <= 10 * tolerance and trained <= TRAINED[SIZES["precision"]]
             self.tally.check(good, f"{what} {transport} {sends}: gradients {worst:.1e} losses "
-                                   f"{drift:.1e} trained {trained:.1e}"
+                                   f"and norms {drift:.1e} trained {trained:.1e}"
                                    + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
 
     def bits(self):
@@ -256,6 +282,33 @@ class Meshes:
                                (None, {"precision": "f32"}))[:6 if every else 4]:
             self.zero("1f1b", 3, threads, train, ranks=2, **defines)
 
+    def sums(self, every):
+        """`zero = 2` in other types, optimizers and groups of weights: the weights, the optimizer's state and the log
+        of `zero = 1` but for rounding, and the same steps left out where gradients of f16 overflow."""
+        groups = {"precision": "f64", "optimizer.lr_scale": "[mlp,2.5,norm,0]", "optimizer.no_decay": "o_proj"}
+        overflow = {"optimizer.loss_scale": 1 << 22, "optimizer.scale_window": 2, "precision": "f16"}
+        rounds = {"precision": "bf16", "gradients": "bf16"}
+        for train, defines in ((None, groups), (None, overflow), (self.path("sgd.pipe"), {"precision": "f64"}),
+                               (None, {"precision": "f64", "freeze": "embed,mlp"}), (None, {"precision": "bf16"}),
+                               (None, {"precision": "f32"}), (None, rounds))[:7 if every else 4]:
+            name = f"zero = 2, 3 x 1f1b {defines}"
+            if not self.wants(name):
+                continue
+            runs, logs, states, precision = [], [], [], defines["precision"]
+            for zero in (1, 2):
+                program = self.runner.compile(train, schedule="1f1b", **SIZES | dict(ranks=2) | defines,
+                                              **{"mesh.data": 3, "mesh.zero": zero})
+                runs.append(self.runner.run(program, 6, "threads", "rendezvous"))
+                result = f"{program}.threads.rendezvous"
+                logs.append([line.get("skipped") for line in harness.read_log(result + ".jsonl")])
+                states.append({key: values for key, (_, values) in harness.read_safetensors(
+                    os.path.join(result + ".saved", "optimizer.safetensors")).items()})
+            trained, moved = difference(runs[1][2], runs[0][2])
+            state, where = difference(states[1], states[0])
+            rounding = TRAINED[precision]
+            self.tally.check(trained <= rounding and state <= rounding and logs[0] == logs[1],
+                             f"{name}: trained {trained:.1e} ({moved}) state {state:.1e} ({where}), skipped {logs[1]}")
+
     def orders(self):
         """Devices may be numbered along the pipeline first: the same bits."""
         text = open(harness.TRAIN).read()
@@ -270,13 +323,15 @@ class Meshes:
 
     def resumed(self):
         """A checkpoint of two replicas goes on as one with twice the rows, or as four with half of them that update a
-        shard each, and back: losses of one run."""
+        shard each, or sum it, too, and back: losses of one run."""
         rows = SMALL["microbatch"]
         programs = {"context": (self.make("resume_context", schedule="fsdp", ranks=2, microbatch=2 * rows,
                                           **{"mesh.context": 2}), 4),
                     "mesh": (self.make("resume_mesh", schedule="1f1b", **{"mesh.data": 2}), 8),
                     "zero": (self.make("resume_zero", schedule="zb_v", **{"mesh.data": 4, "mesh.zero": 1},
                                        microbatch=rows // 2), 16),
+                    "sums": (self.make("resume_sums", schedule="1f1b", ranks=2,
+                                       **{"mesh.data": 2, "mesh.tensor": 2, "mesh.zero": 2}), 8),
                     "single": (self.make("resume_single", schedule="single", ranks=1, microbatch=2 * rows), 1)}
 
         def run(name, *options):
@@ -286,7 +341,8 @@ class Meshes:
             return [line["loss"] for line in harness.read_log(log)]
 
         for first, second in (("mesh", "single"), ("single", "mesh"), ("mesh", "mesh"), ("mesh", "zero"),
-                              ("zero", "single"), ("zero", "zero"), ("context", "zero"), ("single", "context")):
+                              ("zero", "single"), ("zero", "zero"), ("context", "zero"), ("single", "context"),
+                              ("zero", "sums"), ("sums", "single"), ("sums", "sums")):
             whole = run(first, "--steps", "4")
             saved = self.path(f"saved_{first}_{second}")
             run(first, "--steps", "4", "--stop-at", "2", "--save", saved)
@@ -453,8 +509,14 @@ def main():
         if harness.RUNTIME and number < len(CONTEXT_HEADS):
             modes.append((f"streams/{number}", "rendezvous"))
         tests.schedule(schedule, mesh, modes, values)
+    for number, (schedule, mesh, values) in enumerate(ALL_ZERO2 if arguments.all else ZERO2):
+        modes = [("threads", "rendezvous"), ("mpi", ("rendezvous", "buffered")[number % 2])]
+        if harness.RUNTIME and number < len(ZERO2):
+            modes.append((f"streams/{number}", "rendezvous"))
+        tests.schedule(schedule, mesh | dict(zero=2), modes, values, also=", zero 2")
     tests.wholes(arguments.all)
     tests.zeros(arguments.all)
+    tests.sums(arguments.all)
     names = ("again", "owns", "bits", "orders", "resumed", "rows", "logprobs", "faults", "traces")
     for name in names + ("rounded",) * arguments.all:
         if tests.wants(name):

@@ -123,6 +123,23 @@ TEST(KernelsUpdates, PartsOfWeights) {
     }
 }
 
+/// To the sum of its shard a device adds what it has there of a gradient, which may be nothing; the rest stays.
+TEST(KernelsUpdates, PartsOfSums) {
+  for (Type type : {Type::F32, Type::F64, Type::Bf16, Type::F16})
+    for (size_t has : {size_t(40), size_t(1), size_t(0)}) {
+      Type acc = accOf(type);
+      const size_t first = 64, place = 32;
+      const int64_t wide = acc == Type::F64 ? 8 : 4, narrow = isHalf(type) ? 2 : wide;
+      Values grad = rounded(type, random(160, 1)), expected = rounded(acc, random(96, 2));
+      Array sum(acc, expected), grads(type, grad);
+      OneOp op(OpSpec{"accumulate", type, {int64_t(has)}, {}, {}, {int64_t(first) * narrow, int64_t(place) * wide}});
+      op(pp_accumulate, grads, sum);
+      for (size_t i = 0; i < has; ++i)
+        expected[place + i] += grad[first + i];
+      expectEqual(sum.get(), rounded(acc, expected), "sum");
+    }
+}
+
 TEST(KernelsUpdates, MuonMomentum) {
   for (Type type : {Type::F32, Type::F64})
     for (const Case &its : cases) {
