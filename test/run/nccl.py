@@ -15,6 +15,7 @@ SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, la
                      ffn=16, sequence=8, microbatch=1)
 SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary
 1f1b/mesh.tensor=2 zb_h1/mesh.tensor=2/mesh.sequence=true 1f1b_vocabulary/mesh.tensor=2
+1f1b/mesh.data=2/mesh.zero=1/microbatches=2 zb_h1/mesh.data=2/mesh.zero=2/microbatches=2
 """.split()
 TOLERANCE = 1e-11  # of f64, as in gradients.py; sums over ranks are in another order here than there
 
@@ -55,7 +56,7 @@ class Runner:
         def check(number):
             schedule, results = SCHEDULES[number], []
             program = self.compile(schedule)
-            devices = [str(4 * (1 + ("mesh.tensor" in schedule)))]
+            devices = [str(4 * (1 + ("mesh." in schedule)))]
             for how, command, options in ways[:1 + (number % 4 == 0)]:
                 results.append((how, self.train(program, command + (devices if command else []), *options,
                                                 PP_FAKE_SEED=str(number))))
