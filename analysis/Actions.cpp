@@ -119,6 +119,12 @@ int64_t Pieces::summedTensors(int64_t piece, int64_t shard) const {
   return llvm::count_if(cut.shards[shard], [&](const ElementRange &range) { return counts[range.tensor]; });
 }
 
+bool Pieces::hasTerms(int64_t piece) const {
+  PieceOp op = ops[piece];
+  auto isTerm = [](WeightAttr weight) { return !weight.getFrozen() && weight.getDeclared().getTerms(); };
+  return op.getWeightsAttr() && llvm::any_of(op.getWeightsAttr().getAsRange<WeightAttr>(), isTerm);
+}
+
 bool Pieces::trains(int64_t piece) const {
   PieceOp op = ops[piece];
   return !isForward && op.getWeightsAttr() &&

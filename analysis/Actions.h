@@ -77,6 +77,8 @@ public:
   bool isCutOverMesh(int64_t piece) const {
     return zero > 0 && trains(piece) && !isSharded(piece) && summedTensors(piece, -1) > 0;
   }
+  /// Whether devices along `tensor` have terms of some of its gradient, which they sum before it is used.
+  bool hasTerms(int64_t piece) const;
   /// Whether they have the sum of a shard of its gradient alone, too: `mesh zero = 2`.
   bool sumsShards(int64_t piece) const { return zero > 1 && isCutOverMesh(piece); }
   /// By weight the run in which it is cut over ranks (cutPayload).

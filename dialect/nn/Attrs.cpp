@@ -110,7 +110,7 @@ void WeightAttr::print(AsmPrinter &printer) const {
     printer << " steer ";
     printer.printAttributeWithoutType(getSteer());
   }
-  printer << ">";
+  printer << (getTerms() ? " terms>" : ">");
 }
 
 Attribute WeightAttr::parse(AsmParser &parser, Type) {
@@ -147,15 +147,16 @@ Attribute WeightAttr::parse(AsmParser &parser, Type) {
       return {};
     steer = FloatAttr::get(Float64Type::get(context), rate);
   }
+  bool terms = succeeded(parser.parseOptionalKeyword("terms"));
   if (parser.parseGreater())
     return {};
   auto emitError = [&] { return parser.emitError(loc); };
   return getChecked(emitError, context, StringAttr::get(context, name), StringAttr::get(context, as), init,
-                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut, steer);
+                    FloatAttr::get(Float64Type::get(context), deviation), transposed, shared, cut, steer, terms);
 }
 
 LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitError, StringAttr name, StringAttr,
-                                 Init init, FloatAttr deviation, bool, bool, CutAttr, FloatAttr steer) {
+                                 Init init, FloatAttr deviation, bool, bool, CutAttr cut, FloatAttr steer, bool terms) {
   if (name.empty())
     return emitError() << "expected a weight with a name";
   double given = deviation.getValueAsDouble();
@@ -165,6 +166,8 @@ LogicalResult WeightAttr::verify(llvm::function_ref<InFlightDiagnostic()> emitEr
   if (steer && !(steer.getValueAsDouble() >= 0))
     return emitError() << "`" << name.getValue() << "` is steered by " << steer.getValueAsDouble()
                        << "; expected a rate of at least 0";
+  if (terms && cut)
+    return emitError() << "expected a whole weight where its gradient is in terms";
   return success();
 }
 

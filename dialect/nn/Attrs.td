@@ -81,16 +81,19 @@ def Nn_WeightAttr : AttrDef<Nn_Dialect, "Weight"> {
     and the bound of `uniform`.
     `transposed`: the checkpoint stores [out, in] where we hold [in, out]. `shared`: all parts that declare it have one.
     `cut`: a device has a piece of it, and the tensors that hold it have the piece's shape. `steer`: it is a bias of
-    routers, which no gradient changes, but a rate by the sign of how often its expert was chosen.
+    routers, which no gradient changes, but a rate by the sign of how often its expert was chosen. `terms`: each device
+    along `tensor` has all of it and a term of its gradient, and they are summed once a step.
     `#nn.weight<"w" as "h.{l}.w" normal 2.0e-2 transposed>`, `#nn.weight<"gain" one>`, `#nn.weight<"wte" as "wte"
     shared>`.
   }];
   let parameters = (ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                         "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared,
-                        OptionalParameter<"::pp::nn::CutAttr">:$cut, OptionalParameter<"::mlir::FloatAttr">:$steer);
+                        OptionalParameter<"::pp::nn::CutAttr">:$cut, OptionalParameter<"::mlir::FloatAttr">:$steer,
+                        "bool":$terms);
   let builders = [AttrBuilder<(ins "::mlir::StringAttr":$name, "::mlir::StringAttr":$as, "::pp::nn::Init":$init,
                                    "::mlir::FloatAttr":$deviation, "bool":$transposed, "bool":$shared), [{
-    return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr(), ::mlir::FloatAttr());
+    return $_get($_ctxt, name, as, init, deviation, transposed, shared, CutAttr(), ::mlir::FloatAttr(),
+                 /*terms=*/false);
   }]>];
   let hasCustomAssemblyFormat = 1;
   let genVerifyDecl = 1;

@@ -72,7 +72,8 @@ def Pipeline_BodyVariant : Pipeline_I32Enum<"BodyVariant",
   I32EnumAttrCase<"plain", 0>, I32EnumAttrCase<"light", 1>, I32EnumAttrCase<"act", 2>, I32EnumAttrCase<"first", 3>,
   I32EnumAttrCase<"norm", 4>, I32EnumAttrCase<"norm_first", 5>, I32EnumAttrCase<"zero", 6>, I32EnumAttrCase<"sum", 7>,
   I32EnumAttrCase<"sum_keys", 8>, I32EnumAttrCase<"tie_out", 9>, I32EnumAttrCase<"tie_in", 10>,
-  I32EnumAttrCase<"tie_fresh", 11>, I32EnumAttrCase<"copy", 12>, I32EnumAttrCase<"cut", 13>]>;
+  I32EnumAttrCase<"tie_fresh", 11>, I32EnumAttrCase<"copy", 12>, I32EnumAttrCase<"cut", 13>,
+  I32EnumAttrCase<"merge", 14>]>;
 
 def Pipeline_CutKind : Pipeline_I32Enum<"CutKind", "what of a unit that is cut at its attentions a body computes", [
   I32EnumAttrCase<"step", 0>, I32EnumAttrCase<"part", 1>, I32EnumAttrCase<"rest", 2>]>;
@@ -255,7 +256,7 @@ def Pipeline_BodyAttr : Pipeline_Attr<"Body", "body"> {
     `variant`: F is `light` where R makes its stash again. R with `act` makes its activation too. B and W are `first`
     where no earlier gradient is added to. Of U the `plain` one is the update itself; `norm`, `zero`, `sum`, `tie_in`
     and the others are the steps around it. Where devices have the sum of a shard alone, `sum` adds to it what they have
-    of one gradient, and `first` begins it.
+    of one gradient, and `first` begins it. `merge` sums what devices along `tensor` have as terms.
     `slice` is -1 for units of whole sequences. `cut` is absent for a body that computes all of its unit.
     `sharer`: of `tie_in` and `tie_fresh`, which of the pieces that use the same weights. `shard`: of a piece whose
     updates are cut over ranks, which shard; -1 for all of it.

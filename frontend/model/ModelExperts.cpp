@@ -53,7 +53,8 @@ static LogicalResult steer(mlir::ValueRange operands, SmallVectorImpl<mlir::Name
     options.erase(rate);
   }
   auto steered = nn::WeightAttr::get(function.getContext(), weight.getName(), weight.getAs(), weight.getInit(),
-                                     weight.getDeviation(), weight.getTransposed(), false, nn::CutAttr(), value);
+                                     weight.getDeviation(), weight.getTransposed(), false, nn::CutAttr(), value,
+                                     /*terms=*/false);
   function.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, steered);
   return success();
 }

@@ -81,6 +81,7 @@ LogicalResult UpdateBuilder::update(ArrayRef<int64_t> pieces) {
   norms.clear();
   if (failed(reduceGradients(pieces)) || failed(addTied(pieces)))
     return failure();
+  mergeTerms(pieces);
   if (step.program.sumMembers() > 1)
     sumOverMesh(pieces);
   if (gradients.updates() == 1 || versions.updatesTogether())
@@ -172,6 +173,23 @@ LogicalResult UpdateBuilder::addTiedToOwners(int64_t piece) {
     step.set(own(Role::grad, primary, target), sum);
   }
   return success();
+}
+
+/// Devices along `tensor` sum what each has as a term, where the last contribution is.
+void UpdateBuilder::mergeTerms(ArrayRef<int64_t> pieces) {
+  for (int64_t piece : pieces) {
+    if (!step.pieces.trains(piece))
+      continue;
+    for (int64_t rank : step.pieces.isSharded(piece) ? step.pieces.shards(piece) : step.pieces.owners(piece)) {
+      const TaskBody *merge = step.bodies.findOfShard(piece, BodyVariant::merge, rank);
+      if (!merge)
+        continue;
+      Value terms = getOwn(Role::grad, piece, rank), sum = createUpdateTask(*merge, piece, rank, {terms});
+      if (step.pieces.primary(piece) < 0) // else the share of the tied weights has just been read
+        sum.getDefiningOp()->moveAfter(terms.getDefiningOp());
+      step.set(own(Role::grad, piece, rank), sum);
+    }
+  }
 }
 
 /// Every replica adds what the others have, where the last contribution of its own is; tied weights are their owner's.

@@ -44,6 +44,7 @@ private:
   int64_t nearestOwner(int64_t piece, int64_t rank, size_t k) const;
   mlir::LogicalResult addTied(llvm::ArrayRef<int64_t> pieces);
   mlir::LogicalResult addTiedToOwners(int64_t piece);
+  void mergeTerms(llvm::ArrayRef<int64_t> pieces);
   void sumOverMesh(llvm::ArrayRef<int64_t> pieces);
 
   // Norms.

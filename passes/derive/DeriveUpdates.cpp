@@ -5,6 +5,7 @@
 //   @p.U      weight, grad, opt -> ..  the update of each of them; a tied weight takes the owner's new value (`fresh`)
 //   With `mesh zero = 1` a replica updates, counts and keeps the state of a shard of the piece's own weights, which lie
 //   one behind the other: each op has the part of its tensor that is in the shard, and a state of all of the shard.
+//   @p.merge  grad -> grad            devices along `tensor` sum what each has as a term, once a step
 //   @p.sum    grad, share -> grad    with `mesh zero = 2` a gradient is added to the shard's sum as soon as it is made
 //   @p.U.k, norm.k, tie.*.k  the same on the k-th shard of a piece whose gradient and state are cut over ranks
 //   @p.cut.k  the k-th shard of its weights, where every rank has the whole
@@ -28,6 +29,8 @@ private:
   LogicalResult writeUpdate();
   LogicalResult writeZero();
   LogicalResult writeShardSum();
+  void mergeTerms(WeightAttr weight, Value &grad);
+  bool hasTerms() const;
   LogicalResult writeTies();
   struct Shard;
   LogicalResult refuseToCut(StringRef what, int64_t elements);
@@ -292,7 +295,7 @@ private:
   Updates &all;
   SmallVector<ElementRange> ranges;
   int64_t number;
-  SmallVector<Value> mine, sums, state, fresh, cut, newWeights, newStates;
+  SmallVector<Value> mine, sums, merged, state, fresh, cut, newWeights, newStates;
   Value first, more; ///< squares of its own sums, and added to those of others
 };
 
@@ -314,6 +317,8 @@ Updates::Shard::Shard(Updates &all, ArrayRef<ElementRange> ranges, int64_t numbe
     }
     Value kept = all.scratch.addArguments({all.piece.gradType(type)})[0];
     sums.push_back(kept);
+    merged.push_back(kept);
+    all.mergeTerms(all.piece.weights[range.tensor].attr, merged.back());
     if (all.isTied(range.tensor)) {
       fresh.append(all.scratch.addArguments({type}));
       newWeights.push_back(builder.create<nn::CopyOp>(loc, fresh.back(), weight));
@@ -341,6 +346,8 @@ LogicalResult Updates::Shard::write() {
   Group grad = {GroupKind::grad, sums, false, true}, norm = {GroupKind::norm, all.norm};
   if (failed(all.write(BodyVariant::norm_first, {grad}, {{GroupKind::norm, {first}}}, number)) ||
       failed(all.write(BodyVariant::norm, {grad, norm}, {{GroupKind::norm, {more}, true}}, number)) ||
+      (all.hasTerms() &&
+       failed(all.write(BodyVariant::merge, {{GroupKind::grad, sums}}, {{GroupKind::grad, merged, true}}, number))) ||
       (all.piece.cutsWeights &&
        failed(all.write(BodyVariant::cut, {{GroupKind::weight, all.weights}}, {{GroupKind::weight, cut}}, number))) ||
       failed(writeTies()))
@@ -420,6 +427,19 @@ LogicalResult Updates::checkFlat() {
   return success();
 }
 
+/// What devices along `tensor` have as terms of a gradient becomes their sum.
+void Updates::mergeTerms(WeightAttr weight, Value &grad) {
+  auto tensor = nn::AxesAttr::get(module.getContext(), nn::Axis::tensor);
+  if (weight.getDeclared().getTerms())
+    grad = builder.create<nn::AllReduceOp>(piece.loc, grad, tensor, IntegerAttr());
+}
+
+bool Updates::hasTerms() const {
+  return llvm::any_of(piece.weights, [](const PieceWeight &weight) {
+    return !weight.isFrozen() && weight.attr.getDeclared().getTerms();
+  });
+}
+
 LogicalResult Updates::write() {
   if (failed(checkFlat()) || failed(refuseMuon()))
     return failure();
@@ -441,6 +461,11 @@ LogicalResult Updates::write() {
       if (failed(Shard(*this, ranges, static_cast<int64_t>(k)).write()))
         return failure();
     }
+  SmallVector<Value> merged = grads;
+  for (auto [i, grad] : llvm::enumerate(merged))
+    mergeTerms(piece.weights[i].attr, grad);
+  if (hasTerms() && failed(write(BodyVariant::merge, {{GroupKind::grad, grads}}, {{GroupKind::grad, merged, true}})))
+    return failure();
   return success(succeeded(writeNorm(true)) && succeeded(writeNorm(false)) && succeeded(writeUpdate()) &&
                  succeeded(writeZero()) && succeeded(writeShardSum()) && succeeded(writeTies()));
 }

@@ -81,6 +81,7 @@ public:
 private:
   LogicalResult cutArgument(BlockArgument argument, const DeviceLayout &layout);
   LogicalResult cutWeight(BlockArgument argument, const DeviceLayout &layout);
+  bool hasTerms(BlockArgument argument) const;
   LogicalResult write(Operation *op);
   LogicalResult writeLoss(Operation *op, Value z);
   FailureOr<Value> statisticsOf(Operation *op, Value z, Value targets, int64_t first, int64_t vocab, APFloat softcap);
@@ -124,12 +125,32 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
   argument.setType(type.clone(shape));
   auto local = nn::WeightAttr::get(part.getContext(), declared.getName(), declared.getAs(), declared.getInit(),
                                    declared.getDeviation(), declared.getTransposed(), declared.getShared(), cut,
-                                   declared.getSteer());
+                                   declared.getSteer(), declared.getTerms());
   part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr, local);
   return success();
 }
 
+/// Whether each device has a share of all work with a whole weight: then its gradient may stay a term until the end of
+/// the step. A weight of two parts may be used in both ways, and with `zero = 2` gradients are summed before.
+bool PartSplitter::hasTerms(BlockArgument argument) const {
+  auto declared = func::FuncOp(part).getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr);
+  if (!declared || declared.getShared() || declared.getSteer() || mesh.getZero() > 1 || argument.use_empty())
+    return false;
+  return llvm::all_of(argument.getUses(), [&](OpOperand &use) {
+    const DeviceLayout &layout = choice.steps.find(use.getOwner())->second.operands[use.getOperandNumber()];
+    return layout == DeviceLayout::of(LayoutKind::copy);
+  });
+}
+
 LogicalResult PartSplitter::cutArgument(BlockArgument argument, const DeviceLayout &layout) {
+  if (layout.kind == LayoutKind::copy) {
+    auto declared = part.getArgAttrOfType<nn::WeightAttr>(argument.getArgNumber(), nn::kWeightAttr);
+    part.setArgAttr(argument.getArgNumber(), nn::kWeightAttr,
+                    nn::WeightAttr::get(part.getContext(), declared.getName(), declared.getAs(), declared.getInit(),
+                                        declared.getDeviation(), declared.getTransposed(), declared.getShared(),
+                                        declared.getCut(), declared.getSteer(), /*terms=*/true));
+    return success();
+  }
   if (layout.kind == LayoutKind::rows) {
     auto type = cast<RankedTensorType>(argument.getType());
     batches[argument] = type.getDimSize(0);
@@ -304,8 +325,10 @@ LogicalResult PartSplitter::run() {
   Operation *end = part.front().getTerminator();
   for (BlockArgument argument : part.getArguments()) {
     auto layout = choice.arguments.find(argument);
-    forms[argument] = {
-        {layout == choice.arguments.end() ? DeviceLayout::of(LayoutKind::full) : layout->second, argument}};
+    DeviceLayout given = layout == choice.arguments.end() ? DeviceLayout::of(LayoutKind::full) : layout->second;
+    if (given.kind == LayoutKind::full && hasTerms(argument))
+      given = DeviceLayout::of(LayoutKind::copy);
+    forms[argument] = {{given, argument}};
     if (failed(cutArgument(argument, forms[argument].front().first)))
       return failure();
   }

@@ -65,14 +65,15 @@ static Layouts transposed(Layouts layouts) {
   return layouts;
 }
 
-/// In the order of their payload. The sum of a weight's gradient is whole in each of its copies over `tensor`; over
-/// `context` it is summed once a step.
+/// In the order of their payload. The sum of a weight's gradient is whole in each of its copies over `tensor`, unless
+/// it is declared to be in terms; over `context` it is summed once a step.
 Layouts LayoutVerifier::ofWeights(bool isGradient) const {
   Layouts layouts;
   for (auto weight : PieceOp(piece).getWeightsAttr().getAsRange<WeightAttr>())
     if (!isGradient || !weight.getFrozen())
-      layouts.push_back(!isContext() ? nn::layoutOf(weight.getDeclared())
-                                     : DeviceLayout::of(isGradient ? LayoutKind::partial : LayoutKind::copy));
+      layouts.push_back(!isContext() && !weight.getDeclared().getTerms()
+                            ? nn::layoutOf(weight.getDeclared())
+                            : DeviceLayout::of(isGradient ? LayoutKind::partial : LayoutKind::copy));
   return layouts;
 }
 

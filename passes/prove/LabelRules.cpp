@@ -54,6 +54,7 @@ static constexpr BodyRule bodyRules[] = {
     {Phase::U, BodyVariant::sum_keys},
     {Phase::U, BodyVariant::sum, Adds::Share},
     {Phase::U, BodyVariant::first, Adds::Share},
+    {Phase::U, BodyVariant::merge, Adds::Nothing, /*whole=*/true},
     {Phase::U, BodyVariant::tie_out, Adds::Nothing, /*whole=*/true},
     {Phase::U, BodyVariant::tie_in, Adds::Tied},
     {Phase::U, BodyVariant::norm_first, Adds::Norm, /*whole=*/true},

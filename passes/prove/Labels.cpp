@@ -82,7 +82,8 @@ std::string Label::str(const Pieces &pieces) const {
     return "the gradient of the tied weights of " + pieces.describe(piece);
   default:
     return ((shard >= 0 ? "shard " + std::to_string(shard) + " of `" : "`") + nameOf(what) + "(" + coord + ")`" +
-            describeVersion(version) + (pending ? " of one replica" : "") + (part ? " in the replica's shard" : ""))
+            describeVersion(version) + (pending ? " of one replica" : "") + (terms ? " in terms" : "") +
+            (part ? " in the replica's shard" : ""))
         .str();
   }
 }

@@ -51,6 +51,7 @@ enum class What : uint8_t {
 struct Label {
   What what = What::nothing;
   bool pending = false; ///< of a gradient: it is a replica's own, and is still to be summed over the mesh
+  bool terms = false;   ///< of a gradient: devices along `tensor` have terms of some of it, still to be summed
   bool part = false;    ///< of a gradient or weights: a replica has it in its shard alone, and other values beside it
   int32_t version = 0;
   int32_t piece = -1, microbatch = -1, slice = -1;
@@ -59,7 +60,8 @@ struct Label {
 
   bool operator==(const Label &other) const {
     return what == other.what && version == other.version && piece == other.piece && microbatch == other.microbatch &&
-           slice == other.slice && shard == other.shard && pending == other.pending && part == other.part;
+           slice == other.slice && shard == other.shard && pending == other.pending && terms == other.terms &&
+           part == other.part;
   }
   bool operator!=(const Label &other) const { return !(*this == other); }
   /// Whether its terms are counted: see Terms.

@@ -264,6 +264,7 @@ private:
       label.shard = group->span == Span::Cut ? group.chunk : group.attention;
     if (group->what == What::grad)
       label.pending = !isOfAllReplicas(unit) && values.isSummedOverMesh(unit.piece);
+    label.terms = group->what == What::grad && !isMerged(unit, input) && values.pieces.hasTerms(unit.piece);
     bool isOwn = group->what == What::grad || (group->what == What::weight && !input && updatesWeights(unit));
     label.part = isOwn && isOfAllReplicas(unit) && values.pieces.isCutOverMesh(unit.piece);
     if (group->span == Span::Tokens)
@@ -292,6 +293,14 @@ private:
     return llvm::is_contained({BodyVariant::plain, BodyVariant::norm, BodyVariant::norm_first}, variant) ||
            (values.pieces.sumsShards(unit.piece) &&
             llvm::is_contained({BodyVariant::first, BodyVariant::sum, BodyVariant::tie_out}, variant));
+  }
+
+  /// The norm and the update read sums over `tensor`; until then some of a gradient may be a term on each device.
+  static bool isMerged(const Unit &unit, bool input) {
+    BodyVariant variant = unit.body.identity.getVariant();
+    return unit.body.identity.getPhase() == Phase::U &&
+           (llvm::is_contained({BodyVariant::plain, BodyVariant::norm, BodyVariant::norm_first}, variant) ||
+            (variant == BodyVariant::merge && !input));
   }
 
   static bool updatesWeights(const Unit &unit) {
@@ -564,7 +573,7 @@ private:
   /// Of the devices of a rank, which have the same terms of other sequences: all but tied weights, and all of it once.
   LogicalResult sumOverMesh(PostOp post) {
     SlotState &state = values.of(post.getSlot());
-    if (state.label.what != What::grad || !isCargo(state.label, post.getThing()))
+    if (state.label.what != What::grad || state.label.terms || !isCargo(state.label, post.getThing()))
       return values.tellWrongSend(post);
     if (!state.label.pending)
       return values.tellSummedTwice(post);

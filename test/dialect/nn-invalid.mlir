@@ -815,3 +815,8 @@ func.func @squares_of_a_shard(%g: tensor<64xf32>) {
   %a = nn.sum_squares %g {flat = array<i64: 0, 32, 2, 64>} : (tensor<64xf32>) -> tensor<1xf64>
   return
 }
+
+// -----
+
+// expected-error@+1 {{expected a whole weight where its gradient is in terms}}
+func.func private @part(%w: tensor<2xf32> {nn.weight = #nn.weight<"w" zero cut <[4] dim 0> terms>})

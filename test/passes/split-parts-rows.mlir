@@ -38,11 +38,11 @@ func.func private @tokens(%tokens: !t {nn.data = "tokens"},
   return %0 : !x
 }
 
-// The gain works on the device's rows: its gradient is a share, as `spread` says. One gather serves both products.
+// The gain works on the device's rows: its gradient is a term of each device, which `terms` says. One gather serves both
+// products.
 // CHECK-LABEL: func.func private @qkv(
-// CHECK-SAME: %[[X:[^:]*]]: tensor<1x8x16xf32> {nn.rows}, %[[G:[^:]*]]: tensor<16xf32>
-// CHECK-NEXT: %[[GC:.*]] = nn.spread %[[G]] over <tensor>
-// CHECK-NEXT: %[[N:.*]], %{{.*}} = nn.rmsnorm %[[X]], %[[GC]] : (tensor<1x8x16xf32>, tensor<16xf32>) -> (tensor<1x8x16xf32>, tensor<1x8xf32>)
+// CHECK-SAME: %[[X:[^:]*]]: tensor<1x8x16xf32> {nn.rows}, %[[G:[^:]*]]: tensor<16xf32> {nn.weight = #nn.weight<{{[^>]*}} terms>}
+// CHECK-NEXT: %[[N:.*]], %{{.*}} = nn.rmsnorm %[[X]], %[[G]] : (tensor<1x8x16xf32>, tensor<16xf32>) -> (tensor<1x8x16xf32>, tensor<1x8xf32>)
 // CHECK-NEXT: %[[C:.*]] = nn.gather_rows %[[N]] over <tensor> {batch = 2 : i64, members = 2 : i64} : (tensor<1x8x16xf32>) -> tensor<2x8x16xf32>
 // KEPT: nn.gather_rows %{{.*}} over <tensor> {batch = 2 : i64, kept, members = 2 : i64}
 // CHECK-NEXT: nn.linear %[[C]], %{{.*}} : (tensor<2x8x16xf32>, tensor<16x8xf32>) -> tensor<2x8x8xf32>
@@ -61,8 +61,7 @@ func.func private @qkv(%x: !x, %g: !v {nn.weight = #nn.weight<"g">}, %wq: !w {nn
 // CHECK: %[[O:.*]], %{{.*}} = nn.attention %{{.*}} {causal = true, heads = 2 : i64}
 // CHECK-NEXT: %[[Z:.*]] = nn.linear %[[O]], %{{.*}} : (tensor<2x8x8xf32>, tensor<8x16xf32>) -> tensor<2x8x16xf32>
 // CHECK-NEXT: %[[S:.*]] = nn.scatter_rows %[[Z]] over <tensor>
-// CHECK-NEXT: %[[C:.*]] = nn.spread %{{.*}} over <tensor>
-// CHECK-NEXT: %[[B:.*]] = nn.add_bias %[[S]], %[[C]] : (tensor<1x8x16xf32>, tensor<16xf32>)
+// CHECK-NEXT: %[[B:.*]] = nn.add_bias %[[S]], %{{.*}} : (tensor<1x8x16xf32>, tensor<16xf32>)
 // CHECK-NEXT: nn.add %{{.*}}, %[[B]] : (tensor<1x8x16xf32>, tensor<1x8x16xf32>)
 func.func private @post(%q: !x, %k: !x, %x: !x, %w: !w {nn.weight = #nn.weight<"wo">},
     %b: !v {nn.weight = #nn.weight<"bo">}) -> !x {

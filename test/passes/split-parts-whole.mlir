@@ -50,11 +50,10 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 !x = tensor<2x8x16xf32>
 !w = tensor<16x16xf32>
 
-// With rows a device multiplies those it has, by whole weights whose gradient it has a share of.
+// With rows a device multiplies those it has, by whole weights whose gradient it has a term of.
 // CHECK-LABEL: func.func private @rows(
-// CHECK-SAME: %[[X:[^:]*]]: tensor<1x8x16xf32> {nn.rows}, %[[W:[^:]*]]: tensor<16x16xf32> {nn.weight = #nn.weight<"w" normal 0.000000e+00>}
-// CHECK-NEXT: %[[C:.*]] = nn.spread %[[W]] over <tensor>
-// CHECK-NEXT: %[[Z:.*]] = nn.linear %[[X]], %[[C]]
+// CHECK-SAME: %[[X:[^:]*]]: tensor<1x8x16xf32> {nn.rows}, %[[W:[^:]*]]: tensor<16x16xf32> {nn.weight = #nn.weight<"w" normal 0.000000e+00 terms>}
+// CHECK-NEXT: %[[Z:.*]] = nn.linear %[[X]], %[[W]]
 // CHECK-NEXT: return %[[Z]]
 func.func private @rows(%x: !x, %w: !w {nn.weight = #nn.weight<"w">}) -> !x attributes {nn.whole} {
   %z = nn.linear %x, %w : (!x, !w) -> !x

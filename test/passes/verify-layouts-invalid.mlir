@@ -194,6 +194,49 @@ pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh
 
 // -----
 
+// A bias's gradient is summed in a microbatch, and would be once more at the end of the step.
+!x = tensor<2x4x8xf32>
+!r = tensor<1x4x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence>
+#w = #pipeline.weight<"g" : tensor<8xf32> declared <"g" zero terms>>
+func.func private @s0.F(%x: !x, %g: tensor<8xf32>) -> !r attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %r = nn.take_rows %x over <tensor> {members = 2} : (!x) -> !r
+  %y = nn.add_bias %r, %g : (!r, tensor<8xf32>) -> !r
+  return %y : !r
+}
+// expected-error@below {{returns tensor 0 of `grad` as full over `tensor = 2`; expected partial}}
+func.func private @s0.B.first(%dy: !r) -> tensor<8xf32> attributes {
+  pipeline.body = #pipeline.body<"s0" B first>, pipeline.inputs = #pipeline.groups<dact x 1>,
+  pipeline.results = #pipeline.groups<grad x 1>, pipeline.ties = array<i64: -1>} {
+  %d = nn.bias_dw %dy : (!r) -> tensor<8xf32>
+  %s = nn.all_reduce %d over <tensor> : (tensor<8xf32>) -> tensor<8xf32>
+  return %s : tensor<8xf32>
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
+// A gain of terms works on whole values: each device would make all of its gradient, and their sum twice as much.
+!x = tensor<2x4x8xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1, sequence>
+#w = #pipeline.weight<"g" : tensor<8xf32> declared <"g" one terms>>
+func.func private @s0.F(%x: !x, %g: tensor<8xf32>) -> !x attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  // expected-error@below {{'nn.rmsnorm' op in `s0.F` has no rule for `tensor = 2`: operand 0 is full, operand 1 is copy}}
+  %y, %s = nn.rmsnorm %x, %g : (!x, tensor<8xf32>) -> (!x, tensor<2x4xf32>)
+  return %y : !x
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#w]}
+}
+
+// -----
+
 // Rows that are gathered as a whole go into a product of columns: each device would get all of their gradient.
 !x = tensor<2x4x8xf32>
 !r = tensor<1x4x8xf32>

@@ -7,8 +7,9 @@
 # docs/derivatives.md makes again):
 #   a layer keeps  llama: x, y, two statistics; q, k, v, o, lse, gate, up       gpt2: x, y, four; q, k, v, o, lse, u
 #   F    two all_reduce, or with `sequence` two gathers and two scatters; one more for the embeddings
-#   B    the same; with `again = "inputs"` two gathers more; of each norm's gain and each bias behind a sum a vector; of
-#        heads of keys with copies two weights; in the head statistics of all devices
+#   B    the same; with `again = "inputs"` two gathers more; of heads of keys with copies two weights; in the head
+#        statistics of all devices; with `zero 2` of each norm's gain and each bias behind a sum a vector
+#   U    without `zero 2` these vectors, once a step
 # C devices of context have 1 / C of the tokens each, and of every layer (Grattafiori et al. 2024, section 3.3.2):
 #   F    two gathers, of k and v     B    the same unless `again = "nothing"` keeps them, and two scatters
 # or with `attention = "heads"` (Jacobs et al. 2023, DeepSpeed-Ulysses, 3.2), whole sequences of 1 / C of the heads, so
@@ -108,6 +109,16 @@ class Case:
         return {"grad": gradients, "opt": states * (aligned(shard) if self.zero else whole),
                 "scattered": (0, 1, self.microbatches)[self.zero]}
 
+    def vector(self):
+        """What comes to a device where gradients of a gain are summed over tensor."""
+        return 2 * (self.tensor - 1) * self.hidden * self.sums // self.tensor
+
+    def vectors(self, rank):
+        """Gains, and biases behind sums."""
+        last = rank == self.ranks - 1
+        return (self.layers // self.ranks * (2 if self.model == "llama" else 6)
+                + last * (1 if self.model == "llama" else 2)) * self.rows
+
     def exchanges(self, rank):
         """By phase and kind: how many a step has, and the bytes that come to a device."""
         t, layers = self.tensor, self.layers // self.ranks
@@ -115,7 +126,7 @@ class Case:
         tokens = self.batch * self.length // self.context
         whole = tokens * self.hidden * self.bytes * (t - 1) // t
         forward, backward = {"ar": [], "ag": [], "rs": []}, {"ar": [], "ag": [], "rs": []}
-        vectors = layers * (2 if self.model == "llama" else 6) + last * (1 if self.model == "llama" else 2)
+        vectors = self.vectors(rank)
         if self.rows:
             forward["ag"] += [whole] * 2 * layers
             forward["rs"] += [whole] * (2 * layers + (first and self.model == "llama"))
@@ -123,7 +134,7 @@ class Case:
             again = 0 if self.again == "nothing" else 2
             backward["ag"] += [whole] * ((2 + again) * layers + first + last)
             backward["rs"] += [whole] * (2 * layers + last)
-            backward["ar"] += [2 * (t - 1) * self.hidden * self.sums // t] * vectors
+            backward["ar"] += [self.vector()] * vectors * (self.zero == 2)
         elif t > 1:
             forward["ar"] += [2 * whole] * (2 * layers + first)
             backward["ar"] += [2 * whole] * (2 * layers + last)
@@ -169,6 +180,10 @@ def main():
         for rank, its in enumerate(ranks):
             found = {phase: kinds for phase, kinds in its["exchanges"].items() if phase in "FB"}
             expected = case.exchanges(rank)
+            merged = its["exchanges"].get("U", {}).get("tensor.all_reduce", [0, 0])
+            vectors = case.vectors(rank) * (case.zero < 2)
+            norm = [1, 2 * (case.tensor - 1) * 8 // case.tensor] if case.tensor > 1 and case.zero == 0 else [0, 0]
+            found["U"], expected["U"] = merged, [vectors + norm[0], vectors * case.vector() + norm[1]]
             tally.check(found == expected, f"{said}: exchanges of rank {rank}"
                                            + ("" if found == expected else f" {found}, expected {expected}"))
             found = {role: its["peak_bytes"][role] for role in ("grad", "opt")}
