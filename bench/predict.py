@@ -2,7 +2,8 @@
 """Predicts training steps on two ranks from a profile of other runs, and holds them against measured ones."""
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
-# usage: bench/predict.py [-c PP_COMPILE] [--rounds N] [--steps N] [--transport threads|mpi] [SCHEDULE..]
+# usage: bench/predict.py [-c PP_COMPILE] [--rounds N] [--steps N] [--transport threads|mpi] [-D name=value]..
+#                         [SCHEDULE..]
 # Each round runs every program twice, first with --profile, then measured: so the run that is predicted is not the one
 # that was profiled. Per round the step predicted by `--costs` is divided by the measured one; the table has the median
 # of these ratios and their range. Beside it the same over the profiled run's own step: what the model errs by, without
@@ -29,7 +30,8 @@ class Program:
         self.path, self.schedule = os.path.join(folder, schedule), schedule
         self.compile = [arguments.compiler, os.path.join(ROOT, "examples", "train.pipe"),
                         *[word for key, value in dict(SIZES, schedule=schedule).items()
-                          for word in ("-D", f"{key}={value}")]]
+                          for word in ("-D", f"{key}={value}")],
+                        *[word for given in arguments.D for word in ("-D", given)]]
         call([*self.compile, "-o", self.path])
         launch = ["mpirun", "-n", "2", "--oversubscribe",
                   self.path] if arguments.transport == "mpi" else [self.path, "--in-process"]
@@ -46,6 +48,7 @@ class Program:
             measured = statistics.median(json.loads(line)["seconds"] for line in list(log)[2:])
         planned = [rank["peak_bytes"]["total"] for rank in stats["per_rank"]]
         arena = [int(row) for row in re.findall(r"^ +[0-9]+ +[0-9]+ +([0-9]+) +[0-9]+ ", said, re.M)]
+        planned = [peak for peak in planned for _ in range(len(arena) // len(planned))]  # the devices of a rank
         return stats["step"] * 1e3, profiled * 1e3, measured * 1e3, planned, arena
 
 
@@ -55,6 +58,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--transport", choices=("threads", "mpi"), default="threads")
+    parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE",
+                        help="with these there have to be two devices, as -D ranks=1 -D mesh.tensor=2 single")
     parser.add_argument("schedules", nargs="*", metavar="SCHEDULE",
                         default=["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "weipipe_interleave"])
     arguments = parser.parse_args()
