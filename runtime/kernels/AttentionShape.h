@@ -108,7 +108,8 @@ private:
 
 /// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come
 /// in chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
-/// Where the rows are two runs of a sequence (`Zigzag`), queries are those of one of them, and `s` is its length.
+/// Where the rows are two runs of a sequence (`Zigzag`), queries are those of one of them, `s` is its length, and the
+/// keys are one chunk.
 ///
 /// Query t sees key j, both counted from the chunk's first key, if j <= t where causal, and if no bound from below
 /// hides it: a window of w keys, or the first token of the query's document. That bound never falls from a query to the

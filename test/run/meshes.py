@@ -53,20 +53,15 @@ CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
                  ("zb_v/model=gpt2", HEADS | dict(tensor=2, sequence="true", again="nothing"),
                   {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
                  ("1f1b", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}))
-# Slices, too: each is cut by itself, and a device has the keys of its heads of all slices before, or gathers them.
+# Slices, too: each is cut by itself, and a device has the keys of its heads of all slices before.
 SLICED = (("terapipe/model=gpt2", HEADS, dict(ranks=2, sequence=32)),
-          ("slimpipe/exchange=true", HEADS, dict(ranks=2, sequence=32)),
-          ("slimpipe/exchange=true/kv_heads=1", dict(context=2), dict(ranks=2, sequence=32, heads=3, hidden=24)))
+          ("slimpipe/exchange=true", HEADS, dict(ranks=2, sequence=32)))
 # And where there are fewer heads of keys than devices: neighbours have copies of one.
 COPIES = (("1f1b/kv_heads=1", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
           ("slimpipe/exchange=true/kv_heads=1", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2, sequence=32)))
 CONTEXT_HEADS += SLICED + COPIES
 ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
     ("terapipe", HEADS | dict(tensor=2, data=2), dict(ranks=2, sequence=32, kv_heads=4)),
-    ("terapipe/model=gpt2", dict(context=3, again="nothing", data=2, zero=1),
-     {"ranks": 2, "sequence": 48, "model.attention_rate": 0.2}),
-    ("slimpipe_interleaved/exchange=true/kv_heads=1", dict(context=2, tensor=2, sequence="true", again="all"),
-     dict(ranks=2, sequence=48)),
     ("slimpipe", HEADS, dict(ranks=4, sequence=48)),
     ("slimpipe/exchange=true/model=gpt2", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2, sequence=32)),
     ("slimpipe_interleaved/exchange=true/model=gpt2", HEADS | dict(context=4), dict(ranks=2, sequence=96)),
