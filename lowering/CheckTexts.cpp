@@ -505,31 +505,68 @@ static JsonValue shardsOf(ArrayRef<WeightAttr> own, size_t number, int64_t repli
   return {{"begin", table(firsts)}, {"count", table(counts)}, {"offset", table(places)}};
 }
 
+/// Elements `first` to `end` of what a device has begin at `offset`.
+struct Held {
+  int64_t first, end, offset;
+};
+
+/// What each device has of the tensor of an entry, which has `all` elements; one for all of them where they are alike.
+static std::vector<Held> heldOf(const JsonValue &tensor, int64_t all) {
+  auto at = [](const JsonValue &number, size_t device) {
+    return number.is_object() ? number["of"][device].get<int64_t>() : number.get<int64_t>();
+  };
+  if (!tensor.contains("count"))
+    return {{0, all, tensor["offset"].get<int64_t>()}};
+  size_t devices = tensor["count"].is_object() ? tensor["count"]["of"].size() : 1;
+  std::vector<Held> held;
+  for (size_t k = 0; k < devices; ++k) {
+    int64_t first = at(tensor["begin"], k);
+    held.push_back({first, first + at(tensor["count"], k), at(tensor["offset"], k)});
+  }
+  return held;
+}
+
 /// What files have of a tensor: with `{e}` in its name each index of the first dimension has a tensor of its own, of
-/// which a shard may have a part.
+/// which a shard may have a part, and a device a piece of each.
 static std::vector<JsonValue> filesOf(const JsonValue &tensor, int64_t width) {
-  std::vector<JsonValue> files;
   auto name = tensor["name"].get<std::string>();
   auto [before, after] = StringRef(name).split("{e}");
   if (before.size() == name.size())
     return {tensor};
   std::vector<int64_t> shape = tensor["shape"];
-  const bool isShard = tensor.contains("count");
-  int64_t offset = tensor["offset"], elements = 1;
-  for (int64_t extent : ArrayRef(shape).drop_front())
-    elements *= extent;
-  int64_t next = isShard ? tensor["begin"].get<int64_t>() : 0;
-  int64_t left = isShard ? tensor["count"].get<int64_t>() : shape.front() * elements;
-  while (left > 0) {
-    int64_t index = next / elements, inside = next % elements, count = std::min(left, elements - inside);
+  const bool isCut = tensor.contains("dims");
+  int64_t elements = 1;
+  for (size_t dim = 1; dim < shape.size(); ++dim)
+    elements *= isCut ? tensor["dims"][dim][0].get<int64_t>() : shape[dim];
+  std::vector<JsonValue> files;
+  for (int64_t index = 0; index < shape.front(); ++index) {
+    std::vector<int64_t> firsts, counts, places;
+    int64_t most = 0;
+    for (Held held : heldOf(tensor, shape.front() * elements)) {
+      int64_t low = std::max(held.first, index * elements), count = std::min(held.end, (index + 1) * elements) - low;
+      bool has = count > 0;
+      firsts.push_back(has ? low % elements : 0);
+      counts.push_back(has ? count : 0);
+      places.push_back(held.offset + (has ? low - held.first : 0) * width);
+      most = std::max(most, count);
+    }
+    if (most <= 0)
+      continue;
     JsonValue file = tensor;
     file["name"] = (before + Twine(index) + after).str();
     file["shape"] = numbers(ArrayRef(shape).drop_front());
-    file["offset"] = offset;
-    if (isShard)
-      file.update({{"begin", inside}, {"count", count}});
+    auto put = [&](StringRef key, const std::vector<int64_t> &of) {
+      JsonValue &number = file[key.str()];
+      number = number.is_object() ? JsonValue{{"by", number["by"]}, {"of", of}} : JsonValue(of.front());
+    };
+    put("offset", places);
+    if (isCut)
+      file["dims"] = JsonValue(std::vector<JsonValue>(tensor["dims"].begin() + 1, tensor["dims"].end()));
+    if (tensor.contains("count")) {
+      put("begin", firsts);
+      put("count", counts);
+    }
     files.push_back(std::move(file));
-    offset += count * width, next += count, left -= count;
   }
   return files;
 }

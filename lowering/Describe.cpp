@@ -403,30 +403,52 @@ struct Bound {
 };
 } // namespace
 
+/// A number of an entry: one, or one for each of some devices.
+static std::vector<int64_t> numbersOf(const Json &number) {
+  return number.is_object() ? number["of"].get<std::vector<int64_t>>() : std::vector<int64_t>{number.get<int64_t>()};
+}
+static void setNumbers(Json &number, const std::vector<int64_t> &of) {
+  if (number.is_object())
+    number["of"] = of;
+  else
+    number = of.front();
+}
+
 /// A weight of experts, `{e}` in its name, is a tensor of each of them in files: as many entries, one behind the other.
-/// Of a shard, what it has of each.
+/// Of a shard, what it has of each; of a matrix that is cut, the device's piece.
 static void addTensor(Json json, Json &list) {
   std::string name = json["name"];
   size_t at = name.find("{e}");
   if (at == std::string::npos)
     return list.push_back(std::move(json));
   std::vector<int64_t> shape = json["shape"];
-  int64_t each = 1, first = json["offset"], width = json["type"] == "f64" ? 8 : json["type"] == "f32" ? 4 : 2;
-  bool isShard = json.contains("begin");
+  int64_t each = 1, width = json["type"] == "f64" ? 8 : json["type"] == "f32" ? 4 : 2;
+  if (json.contains("dims"))
+    json["dims"].erase(0); // each expert is cut alike
   for (size_t dim = 1; dim < shape.size(); ++dim)
-    each *= shape[dim];
-  int64_t begin = isShard ? json["begin"].get<int64_t>() : 0;
-  int64_t end = isShard ? begin + json["count"].get<int64_t>() : shape[0] * each;
+    each *= json.contains("dims") ? json["dims"][dim - 1][0].get<int64_t>() : shape[dim];
   json["shape"] = std::vector<int64_t>(shape.begin() + 1, shape.end());
+  bool isShard = json.contains("begin");
+  const std::vector<int64_t> begins = numbersOf(isShard ? json["begin"] : Json(0)),
+                             sizes = numbersOf(isShard ? json["count"] : Json(shape[0] * each)),
+                             places = numbersOf(json["offset"]);
   for (int64_t expert = 0; expert < shape[0]; ++expert) {
-    int64_t from = std::max(begin, expert * each), to = std::min(end, (expert + 1) * each);
-    if (from >= to)
+    std::vector<int64_t> begin, count, place;
+    for (size_t i = 0; i < begins.size(); ++i) {
+      int64_t from = std::max(begins[i], expert * each), to = std::min(begins[i] + sizes[i], (expert + 1) * each);
+      count.push_back(std::max<int64_t>(to - from, 0));
+      begin.push_back(count.back() > 0 ? from - expert * each : 0);
+      place.push_back(places[i % places.size()] + (count.back() > 0 ? (from - begins[i]) * width : 0));
+    }
+    if (llvm::all_of(count, [](int64_t its) { return its == 0; }))
       continue;
     Json one = json;
     one["name"] = std::string(name).replace(at, 3, std::to_string(expert));
-    one["offset"] = first + (from - begin) * width;
-    if (isShard)
-      one.update({{"begin", from - expert * each}, {"count", to - from}});
+    setNumbers(one["offset"], place);
+    if (isShard) {
+      setNumbers(one["begin"], begin);
+      setNumbers(one["count"], count);
+    }
     list.push_back(std::move(one));
   }
 }
@@ -457,7 +479,7 @@ static LogicalResult addFlatState(Bound bound, const Optimizer &optimizer, Json 
       json["kind"] = kind.str();
       json = bound.describe(std::move(json), weight, range);
       bound.addFlat(range, type.getElementTypeBitWidth() / 8, bound.offset(), /*place=*/true, json);
-      list.push_back(std::move(json));
+      addTensor(std::move(json), list);
     }
   }
   return bound.finish();

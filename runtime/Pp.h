@@ -180,11 +180,15 @@ int32_t pp_route(pp_rank_t *, int32_t op, const void *logits, const void *bias, 
                  void *lse, int32_t *places, int32_t *counts);
 /// load[e] (acc) (+)= (n counts[e] - choices) / gcd(n, k). dims n choices k. flags: "accumulate".
 int32_t pp_expert_load(pp_rank_t *, int32_t op, const int32_t *counts, void *load);
+/// often[T/g,n] (acc): how often each g tokens, one behind the other, chose each expert of sel[T,k]. dims T n k g.
+int32_t pp_choice_counts(pp_rank_t *, int32_t op, const int32_t *sel, void *often);
 /// dlogits from dw[T,k]: dp is what w's derivative gives, plus loss scale * balance * how often the tokens of the same
 /// group of g chose the expert; dlogits = p (dp - sum of dp p) + loss scale * z * lse * p; `lse` may be null where z is
-/// 0. dims T n k g. params scale, balance, z. flags: "renormalise", "sigmoid" (the balance is that of p / sum of p).
+/// 0. `often`[T/g,n], or null: these counts, with those of other devices; report * often * p is then added to the run's
+/// balance. dims T n k g. params scale, balance, z, report. flags: "renormalise", "sigmoid" (the balance is that of p /
+/// sum of p).
 int32_t pp_route_bwd(pp_rank_t *, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
-                     const void *lse, void *dlogits);
+                     const void *lse, const void *often, void *dlogits);
 /// rows[places[t,j]] = x[t]. dims T k h.
 int32_t pp_dispatch(pp_rank_t *, int32_t op, const void *x, const int32_t *places, void *rows);
 /// y[t] (+)= sum over j of rows[places[t,j]]. dims T k h. flags: "accumulate".

@@ -32,12 +32,14 @@ def RouteOp : Nn_ForwardOp<"route", ["params", "flags", "pointers", "elementType
     `top_groups` runs of experts with the largest sums of their two largest are chosen. The rows of all choices are
     ordered by expert, then by token: choice j of a token has row `places`, and the expert e has the `counts[e]` rows
     behind those of the experts before it. `lse` is the log of the sum of e^logits. `balance`, `over` and `z` say which
-    losses the derivative adds. What it chose is never computed again: a tie that flips would be another function.
+    losses the derivative adds. With `shared`, a group of tokens of the balance is spread over the devices along these
+    axes, `members` in all, and the derivative adds up how often they chose each expert. What it chose is never computed
+    again: a tie that flips would be another function.
   }];
   let arguments = (ins Nn_Tensor:$logits, Optional<Nn_Tensor>:$bias, I64Attr:$top, Nn_Flag:$renormalise,
                        Nn_One:$scale, Nn_Number:$balance, DefaultValuedStrAttr<StrAttr, "sequence">:$over,
                        Nn_Number:$z, DefaultValuedStrAttr<StrAttr, "softmax">:$score, Nn_Once:$groups,
-                       Nn_Once:$top_groups);
+                       Nn_Once:$top_groups, OptionalAttr<Nn_AxesAttr>:$shared, Nn_Once:$members);
   let results = (outs Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Nn_Tensor:$lse, Nn_Integers:$places,
                       Nn_Integers:$counts);
   let assemblyFormat = "$logits (`bias` $bias^)? attr-dict `:` functional-type(operands, results)";
@@ -57,18 +59,31 @@ def RouterDwOp : Nn_AccOp<"router_dw", ["flags"], [Nn_WeightGradient]> {
   let assemblyFormat = "$x `,` $dlogits (`into` $acc^)? attr-dict `:` functional-type(operands, results)";
 }
 
-def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"]> {
+def ChoiceCountsOp : Nn_KernelOp<"choice_counts", ["elementType"]> {
+  let summary = "how often each group of `group` tokens, one behind the other, chose each of `experts`";
+  let description = [{
+    Numbers, [groups, experts] of type `sum`, so that devices which share a group can add theirs up: exact up to 2^24 in
+    f32.
+  }];
+  let arguments = (ins Nn_Integers:$sel, I64Attr:$group, I64Attr:$experts, TypeAttr:$sum);
+  let results = (outs Nn_Tensor:$often);
+  let assemblyFormat = "$sel attr-dict `:` functional-type(operands, results)";
+}
+
+def RouteBwdOp : Nn_KernelOp<"route_bwd", ["params", "flags", "pointers"], [AttrSizedOperandSegments]> {
   let summary = "gradient of the logits of a `route`, from that of its weights and from its losses";
   let description = [{
     `balance` is multiplied by how often the `group` tokens one behind the other, of which this is one, chose an expert,
     and added to the gradient of p; `z` by lse p, and added to that of the logits. The run's loss scale multiplies both.
-    With `sigmoid` the balance is that of p divided by its sum.
+    With `sigmoid` the balance is that of p divided by its sum. `often`, where devices share a group, are the
+    `choice_counts` of all of them; the run's report of the balance then has this device's share, times `report`.
   }];
   let arguments = (ins Nn_Tensor:$dw, Nn_Tensor:$w, Nn_Integers:$sel, Nn_Tensor:$p, Optional<Nn_Tensor>:$lse,
-                       Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance, I64Attr:$group, Nn_Number:$z,
-                       Nn_Flag:$sigmoid);
+                       Optional<Nn_Tensor>:$often, Nn_Flag:$renormalise, Nn_One:$scale, Nn_Number:$balance,
+                       I64Attr:$group, Nn_Number:$z, Nn_Flag:$sigmoid, Nn_Number:$report);
   let results = (outs Nn_Tensor:$dlogits);
-  let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`,` $lse^)? attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$dw `,` $w `,` $sel `,` $p (`lse` $lse^)? (`often` $often^)? attr-dict `:` "
+                       "functional-type(operands, results)";
 }
 
 def ExpertLoadOp : Nn_AccOp<"expert_load", ["flags", "elementType"], [Nn_WeightGradient]> {

@@ -144,7 +144,8 @@ static int64_t groupOf(RouteOp op) {
 
 Dims RouteOp::dims() { return {rowsOf(getLogits()), widthOf(getLogits()), widthOf(getW()), groupOf(*this)}; }
 SmallVector<double> RouteOp::params() {
-  SmallVector<double> params = {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+  double reported = getShared() ? 0 : getBalance().convertToDouble(); // else by the derivative, which has all counts
+  SmallVector<double> params = {getScale().convertToDouble(), reported, getZ().convertToDouble()};
   if (getGroups() != 1)
     params.append({static_cast<double>(getGroups()), static_cast<double>(getTopGroups())});
   return params;
@@ -156,17 +157,26 @@ SmallVector<Value> RouteOp::pointers() {
 }
 double RouteOp::flops() { return (4.0 + widthOf(getW())) * elementsOf(getLogits()); }
 
-/// The balance of a group Γ of T tokens is α n/k Σ c_i/T · Σ p_ti/T, a mean over groups; the counts c are constants.
+/// The balance of a group Γ of T tokens is α n/k Σ c_i/T · Σ p_ti/T, a mean over groups; the counts c are constants, of
+/// all devices that share the group.
 LogicalResult RouteOp::differentiate(Gradients &gradients) {
   Value dw = gradients.get(getW());
   if (!dw)
     return success();
   int64_t tokens = rowsOf(getLogits()), group = groupOf(*this);
   double balance = getBalance().convertToDouble(), z = getZ().convertToDouble(), each = gradients.microbatchScale;
-  double perCount = balance * double(widthOf(getLogits())) / double(widthOf(getW())) / double(group) * each;
+  double report = balance * double(widthOf(getLogits())) / double(widthOf(getW())) /
+                  (double(group) * double(getMembers()) * double(tokens));
+  Value often;
+  if (getShared() && balance != 0) {
+    often = gradients.builder.create<ChoiceCountsOp>(getLoc(), getSel(), group, widthOf(getLogits()),
+                                                     tensorOf(getLogits()).getElementType());
+    often = gradients.builder.create<AllReduceOp>(getLoc(), often, *getShared(), IntegerAttr());
+  }
   auto backward = gradients.builder.create<RouteBwdOp>(
-      getLoc(), dw, getW(), getSel(), getP(), z != 0 ? getLse() : Value(), getRenormalise(), getScale(),
-      APFloat(perCount / double(tokens)), group, APFloat(2 * z * each / double(tokens)), getScore() == "sigmoid");
+      getLoc(), dw, getW(), getSel(), getP(), z != 0 ? getLse() : Value(), often, getRenormalise(), getScale(),
+      APFloat(report * each), group, APFloat(2 * z * each / double(tokens)), getScore() == "sigmoid",
+      APFloat(often ? report : 0.0));
   if (Value bias = getBias())
     gradients.set(bias, gradients.builder.create<ExpertLoadOp>(getLoc(), getCounts(), gradients.get(bias),
                                                                tokens * static_cast<int64_t>(getTop()), getTop(),
@@ -194,25 +204,49 @@ double ExpertLoadOp::flops() { return 3.0 * elementsOf(getCounts()); }
 Flags ExpertLoadOp::flags() { return flagsOf({{"accumulate", getAcc() != nullptr}}); }
 Type ExpertLoadOp::elementType() { return getSum(); }
 
+INFER(ChoiceCountsOp) {
+  Check check{"choice_counts", loc};
+  if (failed(check.operands(a, 1, 1)))
+    return failure();
+  auto group = static_cast<int64_t>(a.getGroup()), experts = static_cast<int64_t>(a.getExperts());
+  int64_t tokens = rowsOf(a.getSel());
+  if (group < 1 || experts < 1 || tokens % group)
+    return emitOptionalError(loc, "`choice_counts` expects groups that divide ", tokens, " tokens, got ", group);
+  types.push_back(RankedTensorType::get({tokens / group, experts}, a.getSum()));
+  return success();
+}
+
+Dims ChoiceCountsOp::dims() {
+  return {rowsOf(getSel()), static_cast<int64_t>(getExperts()), widthOf(getSel()), static_cast<int64_t>(getGroup())};
+}
+double ChoiceCountsOp::flops() { return elementsOf(getSel()); }
+Type ChoiceCountsOp::elementType() { return getSum(); }
+
 INFER(RouteBwdOp) {
   Check check{"route_bwd", loc};
-  if (failed(check.operands(a, 4, 5)) || failed(check.same("dw", a.getDw(), "w", a.getW())) ||
+  if (failed(check.operands(a, 4, 6)) || failed(check.same("dw", a.getDw(), "w", a.getW())) ||
       failed(check.equal("w's elements", elementsOf(a.getW()), "sel's", elementsOf(a.getSel()))) ||
       failed(check.equal("w's rows", rowsOf(a.getW()), "p's", rowsOf(a.getP()))))
     return failure();
   if (a.getGroup() < 1 || rowsOf(a.getP()) % static_cast<int64_t>(a.getGroup()))
     return emitOptionalError(loc, "`route_bwd` expects groups that divide ", rowsOf(a.getP()), " tokens, got ",
                              a.getGroup());
+  auto counts = inSums(a.getP(), {rowsOf(a.getP()) / static_cast<int64_t>(a.getGroup()), widthOf(a.getP())});
+  if (a.getOften() && failed(check.type("often", a.getOften(), counts)))
+    return failure();
   types.push_back(a.getP().getType());
   return success();
 }
 
 Dims RouteBwdOp::dims() { return {rowsOf(getP()), widthOf(getP()), widthOf(getW()), static_cast<int64_t>(getGroup())}; }
 SmallVector<double> RouteBwdOp::params() {
-  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble()};
+  return {getScale().convertToDouble(), getBalance().convertToDouble(), getZ().convertToDouble(),
+          getReport().convertToDouble()};
 }
 Flags RouteBwdOp::flags() { return flagsOf({{"renormalise", getRenormalise()}, {"sigmoid", getSigmoid()}}); }
-SmallVector<Value> RouteBwdOp::pointers() { return {getDw(), getW(), getSel(), getP(), getLse(), getDlogits()}; }
+SmallVector<Value> RouteBwdOp::pointers() {
+  return {getDw(), getW(), getSel(), getP(), getLse(), getOften(), getDlogits()};
+}
 double RouteBwdOp::flops() { return 8.0 * elementsOf(getP()); }
 
 //===-- Rows ----------------------------------------------------------------------------------------------------===//

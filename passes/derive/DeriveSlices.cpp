@@ -54,7 +54,7 @@ FailureOr<Operation *> PieceGraph::cloneSliced(OpBuilder &builder, Operation &op
     if (!route.getBalance().isZero())
       return op.emitError("`balance` counts the experts of whole sequences; slices do not see them");
     int64_t whole = cast<RankedTensorType>(route.getLse().getType()).getDimSize(1);
-    double share = static_cast<double>(slice.length(slice.number)) / static_cast<double>(whole);
+    double share = static_cast<double>(slice.length(slice.number)) / static_cast<double>(whole * slice.devices);
     attributes.set("z", builder.getF64FloatAttr(route.getZ().convertToDouble() * share));
   }
   FailureOr<Operation *> made =

@@ -345,23 +345,26 @@ static double lossScale(const PieceModel &model, int64_t microbatches) {
   return 1.0;
 }
 
-/// Where replicas of a rank have a share of each microbatch, none sees all of its choices, nor has a whole expert.
-static LogicalResult checkExperts(const PieceModel &model, ProgramOp program) {
+/// Where devices have a share of each sequence, or of each microbatch, none sees all choices of a group of the balance.
+static void shareBalance(const PieceModel &model, ProgramOp program) {
   MeshAttr mesh = program.getMeshAttr();
-  if (!mesh || mesh.sumMembers() == 1)
-    return success();
+  if (!mesh)
+    return;
   for (PartUse part : model.parts)
     for (auto route : part.function.getOps<nn::RouteOp>()) {
-      if (mesh.sizeOf(Axis::context) > 1)
-        return route.emitError() << "`experts` with `context = " << mesh.sizeOf(Axis::context)
-                                 << "` is not supported yet";
-      if (mesh.getZero() > 0)
-        return route.emitError() << "`experts` with `zero = " << mesh.getZero() << "` is not supported yet";
-      if (!route.getBalance().isZero() && route.getOver() == "microbatch")
-        return route.emitError() << "`balance` over a \"microbatch\" with `data = " << mesh.sizeOf(Axis::data)
-                                 << "` is not supported yet; `over = \"sequence\"` is";
+      SmallVector<nn::Axis> axes;
+      int64_t members = 1;
+      for (Axis axis : mesh.sumAxes()) {
+        if (axis == Axis::data && route.getOver() == "sequence")
+          continue;
+        axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
+        members *= mesh.sizeOf(axis);
+      }
+      if (members == 1)
+        continue;
+      route.setSharedAttr(nn::AxesAttr::get(program.getContext(), axes));
+      route.setMembers(members);
     }
-  return success();
 }
 
 LogicalResult PieceTable::derive() {
@@ -377,8 +380,7 @@ LogicalResult PieceTable::derive() {
     return failure();
   for (auto &[key, members] : classes) {
     PieceModel &model = members.front()->model;
-    if (failed(checkExperts(model, program)))
-      return failure();
+    shareBalance(model, program);
     for (Entry *member : members) {
       model.phases |= member->model.phases;
       for (auto cuts : {&PieceModel::cuts, &PieceModel::aheads})

@@ -181,7 +181,7 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     bool isGathered = isOfWholePart(op) && (first.kind == LayoutKind::rows || (first == columns && !weightOf(operand)));
     if (isGathered && isa<nn::RunsToHeadsOp, nn::RepeatHeadsOp>(op)) // else heads would be in another order, or more
       return {DeviceLayout::of(LayoutKind::full)};
-    if (first.kind == LayoutKind::partial || isGathered)
+    if (first.kind == LayoutKind::partial || isGathered || isa<nn::RouterOp>(op)) // a router's choices are everybody's
       add(DeviceLayout::of(LayoutKind::full));
     if (takesColumns(state, op, operand))
       add(columns);
@@ -202,7 +202,8 @@ SmallVector<DeviceLayout> Chooser::candidates(const State &state, Operation *op,
     for (int64_t run : runs)
       for (int64_t copy : copies)
         all.push_back(DeviceLayout::shard(dim, run, copy, copy > 1 ? LayoutKind::copy : LayoutKind::full));
-  if (rank == 1 || isa<nn::PositionsOp>(op) || hasAttribute(cast<BlockArgument>(operand), nn::kAdapterAttr)) {
+  if (rank == 1 || isa<nn::PositionsOp, nn::RouterOp>(op) ||
+      hasAttribute(cast<BlockArgument>(operand), nn::kAdapterAttr)) {
     all.push_back(DeviceLayout::of(LayoutKind::full));
     all.push_back(DeviceLayout::of(LayoutKind::copy));
   }
@@ -310,7 +311,7 @@ void Chooser::step(const State &state, Operation *op, ArrayRef<DeviceLayout> cho
   bool isCut = llvm::any_of(chosen, [&](const DeviceLayout &layout) {
     return layout.kind == LayoutKind::shard || (isWhole && layout.kind == LayoutKind::rows);
   });
-  if (isa<nn::LinearOp, nn::AttentionOp>(op))
+  if (isa<nn::LinearOp, nn::AttentionOp, nn::ExpertLinearOp>(op))
     after.price.work += cast<nn::Kernel>(op).flops() / static_cast<double>(isCut ? devices : 1);
   for (auto [result, layout] : llvm::zip(op->getResults(), *made))
     after.forms[result] = {layout};
@@ -387,10 +388,6 @@ LogicalResult Chooser::refuse(Operation *op, const State &state) const {
 }
 
 FailureOr<LayoutChoice> Chooser::run() {
-  for (func::FuncOp part : parts)
-    for (auto route : part.getOps<nn::RouteOp>())
-      return route.emitError() << "`experts` in part `" << part.getName() << "`: `tensor = " << devices
-                               << "` is not supported yet; a rank of a model with experts has one device, or replicas";
   for (size_t i = 1; i < parts.size(); ++i)
     if (func::FuncOp(parts[i - 1])->hasAttr(nn::kWholeAttr))
       for (BlockArgument argument : flowOf(parts[i]))

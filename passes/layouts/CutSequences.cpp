@@ -130,8 +130,6 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
              << "`: the schedule runs slices, whose keys stay where they were made; that takes `attention = \"heads\"`";
     if (attention && byHeads(attention) && failed(checkHeads(attention)))
       return failure();
-    if (isa<nn::RouteOp>(op))
-      return op.emitError() << "`experts` with `context = " << devices << "` is not supported yet";
   }
   return success();
 }

@@ -127,6 +127,52 @@ static Results addBias(AddBiasOp op, const Operands &given) {
   return given.isColumns(op.getX()) && given.at(op.getBias()) == x.along(0) ? one(x) : Results();
 }
 
+//===-- Experts -------------------------------------------------------------------------------------------------===//
+
+/// Of each expert's matrix [in, out] a device has columns, or the rows for the columns of x that it has.
+static Results expertLinear(ExpertLinearOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX()), w = given.at(op.getW());
+  if (x == kCopy && w == DeviceLayout::shard(2))
+    return one(w);
+  return x == DeviceLayout::shard(2) && w == DeviceLayout::shard(1) ? one(kPartial) : Results();
+}
+
+static Results expertLinearDx(ExpertLinearDxOp op, const Operands &given) {
+  DeviceLayout dy = given.at(op.getDy()), w = given.at(op.getW()), result = kNone;
+  if (dy == DeviceLayout::shard(2) && w == DeviceLayout::shard(2))
+    result = kPartial;
+  else if (dy == kCopy && w == DeviceLayout::shard(1))
+    result = DeviceLayout::shard(2);
+  return result != kNone && given.goesOn(op.getAcc(), result) ? one(result) : Results();
+}
+
+static Results expertLinearDw(ExpertLinearDwOp op, const Operands &given) {
+  DeviceLayout x = given.at(op.getX()), dy = given.at(op.getDy()), result = kNone;
+  if (x == kCopy && dy == DeviceLayout::shard(2))
+    result = dy;
+  else if (x == DeviceLayout::shard(2) && dy == kCopy)
+    result = DeviceLayout::shard(1);
+  return result != kNone && given.goesOn(op.getAcc(), result) ? one(result) : Results();
+}
+
+/// Rows that are cut by columns, each times a number that all devices have; its gradient is a term on each.
+static Results scaleRows(Operation *op, Value w, const Operands &given) {
+  for (auto [operand, layout] : llvm::zip(op->getOperands(), given.layouts))
+    if (layout.kind != LayoutKind::none && layout != (operand == w ? kCopy : DeviceLayout::shard(2)))
+      return std::nullopt;
+  SmallVector<DeviceLayout> results = {DeviceLayout::shard(2)};
+  if (op->getNumResults() > 1)
+    results.push_back(kPartial);
+  return results;
+}
+
+/// What a router chose are numbers of experts and rows: data of all devices, which compute it alike.
+static SmallVector<DeviceLayout> replicated(Operation *op) {
+  return llvm::map_to_vector(op->getResultTypes(), [](Type type) {
+    return cast<RankedTensorType>(type).getElementType().isInteger(32) ? kNone : kFull;
+  });
+}
+
 //===-- Tables and losses ---------------------------------------------------------------------------------------===//
 
 static Results embeddingDw(EmbeddingDwOp op, const Operands &given) {
@@ -194,7 +240,8 @@ static Results alike(Operation *op, const Operands &given, bool isLinear) {
   }
   if (common.kind == LayoutKind::none)
     return SmallVector<DeviceLayout>(op->getNumResults(), kNone);
-  bool movesRows = isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp>(op); // by their number in the sequence
+  // By their number in the sequence, or in an order of their own.
+  bool movesRows = isa<RowsOp, JoinRowsOp, SplitRowsOp, RopeOp, DispatchOp, CombineOp>(op);
   bool isPassed =
       common == kRows ? !movesRows : common.kind == LayoutKind::shard || (isLinear && common.kind != LayoutKind::full);
   return isPassed ? Results(SmallVector<DeviceLayout>(op->getNumResults(), common)) : Results();
@@ -315,6 +362,8 @@ static Results spread(SpreadOp op, DeviceLayout x) {
 }
 
 static Results allReduce(AllReduceOp op, DeviceLayout x) {
+  if (!llvm::is_contained(op.getAxes().getAxes(), Axis::tensor)) // every device of this axis does so with others
+    return one(x);
   if (x == kPartial && !op.getNeighbours())
     return one(kFull);
   if (!areNeighbours(x, op.getNeighbours()) || x.among != LayoutKind::partial)
@@ -370,7 +419,11 @@ static Results distributed(Operation *op, const Operands &given) {
       .Case([&](RmsnormBwdOp norm) {
         return given.at(norm.getX()) == kRows ? rowByRow(norm, given.layouts) : normOfHeadsBwd(norm, given);
       })
-      .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp>(
+      .Case([&](ExpertLinearOp product) { return expertLinear(product, given); })
+      .Case([&](ExpertLinearDxOp dx) { return expertLinearDx(dx, given); })
+      .Case([&](ExpertLinearDwOp dw) { return expertLinearDw(dw, given); })
+      .Case<ScaleRowsOp, ScaleRowsBwdOp>([&](auto rows) { return scaleRows(rows, rows.getW(), given); })
+      .Case<AddOp, ScaleOp, CopyOp, AccumulateOp, RoundOp, RowsOp, JoinRowsOp, SplitRowsOp, DispatchOp, CombineOp>(
           [&](Operation *each) { return alike(each, given, /*isLinear=*/true); })
       .Case<GeluOp, GeluBwdOp, SwigluOp, SwigluBwdOp, GluOp, GluBwdOp, RopeOp>(
           [&](Operation *each) { return alike(each, given, /*isLinear=*/false); })
@@ -402,7 +455,7 @@ Results inferLayouts(Operation *op, ArrayRef<DeviceLayout> operands, int64_t dev
     return exchangeOfRows(op, operands.front());
   auto isFull = [](const DeviceLayout &layout) { return layout == kFull || layout.kind == LayoutKind::none; };
   if (llvm::all_of(operands, isFull) && !isa<ZeroOp>(op) && !dropsByDevice(op))
-    return SmallVector<DeviceLayout>(op->getNumResults(), kFull);
+    return replicated(op);
   if (isa<ZeroOp>(op))
     return one(kNone);
   return distributed(op, given);

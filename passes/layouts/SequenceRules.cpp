@@ -130,6 +130,16 @@ static Results sinkBwd(SinkBwdOp op, const Expected &given) {
   return given.give(given.are({op.getLse(), op.getDelta()}, kOwn) && given.are(op.getS(), kAll), kTerm);
 }
 
+/// Each device routes its own rows; what it chose are numbers of experts and of its rows.
+static Results route(RouteOp op, const Expected &given) {
+  bool fits = given.are(op.getLogits(), kOwn) && (!op.getBias() || given.are(op.getBias(), kAll));
+  Results results = given.give(fits, kOwn);
+  for (auto [i, type] : llvm::enumerate(op->getResultTypes()))
+    if (results && cast<RankedTensorType>(type).getElementType().isInteger(32))
+      (*results)[i] = kAny;
+  return results;
+}
+
 static Results ofOp(Operation *op, const Expected &given) {
   return llvm::TypeSwitch<Operation *, Results>(op)
       .Case([&](LinearOp it) {
@@ -165,6 +175,24 @@ static Results ofOp(Operation *op, const Expected &given) {
       .Case([&](PlacePieceOp it) { return given.give(given.are(it.getX(), kHeadVector), kTerm); })
       .Case<LayernormOp, LayernormRebuildOp, LayernormBwdOp, RmsnormOp, RmsnormRebuildOp, RmsnormBwdOp>(
           [&](Operation *it) { return rowByRow(it, given.layouts); })
+      .Case<RouterOp, ExpertLinearOp>(
+          [&](auto it) { return given.give(given.are(it.getX(), kOwn) && given.are(it->getOperand(1), kAll), kOwn); })
+      .Case<RouterDxOp, ExpertLinearDxOp>([&](auto it) {
+        bool goesOn = !it.getAcc() || given.are(it.getAcc(), kOwn);
+        return given.give(goesOn && given.are(it->getOperand(0), kOwn) && given.are(it->getOperand(1), kAll), kOwn);
+      })
+      .Case([&](RouterDwOp it) { return weightGradient(it, {it.getX(), it.getDlogits()}, given); })
+      .Case([&](ExpertLinearDwOp it) { return weightGradient(it, {it.getX(), it.getDy()}, given); })
+      .Case([&](RouteOp it) { return route(it, given); })
+      .Case([&](ChoiceCountsOp) { return given.give(true, kTerm); })
+      .Case([&](ExpertLoadOp it) { return given.give(!it.getAcc() || given.are(it.getAcc(), kTerm), kTerm); })
+      .Case([&](RouteBwdOp it) {
+        bool statistics = !it.getLse() || given.are(it.getLse(), kOwn);
+        bool counts = !it.getOften() || given.are(it.getOften(), kAll);
+        return given.give(statistics && counts && given.are({it.getDw(), it.getW(), it.getP()}, kOwn), kOwn);
+      })
+      .Case<DispatchOp, CombineOp, ScaleRowsOp, ScaleRowsBwdOp>(
+          [&](Operation *) { return given.give(given.allAre(kOwn), kOwn); })
       .Case<CrossEntropyOp, CrossEntropyLossOp>([&](Operation *) { return given.give(given.allAre(kOwn), kTerm); })
       .Case([&](CrossEntropyBwdOp) {
         return given.allAre(kOwn) ? Results(SmallVector<DeviceLayout>{kOwn, kTerm}) : Results();
@@ -194,6 +222,8 @@ static Results exchange(Operation *op, AxesAttr axes, const Expected &given) {
   }
   if (isa<TakePieceOp>(op))
     return given.give(x == kAll, kHeadVector);
+  if (isa<AllReduceOp>(op)) // counts, which have no gradient
+    return given.give(x == kTerm, kAll);
   bool gathers = isa<GatherRunsOp>(op);
   if (gathers && x == kAny) // data
     return given.give(true, kAny);

@@ -111,6 +111,8 @@ LogicalResult PartSplitter::cutWeight(BlockArgument argument, const DeviceLayout
   StringRef name = declared.getName().getValue(), what = layout.dim == 0 ? "rows" : "columns";
   if (type.getRank() == 1)
     what = "elements";
+  if (type.getRank() == 3) // a matrix for each expert
+    what = layout.dim == 1 ? "rows" : "columns";
   if (isVocabulary(argument, layout)) {
     if (share(whole, layout) * (devices - 1) >= whole)
       return emitError(part.getLoc()) << "`" << name << "` has " << whole << " " << what

@@ -230,9 +230,13 @@ int32_t pp_expert_load(pp_rank_t *rank, int32_t op, const int32_t *counts, void 
   return PP_RUN(expert_load, counts, load);
 }
 
+int32_t pp_choice_counts(pp_rank_t *rank, int32_t op, const int32_t *sel, void *often) {
+  return PP_RUN(choice_counts, sel, often);
+}
+
 int32_t pp_route_bwd(pp_rank_t *rank, int32_t op, const void *dw, const void *w, const int32_t *sel, const void *p,
-                     const void *lse, void *dlogits) {
-  return PP_RUN(route_bwd, dw, w, sel, p, lse, dlogits, rank->scalars());
+                     const void *lse, const void *often, void *dlogits) {
+  return PP_RUN(route_bwd, dw, w, sel, p, lse, often, dlogits, rank->scalars(), &rank->routed);
 }
 
 int32_t pp_dispatch(pp_rank_t *rank, int32_t op, const void *x, const int32_t *places, void *rows) {

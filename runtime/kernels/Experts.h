@@ -209,23 +209,51 @@ template <class E> pp_status_t expert_load(const PreparedOp &op, void *const *ar
   return PP_OK;
 }
 
+/// How often the tokens of a group chose each expert.
+template <class A> void countChoices(const int32_t *sel, A *often, int64_t choices, int64_t n) {
+  memset(often, 0, size_t(n) * sizeof(A));
+  for (int64_t i = 0; i < choices; ++i)
+    often[sel[i]] += A(1);
+}
+
+template <class E> pp_status_t choice_counts(const PreparedOp &op, void *const *arguments) {
+  const int64_t n = op.dims[1], choices = op.dims[2] * op.dims[3];
+  for (int64_t group = 0; group < op.dims[0] / op.dims[3]; ++group)
+    countChoices(in<int32_t>(arguments[0]) + group * choices, out<Acc<E>>(arguments[1]) + group * n, choices, n);
+  return PP_OK;
+}
+
+/// This device's share of the balance of groups whose choices others have counted, too.
+template <class A> double shareOfBalance(const PreparedOp &op, const A *p, const A *often) {
+  const int64_t n = op.dims[1];
+  double product = 0;
+  for (int64_t t = 0; t < op.dims[0]; ++t) {
+    const A *row = p + t * n, *counts = often + t / op.dims[3] * n;
+    double dot = 0;
+    for (int64_t i = 0; i < n; ++i)
+      dot += double(counts[i]) * double(row[i]);
+    product += op.has(Sigmoid) ? dot / double(sumOfRow(row, n)) : dot;
+  }
+  return op.params[3] * product;
+}
+
 template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *arguments) {
   using A = Acc<E>;
   const A *dw = in<A>(arguments[0]), *w = in<A>(arguments[1]), *p = in<A>(arguments[3]), *lse = in<A>(arguments[4]);
   const int32_t *sel = in<int32_t>(arguments[2]);
-  A *dlogits = out<A>(arguments[5]), *often = reinterpret_cast<A *>(op.scratch), *pull = often + op.dims[1];
+  A *dlogits = out<A>(arguments[6]), *own = reinterpret_cast<A *>(op.scratch), *pull = own + op.dims[1];
+  const A *given = in<A>(arguments[5]), *often = own;
   int64_t tokens = op.dims[0], n = op.dims[1], k = op.dims[2], group = op.dims[3];
-  double lossScale = in<OptimizerScalars>(arguments[6])->lossScale;
+  double lossScale = in<OptimizerScalars>(arguments[7])->lossScale;
   A scale = A(op.params[0]), balance = A(op.params[1] * lossScale), z = A(op.params[2] * lossScale);
   for (int64_t t = 0; t < tokens; ++t) {
     const int32_t *chosen = sel + t * k;
     const A *row = p + t * n;
     A *dp = dlogits + t * n;
-    if (t % group == 0) {
-      memset(often, 0, size_t(n) * sizeof(A));
-      for (int64_t i = 0; i < group * k; ++i)
-        often[chosen[i]] += A(1);
-    }
+    if (given)
+      often = given + t / group * n;
+    else if (t % group == 0)
+      countChoices(chosen, own, group * k, n);
     for (int64_t i = 0; i < n; ++i)
       dp[i] = op.has(Sigmoid) ? A(0) : balance * often[i];
     chosenSlopes(dw + t * k, w + t * k, chosen, row, dp, k, scale, op.has(Renormalise));
@@ -241,6 +269,8 @@ template <class E> pp_status_t route_bwd(const PreparedOp &op, void *const *argu
     for (int64_t i = 0; i < n; ++i)
       dp[i] = row[i] * (dp[i] - dot + more);
   }
+  if (given)
+    out<RouterSums>(arguments[8])->balance += shareOfBalance(op, p, given);
   return PP_OK;
 }
 

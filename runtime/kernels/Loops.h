@@ -57,8 +57,10 @@ template <class E> constexpr void fillType(IsaTable &table, Type type) {
   set(Kernel::glu_bwd, glu_bwd<E>);
   set(Kernel::route, route<E>);
   set(Kernel::route_bwd, route_bwd<E>);
-  if constexpr (sizeof(E) >= 4)
+  if constexpr (sizeof(E) >= 4) {
+    set(Kernel::choice_counts, choice_counts<E>);
     set(Kernel::expert_load, expert_load<E>);
+  }
   set(Kernel::dispatch, dispatch<E>);
   set(Kernel::combine, combine<E>);
   set(Kernel::scale_rows, scale_rows<E>);

@@ -77,7 +77,8 @@ enum OpFlag : uint32_t {
   X(router_dx, 3, 0, Accumulate)                                                                                       \
   X(router_dw, 3, 0, Accumulate)                                                                                       \
   X(route, 4, 3, Renormalise | Sigmoid)                                                                                \
-  X(route_bwd, 4, 3, Renormalise | Sigmoid)                                                                            \
+  X(choice_counts, 4, 0, 0)                                                                                            \
+  X(route_bwd, 4, 4, Renormalise | Sigmoid)                                                                            \
   X(expert_load, 3, 0, Accumulate)                                                                                     \
   X(dispatch, 3, 0, 0)                                                                                                 \
   X(combine, 3, 0, Accumulate)                                                                                         \

@@ -86,6 +86,7 @@ std::string checkDims(const PreparedOp &op) {
   case Kernel::dropout:
     return checkDropout(op.params[0], double(d[4]));
   case Kernel::route:
+  case Kernel::choice_counts:
   case Kernel::route_bwd:
     if (d[2] > d[1])
       return std::to_string(d[2]) + " choices of " + std::to_string(d[1]) + " experts";
@@ -296,6 +297,8 @@ double Kernels::flops(const OpSpec &spec) {
     return 2 * d[0] * d[1] * d[2];
   case Kernel::route:
     return (4 + d[2]) * d[0] * d[1];
+  case Kernel::choice_counts:
+    return d[0] * d[2];
   case Kernel::route_bwd:
     return 8 * d[0] * d[1];
   case Kernel::combine:

@@ -410,7 +410,8 @@ Status Trainer::summarize(StepSummary &summary) {
     norms[2 * rank.device + 1] = 1;
   }
   double *routed = further + whole.microbatches, *ends = routed + 4;
-  if (rank.routed.rows > 0) {
+  // Devices of `tensor` route alike.
+  if (rank.routed.rows > 0 && whole.mesh.coordinate(rank.device, Axis::Tensor) == 0) {
     routed[0] = rank.routed.balance;
     routed[1] = rank.routed.z;
     routed[2] = double(rank.routed.rows);
@@ -435,7 +436,8 @@ Status Trainer::summarize(StepSummary &summary) {
 
 /// Means over all microbatches of the step; rows are of an expert in one layer and microbatch.
 void Trainer::sumRouters(const double *routed, StepSummary &summary) const {
-  const double units = double(whole.microbatches * whole.mesh.size(Axis::Data)), *ends = routed + 4;
+  const double units = double(whole.microbatches * whole.mesh.size(Axis::Data) * whole.mesh.size(Axis::Context)),
+               *ends = routed + 4;
   summary.hasExperts = routed[2] > 0;
   if (!summary.hasExperts)
     return;

@@ -283,3 +283,23 @@ func.func @f(%g: tensor<6xf32>, %w: tensor<6xbf16>) {
 
 // expected-error@+1 {{`b` is steered by -1.000000e+00; expected a rate of at least 0}}
 func.func private @part(%b: tensor<6xf32> {nn.weight = #nn.weight<"b" zero steer -1.0>})
+
+// -----
+
+func.func @f(%s: tensor<2x4x2xi32>) {
+  // expected-error@+2 {{`choice_counts` expects groups that divide 8 tokens, got 3}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.choice_counts %s {group = 3, experts = 6, sum = f32} : (tensor<2x4x2xi32>) -> tensor<2x6xf32>
+  return
+}
+
+// -----
+
+// The counts of two groups where there are four.
+func.func @f(%w: tensor<2x4x2xf32>, %s: tensor<2x4x2xi32>, %p: tensor<2x4x6xf32>, %c: tensor<2x6xf32>) {
+  // expected-error@+2 {{`route_bwd` expects often as 'tensor<4x6xf32>', got 'tensor<2x6xf32>'}}
+  // expected-error@+1 {{failed to infer returned types}}
+  %y = nn.route_bwd %w, %w, %s, %p often %c {group = 2}
+      : (tensor<2x4x2xf32>, tensor<2x4x2xf32>, tensor<2x4x2xi32>, tensor<2x4x6xf32>, tensor<2x6xf32>) -> tensor<2x4x6xf32>
+  return
+}

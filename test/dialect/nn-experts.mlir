@@ -41,10 +41,14 @@ func.func @experts(%x: !x, %wr: tensor<8x6xbf16>, %bias: tensor<6xbf16>, %w: ten
   %dx = nn.expert_linear_dx %b, %w, %counts into %a : (!rows, tensor<6x8x8xbf16>, tensor<6xi32>, !rows) -> !rows
   // CHECK: nn.expert_linear_dw %[[ROWS]], %[[B]], %[[COUNTS]] : {{.*}} -> tensor<6x8x8xf32>
   %dwe = nn.expert_linear_dw %rows, %b, %counts : (!rows, !rows, tensor<6xi32>) -> tensor<6x8x8xf32>
-  // CHECK: %[[DR:.*]] = nn.route_bwd %{{.*}}, %[[W]], %[[SEL]], %[[P]], %[[LSE]] {balance = 1.000000e-02 : f64, group = 4 : i64, z = 1.000000e-01 : f64}
-  %dr = nn.route_bwd %dw, %w1, %sel, %p, %lse {balance = 0.01, group = 4, z = 0.1} : (!k, !k, !i, !r, tensor<2x4xf32>) -> !r
+  // CHECK: %[[DR:.*]] = nn.route_bwd %{{.*}}, %[[W]], %[[SEL]], %[[P]] lse %[[LSE]] {balance = 1.000000e-02 : f64, group = 4 : i64, z = 1.000000e-01 : f64}
+  %dr = nn.route_bwd %dw, %w1, %sel, %p lse %lse {balance = 0.01, group = 4, z = 0.1} : (!k, !k, !i, !r, tensor<2x4xf32>) -> !r
   // CHECK: nn.route_bwd %{{.*}}, %[[W]], %[[SEL]], %[[P]] {group = 4 : i64, sigmoid = true}
   %dr2 = nn.route_bwd %dw, %w1, %sel, %p {group = 4, sigmoid = true} : (!k, !k, !i, !r) -> !r
+  // CHECK: %[[OFTEN:.*]] = nn.choice_counts %[[SEL]] {experts = 6 : i64, group = 4 : i64, sum = f32} : {{.*}} -> tensor<2x6xf32>
+  %often = nn.choice_counts %sel {experts = 6, group = 4, sum = f32} : (!i) -> tensor<2x6xf32>
+  // CHECK: nn.route_bwd %{{.*}}, %[[W]], %[[SEL]], %[[P]] often %[[OFTEN]] {group = 4 : i64, report = 5.000000e-01 : f64}
+  %dr3 = nn.route_bwd %dw, %w1, %sel, %p often %often {group = 4, report = 0.5} : (!k, !k, !i, !r, tensor<2x6xf32>) -> !r
   // CHECK: nn.router_dx %[[DR]], %{{.*}} into %[[Y]]
   %dxr = nn.router_dx %dr, %wr into %y : (!r, tensor<8x6xbf16>, !x) -> !x
   // CHECK: nn.router_dw %{{.*}}, %[[DR]] : {{.*}} -> tensor<8x6xf32>

@@ -617,3 +617,80 @@ func.func private @s0.F(%x: !x) -> !x attributes {
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
   pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {}
 }
+
+// -----
+
+// Each expert's columns read rows that every device counts as its own.
+!x = tensor<1x4x8xf32>
+!r = tensor<1x8x8xf32>
+!h = tensor<1x8x4xf32>
+!k = tensor<1x4x2xf32>
+!i = tensor<1x4x2xi32>
+!l = tensor<1x4x6xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#wr = #pipeline.weight<"wr" : tensor<8x6xf32> declared <"wr" zero>>
+#a = #pipeline.weight<"a" : tensor<6x8x4xf32> declared <"a" zero cut <[6, 8, 8] dim 2>>>
+func.func private @s0.F(%x: !x, %wr: tensor<8x6xf32>, %a: tensor<6x8x4xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %l = nn.router %x, %wr : (!x, tensor<8x6xf32>) -> !l
+  %w, %sel, %p, %lse, %places, %counts = nn.route %l {top = 2} : (!l) -> (!k, !i, !l, tensor<1x4xf32>, !i, tensor<6xi32>)
+  %rows = nn.dispatch %x, %places : (!x, !i) -> !r
+  // expected-error@below {{'nn.expert_linear' op in `s0.F` has no rule for `tensor = 2`: operand 0 is full, operand 1 is shard 2}}
+  %y = nn.expert_linear %rows, %a, %counts : (!r, tensor<6x8x4xf32>, tensor<6xi32>) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#wr, #a]}
+}
+
+// -----
+
+// The weights of choices multiply columns: their gradients are terms, which nothing adds up.
+!x = tensor<1x4x8xf32>
+!r = tensor<1x8x8xf32>
+!h = tensor<1x8x4xf32>
+!k = tensor<1x4x2xf32>
+!i = tensor<1x4x2xi32>
+!l = tensor<1x4x6xf32>
+#mesh = #pipeline.mesh<tensor 2, context 1, data 1, pipeline 1>
+#wr = #pipeline.weight<"wr" : tensor<8x6xf32> declared <"wr" zero>>
+#a = #pipeline.weight<"a" : tensor<6x8x4xf32> declared <"a" zero cut <[6, 8, 8] dim 2>>>
+func.func private @s0.F(%x: !x, %wr: tensor<8x6xf32>, %a: tensor<6x8x4xf32>) -> !h attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 2>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %l = nn.router %x, %wr : (!x, tensor<8x6xf32>) -> !l
+  %w, %sel, %p, %lse, %places, %counts = nn.route %l {top = 2} : (!l) -> (!k, !i, !l, tensor<1x4xf32>, !i, tensor<6xi32>)
+  %c = nn.spread %x over <tensor> : (!x) -> !x
+  %rows = nn.dispatch %c, %places : (!x, !i) -> !r
+  %g = nn.expert_linear %rows, %a, %counts : (!r, tensor<6x8x4xf32>, tensor<6xi32>) -> !h
+  // expected-error@below {{'nn.scale_rows' op in `s0.F` has no rule for `tensor = 2`: operand 0 is shard 2, operand 1 is full}}
+  %y = nn.scale_rows %g, %w, %places : (!h, !k, !i) -> !h
+  return %y : !h
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#wr, #a]}
+}
+
+// -----
+
+// The balance counts the choices of one device alone.
+!x = tensor<1x4x8xf32>
+!k = tensor<1x4x2xf32>
+!i = tensor<1x4x2xi32>
+!l = tensor<1x4x6xf32>
+#mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1>
+#wr = #pipeline.weight<"wr" : tensor<8x6xf32> declared <"wr" zero>>
+func.func private @s0.F(%x: !x, %wr: tensor<8x6xf32>) -> !l attributes {
+  pipeline.body = #pipeline.body<"s0" F>, pipeline.inputs = #pipeline.groups<act x 1, weight x 1>,
+  pipeline.results = #pipeline.groups<act x 1>, pipeline.ties = array<i64: -1>} {
+  %l = nn.router %x, %wr : (!x, tensor<8x6xf32>) -> !l
+  %w, %sel, %p, %lse, %places, %counts = nn.route %l {top = 2} : (!l) -> (!k, !i, !l, tensor<1x4xf32>, !i, tensor<6xi32>)
+  %often = nn.choice_counts %sel {group = 4, experts = 6, sum = f32} : (!i) -> tensor<1x6xf32>
+  // expected-error@below {{'nn.route_bwd' op in `s0.F` has no rule for `context = 2`}}
+  %y = nn.route_bwd %w, %w, %sel, %p often %often {group = 4, balance = 1.0} : (!k, !k, !i, !l, tensor<1x6xf32>) -> !l
+  return %y : !l
+}
+pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {train = {}, mesh = #mesh} {
+  pipeline.piece @s0 <stage 0> parts [["a", 0]] at <[0]> bodies "s0" {weights = [#wr]}
+}

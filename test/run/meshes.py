@@ -127,6 +127,23 @@ ZERO2 = (("1f1b", dict(data=3), {}), ("zb_v/model=gpt2", dict(data=2), {}),
          ("dualpipe_v/model=gpt2/microbatches=8", dict(data=2, tensor=2, sequence="true"), dict(ranks=2)),
          ("1f1b_recompute", dict(context=2), dict(ranks=2)),
          ("zb_h1/model=gpt2", HEADS | dict(data=2), dict(ranks=2)))
+# Mixtures of experts: each is cut over tensor, and a group of tokens of the balance may be on several devices.
+MIXED = dict(ranks=2, experts=6, top=3, balance=0.7, z=0.05)
+EXPERTS = (("1f1b/model=mixtral", dict(tensor=2, data=2, sequence="true", zero=1), MIXED),
+           ("zb_v/model=qwen3_moe", dict(context=2, tensor=2, attention="heads"), MIXED),
+           ("weipipe_interleave/model=mixtral", dict(context=2, data=2), MIXED | dict(balance_over="microbatch")))
+ALL_EXPERTS = EXPERTS + (
+    ("single/model=mixtral", dict(tensor=2), MIXED | dict(ranks=1)), ("fsdp/model=mixtral", dict(tensor=2), MIXED),
+    ("fsdp/model=mixtral", dict(context=2, tensor=2, sequence="true"), MIXED),
+    ("zb_v/model=mixtral/kv_heads=1", dict(tensor=2, sequence="true", again="all"), MIXED),
+    ("zb_v/model=qwen3_moe", dict(data=3, zero=2), MIXED), ("helixpipe/model=mixtral", dict(tensor=2), MIXED),
+    ("weipipe_interleave/model=qwen3_moe", dict(data=2, tensor=2, zero=1), MIXED),
+    ("1f1b/model=olmoe", dict(data=2, context=2, zero=2), MIXED | dict(balance_over="microbatch")),
+    ("1f1b_recompute/model=mixtral", dict(data=3), MIXED | dict(balance_over="microbatch")),
+    ("tawpipe/model=mixtral", dict(context=3, tensor=2), MIXED | dict(balance_over="microbatch")),
+    ("1f1b/model=glm4_moe", dict(data=2, tensor=2, context=2, sequence="true"), MIXED | dict(z=0)),
+    ("slimpipe/exchange=true/model=mixtral", HEADS | dict(tensor=2), MIXED | dict(balance=0, sequence=32)),
+    ("terapipe/model=qwen3_moe", HEADS, MIXED | dict(balance=0, sequence=32)))
 ALL_ZERO2 = ZERO2 + tuple(
     (schedule, dict(data=data), {}) for data in (2, 3)
     for schedule in ("gpipe", "1f1b/model=gpt2", "interleaved", "zb_h1", "zb_h2/model=gpt2", "zb_v", "v_half", "v_min",
@@ -169,8 +186,9 @@ class Meshes:
 
     @staticmethod
     def norms(program, transport, sends):
+        """Of each step; and what the losses of routers are, if there are any."""
         log = harness.read_log(f"{program}.{transport.replace('/', '_')}.{sends}.jsonl")
-        return [line["grad_norm"] for line in log]
+        return [line[key] for line in log for key in ("grad_norm", "balance", "z") if line.get(key)]
 
     def schedule(self, schedule, mesh, modes, values, train=None, also=""):
         if not self.wants(schedule + also):
@@ -526,6 +544,11 @@ def main():
         if harness.RUNTIME and number < len(ZERO2):
             modes.append((f"streams/{number}", "rendezvous"))
         tests.schedule(schedule, mesh | dict(zero=2), modes, values, also=", zero 2")
+    for number, (schedule, mesh, values) in enumerate(ALL_EXPERTS if arguments.all else EXPERTS):
+        modes = [("threads", "rendezvous"), ("mpi", ("rendezvous", "buffered")[number % 2])]
+        if harness.RUNTIME and number < len(EXPERTS):
+            modes.append((f"streams/{number}", "rendezvous"))
+        tests.schedule(schedule, mesh, modes, values)
     tests.wholes(arguments.all)
     tests.zeros(arguments.all)
     tests.sums(arguments.all)

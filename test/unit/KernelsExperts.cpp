@@ -209,7 +209,7 @@ TEST(KernelsExperts, RouteBackward) {
       const double lossScale = 4, tokens = double(its.tokens);
       const double perCount = its.balance * double(its.experts) / double(its.top) / double(its.group) / tokens;
       OneOp op("route_bwd", type, {its.tokens, its.experts, its.top, its.group},
-               {its.scale, perCount, 2 * its.z / tokens}, flagsOf(its));
+               {its.scale, perCount, 2 * its.z / tokens, 0}, flagsOf(its));
       op.rank.optimizer.lossScale = lossScale;
       Values logits = rounded(type, random(its.tokens * its.experts, 3)), bias(its.experts, 0.1);
       Routed made = routed(its, logits, bias);
@@ -223,8 +223,56 @@ TEST(KernelsExperts, RouteBackward) {
       };
       Array lse(type, made.lse), dlogits(type, logits.size());
       op(pp_route_bwd, Array(type, dw), Array(type, made.w), made.sel, Array(type, made.p),
-         its.z != 0 ? lse.data() : nullptr, dlogits);
+         its.z != 0 ? lse.data() : nullptr, nullptr, dlogits);
       expectNear(dlogits.get(), finiteDifferences(whole, logits, {1}), type == Type::F64 ? 1e-9 : 1e-4, "dlogits");
+      EXPECT_EQ(op.rank.routed.balance, 0); // route has reported it
+    }
+}
+
+/// Two devices with half of each group have, with the counts of both, the gradients and the balance of one with all.
+TEST(KernelsExperts, SharedBalance) {
+  for (Type type : {Type::F32, Type::F64})
+    for (const RouterCase &its : routers) {
+      if (its.group % 2)
+        continue;
+      const int64_t half = its.group / 2, n = its.experts, k = its.top, groups = its.tokens / its.group;
+      const double tolerance = type == Type::F64 ? 1e-14 : 1e-6, report = 0.3, z = 0.2;
+      Values logits = rounded(type, random(its.tokens * n, 3)), bias(n, 0.1),
+             dw = rounded(type, random(its.tokens * k, 4));
+      Routed made = routed(its, logits, bias);
+      auto run = [&](int64_t first, int64_t length, const Array *often, Values &out) {
+        // Of every group its tokens `first` to `first` + `length`.
+        auto part = [&](const auto &all, int64_t width) {
+          std::decay_t<decltype(all)> own;
+          for (int64_t g = 0; g < groups; ++g)
+            own.insert(own.end(), all.begin() + (g * its.group + first) * width,
+                       all.begin() + (g * its.group + first + length) * width);
+          return own;
+        };
+        OneOp op("route_bwd", type, {groups * length, n, k, length}, {its.scale, 0.7, z, report}, flagsOf(its));
+        Array dlogits(type, groups * length * n), lse(type, part(made.lse, 1));
+        op(pp_route_bwd, Array(type, part(dw, k)), Array(type, part(made.w, k)), part(made.sel, k),
+           Array(type, part(made.p, n)), lse, often ? often->data() : nullptr, dlogits);
+        out = dlogits.get();
+        return op.rank.routed.balance;
+      };
+      Values counts(groups * n, 0), whole, parts[2];
+      for (int64_t i = 0; i < its.tokens * k; ++i)
+        counts[i / (its.group * k) * n + made.sel[i]] += 1;
+      Array often(type, groups * n);
+      OneOp("choice_counts", type, {its.tokens, n, k, its.group})(pp_choice_counts, made.sel, often);
+      expectEqual(often.get(), counts, "counts");
+      double all = run(0, its.group, &often, whole), sum = 0;
+      for (int64_t device : {0, 1})
+        sum += run(device * half, half, &often, parts[device]);
+      EXPECT_NEAR(sum, all, tolerance * std::abs(all));
+      for (int64_t g = 0, i = 0; g < groups; ++g)
+        for (int64_t t = 0; t < its.group; ++t)
+          for (int64_t e = 0; e < n; ++e, ++i)
+            EXPECT_EQ(whole[i], parts[t / half][(g * half + t % half) * n + e]);
+      Values alone;
+      run(0, its.group, nullptr, alone);
+      expectEqual(alone, whole, "the counts of one device");
     }
 }
 
