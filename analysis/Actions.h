@@ -80,7 +80,7 @@ public:
   /// Whether devices along `tensor` have terms of some of its gradient, which they sum before it is used.
   bool hasTerms(int64_t piece) const;
   /// Whether they have the sum of a shard of its gradient alone, too: `mesh zero = 2`.
-  bool sumsShards(int64_t piece) const { return zero > 1 && isCutOverMesh(piece); }
+  bool sumsShards(int64_t piece) const { return zero > 1 && isCutOverMesh(piece) && !op(piece).getSumsWhole(); }
   /// By weight the run in which it is cut over ranks (cutPayload).
   llvm::SmallVector<int64_t> runs(int64_t piece) const;
   /// The piece that owns the first trained weight of this one that is tied; -1 if it has none.

@@ -81,14 +81,15 @@ def PieceOp : Pipeline_Op<"piece", [HasParent<"ProgramOp">, Symbol]> {
     `weights` and `bodies` are filled in by derive-tasks. Pieces with equal `bodies` are of one class and share their
     functions: those whose `#pipeline.body` names that class. `vocabulary`: it is a shard of a part that is cut by the
     vocabulary; the shards are pieces next to each other, numbered by their coordinates. All
-    of them read what the piece before makes; what they make is added up for who reads it.
+    of them read what the piece before makes; what they make is added up for who reads it. `sums_whole`: with
+    `mesh zero 2` the sum of its gradient is whole all the same, for it moves or another rank reads it.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, Pipeline_CoordAttr:$coord, ArrayAttr:$parts,
                        OptionalAttr<Pipeline_PlaceAttr>:$at, OptionalAttr<Pipeline_PlaceAttr>:$homes,
                        OptionalAttr<Pipeline_PlaceAttr>:$owner, OptionalAttr<StrArrayAttr>:$recompute,
                        OptionalAttr<StrArrayAttr>:$frozen,
                        OptionalAttr<Pipeline_WeightArrayAttr>:$weights, OptionalAttr<StrAttr>:$bodies,
-                       OptionalAttr<Pipeline_VocabularyAttr>:$vocabulary);
+                       OptionalAttr<Pipeline_VocabularyAttr>:$vocabulary, UnitAttr:$sums_whole);
   let assemblyFormat = [{
     $sym_name $coord `parts` $parts (`at` $at^)? (`homes` $homes^)? (`owner` $owner^)? (`recompute` $recompute^)?
     (`bodies` $bodies^)? (`vocabulary` $vocabulary^)? attr-dict

@@ -44,7 +44,7 @@ public:
       if (isa<UnitOp, TransferOp, TogetherOp, AttendOp>(op))
         actions.push_back(&op);
     step.begin();
-    if (failed(gradients.verifyShardSums()) || failed(updates.createInputs()))
+    if (failed(updates.createInputs()))
       return failure();
     for (Operation *action : actions)
       if (failed(buildAction(action)))

@@ -114,37 +114,6 @@ Share GradientShares::takeForUnit(int64_t piece, int64_t rank, Location loc) {
 
 //===-- Sums of shards over the mesh ----------------------------------------------------------------------------===//
 
-LogicalResult GradientShares::verifyShardSums() const {
-  ProgramOp program = step.program;
-  const Pieces &pieces = step.pieces;
-  for (int64_t piece = 0; piece < pieces.size(); ++piece) {
-    if (!pieces.sumsShards(piece))
-      continue;
-    if (pieces.owners(piece).size() > 1)
-      return emitError(pieces.op(piece).getLoc())
-             << "`zero = 2`: replicas sum a shard each of the gradient of " << pieces.describe(piece) << ", and "
-             << step.place(pieces.owners(piece)).str() << " all of it; leave one away";
-    if (auto move = outline.gradMoves.find(piece); move != outline.gradMoves.end())
-      return emitError(move->second->getLoc())
-             << "`zero = 2` sums `grad(" << pieces.name(piece)
-             << ")` over replicas behind each of its backwards, and this schedule moves it; `zero = 1` sums it once"
-             << withLoops(move->second);
-  }
-  auto found = program.walk([&](UnitOp unit) {
-    Phase phase = unit.getUnit().getPhase();
-    int64_t piece = pieces.find(unit.getUnit().getCoord()), rank = unit.getRanks().front();
-    if ((phase != Phase::B && phase != Phase::W) || !pieces.sumsShards(piece) || rank == pieces.owner(piece))
-      return WalkResult::advance();
-    auto error = emitError(unit.getLoc())
-                 << "`zero = 2` sums a gradient over the replicas of the rank that makes it: `" << unit.getUnit().str()
-                 << "` runs on rank " << rank << ", and rank " << pieces.owner(piece) << " updates "
-                 << pieces.describe(piece) << "; `zero = 1` sums it there" << withLoops(unit);
-    error.attachNote(pieces.op(piece).getLoc()) << "placed here";
-    return WalkResult::interrupt();
-  });
-  return failure(found.wasInterrupted());
-}
-
 /// Each replica has the sum of its shard where it was in the whole, and nothing beside it. It is added before the rank
 /// makes its next gradient, so that there are not two of them.
 void GradientShares::scatter(int64_t piece, int64_t rank, Share share, Location loc) {

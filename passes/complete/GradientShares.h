@@ -57,8 +57,6 @@ public:
   Share takeOwn(int64_t piece, int64_t rank, mlir::Location loc);
 
   //===-- Sums of shards over the mesh ----------------------------------------------------------------------------===//
-  /// That each gradient of which replicas sum a shard each is made on the rank that updates the piece, and stays there.
-  mlir::LogicalResult verifyShardSums() const;
   /// What the replicas of this rank have of the piece: the sum of their shards and, if gradients of tied weights are
   /// still to be added to it, what is whole.
   std::pair<Share, Share> takeShardSum(int64_t piece, int64_t rank, mlir::Location loc);

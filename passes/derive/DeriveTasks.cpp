@@ -34,6 +34,7 @@ private:
   LogicalResult readPiece(PieceOp op, unsigned number);
   LogicalResult readPart(Entry &entry, unsigned number, StringRef name, int64_t layer,
                          llvm::StringMap<unsigned> &known);
+  void readSums();
   void putFrozenLast(PieceModel &model);
   LogicalResult readSharers();
   void readPhases();
@@ -109,7 +110,7 @@ static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &mod
   if (!mesh || mesh.getZero() == 0 || mesh.sumMembers() == 1 || model.isForward)
     return success();
   model.replicas = mesh.sumMembers();
-  model.sumsShards = mesh.getZero() > 1;
+  model.sumsShards = mesh.getZero() > 1 && !op.getSumsWhole();
   std::string name = op.getCoord().isStage() ? "stage " + op.getCoord().str() : "`" + op.getCoord().str() + "`";
   if (model.shards > 0)
     return emitError(op.getLoc()) << "`zero = " << mesh.getZero() << "` and `opt at shard(..)` of " << name
@@ -118,6 +119,38 @@ static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &mod
     return emitError(op.getLoc()) << "`zero = " << mesh.getZero() << "` cuts the optimizer state of " << name
                                   << ", which is a shard of the vocabulary; that is not built yet";
   return success();
+}
+
+/// `zero = 2` sums a gradient over the replicas of the rank that makes it, behind each of its backwards. A gradient that
+/// moves, or that another rank reads, is whole until it is there; its sum is then cut once, as with `zero = 1`.
+void PieceTable::readSums() {
+  if (!program.getMeshAttr() || program.getMeshAttr().getZero() < 2 || program.sumMembers() == 1)
+    return;
+  Pieces pieces(program);
+  bool said = false;
+  auto stayWhole = [&](int64_t piece, Location loc, const Twine &why) {
+    if (pieces.isSharded(piece)) // refused
+      return;
+    if (!said)
+      emitWarning(loc) << "`zero = 2`: the gradient of " << pieces.describe(piece)
+                       << " is summed whole, and only its sum is cut, as with `zero = 1`: " << why;
+    said = true;
+    pieces.op(piece).setSumsWhole(true);
+  };
+  for (int64_t piece = 0; piece < pieces.size(); ++piece)
+    if (pieces.isReplicated(piece))
+      stayWhole(piece, pieces.op(piece).getLoc(), "several ranks update all of it");
+  program.walk([&](TransferOp move) {
+    if (move.getThing().getRole() == Role::grad)
+      stayWhole(pieces.find(move.getThing().getCoord()), move.getLoc(), "it moves here");
+  });
+  program.walk([&](UnitOp unit) {
+    Phase phase = unit.getUnit().getPhase();
+    int64_t piece = pieces.find(unit.getUnit().getCoord()), rank = unit.getRanks().front(), owner = pieces.owner(piece);
+    if ((phase == Phase::B || phase == Phase::W) && owner >= 0 && rank != owner)
+      stayWhole(piece, unit.getLoc(),
+                "rank " + Twine(rank) + " makes it here, and rank " + Twine(owner) + " reads it");
+  });
 }
 
 LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
@@ -133,6 +166,7 @@ LogicalResult PieceTable::readPiece(PieceOp op, unsigned number) {
   }
   if (failed(readReplicas(program, op, entry.model)))
     return failure();
+  entry.key += op.getSumsWhole() ? "sums whole " : "";
   llvm::StringMap<unsigned> known;
   for (Attribute attr : op.getParts()) {
     auto part = dyn_cast<ArrayAttr>(attr);
@@ -318,6 +352,7 @@ LogicalResult PieceTable::readChunks() {
 LogicalResult PieceTable::read() {
   if (failed(readSlices()))
     return failure();
+  readSums();
   for (auto [i, op] : llvm::enumerate(program.getBody().getOps<PieceOp>()))
     if (failed(readPiece(op, i)))
       return failure();

@@ -149,7 +149,8 @@ ALL_ZERO2 = ZERO2 + tuple(
     for schedule in ("gpipe", "1f1b/model=gpt2", "interleaved", "zb_h1", "zb_h2/model=gpt2", "zb_v", "v_half", "v_min",
                      "bpipe/model=gpt2", "looped_bfs", "hanayo", "dualpipe_v/microbatches=8", "gpipe_offload",
                      "terapipe/model=gpt2", "slimpipe", "slimpipe/exchange=true/model=gpt2",
-                     "helixpipe/ship=false")) + (
+                     "helixpipe/ship=false", "weipipe_interleave", "weipipe_prefetch/model=gpt2", "wzb2", "tawpipe",
+                     "helixpipe/model=gpt2", "replicated_1f1b")) + (
     ("single", dict(data=4), dict(ranks=1)), ("single/model=gpt2", dict(context=2), dict(ranks=1)),
     ("1f1b/kv_heads=1", dict(data=2, tensor=2), dict(ranks=2)),
     ("zb_v/model=gpt2", dict(data=2, context=2, tensor=2), dict(ranks=2)),
