@@ -108,15 +108,15 @@ private:
 
 /// dims b s H G d, and where a head's rows lie: row t of head h of q is at (batch * s + t) * H * d + h * d. Keys come
 /// in chunks, each a tensor of its own; which of them a query sees follows from positions in the whole sequence.
-/// Where the rows are two runs of a sequence (`Zigzag`), queries are those of one of them, `s` is its length, and the
-/// keys are one chunk.
+/// Where the rows are two runs of a sequence (`Zigzag`), queries are those of one of them, and `s` is its length.
 ///
 /// Query t sees key j, both counted from the chunk's first key, if j <= t where causal, and if no bound from below
 /// hides it: a window of w keys, or the first token of the query's document. That bound never falls from a query to the
 /// next.
 struct AttentionShape {
   int64_t batch, rowsOfSequence, runs, s, heads, groups, d, position, count, window;
-  int64_t first = 0; ///< the row with which the run begins
+  int64_t first = 0;    ///< the row with which the run begins
+  int64_t positions[2]; ///< where each of the runs begins in the sequence
   const Chunk *chunks;
   bool causal;
   double root, softcap;            ///< scores are divided by the root; capped unless softcap is 0
@@ -131,7 +131,10 @@ struct AttentionShape {
         heads(op.dims[2]), groups(op.dims[3]), d(op.dims[4]), position(op.dims[5]), count(op.chunkCount),
         window(int64_t(op.params[0])), chunks(op.chunks), causal(op.has(Causal)),
         root(op.params[1] > 0 ? 1 / op.params[1] : squareRoot(double(op.dims[4]))), softcap(op.params[2]),
-        mask(0, 0, 0) {}
+        mask(0, 0, 0) {
+    for (int64_t run = 0; run < 2; ++run)
+      positions[run] = op.positionOf(run * s, rowsOfSequence, op.dims[5]);
+  }
   /// `kv` is the list that the op is called with: behind the chunks it has the starts of documents, if there are any,
   /// and then, with dropout, the numbers of sequences.
   AttentionShape(const PreparedOp &op, const void *kv, const void *scalars) : AttentionShape(op) {
@@ -148,9 +151,9 @@ struct AttentionShape {
     growth = 1 / (1 - op.params[3]);
   }
   /// From now on queries are those of this run.
-  void turnTo(int64_t run, const PreparedOp &op) {
+  void turnTo(int64_t run) {
     first = run * s;
-    position = op.positionOf(first, rowsOfSequence, op.dims[5]);
+    position = positions[run];
   }
   /// Query heads of a kv head.
   int64_t share() const { return heads / groups; }
@@ -191,8 +194,16 @@ struct AttentionShape {
     int64_t low = isBounded() ? lowest(chunk, b, t) : 0;
     return low < 0 ? 0 : low < chunk.length ? low : chunk.length;
   }
-  /// Whether some query sees a key of the chunk.
-  bool reaches(const Chunk &chunk, int64_t b) const { return keysFrom(chunk, b, 0) < keysBefore(chunk, s); }
+  /// Whether some query of any run sees a key of the chunk.
+  bool reaches(const Chunk &chunk, int64_t b) const {
+    AttentionShape turned = *this;
+    for (int64_t run = 0; run < runs; ++run) {
+      turned.turnTo(run);
+      if (turned.keysFrom(chunk, b, 0) < turned.keysBefore(chunk, s))
+        return true;
+    }
+    return false;
+  }
   int64_t longest() const {
     int64_t most = 0;
     for (int64_t i = 0; i < count; ++i)

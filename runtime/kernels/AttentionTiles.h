@@ -34,13 +34,14 @@ template <int lanes, int rows, bool paired = false> struct Tiles {
   static int64_t queriesFrom(const AttentionShape &shape, int64_t q0) {
     return shape.s - q0 < queryBlock ? shape.s - q0 : queryBlock;
   }
-  /// Blocks of queries that carry something from chunk to chunk: those of a kv head's heads, or, where one chunk is
-  /// all, the block at hand.
+  /// Blocks of queries that carry something from chunk to chunk: those of both runs of a kv head's heads, or, where one
+  /// chunk is all, the block at hand.
   static int64_t blocksKept(const AttentionShape &shape) {
-    return shape.count > 1 ? shape.share() * (roundUp(shape.s, queryBlock) / queryBlock) : 1;
+    return shape.count > 1 ? shape.share() * shape.runs * (roundUp(shape.s, queryBlock) / queryBlock) : 1;
   }
   static int64_t blockKept(const AttentionShape &shape, int64_t head, int64_t q0) {
-    return shape.count > 1 ? (head % shape.share() * roundUp(shape.s, queryBlock) + q0) / queryBlock : 0;
+    int64_t run = head % shape.share() * shape.runs + shape.first / shape.s;
+    return shape.count > 1 ? (run * roundUp(shape.s, queryBlock) + q0) / queryBlock : 0;
   }
   /// Keys of a block: its rows of K or V and the scores should stay in the first-level cache.
   static int64_t keyBlockOf(const AttentionShape &shape) { return shape.d <= 64 ? 96 : shape.d <= 128 ? 64 : 32; }

@@ -246,7 +246,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedBackward : Til
     AttentionShape shape(op, arguments[4], arguments[8]);
     for (int64_t k = 0; k < shape.share() * shape.runs; ++k) {
       int64_t h = group * shape.share() + k / shape.runs;
-      shape.turnTo(k % shape.runs, op);
+      shape.turnTo(k % shape.runs);
       int64_t query = shape.query(b, 0, h), row = shape.statistic(b, 0, h);
       Head<E> head{in<E>(arguments[0]) + query,   in<E>(arguments[1]) + query,  in<float>(arguments[2]) + row,
                    in<float>(arguments[3]) + row, out<E>(arguments[5]) + query, shape.dropout(shape.chunks[i], b, h)};

@@ -213,7 +213,7 @@ template <int lanes, int rows, bool paired = false> struct BlockedForward : Tile
           }
           for (int64_t k = 0; k < shape.share() * shape.runs; ++k) {
             int64_t head = group * shape.share() + k / shape.runs;
-            shape.turnTo(k % shape.runs, op);
+            shape.turnTo(k % shape.runs);
             for (int64_t q0 = 0, query = shape.query(b, 0, head); q0 < shape.s; q0 += queryBlock) {
               Carried carried(f, shape, blockKept(shape, head, q0));
               if (i == 0)

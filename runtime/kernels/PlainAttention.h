@@ -46,7 +46,7 @@ inline pp_status_t plainAttention(const PreparedOp &op, void *const *arguments) 
     for (int64_t head = 0; head < shape.heads; ++head)
       for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
         int64_t t = row % shape.s;
-        shape.turnTo(row / shape.s, op);
+        shape.turnTo(row / shape.s);
         int64_t group = head / shape.share(), at = shape.query(b, t, head);
         double largest = plainScores(shape, in<double>(arguments[0]) + at, arguments[1], b, group, t, scores);
         double total = 0;
@@ -104,7 +104,7 @@ inline pp_status_t plainAttentionBackward(const PreparedOp &op, void *const *arg
     for (int64_t b = 0; b < shape.batch; ++b)
       for (int64_t head = 0; head < shape.heads; ++head)
         for (int64_t row = 0; row < shape.rowsOfSequence; ++row) {
-          shape.turnTo(row / shape.s, op);
+          shape.turnTo(row / shape.s);
           plainQueryBackward(shape, chunk, b, row % shape.s, head, arguments, i);
         }
   }

@@ -38,10 +38,10 @@ struct Slice {
     other.window = keys;
     return other;
   }
-  /// Its later half from this position on, over keys from 0 to `length`: a device's rows of a sequence.
-  Slice inTwoRuns(int64_t later, int64_t length) const {
+  /// Its later half from this position on, over these keys: a device's rows of a sequence, or of a slice.
+  Slice inTwoRuns(int64_t later, std::vector<Chunk> keys) const {
     Slice other = *this;
-    other.second = later, other.chunks = {{length, 0}};
+    other.second = later, other.chunks = std::move(keys);
     return other;
   }
   int64_t placeOf(int64_t t) const { return second < 0 || t < s / 2 ? position + t : second + t - s / 2; }

@@ -12,11 +12,34 @@ TEST(KernelsTwoRuns, Attention) {
     for (auto [members, length, d] : {std::tuple(2, 1, 8), {2, 24, 20}, {2, 96, 64}, {3, 35, 40}, {4, 50, 64}})
       for (int64_t k = 0; k < members; ++k) {
         Slice n = Slice(2, 2 * length, 4, 2, d, true, k * length)
-                      .inTwoRuns((2 * members - 1 - k) * length, 2 * members * length);
+                      .inTwoRuns((2 * members - 1 - k) * length, {{2 * members * length, 0}});
         compare(n, type);
         compare(n.windowed(length + length / 2), type, 1, length == 1 ? 4 : 1);
         compare(n.withDocuments({length / 2, 2 * length + 1, (2 * members - 1) * length + 1}), type);
         compare(n.dropped(0.25, 2 * members * length), type);
+      }
+}
+
+/// The same of a slice: the keys are those of the slices before and its own. Runs longer than a block of queries and
+/// shorter than a panel, slices that are no multiple of a tile.
+TEST(KernelsTwoRuns, AttentionOverSlices) {
+  for (Type type : allTypes)
+    for (auto [members, length, d, starts] : {std::tuple(2, 1, 8, std::vector<int64_t>{0, 5, 9}),
+                                              {2, 24, 64, {0, 96}},
+                                              {2, 100, 24, {0, 50, 51, 300}},
+                                              {3, 57, 13, {0, 342, 684}},
+                                              {4, 49, 16, {0, 1, 393}}})
+      for (int64_t k = 0; k < members; ++k) {
+        int64_t slice = 2 * members * length, first = starts.back();
+        std::vector<Chunk> keys;
+        for (size_t i = 0; i < starts.size(); ++i)
+          keys.push_back({(i + 1 < starts.size() ? starts[i + 1] : first + slice) - starts[i], starts[i]});
+        Slice n = Slice(length < 50 ? 2 : 1, 2 * length, 4, 2, d, true, first + k * length)
+                      .inTwoRuns(first + (2 * members - 1 - k) * length, keys);
+        compare(n, type);
+        compare(n.windowed(length + length / 2), type, 1, length == 1 ? 4 : 1);
+        compare(k % 2 ? n.withDocuments({length / 2, first - 1, first + length + 1}) : n.dropped(0.25, first + slice),
+                type);
       }
 }
 
