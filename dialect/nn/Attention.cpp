@@ -169,9 +169,9 @@ template <typename Adaptor> static LogicalResult checkAttention(Check check, Ada
                              " and ", kvHeads);
   if (failed(checkDropout(check, a)) || failed(checkScores(check, a)))
     return failure();
-  if (a.getZigzag() > 0 && (kv.size() != 2 || tensorOf(q).getDimSize(1) % 2 != 0))
-    return emitOptionalError(check.loc, "`", check.op, "` expects one chunk of keys and an even number of queries ",
-                             "where these are two runs, got ", kv.size() / 2, " and ", tensorOf(q).getDimSize(1));
+  if (a.getZigzag() > 0 && tensorOf(q).getDimSize(1) % 2 != 0)
+    return emitOptionalError(check.loc, "`", check.op, "` expects an even number of queries where these are two runs, ",
+                             "got ", tensorOf(q).getDimSize(1));
   for (size_t i = 0; i < kv.size(); i += 2)
     if (failed(checkChunk(check, q, kv[i], kv[i + 1], heads, kvHeads)))
       return failure();
@@ -270,7 +270,7 @@ INFER(AttentionOp) {
 
 Dims AttentionOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionOp::params() { return attentionParams(*this); }
-SmallVector<Varying> AttentionOp::varying() { return TwoRuns(*this, getQ()).varying(5, 8); }
+SmallVector<Varying> AttentionOp::varying() { return TwoRuns(*this, getQ()).varying(5, 6 + getKv().size()); }
 SmallVector<Varying> AttentionOp::variedParams() { return firstHead(*this); }
 double AttentionOp::flops() { return attentionFlops(*this, 4); }
 Flags AttentionOp::flags() {
@@ -390,7 +390,7 @@ INFER(AttentionBwdOp) {
 
 Dims AttentionBwdOp::dims() { return attentionDims(*this); }
 SmallVector<double> AttentionBwdOp::params() { return attentionParams(*this); }
-SmallVector<Varying> AttentionBwdOp::varying() { return TwoRuns(*this, getQ()).varying(5, 8); }
+SmallVector<Varying> AttentionBwdOp::varying() { return TwoRuns(*this, getQ()).varying(5, 6 + getKv().size()); }
 SmallVector<Varying> AttentionBwdOp::variedParams() { return firstHead(*this); }
 double AttentionBwdOp::flops() { return attentionFlops(*this, 10); }
 Flags AttentionBwdOp::flags() {

@@ -43,7 +43,7 @@ def AttentionOp : Nn_ForwardOp<"attention", ["params", "flags", "lists", "varyin
     the log-sum-exp is that of all keys. h counts the heads of all devices. The last tensor of `lists` are the numbers
     of the queries' sequences, `rows`.
 
-    Queries that are two runs of each sequence (`zigzag`) see one chunk of keys, those of whole sequences.
+    Queries that are two runs of each sequence, or slice (`zigzag`), see keys of whole ones.
 
     An attention of some of the chunks is a part; `attention_merge` joins parts.
   }];

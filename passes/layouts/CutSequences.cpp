@@ -69,7 +69,7 @@ private:
 
 } // namespace
 
-/// Each slice is cut by itself.
+/// Each slice is cut by itself. Its keys are gathered, or exchanged by heads, once, and kept so for later slices.
 LogicalResult SequenceCutter::checkSlices() {
   SmallVector<int64_t> starts = sliceStarts(program);
   for (size_t k = 0; k + 1 < starts.size(); ++k)
@@ -124,10 +124,6 @@ LogicalResult SequenceCutter::checkPart(func::FuncOp part) {
     if (attention && !attention.getCausal())
       return op.emitError() << "`context = " << devices
                             << "`: an `attention` that is not causal cannot be cut over context yet";
-    if (attention && !byHeads(attention) && program.getSlices() > 0) // earlier keys would be gathered with every slice
-      return emitError(program.getLoc())
-             << "`context = " << devices
-             << "`: the schedule runs slices, whose keys stay where they were made; that takes `attention = \"heads\"`";
     if (attention && byHeads(attention) && failed(checkHeads(attention)))
       return failure();
   }

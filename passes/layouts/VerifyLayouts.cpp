@@ -13,6 +13,7 @@
 #include "passes/layouts/Layouts.h"
 #include "passes/project/PlanBodies.h"
 #include <map>
+#include <set>
 
 namespace pp {
 #define GEN_PASS_DEF_VERIFYLAYOUTS
@@ -38,6 +39,7 @@ private:
   using Bodies = SmallVector<std::pair<BodyAttr, func::FuncOp>>;
 
   LogicalResult verify(BodyAttr body, func::FuncOp function);
+  LogicalResult verifyParts();
   std::optional<Layouts> layoutsOf(BodyAttr body, GroupName name, TupleType payload) const;
   Layouts ofWeights(bool isGradient) const;
   const Layouts *find(BodyAttr body, GroupName name, StringAttr of = {}) const;
@@ -189,11 +191,33 @@ LogicalResult LayoutVerifier::verify(BodyAttr body, func::FuncOp function) {
   return success();
 }
 
+/// A part of a backward attention has the queries of a forward one of its piece: two runs, or whole sequences.
+LogicalResult LayoutVerifier::verifyParts() {
+  std::set<std::pair<const void *, int64_t>> forward; // by pieces: `zigzag`
+  for (bool reads : {false, true})
+    for (auto function : module.getOps<func::FuncOp>()) {
+      auto body = function->getAttrOfType<BodyAttr>(kBodyAttr);
+      if (!body)
+        continue;
+      const void *pieces = body.getPieces().getAsOpaquePointer();
+      for (auto attention : function.getOps<nn::AttentionOp>())
+        forward.insert({pieces, attention.getZigzag()});
+      for (auto part : function.getOps<nn::AttentionBwdOp>())
+        if (reads && body.getCut() && !forward.count({pieces, static_cast<int64_t>(part.getZigzag())}))
+          return part.emitOpError() << "in `" << function.getName() << "` has `zigzag = " << part.getZigzag()
+                                    << "`, which no forward attention of its piece has";
+    }
+  return success();
+}
+
 /// Makers before readers: phases in the order F, R, I, B, W; of slices the keys come first. Updates add and divide
-/// what lies at one place, and units that are cut at their attentions have the ops of those that are not.
+/// what lies at one place, and units that are cut at their attentions have the ops of those that are not, with the rows
+/// that verifyParts asks for.
 LogicalResult LayoutVerifier::run() {
   if (devices == 1)
     return success();
+  if (isContext() && failed(verifyParts()))
+    return failure();
   std::map<const void *, Bodies> bodies;
   for (auto function : module.getOps<func::FuncOp>())
     if (auto body = function->getAttrOfType<BodyAttr>(kBodyAttr); body && !body.getCut() && body.getPhase() != Phase::U)

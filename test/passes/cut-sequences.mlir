@@ -3,7 +3,7 @@
 // RUN: sed 's/, again inputs//' %s | pp-opt --pp-cut-sequences | FileCheck %s --check-prefix=KEPT
 // RUN: sed 's/context 2/context 3/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=ODD
 // RUN: sed 's/causal = true/causal = false/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=BOTH
-// RUN: sed 's/slices 0/slices 2/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=SLICES
+// RUN: sed 's/slices 0/slices 4/' %s | not pp-opt --pp-cut-sequences 2>&1 | FileCheck %s --check-prefix=SLICES
 // RUN: sed 's/again inputs/attention heads/' %s | pp-opt --pp-cut-sequences | FileCheck %s --check-prefix=HEADS
 // RUN: sed 's/) -> !x {$/) -> !x attributes {nn.attention = "heads", nn.again = "nothing"} {/' %s | pp-opt --pp-cut-sequences \
 // RUN:   | FileCheck %s --check-prefix=HEADS
@@ -68,7 +68,7 @@ func.func private @head(%x: !x, %targets: !t {nn.data = "targets"},
 }
 
 // ODD: error: a sequence of 8 tokens is not cut over `context = 3`: it needs a multiple of 6
-// SLICES: error: `context = 2`: the schedule runs slices, whose keys stay where they were made; that takes `attention = "heads"`
+// SLICES: error: slice 0 has 2 tokens, which are not cut over `context = 2`: it needs a multiple of 4
 pipeline.program @p ranks 1 microbatches 1 slices 0 attributes {
     train = {"batch" = 2, "sequence" = 8}, mesh = #pipeline.mesh<tensor 1, context 2, data 1, pipeline 1, again inputs>} {
   pipeline.piece @s0 <stage 0> parts [["embed", -1], ["attn", 0], ["head", -1]] at <[0]>

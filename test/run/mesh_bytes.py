@@ -21,6 +21,7 @@
 #   zero 0   all gradients and all states     zero 1   states of S     zero 2   S sums, too; all gradients for a while
 # and with zero 2 a stage scatters each microbatch's. Of a tied table the last rank sums its gradients whole, and in the
 # end sends them to the first one: once more its bytes on both.
+# On slices a device keeps keys as they were exchanged, once: with "gather" those of all devices, whatever `again` says.
 # An all_reduce brings a device 2 (t - 1) / t of the value, a gather or a scatter half of that; an all_to_all
 # (C - 1) / C of what the device has.
 import json, random, subprocess, sys
@@ -160,6 +161,28 @@ class Case:
                 for phase, kinds in (("F", forward), ("B", backward)) if any(kinds.values())}
 
 
+def sliced(compiler, tally):
+    """TeraPipe, whose first rank has all microbatches in flight: keys of all slices, and what comes to a device."""
+    for context, attention, keys, slices, again in ((2, "gather", 6, 4, "inputs"), (3, "gather", 6, 2, "nothing"),
+                                                    (2, "gather", 1, 8, "all"), (3, "heads", 6, 4, "inputs"),
+                                                    (2, "heads", 2, 4, "nothing")):
+        rows, hidden, microbatches, own = 192 // context, 48, 2, attention == "heads"
+        values = dict(schedule="terapipe", ranks=2, microbatches=microbatches, layers=2, heads=6, kv_heads=keys,
+                      hidden=hidden, sequence=192, slices=slices, microbatch=1, precision="f32")
+        mesh = {"mesh.context": context, "mesh.attention": attention, "mesh.again": again}
+        given = [word for name, value in (values | mesh).items() for word in ("-D", f"{name}={value}")]
+        made = subprocess.run([compiler, harness.TRAIN, *given, "--emit=stats"], capture_output=True, text=True)
+        its = json.loads(made.stdout)["per_rank"][0]
+        wide, narrow = rows * hidden * 4, rows * keys * 8 * 4
+        moved = (2 * wide + 2 * narrow) * (context - 1) // context if own else 2 * narrow * (context - 1)
+        more = wide * (context - 1) // context if own and again != "nothing" else 0
+        found = [sum(size for _, size in its["exchanges"][phase].values()) for phase in "FB"]
+        found.append(its["peak_bytes"]["kv"])
+        expected = [moved * microbatches, (moved + more) * microbatches,
+                    2 * narrow * (1 if own else context) * microbatches]
+        tally.check(found == expected, f"slices {values | mesh}: F, B, keys {found}, expected {expected}")
+
+
 def main():
     arguments = harness.draws(cases=24, seed=17)
     draw, tally = random.Random(arguments.seed), harness.Tally()
@@ -191,6 +214,7 @@ def main():
             expected = case.updates(rank)
             tally.check(found == expected, f"{said}: updates of rank {rank}"
                                            + ("" if found == expected else f" {found}, expected {expected}"))
+    sliced(arguments.compiler, tally)
     return tally.close()
 
 

@@ -53,15 +53,20 @@ CONTEXT_HEADS = (("1f1b", HEADS, dict(ranks=2)),
                  ("zb_v/model=gpt2", HEADS | dict(tensor=2, sequence="true", again="nothing"),
                   {"ranks": 2, "model.attention_rate": 0.2, "model.residual_rate": 0.1}),
                  ("1f1b", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}))
-# Slices, too: each is cut by itself, and a device has the keys of its heads of all slices before.
+# Slices, too: each is cut by itself; a device has all keys of the slices before, of its heads or, gathered, of all.
 SLICED = (("terapipe/model=gpt2", HEADS, dict(ranks=2, sequence=32)),
-          ("slimpipe/exchange=true", HEADS, dict(ranks=2, sequence=32)))
+          ("slimpipe/exchange=true", HEADS, dict(ranks=2, sequence=32)),
+          ("slimpipe/exchange=true/kv_heads=1", dict(context=2), dict(ranks=2, sequence=32, heads=3, hidden=24)))
 # And where there are fewer heads of keys than devices: neighbours have copies of one.
 COPIES = (("1f1b/kv_heads=1", HEADS, {"ranks": 2, "model.sinks": "true", "model.windows": "[0,5,0,3,0,5,0,3]"}),
           ("slimpipe/exchange=true/kv_heads=1", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2, sequence=32)))
 CONTEXT_HEADS += SLICED + COPIES
 ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
     ("terapipe", HEADS | dict(tensor=2, data=2), dict(ranks=2, sequence=32, kv_heads=4)),
+    ("terapipe/model=gpt2", dict(context=3, again="nothing", data=2, zero=1),
+     {"ranks": 2, "sequence": 48, "model.attention_rate": 0.2}),
+    ("slimpipe_interleaved/exchange=true/kv_heads=1", dict(context=2, tensor=2, sequence="true", again="all"),
+     dict(ranks=2, sequence=48)),
     ("slimpipe", HEADS, dict(ranks=4, sequence=48)),
     ("slimpipe/exchange=true/model=gpt2", HEADS | dict(tensor=2, sequence="true"), dict(ranks=2, sequence=32)),
     ("slimpipe_interleaved/exchange=true/model=gpt2", HEADS | dict(context=4), dict(ranks=2, sequence=96)),
@@ -89,6 +94,23 @@ ALL_CONTEXT_HEADS = CONTEXT_HEADS + (
     ("helixpipe/model=gpt2", HEADS | dict(tensor=2, sequence="true", again="all"), dict(ranks=2)),
     ("helixpipe", HEADS, dict(ranks=2)), ("1f1b_recompute", HEADS, {}), ("1f1b_vocabulary", HEADS, {}),
     ("zb_v", HEADS, {}), ("dualpipe_v/microbatches=8", HEADS, {}), ("tawpipe/model=gpt2", HEADS, {}))
+# Long slices in f32, whose kernels carry sums of both runs of queries from slice to slice of keys.
+LONG = dict(ranks=2, microbatches=2, layers=2, precision="f32")
+LONG_SLICES = (("slimpipe/exchange=true/slices=3/kv_heads=1", dict(context=3),
+                LONG | {"sequence": 1026, "heads": 5, "hidden": 40, "model.windows": "[0,150]"}),)
+ALL_LONG_SLICES = LONG_SLICES + (
+    ("terapipe/slices=3/kv_heads=13", dict(context=3), LONG | dict(sequence=1026, heads=13, hidden=104)),
+    ("terapipe/slices=4/kv_heads=1", dict(context=2, data=2, zero=1, again="nothing"),
+     LONG | {"sequence": 768, "heads": 3, "hidden": 24, "model.sinks": "true", "model.windows": "[150,30]"}),
+    ("terapipe/slices=3/model=gpt2", dict(context=3, data=2), LONG | {"sequence": 576, "heads": 3, "hidden": 24,
+                                                                      "model.attention_rate": 0.2}),
+    ("slimpipe/exchange=true/offload=50/kv_heads=1", dict(context=2, zero=2),
+     LONG | dict(sequence=1536, heads=3, hidden=24)),
+    ("slimpipe/exchange=true/model=gpt2", dict(context=4, tensor=2, sequence="true", again="all"),
+     LONG | dict(sequence=960, heads=6, hidden=48)),
+    ("slimpipe_interleaved/exchange=true/idle=all/kv_heads=2", dict(context=3, tensor=2),
+     LONG | dict(layers=4, sequence=1224, heads=6, hidden=48)),
+    ("slimpipe/exchange=true/kv_heads=5", HEADS | dict(context=5), LONG | dict(sequence=1200, heads=5, hidden=40)))
 ALL_CONTEXT = CONTEXT + (
     ("single", dict(context=4), dict(ranks=1)), ("single/model=gpt2", dict(context=2, tensor=2), dict(ranks=1)),
     ("1f1b", dict(context=3, data=2), dict(ranks=2, sequence=12)),
@@ -202,7 +224,8 @@ class Meshes:
             devices *= mesh.get(axis, 1)
         what = f"{schedule} on {' '.join(f'{name}={value}' for name, value in mesh.items())} {values or ''}{also}"
         wanted, first = self.reference(mesh.get("data", 1), given), None
-        tolerance = TOLERANCE[SIZES["precision"]]
+        precision = values.get("precision", SIZES["precision"])
+        tolerance = TOLERANCE[precision]
         for transport, sends in modes:
             gradients, losses, weights = self.runner.run(program, devices, transport, sends)
             worst, where = difference(gradients, wanted[0])
@@ -212,7 +235,7 @@ class Meshes:
             first = first or (gradients, losses, weights, norms)
             same = first == (gradients, losses, weights, norms)
             drift = max(drift, *(abs(a - b) / b for a, b in zip(norms, wanted[3], strict=True)))
-            good = same and worst <= tolerance and drift <= 10 * tolerance and trained <= TRAINED[SIZES["precision"]]
+            good = same and worst <= tolerance and drift <= 10 * tolerance and trained <= TRAINED[precision]
             self.tally.check(good, f"{what} {transport} {sends}: gradients {worst:.1e} losses "
                                    f"and norms {drift:.1e} trained {trained:.1e}"
                                    + ("" if good else f" worst in {where}, {moved}, bits as in the first mode: {same}"))
@@ -540,6 +563,8 @@ def main():
         if harness.RUNTIME and number < len(CONTEXT_HEADS):
             modes.append((f"streams/{number}", "rendezvous"))
         tests.schedule(schedule, mesh, modes, values)
+    for schedule, mesh, values in ALL_LONG_SLICES if arguments.all else LONG_SLICES:
+        tests.schedule(schedule, mesh, [("threads", "rendezvous")] + [("mpi", "rendezvous")] * arguments.all, values)
     for number, (schedule, mesh, values) in enumerate(ALL_ZERO2 if arguments.all else ZERO2):
         modes = [("threads", "rendezvous"), ("mpi", ("rendezvous", "buffered")[number % 2])]
         if harness.RUNTIME and number < len(ZERO2):
