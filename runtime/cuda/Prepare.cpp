@@ -189,7 +189,7 @@ pp_status_t Kernels::State::preparePair(const OpSpec &spec, PreparedOp &op, std:
 pp_status_t Kernels::State::prepareOp(const OpSpec &spec, PreparedOp &op, std::string &why) {
   why = readSpec(spec, op, chunks.emplace_back());
   if (why.empty())
-    why = op.has(Zigzag) ? "this device has no kernel for two runs of a sequence" : checkLimits(op);
+    why = checkLimits(op);
   if (!why.empty())
     return PP_INVALID;
   op.launches = &launches;

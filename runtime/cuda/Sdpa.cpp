@@ -160,9 +160,10 @@ SdpaShape::SdpaShape(const PreparedOp &op)
 
 bool SdpaShape::fits(const PreparedOp &op) {
   bool attention = op.kernel == Kernel::attention || op.kernel == Kernel::attention_bwd;
-  // The graphs know neither windows, scales of the model's own, caps nor documents: our kernels skip what these hide.
+  // The graphs know neither windows, scales of the model's own, caps, documents nor queries in two runs: our kernels
+  // skip what these hide.
   bool plain = std::none_of(std::begin(op.params), std::end(op.params), [](double param) { return param > 0; });
-  return attention && plain && !op.has(Documents) && (op.type == Type::Bf16 || op.type == Type::F16) &&
+  return attention && plain && !op.has(OpFlag(Documents | Zigzag)) && (op.type == Type::Bf16 || op.type == Type::F16) &&
          op.chunkCount == 1 && op.dims[4] % 8 == 0 && op.dims[4] <= 256 &&
          (!op.has(Causal) || op.dims[5] == op.chunks[0].position) &&
          !op.has(OpFlag(Accumulate | Sums | AccumulateKv)) && !wishes("off") &&

@@ -54,14 +54,15 @@ template <class E, int D> struct QueryStage {
   PP_DEVICE void load(const AttentionCall &n, int b, int head, int t) {
     constexpr int queries = KeyGradient<D>::queries;
     int64_t at = n.query(b, t, head), stride = int64_t(n.heads) * n.d;
-    loadRows<queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, n.s - t, n.d, n.wide);
-    loadRows<queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, n.s - t, n.d, n.wide);
+    int end = QueryTiles::end(n, t);
+    loadRows<queries, D, threads>(q, static_cast<const E *>(n.q) + at, stride, end - t, n.d, n.wide);
+    loadRows<queries, D, threads>(dout, static_cast<const E *>(n.dout) + at, stride, end - t, n.d, n.wide);
     commitCopies();
     int i = int(threadIdx.x);
     if (i < queries) {
       int64_t row = n.statistic(b, t + i, head);
-      lse[i] = t + i < n.s ? static_cast<const float *>(n.lse)[row] * log2e : 0.0f;
-      delta[i] = t + i < n.s ? static_cast<const float *>(n.delta)[row] : 0.0f;
+      lse[i] = t + i < end ? static_cast<const float *>(n.lse)[row] * log2e : 0.0f;
+      delta[i] = t + i < end ? static_cast<const float *>(n.delta)[row] : 0.0f;
     }
   }
 };
@@ -102,15 +103,14 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
   n.tile(int(blockIdx.x), Block::keys, chunk, first);
   E *k = sharedMemory<E>(), *v = k + Block::keys * tileStride<D>, *stages = v + Block::keys * tileStride<D>;
   int64_t at = n.key(chunk, b, first, group), stride = int64_t(n.groups) * n.d;
-  int present = n.chunks[chunk].length - first, lead = n.chunks[chunk].lead;
+  int present = n.chunks[chunk].length - first;
   loadRows<Block::keys, D, threads>(k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present, n.d, n.wide);
   loadRows<Block::keys, D, threads>(v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
-  // Queries before `start` see none of these keys.
-  int start = n.causal && first > lead ? (first - lead) / queries * queries : 0;
-  int stop = n.queriesUpTo(chunk, b, start, first + (present < Block::keys ? present : Block::keys));
-  int tiles = start < stop ? (stop - start + queries - 1) / queries : 0, count = tiles * n.share();
+  QueryTiles tiles(n, chunk, b, first, first + (present < Block::keys ? present : Block::keys), queries);
+  int count = tiles.count * n.share();
   auto load = [&](int i) {
-    QueryStage<E, D>(stages, i % 2).load(n, b, group * n.share() + i / tiles, start + i % tiles * queries);
+    QueryStage<E, D>(stages, i % 2)
+        .load(n, b, group * n.share() + i / tiles.count, tiles.first(i % tiles.count, queries));
   };
   RowSums<Block::columns / 8> dk, dv;
   dk.clear();
@@ -123,25 +123,25 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
     if (i + 1 < count)
       load(i + 1);
     QueryStage<E, D> stage(stages, i % 2);
-    int t = start + i % tiles * queries;
-    DropoutIf<float, Drops> dropout(n, b, group * n.share() + i / tiles);
+    int t = tiles.first(i % tiles.count, queries), last = QueryTiles::end(n, t), lead = n.leadOf(chunk, t);
+    DropoutIf<float, Drops> dropout(n, b, group * n.share() + i / tiles.count);
     RowSums<Block::blocks> scores, products;
     scores.clear();
     products.clear();
     multiplyRows<Block::blocks, D>(scores, k, warp * 16, stage.q);
     multiplyRows<Block::blocks, D>(products, v, warp * 16, stage.dout);
-    int end = t + queries < n.s ? t + queries : n.s;
-    bool masked = t + queries > n.s || present < Block::keys || (n.causal && first + Block::keys - 1 > t + lead) ||
+    int end = t + queries < last ? t + queries : last;
+    bool masked = t + queries > last || present < Block::keys || (n.causal && first + Block::keys - 1 > lead) ||
                   n.hides(chunk, b, first, end);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j)
       PP_UNROLL
     for (int e = 0; e < 4; ++e) {
       int column = 8 * j + lane % 4 * 2 + e % 2, key = first + warp * 16 + lane / 4 + e / 2 * 8;
-      bool seen = !masked || (t + column < n.s && n.sees(chunk, b, t + column, key));
+      bool seen = !masked || (t + column < end && n.sees(chunk, b, t + column, key));
       float factor = 1;
       if constexpr (Drops)
-        factor = dropout.factor(t + column, lead, key);
+        factor = dropout.factor(n.placeOf(t) + column, n.chunks[chunk].position + key);
       slopeOf(n, scores.v[j][e], products.v[j][e], seen, stage.lse[column], stage.delta[column], factor);
     }
     multiplyDown<Block::columns / 8, Block::blocks, D>(dv, Operands<E, Block::blocks>(scores), stage.dout, firstColumn);
@@ -159,14 +159,14 @@ template <int D> struct QueryGradient {
   static constexpr size_t sharedBytes = size_t(2 * queries + 4 * keys) * tileStride<D> * sizeof(uint16_t);
 };
 
-/// Writes the warp's rows of dq, from `first` on, or adds to them.
+/// Writes the warp's rows of dq, from `first` to `end`, or adds to them.
 template <class E, int D>
-PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, int b, int head, int first) {
+PP_DEVICE void writeQueries(const AttentionCall &n, const RowSums<D / 8> &dq, int b, int head, int first, int end) {
   int lane = int(threadIdx.x) % 32;
   PP_UNROLL
   for (int half = 0; half < 2; ++half) {
     int t = first + lane / 4 + 8 * half;
-    if (t >= n.s)
+    if (t >= end)
       continue;
     E *row = static_cast<E *>(n.dq) + n.query(b, t, head);
     PP_UNROLL
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
   constexpr int keys = Block::keys;
   int head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
   int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  int first = int(gridDim.x - 1 - blockIdx.x) * Block::queries;
-  int end = first + Block::queries < n.s ? first + Block::queries : n.s;
+  int first, end;
+  n.queriesOf(int(gridDim.x - 1 - blockIdx.x), Block::queries, first, end);
   E *q = sharedMemory<E>(), *dout = q + Block::queries * tileStride<D>;
   E *stages = dout + Block::queries * tileStride<D>;
   int64_t at = n.query(b, first, head), stride = int64_t(n.heads) * n.d, keyStride = int64_t(n.groups) * n.d;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
   };
   float lse[2] = {0, 0}, delta[2] = {0, 0};
   for (int half = 0; half < 2; ++half)
-    if (int t = first + warp * 16 + lane / 4 + 8 * half; t < n.s) {
+    if (int t = first + warp * 16 + lane / 4 + 8 * half; t < end) {
       lse[half] = static_cast<const float *>(n.lse)[n.statistic(b, t, head)] * log2e;
       delta[half] = static_cast<const float *>(n.delta)[n.statistic(b, t, head)];
     }
@@ -229,15 +229,16 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     multiplyRows<Block::blocks, D>(scores, q, warp * 16, k);
     multiplyRows<Block::blocks, D>(products, dout, warp * 16, v);
     bool masked = thisKey + keys > n.chunks[thisChunk].length ||
-                  (n.causal && thisKey + keys - 1 > first + n.chunks[thisChunk].lead) ||
+                  (n.causal && thisKey + keys - 1 > n.leadOf(thisChunk, first)) ||
                   n.hides(thisChunk, b, thisKey, end);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j) {
       float factors[4] = {1, 1, 1, 1};
       if constexpr (Drops)
         for (int half = 0; half < 2; ++half)
-          dropout.apply(first + warp * 16 + lane / 4 + half * 8, n.chunks[thisChunk].lead,
-                        thisKey + 8 * j + lane % 4 * 2, factors[2 * half], factors[2 * half + 1]);
+          dropout.apply(n.placeOf(first) + warp * 16 + lane / 4 + half * 8,
+                        n.chunks[thisChunk].position + thisKey + 8 * j + lane % 4 * 2, factors[2 * half],
+                        factors[2 * half + 1]);
       PP_UNROLL
       for (int e = 0; e < 4; ++e) {
         int column = thisKey + 8 * j + lane % 4 * 2 + e % 2, t = first + warp * 16 + lane / 4 + e / 2 * 8;
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     multiplyDown<D / 8, Block::blocks, D>(dq, Operands<E, Block::blocks>(products), k, 0);
   }
   waitCopies<0>();
-  writeQueries<E, D>(n, dq, b, head, first + warp * 16);
+  writeQueries<E, D>(n, dq, b, head, first + warp * 16, end);
 }
 
 template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {
@@ -261,7 +262,7 @@ template <class E, int D> pp_status_t attention_bwd(const PreparedOp &op, void *
   if (pp_status_t status = launch(op, keys, {tilesOf(op, KeyGradient<D>::keys), call.groups, call.batch * halves},
                                   threads, KeyGradient<D>::sharedBytes, call))
     return status;
-  return launch(op, queries, {blocksFor(call.s, QueryGradient<D>::queries), call.heads, call.batch}, threads,
+  return launch(op, queries, {call.blocks(QueryGradient<D>::queries), call.heads, call.batch}, threads,
                 QueryGradient<D>::sharedBytes, call);
 }
 

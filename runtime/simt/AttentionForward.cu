@@ -122,17 +122,17 @@ template <class E, int D, int Keys, int Fold> struct Forward {
     }
   }
 
-  /// Clears the weights that dropout drops; t and key as in `mask`.
-  static PP_DEVICE void drop(const PairDropout<float> &dropout, RowSums<blocks> &weights, int t, int lead, int key) {
+  /// Clears the weights that dropout drops; the places of the thread's first row and of the tile's first key.
+  static PP_DEVICE void drop(const PairDropout<float> &dropout, RowSums<blocks> &weights, int query, int key) {
     int column = int(threadIdx.x) % 4 * 2;
     PP_UNROLL
     for (int j = 0; j < blocks; ++j)
       for (int half = 0; half < 2; ++half)
-        dropout.apply(t + half * 8, lead, key + j * 8 + column, weights.v[j][2 * half], weights.v[j][2 * half + 1]);
+        dropout.apply(query + half * 8, key + j * 8 + column, weights.v[j][2 * half], weights.v[j][2 * half + 1]);
   }
 
-  /// Divides by the sums and writes rows t and t + 8 of each run.
-  PP_DEVICE void write(const AttentionCall &n, int b, int head, int first) {
+  /// Divides by the sums and writes rows t and t + 8 of each run, those before `end`.
+  PP_DEVICE void write(const AttentionCall &n, int b, int head, int first, int end) {
     int lane = int(threadIdx.x) % 32;
     PP_UNROLL
     for (int f = 0; f < Fold; ++f)
@@ -142,7 +142,7 @@ template <class E, int D, int Keys, int Fold> struct Forward {
       sum += shuffleXor(sum, 1);
       sum += shuffleXor(sum, 2);
       int t = first + 16 * f + lane / 4 + 8 * half;
-      if (t >= n.s)
+      if (t >= end)
         continue;
       float inverse = sum > 0 ? 1 / sum : 0;
       E *row = static_cast<E *>(n.o) + n.query(b, t, head);
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
   using Block = Forward<E, D, Keys, Fold>;
   constexpr int threads = Block::threads;
   int head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share(), warp = int(threadIdx.x) / 32;
-  int first = int(gridDim.x - 1 - blockIdx.x) * Block::queries;
-  int end = first + Block::queries < n.s ? first + Block::queries : n.s;
+  int first, end;
+  n.queriesOf(int(gridDim.x - 1 - blockIdx.x), Block::queries, first, end);
   E *q = sharedMemory<E>(), *k = q + Block::queries * tileStride<D>, *v = k + Keys * tileStride<D>;
   int64_t keyStride = int64_t(n.groups) * n.d;
   auto load = [&](E *tile, const void *from, int chunk, int key) {
@@ -186,8 +186,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
     load(v, n.chunks[chunk].v, chunk, key);
     RowSums<Block::blocks> scores[Fold];
     Block::multiplyKeys(scores, q, k, warp);
-    int lead = n.chunks[chunk].lead;
-    bool masked = key + Keys > n.chunks[chunk].length || (n.causal && key + Keys - 1 > first + lead) ||
+    bool masked = key + Keys > n.chunks[chunk].length || (n.causal && key + Keys - 1 > n.leadOf(chunk, first)) ||
                   n.hides(chunk, b, key, end);
     PP_UNROLL
     for (int f = 0; f < Fold; ++f) {
@@ -197,7 +196,8 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
         Block::mask(n, scores[f], chunk, b, first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, key);
       mine.soften(scores[f], f, float(n.scale) * log2e);
       if constexpr (Drops)
-        Block::drop(dropout, scores[f], first + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4, lead, key);
+        Block::drop(dropout, scores[f], n.placeOf(first) + (warp * Fold + f) * 16 + int(threadIdx.x) % 32 / 4,
+                    n.chunks[chunk].position + key);
     }
     waitCopies<0>();
     waitBlock(); // V is here, and no warp reads K any more
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(128) forwardKernel(const __grid_constant__ Att
     mine.addValues(scores, v);
   }
   waitCopies<0>();
-  mine.write(n, b, head, first + warp * Fold * 16);
+  mine.write(n, b, head, first + warp * Fold * 16, end);
 }
 
 template <class E, int D, int Keys, int Fold> pp_status_t attention(const PreparedOp &op, void *const *a) {
@@ -217,7 +217,7 @@ template <class E, int D, int Keys, int Fold> pp_status_t attention(const Prepar
   call.q = a[0], call.o = a[2], call.lse = a[3];
   call.wide = call.wide && aligned(call.q);
   auto *kernel = op.has(Dropped) ? forwardKernel<E, D, Keys, Fold, true> : forwardKernel<E, D, Keys, Fold, false>;
-  return launch(op, kernel, {blocksFor(call.s, Block::queries), call.heads, call.batch}, Block::threads,
+  return launch(op, kernel, {call.blocks(Block::queries), call.heads, call.batch}, Block::threads,
                 Block::sharedBytes, call);
 }
 

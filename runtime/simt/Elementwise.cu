@@ -207,7 +207,8 @@ template <class E> struct Dropout {
   const E *x;
   const int32_t *rows;
   E *y;
-  int64_t s, width, offset;
+  int64_t s, width;
+  Places places;
   int64_t site;
   double rate;
   Acc<E> scale;
@@ -215,7 +216,7 @@ template <class E> struct Dropout {
   template <int W> PP_DEVICE void at(int64_t i) const {
     auto a = load<W>(x + i);
     int64_t token = quotient(i, width), known = -1;
-    int64_t first = (offset + token - quotient(token, s) * s) * width + (i - token * width);
+    int64_t first = places.of(token - quotient(token, s) * s) * width + (i - token * width);
     Words words{};
     DropoutMask mask(scalars->seed, site, rate);
     for (int j = 0; j < W && !scalars->holds; ++j) {
@@ -235,7 +236,7 @@ template <class E> pp_status_t dropout(const PreparedOp &op, void *const *argume
                      out<E>(arguments[2]),
                      op.dims[1],
                      op.dims[2],
-                     op.dims[3],
+                     Places(op, op.dims[1], op.dims[3]),
                      op.dims[4],
                      op.params[0],
                      Acc<E>(1 / (1 - op.params[0])),

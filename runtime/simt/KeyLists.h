@@ -1,4 +1,4 @@
-// Chunks of keys as kernels take them: a list by value, and the walk over their tiles that a run of queries sees.
+// One call of attention as kernels take it: chunks of keys by value, and the walk over their tiles that queries see.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #ifndef PP_RUNTIME_SIMT_KEYLISTS_H
 #define PP_RUNTIME_SIMT_KEYLISTS_H
@@ -15,17 +15,20 @@ struct KeyChunk {
   const void *k, *v;
   void *dk, *dv;
   int length;
-  int lead; ///< where the queries begin, counted from the chunk's first key; negative if they come first
+  int position; ///< where its first key stands in the sequence
 };
 
 /// One call of attention or of its backward. Row t of head h of q is at ((batch * s + t) * heads + h) * d, row j of
 /// group g of a chunk at ((batch * length + j) * groups + g) * d, a statistic at (batch * heads + h) * s + t.
+///
+/// Queries are one run of each sequence, or two (`Zigzag`) of `run` rows each, of which the second stands `apart` rows
+/// further than right behind the first. A block has queries of one run.
 struct AttentionCall {
   const void *q, *dout;
   void *o, *dq;
   void *lse;
   const void *delta;
-  int batch, s, heads, groups, d, count, position;
+  int batch, s, heads, groups, d, count, position, run, apart;
   bool causal;
   bool wide;       ///< rows are whole packs of 16 bytes, aligned
   bool adds;       ///< to dq
@@ -47,24 +50,36 @@ struct AttentionCall {
   PP_DEVICE int64_t key(int chunk, int b, int j, int group) const {
     return ((int64_t(b) * chunks[chunk].length + j) * groups + group) * d;
   }
-  /// How many keys of the chunk the queries before `end` see.
+  /// Where row t stands in the sequence; rows behind the last one go on from it.
+  PP_DEVICE int placeOf(int t) const { return position + t + (t < run ? 0 : apart); }
+  /// The same, counted from the chunk's first key: negative if the row comes first.
+  PP_DEVICE int leadOf(int chunk, int t) const { return placeOf(t) - chunks[chunk].position; }
+  /// How many blocks of up to `size` queries there are.
+  int64_t blocks(int64_t size) const { return s / run * blocksFor(run, size); }
+  /// The queries of a block, from `first` to `end`.
+  PP_DEVICE void queriesOf(int block, int size, int &first, int &end) const {
+    int each = (run + size - 1) / size, begin = block < each ? 0 : run;
+    first = begin + (block < each ? block : block - each) * size;
+    end = first + size < begin + run ? first + size : begin + run;
+  }
+  /// How many keys of the chunk the queries of a run before `end` see.
   PP_DEVICE int keysBefore(int chunk, int end) const {
-    int length = chunks[chunk].length, keys = causal ? end + chunks[chunk].lead : length;
+    int length = chunks[chunk].length, keys = causal ? leadOf(chunk, end - 1) + 1 : length;
     return keys < 0 ? 0 : keys < length ? keys : length;
   }
   PP_DEVICE bool isBounded() const { return window || starts; }
   /// The first key that query t sees, counted from the chunk's first one; it never falls from a query to the next.
   PP_DEVICE int lowest(int chunk, int b, int t) const {
-    int lead = chunks[chunk].lead, low = window ? t + lead - window + 1 : lead - position;
-    int start = starts ? starts[int64_t(b) * s + (t < s ? t : s - 1)] + lead - position : low;
+    int from = chunks[chunk].position, low = window ? leadOf(chunk, t) - window + 1 : -from;
+    int start = starts ? starts[int64_t(b) * s + (t < s ? t : s - 1)] - from : low;
     return start > low ? start : low;
   }
   PP_DEVICE bool sees(int chunk, int b, int t, int j) const {
-    return j < chunks[chunk].length && (!causal || j <= t + chunks[chunk].lead) &&
+    return j < chunks[chunk].length && (!causal || j <= leadOf(chunk, t)) &&
            (!isBounded() || j >= lowest(chunk, b, t));
   }
-  /// Moves to the first tile, here or later, that one of the queries from `first` to `end` sees; false when there is
-  /// none.
+  /// Moves to the first tile, here or later, that one of a block's queries from `first` to `end` sees; false when
+  /// there is none.
   PP_DEVICE bool seek(int &chunk, int &key, int b, int first, int end) const {
     for (; chunk < count; ++chunk, key = 0) {
       int low = isBounded() ? lowest(chunk, b, first) : 0;
@@ -74,16 +89,15 @@ struct AttentionCall {
     }
     return false;
   }
-  /// Whether a bound hides keys from `key` on from one of the queries before `end`.
+  /// Whether a bound hides keys from `key` on from one of the block's queries before `end`.
   PP_DEVICE bool hides(int chunk, int b, int key, int end) const {
     return isBounded() && key < lowest(chunk, b, end - 1);
   }
-  /// The query from `first` on with which those end that see a key before `end` of the chunk.
-  PP_DEVICE int queriesUpTo(int chunk, int b, int first, int end) const {
+  /// The query of one run, from `first` on and before `last`, with which those end that see a key before `end`.
+  PP_DEVICE int queriesUpTo(int chunk, int b, int first, int last, int end) const {
     if (!isBounded())
-      return s;
-    int last = s; // the first query whose lowest key is behind them, by halves
-    while (first < last) {
+      return last;
+    while (first < last) { // the first query whose lowest key is behind them, by halves
       int middle = (first + last) / 2;
       if (lowest(chunk, b, middle) < end)
         first = middle + 1;
@@ -112,29 +126,46 @@ struct AttentionCall {
   }
 };
 
+/// The queries that see one of the keys from `first` to `end` of a chunk, in tiles of one run each.
+struct QueryTiles {
+  int start[2], before, count; ///< by run; tiles of the first run, and of both
+  PP_DEVICE QueryTiles(const AttentionCall &n, int chunk, int b, int first, int end, int size) : before(0), count(0) {
+    PP_UNROLL
+    for (int its = 0; its < 2; ++its) {
+      int begin = its * n.run, behind = first - n.leadOf(chunk, begin); // queries before it see none of these keys
+      start[its] = begin + (n.causal && behind > 0 ? behind / size * size : 0);
+      int last = begin < n.s ? begin + n.run : begin;
+      int stop = start[its] < last ? n.queriesUpTo(chunk, b, start[its], last, end) : start[its];
+      count += (stop - start[its] + size - 1) / size;
+      before = its == 0 ? count : before;
+    }
+  }
+  /// The first query of a tile, and where the queries of its run end.
+  PP_DEVICE int first(int tile, int size) const {
+    return tile < before ? start[0] + tile * size : start[1] + (tile - before) * size;
+  }
+  static PP_DEVICE int end(const AttentionCall &n, int first) { return first < n.run ? n.run : n.s; }
+};
+
 /// Dropout of one head of a sequence: what the weight of a pair is multiplied by. A pair's word is that of
 /// runtime/kernels/AttentionShape.h.
 template <class A> struct PairDropout {
   DropoutMask mask;
   int64_t head, whole;
   int32_t row;
-  int position;
   A growth;
   PP_DEVICE PairDropout(const AttentionCall &n, int b, int head)
       : mask(n.scalars->seed, n.site, n.scalars->holds ? 0 : n.rate), head((n.firstHead + head) * n.whole),
-        whole(n.whole), row(n.rows[int64_t(b) * n.s]), position(n.position),
-        growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
-  PP_DEVICE int64_t place(int t, int lead, int j) const {
-    return (head + position + t) * whole + (position - lead + j);
-  }
-  /// Of query t and key j of the chunk.
-  PP_DEVICE A factor(int t, int lead, int j) const {
-    int64_t at = place(t, lead, j);
+        whole(n.whole), row(n.rows[int64_t(b) * n.s]), growth(n.scalars->holds ? A(1) : A(1 / (1 - n.rate))) {}
+  PP_DEVICE int64_t place(int query, int key) const { return (head + query) * whole + key; }
+  /// Of a query and a key that stand at these places of the sequence.
+  PP_DEVICE A factor(int query, int key) const {
+    int64_t at = place(query, key);
     return mask.words(at / 4, row).v[at % 4] >= mask.threshold ? growth : A(0);
   }
-  /// Multiplies the weights of keys j and j + 1, which mostly share a counter.
-  PP_DEVICE void apply(int t, int lead, int j, A &first, A &second) const {
-    int64_t at = place(t, lead, j);
+  /// Multiplies the weights of this key and the next one, which mostly share a counter.
+  PP_DEVICE void apply(int query, int key, A &first, A &second) const {
+    int64_t at = place(query, key);
     Words words = mask.words(at / 4, row);
     first *= words.v[at % 4] >= mask.threshold ? growth : A(0);
     if (at % 4 == 3)

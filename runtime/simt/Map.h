@@ -7,6 +7,14 @@
 
 namespace pp {
 
+/// Where the rows of a sequence stand that are one run of it, or two (`Zigzag`).
+struct Places {
+  int64_t first, run, second; ///< the first row's, rows of a run, the second run's first
+  Places(const PreparedOp &op, int64_t rows, int64_t first)
+      : first(first), run(op.has(Zigzag) ? rows / 2 : rows), second(op.second) {}
+  PP_DEVICE int64_t of(int64_t t) const { return t < run ? first + t : second + t - run; }
+};
+
 /// n / d for n >= 0, in 32 bits where they suffice: 64-bit division costs as much as the memory access.
 PP_DEVICE int64_t quotient(int64_t n, int64_t d) { return (n | d) >> 32 ? n / d : int64_t(uint32_t(n) / uint32_t(d)); }
 

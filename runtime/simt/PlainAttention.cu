@@ -71,10 +71,11 @@ PP_DEVICE int loadKeys(const PlainTiles<Acc<E>> &tiles, const AttentionCall &n, 
 template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
-  int first = int(blockIdx.x) * warps, t = first + int(threadIdx.x) / 32,
-      end = first + warps < n.s ? first + warps : n.s;
+  int first, end;
+  n.queriesOf(int(blockIdx.x), warps, first, end);
+  int t = first + int(threadIdx.x) / 32;
   PlainTiles<A> tiles(d);
-  if (t < n.s)
+  if (t < end)
     loadRow(tiles.own[0], static_cast<const E *>(n.q) + n.query(b, t, head), d, lane);
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = 0;
@@ -82,7 +83,7 @@ template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_c
   A largest = minusInfinity<A>, total = 0;
   for (int chunk = 0, key = 0; n.seek(chunk, key, b, first, end); key += tileRows) {
     int count = loadKeys<E>(tiles, n, b, group, chunk, key);
-    bool seen = t < n.s && n.sees(chunk, b, t, key + lane);
+    bool seen = t < end && n.sees(chunk, b, t, key + lane);
     A score = seen ? n.capped(A(n.scale) * dot(tiles.own[0], tiles.first + lane * (d + 1), d)) : minusInfinity<A>;
     A most = larger(largest, warpLargest(score));
     A weight = seen ? exponential(score - most) : A(0);
@@ -92,13 +93,13 @@ template <class E, bool Drops> __global__ void plainForwardKernel(const __grid_c
     for (int c = lane; c < d; c += 32)
       tiles.sum[0][c] *= keep;
     if constexpr (Drops)
-      weight *= dropout.factor(t, n.chunks[chunk].lead, key + lane);
+      weight *= dropout.factor(n.placeOf(t), n.chunks[chunk].position + key + lane);
     tiles.scores[0][lane] = weight;
     waitWarp();
     addRows(tiles.sum[0], tiles.scores[0], tiles.second, count, d, lane);
     waitWarp();
   }
-  if (t >= n.s)
+  if (t >= end)
     return;
   E *o = static_cast<E *>(n.o) + n.query(b, t, head);
   for (int c = lane; c < d; c += 32)
@@ -124,11 +125,12 @@ template <class A> struct PairSlope {
 template <class E, bool Drops> __global__ void plainQueryGradientKernel(const __grid_constant__ AttentionCall n) {
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, head = int(blockIdx.y), b = int(blockIdx.z), group = head / n.share();
-  int first = int(blockIdx.x) * warps, t = first + int(threadIdx.x) / 32,
-      end = first + warps < n.s ? first + warps : n.s;
+  int first, end;
+  n.queriesOf(int(blockIdx.x), warps, first, end);
+  int t = first + int(threadIdx.x) / 32;
   PlainTiles<A> tiles(d);
   A lse = 0, delta = 0;
-  if (t < n.s) {
+  if (t < end) {
     loadRow(tiles.own[0], static_cast<const E *>(n.q) + n.query(b, t, head), d, lane);
     loadRow(tiles.own[1], static_cast<const E *>(n.dout) + n.query(b, t, head), d, lane);
     lse = static_cast<const A *>(n.lse)[n.statistic(b, t, head)];
@@ -141,15 +143,15 @@ template <class E, bool Drops> __global__ void plainQueryGradientKernel(const __
     int count = loadKeys<E>(tiles, n, b, group, chunk, key);
     A factor = 1;
     if constexpr (Drops)
-      factor = dropout.factor(t, n.chunks[chunk].lead, key + lane);
-    PairSlope<A> pair(n, t < n.s && n.sees(chunk, b, t, key + lane), tiles.own[0], tiles.first + lane * (d + 1),
+      factor = dropout.factor(n.placeOf(t), n.chunks[chunk].position + key + lane);
+    PairSlope<A> pair(n, t < end && n.sees(chunk, b, t, key + lane), tiles.own[0], tiles.first + lane * (d + 1),
                       tiles.own[1], tiles.second + lane * (d + 1), lse, delta, factor);
     tiles.scores[0][lane] = pair.slope;
     waitWarp();
     addRows(tiles.sum[0], tiles.scores[0], tiles.first, count, d, lane);
     waitWarp();
   }
-  if (t >= n.s)
+  if (t >= end)
     return;
   E *dq = static_cast<E *>(n.dq) + n.query(b, t, head);
   for (int c = lane; c < d; c += 32)
@@ -172,7 +174,7 @@ template <class E, bool Drops> __global__ void plainKeyGradientKernel(const __gr
   using A = Acc<E>;
   int lane = int(threadIdx.x) % 32, d = n.d, group = int(blockIdx.y), b = int(blockIdx.z), chunk, first;
   n.tile(int(blockIdx.x), warps, chunk, first);
-  int j = first + int(threadIdx.x) / 32, lead = n.chunks[chunk].lead, length = n.chunks[chunk].length;
+  int j = first + int(threadIdx.x) / 32, length = n.chunks[chunk].length;
   PlainTiles<A> tiles(d);
   int64_t at = n.key(chunk, b, j, group);
   if (j < length) {
@@ -181,13 +183,12 @@ template <class E, bool Drops> __global__ void plainKeyGradientKernel(const __gr
   }
   for (int c = lane; c < d; c += 32)
     tiles.sum[0][c] = tiles.sum[1][c] = 0;
-  int start = n.causal && first > lead ? first - lead : 0; // the first query that sees the block's first key
   int64_t stride = int64_t(n.heads) * d;
-  int stop = n.queriesUpTo(chunk, b, start, first + warps < length ? first + warps : length);
+  QueryTiles queries(n, chunk, b, first, first + warps < length ? first + warps : length, tileRows);
   for (int head = group * n.share(); head < (group + 1) * n.share(); ++head) {
     DropoutIf<A, Drops> dropout(n, b, head);
-    for (int t = start; t < stop; t += tileRows) {
-      int count = n.s - t < tileRows ? n.s - t : tileRows;
+    for (int i = 0; i < queries.count; ++i) {
+      int t = queries.first(i, tileRows), rest = QueryTiles::end(n, t) - t, count = rest < tileRows ? rest : tileRows;
       waitBlock();
       loadTile(tiles.first, static_cast<const E *>(n.q) + n.query(b, t, head), stride, count, d);
       loadTile(tiles.second, static_cast<const E *>(n.dout) + n.query(b, t, head), stride, count, d);
@@ -196,7 +197,7 @@ template <class E, bool Drops> __global__ void plainKeyGradientKernel(const __gr
       int64_t row = n.statistic(b, t + lane, head);
       A factor = 1;
       if constexpr (Drops)
-        factor = dropout.factor(t + lane, lead, j);
+        factor = dropout.factor(n.placeOf(t + lane), n.chunks[chunk].position + j);
       PairSlope<A> pair(n, seen, tiles.first + lane * (d + 1), tiles.own[0], tiles.second + lane * (d + 1),
                         tiles.own[1], seen ? static_cast<const A *>(n.lse)[row] : A(0),
                         seen ? static_cast<const A *>(n.delta)[row] : A(0), factor);
@@ -218,7 +219,7 @@ template <class E> pp_status_t attention(const PreparedOp &op, void *const *a) {
   AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
   call.q = a[0], call.o = a[2], call.lse = a[3];
   auto *kernel = op.has(Dropped) ? plainForwardKernel<E, true> : plainForwardKernel<E, false>;
-  return launch(op, kernel, {blocksFor(call.s, warps), call.heads, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d),
+  return launch(op, kernel, {call.blocks(warps), call.heads, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d),
                 call);
 }
 
@@ -227,7 +228,7 @@ template <class E> pp_status_t attention_bwd(const PreparedOp &op, void *const *
   auto *queries = op.has(Dropped) ? plainQueryGradientKernel<E, true> : plainQueryGradientKernel<E, false>;
   auto *keys = op.has(Dropped) ? plainKeyGradientKernel<E, true> : plainKeyGradientKernel<E, false>;
   call.dout = a[0], call.q = a[1], call.lse = a[2], call.delta = a[3], call.dq = a[5];
-  if (pp_status_t status = launch(op, queries, {blocksFor(call.s, warps), call.heads, call.batch}, 32 * warps,
+  if (pp_status_t status = launch(op, queries, {call.blocks(warps), call.heads, call.batch}, 32 * warps,
                                   plainBytes<Acc<E>>(call.d), call))
     return status;
   return launch(op, keys, {tilesOf(op, warps), call.groups, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d), call);
@@ -240,6 +241,8 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
   AttentionCall call{};
   call.batch = int(op.dims[0]), call.s = int(op.dims[1]), call.heads = int(op.dims[2]), call.groups = int(op.dims[3]);
   call.d = int(op.dims[4]), call.count = int(op.chunkCount);
+  call.run = op.has(Zigzag) ? call.s / 2 : call.s;
+  call.apart = op.has(Zigzag) ? int(op.second - op.dims[5]) - call.run : 0;
   call.causal = op.has(Causal), call.adds = op.has(Accumulate), call.addsToKeys = op.has(AccumulateKv);
   call.sums = op.has(Sums);
   call.scale = op.params[1] > 0 ? op.params[1] : 1 / std::sqrt(double(call.d));
@@ -258,7 +261,7 @@ AttentionCall pp::attentionCall(const PreparedOp &op, const void *kv, void *dkv,
     if (dkv)
       chunk.dk = inList<void>(dkv, 2 * i), chunk.dv = inList<void>(dkv, 2 * i + 1);
     chunk.length = int(op.chunks[i].length);
-    chunk.lead = int(op.dims[5] - op.chunks[i].position);
+    chunk.position = int(op.chunks[i].position);
     call.wide = call.wide && aligned(chunk.k, chunk.v);
   }
   return call;

@@ -1,5 +1,6 @@
 // Rope, and what tables of rows give and take: embedding and positions, their gradients summed in a fixed order.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "runtime/kernels/Specs.h"
 #include "runtime/simt/Map.h"
 
 using namespace pp;
@@ -16,13 +17,14 @@ template <class E> struct Rope {
   int64_t s, heads, half, d;     ///< the first 2 half of a head's d columns turn
   Acc<E> sign;
   bool pair;
-  const int32_t *starts; ///< [batch, s], or null: positions count from those of the table
-  int64_t offset;
+  const int32_t *starts; ///< [batch, s], or null: positions count from the first token
+  Places places;
+  int64_t table; ///< the position that its first row is of
 
   /// Pairs i to i + W, all of one head.
   template <int W> PP_DEVICE void at(int64_t i) const {
     int64_t head = quotient(i, half), j = i - head * half, row = quotient(head, heads), t = row - quotient(row, s) * s;
-    int64_t position = starts ? offset + t - starts[row] : t;
+    int64_t position = places.of(t) - (starts ? starts[row] : table);
     auto c = load<W>(cosines + position * half + j), n = load<W>(sines + position * half + j);
     int64_t base = head * d;
     const E *from = x + base + (pair ? 2 * j : j);
@@ -80,7 +82,8 @@ template <class E> pp_status_t rope(const PreparedOp &op, void *const *arguments
                op.has(Inverse) ? A(-1) : A(1),
                op.has(Pair),
                op.has(Documents) ? in<int32_t>(arguments[1]) : nullptr,
-               op.dims[4]};
+               Places(op, op.dims[1], op.dims[4]),
+               RopeRows(op).first};
   return map(op, rope, all * half, (half | d) % packOf<E> == 0 && aligned(arguments[0], arguments[2]));
 }
 
@@ -174,34 +177,39 @@ template <class E> pp_status_t embedding_dw(const PreparedOp &op, void *const *a
                 op.launches->failures, op.number + 1);
 }
 
-/// Every sequence of the batch gets the same rows.
+/// Every sequence of the batch gets the same rows, from `first` on, or in every second run from `second` on.
 template <class E> struct Repeat {
   using Element = E;
-  const E *p;
+  const E *first, *second;
   E *x;
-  int64_t size;
-  template <int W> PP_DEVICE void at(int64_t i) const { store<W>(x + i, load<W>(p + (i - quotient(i, size) * size))); }
+  int64_t size; ///< of a run
+  bool two;
+  template <int W> PP_DEVICE void at(int64_t i) const {
+    int64_t run = quotient(i, size);
+    store<W>(x + i, load<W>((two && run % 2 ? second : first) + (i - run * size)));
+  }
 };
 template <class E> pp_status_t positions(const PreparedOp &op, void *const *arguments) {
-  int64_t size = op.dims[1] * op.dims[2];
-  const E *p = in<E>(arguments[1]) + op.dims[3] * op.dims[2];
-  return map(op, Repeat<E>{p, out<E>(arguments[2]), size}, op.dims[0] * size,
-             size % packOf<E> == 0 && aligned(p, arguments[2]));
+  int64_t h = op.dims[2], whole = op.dims[1] * h, size = op.has(Zigzag) ? whole / 2 : whole;
+  const E *p = in<E>(arguments[1]), *first = p + op.dims[3] * h, *second = p + op.second * h;
+  return map(op, Repeat<E>{first, second, out<E>(arguments[2]), size, op.has(Zigzag)}, op.dims[0] * whole,
+             size % packOf<E> == 0 && aligned(first, second, arguments[2]));
 }
 
 template <class E> struct SumOverBatch {
   using Element = E;
   const E *dx;
-  Acc<E> *dp;
-  int64_t batch, size;
+  Acc<E> *first, *second; ///< where the rows of a sequence begin, and those of its second run
+  int64_t batch, size, run;
   template <int W> PP_DEVICE void at(int64_t i) const {
-    auto sum = load<W>(dp + i);
+    Acc<E> *dp = i < run ? first + i : second + (i - run);
+    auto sum = load<W>(dp);
     for (int64_t b = 0; b < batch; ++b) {
       auto more = load<W>(dx + b * size + i);
       for (int j = 0; j < W; ++j)
         sum.v[j] += more.v[j];
     }
-    store<W>(dp + i, sum);
+    store<W>(dp, sum);
   }
 };
 template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *arguments) {
@@ -210,9 +218,10 @@ template <class E> pp_status_t positions_dw(const PreparedOp &op, void *const *a
   if (!op.has(Accumulate))
     if (pp_status_t status = clear(op, dp, op.dims[4] * h))
       return status;
-  dp += op.dims[3] * h;
-  return map(op, SumOverBatch<E>{in<E>(arguments[0]), dp, op.dims[0], size}, size,
-             size % packOf<E> == 0 && aligned(arguments[0], dp));
+  Acc<E> *first = dp + op.dims[3] * h, *second = dp + op.second * h;
+  int64_t run = op.has(Zigzag) ? size / 2 : size;
+  return map(op, SumOverBatch<E>{in<E>(arguments[0]), first, second, op.dims[0], size, run}, size,
+             (size | run) % packOf<E> == 0 && aligned(arguments[0], first, second));
 }
 
 } // namespace

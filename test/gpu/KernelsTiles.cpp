@@ -32,6 +32,21 @@ TEST(KernelsTiles, ChunksBeforeAndBehind) {
   compare(wide, Type::Bf16);
 }
 
+/// Two runs of queries around the tiles, over several chunks: runs that end within a tile, keys between the runs that only
+/// the second one sees, chunks that nobody sees. With windows, documents and dropout, too.
+TEST(KernelsTiles, TwoRunsOverChunks) {
+  for (auto [run, first, second, d] :
+       {std::tuple(65, 0, 200, 40), {63, 70, 133, 64}, {31, 5, 300, 136}, {128, 64, 192, 72}}) {
+    Slice n = Slice(1, 2 * run, 2, 1, d, true, first).inTwoRuns(second, 400);
+    n.chunks = {{67, 0}, {100, 67}, {33, 167}, {140, 200}, {60, 340}};
+    for (Type type : {Type::Bf16, Type::F16, Type::F32}) {
+      compare(n, type);
+      compare(n.windowed(90).dropped(0.25, 400), type);
+      compare(n.withDocuments({first + run / 2, second + 3}), type);
+    }
+  }
+}
+
 /// Large scores: the running maximum moves, most weights underflow; tolerances hold because q and k are exact in the
 /// type.
 TEST(KernelsTiles, LargeScores) {
