@@ -138,10 +138,6 @@ LogicalResult runPasses(ModuleOp module, const pp::ProofOptions &proofs, pp::Pas
           })
           .wasInterrupted())
     return failure();
-  for (auto program : module.getOps<pp::pipeline::ProgramOp>())
-    if (target == "cuda" && program.sizeOf(pp::pipeline::Axis::context) > 1)
-      return program.emitError() << "`context = " << program.sizeOf(pp::pipeline::Axis::context)
-                                 << "` runs on the CPU only yet; there are no kernels for `--target=cuda`";
   bool hasRanks = !pp::programRanks(module).empty();
   bool isActions = pp::requestedForm() == pp::Form::Actions || pp::requestedForm() == pp::Form::Pipe;
   if (isActions && !plans)

@@ -41,6 +41,12 @@ public:
     busy.insert(stream);
     return checked(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, streams[stream]), "a copy");
   }
+  Status copyRows(Stream stream, const RowsSpec &its) override {
+    busy.insert(stream);
+    return checked(cudaMemcpy2DAsync(its.to, size_t(its.toStride), its.from, size_t(its.fromStride), size_t(its.bytes),
+                                     size_t(its.rows), cudaMemcpyDefault, streams[stream]),
+                   "a copy of rows");
+  }
   Status sum(Stream stream, const SumSpec &spec) override {
     busy.insert(stream);
     return checked(launchSum(spec, streams[stream]), "a sum");

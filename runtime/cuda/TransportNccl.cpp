@@ -27,6 +27,7 @@ public:
   ~NcclTransport() override;
   std::string_view name() const override { return "nccl"; }
   void markStep(int64_t step) override;
+  int64_t scratchBytes() const override;
 
 private:
   using Kind = MessageSpec::Kind;
@@ -37,6 +38,8 @@ private:
     Driver::Stream stream = -1;
     int place = 0; ///< of this rank
     std::string name;
+    int64_t packedBytes = 0; ///< of its largest all_to_all; 0: it has none
+    void *packed = nullptr;  ///< on the device: rows of an all_to_all that do not lie together in the arena
   };
   struct Bound {
     Lane *lane = nullptr;
@@ -52,8 +55,11 @@ private:
   Status connect(const Key &key, Lane &lane);
   Status firstUse(const Key &key, const Lane &lane);
   Status ask(const MessageSpec &message, const Lane &lane, void *data, void *shard);
+  Status exchange(const MessageSpec &message, const Lane &lane, void *data, void *shard);
+  Status pack(const MessageSpec &message, const Lane &lane, void *data, void *shard, bool gives);
   /// Waits until NCCL has done with the host what it was called for, to post the message or without one.
   Status settle(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
+  Status endGroup(ncclResult_t result, const Lane &lane, const MessageSpec *message = nullptr) const;
   Status look(bool overdue);
   [[nodiscard]] bool isOpen(size_t message) const { return !program->messages[message].host && marks[message] != 1; }
   /// What is inside units is posted again and again: its mark is 2 from where the device has come to it until it is
@@ -75,7 +81,7 @@ private:
   std::vector<Bound> bounds;
   volatile int32_t *marks = nullptr;   ///< on the host, by message: 1 as soon as it is done
   void *one = nullptr, *two = nullptr; ///< on the device
-  void *space = nullptr;               ///< on the device, for the first use of a channel
+  char *space = nullptr;               ///< on the device, for the first use of a channel
   size_t firstOpen = 0;                ///< all messages of the step before this one are done
   const Lane *connecting = nullptr;    ///< before the first step
   int64_t step = 0;
@@ -202,7 +208,8 @@ Status NcclTransport::connect(const Key &key, Lane &lane) {
   return firstUse(key, lane);
 }
 
-/// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured.
+/// NCCL connects two ranks when they first send; that may block, and must not happen while a graph is captured. In an
+/// all_to_all each member sends to each other one.
 Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
   auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
   ncclResult_t result = ncclSuccess;
@@ -216,6 +223,15 @@ Status NcclTransport::firstUse(const Key &key, const Lane &lane) {
   else
     result = ncclRecv(space, 8, ncclInt8, 0, lane.comm, stream);
   PP_TRY(settle(result, lane));
+  if (lane.packedBytes > 0) {
+    result = ncclGroupStart();
+    for (int k = 0; k < int(key.first.size()); ++k)
+      if (k != lane.place) {
+        note(result, ncclSend(space, 8, ncclInt8, k, lane.comm, stream));
+        note(result, ncclRecv(space + 8, 8, ncclInt8, k, lane.comm, stream)); // nobody reads it
+      }
+    PP_TRY(endGroup(result, lane));
+  }
   Driver::Event used = -1;
   PP_TRY(driver.makeEvent(used));
   PP_TRY(driver.record(used, lane.stream));
@@ -228,7 +244,8 @@ Status NcclTransport::bind() {
   setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
   void *memory = nullptr;
-  PP_TRY(driver.allocate(8, space));
+  PP_TRY(driver.allocate(16, memory));
+  space = static_cast<char *>(memory);
   PP_TRY(driver.allocate(sizeof(int32_t), one));
   PP_TRY(driver.allocate(sizeof(int32_t), two));
   PP_TRY(driver.allocateHost(program->messages.size() * sizeof(int32_t), memory));
@@ -238,13 +255,17 @@ Status NcclTransport::bind() {
     const MessageSpec &message = program->messages[i];
     if (message.host)
       continue;
-    bounds[i].lane = &lanes[keyOf(message)];
+    Lane &lane = *(bounds[i].lane = &lanes[keyOf(message)]);
+    if (message.kind == Kind::AllToAll)
+      lane.packedBytes = std::max(lane.packedBytes, message.bytes);
     PP_TRY(driver.makeEvent(bounds[i].posted));
     PP_TRY(driver.makeEvent(bounds[i].done));
   }
   driver.watch([this](bool overdue) { return look(overdue); });
-  for (auto &[key, lane] : lanes)
+  for (auto &[key, lane] : lanes) {
+    PP_TRY(lane.packedBytes > 0 ? driver.allocate(size_t(lane.packedBytes), lane.packed) : Status());
     PP_TRY(connect(key, lane));
+  }
   connecting = nullptr;
   static const int32_t numbers[] = {1, 2};
   PP_TRY(driver.copy(device.compute(), one, &numbers[0], sizeof(int32_t)));
@@ -258,7 +279,7 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
                                              ncclFloat16}; // in the order of Type
   ncclDataType_t type = types[size_t(message.type)];
   if (message.kind == Kind::AllToAll)
-    return internal(describe(message), ": NCCL's transport has no all_to_all yet");
+    return exchange(message, lane, data, shard);
   int root = int(message.memberOf(message.root));
   auto bytes = size_t(message.bytes), count = size_t(message.count);
   ncclResult_t result = ncclGroupStart();
@@ -282,9 +303,58 @@ Status NcclTransport::ask(const MessageSpec &message, const Lane &lane, void *da
                                                                 ncclSum, k, lane.comm, stream));
     }
   }
+  return endGroup(result, lane, &message);
+}
+
+/// Ends a group of calls, of which `result` is the first that failed.
+Status NcclTransport::endGroup(ncclResult_t result, const Lane &lane, const MessageSpec *message) const {
   ncclResult_t ended = ncclGroupEnd(); // which alone says whether all is under way
   bool isWrong = result != ncclSuccess && result != ncclInProgress;
-  return settle(isWrong ? result : ended, lane, &message);
+  return settle(isWrong ? result : ended, lane, message);
+}
+
+/// Copies what this rank gives the others to the channel's memory, or from there what it gets; its own rows once.
+Status NcclTransport::pack(const MessageSpec &message, const Lane &lane, void *data, void *shard, bool gives) {
+  auto own = size_t(lane.place);
+  const int64_t each = message.bytes / message.blocks() / int64_t(message.group.size());
+  char *packed = static_cast<char *>(lane.packed);
+  for (int64_t i = 0; i < message.blocks(); ++i)
+    for (size_t k = 0; k < message.group.size(); ++k, packed += each) {
+      const Block block = gives ? message.block(own, k, i) : message.block(k, own, i);
+      char *from = static_cast<char *>(shard) + block.give, *to = static_cast<char *>(data) + block.take;
+      if (k == own)
+        PP_TRY(driver.copyRows(lane.stream, {to, from, block.takeStride, block.giveStride, block.rows, block.bytes}));
+      else if (gives)
+        PP_TRY(driver.copyRows(lane.stream, {packed, from, block.bytes, block.giveStride, block.rows, block.bytes}));
+      else
+        PP_TRY(driver.copyRows(lane.stream, {to, packed, block.takeStride, block.bytes, block.rows, block.bytes}));
+    }
+  return {};
+}
+
+/// NCCL sends what lies together. Rows of a piece of the columns do; rows of all columns are packed and unpacked.
+Status NcclTransport::exchange(const MessageSpec &message, const Lane &lane, void *data, void *shard) {
+  auto *stream = static_cast<cudaStream_t>(driver.native(lane.stream));
+  auto own = size_t(lane.place);
+  bool packs = message.toColumns;
+  if (packs)
+    PP_TRY(pack(message, lane, data, shard, /*gives=*/true));
+  char *packed = static_cast<char *>(lane.packed);
+  ncclResult_t result = ncclGroupStart();
+  for (int64_t i = 0; i < message.blocks(); ++i)
+    for (size_t k = 0; k < message.group.size(); ++k) {
+      const Block given = message.block(own, k, i), taken = message.block(k, own, i);
+      auto bytes = size_t(given.rows * given.bytes);
+      if (k != own) {
+        char *from = packs ? packed : static_cast<char *>(shard) + given.give;
+        char *to = packs ? static_cast<char *>(data) + taken.take : packed;
+        note(result, ncclSend(from, bytes, ncclInt8, int(k), lane.comm, stream));
+        note(result, ncclRecv(to, bytes, ncclInt8, int(k), lane.comm, stream));
+      }
+      packed += bytes;
+    }
+  PP_TRY(endGroup(result, lane, &message));
+  return packs ? Status() : pack(message, lane, data, shard, /*gives=*/false);
 }
 
 Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shard) {
@@ -302,6 +372,13 @@ Status NcclTransport::begin(pp_rank_t &, int32_t message, void *data, void *shar
 Status NcclTransport::finishMessage(pp_rank_t &, int32_t message) {
   receivedBytes += bytesIn(spec(message), rank);
   return driver.wait(device.compute(), bounds[message].done);
+}
+
+int64_t NcclTransport::scratchBytes() const {
+  int64_t bytes = inner->scratchBytes();
+  for (const auto &[key, lane] : lanes)
+    bytes += lane.packedBytes;
+  return bytes;
 }
 
 void NcclTransport::markStep(int64_t its) {

@@ -23,6 +23,13 @@ struct SumSpec {
   Type type = Type::F32; ///< of 16 bits the sum is made in f32 and rounded once
 };
 
+/// `rows` times `bytes`, which lie so far apart in the one and in the other.
+struct RowsSpec {
+  void *to = nullptr;
+  const void *from = nullptr;
+  int64_t toStride = 0, fromStride = 0, rows = 0, bytes = 0;
+};
+
 class Driver {
 public:
   using Stream = int32_t;
@@ -44,6 +51,7 @@ public:
   virtual Status wait(Stream stream, Event event) = 0;
   /// Between any two of the host, memory of allocateHost and the device.
   virtual Status copy(Stream stream, void *to, const void *from, size_t bytes) = 0;
+  virtual Status copyRows(Stream stream, const RowsSpec &spec) = 0;
   virtual Status sum(Stream stream, const SumSpec &spec) = 0;
 
   /// What is asked of `origin`, and of the streams that come to wait for it, becomes a graph and does not happen. All

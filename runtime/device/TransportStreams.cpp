@@ -119,10 +119,9 @@ Status StreamMeeting::exchange(Driver::Stream stream, const std::vector<End *> &
     for (size_t to = 0; to < ends.size(); ++to)
       for (int64_t i = 0; i < spec.blocks(); ++i) {
         const Block block = spec.block(from, to, i);
-        for (int64_t row = 0; row < block.rows; ++row)
-          PP_TRY(driver.copy(stream, static_cast<char *>(ends[to]->data) + block.take + row * block.takeStride,
-                             static_cast<char *>(ends[from]->shard) + block.give + row * block.giveStride,
-                             size_t(block.bytes)));
+        PP_TRY(driver.copyRows(stream, {static_cast<char *>(ends[to]->data) + block.take,
+                                        static_cast<char *>(ends[from]->shard) + block.give, block.takeStride,
+                                        block.giveStride, block.rows, block.bytes}));
       }
   return {};
 }

@@ -229,8 +229,7 @@ __global__ void __launch_bounds__(threads) queryGradientKernel(const __grid_cons
     multiplyRows<Block::blocks, D>(scores, q, warp * 16, k);
     multiplyRows<Block::blocks, D>(products, dout, warp * 16, v);
     bool masked = thisKey + keys > n.chunks[thisChunk].length ||
-                  (n.causal && thisKey + keys - 1 > n.leadOf(thisChunk, first)) ||
-                  n.hides(thisChunk, b, thisKey, end);
+                  (n.causal && thisKey + keys - 1 > n.leadOf(thisChunk, first)) || n.hides(thisChunk, b, thisKey, end);
     PP_UNROLL
     for (int j = 0; j < Block::blocks; ++j) {
       float factors[4] = {1, 1, 1, 1};

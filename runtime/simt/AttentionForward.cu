@@ -217,8 +217,8 @@ template <class E, int D, int Keys, int Fold> pp_status_t attention(const Prepar
   call.q = a[0], call.o = a[2], call.lse = a[3];
   call.wide = call.wide && aligned(call.q);
   auto *kernel = op.has(Dropped) ? forwardKernel<E, D, Keys, Fold, true> : forwardKernel<E, D, Keys, Fold, false>;
-  return launch(op, kernel, {call.blocks(Block::queries), call.heads, call.batch}, Block::threads,
-                Block::sharedBytes, call);
+  return launch(op, kernel, {call.blocks(Block::queries), call.heads, call.batch}, Block::threads, Block::sharedBytes,
+                call);
 }
 
 /// Two runs of 16 queries per warp halve the reads of K and V from shared memory; wider heads have no registers for it.

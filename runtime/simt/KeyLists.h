@@ -75,8 +75,7 @@ struct AttentionCall {
     return start > low ? start : low;
   }
   PP_DEVICE bool sees(int chunk, int b, int t, int j) const {
-    return j < chunks[chunk].length && (!causal || j <= leadOf(chunk, t)) &&
-           (!isBounded() || j >= lowest(chunk, b, t));
+    return j < chunks[chunk].length && (!causal || j <= leadOf(chunk, t)) && (!isBounded() || j >= lowest(chunk, b, t));
   }
   /// Moves to the first tile, here or later, that one of a block's queries from `first` to `end` sees; false when
   /// there is none.

@@ -219,8 +219,7 @@ template <class E> pp_status_t attention(const PreparedOp &op, void *const *a) {
   AttentionCall call = attentionCall(op, a[1], nullptr, a[4], sizeof(E));
   call.q = a[0], call.o = a[2], call.lse = a[3];
   auto *kernel = op.has(Dropped) ? plainForwardKernel<E, true> : plainForwardKernel<E, false>;
-  return launch(op, kernel, {call.blocks(warps), call.heads, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d),
-                call);
+  return launch(op, kernel, {call.blocks(warps), call.heads, call.batch}, 32 * warps, plainBytes<Acc<E>>(call.d), call);
 }
 
 template <class E> pp_status_t attention_bwd(const PreparedOp &op, void *const *a) {

@@ -69,6 +69,14 @@ public:
     known.access(stream, {{static_cast<const char *>(from), bytes}, {static_cast<const char *>(to), bytes}});
     return ask(stream, [=] { memcpy(to, from, bytes); });
   }
+  Status copyRows(Stream stream, const RowsSpec &its) override {
+    known.access(stream, rangesOf(its));
+    return ask(stream, [=] {
+      for (int64_t row = 0; row < its.rows; ++row)
+        memcpy(static_cast<char *>(its.to) + row * its.toStride,
+               static_cast<const char *>(its.from) + row * its.fromStride, size_t(its.bytes));
+    });
+  }
   Status sum(Stream stream, const SumSpec &spec) override;
 
   Status beginCapture(Stream origin) override;

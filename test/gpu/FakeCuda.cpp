@@ -280,6 +280,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     };
   });
 }
+cudaError_t cudaMemcpy2DAsync(void *to, size_t toStride, const void *from, size_t fromStride, size_t bytes, size_t rows,
+                              cudaMemcpyKind, cudaStream_t stream) {
+  if (bytes > toStride || bytes > fromStride)
+    return fail(cudaErrorInvalidPitchValue);
+  return pp::fakeEnqueue(stream, [=] {
+    return [=] {
+      for (size_t row = 0; row < rows; ++row)
+        memcpy(static_cast<char *>(to) + row * toStride, static_cast<const char *>(from) + row * fromStride, bytes);
+      return true;
+    };
+  });
+}
 
 // --- Graphs ----------------------------------------------------------------------------------------------------------
 

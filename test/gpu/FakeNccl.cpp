@@ -20,6 +20,7 @@
 #include <nccl.h>
 #include <set>
 #include <sys/mman.h>
+#include <tuple>
 #include <unistd.h>
 
 namespace {
@@ -102,7 +103,7 @@ struct ncclComm {
   std::vector<std::function<void()>> launches;
   std::shared_ptr<int> references = std::make_shared<int>(); ///< of graphs that have captured an operation
   cudaStream_t stream = nullptr;
-  std::set<std::pair<int, bool>> met; ///< peers, and whether as sender
+  std::set<std::tuple<int, bool, bool>> met; ///< peers, whether as sender, and whether in a collective
 
   void fail(ncclResult_t its, std::string reason) {
     if (error == ncclSuccess) {
@@ -220,7 +221,7 @@ bool connects(ncclComm_t comm, const std::vector<Call> &its) {
   for (const Call &call : its)
     for (const Phase &phase : call.phases())
       for (const Leg &leg : phase.legs)
-        comm->met.insert({leg.peer, leg.sends});
+        comm->met.insert({leg.peer, leg.sends, call.isJoint});
   return comm->met.size() > before;
 }
 

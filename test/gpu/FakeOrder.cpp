@@ -48,6 +48,10 @@ public:
     known.access(stream, {{static_cast<const char *>(from), bytes}, {static_cast<const char *>(to), bytes}});
     return inner->copy(stream, to, from, bytes);
   }
+  Status copyRows(Stream stream, const RowsSpec &its) override {
+    known.access(stream, rangesOf(its));
+    return inner->copyRows(stream, its);
+  }
   Status sum(Stream stream, const SumSpec &spec) override { return inner->sum(stream, spec); }
   Status beginCapture(Stream origin) override {
     known.join();

@@ -106,12 +106,13 @@ TEST(KernelsTwoRuns, PositionsAreThoseOfTheSequence) {
       constexpr Runs n{3, 2, 5};
       int64_t context = n.whole() + 2;
       Type acc = accOf(type);
-      Values p = rounded(type, random(size_t(context * h), 1)), dx = rounded(type, random(size_t(3 * n.whole() * h), 2));
+      Values p = rounded(type, random(size_t(context * h), 1)),
+             dx = rounded(type, random(size_t(3 * n.whole() * h), 2));
       Values old = rounded(acc, random(size_t(context * h), 3));
       Array x(type, dx.size()), expected(acc, old), sum(acc, old), cleared(acc, old);
       OneOp("positions", type, {3, n.whole(), h, 0, context})(pp_positions, nullptr, Array(type, p), x);
       OneOp("positions_dw", type, {3, n.whole(), h, 0, context}, {}, {"accumulate"})(pp_positions_dw, Array(type, dx),
-                                                                                    expected);
+                                                                                     expected);
       for (int64_t k = 0; k < n.members; ++k) {
         std::vector<int64_t> dims = {3, 2 * n.length, h, n.first(k), context, n.second(k)};
         Array own(type, size_t(6 * n.length * h));
