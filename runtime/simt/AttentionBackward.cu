@@ -36,8 +36,8 @@ PP_DEVICE void slopeOf(const AttentionCall &n, float &score, float &product, boo
 template <int D> struct KeyGradient {
   static constexpr int keys = 16 * warps, queries = D > 128 ? 32 : 64, columns = D > 128 ? 128 : D;
   static constexpr int blocks = queries / 8;
-  static constexpr size_t sharedBytes =
-      size_t(2 * keys + 4 * queries) * tileStride<D> * sizeof(uint16_t) + 4 * queries * sizeof(float);
+  static constexpr size_t sharedBytes = size_t(2 * keys + 4 * queries) * tileStride<D> * sizeof(uint16_t) +
+                                        4 * queries * sizeof(float) + sizeof(QueryTiles);
 };
 
 /// One stage of what is loaded for a tile of queries.
@@ -106,7 +106,12 @@ __global__ void __launch_bounds__(threads) keyGradientKernel(const __grid_consta
   int present = n.chunks[chunk].length - first;
   loadRows<Block::keys, D, threads>(k, static_cast<const E *>(n.chunks[chunk].k) + at, stride, present, n.d, n.wide);
   loadRows<Block::keys, D, threads>(v, static_cast<const E *>(n.chunks[chunk].v) + at, stride, present, n.d, n.wide);
-  QueryTiles tiles(n, chunk, b, first, first + (present < Block::keys ? present : Block::keys), queries);
+  // In shared memory, for the registers are full.
+  auto &tiles =
+      *reinterpret_cast<QueryTiles *>(reinterpret_cast<float *>(stages + 4 * queries * tileStride<D>) + 4 * queries);
+  if (threadIdx.x == 0)
+    tiles = QueryTiles(n, chunk, b, first, first + (present < Block::keys ? present : Block::keys), queries);
+  waitBlock();
   int count = tiles.count * n.share();
   auto load = [&](int i) {
     QueryStage<E, D>(stages, i % 2)
