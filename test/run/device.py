@@ -8,6 +8,8 @@ import harness
 from gradients import SMALL
 
 SIZES = SMALL | dict(model="llama", precision="f64", schedule="1f1b", ranks=4, microbatches=6)
+GATHER = SIZES | {"ranks": 2, "microbatches": 3, "layers": 2, "mesh.context": 2}
+HEADS = GATHER | {"mesh.attention": "heads"}
 
 
 def check_cuda(tally, compiler, folder, text):
@@ -30,6 +32,22 @@ def check_cuda(tally, compiler, folder, text):
                 "it trains, or says in a line that it cannot")
 
 
+def check_meshes(tally, compiler, folder):
+    """Programs whose sequences lie on several devices link for CUDA, in both ways of attention."""
+    for number, more in enumerate(({}, {"model": "gpt2"}, {"mesh.tensor": 2, "mesh.sequence": "true"},
+                                   {"mesh.data": 2, "mesh.zero": 2})):
+        for sizes in (GATHER, HEADS):
+            values = sizes | dict(precision="bf16") | more
+            path = os.path.join(folder, f"mesh{number}")
+            defines = [word for name, value in values.items() for word in ("-D", f"{name}={value}")]
+            done = harness.call([compiler, harness.TRAIN, *defines, "--target=cuda", "-o", path], expect=None)
+            if "this pp-compile was built without CUDA" in done.stderr:
+                return
+            said = harness.call([path, "--info"], expect=None).stdout if done.returncode == 0 else done.stderr
+            tally.check("context 2" in said, f"cuda, context by {values.get('mesh.attention', 'gather')}, {more}: "
+                        f"{'links' if done.returncode == 0 else said}")
+
+
 def check_shipped(tally, compiler, folder, text):
     """What users link has no device of tests: neither its code nor a way to ask for it."""
     shipped = os.path.join(folder, "shipped")
@@ -48,13 +66,13 @@ def check_shipped(tally, compiler, folder, text):
     tally.check("PP_EMULATE expects SEED or SEED:K, got `1:x`" in refused.stderr, "a wrong seed is refused")
 
 
-def check_waits(tally, compiler, folder, text):
+def check_waits(tally, compiler, folder, text, sizes, waits):
     """Waits of a step left out in turn: the check of the order finds it, or others imply it and no order shows it."""
-    program = harness.compile_train(compiler, os.path.join(folder, "emulated"), SIZES)
+    program = harness.compile_train(compiler, os.path.join(folder, "emulated"), sizes)
 
     def gradients(emulate):
         path = os.path.join(folder, "grads")
-        command = harness.launch(program, SIZES["ranks"], f"streams/{emulate}")
+        command = harness.launch(program, sizes["ranks"], f"streams/{emulate}")
         done = harness.call([*command, "--data", text, "--steps", "1", "--grads", path], expect=None)
         if done.returncode:
             return done.stderr
@@ -63,7 +81,7 @@ def check_waits(tally, compiler, folder, text):
 
     right = gradients("0")
     tally.check(all(gradients(str(seed)) == right for seed in range(1, 5)), "five orders, the same bits")
-    missing = {wait: gradients(f"1:{wait}") for wait in range(0, 96, 4)}
+    missing = {wait: gradients(f"1:{wait}") for wait in waits}
     found = [wait for wait, said in missing.items() if isinstance(said, str) and "does not wait for what" in said]
     silent = [wait for wait in missing if wait not in found]
     tally.check(len(found) >= len(missing) / 2, f"of {len(missing)} missing waits {len(found)} are found")
@@ -77,7 +95,10 @@ def main():
     tally, text = harness.Tally(), harness.write_text(folder)
     check_cuda(tally, compiler, folder, text)
     check_shipped(tally, compiler, folder, text)
-    check_waits(tally, compiler, folder, text)
+    check_meshes(tally, compiler, folder)
+    check_waits(tally, compiler, folder, text, SIZES, range(0, 96, 4))
+    for sizes in (GATHER, HEADS):
+        check_waits(tally, compiler, folder, text, sizes, range(0, 256, 16))
     return tally.close()
 
 

@@ -7,7 +7,7 @@
 # for each run. Three steps: one asked for call by call, one captured as a graph, one that launches it again; the third
 # loss is of the second step's gradients. The stand-in of NCCL never buffers, refuses what NCCL leaves undefined
 # (lengths that differ, a first use inside a capture), and fails where PP_FAKE_NCCL says.
-import concurrent.futures, os, shutil, subprocess, sys, time
+import concurrent.futures, math, os, shutil, subprocess, sys, time
 import harness
 from gradients import SMALL, difference
 
@@ -16,6 +16,12 @@ SIZES = SMALL | dict(model="llama", precision="f64", ranks=4, microbatches=4, la
 SCHEDULES = """1f1b zb_h1 interleaved/layers=8 weipipe fsdp data_parallel helixpipe slimpipe 1f1b_vocabulary
 1f1b/mesh.tensor=2 zb_h1/mesh.tensor=2/mesh.sequence=true 1f1b_vocabulary/mesh.tensor=2
 1f1b/mesh.data=2/mesh.zero=1/microbatches=2 zb_h1/mesh.data=2/mesh.zero=2/microbatches=2
+1f1b/mesh.context=2 zb_h1/mesh.context=2/mesh.attention=heads/mesh.zero=2
+1f1b/mesh.context=4/mesh.attention=heads/ranks=2 1f1b/model=gpt2/mesh.context=2/mesh.attention=heads
+zb_h1/mesh.context=2/mesh.tensor=2/mesh.sequence=true/mesh.attention=heads/ranks=2
+1f1b/mesh.context=2/mesh.data=2/mesh.zero=1/microbatches=2/ranks=2 1f1b_vocabulary/mesh.context=2/ranks=2
+fsdp/mesh.context=2/ranks=2 slimpipe/sequence=16/mesh.context=2/mesh.attention=heads/ranks=2
+slimpipe/exchange=true/sequence=16/mesh.context=2/mesh.attention=heads/ranks=2
 """.split()
 TOLERANCE = 1e-11  # of f64, as in gradients.py; sums over ranks are in another order here than there
 
@@ -49,18 +55,20 @@ class Runner:
             [line["loss"] for line in harness.read_log(program + ".log")]
 
     def gradients(self):
-        expected = {layers: self.train(self.compile(f"single/layers={layers}", ranks=1), [], "--in-process")
-                    for layers in (4, 8)}
+        expected = {more: self.train(self.compile(f"single{more}", ranks=1), [], "--in-process")
+                    for more in ("", "/layers=8", "/model=gpt2", "/sequence=16")}
         ways = [("nccl", ["mpirun", "--oversubscribe", "-n"], [])] + [("one GPU", [], ["--in-process"])]
 
         def check(number):
             schedule, results = SCHEDULES[number], []
             program = self.compile(schedule)
-            devices = [str(4 * (1 + ("mesh." in schedule)))]
+            values = dict(pair.split("=") for pair in schedule.split("/")[1:])
+            devices = [str(math.prod(int(values.get(axis, 1)) for axis in ("mesh.tensor", "mesh.context", "mesh.data"))
+                           * int(values.get("ranks", SIZES["ranks"])))]
             for how, command, options in ways[:1 + (number % 4 == 0)]:
                 results.append((how, self.train(program, command + (devices if command else []), *options,
                                                 PP_FAKE_SEED=str(number))))
-            return schedule, expected[8 if "layers=8" in schedule else 4], results
+            return schedule, next(expected[more] for more in reversed(expected) if more in schedule), results
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for schedule, (wanted, wanted_losses), results in pool.map(check, range(len(SCHEDULES))):
@@ -97,6 +105,7 @@ class Runner:
         # Without a step that evaluates, whose messages have the same texts.
         pair, both = self.compile("1f1b", "--forward=false", ranks=2), self.compile("fsdp", ranks=2)
         exchanged = self.compile("single/mesh.tensor=2", "--forward=false", ranks=1)
+        heads = self.compile("single/mesh.context=2/mesh.attention=heads", "--forward=false", ranks=1)
         overdue = "is overdue after 6 s"
         dead = "ended without an error message in step"
         first = b'"kind":"receive","peer":0,"channel":1,"bytes":1024,"label":"act(0, %d)"'
@@ -110,6 +119,13 @@ class Runner:
             ("a gather withheld", both, "withhold:1:2", "step 1", "the all_gather of `", overdue),
             ("an exchange inside a unit withheld", exchanged, "withhold:1:12", "the sum `1x8x16` over 2 devices",
              overdue, "(rank 0, tensor 1)", "waits for the sum `1x8x16` over 2 devices"),
+            # Operations 0 and 1 connect the channel of `context`: for sums, and for what each sends to each.
+            ("heads of an all_to_all withheld", heads, "withhold:1:5", "step 1", "the all_to_all of `1x8x4` over 2",
+             overdue, "waits for the all_to_all of `1x8x4` over 2 devices"),
+            ("an all_to_all of another length", heads, "shorten:0:4", "the all_to_all of `1x8x4` over 2 devices",
+             "NCCL: invalid usage", "63"),
+            ("the first sends of an all_to_all withheld", heads, "withhold:1:1",
+             f"connecting channel 1073741826 of ranks 0 and 1 {overdue}"),
             ("the first use of a channel withheld", pair, "withhold:0:2",
              f"connecting channel 2 of ranks 1 and 0 {overdue}"),
             # (Whether act(0, 0) has arrived by then depends on which process is faster.)
@@ -163,27 +179,31 @@ class Runner:
     def orders(self):
         """Every message between its post and its complete, as asked for and as captured; a wait left out is found, or
         does no harm."""
+        programs = {"1f1b": self.path("1f1b.2"), "fsdp": self.path("fsdp.2"),
+                    "heads": self.path("single/mesh.context=2/mesh.attention=heads.1"),
+                    "runs": self.compile("single/mesh.context=2", "--forward=false", ranks=1)}
+
         def run(case):
-            schedule, wait = case
-            copy = self.path(f"order.{schedule}.{wait}")
-            shutil.copy(self.path(schedule + ".2"), copy)
+            name, wait = case
+            copy = self.path(f"order.{name}.{wait}")
+            shutil.copy(programs[name], copy)
             return self.train(copy, ["mpirun", "-n", "2", "--oversubscribe"], "--steps", "2" if wait < 0 else "1",
                               PP_FAKE_ORDER=str(wait))
 
-        cases = [(schedule, wait) for schedule in ("1f1b", "fsdp") for wait in (-1, 0, 1, 6, 11)]
+        cases = [(name, wait) for name in programs for wait in (-1, 0, 1, 6, 11)]
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             results = dict(zip(cases, pool.map(run, cases)))
-        for schedule in ("1f1b", "fsdp"):
-            right, _ = results[schedule, -1]
+        for program in programs:
+            right, _ = results[program, -1]
             self.tally.check(isinstance(right, dict),
-                             f"{schedule}: every message between its posts and its "
+                             f"{program}: every message between its posts and its "
                              f"completes{'' if isinstance(right, dict) else right}")
-            without = {wait: said for (name, wait), (said, _) in results.items() if name == schedule and wait >= 0}
+            without = {wait: said for (name, wait), (said, _) in results.items() if name == program and wait >= 0}
             found = [wait for wait, said in without.items() if isinstance(said, list)
                      and "does not wait for what" in said[0]]
             unseen = [wait for wait, said in without.items() if wait not in found and said != right]
             self.tally.check(len(found) >= 3 and not unseen,
-                             f"{schedule}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
+                             f"{program}: of 4 missing waits {len(found)} are found, {len(unseen)} do harm unseen")
 
     def machines(self):
         """What the machine lacks, in a sentence: errors 100 and 35 of the CUDA runtime."""
