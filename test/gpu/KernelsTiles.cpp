@@ -37,8 +37,8 @@ TEST(KernelsTiles, ChunksBeforeAndBehind) {
 TEST(KernelsTiles, TwoRunsOverChunks) {
   for (auto [run, first, second, d] :
        {std::tuple(65, 0, 200, 40), {63, 70, 133, 64}, {31, 5, 300, 136}, {128, 64, 192, 72}}) {
-    Slice n = Slice(1, 2 * run, 2, 1, d, true, first).inTwoRuns(second, 400);
-    n.chunks = {{67, 0}, {100, 67}, {33, 167}, {140, 200}, {60, 340}};
+    Slice n = Slice(1, 2 * run, 2, 1, d, true, first)
+                  .inTwoRuns(second, {{67, 0}, {100, 67}, {33, 167}, {140, 200}, {60, 340}});
     for (Type type : {Type::Bf16, Type::F16, Type::F32}) {
       compare(n, type);
       compare(n.windowed(90).dropped(0.25, 400), type);

@@ -98,7 +98,7 @@ def main():
     check_meshes(tally, compiler, folder)
     check_waits(tally, compiler, folder, text, SIZES, range(0, 96, 4))
     for sizes in (GATHER, HEADS):
-        check_waits(tally, compiler, folder, text, sizes, range(0, 256, 16))
+        check_waits(tally, compiler, folder, text, sizes, range(0, 192, 12))
     return tally.close()
 
 
