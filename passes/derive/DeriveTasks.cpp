@@ -121,8 +121,8 @@ static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &mod
   return success();
 }
 
-/// `zero = 2` sums a gradient over the replicas of the rank that makes it, behind each of its backwards. A gradient that
-/// moves, or that another rank reads, is whole until it is there; its sum is then cut once, as with `zero = 1`.
+/// `zero = 2` sums a gradient over the replicas of the rank that makes it, behind each of its backwards. A gradient
+/// that moves, or that another rank reads, is whole until it is there; its sum is then cut once, as with `zero = 1`.
 void PieceTable::readSums() {
   if (!program.getMeshAttr() || program.getMeshAttr().getZero() < 2 || program.sumMembers() == 1)
     return;
@@ -148,8 +148,7 @@ void PieceTable::readSums() {
     Phase phase = unit.getUnit().getPhase();
     int64_t piece = pieces.find(unit.getUnit().getCoord()), rank = unit.getRanks().front(), owner = pieces.owner(piece);
     if ((phase == Phase::B || phase == Phase::W) && owner >= 0 && rank != owner)
-      stayWhole(piece, unit.getLoc(),
-                "rank " + Twine(rank) + " makes it here, and rank " + Twine(owner) + " reads it");
+      stayWhole(piece, unit.getLoc(), "rank " + Twine(rank) + " makes it here, and rank " + Twine(owner) + " reads it");
   });
 }
 

@@ -32,8 +32,8 @@ TEST(KernelsTiles, ChunksBeforeAndBehind) {
   compare(wide, Type::Bf16);
 }
 
-/// Two runs of queries around the tiles, over several chunks: runs that end within a tile, keys between the runs that only
-/// the second one sees, chunks that nobody sees. With windows, documents and dropout, too.
+/// Two runs of queries around the tiles, over several chunks: runs that end within a tile, keys between the runs that
+/// only the second one sees, chunks that nobody sees. With windows, documents and dropout, too.
 TEST(KernelsTiles, TwoRunsOverChunks) {
   for (auto [run, first, second, d] :
        {std::tuple(65, 0, 200, 40), {63, 70, 133, 64}, {31, 5, 300, 136}, {128, 64, 192, 72}}) {
