@@ -174,7 +174,7 @@ LogicalResult MeshClause::check() {
     if (failed(checkAttention(its.first, its.second)))
       return failure();
   if (expert.value > 1)
-    return refuse(expert, "expert", "no model has experts");
+    return refuse(expert, "expert", "a device has all experts, or with `tensor` columns of each");
   if (zero.value > 0 && size(Axis::data) * size(Axis::context) == 1)
     return evaluator.fail(zero.at, "`zero = " + Twine(zero.value) + "`: no weight is on several devices");
   if (sequence.value && size(Axis::tensor) == 1)
