@@ -124,7 +124,7 @@ static LogicalResult readReplicas(ProgramOp program, PieceOp op, PieceModel &mod
 /// `zero = 2` sums a gradient over the replicas of the rank that makes it, behind each of its backwards. A gradient
 /// that moves, or that another rank reads, is whole until it is there; its sum is then cut once, as with `zero = 1`.
 void PieceTable::readSums() {
-  if (!program.getMeshAttr() || program.getMeshAttr().getZero() < 2 || program.sumMembers() == 1)
+  if (program.getForward() || program.sumMembers() == 1 || program.getMeshAttr().getZero() < 2)
     return;
   Pieces pieces(program);
   bool said = false;
@@ -381,18 +381,18 @@ static double lossScale(const PieceModel &model, int64_t microbatches) {
 
 /// Where devices have a share of each sequence, or of each microbatch, none sees all choices of a group of the balance.
 static void shareBalance(const PieceModel &model, ProgramOp program) {
-  MeshAttr mesh = program.getMeshAttr();
-  if (!mesh)
+  AxesAttr shared = program.sumAxes();
+  if (!shared)
     return;
   for (PartUse part : model.parts)
     for (auto route : part.function.getOps<nn::RouteOp>()) {
       SmallVector<nn::Axis> axes;
       int64_t members = 1;
-      for (Axis axis : mesh.sumAxes()) {
+      for (Axis axis : shared.getAxes()) {
         if (axis == Axis::data && route.getOver() == "sequence")
           continue;
         axes.push_back(*nn::symbolizeAxis(stringifyAxis(axis)));
-        members *= mesh.sizeOf(axis);
+        members *= program.sizeOf(axis);
       }
       if (members == 1)
         continue;
